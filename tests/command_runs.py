@@ -1,4 +1,4 @@
-"""Results of command lines, and assertions about them."""
+"""Results of command lines, with assertions."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -8,7 +8,7 @@ import msgspec
 
 @dataclass(frozen=True)
 class Ran:
-    """A command line that has ended."""
+    """The result of a command line."""
 
     code: int | str
     out: str
@@ -20,13 +20,12 @@ class Ran:
         return msgspec.json.decode(self.out)
 
     def showed(self, *texts: str) -> Self:
-        """Assert that it succeeded, and that stdout has these texts."""
         assert self.code == 0, self
         assert [text for text in texts if text not in self.out] == [], self.out
         return self
 
     def refused(self, code: int | str, *texts: str) -> Self:
-        """Assert that it ended with this exit code, and that stderr has these texts."""
+        """Assert the exit code, and that stderr has these texts."""
         assert self.code == code, self
         assert [text for text in texts if text not in self.err] == [], self.err
         return self

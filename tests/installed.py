@@ -1,6 +1,5 @@
-"""Wheels of this checkout, and virtual environments that they are installed into.
-
-Building and installing download packages: not for the gate.
+"""Wheels of this checkout, and virtual environments for them. Building and installing download
+packages: not for the gate.
 """
 
 import os
@@ -18,13 +17,13 @@ INSTALL_S = 900.0
 
 
 def virtual_environment(directory: Path) -> Path:
-    """The interpreter of a new environment, with pip: an environment made by uv has none."""
+    """Return the interpreter of a new environment with pip, which environments made by uv lack."""
     venv.create(directory, with_pip=True)
     return directory / "bin" / "python"
 
 
 def build_wheels(directory: Path, **variables: str) -> Path:
-    """A directory with the two wheels of this checkout. ``variables``: of the environment."""
+    """Return a directory with the two wheels of this checkout. ``variables``: of the environment."""
     python = virtual_environment(directory / "builder")
     wheels = directory / "wheels"
     run(

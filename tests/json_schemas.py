@@ -1,4 +1,4 @@
-"""The schema of what commands print with --json, as tests hold documents against it."""
+"""Validation of the documents that commands print with --json."""
 
 import json
 from collections.abc import Callable
@@ -11,8 +11,8 @@ from reference_pages import json_documents
 
 @cache
 def validator(command: str) -> Callable[[Any], Any]:
-    """Return a check of a command's documents, which raises JsonSchemaException also for a key that
-    the schema does not name.
+    """Return a validator of a command's documents, which raises JsonSchemaException also for an
+    unknown key.
     """
     schema = json.loads(json_documents.schema())
     check: Callable[[Any], Any] = fastjsonschema.compile(
@@ -22,7 +22,7 @@ def validator(command: str) -> Callable[[Any], Any]:
 
 
 def _closed(schema: Any) -> Any:
-    """The schema without room for keys that it does not name."""
+    """Return the schema without additional keys."""
     if isinstance(schema, list):
         return [_closed(one) for one in schema]
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""An issuer's endpoint on loopback, which answers as it is told."""
+"""A scripted JWKS endpoint on loopback."""
 
 import contextlib
 import ssl
@@ -10,8 +10,6 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 class Endpoint:
-    """``content`` is what it serves; ``answer`` stands for all of it, if it is set."""
-
     def __init__(self, content: bytes = b"", context: ssl.SSLContext | None = None) -> None:
         self.content = content
         self.answer: Answer | None = None

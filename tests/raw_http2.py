@@ -1,5 +1,5 @@
-"""A peer that speaks HTTP/2 frame by frame: it begins gRPC messages and sends as much of them as the
-server takes, but never the end.
+"""A peer that speaks raw HTTP/2: it begins gRPC messages and sends as much of them as the server
+accepts, but never the end.
 """
 
 import select
@@ -21,7 +21,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def _text(value: str) -> bytes:
-    """A string of HPACK, below 16 KiB."""
+    """Encode a string of HPACK, below 16 KiB."""
     length = len(value)
     if length < 127:
         return bytes((length,)) + value.encode()

@@ -1,7 +1,4 @@
-"""Decorators for tests that are coroutines: each says which loop and which world its test is given.
-
-And the failure of a call that such a test awaits.
-"""
+"""Decorators for tests that are coroutines: each selects the loop and the world of its test."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
@@ -17,9 +14,7 @@ P = ParamSpec("P")
 
 
 def simulated(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run an ``async def test_…`` on a simulated loop of its own, not on asyncio's, as others are
-    run by pytest-asyncio.
-    """
+    """Run an ``async def test_…`` on its own simulated loop instead of asyncio's."""
 
     @wraps(test)
     def to_its_end(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -31,10 +26,9 @@ def simulated(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]
 def scenario(
     runner: Callable[..., Any] | str, *arguments: Any, **options: Any
 ) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
-    """Run an ``async def test_…`` by ``runner(test, *arguments, **options)``.
-
-    The runner passes the positional parameters of the test: its world. Those after ``*`` are
-    pytest's: fixtures and parameters. A runner that is a fixture itself is given by its name.
+    """Run an ``async def test_…`` by ``runner(test, *arguments, **options)``. The runner passes the
+    positional parameters of the test: its world. Those after ``*`` are pytest's. A runner that is a
+    fixture is given by name.
     """
 
     def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -62,7 +56,7 @@ def scenario(
 
 
 async def failure(call: Awaitable[object]) -> ApiError:
-    """The error with which a call ends."""
+    """Return the error with which a call ends."""
     with pytest.raises(ApiError) as caught:
         await call
     return caught.value

@@ -1,5 +1,3 @@
-"""Tests of the build that a program reports."""
-
 import re
 import subprocess
 from importlib.metadata import version
@@ -8,7 +6,7 @@ from pathlib import Path
 from raftlog.process import build_text, commit_of_checkout
 
 
-def test_a_build_is_its_version_and_the_commit_of_its_checkout(tmp_path: Path) -> None:
+def test_build_is_its_version_and_the_commit_of_its_checkout(tmp_path: Path) -> None:
     assert build_text().startswith(version("raftlog"))
     assert commit_of_checkout(tmp_path) == ""
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
@@ -21,7 +19,7 @@ def test_a_build_is_its_version_and_the_commit_of_its_checkout(tmp_path: Path) -
     assert commit_of_checkout(tmp_path) == commit + "+"
 
 
-def test_the_commit_of_a_repository_around_an_installation_is_not_its_own(tmp_path: Path) -> None:
+def test_commit_of_a_repository_around_an_installation_is_ignored(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     (inside := tmp_path / "site-packages").mkdir()
     assert commit_of_checkout(inside) == ""

@@ -1,5 +1,5 @@
-"""The contracts in ``proto/``: said in full, usable from other languages, and never changed so that
-an older program or a log on disk is misread.
+"""The contracts in ``proto/``: documented, usable from other languages, compatible with released
+ones.
 """
 
 import importlib
@@ -23,7 +23,7 @@ BROKER = "raftlog/wire/broker/v1/broker.proto"
 
 
 def buf(root: Path, *arguments: str | Path) -> tuple[int, str]:
-    """Exit code, and what it finds fault with."""
+    """Return exit code and findings."""
     command = shutil.which("buf", path=str(Path(sys.executable).parent))
     assert command is not None, "buf is not installed: scripts/setup brings it"
     done = subprocess.run(
@@ -50,12 +50,12 @@ def change(root: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-def test_every_service_message_field_and_value_says_what_it_is() -> None:
+def test_every_service_message_field_and_value_is_documented() -> None:
     assert buf(ROOT, "lint") == (0, "")
 
 
 def test_protos_break_no_released_message() -> None:
-    """If this fails, an older program would misread a newer one, or a log: add instead."""
+    """If this fails, an older program would misread a newer one, or a log: add fields instead."""
     assert breaking(ROOT) == (0, "")
 
 
@@ -70,19 +70,19 @@ def test_protos_break_no_released_message() -> None:
     ],
     ids=["deleted", "reused for another type", "reused under another name", "moved", "enum"],
 )
-def test_a_change_that_breaks_is_seen(copy: Path, old: str, new: str, found: str) -> None:
+def test_breaking_change_is_detected(copy: Path, old: str, new: str, found: str) -> None:
     change(copy, old, new)
     code, said = breaking(copy)
     assert code != 0
     assert found in said
 
 
-def test_a_field_may_be_added(copy: Path) -> None:
+def test_field_may_be_added(copy: Path) -> None:
     change(copy, "  int32 leader_id = 3;", "  // New.\n  int32 new = 99;\n  int32 leader_id = 3;")
     assert breaking(copy) == (0, "")
 
 
-def test_a_field_without_a_comment_is_seen(copy: Path) -> None:
+def test_field_without_a_comment_is_detected(copy: Path) -> None:
     change(copy, "  int32 leader_id = 3;", "  int32 leader_id = 3;\n  int32 new = 99;")
     code, said = buf(copy, "lint")
     assert code != 0
@@ -90,7 +90,7 @@ def test_a_field_without_a_comment_is_seen(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_each_file_says_where_other_languages_put_it(name: str) -> None:
+def test_each_file_declares_its_packages_for_other_languages(name: str) -> None:
     module: Any = importlib.import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
     options = module.DESCRIPTOR.GetOptions()
     package = module.DESCRIPTOR.package
@@ -103,7 +103,7 @@ def test_each_file_says_where_other_languages_put_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_generated_descriptor_is_the_one_that_protoc_generates(name: str) -> None:
+def test_generated_descriptor_equals_the_one_by_protoc(name: str) -> None:
     """[With the names for JSON in it, an application that has compiled the contracts itself could
     not be imported beside raftlog: two files of one name in one pool must be the same bytes.]
     """
@@ -118,7 +118,7 @@ def test_generated_descriptor_is_the_one_that_protoc_generates(name: str) -> Non
     assert not file.HasField("source_code_info")
 
 
-def test_the_released_contracts_are_all_there() -> None:
+def test_released_contracts_are_complete() -> None:
     """[An empty set, against which nothing can break.]"""
     code, said = buf(ROOT, "build", RELEASED, "-o", "-#format=json")
     assert code == 0

@@ -51,9 +51,9 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
-def test_the_audit_has_as_many_rules_as_documents_say() -> None:
-    """But for benchmarks: those were measured with the rules of their day. An import of Kafka's log
-    is judged by others than our own.
+def test_audit_has_as_many_rules_as_documents_say() -> None:
+    """Except benchmarks, which used the rules of their time. An import of Kafka's log has other
+    rules.
     """
     said = {
         (document.name, int(number))
@@ -67,7 +67,7 @@ def test_the_audit_has_as_many_rules_as_documents_say() -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_every_file_and_heading_that_is_named_exists(document: Path) -> None:
+def test_every_named_file_and_heading_exists(document: Path) -> None:
     text = document.read_text()
     files = [path.as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.*")]
     files += [path.as_posix() for path in DOCUMENTS]
@@ -82,11 +82,11 @@ def test_every_file_and_heading_that_is_named_exists(document: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_the_site_builds_without_a_broken_link_and_loads_nothing_from_elsewhere(
+def test_site_builds_without_a_broken_link_and_loads_nothing_from_elsewhere(
     tmp_path: Path,
 ) -> None:
-    """Not quietly: mkdocs counts no warning that it does not print [`make docs` failed, and this
-    passed].
+    """Not quietly: mkdocs does not count warnings that it does not print. [`make docs` failed, and
+    this passed.]
     """
     command: list[str | Path] = [
         sys.executable,
@@ -151,7 +151,7 @@ def test_every_decision_is_in_the_list_of_decisions() -> None:
     ]
 
 
-def test_every_decision_that_the_code_names_exists() -> None:
+def test_every_decision_named_in_the_code_exists() -> None:
     named = {
         match
         for package in PACKAGES
@@ -163,18 +163,18 @@ def test_every_decision_that_the_code_names_exists() -> None:
 
 
 def commands(text: str) -> list[str]:
-    """The lines of console blocks that a user copies."""
+    """Return the lines of console blocks that a user copies."""
     blocks = re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
-def test_commands_fit_into_a_terminal_of_80_columns(name: str) -> None:
+def test_commands_fit_into_80_columns(name: str) -> None:
     assert not [line for line in commands((ROOT / name).read_text()) if len(line) + 2 > 80]
 
 
 def imported(path: Path) -> set[str]:
-    """The modules that a file imports, wherever in it."""
+    """Return the modules that a file imports anywhere."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     return names | {
@@ -209,7 +209,7 @@ def test_packages_import_what_the_architecture_says(package: str, others: set[st
 
 
 def test_only_shells_use_the_event_loop() -> None:
-    """The list of ARCHITECTURE.md: a module that is added to it is added there."""
+    """A module that is added to the list of ARCHITECTURE.md is added here."""
     allowed = {
         *(
             f"controller/{name}.py"

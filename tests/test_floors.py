@@ -91,7 +91,7 @@ def room_of(module: str) -> str | None:
 
 
 def all_modules() -> dict[str, Path]:
-    """All but the generated ones."""
+    """Return all except the generated ones."""
     found: dict[str, Path] = {}
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
@@ -104,7 +104,7 @@ def all_modules() -> dict[str, Path]:
 def arrows_of(
     module: str, node: ast.AST, known: Collection[str], *, at_run_time: bool = True
 ) -> Iterator[Arrow]:
-    """Also those inside of functions, which are circles put off, and those for types alone."""
+    """Also those inside functions, which are deferred circles, and those for types only."""
     for child in ast.iter_child_nodes(node):
         for_types = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
         names: list[str] = []
@@ -132,7 +132,7 @@ def arrows() -> list[Arrow]:
 
 
 def circle(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """One circle of arrows; none: empty."""
+    """Return one circle of arrows; empty if there is none."""
     graph: dict[str, set[str]] = {}
     for importer, imported in pairs:
         graph.setdefault(importer, set()).add(imported)
@@ -144,7 +144,7 @@ def circle(pairs: Iterable[tuple[str, str]]) -> list[str]:
     return []
 
 
-def test_each_module_stands_on_a_floor_and_each_room_has_somebody() -> None:
+def test_each_module_is_on_a_floor_and_each_room_has_a_module() -> None:
     known = all_modules()
     assert [name for name in known if room_of(name) is None and name not in MAY_BE_EMPTY] == []
     empty = [room for room in FLOOR_OF if room not in known and room != "raftlog.wire"]
@@ -161,12 +161,12 @@ def test_no_arrow_points_up(arrows: list[Arrow]) -> None:
     assert up == []
 
 
-def test_no_rooms_go_in_a_circle(arrows: list[Arrow]) -> None:
+def test_rooms_form_no_circle(arrows: list[Arrow]) -> None:
     pairs = ((room_of(one.importer) or "", room_of(one.imported) or "") for one in arrows)
     assert circle(pair for pair in pairs if pair[0] != pair[1]) == []
 
 
-def test_no_files_import_each_other_in_a_circle(arrows: list[Arrow]) -> None:
+def test_files_do_not_import_each_other_in_a_circle(arrows: list[Arrow]) -> None:
     assert circle((one.importer, one.imported) for one in arrows if one.at_run_time) == []
 
 
@@ -179,7 +179,7 @@ def test_client_imports_no_tool_and_no_node(arrows: list[Arrow]) -> None:
     assert "raftlog.transport" in packages
 
 
-def test_the_replay_knows_nothing_of_a_controller_but_its_rules(arrows: list[Arrow]) -> None:
+def test_replay_imports_nothing_of_a_controller_except_its_rules(arrows: list[Arrow]) -> None:
     deciding = {
         room_of(one.importer)
         for one in arrows
@@ -190,7 +190,7 @@ def test_the_replay_knows_nothing_of_a_controller_but_its_rules(arrows: list[Arr
 
 
 def test_quorum_imports_neither_settings_nor_io() -> None:
-    """The state machine gets messages, time and randomness as arguments."""
+    """The state machine receives messages, time and randomness as arguments."""
     imported: set[str] = set()
     for path in (ROOT / "raftlog" / "quorum").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -221,7 +221,7 @@ IO = frozenset(
 
 
 def imports_at_run_time(tree: ast.AST) -> Iterator[str]:
-    """The packages that a module imports, but for types alone."""
+    """Return the packages that a module imports at run time."""
     for child in ast.iter_child_nodes(tree):
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             continue
@@ -233,7 +233,7 @@ def imports_at_run_time(tree: ast.AST) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("room", PURE)
-def test_pure_room_imports_no_io_whatever_it_goes_through(room: str, arrows: list[Arrow]) -> None:
+def test_pure_room_imports_no_io_even_indirectly(room: str, arrows: list[Arrow]) -> None:
     below: dict[str, list[str]] = {}
     for one in arrows:
         if one.at_run_time:
@@ -257,7 +257,7 @@ def test_pure_room_imports_no_io_whatever_it_goes_through(room: str, arrows: lis
     assert found == []
 
 
-def test_fold_knows_no_message_but_records() -> None:
+def test_fold_imports_no_message_except_records() -> None:
     imported = {
         found
         for path in (ROOT / "raftlog" / "metadata").glob("*.py")
@@ -281,7 +281,7 @@ def test_package_has_no_circle_even_for_types(inside: str, arrows: list[Arrow]) 
     )
 
 
-def test_commands_know_no_protobuf(arrows: list[Arrow]) -> None:
+def test_commands_import_no_protobuf(arrows: list[Arrow]) -> None:
     """They call methods of AsyncClient and of raftlog.ops."""
     knowing = {one.importer for one in arrows if one.imported.startswith("raftlog.wire")}
     assert [one for one in sorted(knowing) if one.startswith("raftlog.cli.")] == []
@@ -298,10 +298,10 @@ def test_commands_know_no_protobuf(arrows: list[Arrow]) -> None:
         ("controller.state.state", "if TYPE_CHECKING:\n    from controller.service import parking"),
     ],
 )
-def test_an_arrow_that_points_up_is_seen(importer: str, source: str) -> None:
+def test_upward_arrow_is_detected(importer: str, source: str) -> None:
     (one,) = arrows_of(importer, ast.parse(source), all_modules())
     assert FLOOR_OF[room_of(one.importer) or ""] < FLOOR_OF[room_of(one.imported) or ""]
 
 
-def test_a_circle_is_seen() -> None:
+def test_circle_is_detected() -> None:
     assert set(circle([("a", "b"), ("b", "c"), ("c", "a")])) == {"a", "b", "c"}

@@ -1,5 +1,5 @@
-"""A plain ``pip install raftlog`` is the client library: what commands, nodes and analyses need is
-an extra, and is not imported for less.
+"""A plain ``pip install raftlog`` is the client library: everything else is an extra, and not
+imported without need.
 """
 
 import ast
@@ -84,7 +84,7 @@ def in_new_process(code: str, *arguments: str) -> Any:
 
 
 def command_lines(*commands: list[str], extras: bool) -> list[tuple[int, str, str, list[str]]]:
-    """Return exit code, output, errors, and the heavy modules loaded by then, of each command line."""
+    """Return exit code, output, errors, and the heavy modules loaded, of each command line."""
     return in_new_process(
         COMMANDS, "with extras" if extras else "without extras", json.dumps(commands)
     )
@@ -94,8 +94,8 @@ def test_importing_the_client_imports_nothing_of_the_extras() -> None:
     assert in_new_process(IMPORTS, *CLIENT, "raftlog.transport.grpc_transport") == []
 
 
-def test_an_application_pays_for_the_library_when_it_uses_it() -> None:
-    """The first import is of no module that is not there already, but for a few small ones."""
+def test_library_is_loaded_only_when_used() -> None:
+    """The first import loads only a few small modules."""
     brought = in_new_process(
         "import json, sys; before = set(sys.modules); import raftlog\n"
         "print(json.dumps([name for name in set(sys.modules) - before if 'raftlog' in name]))"
@@ -104,7 +104,7 @@ def test_an_application_pays_for_the_library_when_it_uses_it() -> None:
 
 
 def test_client_commands_import_nothing_of_the_extras() -> None:
-    """But of ``cli`` the parser of options."""
+    """Except the option parser of ``cli``."""
     commands = {
         ("topics", "list", *NOWHERE): 4,
         ("configs", "describe", "topic", "t", *NOWHERE): 4,
@@ -125,7 +125,7 @@ def test_client_commands_import_nothing_of_the_extras() -> None:
         assert loaded == ["typer"], arguments
 
 
-def test_every_command_explains_itself_without_the_extras() -> None:
+def test_every_command_shows_its_help_without_the_extras() -> None:
     ((code, out, _, _),) = command_lines(["--help"], extras=False)
     assert code == 0
     assert "Not available" not in out
@@ -133,7 +133,7 @@ def test_every_command_explains_itself_without_the_extras() -> None:
         assert " " in command.name or f"\n  {command.name} " in out
 
 
-def test_a_command_that_lacks_an_extra_says_so_in_one_line() -> None:
+def test_command_that_lacks_an_extra_says_so_in_one_line() -> None:
     lacking = {
         ("controller", "run", "-c", "node1.toml"): "server",
         ("broker", "run", "-c", "node1.toml"): "server",
@@ -184,7 +184,7 @@ main()
     assert line.startswith(f"raftlog: {told.format('typer, which is not installed')}")
 
 
-def test_a_command_that_needs_several_extras_names_all_of_them() -> None:
+def test_command_that_needs_several_extras_names_all_of_them() -> None:
     told = missing("demo", ModuleNotFoundError(name="rocksdict.rocksdict"), ("server", "replay"))
     assert told is not None
     assert told.endswith(
@@ -216,7 +216,7 @@ MODULE_OF |= {
 
 
 def modules(requirements: list[str]) -> set[str]:
-    """Return the modules that these distributions install, with the extras of our own among them."""
+    """Return the modules that these distributions install, including our own extras."""
     found: set[str] = set()
     for requirement in requirements:
         name = re.split(r"[<>=;\[ ]", requirement)[0]
@@ -231,7 +231,7 @@ def modules(requirements: list[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("module", BROUGHT_BY)
-def test_the_extras_bring_what_the_command_line_says(module: str) -> None:
+def test_extras_install_what_the_command_line_says(module: str) -> None:
     assert module not in modules(PROJECT["dependencies"])
     for extra in BROUGHT_BY[module]:
         assert module in modules(PROJECT["optional-dependencies"][extra])
@@ -241,20 +241,20 @@ def test_the_extras_bring_what_the_command_line_says(module: str) -> None:
     "extra",
     [name for name in PROJECT["optional-dependencies"] if name not in {"test", "docs", "java"}],
 )
-def test_the_command_line_knows_what_each_extra_brings(extra: str) -> None:
+def test_command_line_knows_what_each_extra_installs(extra: str) -> None:
     # pandas is PySpark's: nothing of ours imports it.
     brought = modules(PROJECT["optional-dependencies"][extra]) - {"pandas"}
     assert brought - BROUGHT_BY.keys() == set()
 
 
-def test_the_extra_for_tests_has_all_the_others() -> None:
+def test_test_extra_includes_all_others() -> None:
     extras = PROJECT["optional-dependencies"]
     assert modules(extras["test"]) >= modules(
         [f"raftlog[{name}]" for name in extras if name != "java"]
     )
 
 
-def test_every_package_that_is_imported_is_a_dependency() -> None:
+def test_every_imported_package_is_a_dependency_and_vice_versa() -> None:
     """And the other way round."""
     ours = {path.parent.name for path in ROOT.glob("*/py.typed")}
     named = modules(PROJECT["dependencies"]) | BROUGHT_BY.keys()
@@ -277,7 +277,7 @@ def test_every_package_that_is_imported_is_a_dependency() -> None:
 
 
 @pytest.mark.parametrize("command", built_in.COMMANDS, ids=lambda command: command.name)
-def test_a_command_names_extras_that_there_are(command: built_in.Command) -> None:
+def test_command_names_existing_extras(command: built_in.Command) -> None:
     assert set(command.extras) <= PROJECT["optional-dependencies"].keys()
 
 

@@ -1,5 +1,3 @@
-"""Tests of the metric for the memory that a node may use."""
-
 import asyncio
 
 import pytest
@@ -33,7 +31,7 @@ EVERYWHERE = {
         ("broker", EVERYWHERE | {"log_above_lao"}),
     ],
 )
-def test_each_part_is_shown_as_it_is_configured(role: str, parts: set[str]) -> None:
+def test_each_memory_bound_is_exported_as_configured(role: str, parts: set[str]) -> None:
     bounds = memory_bounds(LIMITS, role)
     assert bounds.keys() == parts
     assert (bounds["unsent_responses"], bounds["waiting_messages"]) == (7, 5)

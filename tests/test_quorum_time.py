@@ -1,4 +1,4 @@
-"""Tests of a node's time: its own clock, bounded by those of a majority of the voters."""
+"""A node's time: its own clock, bounded by those of a majority of the voters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VOTERS = (1, 2, 3)
 
 
 class Node:
-    """Node 1, and the monotonic clock that it has."""
+    """Node 1 with its monotonic clock."""
 
     def __init__(self) -> None:
         self.now = 50.0
@@ -51,7 +51,7 @@ class Node:
         (0, -YEARS_MS, -YEARS_MS, -YEARS_MS + TOLERANCE_MS),
     ],
 )
-def test_leader_keeps_its_clock_to_that_of_a_majority(
+def test_leader_bounds_its_clock_by_that_of_a_majority(
     own_ms: int, second_ms: int, third_ms: int, used_ms: int
 ) -> None:
     node = Node()
@@ -60,7 +60,7 @@ def test_leader_keeps_its_clock_to_that_of_a_majority(
     assert node.time.now_ms(VOTERS) == node.at(used_ms)
 
 
-def test_lower_of_two_clocks_decides_what_is_reached() -> None:
+def test_lower_of_two_clocks_decides() -> None:
     node = Node()
     node.off_ms = YEARS_MS
     node.hear(node_2=0)
@@ -68,7 +68,7 @@ def test_lower_of_two_clocks_decides_what_is_reached() -> None:
 
 
 def test_change_of_the_voters_counts_at_once() -> None:
-    """[Two voters were removed within 100 ms: a batch had the time of a majority of former voters]"""
+    """[Two voters were removed within 100 ms: a batch had the time of a majority of former voters.]"""
     node = Node()
     node.off_ms = YEARS_MS
     node.hear(node_2=0, node_3=YEARS_MS)
@@ -76,7 +76,7 @@ def test_change_of_the_voters_counts_at_once() -> None:
     assert node.time.majority((1, 2)) == Majority(node.at(0), node.at(YEARS_MS))
 
 
-def test_clock_counts_for_as_long_as_its_voter_is_heard() -> None:
+def test_clock_counts_while_its_voter_is_heard() -> None:
     node = Node().hear(node_2=0, node_3=-5_000, node_4=YEARS_MS)
     assert node.time.majority(VOTERS) == Majority(node.at(0), node.at(0))
     node.now += HEARD_FOR_S / 2
@@ -88,13 +88,13 @@ def test_clock_counts_for_as_long_as_its_voter_is_heard() -> None:
     assert node.time.majority(VOTERS) is None
 
 
-def test_only_voter_believes_its_own_clock() -> None:
+def test_only_voter_uses_its_own_clock() -> None:
     node = Node()
     node.off_ms = YEARS_MS
     assert node.time.now_ms((1,)) == node.at(YEARS_MS)
 
 
-def test_follower_goes_by_what_it_was_told_until_that_is_old() -> None:
+def test_follower_uses_the_received_time_until_that_is_old() -> None:
     node = Node()
     node.off_ms = -YEARS_MS
     assert (node.time.now_ms(), node.time.ahead_ms()) == (node.at(-YEARS_MS), None)
@@ -107,7 +107,7 @@ def test_follower_goes_by_what_it_was_told_until_that_is_old() -> None:
 
 
 @pytest.mark.parametrize("clock_ms", [0, -1, MAX_MS + 1])
-def test_clock_that_no_clock_can_show_is_not_believed(clock_ms: int) -> None:
+def test_impossible_clock_is_ignored(clock_ms: int) -> None:
     node = Node()
     node.time.received(clock_ms)
     node.time.heard(2, clock_ms)
@@ -115,13 +115,13 @@ def test_clock_that_no_clock_can_show_is_not_believed(clock_ms: int) -> None:
     assert node.time.majority(VOTERS) is None
 
 
-def test_timestamps_stand_still_while_a_little_ahead_and_go_back_when_far_ahead() -> None:
+def test_timestamps_stand_still_while_slightly_ahead_and_go_back_when_far_ahead() -> None:
     assert stamp_after(5_000, 6_000, 6_000) == 6_000
     assert stamp_after(5_000 + STAND_STILL_MAX_MS, 5_000, 5_000) == 5_000 + STAND_STILL_MAX_MS
     assert stamp_after(5_001 + STAND_STILL_MAX_MS, 5_000, 5_000) == 5_000
 
 
-def test_log_time_does_not_go_back_by_the_word_of_less_than_a_majority() -> None:
+def test_log_time_does_not_go_back_by_less_than_a_majority() -> None:
     node = Node()
     late_ms = node.at(YEARS_MS)
     assert node.time.next_stamp_ms(late_ms, VOTERS) == late_ms
@@ -134,22 +134,24 @@ def test_log_time_does_not_go_back_by_the_word_of_less_than_a_majority() -> None
 @pytest.mark.parametrize(
     ("off_ms", "stamp_ms"), [(-10_000, -TOLERANCE_MS), (10_000, TOLERANCE_MS), (3, 3)]
 )
-def test_stamp_is_the_own_clock_within_the_tolerance(off_ms: int, stamp_ms: int) -> None:
+def test_timestamp_is_the_own_clock_within_the_tolerance(off_ms: int, stamp_ms: int) -> None:
     node = Node().hear(node_2=0, node_3=0)
     node.off_ms = off_ms
     assert node.time.next_stamp_ms(0, VOTERS) == node.at(stamp_ms)
 
 
-def test_first_stamp_of_a_leader_is_kept_to_the_time_of_its_predecessor() -> None:
-    """It has heard no clocks of voters yet."""
+def test_first_timestamp_of_a_leader_is_bounded_by_its_predecessors_time() -> None:
+    """It has received no clocks of voters yet."""
     node = Node()
     node.off_ms = YEARS_MS
     node.time.received(node.at(0))
     assert node.time.next_stamp_ms(0, VOTERS) == node.at(TOLERANCE_MS)
 
 
-def test_time_that_was_told_while_the_process_was_stopped_is_not_used() -> None:
-    """[a leader that had been paused said that its clock was 7 s ahead, and dated its journal so]"""
+def test_time_received_while_the_process_was_stopped_is_not_used() -> None:
+    """[A leader that had been paused reported that its clock was 7 s ahead, and dated its journal
+    so.]
+    """
     node = Node()
     node.time.received(node.at(0))
     in_the_socket = node.at(0)

@@ -1,5 +1,3 @@
-"""Tests of the files of a release: workflows, licences, versions."""
-
 import re
 import shutil
 import subprocess
@@ -20,7 +18,7 @@ def workflow(path: Path) -> Any:
     return yaml.safe_load(path.read_text())
 
 
-def test_workflows_have_no_finding_of_the_security_linter() -> None:
+def test_security_linter_reports_no_finding_in_workflows() -> None:
     command = shutil.which("zizmor", path=str(Path(sys.executable).parent))
     assert command is not None, "zizmor is not installed: scripts/setup brings it"
     done = subprocess.run(
@@ -55,7 +53,7 @@ def test_jobs_have_only_the_permissions_that_they_need() -> None:
     assert all(permissions == {"contents": "read"} for permissions in granted.values())
 
 
-def test_gate_runs_on_pythons_that_the_project_supports() -> None:
+def test_gate_runs_on_the_supported_python_versions() -> None:
     (job,) = workflow(ROOT / ".github" / "workflows" / "test.yml")["jobs"].values()
     pythons = job["strategy"]["matrix"]["python"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -1,5 +1,3 @@
-"""Rotated files: what can be written is written, and nobody else reads it."""
-
 import errno
 import os
 from collections.abc import Callable
@@ -12,7 +10,7 @@ from raftlog.files import RotatedFile, backup_of, exposed, forbidden
 
 
 def failing(name: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Let a function of ``os`` fail for this path; returns what ends that."""
+    """Let a function of ``os`` fail for this path; return what ends that."""
     works = getattr(os, name)
 
     def fails(first: Any, *more: Any) -> Any:
@@ -47,7 +45,7 @@ def test_failed_rotation_loses_neither_lines_nor_backups(
     assert [backup_of(path, one).read_text() for one in (2, 3)] == ["backup 1", "backup 2"]
 
 
-def test_file_that_others_can_read_becomes_private(tmp_path: Path) -> None:
+def test_file_readable_by_others_becomes_private(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("")
     path.chmod(0o644)
@@ -89,8 +87,8 @@ def test_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("leave", ["moved", "removed", "replaced"])
-def test_file_that_others_took_away_is_begun_anew(tmp_path: Path, leave: str) -> None:
-    """Rotate as logrotate does: the renamed file is compressed and removed later."""
+def test_file_taken_away_by_others_is_recreated(tmp_path: Path, leave: str) -> None:
+    """As logrotate does: the renamed file is compressed and removed later."""
     path = tmp_path / "log"
     file = RotatedFile(path, max_bytes=20, max_backups=1)
     file.append([b"line 0\n"], [0])
@@ -113,7 +111,7 @@ def test_file_that_others_took_away_is_begun_anew(tmp_path: Path, leave: str) ->
         assert (tmp_path / "elsewhere").read_text() == "line 0\n"
 
 
-def test_file_goes_on_while_its_directory_is_away(tmp_path: Path) -> None:
+def test_writing_continues_while_the_directory_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "logs" / "log"
     path.parent.mkdir()
     file = RotatedFile(path, max_bytes=100, max_backups=1)
@@ -148,7 +146,7 @@ def test_key_file_mode_depends_on_its_owner(owner: int, us: int, mode: int, allo
     assert (mode & forbidden(owner, us) == 0) is allowed
 
 
-def test_a_file_is_looked_at(tmp_path: Path) -> None:
+def test_file_mode_and_owner_are_checked(tmp_path: Path) -> None:
     key = tmp_path / "a key"
     key.touch(mode=0o600)
     assert exposed(key) == ""

@@ -1,4 +1,4 @@
-"""Tests of the set-up of a node's process."""
+"""The set-up of a node's process."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from raftlog.step_tracer import traced
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGHUP, 0)]
 )
-async def test_a_signal_stops_whoever_listens_then_and_later(number: int, code: int) -> None:
+async def test_signal_stops_present_and_later_listeners(number: int, code: int) -> None:
     first, later = asyncio.Event(), asyncio.Event()
     signals = StopSignals(first.set)
     try:
@@ -35,7 +35,7 @@ async def test_a_signal_stops_whoever_listens_then_and_later(number: int, code: 
             asyncio.get_running_loop().remove_signal_handler(one)
 
 
-async def test_node_that_was_started_with_nohup_survives_the_end_of_its_terminal() -> None:
+async def test_node_started_with_nohup_survives_the_end_of_its_terminal() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     asked = asyncio.Event()
     StopSignals(asked.set)
@@ -55,7 +55,7 @@ async def test_node_that_was_started_with_nohup_survives_the_end_of_its_terminal
 
 
 class Alarm:
-    """Notes when it is called, and asks for what ``then`` says."""
+    """Records its calls, and requests what ``then`` says."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -74,7 +74,7 @@ class Alarm:
 
 
 @simulated
-async def test_the_earliest_deadline_counts_and_a_later_one_moves_nothing() -> None:
+async def test_earliest_deadline_counts_and_a_later_one_moves_nothing() -> None:
     alarm = Alarm()
     for after_s in (5.0, 9.0, 2.0, 7.0):
         alarm.arm(after_s)
@@ -94,7 +94,7 @@ async def test_alarm_can_be_armed_by_its_callback() -> None:
 
 
 @simulated
-async def test_never_asks_for_nothing_and_takes_nothing_back() -> None:
+async def test_infinite_deadline_requests_nothing_and_cancels_nothing() -> None:
     alarm = Alarm()
     alarm.arm(NEVER)
     await asyncio.sleep(20)
@@ -106,7 +106,7 @@ async def test_never_asks_for_nothing_and_takes_nothing_back() -> None:
 
 
 @simulated
-async def test_a_cancelled_one_calls_nobody_until_it_is_armed_again() -> None:
+async def test_cancelled_alarm_calls_nobody_until_it_is_armed_again() -> None:
     alarm = Alarm()
     alarm.arm(1.0)
     alarm.timer.cancel()
@@ -155,7 +155,7 @@ def becomes(ask: Callable[[], object], wanted: object) -> None:
         time.sleep(0.001)
 
 
-def test_a_poll_has_an_answer_at_once_and_the_next_one_later(disk: Disk) -> None:
+def test_poll_has_an_answer_at_once_and_the_next_one_later(disk: Disk) -> None:
     look = BackgroundLook(disk.ask)
     assert look.latest is None
     assert look.poll() == 1
@@ -164,7 +164,7 @@ def test_a_poll_has_an_answer_at_once_and_the_next_one_later(disk: Disk) -> None
     assert len(disk.by) > 1, "only the first is asked here"
 
 
-def test_a_poll_does_not_wait_for_a_disk_that_hangs_and_asks_it_once(disk: Disk) -> None:
+def test_poll_does_not_wait_for_a_hanging_disk_and_asks_it_once(disk: Disk) -> None:
     look = BackgroundLook(disk.ask)
     look.poll()
     disk.goes_on.clear()
@@ -175,7 +175,7 @@ def test_a_poll_does_not_wait_for_a_disk_that_hangs_and_asks_it_once(disk: Disk)
     becomes(look.poll, 3)
 
 
-def test_a_poll_raises_what_a_look_raised_until_one_succeeds(disk: Disk) -> None:
+def test_poll_raises_the_error_of_a_check_until_one_succeeds(disk: Disk) -> None:
     disk.says = OSError("stale file handle")
     look = BackgroundLook(disk.ask)
     with pytest.raises(OSError, match="stale"):
@@ -209,8 +209,8 @@ async def test_awaited_answer_arrives_or_times_out(disk: Disk) -> None:
     assert look.latest is None
 
 
-def test_a_process_ends_though_a_look_hangs(disk: Disk) -> None:
-    """[Threads of an executor are joined at the exit: a node with a dead mount would not stop.]"""
+def test_process_exits_though_a_check_hangs(disk: Disk) -> None:
+    """[Threads of an executor are joined at exit: a node with a dead mount would not stop.]"""
     disk.goes_on.clear()
     before = threading.enumerate()
     look = BackgroundLook(disk.ask)
@@ -244,13 +244,13 @@ def test_step_is_unwrapped_without_a_tracer() -> None:
     assert traced(step, None) is step
 
 
-def test_each_step_is_told_with_its_effects_and_its_time() -> None:
+def test_each_step_is_traced_with_its_effects_and_duration() -> None:
     tracer = Tracer()
     assert traced(step, tracer)(2, 0.5) == ["2", "2"]
     assert tracer.seen == [(2, ["2", "2"], 0.5)]
 
 
-def test_a_step_that_raises_is_told_and_raises() -> None:
+def test_failing_step_is_traced_and_raises() -> None:
     tracer = Tracer()
     with pytest.raises(ValueError, match="-1") as raised:
         traced(step, tracer)(-1, 0.5)

@@ -1,5 +1,3 @@
-"""``scripts/setup`` goes on with a virtual environment that uv has made, where there is no uv."""
-
 import importlib.util
 import subprocess
 import sys
@@ -13,7 +11,7 @@ SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "setup.py"
 
 @pytest.fixture
 def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The script, for an environment that has no pip: that is how uv makes them."""
+    """Run the script for an environment without pip, as uv makes them."""
     spec = importlib.util.spec_from_file_location("setup_script", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
@@ -27,7 +25,7 @@ def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_pip_is_brought_where_uv_left_it_out(setup: ModuleType) -> None:
+def test_setup_installs_pip_where_uv_omitted_it(setup: ModuleType) -> None:
     if not setup.imports(setup.python(), "ensurepip"):  # Debian packages it by itself.
         with pytest.raises(setup.SetupError, match="python3-venv"):
             setup.bring_pip()

@@ -1,5 +1,5 @@
-"""The specification in spec/: its promises hold, each fails with its rule switched off, and what
-makes the promises worth something is reached.
+"""The specification in spec/: its promises hold, each fails with its rule disabled, and the
+relevant states are reached.
 """
 
 import sys
@@ -39,7 +39,7 @@ State 2: <Commit line 267, col 1 to line 267, col 6 of module Lao>
 
 @pytest.fixture
 def tlc_jar(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """TLC, where there is Maven to fetch it, or it was fetched before."""
+    """TLC, if Maven can fetch it or it was fetched before."""
     if request.node.get_closest_marker("nightly") is None:
         # In a search of seconds Java's second compiler would take half of the CPU time.
         monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
@@ -56,7 +56,7 @@ def tlc_jar(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     ids=lambda case: case.name,
 )
 @pytest.mark.timeout(3600)
-def test_a_configuration_has_the_expected_verdict(case: tlc.Case) -> None:
+def test_configuration_has_the_expected_verdict(case: tlc.Case) -> None:
     result = tlc.check(case)
     assert result.expected, tlc.row(result) + "\n" + result.story
 
@@ -117,7 +117,7 @@ def test_steps_of_broken_cores_are_rejected() -> None:
     assert all(one.rejected for one in done)
 
 
-def test_offsets_of_a_trace_are_numbered_anew() -> None:
+def test_offsets_of_a_trace_are_renumbered() -> None:
     trace = traces.Trace("one")
     events = [
         {"t": "elect", "e": 7, "end": 0, "last": 0},
@@ -166,7 +166,7 @@ def test_offsets_of_a_recovered_log_begin_at_its_end() -> None:
     assert trace.restores == 1
 
 
-def test_a_counter_example_is_drawn() -> None:
+def test_counter_example_is_printed() -> None:
     image = "(b1 :> [p |-> <<b1, 1>>, by |-> 1, r |-> 1])"
     log = f'<< << [ e |-> 1, image |->\n    {image}, t |-> "first" ] >> >>'
     processes = "(<<b1, 1>> :> {})".format
@@ -206,7 +206,7 @@ def test_every_promise_has_a_configuration_in_which_it_fails() -> None:
     }  # fmt: skip
 
 
-def test_every_rule_of_the_module_is_switched_off_by_a_configuration() -> None:
+def test_every_rule_of_the_module_is_disabled_by_a_configuration() -> None:
     for modules in ((tlc.LAO,), (tlc.QUORUM, tlc.ELECTIONS)):
         off = {
             str(case.bounds["Off"])
@@ -217,7 +217,7 @@ def test_every_rule_of_the_module_is_switched_off_by_a_configuration() -> None:
         assert off == set().union(*map(tlc.rules_in, texts))
 
 
-def test_a_rule_that_is_switched_off_fails_the_same_promise_in_both_forms() -> None:
+def test_disabled_rule_fails_the_same_promise_in_both_forms() -> None:
     fails = {case.bounds.get("Off"): case.fails for case in tlc.CASES}
     together = {
         case.bounds["Off"]: case.fails for case in tlc.TOGETHER_CASES if "Off" in case.bounds
@@ -237,13 +237,13 @@ def test_random_walks_break_no_promise(case: tlc.Case) -> None:
     assert walked.states > 1000
 
 
-def test_names_of_configurations_differ() -> None:
+def test_names_of_configurations_are_unique() -> None:
     names = [case.name for case in (*tlc.ALL_CASES, *tlc.LONG, *tlc.RANDOM)]
     assert len(set(names)) == len(names)
     assert set(names) >= tlc.GATE
 
 
-def test_output_of_a_search_is_read() -> None:
+def test_output_of_a_search_is_parsed() -> None:
     held = tlc.read_output(tlc.CASES[0], HELD, 1.0)
     assert (held.failed, held.states, held.depth, held.steps) == (tlc.HOLDS, 12, 5, 0)
     assert held.taken == {"Commit": 18}
@@ -253,7 +253,7 @@ def test_output_of_a_search_is_read() -> None:
     assert not broken.expected
 
 
-def test_a_search_that_is_cut_short_is_no_verdict() -> None:
+def test_interrupted_search_is_no_verdict() -> None:
     cut = tlc.read_output(
         tlc.CASES[0], "Progress(6): 17 states generated, 8 distinct states found", 1.0
     )

@@ -1,4 +1,4 @@
-"""The examples, judged by type checkers that see the installed client library and no checkout."""
+"""The examples, checked by type checkers against the installed client library."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ MISTAKES = 3
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with raftlog and both type checkers, and the examples beside it."""
+    """An environment with raftlog and both type checkers, beside the examples."""
     directory = tmp_path_factory.mktemp("typed")
     (wheel,) = build_wheels(directory).glob("raftlog-*.whl")
     python = virtual_environment(directory / "venv")
@@ -62,14 +62,14 @@ def pyright(programs: Path, *paths: str) -> tuple[int, str]:
     return judged(programs, [programs / "venv" / "bin" / "pyright", *paths])
 
 
-def test_examples_are_typed_for_mypy(programs: Path) -> None:
+def test_examples_pass_mypy(programs: Path) -> None:
     code, said = mypy(programs, "examples")
     assert code == 0, said
     code, said = mypy(programs, "wrong.py")
     assert (code, said.count(": error: ")) == (1, MISTAKES), said
 
 
-def test_examples_are_typed_for_pyright(programs: Path) -> None:
+def test_examples_pass_pyright(programs: Path) -> None:
     code, said = pyright(programs, "--project", "examples/pyrightconfig.json")
     assert code == 0, said
     assert "0 errors" in said

@@ -1,5 +1,5 @@
-"""Tests of the content of the two wheels. Building them downloads a build environment, so they are
-not in the gate.
+"""The content of the two wheels. Building them downloads a build environment, so they are not in
+the gate.
 """
 
 import subprocess
@@ -36,18 +36,20 @@ def server(wheels: Path) -> zipfile.ZipFile:
 
 
 def packages(wheel: zipfile.ZipFile) -> list[str]:
-    """The names that an installation adds to those that can be imported."""
+    """Return the importable names that an installation adds."""
     tops = {name.partition("/")[0] for name in wheel.namelist()}
     return sorted(top for top in tops if not top.endswith((".dist-info", ".data")))
 
 
-def test_wheel_has_no_package_but_raftlog(wheel: zipfile.ZipFile, server: zipfile.ZipFile) -> None:
+def test_wheel_has_no_package_except_raftlog(
+    wheel: zipfile.ZipFile, server: zipfile.ZipFile
+) -> None:
     """[A ``broker`` among an application's own packages would hide ours, or be hidden.]"""
     assert packages(wheel) == ["raftlog"]
     assert packages(server) == sorted(SERVER)
 
 
-def test_wheels_have_the_code_and_say_that_it_is_typed(
+def test_wheels_contain_the_code_and_its_type_marker(
     wheel: zipfile.ZipFile, server: zipfile.ZipFile
 ) -> None:
     for wheel_of, of in ((wheel, ("raftlog",)), (server, SERVER)):
@@ -63,10 +65,10 @@ def test_wheels_have_the_code_and_say_that_it_is_typed(
     assert "replay/report/templates/report.html.j2" in server.namelist()
 
 
-def test_the_command_is_a_script_that_imports_nothing_before_ctrl_c_is_silent(
+def test_command_script_imports_nothing_before_ctrl_c_is_silent(
     wheel: zipfile.ZipFile,
 ) -> None:
-    """[What pip makes of an entry point imports re first, and a traceback is what Ctrl-C gets.]"""
+    """[pip's script for an entry point imports re first, and Ctrl-C prints a traceback.]"""
     (script,) = (one for one in wheel.infolist() if one.filename.endswith(".data/scripts/raftlog"))
     lines = wheel.read(script).decode().splitlines()
     assert lines[0] == "#!python", "an installer puts its interpreter there"
@@ -81,7 +83,7 @@ def test_the_command_is_a_script_that_imports_nothing_before_ctrl_c_is_silent(
     assert script.external_attr >> 16 & 0o111 == 0o111, "pip keeps the mode that it has"
 
 
-def test_the_wheels_have_the_contracts_and_the_licence(
+def test_wheels_contain_the_contracts_and_the_licence(
     wheel: zipfile.ZipFile, server: zipfile.ZipFile
 ) -> None:
     contracts = {
@@ -96,12 +98,12 @@ def test_the_wheels_have_the_contracts_and_the_licence(
         assert one.read(licence) == (ROOT / "LICENSE").read_bytes()
 
 
-def test_the_wheel_says_which_commit_it_was_built_from(wheel: zipfile.ZipFile) -> None:
+def test_wheel_names_its_commit(wheel: zipfile.ZipFile) -> None:
     assert wheel.read(f"raftlog/{COMMIT_FILE}").decode().strip() == commit_of_checkout(ROOT)
 
 
-def test_native_wheel_has_the_codec_and_is_for_one_python(tmp_path: Path) -> None:
-    """[A build that left it out without a word would pass for the pure wheel of that platform.]"""
+def test_native_wheel_has_the_codec_and_is_for_one_python_version(tmp_path: Path) -> None:
+    """[A build that silently omitted it would pass for the pure wheel of that platform.]"""
     if failure := compiling.compile_codec(tmp_path / compiling.target().name):
         with pytest.raises(AssertionError, match="the codec cannot be compiled"):
             build_wheels(tmp_path, RAFTLOG_NATIVE_WHEEL="1")
@@ -137,7 +139,9 @@ def test_version_is_that_of_the_tag_or_of_the_source_distribution(tmp_path: Path
     )
 
 
-def test_server_extra_is_installed_from_a_directory_of_wheels(wheels: Path, tmp_path: Path) -> None:
+def test_server_extra_is_installable_from_a_directory_of_wheels(
+    wheels: Path, tmp_path: Path
+) -> None:
     (wheel,) = wheels.glob("raftlog-*.whl")
     python = virtual_environment(tmp_path / "venv")
     raftlog = python.parent / "raftlog"

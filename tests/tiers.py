@@ -7,10 +7,10 @@ import pytest
 
 
 def nightly(case: Any) -> Any:
-    """A case that the gate leaves out."""
+    """Return a case that the gate omits."""
     return pytest.param(case, marks=pytest.mark.nightly)
 
 
 def in_gate(cases: Iterable[Any], gate: Container[Any]) -> list[Any]:
-    """All cases; those that are not in ``gate`` are left out of the gate."""
+    """Return all cases; those that are not in ``gate`` are omitted from the gate."""
     return [case if case in gate else nightly(case) for case in cases]

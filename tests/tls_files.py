@@ -1,4 +1,4 @@
-"""Certificates of a test's own authority, in files as a node has them."""
+"""Certificates of a test's own authority, in files."""
 
 import os
 from datetime import datetime
@@ -28,9 +28,8 @@ def issue(
     trusted: bytes = b"",
     validity: tuple[datetime | None, datetime | None] = (None, None),
 ) -> TlsConfig:
-    """Issue a certificate with this common name for ``host``.
-
-    ``stem``: of the files, if not the name; ``trusted``: authorities, if not the issuing one.
+    """Issue a certificate with this common name for ``host``. ``stem``: of the files, if not the
+    name; ``trusted``: authorities, if not the issuing one.
     """
     directory.mkdir(exist_ok=True)
     made = authority.issue_cert(

@@ -1,4 +1,4 @@
-"""An issuer of tokens, honest or not: its keys, its JWK set, and whatever it signs."""
+"""An issuer of tokens, honest or not."""
 
 import json
 import time
@@ -20,7 +20,7 @@ MAKE: dict[str, Callable[[], Any]] = {
 
 
 def jwk(key: Any, kid: str, **more: Any) -> dict[str, Any]:
-    """The public part of a private key."""
+    """Return the public part of a private key."""
     public = key.public_key()
     kind: Any = {
         ec.EllipticCurvePrivateKey: ECAlgorithm,
@@ -36,7 +36,7 @@ def jwks(*keys: dict[str, Any]) -> bytes:
 
 
 def claims(now_s: float | None = None, **changed: Any) -> dict[str, Any]:
-    """Return the claims of a good token for alice; None leaves one out."""
+    """Return the claims of a valid token for alice; None omits one."""
     now_s = time.time() if now_s is None else now_s
     found = {
         "iss": ISSUER,
@@ -65,7 +65,7 @@ class Issuer:
     def token(
         self, kid: str = "k1", *, headers: dict[str, Any] | None = None, **changed: Any
     ) -> str:
-        """Signed with the key of this id; ``changed`` claims, None leaves one out."""
+        """Return a token signed with the key of this id; ``changed``: claims, None omits one."""
         key, algorithm = self.keys[kid]
         headers = {"kid": kid, **(headers or {})}
         return jwt.encode(claims(**changed), key, algorithm=algorithm, headers=headers)

@@ -249,7 +249,7 @@ MUTANTS = (
         "broker_partition/test_isr.py"),
     by_tests("EP-6", "The epoch is that of when it is sent",
         ("broker.partition.isr:_data", "broker_epoch=epoch)", "broker_epoch=isr._host.broker(member).epoch)"),
-        "broker_partition/test_isr.py::test_a_proposal_that_is_sent_again_vouches_for_what_it_was_made_with"),
+        "broker_partition/test_isr.py::test_resent_proposal_keeps_its_original_broker_epochs"),
     by_tests("EP-7", "Who is fenced is proposed",
         ("broker.partition.isr:LeaderIsr._is_eligible", "if broker is None or not broker.active:", "if broker is None:"),
         "broker_partition/test_isr.py"),

@@ -1,4 +1,4 @@
-"""A committed log in the making, for the tests of the broker."""
+"""A builder of committed logs for tests of the broker."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,9 +15,7 @@ def topic_id(name: str) -> bytes:
 
 
 class LogMaker:
-    """Encodes batches one after the other; remembers them, so that the fold to any offset can be
-    had.
-    """
+    """Encodes batches one after the other, and keeps them to fold an image at any offset."""
 
     def __init__(self) -> None:
         self.end = 0
@@ -43,12 +41,12 @@ class LogMaker:
         return self.end - 1
 
     def since(self, offset: int, until: int | None = None) -> bytes:
-        """The batches from the one that begins at ``offset``."""
+        """Return the batches from ``offset`` on."""
         until = self.end if until is None else until
         return b"".join(data for last, data in self.batches if offset <= last < until)
 
     def image(self, offset: int) -> Image:
-        """The fold up to the newest batch that ends at or below ``offset``."""
+        """Fold up to the newest batch that ends at or below ``offset``."""
         builder = ImageBuilder(Image())
         for last, data in self.batches:
             if last <= offset:

@@ -1,6 +1,4 @@
-"""Controllers good enough to keep brokers busy: one shared, always committed log, over a simulated
-network.
-"""
+"""Fake controllers on a simulated network: one shared log whose records are committed at once."""
 
 from __future__ import annotations
 
@@ -28,9 +26,8 @@ HOSTS = ("c1", "c2", "c3")
 
 
 class Quorum:
-    """The log, who leads, and what brokers have reported.
-
-    ``hold_lao``: LAO does not move by itself.
+    """The log, its leader, and what brokers have reported. ``hold_lao``: LAO moves only when the
+    test moves it.
     """
 
     def __init__(self, network: SimNetwork) -> None:
@@ -76,7 +73,6 @@ class Quorum:
         await self.network.transport_for(host).listen(f"{host}:1", acceptors)
 
     def elect(self, host: str | None) -> None:
-        """A new leader begins its epoch: LAO is unknown until all members have reported."""
         self.leader = host
         if host is not None:
             self.log.epoch += 1
@@ -162,8 +158,6 @@ class Quorum:
 
 
 class Node:
-    """One controller process."""
-
     def __init__(self, quorum: Quorum, host: str) -> None:
         self.quorum, self.host = quorum, host
 
@@ -290,8 +284,6 @@ class Node:
 
 
 class Cluster:
-    """Controllers, brokers and clients of one test."""
-
     def __init__(self) -> None:
         self.loop: Any = asyncio.get_running_loop()
         self.network = SimNetwork(random.Random(11))

@@ -1,7 +1,3 @@
-"""Tests of client access to a broker: permissions, feature levels, and links that cannot carry
-responses.
-"""
-
 import asyncio
 from collections.abc import Callable
 from typing import Any
@@ -40,7 +36,7 @@ FORBIDDEN = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 class Client:
-    """A link that keeps what it was sent."""
+    """A link that records the messages sent to it."""
 
     def __init__(self, name: str, host: str = "10.0.0.1") -> None:
         self.identity = PeerIdentity(f"CN={name}", frozenset({f"CN={name}"}))
@@ -60,7 +56,7 @@ class Client:
 
 
 class Partitions:
-    """The data plane: keeps requests, and answers when the test says so."""
+    """A fake data plane that keeps requests until the test answers them."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[pb.BrokerRequest, Callable[..., None]]] = []
@@ -73,7 +69,7 @@ class Partitions:
 
 
 class Broker:
-    """A broker's view with two topics, and what serves its clients."""
+    """A broker's view with two topics, and the request handler of its clients."""
 
     def __init__(self) -> None:
         self.view, self.log, self.data = View(ME, max_bytes=1 << 30), LogMaker(), Partitions()
@@ -114,7 +110,7 @@ class Broker:
         self, operation: int, type_: int, name: str, *, principal: str = "User:CN=alice",
         deny: bool = False, host: str = "*",
     ) -> bytes:  # fmt: skip
-        """The id of the entry; it is not applied yet."""
+        """Append an ACL entry, and return its id; it is not applied yet."""
         self.entries += 1
         id_ = self.entries.to_bytes(16, "big")
         permission = AclPermission.DENY if deny else AclPermission.ALLOW
@@ -128,7 +124,7 @@ class Broker:
         self.log.append(rec.RemoveAccessControlEntryRecord(id=id_))
 
     def ask(self, client: Client, **body: Any) -> pb.BrokerResponse | None:
-        """The answer; None if it waits."""
+        """Return the response; None while the request waits."""
         self.server.received(client, [pb.BrokerRequest(correlation_id=3, **body)])
         return client.sent.pop() if client.sent else None
 
@@ -141,7 +137,7 @@ def on(scenario: Callable[[Broker], None]) -> None:
 
 
 def ahead(broker: Broker) -> pb.ReadOptions:
-    """A read at a token that the next record reaches."""
+    """Return options for a read at the token of the next record."""
     token = common_pb2.MetadataToken(offset=broker.log.last + 1, epoch=1)
     return pb.ReadOptions(mode=pb.LATEST, at_least=token)
 
@@ -176,7 +172,7 @@ def test_metadata_shows_only_topics_that_may_be_described() -> None:
     on(scenario)
 
 
-def test_a_host_is_that_of_the_connection() -> None:
+def test_client_host_is_that_of_its_connection() -> None:
     def scenario(broker: Broker) -> None:
         broker.allow(Op.DESCRIBE, Kind.TOPIC, "orders", host="10.0.0.1")
         broker.apply()
@@ -186,7 +182,7 @@ def test_a_host_is_that_of_the_connection() -> None:
     on(scenario)
 
 
-def test_the_newest_image_decides_whichever_answers() -> None:
+def test_newest_image_decides_permissions_even_when_an_older_one_is_served() -> None:
     def scenario(broker: Broker) -> None:
         alice = Client("alice")
         entry = broker.allow(Op.DESCRIBE, Kind.TOPIC, "orders")
@@ -205,7 +201,7 @@ def test_the_newest_image_decides_whichever_answers() -> None:
     on(scenario)
 
 
-def test_a_read_that_waits_is_decided_when_it_is_answered() -> None:
+def test_permissions_of_a_waiting_read_are_checked_when_it_is_answered() -> None:
     def scenario(broker: Broker) -> None:
         alice = Client("alice")
         described = broker.allow(Op.DESCRIBE, Kind.CLUSTER, CLUSTER_NAME)
@@ -236,7 +232,7 @@ def test_a_read_that_waits_is_decided_when_it_is_answered() -> None:
 @pytest.mark.parametrize(
     "poisoned", [{"keys": ["a"], "prefix": "b"}, {"limit": -1}, {"keys": ["a"], "after": "b"}]
 )
-def test_read_that_makes_no_sense_is_refused_when_it_arrives(poisoned: dict[str, Any]) -> None:
+def test_invalid_read_is_refused_on_arrival(poisoned: dict[str, Any]) -> None:
     def scenario(broker: Broker) -> None:
         broker.allow(Op.DESCRIBE, Kind.KEY_VALUE, "a")
         broker.apply()
@@ -249,7 +245,7 @@ def test_read_that_makes_no_sense_is_refused_when_it_arrives(poisoned: dict[str,
     on(scenario)
 
 
-def test_waiting_read_that_fails_is_told_so_and_nobody_else(
+def test_failed_waiting_read_is_reported_to_its_own_client_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def scenario(broker: Broker) -> None:
@@ -276,7 +272,7 @@ def test_waiting_read_that_fails_is_told_so_and_nobody_else(
     on(scenario)
 
 
-def test_failing_answer_of_the_data_plane_does_not_end_its_step(
+def test_failing_data_plane_response_does_not_abort_its_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def scenario(broker: Broker) -> None:
@@ -301,7 +297,7 @@ def test_failing_answer_of_the_data_plane_does_not_end_its_step(
     on(scenario)
 
 
-def test_client_whose_link_has_just_closed_keeps_no_new_level_from_the_others(
+def test_closed_link_does_not_keep_a_new_feature_level_from_other_clients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def scenario(broker: Broker) -> None:
@@ -320,7 +316,7 @@ def test_client_whose_link_has_just_closed_keeps_no_new_level_from_the_others(
     on(scenario)
 
 
-def test_keys_that_may_not_be_described_are_not_there() -> None:
+def test_keys_without_describe_permission_are_omitted() -> None:
     def scenario(broker: Broker) -> None:
         alice = Client("alice")
         for key in ("mine/a", "theirs/b"):
@@ -338,7 +334,7 @@ def test_keys_that_may_not_be_described_are_not_there() -> None:
     on(scenario)
 
 
-def test_configs_are_described_one_by_one() -> None:
+def test_config_permissions_are_checked_per_resource() -> None:
     def scenario(broker: Broker) -> None:
         alice = Client("alice")
         broker.allow(Op.DESCRIBE_CONFIGS, Kind.TOPIC, "orders")
@@ -403,7 +399,7 @@ REQUESTS: dict[str, tuple[Any, Any, Any, Any]] = {
 }  # fmt: skip
 
 
-def test_partitions_are_refused_one_by_one_and_answered_in_their_places() -> None:
+def test_partitions_are_authorized_one_by_one_and_answered_in_request_order() -> None:
     def scenario(broker: Broker) -> None:
         alice = Client("alice")
         rows = {body: row for body, row in BROKER.items() if isinstance(row, EachPartition)}
@@ -432,7 +428,7 @@ def test_partitions_are_refused_one_by_one_and_answered_in_their_places() -> Non
     on(scenario)
 
 
-def test_records_that_were_waited_for_are_not_given_to_who_may_no_longer_read_them() -> None:
+def test_waiting_fetch_returns_no_records_when_the_read_permission_is_revoked() -> None:
     def scenario(broker: Broker) -> None:
         alice = Client("alice")
         entry = broker.allow(Op.READ, Kind.TOPIC, "orders")
@@ -450,7 +446,7 @@ def test_records_that_were_waited_for_are_not_given_to_who_may_no_longer_read_th
     on(scenario)
 
 
-def test_a_node_is_a_client_like_any_other_here() -> None:
+def test_node_principal_has_no_special_rights_at_the_broker() -> None:
     def scenario(broker: Broker) -> None:
         response = broker.ask(Client("node-7"), describe_cluster=pb.DescribeClusterRequest())
         assert response is not None
@@ -496,7 +492,7 @@ class VersionedBroker:
         )
 
 
-def test_a_level_is_offered_when_lao_has_passed_its_record_and_not_when_it_is_applied() -> None:
+def test_feature_level_is_offered_once_lao_passes_its_record_not_when_applied() -> None:
     broker = VersionedBroker()
     assert not broker.tell(broker.log.last), "nobody was told anything else"
     assert broker.offered() == (0, 1)
@@ -521,7 +517,7 @@ def test_unchanged_feature_level_notifies_nobody() -> None:
     assert not broker.tell(broker.log.last)
 
 
-def test_before_lao_is_known_what_needs_no_level_is_offered_and_who_heard_that_is_told() -> None:
+def test_only_features_without_a_level_are_offered_before_lao_is_known() -> None:
     broker = VersionedBroker()
     response = broker.versions.response()
     assert (response.finalized_features_epoch, broker.offered()) == (-1, (0, 0))
@@ -529,7 +525,7 @@ def test_before_lao_is_known_what_needs_no_level_is_offered_and_who_heard_that_i
     assert broker.versions.response().finalized_features_epoch == broker.log.last
 
 
-def test_no_more_is_offered_than_the_build_can_do() -> None:
+def test_offered_versions_do_not_exceed_those_of_the_build() -> None:
     broker = VersionedBroker(highest=1)
     at = broker.level(2)
     broker.apply()
@@ -537,7 +533,7 @@ def test_no_more_is_offered_than_the_build_can_do() -> None:
     assert broker.offered() == (0, 2)
 
 
-def test_a_level_that_is_lowered_is_told_too() -> None:
+def test_clients_are_notified_of_a_lowered_feature_level() -> None:
     broker = VersionedBroker()
     at = broker.level(2)
     broker.apply()
@@ -552,7 +548,7 @@ def test_a_level_that_is_lowered_is_told_too() -> None:
 
 
 class Narrow:
-    """Takes no records, then as many messages as there is room for."""
+    """A link that first accepts nothing, then a number of messages."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -576,14 +572,14 @@ class Narrow:
     throttled = unknown_kind
 
 
-def test_an_answer_too_large_is_an_error_of_its_request() -> None:
+def test_oversized_response_becomes_an_error_of_its_request() -> None:
     link = Narrow(1)
     _send(link, 7, fetch=data_pb2.FetchResponse())
     (said,) = link.sent
     assert (said.correlation_id, said.error.error_code) == (7, ErrorCode.MESSAGE_TOO_LARGE)
 
 
-def test_a_link_that_does_not_even_take_that_is_no_fault_of_the_broker() -> None:
+def test_link_that_rejects_even_the_error_does_not_harm_the_broker() -> None:
     link = Narrow(0)
     _send(link, 7, fetch=data_pb2.FetchResponse())
     assert not link.sent

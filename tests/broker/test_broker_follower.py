@@ -62,8 +62,6 @@ class HandDialer:
 
 
 class HandTransport:
-    """Connects at once to every address that is up."""
-
     def __init__(self) -> None:
         self.up = {"a:1", "b:1", "c:1"}
         self.dialled: list[str] = []
@@ -163,7 +161,7 @@ def staged(test: Callable[[Stage], Awaitable[None]], **kwargs: Any) -> None:
 
 
 @scenario(staged)
-async def test_the_next_fetch_says_what_is_applied_and_told_and_leaves_at_once(
+async def test_next_fetch_reports_applied_offset_and_known_lao_at_once(
     stage: Stage,
 ) -> None:
     first = stage.link.sent[0]
@@ -198,7 +196,9 @@ async def test_the_next_fetch_says_what_is_applied_and_told_and_leaves_at_once(
 
 
 @scenario(staged)
-async def test_lao_told_beside_the_fetch_is_taken_and_the_fetch_stands(stage: Stage) -> None:
+async def test_lao_sent_for_an_outstanding_fetch_is_applied_and_the_fetch_stays_outstanding(
+    stage: Stage,
+) -> None:
     assert stage.link.sent[0].takes_lao_alone
     stage.log.leader()
     stage.log.config("1")
@@ -216,7 +216,7 @@ async def test_lao_told_beside_the_fetch_is_taken_and_the_fetch_stands(stage: St
 
 
 @scenario(staged)
-async def test_an_answer_nobody_asked_for_changes_nothing(stage: Stage) -> None:
+async def test_unsolicited_response_is_ignored(stage: Stage) -> None:
     stage.log.leader()
     old = stage.link
     old.close("cut")
@@ -230,7 +230,9 @@ async def test_an_answer_nobody_asked_for_changes_nothing(stage: Stage) -> None:
 
 
 @scenario(staged)
-async def test_after_a_lost_link_it_asks_elsewhere_from_the_applied_offset_on(stage: Stage) -> None:
+async def test_follower_resumes_from_its_applied_offset_at_another_controller_after_a_lost_link(
+    stage: Stage,
+) -> None:
     stage.log.leader()
     stage.reply()
     stage.link.close("cut")
@@ -240,7 +242,7 @@ async def test_after_a_lost_link_it_asks_elsewhere_from_the_applied_offset_on(st
 
 
 @scenario(staged)
-async def test_a_deposed_controllers_answer_is_ignored(stage: Stage) -> None:
+async def test_response_of_a_deposed_controller_is_ignored(stage: Stage) -> None:
     """[A deposed controller's LAO would rise above what the new one has announced.]"""
     stage.log.leader()
     stage.reply(controller_epoch=5, lowest_acknowledged_offset=0)
@@ -253,7 +255,9 @@ async def test_a_deposed_controllers_answer_is_ignored(stage: Stage) -> None:
 
 @pytest.mark.parametrize("damage", ["flip", "gap", "cut", "uncommitted"])
 @scenario(staged)
-async def test_a_bad_chunk_is_dropped_whole_and_fetched_again(stage: Stage, *, damage: str) -> None:
+async def test_corrupt_chunk_is_dropped_whole_and_fetched_again(
+    stage: Stage, *, damage: str
+) -> None:
     for n in range(4):
         stage.log.config(str(n))
     good = stage.log.since(0)
@@ -273,7 +277,7 @@ async def test_a_bad_chunk_is_dropped_whole_and_fetched_again(stage: Stage, *, d
 
 
 @scenario(staged)
-async def test_hints_lead_to_the_controller(stage: Stage) -> None:
+async def test_follower_follows_hints_to_the_leader(stage: Stage) -> None:
     stage.refuse(ErrorCode.NOT_CONTROLLER, leader_id=3, leader_endpoint="c:1")
     await settle()
     assert stage.transport.dialled == ["a:1", "c:1"]
@@ -297,7 +301,7 @@ async def test_follower_tries_controllers_in_turn_with_pauses_when_none_leads(st
 
 
 @scenario(staged)
-async def test_a_controller_that_cannot_be_reached_is_passed_over(stage: Stage) -> None:
+async def test_follower_skips_an_unreachable_controller(stage: Stage) -> None:
     stage.transport.up = {"c:1"}
     stage.link.close("dead")
     await asyncio.sleep(3)
@@ -306,7 +310,7 @@ async def test_a_controller_that_cannot_be_reached_is_passed_over(stage: Stage) 
 
 
 @scenario(staged)
-async def test_a_silent_controller_is_left(stage: Stage) -> None:
+async def test_follower_leaves_a_silent_controller(stage: Stage) -> None:
     first = stage.link
     await asyncio.sleep(3.5)
     assert stage.link is first, "a parked fetch is no silence"
@@ -316,7 +320,7 @@ async def test_a_silent_controller_is_left(stage: Stage) -> None:
 
 
 @scenario(staged)
-async def test_follower_begins_anew_when_the_log_descends_from_the_one_applied(
+async def test_follower_restarts_when_the_log_descends_from_the_applied_one(
     stage: Stage,
 ) -> None:
     stage.log.leader()
@@ -339,7 +343,7 @@ async def test_follower_applies_nothing_before_a_generation_is_committed(stage: 
 
 
 @scenario(staged)
-async def test_follower_begins_anew_when_the_log_lacks_what_it_applied(stage: Stage) -> None:
+async def test_follower_restarts_when_the_log_lacks_applied_records(stage: Stage) -> None:
     assert not stage.link.sent[0].HasField("last_applied"), "nothing is applied"
     stage.log.leader()
     stage.log.config("1")
@@ -360,7 +364,9 @@ async def test_follower_begins_anew_when_the_log_lacks_what_it_applied(stage: St
 
 
 @scenario(staged)
-async def test_follower_names_what_it_applied_again_in_each_controller_epoch(stage: Stage) -> None:
+async def test_follower_names_its_applied_offset_again_in_each_controller_epoch(
+    stage: Stage,
+) -> None:
     stage.log.leader()
     stage.reply(controller_epoch=4)
     stage.reply(controller_epoch=4)
@@ -370,7 +376,7 @@ async def test_follower_names_what_it_applied_again_in_each_controller_epoch(sta
 
 
 @scenario(staged)
-async def test_a_broker_that_ends_when_it_sees_the_generation_applies_nothing_more(
+async def test_broker_that_stops_on_seeing_the_generation_applies_nothing_more(
     stage: Stage,
 ) -> None:
     """[registered in a log that was taken back since, and asked to stop: it ends inside the call
@@ -401,7 +407,7 @@ def test_follower_leaves_a_controller_whose_log_does_not_descend_from_its_own(kn
 
 @pytest.mark.parametrize("refuses", [True, False])
 @scenario(staged)
-async def test_follower_passes_over_a_controller_of_another_cluster(
+async def test_follower_skips_a_controller_of_another_cluster(
     stage: Stage, *, refuses: bool
 ) -> None:
     stage.log.leader()
@@ -428,7 +434,7 @@ async def test_follower_fails_when_all_controllers_are_of_other_clusters(stage: 
 
 
 @scenario(staged)
-async def test_records_that_do_not_fit_are_fatal(stage: Stage) -> None:
+async def test_records_that_do_not_fit_the_image_are_fatal(stage: Stage) -> None:
     stage.log.append(rec.UnregisterBrokerRecord(broker_id=9))
     stage.reply()
     assert len(stage.failures) == 1
@@ -436,7 +442,7 @@ async def test_records_that_do_not_fit_are_fatal(stage: Stage) -> None:
 
 
 @scenario(staged, max_bytes=2000)
-async def test_a_full_view_stops_the_stream_and_room_lets_it_go_on(stage: Stage) -> None:
+async def test_full_view_pauses_the_fetches_until_it_has_room(stage: Stage) -> None:
     stage.log.leader()
     stage.log.unfence(ME, stage.log.register(ME))
     stage.log.config("y" * 3000)

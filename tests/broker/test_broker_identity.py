@@ -1,6 +1,4 @@
-"""Tests of a broker's id: configured, stored in its directory, or assigned by the controller
-(KIP-426).
-"""
+"""A broker's id: configured, stored in its directory, or assigned by the controller (KIP-426)."""
 
 import asyncio
 import random
@@ -43,14 +41,14 @@ def test_broker_id_is_the_configured_one_or_else_the_stored_one(
     assert known_id(configured, stored, "/data") == expected
 
 
-def test_the_two_must_agree() -> None:
+def test_configured_and_stored_broker_id_must_agree() -> None:
     with pytest.raises(
         ConfigError, match=r"node\.id is 0, but data directory /data belongs to node 7"
     ):
         known_id(0, 7, "/data")
 
 
-def test_an_id_is_noted_durably_and_once(tmp_path: Path) -> None:
+def test_broker_id_is_stored_durably_and_once(tmp_path: Path) -> None:
     format_storage(tmp_path / "b", NodeIdentity(CLUSTER, NO_NODE_ID, "dir-1"))
     opened = open_directory(tmp_path / "b", cluster_id=CLUSTER, broker_id=NO_NODE_ID)
     assert opened.broker_id == NO_NODE_ID
@@ -69,7 +67,7 @@ def test_an_id_is_noted_durably_and_once(tmp_path: Path) -> None:
         open_directory(tmp_path / "b", cluster_id=CLUSTER, broker_id=5)
 
 
-def test_formatting_again_leaves_alone_what_has_an_id_by_now(tmp_path: Path) -> None:
+def test_reformatting_leaves_a_directory_with_an_id_unchanged(tmp_path: Path) -> None:
     """[a supervisor formats at every start: `storage format --ignore-formatted`]"""
     mine = NodeIdentity(CLUSTER, 1001, "dir-1")
     format_storage(tmp_path / "b", mine)
@@ -161,14 +159,14 @@ def test_id_request_fails_at_once_when_a_person_has_to_decide(code: ErrorCode) -
     assert "because" in one.result.reason
 
 
-def test_a_controller_of_a_build_before_is_named_as_such() -> None:
+def test_id_request_names_a_controller_of_an_older_build() -> None:
     one = seeker()
     one.failed(refusal(ErrorCode.INVALID_REQUEST, field="broker_id"), 10.0)
     assert isinstance(one.result, Exit)
     assert "upgrade it, or set node.id" in one.result.reason
 
 
-def test_a_stop_ends_the_asking_and_takes_nothing_back() -> None:
+def test_stop_ends_the_id_request_and_keeps_an_assigned_id() -> None:
     one = seeker()
     one.stop()
     assert one.result == Exit("stopped before it had an id", clean=True)
@@ -215,7 +213,7 @@ async def test_broker_requests_no_id_when_it_cannot_listen() -> None:
         await second.close()
 
 
-def test_told_to_wait_it_waits_longer_than_it_would_try_to_register() -> None:
+def test_id_request_waits_for_an_absent_broker_beyond_the_registration_timeout() -> None:
     error = ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "broker 2 is absent", field="broker_id")
     seeker = IdSeeker(timeout_ms=2000, retry_backoff_min_ms=100, rng=random.Random(1), now=0.0)
     for second in range(30):
@@ -239,7 +237,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "b4"
 
 
-def test_the_process_proof_is_that_of_the_lock(directory: Path) -> None:
+def test_process_proof_is_that_of_the_directory_lock(directory: Path) -> None:
     opened = open_directory(directory, cluster_id=CLUSTER, broker_id=4)
     status = (directory / "lock").stat()
     assert (opened.process.lock_device, opened.process.lock_inode) == (status.st_dev, status.st_ino)
@@ -275,7 +273,7 @@ def test_a_directory_in_use_is_refused(directory: Path) -> None:
         ),
     ],
 )
-def test_somebody_elses_directory_is_refused(
+def test_directory_of_another_node_is_refused(
     directory: Path, cluster_id: str, broker_id: int, says: str
 ) -> None:
     with pytest.raises(ConfigError, match=says):
@@ -314,7 +312,7 @@ def config_file(tmp_path: Path, **more: str) -> Path:
     return path
 
 
-def test_settings_come_from_the_nodes_configuration(tmp_path: Path) -> None:
+def test_settings_are_read_from_the_node_configuration(tmp_path: Path) -> None:
     times = {
         "broker.heartbeat.interval.ms": "1500",
         "broker.session.timeout.ms": "6000",
@@ -337,18 +335,16 @@ def test_settings_come_from_the_nodes_configuration(tmp_path: Path) -> None:
     )
 
 
-async def test_a_broker_without_controllers_ends_with_an_exit_code(
+async def test_broker_without_reachable_controllers_exits_with_an_error_code(
     tmp_path: Path, directory: Path
 ) -> None:
-    """The whole process but for its signals, over real sockets: nobody listens where the
-    controllers should be.
-    """
+    """Runs the whole process on real sockets; nothing listens at the controllers' addresses."""
     path = config_file(tmp_path, **{"initial.broker.registration.timeout.ms": "300"})
     assert await run_broker(load_config(path)) == 1
     open_directory(directory, cluster_id=CLUSTER, broker_id=4).close()
 
 
-def test_clean_shutdown_is_known_to_the_next_process_and_to_no_other(directory: Path) -> None:
+def test_clean_shutdown_is_seen_by_the_next_process_only(directory: Path) -> None:
     opened = open_directory(directory, cluster_id=CLUSTER, broker_id=4)
     assert opened.previous_broker_epoch == NO_EPOCH
     opened.record_clean_shutdown(17)
@@ -365,7 +361,7 @@ def test_clean_shutdown_is_known_to_the_next_process_and_to_no_other(directory: 
 
 
 @pytest.mark.parametrize("content", [b"", b"17", b'{"broker_epoch": 17}'])
-def test_damaged_file_of_a_clean_shutdown_counts_as_none(directory: Path, content: bytes) -> None:
+def test_damaged_clean_shutdown_file_is_ignored(directory: Path, content: bytes) -> None:
     (directory / CLEAN_SHUTDOWN_FILE).write_bytes(content)
     opened = open_directory(directory, cluster_id=CLUSTER, broker_id=4)
     assert opened.previous_broker_epoch == NO_EPOCH

@@ -23,7 +23,7 @@ EPOCH = 5
 
 
 class Life:
-    """A lifecycle with a clock and an image of its own."""
+    """A lifecycle with its own clock and image."""
 
     def __init__(self, **settings: Any) -> None:
         self.now = 100.0
@@ -45,7 +45,6 @@ class Life:
         return self.it.exit
 
     def advance(self) -> Register | Heartbeat | None:
-        """Advance the clock to the next deadline; return what is to be sent then."""
         assert self.it.next_deadline != NEVER
         self.now = max(self.now, self.it.next_deadline)
         return self.poll()
@@ -107,7 +106,7 @@ def test_lifecycle_goes_from_initial_to_active() -> None:
     assert life.it.why_fenced(life.now) == ""
 
 
-def test_unfenced_is_read_off_the_own_image_and_epoch_only() -> None:
+def test_unfenced_state_is_read_from_the_own_epoch_in_the_own_image() -> None:
     life = Life().registered()
     life.ok()
     life.image(EPOCH - 1, epoch=2, incarnation="old", fenced=False)
@@ -120,7 +119,7 @@ def test_unfenced_is_read_off_the_own_image_and_epoch_only() -> None:
     assert life.state() is State.INACTIVE
 
 
-def test_an_image_that_is_ahead_of_the_registrations_answer() -> None:
+def test_broker_is_unfenced_when_its_image_is_ahead_of_the_registration_response() -> None:
     life = Life()
     life.poll()
     life.image(EPOCH + 2, fenced=False)
@@ -141,7 +140,7 @@ def test_heartbeats_keep_their_interval_with_jitter() -> None:
     assert len(set(gaps)) > 10
 
 
-def test_a_state_change_hastens_the_heartbeat_and_one_in_flight_is_followed_by_another() -> None:
+def test_state_change_triggers_a_heartbeat_and_one_in_flight_is_followed_by_another() -> None:
     life = Life().active()
     assert life.poll() is None
     life.it.hasten(life.now)
@@ -154,7 +153,7 @@ def test_a_state_change_hastens_the_heartbeat_and_one_in_flight_is_followed_by_a
     assert life.poll() is None
 
 
-def test_registration_is_retried_and_then_given_up_with_the_last_reason() -> None:
+def test_registration_is_retried_until_timeout_and_reports_the_last_error() -> None:
     life = Life(registration_timeout_ms=5000)
     begun, attempts = life.now, 0
     action = life.poll()
@@ -171,7 +170,7 @@ def test_registration_is_retried_and_then_given_up_with_the_last_reason() -> Non
     assert life.it.next_deadline == NEVER
 
 
-def test_registration_is_given_up_even_while_one_is_in_flight() -> None:
+def test_registration_times_out_even_while_a_request_is_in_flight() -> None:
     life = Life(registration_timeout_ms=5000)
     life.poll()
     assert life.advance() is None
@@ -186,7 +185,7 @@ def test_registration_is_given_up_even_while_one_is_in_flight() -> None:
         ErrorCode.UNSUPPORTED_VERSION,
     ],
 )
-def test_a_registration_that_can_never_succeed_ends_at_once(code: ErrorCode) -> None:
+def test_registration_that_can_never_succeed_fails_at_once(code: ErrorCode) -> None:
     life = Life()
     life.poll()
     life.fail(code)
@@ -194,7 +193,7 @@ def test_a_registration_that_can_never_succeed_ends_at_once(code: ErrorCode) -> 
     assert not life.it.exit.clean
 
 
-def test_an_unknown_outcome_of_a_registration_is_retried() -> None:
+def test_registration_with_unknown_outcome_is_retried() -> None:
     life = Life()
     life.poll()
     life.fail(ErrorCode.INVALID_REQUEST, unknown=True)
@@ -202,7 +201,7 @@ def test_an_unknown_outcome_of_a_registration_is_retried() -> None:
     assert life.advance() == Register(-1)
 
 
-def test_failed_heartbeats_are_retried_sooner_than_the_interval_but_spaced() -> None:
+def test_failed_heartbeats_are_retried_sooner_than_the_interval_with_a_minimum_gap() -> None:
     life = Life().active()
     life.advance()
     gaps = []
@@ -216,7 +215,7 @@ def test_failed_heartbeats_are_retried_sooner_than_the_interval_but_spaced() -> 
     assert gaps[-1] >= 1.0
 
 
-def test_self_fencing_and_recovery() -> None:
+def test_broker_fences_itself_without_contact_and_recovers() -> None:
     life = Life().active()
     life.advance()
     sent_at = life.now
@@ -233,7 +232,7 @@ def test_self_fencing_and_recovery() -> None:
     assert life.it.why_fenced(life.now) == ""
 
 
-def test_contact_counts_from_when_the_heartbeat_was_sent() -> None:
+def test_contact_counts_from_the_time_the_heartbeat_was_sent() -> None:
     life = Life().active()
     life.advance()
     sent_at = life.now
@@ -242,7 +241,7 @@ def test_contact_counts_from_when_the_heartbeat_was_sent() -> None:
     assert life.it.self_fenced(sent_at + 12.1)
 
 
-def test_a_pause_of_the_process_self_fences_without_any_event() -> None:
+def test_paused_process_considers_itself_fenced_without_any_event() -> None:
     life = Life().active()
     assert life.it.self_fenced(life.now + 60)
 
@@ -256,7 +255,7 @@ def test_the_self_fencing_timeout_must_exceed_the_session_timeout() -> None:
     assert defaults.fencing_timeout_ms > defaults.session_timeout_ms
 
 
-def test_stale_epoch_fences_at_once_and_waits_for_the_image() -> None:
+def test_stale_epoch_fences_at_once_until_the_image_shows_the_registration() -> None:
     life = Life().active()
     life.advance()
     life.fail(ErrorCode.STALE_BROKER_EPOCH)
@@ -267,7 +266,7 @@ def test_stale_epoch_fences_at_once_and_waits_for_the_image() -> None:
     )
 
 
-def test_stale_epoch_ends_with_the_next_answered_heartbeat() -> None:
+def test_stale_epoch_state_ends_with_the_next_answered_heartbeat() -> None:
     life = Life().active()
     life.advance()
     life.fail(ErrorCode.STALE_BROKER_EPOCH)
@@ -276,7 +275,7 @@ def test_stale_epoch_ends_with_the_next_answered_heartbeat() -> None:
     assert not life.it.self_fenced(life.now)
 
 
-def test_replaced_by_another_process_exits_naming_it() -> None:
+def test_broker_replaced_by_another_process_exits_and_names_it() -> None:
     """[Two live processes with one id would throw each other out for ever.]"""
     life = Life().active()
     life.image(EPOCH + 9, epoch=EPOCH + 8, incarnation="other")
@@ -294,7 +293,7 @@ def test_unregistered_broker_exits() -> None:
     assert not life.it.exit.clean
 
 
-def test_an_image_that_differs_in_nothing_else_may_be_the_first_that_counts() -> None:
+def test_image_with_a_later_offset_alone_completes_the_registration() -> None:
     life = Life()
     assert isinstance(life.poll(), Register)
     life.it.registered(EPOCH, life.now, metadata_offset=EPOCH + 5)
@@ -309,14 +308,14 @@ def test_an_image_that_differs_in_nothing_else_may_be_the_first_that_counts() ->
     assert life.state() is State.ACTIVE, "the offset was taken"
 
 
-def test_an_image_older_than_the_registration_decides_nothing() -> None:
+def test_image_older_than_the_registration_is_ignored() -> None:
     life = Life().registered()
     life.image(EPOCH - 2, gone=True)
     life.image(EPOCH - 1, epoch=3, incarnation="predecessor")
     assert life.exit() is None
 
 
-def test_a_registration_made_by_this_process_under_another_epoch_is_renewed() -> None:
+def test_registration_of_this_process_under_another_epoch_is_renewed() -> None:
     life = Life().active()
     life.image(EPOCH + 9, epoch=EPOCH + 8, incarnation=MINE)
     assert life.exit() is None
@@ -324,7 +323,7 @@ def test_a_registration_made_by_this_process_under_another_epoch_is_renewed() ->
     assert life.poll() == Register(EPOCH)
 
 
-def test_another_generation_is_registered_in_anew() -> None:
+def test_broker_registers_again_in_another_generation() -> None:
     life = Life()
     life.it.generation_seen(4, life.now)
     life.active().advance()
@@ -381,7 +380,7 @@ def test_registration_of_another_generation_counts_from_its_decision() -> None:
 @pytest.mark.parametrize(
     ("registered_in", "seen_first", "again"), [(4, 1, True), (4, 4, False), (1, 1, False)]
 )
-def test_a_registration_made_before_the_log_was_seen_is_void_in_another_generation(
+def test_registration_made_before_the_log_was_seen_is_void_in_another_generation(
     registered_in: int, seen_first: int, again: bool
 ) -> None:
     """[registered, and the log is taken back before the first fetch: the epoch is beyond the end of
@@ -420,7 +419,7 @@ def test_registration_is_renewed_when_the_log_lost_what_was_applied() -> None:
     assert life.poll() == Register(EPOCH)
 
 
-def test_a_controller_that_does_not_say_what_it_decided_on_is_taken_by_the_epoch() -> None:
+def test_registration_counts_from_its_epoch_when_the_controller_sends_no_offset() -> None:
     life = Life()
     assert isinstance(life.poll(), Register)
     life.it.registered(EPOCH, life.now, metadata_offset=0)
@@ -442,14 +441,14 @@ def test_controlled_shutdown_ends_when_the_controller_allows_it() -> None:
     assert life.it.exit.clean
 
 
-def test_should_shut_down_means_nothing_to_who_did_not_ask() -> None:
+def test_should_shut_down_is_ignored_unless_the_broker_asked_to_stop() -> None:
     life = Life().active()
     life.advance()
     life.ok(should_shut_down=True)
     assert life.exit() is None
 
 
-def test_controlled_shutdown_is_bounded() -> None:
+def test_controlled_shutdown_times_out() -> None:
     life = Life(shutdown_timeout_ms=3000).active()
     begun = life.now
     life.it.stop(life.now)
@@ -508,7 +507,7 @@ def test_stop_before_registration_ends_at_once() -> None:
     assert life.it.exit.clean
 
 
-def test_a_registration_ended_by_others_while_stopping_is_a_leave() -> None:
+def test_registration_ended_by_others_while_stopping_is_a_clean_exit() -> None:
     life = Life().active()
     life.it.stop(life.now)
     life.image(EPOCH + 9, gone=True)
@@ -524,7 +523,7 @@ def without_heartbeats() -> Life:
     return life
 
 
-def test_below_the_level_a_broker_neither_heartbeats_nor_fences_itself() -> None:
+def test_broker_neither_heartbeats_nor_fences_itself_below_the_feature_level() -> None:
     life = without_heartbeats()
     assert life.state() is State.ACTIVE
     assert life.it.next_deadline == NEVER
@@ -535,7 +534,7 @@ def test_below_the_level_a_broker_neither_heartbeats_nor_fences_itself() -> None
     assert life.it.why_fenced(life.now) == ""
 
 
-def test_an_image_from_before_the_registration_says_nothing_about_heartbeats() -> None:
+def test_image_older_than_the_registration_does_not_decide_whether_heartbeats_are_enabled() -> None:
     life = Life()
     life.poll()
     life.it.registered(EPOCH, life.now, heartbeats=False)
@@ -545,7 +544,7 @@ def test_an_image_from_before_the_registration_says_nothing_about_heartbeats() -
     assert isinstance(life.poll(), Heartbeat)
 
 
-def test_raised_the_first_heartbeat_leaves_at_once_and_silence_counts_from_there() -> None:
+def test_first_heartbeat_is_sent_at_once_when_the_feature_level_is_raised() -> None:
     life = without_heartbeats()
     life.now += 3600
     life.image(EPOCH + 2, fenced=False)
@@ -554,7 +553,7 @@ def test_raised_the_first_heartbeat_leaves_at_once_and_silence_counts_from_there
     assert life.it.self_fenced(life.now + 12.1)
 
 
-def test_raised_while_the_reply_to_the_registration_is_on_its_way_the_newer_image_counts() -> None:
+def test_newer_image_decides_when_the_level_is_raised_during_registration() -> None:
     life = Life()
     life.poll()
     life.image(EPOCH + 1, fenced=True)
@@ -571,7 +570,7 @@ def test_raised_while_the_reply_to_the_registration_is_on_its_way_the_newer_imag
     assert not life.it.self_fenced(life.now + 3600)
 
 
-def test_lowered_a_broker_falls_silent_and_serves_on() -> None:
+def test_broker_stops_heartbeats_and_keeps_serving_when_the_feature_level_is_lowered() -> None:
     life = Life().active()
     life.image(EPOCH + 2, fenced=False, heartbeats=False)
     life.now += 3600
@@ -579,7 +578,7 @@ def test_lowered_a_broker_falls_silent_and_serves_on() -> None:
     assert not life.it.self_fenced(life.now)
 
 
-def test_a_broker_leaves_in_order_without_heartbeats_in_force() -> None:
+def test_broker_leaves_in_order_when_heartbeats_are_disabled() -> None:
     life = without_heartbeats()
     life.now += 3600
     life.it.stop(life.now)
@@ -588,7 +587,7 @@ def test_a_broker_leaves_in_order_without_heartbeats_in_force() -> None:
     assert life.it.exit.clean
 
 
-def test_a_shutdown_without_heartbeats_is_bounded_too() -> None:
+def test_shutdown_times_out_when_heartbeats_are_disabled() -> None:
     life = without_heartbeats()
     life.it.stop(life.now)
     assert isinstance(life.poll(), Heartbeat)
@@ -597,7 +596,7 @@ def test_a_shutdown_without_heartbeats_is_bounded_too() -> None:
     assert not life.it.exit.clean
 
 
-def test_a_replaced_broker_exits_without_heartbeats_too() -> None:
+def test_replaced_broker_exits_when_heartbeats_are_disabled() -> None:
     life = without_heartbeats()
     life.image(EPOCH + 9, epoch=EPOCH + 8, incarnation="other", heartbeats=False)
     assert "incarnation other" in life.it.exit.reason
@@ -617,7 +616,7 @@ def test_timeouts_are_checked_against_those_of_the_controllers() -> None:
     assert "broker.heartbeat.interval.ms (2000) is not below half" in settings.misfit(3999)
 
 
-def test_silence_does_not_end_service_when_heartbeats_are_not_in_force() -> None:
+def test_silence_does_not_end_service_when_heartbeats_are_disabled() -> None:
     life = Life()
     assert isinstance(life.poll(), Register)
     life.it.registered(EPOCH, life.now, heartbeats=False)

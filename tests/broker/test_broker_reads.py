@@ -1,4 +1,4 @@
-"""Reads at a broker: what each shows of an image, in what order, and where a page ends."""
+"""Reads at a broker: content, order and paging."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -38,7 +38,7 @@ def cluster() -> LogMaker:
     return log
 
 
-def test_metadata_of_all_topics() -> None:
+def test_metadata_lists_all_topics() -> None:
     log = cluster()
     answer = reads.metadata(log.image(log.last), pb.MetadataRequest(), CLUSTER)
     assert [(b.node_id, b.host, b.port) for b in answer.brokers] == [
@@ -72,7 +72,7 @@ def test_metadata_carries_eligible_leader_replicas() -> None:
     assert (list(told.eligible_leader_replicas), list(told.last_known_elr)) == ([3, 4], [3])
 
 
-def test_a_fenced_leader_is_no_leader() -> None:
+def test_fenced_leader_is_shown_as_no_leader() -> None:
     log = cluster()
     answer = reads.metadata(log.image(log.last), pb.MetadataRequest(topics=["ant"]), CLUSTER)
     (partition,) = answer.topics[0].partitions
@@ -96,7 +96,7 @@ def test_metadata_carries_no_isr() -> None:
     assert not any("isr" in name.split("_") or "in_sync" in name for name in names)
 
 
-def test_metadata_says_the_same_whatever_the_isr_is() -> None:
+def test_metadata_does_not_depend_on_the_isr() -> None:
     log = cluster()
     request = pb.MetadataRequest()
     before = reads.metadata(log.image(log.last), request, CLUSTER)
@@ -111,7 +111,7 @@ def test_metadata_says_the_same_whatever_the_isr_is() -> None:
         assert reads.metadata(image, request, CLUSTER) == before
 
 
-def test_unknown_topics_fail_one_by_one_in_the_order_asked() -> None:
+def test_unknown_topics_fail_one_by_one_in_request_order() -> None:
     log = cluster()
     request = pb.MetadataRequest(topics=["zebra", "nope", "ant", "zebra"])
     answer = reads.metadata(log.image(log.last), request, CLUSTER)
@@ -160,7 +160,7 @@ def test_metadata_pages_hold_whole_topics() -> None:
         (pb.MetadataRequest(cursor="a"), "cursor"),
     ],
 )
-def test_a_page_that_there_cannot_be(request_: pb.MetadataRequest, field: str) -> None:
+def test_invalid_page_request_is_refused(request_: pb.MetadataRequest, field: str) -> None:
     with pytest.raises(ApiError) as refused:
         reads.check_page(request_)
     assert (refused.value.code, refused.value.field) == (ErrorCode.INVALID_REQUEST, field)
@@ -194,7 +194,7 @@ def describe(log: LogMaker, kind: int, name: str, *keys: str) -> pb.DescribeConf
     return result
 
 
-def test_topic_configs_are_what_was_set_and_defaults() -> None:
+def test_topic_configs_are_set_values_and_defaults() -> None:
     log = cluster()
     log.config("5", name="retention.ms", kind=2, resource="ant")
     result = describe(log, 2, "ant")
@@ -207,7 +207,7 @@ def test_topic_configs_are_what_was_set_and_defaults() -> None:
     ]
 
 
-def test_a_topic_inherits_what_is_set_for_all_brokers_under_their_name_of_the_key() -> None:
+def test_topic_config_inherits_the_cluster_wide_broker_config_of_the_corresponding_key() -> None:
     log = cluster()
     log.config("6", name="log.retention.ms", kind=4, resource="")
     log.config("7", name="log.retention.ms", kind=4, resource="1")
@@ -221,7 +221,7 @@ def test_a_topic_inherits_what_is_set_for_all_brokers_under_their_name_of_the_ke
     assert list(values) == sorted(TOPIC_KEYS), "nothing under a broker's name"
 
 
-def test_a_brokers_own_config_hides_the_cluster_wide_one() -> None:
+def test_broker_config_overrides_the_cluster_wide_one() -> None:
     log = cluster()
     log.config("11", name="num.io.threads", kind=4, resource="")
     log.config("12", name="num.network.threads", kind=4, resource="")
@@ -233,7 +233,7 @@ def test_a_brokers_own_config_hides_the_cluster_wide_one() -> None:
     assert shared["num.io.threads"] == ("11", reads.DYNAMIC_DEFAULT_BROKER)
 
 
-def test_bad_resources_fail_one_by_one_naming_the_field() -> None:
+def test_invalid_resources_fail_one_by_one_and_name_the_field() -> None:
     log = cluster()
     request = pb.DescribeConfigsRequest(
         resources=[
@@ -255,7 +255,7 @@ def test_bad_resources_fail_one_by_one_naming_the_field() -> None:
     assert not results[0].configs
 
 
-def test_map_order_is_never_output_order() -> None:
+def test_output_does_not_depend_on_map_order() -> None:
     log = LogMaker()
     for broker_id in (30, 4, 17, 2, 9):
         log.register(broker_id, fenced=False)
@@ -269,12 +269,14 @@ def test_map_order_is_never_output_order() -> None:
 
 
 def at(*names: str, host: str) -> list[rec.Listener]:
-    """Listeners of these names, each with a port of its own."""
+    """Return listeners with these names, each on its own port."""
     return [rec.Listener(name=name, host=host, port=9000 + len(name)) for name in names]
 
 
 def with_listeners() -> LogMaker:
-    """1 and 2 have both, 3 lacks the one for clients, 4 has only one, as a build before calls it."""
+    """Brokers 1 and 2 have both listeners, 3 lacks the client listener, 4 has one listener as of an
+    older build.
+    """
     log = LogMaker()
     log.leader()
     for broker_id, names in enumerate(
@@ -294,7 +296,7 @@ def with_listeners() -> LogMaker:
         ("", {1: 9008, 2: 9007, 3: 9008, 4: 9009}),
     ],
 )
-def test_a_client_is_told_the_endpoints_of_the_listener_that_it_asks(
+def test_client_receives_the_endpoints_of_the_listener_that_it_used(
     listener: str, told: dict[int, int]
 ) -> None:
     log = with_listeners()
@@ -347,7 +349,7 @@ def ask(**fields: Any) -> pb.ListKeyValuesResponse:
     return list_key_values(image(), pb.ListKeyValuesRequest(**fields))
 
 
-def test_all_keys_by_name() -> None:
+def test_key_value_list_is_sorted_by_name() -> None:
     answer = ask()
     assert keys(answer) == ["a", "b", "b/10", "b/2", "c"]
     assert not answer.more
@@ -356,13 +358,13 @@ def test_all_keys_by_name() -> None:
     )
 
 
-def test_by_prefix_and_by_name() -> None:
+def test_key_value_list_is_filtered_by_prefix_and_name() -> None:
     assert keys(ask(prefix="b/")) == ["b/10", "b/2"]
     assert keys(ask(prefix="d")) == []
     assert keys(ask(keys=["c", "a", "nothing", "a"])) == ["a", "c"]
 
 
-def test_a_list_is_cut_and_gone_on_with() -> None:
+def test_key_value_list_is_paged() -> None:
     first = ask(limit=2, prefix="b")
     assert (keys(first), first.more) == (["b", "b/10"], True)
     rest = ask(limit=2, prefix="b", after="b/10")
@@ -370,7 +372,9 @@ def test_a_list_is_cut_and_gone_on_with() -> None:
     assert ask(limit=3, prefix="b").more is False
 
 
-def test_an_answer_has_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_value_page_is_bounded_in_bytes_but_has_at_least_one_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(reads, "MAX_BYTES", 12)
     large = list_key_values(image(9), pb.ListKeyValuesRequest())
     assert (keys(large), large.more) == (["a"], True)
@@ -379,7 +383,7 @@ def test_an_answer_has_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (keys(larger), larger.more) == (["b"], True)
 
 
-def test_values_can_be_left_out() -> None:
+def test_key_value_list_can_omit_values() -> None:
     assert {one.value for one in ask(keys_only=True).key_values} == {b""}
 
 
@@ -439,7 +443,7 @@ def key(number: int) -> Key:
 
 
 class Replicas:
-    """Leads every third of its replicas; keeps what it was asked."""
+    """A fake that leads every third of its replicas, and records the requests."""
 
     def __init__(self, count: int) -> None:
         self.all = [key(number) for number in reversed(range(count))]
@@ -487,7 +491,7 @@ def keys_of(pages: Sequence[data_pb.BrokerMetadataResponse]) -> list[Key]:
 @pytest.mark.parametrize(
     ("count", "limit"), [(0, 0), (1, 1), (50, 1), (50, 7), (50, 50), (50, 49), (2500, 0)]
 )
-def test_the_pages_hold_what_is_led_each_once_in_order(count: int, limit: int) -> None:
+def test_pages_list_each_led_partition_once_in_order(count: int, limit: int) -> None:
     replicas = Replicas(count)
     pages = all_pages(replicas, limit)
     assert keys_of(pages) == sorted(replicas.led)
@@ -496,7 +500,7 @@ def test_the_pages_hold_what_is_led_each_once_in_order(count: int, limit: int) -
     assert len(pages) == max(1, -(-count // (limit or PAGE_PARTITIONS)))
 
 
-def test_a_replica_that_goes_between_two_pages_does_not_hide_the_next_ones() -> None:
+def test_replica_removed_between_two_pages_hides_no_later_partition() -> None:
     replicas = Replicas(60)
     first = _led_page(replicas, data_pb.BrokerMetadataRequest(response_partition_limit=10))
     gone = (first.next_cursor.topic_id, first.next_cursor.partition_index)
@@ -505,7 +509,7 @@ def test_a_replica_that_goes_between_two_pages_does_not_hide_the_next_ones() -> 
     assert keys_of([first, rest]) == sorted(replicas.led)
 
 
-def test_led_partitions_asked_for_by_key_are_answered_one_by_one() -> None:
+def test_led_partitions_requested_by_key_are_answered_one_by_one() -> None:
     replicas = Replicas(9)
     asked = [
         data_pb.PartitionKey(topic_id=key(number)[0], partition_index=key(number)[1])
@@ -535,7 +539,9 @@ def test_led_partitions_asked_for_by_key_are_answered_one_by_one() -> None:
         ),
     ],
 )
-def test_a_bad_request_names_the_field(request_: data_pb.BrokerMetadataRequest, field: str) -> None:
+def test_invalid_request_for_led_partitions_names_the_field(
+    request_: data_pb.BrokerMetadataRequest, field: str
+) -> None:
     replicas = Replicas(9)
     with pytest.raises(ApiError) as caught:
         _led_page(replicas, request_)

@@ -33,7 +33,7 @@ async def describe(client: Any) -> pb.DescribeBrokerResponse:
 
 
 @scenario(on_cluster)
-async def test_a_broker_registers_catches_up_and_serves(cluster: Cluster) -> None:
+async def test_broker_registers_catches_up_and_serves(cluster: Cluster) -> None:
     begun = cluster.loop.time()
     (broker,) = await cluster.active(7)
     assert cluster.loop.time() - begun < 0.5, "nothing waits for a heartbeat interval"
@@ -58,7 +58,7 @@ async def test_a_broker_registers_catches_up_and_serves(cluster: Cluster) -> Non
 
 
 @scenario(on_cluster)
-async def test_a_broker_registers_all_its_listeners_and_tells_each_client_its_own(
+async def test_broker_registers_all_listeners_and_tells_each_client_that_of_its_own(
     cluster: Cluster,
 ) -> None:
     client_listeners = (
@@ -85,7 +85,7 @@ async def test_a_broker_registers_all_its_listeners_and_tells_each_client_its_ow
 
 
 @scenario(on_cluster)
-async def test_a_forward_carries_the_identity_of_the_client_and_none_of_the_brokers(
+async def test_forwarded_request_carries_the_client_identity_not_the_brokers(
     cluster: Cluster,
 ) -> None:
     (one,) = await cluster.active(1)
@@ -98,7 +98,7 @@ async def test_a_forward_carries_the_identity_of_the_client_and_none_of_the_brok
 
 
 @scenario(on_cluster)
-async def test_a_write_through_one_broker_is_read_at_another(cluster: Cluster) -> None:
+async def test_write_through_one_broker_is_readable_at_another(cluster: Cluster) -> None:
     one, two = await cluster.active(1, 2)
     writer, reader = cluster.client(one), cluster.client(two)
     response = await writer.write(create("t"), acks=common_pb2.ACKS_ACKNOWLEDGED, principal="alice")
@@ -113,7 +113,7 @@ async def test_a_write_through_one_broker_is_read_at_another(cluster: Cluster) -
 
 
 @scenario(on_cluster)
-async def test_repeatable_shows_lao_latest_the_tip_and_tokens_what_lies_between(
+async def test_repeatable_read_shows_lao_latest_the_tip_and_token_what_lies_between(
     cluster: Cluster,
 ) -> None:
     (broker,) = await cluster.active(1)
@@ -139,7 +139,7 @@ async def test_repeatable_shows_lao_latest_the_tip_and_tokens_what_lies_between(
 
 
 @scenario(on_cluster)
-async def test_the_next_fetch_is_the_acknowledgement(cluster: Cluster) -> None:
+async def test_next_fetch_acknowledges_the_applied_records(cluster: Cluster) -> None:
     await cluster.active(1, 2)
     begun = cluster.loop.time()
     offset = cluster.quorum.commit(
@@ -151,8 +151,8 @@ async def test_the_next_fetch_is_the_acknowledgement(cluster: Cluster) -> None:
 
 
 @scenario(on_cluster)
-async def test_each_fetch_says_what_has_been_applied(cluster: Cluster) -> None:
-    """Not what precedes the high watermark: that much may be on its way."""
+async def test_each_fetch_reports_the_applied_offset(cluster: Cluster) -> None:
+    """Not the high watermark: records below it may still be on their way."""
     (broker,) = await cluster.active(1)
     fetches = cluster.quorum.fetches
     for value in range(3):
@@ -225,7 +225,7 @@ async def test_broker_reports_its_process_state_and_offsets_to_the_controller(
 
 @pytest.mark.parametrize("reply", ["registration", "heartbeat"])
 @scenario(on_cluster)
-async def test_times_that_do_not_fit_the_controllers_are_said_loudly_and_once(
+async def test_mismatched_timeouts_are_logged_once_as_a_warning(
     cluster: Cluster, *, reply: str
 ) -> None:
     quorum = cluster.quorum
@@ -245,7 +245,7 @@ async def test_times_that_do_not_fit_the_controllers_are_said_loudly_and_once(
 
 
 @scenario(on_cluster)
-async def test_a_broker_that_was_told_a_lao_above_what_it_has_applied_takes_itself_for_fenced(
+async def test_broker_considers_itself_fenced_when_lao_is_above_its_applied_offset(
     cluster: Cluster,
 ) -> None:
     (broker,) = await cluster.active(1)
@@ -262,7 +262,7 @@ async def test_a_broker_that_was_told_a_lao_above_what_it_has_applied_takes_itse
 
 
 class Listening:
-    """A client that says nothing: what it was told, and when its link was closed."""
+    """A silent client: the messages that it received, and the time at which its link was closed."""
 
     def __init__(self, cluster: Cluster, address: str) -> None:
         self.loop = cluster.loop
@@ -284,7 +284,7 @@ class Listening:
 
 
 @scenario(on_cluster)
-async def test_when_other_levels_are_offered_each_connection_is_told_and_later_closed(
+async def test_clients_are_told_of_new_feature_levels_and_their_connections_closed_later(
     cluster: Cluster,
 ) -> None:
     broker = await cluster.broker(1, request_timeout_ms=700)
@@ -309,7 +309,7 @@ async def test_when_other_levels_are_offered_each_connection_is_told_and_later_c
 
 
 @scenario(on_cluster)
-async def test_failover_of_the_controller(cluster: Cluster) -> None:
+async def test_broker_follows_a_controller_failover(cluster: Cluster) -> None:
     one, two = await cluster.active(1, 2)
     client = cluster.client(one)
     await client.write(create("before"))
@@ -336,7 +336,7 @@ async def test_failover_of_the_controller(cluster: Cluster) -> None:
 
 
 @scenario(on_cluster)
-async def test_a_forwarded_write_of_unknown_outcome_is_said_and_never_sent_again(
+async def test_forwarded_write_of_unknown_outcome_is_reported_and_never_resent(
     cluster: Cluster,
 ) -> None:
     (broker,) = await cluster.active(1)
@@ -353,7 +353,7 @@ async def test_a_forwarded_write_of_unknown_outcome_is_said_and_never_sent_again
 
 
 @scenario(on_cluster)
-async def test_a_broker_that_reaches_no_controller_fences_itself_and_recovers(
+async def test_broker_that_reaches_no_controller_fences_itself_and_recovers(
     cluster: Cluster,
 ) -> None:
     (broker,) = await cluster.active(1)
@@ -391,7 +391,7 @@ async def test_heartbeats_answered_by_a_deposed_controller_are_no_contact(cluste
 
 
 @scenario(on_cluster)
-async def test_broker_does_not_hear_epoch_or_lao_of_another_log_in_heartbeat_answers(
+async def test_broker_ignores_epoch_and_lao_of_another_generation_in_heartbeat_responses(
     cluster: Cluster,
 ) -> None:
     """A recovered log has its registration still; it has not fetched any of it yet."""
@@ -409,7 +409,7 @@ async def test_broker_does_not_hear_epoch_or_lao_of_another_log_in_heartbeat_ans
 
 
 @scenario(on_cluster)
-async def test_a_broker_whose_view_is_full_stops_reading_until_heartbeats_tell_a_new_lao(
+async def test_broker_with_a_full_view_stops_fetching_until_heartbeats_raise_lao(
     cluster: Cluster,
 ) -> None:
     broker = await cluster.broker(1, image_max_bytes=5000)
@@ -434,7 +434,7 @@ async def test_a_broker_whose_view_is_full_stops_reading_until_heartbeats_tell_a
 
 
 @scenario(on_cluster)
-async def test_a_fenced_broker_serves_nothing_but_itself(cluster: Cluster) -> None:
+async def test_fenced_broker_serves_only_requests_about_itself(cluster: Cluster) -> None:
     cluster.quorum.stale.add(1)
     broker = await cluster.broker(1)
     await cluster.until(lambda: broker.report.describe().state == controller_pb2.INACTIVE)
@@ -448,7 +448,9 @@ async def test_a_fenced_broker_serves_nothing_but_itself(cluster: Cluster) -> No
 
 
 @scenario(on_cluster)
-async def test_a_read_waits_for_its_token_and_says_so_at_the_deadline(cluster: Cluster) -> None:
+async def test_read_waits_for_its_token_and_reports_the_wait_at_its_deadline(
+    cluster: Cluster,
+) -> None:
     (broker,) = await cluster.active(1)
     client = cluster.client(broker)
     token = common_pb2.MetadataToken(generation=1, epoch=1, offset=cluster.quorum.log.end)
@@ -468,7 +470,7 @@ async def test_a_read_waits_for_its_token_and_says_so_at_the_deadline(cluster: C
 
 
 @scenario(on_cluster)
-async def test_parked_reads_with_different_deadlines_end_in_time(cluster: Cluster) -> None:
+async def test_waiting_reads_end_at_their_own_deadlines(cluster: Cluster) -> None:
     (broker,) = await cluster.active(1)
     begun = cluster.loop.time()
     ended: dict[float, float] = {}
@@ -485,7 +487,7 @@ async def test_parked_reads_with_different_deadlines_end_in_time(cluster: Cluste
 
 
 @scenario(on_cluster)
-async def test_controlled_shutdown_leaves_and_serves_until_then(cluster: Cluster) -> None:
+async def test_broker_serves_until_its_controlled_shutdown_completes(cluster: Cluster) -> None:
     one, _ = await cluster.active(1, 2)
     begun = cluster.loop.time()
     one.stop()
@@ -498,7 +500,7 @@ async def test_controlled_shutdown_leaves_and_serves_until_then(cluster: Cluster
 
 
 @scenario(on_cluster)
-async def test_shutdown_without_controllers_is_bounded(cluster: Cluster) -> None:
+async def test_shutdown_without_controllers_times_out(cluster: Cluster) -> None:
     (one,) = await cluster.active(1)
     cluster.quorum.deaf_to_heartbeats = True
     one.stop()
@@ -509,7 +511,7 @@ async def test_shutdown_without_controllers_is_bounded(cluster: Cluster) -> None
 
 
 @scenario(on_cluster)
-async def test_registration_is_given_up_with_a_clear_error(cluster: Cluster) -> None:
+async def test_registration_timeout_is_reported_with_its_cause(cluster: Cluster) -> None:
     cluster.quorum.elect(None)
     broker = await cluster.broker(1, lifecycle=LifecycleSettings(registration_timeout_ms=7000))
     ended = await broker.ended()
@@ -520,7 +522,7 @@ async def test_registration_is_given_up_with_a_clear_error(cluster: Cluster) -> 
 
 
 @scenario(on_cluster)
-async def test_a_second_process_with_the_id_makes_the_first_exit_naming_it(
+async def test_broker_exits_and_names_the_second_process_with_its_id(
     cluster: Cluster,
 ) -> None:
     """[Two live processes with one id would throw each other out for ever.]"""
@@ -537,7 +539,7 @@ async def test_a_second_process_with_the_id_makes_the_first_exit_naming_it(
 
 
 @scenario(on_cluster)
-async def test_unregistered_ends_the_broker(cluster: Cluster) -> None:
+async def test_unregistered_broker_stops(cluster: Cluster) -> None:
     (broker,) = await cluster.active(1)
     cluster.quorum.commit(
         rec.UnregisterBrokerRecord(broker_id=1, broker_epoch=cluster.quorum.registration(1).epoch)
@@ -546,7 +548,7 @@ async def test_unregistered_ends_the_broker(cluster: Cluster) -> None:
 
 
 @scenario(on_cluster)
-async def test_a_new_generation_is_followed_afresh_and_old_tokens_are_refused(
+async def test_broker_follows_a_new_generation_from_its_start_and_refuses_old_tokens(
     cluster: Cluster,
 ) -> None:
     (broker,) = await cluster.active(1)
@@ -588,7 +590,7 @@ class Images:
 
 
 @scenario(on_cluster)
-async def test_the_replicas_forget_the_image_of_another_generation_before_the_broker_is_registered_in_this_one(
+async def test_replicas_drop_the_image_of_another_generation_before_the_registration(
     cluster: Cluster,
 ) -> None:
     (broker,) = await cluster.active(1)
@@ -611,7 +613,7 @@ async def test_the_replicas_forget_the_image_of_another_generation_before_the_br
 
 
 @scenario(on_cluster)
-async def test_a_fatal_log_stops_the_broker_loudly(cluster: Cluster) -> None:
+async def test_fatal_log_error_stops_the_broker_and_is_logged(cluster: Cluster) -> None:
     (broker,) = await cluster.active(1)
     assert (broker.running, broker.fatal) == (True, None)
     cluster.quorum.commit(rec.UnregisterBrokerRecord(broker_id=99))
@@ -621,7 +623,7 @@ async def test_a_fatal_log_stops_the_broker_loudly(cluster: Cluster) -> None:
 
 
 @scenario(on_cluster)
-async def test_bad_requests_name_the_field(cluster: Cluster) -> None:
+async def test_invalid_requests_name_the_field(cluster: Cluster) -> None:
     (broker,) = await cluster.active(1)
     write = controller_request(create("t"))
     write.timeout_ms = -1
@@ -661,7 +663,7 @@ async def test_unary_calls_are_answered_like_those_of_a_stream(cluster: Cluster)
 
 
 @scenario(on_cluster)
-async def test_closing_answers_what_is_parked(cluster: Cluster) -> None:
+async def test_close_answers_waiting_requests(cluster: Cluster) -> None:
     (broker,) = await cluster.active(1)
     token = common_pb2.MetadataToken(generation=1, epoch=1, offset=10_000)
     waiting = asyncio.ensure_future(
@@ -682,7 +684,7 @@ async def test_closing_answers_what_is_parked(cluster: Cluster) -> None:
 
 
 @scenario(on_cluster)
-async def test_serving_makes_no_task_per_request(cluster: Cluster) -> None:
+async def test_serving_creates_no_task_per_request(cluster: Cluster) -> None:
     (broker,) = await cluster.active(1)
     client = cluster.client(broker)
     await client.read(topics())
@@ -698,7 +700,9 @@ async def test_serving_makes_no_task_per_request(cluster: Cluster) -> None:
 
 
 @scenario(on_cluster)
-async def test_stop_with_all_controllers_gone_is_clean_and_quick(cluster: Cluster) -> None:
+async def test_broker_stops_cleanly_and_quickly_when_all_controllers_are_down(
+    cluster: Cluster,
+) -> None:
     (one,) = await cluster.active(1)
     for host in cluster.quorum.links:
         cluster.network.crash(host)
@@ -712,7 +716,7 @@ async def test_stop_with_all_controllers_gone_is_clean_and_quick(cluster: Cluste
 
 
 @scenario(on_cluster)
-async def test_broker_given_one_controller_finds_the_quorum_when_that_one_is_gone(
+async def test_broker_configured_with_one_controller_finds_the_quorum_when_that_one_is_down(
     cluster: Cluster,
 ) -> None:
     one = await cluster.broker(1, controllers=("c1:1",))

@@ -1,6 +1,4 @@
-"""A broker that begins with a snapshot: what it asks, what it takes, and what it does when the
-transfer goes wrong.
-"""
+"""A broker that starts from a snapshot."""
 
 import asyncio
 import random
@@ -30,9 +28,8 @@ HOSTS = ("a", "b", "c")
 
 
 class Controllers:
-    """A committed log that begins at a snapshot's end, and controllers that give both.
-
-    ``leader`` answers the fetches.
+    """A committed log that begins at a snapshot's end, and controllers that serve both. ``leader``
+    answers the fetches.
     """
 
     def __init__(self) -> None:
@@ -186,7 +183,7 @@ async def test_follower_fetches_snapshot_in_order_then_the_log_after_it(stage: S
 
 
 @scenario(staged)
-async def test_when_the_controller_dies_in_the_middle_another_ones_snapshot_is_fetched(
+async def test_snapshot_is_fetched_from_another_controller_when_the_first_dies_during_the_transfer(
     stage: Stage,
 ) -> None:
     controllers = stage.controllers
@@ -211,7 +208,7 @@ async def test_when_the_controller_dies_in_the_middle_another_ones_snapshot_is_f
 
 @pytest.mark.parametrize("how", ["flipped", "cut", "gone", "other piece", "empty"])
 @scenario(staged)
-async def test_a_transfer_that_goes_wrong_is_begun_anew(stage: Stage, *, how: str) -> None:
+async def test_failed_snapshot_transfer_starts_over(stage: Stage, *, how: str) -> None:
     controllers = stage.controllers
     spoiled: list[str] = []
 
@@ -245,7 +242,7 @@ async def test_a_transfer_that_goes_wrong_is_begun_anew(stage: Stage, *, how: st
 
 
 @scenario(staged)
-async def test_a_piece_that_does_not_come_is_asked_for_once_more_and_none_before_it(
+async def test_missing_snapshot_chunk_is_requested_once_more(
     stage: Stage,
 ) -> None:
     controllers = stage.controllers
@@ -271,7 +268,9 @@ async def test_a_piece_that_does_not_come_is_asked_for_once_more_and_none_before
 
 @pytest.mark.parametrize("silent_from", [0, 1])
 @scenario(staged)
-async def test_a_node_that_gives_no_piece_twice_is_left(stage: Stage, *, silent_from: int) -> None:
+async def test_follower_leaves_a_node_that_fails_to_send_a_chunk_twice(
+    stage: Stage, *, silent_from: int
+) -> None:
     controllers = stage.controllers
 
     def fall_silent(
@@ -293,7 +292,7 @@ async def test_a_node_that_gives_no_piece_twice_is_left(stage: Stage, *, silent_
 
 
 @scenario(staged)
-async def test_a_snapshot_below_what_is_applied_is_not_even_asked_for(stage: Stage) -> None:
+async def test_snapshot_below_the_applied_offset_is_not_requested(stage: Stage) -> None:
     controllers = stage.controllers
     stage.follower.start()
     await stage.arrives()

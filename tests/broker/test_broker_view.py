@@ -36,7 +36,7 @@ def value(image: Image | None) -> str | None:
 
 
 def repeatable(view: View) -> Image | None:
-    """It changes with every step: what was asserted of it before says nothing."""
+    """Return the repeatable image, which changes with every step."""
     return view.repeatable
 
 
@@ -58,7 +58,7 @@ def test_new_view_is_empty() -> None:
     assert view.at_least(0) is None
 
 
-def test_repeatable_is_the_image_at_the_told_lao_and_latest_the_tip() -> None:
+def test_repeatable_image_is_at_lao_and_latest_at_the_tip() -> None:
     view, log, _ = member()
     at = [set_to(log, str(n)) for n in range(5)]
     apply(view, log)
@@ -70,7 +70,7 @@ def test_repeatable_is_the_image_at_the_told_lao_and_latest_the_tip() -> None:
     assert value(view.repeatable) == "3"
 
 
-def test_a_lao_inside_a_batch_is_served_by_the_newest_image_below_it() -> None:
+def test_lao_inside_a_batch_is_served_by_the_newest_image_below_it() -> None:
     view, log, _ = member()
     log.config("before")
     before = log.last
@@ -81,7 +81,7 @@ def test_a_lao_inside_a_batch_is_served_by_the_newest_image_below_it() -> None:
     assert value(view.repeatable) == "before"
 
 
-def test_a_lao_above_what_is_applied_is_not_exposed_nor_reported() -> None:
+def test_lao_above_the_applied_offset_is_neither_exposed_nor_reported() -> None:
     view, log, _ = member()
     view.hear(1, view.applied, log.end)
     known_lao = view.known_lao
@@ -96,7 +96,7 @@ def test_a_lao_above_what_is_applied_is_not_exposed_nor_reported() -> None:
     assert (view.known_lao, value(view.repeatable)) == (log.last, "2")
 
 
-def test_an_answer_of_a_lower_controller_epoch_changes_nothing() -> None:
+def test_response_of_a_lower_controller_epoch_is_ignored() -> None:
     view, log, _ = member()
     log.config("x")
     apply(view, log)
@@ -105,7 +105,7 @@ def test_an_answer_of_a_lower_controller_epoch_changes_nothing() -> None:
     assert (view.known_lao, view.high_watermark, view.controller_epoch) == (1, 2, 3)
 
 
-def test_told_never_goes_back() -> None:
+def test_known_lao_never_decreases() -> None:
     view, log, _ = member()
     view.hear(1, 2, log.end)
     view.hear(1, 1, log.end)
@@ -114,7 +114,7 @@ def test_told_never_goes_back() -> None:
     assert view.repeatable.offset == 2
 
 
-def test_a_lao_told_before_this_broker_was_unfenced_counts_as_unknown() -> None:
+def test_lao_received_before_the_broker_was_unfenced_counts_as_unknown() -> None:
     """[After a failover B would serve from 3 what was answered visible at 5.]"""
     view, log = View(ME, max_bytes=BIG), LogMaker()
     log.leader()
@@ -136,7 +136,7 @@ def test_a_lao_told_before_this_broker_was_unfenced_counts_as_unknown() -> None:
     assert view.repeatable.offset == 1, "told by an epoch not below the one that unfenced it"
 
 
-def test_fenced_and_unfenced_within_one_chunk_is_noticed() -> None:
+def test_fencing_and_unfencing_within_one_chunk_is_detected() -> None:
     view, log, epoch = member()
     view.hear(1, view.applied, log.end)
     assert repeatable(view) is not None
@@ -174,7 +174,7 @@ def test_at_least_returns_the_oldest_kept_image() -> None:
 
 
 @pytest.mark.parametrize("position", [0, 5, 20, -1])
-def test_a_corrupt_chunk_changes_nothing(position: int) -> None:
+def test_corrupt_chunk_changes_nothing(position: int) -> None:
     view, log, _ = member()
     before = view.tip
     log.config("a")
@@ -188,7 +188,7 @@ def test_a_corrupt_chunk_changes_nothing(position: int) -> None:
     assert value(view.tip) == "b"
 
 
-def test_a_gap_a_repetition_and_an_empty_chunk_are_refused() -> None:
+def test_gap_repetition_and_empty_chunk_are_refused() -> None:
     view, log, _ = member()
     log.config("a")
     log.config("b")
@@ -209,7 +209,7 @@ def test_uncommitted_records_are_refused() -> None:
     assert view.applied == log.last - 1
 
 
-def test_config_writes_beside_others_in_a_chunk_are_folded_as_alone() -> None:
+def test_config_writes_mixed_with_other_records_fold_as_they_do_alone() -> None:
     together, log, _ = member()
     one_by_one, _, _ = member()
     begin = log.end
@@ -234,7 +234,7 @@ def test_config_writes_beside_others_in_a_chunk_are_folded_as_alone() -> None:
     assert set(together.changes.take().configs) == {(4, ""), (4, "b"), (4, "d")}
 
 
-def test_records_that_do_not_fit_are_fatal() -> None:
+def test_records_that_do_not_fit_the_image_are_fatal() -> None:
     view, log, _ = member()
     log.unregister(99, 0)
     with pytest.raises(FoldError):
@@ -242,7 +242,7 @@ def test_records_that_do_not_fit_are_fatal() -> None:
     assert not issubclass(UnknownRecordError, CorruptLogError)
 
 
-def test_another_generation_starts_afresh() -> None:
+def test_view_restarts_in_another_generation() -> None:
     view, log, _ = member()
     view.hear(5, 2, log.end)
     view.reset(1)
@@ -256,7 +256,7 @@ def test_another_generation_starts_afresh() -> None:
     assert view.controller_epoch == 5
 
 
-def test_memory_bound_keeps_both_ends_and_says_so() -> None:
+def test_memory_bound_keeps_the_oldest_and_newest_image_and_is_reported() -> None:
     view, log, _ = member(max_bytes=30_000)
     view.hear(1, view.applied, log.end)
     base = view.applied
@@ -276,7 +276,7 @@ def test_memory_bound_keeps_both_ends_and_says_so() -> None:
     assert view.bytes_kept == 0
 
 
-def test_a_broker_that_is_not_counted_never_stops_reading() -> None:
+def test_broker_that_does_not_count_for_lao_never_stops_reading() -> None:
     """[All brokers restart, LAO is unknown until they have caught up: stopping to read would be for
     ever.]
     """
@@ -306,7 +306,9 @@ def test_a_broker_that_is_not_counted_never_stops_reading() -> None:
     ),
     st.sampled_from([1, 20_000, BIG]),
 )
-def test_any_history_of_chunks_and_laos(steps: list[tuple[str, Any]], max_bytes: int) -> None:
+def test_view_matches_the_fold_in_any_history_of_chunks_and_laos(
+    steps: list[tuple[str, Any]], max_bytes: int
+) -> None:
     """The image at LAO is the fold to LAO, the tip the fold to the end, and what lies between is
     what it says.
     """
@@ -352,7 +354,7 @@ def test_any_history_of_chunks_and_laos(steps: list[tuple[str, Any]], max_bytes:
             assert not view.backpressure
 
 
-def test_config_values_are_folded_when_somebody_reads() -> None:
+def test_config_values_are_folded_on_read() -> None:
     view, log, _ = member()
     view.hear(1, view.applied, log.end)
     epoch, folded = log.epoch, []
@@ -383,7 +385,7 @@ def test_config_values_are_folded_when_somebody_reads() -> None:
     assert (view.repeatable_from, view.bytes_kept) == (log.last, 0)
 
 
-def test_many_that_wait_are_folded_unasked() -> None:
+def test_many_pending_config_values_are_folded_without_a_read() -> None:
     view, log, _ = member()
     view.hear(1, view.applied, log.end)
     begin, kept = view.applied, []
@@ -399,7 +401,7 @@ def test_many_that_wait_are_folded_unasked() -> None:
 # --- beginning with a snapshot ------------------------------------------------------------------
 
 
-def test_a_snapshot_becomes_the_view_and_the_log_goes_on_behind_it() -> None:
+def test_view_continues_with_the_log_after_a_snapshot() -> None:
     view, log, epoch = member()
     at = [set_to(log, str(n)) for n in range(6)]
     assert view.install(log.image(at[3]))
@@ -425,7 +427,7 @@ def test_a_snapshot_at_or_below_what_is_applied_is_refused(back: int) -> None:
     assert (view.tip, view.known_lao, view.repeatable, view.bytes_kept) == before
 
 
-def test_over_a_snapshot_lao_never_goes_back_and_the_gap_is_never_shown() -> None:
+def test_lao_never_decreases_over_a_snapshot_and_the_gap_is_never_shown() -> None:
     view, log, _ = member()
     at = [set_to(log, str(n)) for n in range(6)]
     apply(view, log, until=at[1] + 1)
@@ -444,7 +446,7 @@ def test_over_a_snapshot_lao_never_goes_back_and_the_gap_is_never_shown() -> Non
     assert (view.known_lao, value(view.repeatable)) == (at[4], "4")
 
 
-def test_a_lao_ahead_is_taken_over_once_the_snapshot_covers_it() -> None:
+def test_lao_above_the_applied_offset_takes_effect_once_a_snapshot_covers_it() -> None:
     view, log, _ = member()
     at = [set_to(log, str(n)) for n in range(4)]
     view.hear(1, at[3], log.end)
@@ -453,7 +455,7 @@ def test_a_lao_ahead_is_taken_over_once_the_snapshot_covers_it() -> None:
     assert (view.lao_above_applied, view.known_lao, value(view.repeatable)) == (False, at[3], "3")
 
 
-def test_a_lao_of_an_epoch_before_the_snapshots_does_not_count() -> None:
+def test_lao_of_an_epoch_before_the_snapshots_is_ignored() -> None:
     """The epoch that unfenced the broker is unknown: it may be as late as the snapshot's."""
     view, log, _ = member()
     log.epoch = 5
@@ -465,7 +467,7 @@ def test_a_lao_of_an_epoch_before_the_snapshots_does_not_count() -> None:
     assert view.repeatable is view.tip
 
 
-def test_a_fenced_broker_stays_without_repeatable_reads_over_a_snapshot() -> None:
+def test_fenced_broker_has_no_repeatable_reads_after_a_snapshot() -> None:
     view, log, epoch = member()
     log.fence(ME, epoch)
     view.install(log.image(log.last))
@@ -473,7 +475,7 @@ def test_a_fenced_broker_stays_without_repeatable_reads_over_a_snapshot() -> Non
     assert repeatable(view) is None
 
 
-def test_lao_from_before_heartbeats_resumed_does_not_count() -> None:
+def test_lao_from_before_heartbeats_resumed_is_ignored() -> None:
     """[fenced, it was told 3, the others 5 and `visible` answered at 5; unfenced without
     heartbeats, it would read from 3]
     """

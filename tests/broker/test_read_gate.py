@@ -14,7 +14,7 @@ ME = 7
 
 
 class Broker:
-    """A view and its gate; applies and is told as the test says."""
+    """A view and its gate, driven by the test."""
 
     def __init__(self, *, applied: int = 10, told: int | None = 5, max_parked: int = 100) -> None:
         self.view, self.log = View(ME, max_bytes=1 << 30), LogMaker()
@@ -96,7 +96,7 @@ def test_token_keeps_reads_of_two_brokers_monotonic() -> None:
     assert behind < first <= then
 
 
-def test_reads_are_monotone_over_one_broker_whatever_it_is_told() -> None:
+def test_reads_at_one_broker_are_monotonic_whatever_lao_it_receives() -> None:
     broker = Broker()
     seen = -1
     for told in (6, 6, 8, 9):
@@ -107,7 +107,7 @@ def test_reads_are_monotone_over_one_broker_whatever_it_is_told() -> None:
         seen = at
 
 
-def test_fenced_takes_nothing_new_but_finishes_what_it_has() -> None:
+def test_fenced_gate_refuses_new_reads_and_completes_pending_ones() -> None:
     broker = Broker()
     assert broker.ask("old", options(11)) is None
     with pytest.raises(ApiError) as error:
@@ -118,7 +118,7 @@ def test_fenced_takes_nothing_new_but_finishes_what_it_has() -> None:
     assert broker.released() == [("old", 11)]
 
 
-def test_another_generation_is_refused_with_the_field() -> None:
+def test_token_of_another_generation_is_refused_and_names_the_field() -> None:
     broker = Broker()
     for hears_controller, code in (
         (False, ErrorCode.BROKER_NOT_AVAILABLE),
@@ -151,13 +151,13 @@ def test_token_of_another_epoch_at_its_offset_is_refused(epoch: int, refused: bo
     ("opts", "field"),
     [(options(timeout_ms=-1), "read.timeout_ms"), (pb.ReadOptions(mode=cast(Any, 9)), "read.mode")],
 )
-def test_bad_options_name_the_field(opts: pb.ReadOptions, field: str) -> None:
+def test_invalid_options_name_the_field(opts: pb.ReadOptions, field: str) -> None:
     with pytest.raises(ApiError) as error:
         Broker().ask("r", opts)
     assert (error.value.code, error.value.field) == (ErrorCode.INVALID_REQUEST, field)
 
 
-def test_lao_unknown_waits_until_it_is_known() -> None:
+def test_read_waits_while_lao_is_unknown() -> None:
     broker = Broker(told=None)
     assert broker.ask("plain", options()) is None
     assert broker.ask("token", options(4)) is None
@@ -168,7 +168,7 @@ def test_lao_unknown_waits_until_it_is_known() -> None:
     assert len(broker.gate) == 0
 
 
-def test_lao_unknown_is_said_at_the_deadline() -> None:
+def test_read_reports_an_unknown_lao_at_its_deadline() -> None:
     broker = Broker(told=None)
     broker.ask("r", options(timeout_ms=300), now=50.0)
     assert broker.gate.next_deadline == pytest.approx(50.3)
@@ -188,7 +188,7 @@ def test_read_names_the_missing_offset_at_its_deadline() -> None:
     assert broker.released() == [], "it was answered"
 
 
-def test_parked_reads_are_released_as_far_as_applied() -> None:
+def test_waiting_reads_are_released_up_to_the_applied_offset() -> None:
     broker = Broker()
     for at in (14, 12, 13, 12):
         assert broker.ask(f"at {at}", options(at)) is None
@@ -199,7 +199,7 @@ def test_parked_reads_are_released_as_far_as_applied() -> None:
     assert broker.released() == [("at 13", 13), ("at 14", 14)]
 
 
-def test_deadlines_are_kept_in_order_and_the_default_applies() -> None:
+def test_reads_end_in_deadline_order_and_the_default_deadline_applies() -> None:
     broker = Broker()
     broker.ask("slow", options(11, timeout_ms=5000), now=0.0)
     broker.ask("default", options(12), now=0.0)
@@ -208,7 +208,7 @@ def test_deadlines_are_kept_in_order_and_the_default_applies() -> None:
     assert len(broker.gate) == 1
 
 
-def test_parked_reads_are_bounded() -> None:
+def test_number_of_waiting_reads_is_bounded() -> None:
     broker = Broker(max_parked=3)
     for n in range(3):
         broker.ask(str(n), options(11))
@@ -242,7 +242,7 @@ def strict(at_least: int | None = None, *, timeout_ms: int = 0) -> pb.ReadOption
 
 
 class StrictBroker(Broker):
-    """One with a lease until ``lease_s``."""
+    """A broker with a lease until ``lease_s``."""
 
     def __init__(self, *, applied: int = 10, told: int = 10, lease_s: float = 0.0) -> None:
         super().__init__(applied=3, told=None)
@@ -260,7 +260,7 @@ class StrictBroker(Broker):
         self.lease.answered(sent_at, int(lease_s * 1000), "")
 
 
-def test_a_strict_read_is_answered_at_lao_while_the_lease_runs() -> None:
+def test_strict_read_is_answered_at_lao_while_the_lease_is_valid() -> None:
     broker = StrictBroker(lease_s=5.0)
     assert broker.ask("r", strict()) == 10
     assert broker.ask("r", strict(7), now=4.9) == 10
@@ -269,7 +269,7 @@ def test_a_strict_read_is_answered_at_lao_while_the_lease_runs() -> None:
     assert broker.asked == 1, "a heartbeat is due at once"
 
 
-def test_a_strict_read_waits_until_all_that_was_applied_at_its_beginning_is_at_lao() -> None:
+def test_strict_read_waits_until_lao_covers_all_applied_when_it_began() -> None:
     """[A has been told 10 and shows it; B, which has applied 10 and was told 8, must not show 8 to
     who asks next]
     """
@@ -283,7 +283,7 @@ def test_a_strict_read_waits_until_all_that_was_applied_at_its_beginning_is_at_l
     assert broker.released() == [("r", 10)], "what was applied later it need not wait for"
 
 
-def test_a_strict_read_never_shows_more_than_lao_whatever_its_token_says() -> None:
+def test_strict_read_never_shows_more_than_lao_whatever_its_token_says() -> None:
     broker = StrictBroker(applied=12, told=10, lease_s=5.0)
     assert broker.ask("plain", options(11)) == 11
     assert broker.ask("r", strict(11)) is None
@@ -291,7 +291,7 @@ def test_a_strict_read_never_shows_more_than_lao_whatever_its_token_says() -> No
     assert broker.released() == [("r", 12)]
 
 
-def test_a_strict_read_without_a_lease_waits_for_one_and_then_for_what_is_applied_by_then() -> None:
+def test_strict_read_without_a_lease_waits_for_a_lease_and_for_lao() -> None:
     broker = StrictBroker(applied=10, told=10)
     assert broker.ask("r", strict()) is None
     broker.apply(11)
@@ -304,7 +304,7 @@ def test_a_strict_read_without_a_lease_waits_for_one_and_then_for_what_is_applie
     assert broker.released(0.3) == [("r", 11)]
 
 
-def test_a_strict_read_that_had_a_lease_at_some_moment_may_be_answered_when_it_is_over() -> None:
+def test_strict_read_that_has_had_a_lease_may_be_answered_after_it_expires() -> None:
     broker = StrictBroker(applied=10, told=9, lease_s=0.5)
     assert broker.ask("r", strict()) is None
     broker.tell(10)
@@ -327,7 +327,7 @@ def test_strict_read_names_its_obstacle_at_its_deadline() -> None:
     assert broker.released(0.5) == []
 
 
-def test_a_broker_that_stops_refuses_strict_reads_at_once() -> None:
+def test_stopping_broker_refuses_strict_reads_at_once() -> None:
     broker = StrictBroker(lease_s=5.0)
     broker.lease.renounce()
     with pytest.raises(ApiError) as error:
@@ -336,7 +336,7 @@ def test_a_broker_that_stops_refuses_strict_reads_at_once() -> None:
     assert broker.ask("plain", options()) == 10
 
 
-def test_strict_reads_of_different_times_wait_each_for_its_own() -> None:
+def test_strict_reads_wait_each_for_their_own_offset() -> None:
     broker = StrictBroker(applied=10, told=9, lease_s=5.0)
     broker.ask("first", strict())
     broker.apply(14)
@@ -347,7 +347,7 @@ def test_strict_reads_of_different_times_wait_each_for_its_own() -> None:
     assert broker.released() == [("second", 14)]
 
 
-def test_a_timeout_is_capped() -> None:
+def test_read_timeout_is_capped() -> None:
     broker = Broker()
     gate: ReadGate[str] = ReadGate(
         broker.view, broker.lease, max_parked=9, default_timeout_ms=1000, max_timeout_ms=5000
@@ -361,7 +361,7 @@ def test_a_timeout_is_capped() -> None:
     assert (name, error.code) == ("for 24 days", ErrorCode.REQUEST_TIMED_OUT)
 
 
-def test_a_reader_leaves_places_for_others_and_takes_its_reads_along() -> None:
+def test_reads_of_one_client_are_bounded_and_end_with_it() -> None:
     broker = Broker(max_parked=10)
     gate = broker.gate
 
@@ -386,7 +386,7 @@ def test_a_reader_leaves_places_for_others_and_takes_its_reads_along() -> None:
     park("greedy", "greedy")
 
 
-def test_very_many_reads_are_released_a_few_at_a_time() -> None:
+def test_many_reads_are_released_a_few_at_a_time() -> None:
     broker = Broker()
     for number in range(5):
         assert broker.ask(str(number), options(11)) is None

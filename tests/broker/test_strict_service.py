@@ -1,6 +1,4 @@
-"""A broker that is read strictly: when it asks for a lease, how often it heartbeats, and what it
-tells its readers.
-"""
+"""Strict reads at a broker: leases and heartbeats."""
 
 import asyncio
 
@@ -35,7 +33,7 @@ async def refused(client: BrokerClient, timeout_s: float = 1.0) -> ApiError:
 
 
 @scenario(on_cluster)
-async def test_the_first_strict_read_gets_a_lease_at_once_and_the_next_need_no_heartbeat(
+async def test_first_strict_read_gets_a_lease_at_once_and_the_next_need_no_heartbeat(
     cluster: Cluster,
 ) -> None:
     (broker,) = await raised(cluster, 1)
@@ -57,7 +55,7 @@ async def test_the_first_strict_read_gets_a_lease_at_once_and_the_next_need_no_h
 
 
 @scenario(on_cluster)
-async def test_heartbeats_are_as_close_as_the_lease_needs_and_only_while_there_are_readers(
+async def test_heartbeats_are_as_frequent_as_the_lease_needs_while_there_are_strict_readers(
     cluster: Cluster,
 ) -> None:
     (broker,) = await raised(cluster, 1)
@@ -81,7 +79,7 @@ async def test_heartbeats_are_as_close_as_the_lease_needs_and_only_while_there_a
 
 
 @scenario(on_cluster)
-async def test_strict_read_without_lease_waits_to_its_deadline_and_says_why(
+async def test_strict_read_without_lease_reports_the_reason_at_its_deadline(
     cluster: Cluster,
 ) -> None:
     (broker,) = await raised(cluster, 1)
@@ -100,7 +98,7 @@ async def test_strict_read_without_lease_waits_to_its_deadline_and_says_why(
 
 
 @scenario(on_cluster)
-async def test_a_lease_runs_from_when_the_heartbeat_left_however_late_its_answer_is(
+async def test_lease_starts_when_the_heartbeat_was_sent_even_if_its_response_is_late(
     cluster: Cluster,
 ) -> None:
     (broker,) = await raised(cluster, 1)
@@ -110,7 +108,7 @@ async def test_a_lease_runs_from_when_the_heartbeat_left_however_late_its_answer
 
 
 @scenario(on_cluster)
-async def test_a_lease_that_runs_out_is_not_read_under(cluster: Cluster) -> None:
+async def test_expired_lease_allows_no_strict_read(cluster: Cluster) -> None:
     (broker,) = await raised(cluster, 1)
     client = cluster.client(broker)
     await read(client)
@@ -124,7 +122,7 @@ async def test_a_lease_that_runs_out_is_not_read_under(cluster: Cluster) -> None
 
 
 @scenario(on_cluster)
-async def test_a_broker_that_stops_reads_strictly_no_more(cluster: Cluster) -> None:
+async def test_stopping_broker_refuses_strict_reads(cluster: Cluster) -> None:
     (broker,) = await raised(cluster, 1)
     client = cluster.client(broker)
     await read(client)
@@ -146,7 +144,7 @@ class Broker:
         self.hastened += 1
 
 
-def test_a_lease_runs_from_when_the_heartbeat_was_sent() -> None:
+def test_lease_starts_when_the_heartbeat_was_sent() -> None:
     lease = Broker().lease
     assert not lease.held(100.0)
     lease.answered(100.0, 6000, "")
@@ -155,7 +153,7 @@ def test_a_lease_runs_from_when_the_heartbeat_was_sent() -> None:
     assert (lease.remaining_ms(105.0), lease.remaining_ms(106.0)) == (1000, 0)
 
 
-def test_an_answer_without_a_lease_takes_nothing_back_and_an_older_one_shortens_nothing() -> None:
+def test_response_without_a_lease_keeps_it_and_an_older_response_does_not_shorten_it() -> None:
     lease = Broker().lease
     lease.answered(100.0, 6000, "")
     lease.answered(101.0, 0, "about to be fenced")
@@ -166,7 +164,7 @@ def test_an_answer_without_a_lease_takes_nothing_back_and_an_older_one_shortens_
     assert lease.refusal() == ""
 
 
-def test_a_lease_is_of_one_registration() -> None:
+def test_lease_is_bound_to_one_registration() -> None:
     broker = Broker()
     broker.lease.answered(100.0, 6000, "")
     broker.epoch = 9
@@ -180,7 +178,7 @@ def test_a_lease_is_of_one_registration() -> None:
     assert not broker.lease.held(101.6), "not registered: nobody's lease"
 
 
-def test_a_process_that_stops_has_none_for_good() -> None:
+def test_stopping_process_never_gets_a_lease_again() -> None:
     lease = Broker().lease
     lease.reader(100.0)
     lease.answered(100.0, 6000, "")
@@ -194,7 +192,7 @@ def test_a_process_that_stops_has_none_for_good() -> None:
     assert error.value.code is ErrorCode.NO_READ_LEASE
 
 
-def test_lease_is_wanted_after_a_strict_read_and_the_first_hastens_a_heartbeat() -> None:
+def test_strict_read_requests_a_lease_and_the_first_triggers_a_heartbeat() -> None:
     broker = Broker()
     lease = broker.lease
     assert not lease.wanted(100.0)

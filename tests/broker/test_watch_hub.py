@@ -20,7 +20,7 @@ def world() -> World:
     return World()
 
 
-def test_a_watch_says_where_it_begins_and_then_tells_what_comes(world: World) -> None:
+def test_watch_reports_its_start_and_then_the_changes(world: World) -> None:
     reader = world.watch("a", "configs/topic/orders")
     world.work()
     assert [one.offset for one in reader.tokens] == [world.log.last]
@@ -56,7 +56,7 @@ def test_tip_watcher_receives_a_change_once_applied(world: World) -> None:
     assert at_lao.changes == []
 
 
-def test_a_change_costs_only_the_watchers_it_concerns(world: World) -> None:
+def test_change_costs_only_watchers_that_selected_it(world: World) -> None:
     for number in range(500):
         world.watch(f"w{number}", f"configs/topic/t{number}", progress_ms=1 << 30)
     world.work()
@@ -70,7 +70,7 @@ def test_a_change_costs_only_the_watchers_it_concerns(world: World) -> None:
     assert pieces <= 3, "nothing was done for the others"
 
 
-def test_watchers_of_the_same_get_the_same_bytes(world: World) -> None:
+def test_watchers_of_the_same_selection_receive_the_same_bytes(world: World) -> None:
     for number in range(200):
         world.watch(f"w{number}", "topics")
     world.work()
@@ -97,7 +97,7 @@ def test_watch_resumes_after_a_token_without_loss_or_repetition(world: World) ->
     assert [one.offset for one in reader.changes] == at[2:]
 
 
-def test_a_token_inside_a_record_goes_on_with_its_other_changes(world: World) -> None:
+def test_token_inside_a_record_resumes_with_its_remaining_changes(world: World) -> None:
     world.topic("orders", 5)
     removed = world.remove("orders")
     world.apply()
@@ -153,7 +153,7 @@ def test_watch_of_compacted_changes_is_refused_with_a_new_start() -> None:
     assert [one.offset for one in kept.changes] == list(range(start + 1, world.log.end))
 
 
-def test_a_slow_reader_holds_nothing_up_and_catches_up_by_itself(world: World) -> None:
+def test_slow_reader_delays_nobody_and_catches_up(world: World) -> None:
     slow, quick = world.watch("s", "configs"), world.watch("q", "configs")
     world.work()
     slow.room = False
@@ -170,7 +170,7 @@ def test_a_slow_reader_holds_nothing_up_and_catches_up_by_itself(world: World) -
     assert world.hub.live == 2
 
 
-def test_a_reader_that_is_too_slow_ends_with_its_last_token() -> None:
+def test_reader_that_is_too_slow_ends_with_its_last_token() -> None:
     world = World(history_max_bytes=100_000)
     slow = world.watch("s", "configs")
     world.work()
@@ -190,7 +190,7 @@ def test_a_reader_that_is_too_slow_ends_with_its_last_token() -> None:
     assert world.hub.history.bytes < 400_000
 
 
-def test_an_initial_list_is_of_one_image_and_changes_follow_it(world: World) -> None:
+def test_initial_list_is_of_one_image_and_changes_follow_it(world: World) -> None:
     for name in ("b", "a", "c"):
         world.topic(name)
         at = world.config(name, name)
@@ -234,7 +234,7 @@ def test_initial_list_has_the_selected_keys_once_and_in_order() -> None:
         assert listed == expected, selectors
 
 
-def test_a_long_list_comes_in_parts_and_has_a_token_only_when_it_is_complete(world: World) -> None:
+def test_long_list_is_sent_in_parts_and_has_a_token_only_when_complete(world: World) -> None:
     at = world.topic("big", 2000)
     world.apply()
     world.lao(at)
@@ -326,7 +326,7 @@ def test_oldest_place_is_named_with_its_own_epoch() -> None:
     assert kept.end is None
 
 
-def test_an_idle_watch_is_told_how_far_it_has_come(world: World) -> None:
+def test_idle_watch_receives_its_progress(world: World) -> None:
     reader = world.watch("w", "topics", progress_ms=1000)
     world.work()
     offset = world.config("orders", "1")
@@ -344,7 +344,7 @@ def test_an_idle_watch_is_told_how_far_it_has_come(world: World) -> None:
     assert len(reader.tokens) == count, "once an interval"
 
 
-def test_a_token_that_would_soon_be_compacted_is_renewed_before() -> None:
+def test_token_is_renewed_before_it_is_compacted() -> None:
     """[A watch of what never changes is resumed after an hour, from where it began.]"""
     world = World(history_max_bytes=100_000)
     reader = world.watch("w", "topics", progress_ms=1 << 30)
@@ -360,7 +360,7 @@ def test_a_token_that_would_soon_be_compacted_is_renewed_before() -> None:
     assert len(reader.tokens) < 300, "at most once a second"
 
 
-def test_a_snapshot_in_between_ends_who_needs_what_it_leaves_out(world: World) -> None:
+def test_snapshot_ends_watches_that_need_the_changes_it_omits(world: World) -> None:
     reader = world.watch("w", "configs")
     world.work()
     for number in range(5):
@@ -379,7 +379,7 @@ def test_a_snapshot_in_between_ends_who_needs_what_it_leaves_out(world: World) -
     assert [one.offset for one in fresh.changes] == [offset]
 
 
-def test_all_are_told_when_the_broker_ends(world: World) -> None:
+def test_all_watchers_are_notified_when_the_broker_stops(world: World) -> None:
     readers = [world.watch(name) for name in "abc"]
     world.work()
     error = ApiError(ErrorCode.BROKER_FENCED, "it is over")
@@ -392,7 +392,7 @@ def test_all_are_told_when_the_broker_ends(world: World) -> None:
     assert (len(world.hub), world.work()) == (0, 0)
 
 
-def test_where_a_watch_of_a_log_that_is_over_stood_is_no_place_in_the_one_that_goes_on(
+def test_watch_of_an_abandoned_generation_ends_without_a_token(
     world: World,
 ) -> None:
     reader = world.watch("a")
@@ -413,7 +413,7 @@ SELECTORS = (
 
 
 class RandomRun:
-    """Everything that can happen, in a random order."""
+    """A run of random operations in random order."""
 
     def __init__(self, rng: random.Random, history_max_bytes: int) -> None:
         self.rng, self.world = rng, World(history_max_bytes=history_max_bytes)
@@ -484,7 +484,9 @@ class RandomRun:
 
 
 def judge(world: World, reader: Reader) -> None:
-    """It has got all that it selected, from its beginning to the end, or to its last token."""
+    """Assert that a watcher has received all that it selected, from its start to the end or to its
+    last token.
+    """
     begun = reader.begun or (reader.tokens[0] if reader.tokens else None)
     if begun is None:
         return
@@ -506,8 +508,8 @@ def judge(world: World, reader: Reader) -> None:
 def test_watchers_receive_each_change_once_in_random_runs(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each watcher receives every change that it selected after its start once, in order, none
-    above its read mode's limit, with ascending tokens.
+    """Each watcher receives every selected change after its start once, in order, none above the
+    limit of its read mode, with ascending tokens.
     """
     rng = random.Random(seed)
     monkeypatch.setattr(hub_module, "STEP_CHANGES", rng.choice((1, 3, 256)))
@@ -525,9 +527,9 @@ def test_watchers_receive_each_change_once_in_random_runs(
         assert run.world.hub.live == len(run.world.readers)
 
 
-def test_every_token_is_a_place_to_go_on_from(world: World) -> None:
-    """Also those in the middle of a record, and at another broker whose responses are cut
-    otherwise.
+def test_watch_resumes_from_every_token(world: World) -> None:
+    """Also from tokens in the middle of a record, and at a broker that splits its responses
+    differently.
     """
     for number in range(3):
         world.topic(f"t{number}", 4)

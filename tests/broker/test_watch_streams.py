@@ -1,4 +1,4 @@
-"""Many watches on one stream: at the broker, and of one client."""
+"""Several watches on one stream, at the broker and in the client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from simulation.twins.loop import run
 
 
 class Stream:
-    """A client that says what it likes, and all it is told."""
+    """A client that sends raw requests, and records the responses."""
 
     def __init__(self, cluster: Cluster, broker: BrokerService) -> None:
         self.responses: list[pb.WatchManyResponse] = []
@@ -56,7 +56,7 @@ class Stream:
         ]
 
     def told(self) -> Iterator[tuple[list[int], list[str]]]:
-        """Watches, and the values that they are told in one response."""
+        """Return the watches and values of each response."""
         for one in self.responses:
             if one.response.changes:
                 values = [change.after for change in one.response.changes]
@@ -115,7 +115,7 @@ async def test_equal_responses_name_the_watches_of_their_own_stream(cluster: Clu
 
 
 @scenario(on_cluster)
-async def test_a_watch_ends_alone_and_its_place_is_free(cluster: Cluster) -> None:
+async def test_watch_ends_without_the_others_and_frees_its_slot(cluster: Cluster) -> None:
     broker = await cluster.broker(1, watch=WatchSettings(watch_max_watchers=8))
     await cluster.until(lambda: not broker.why_fenced())
     client = await stream(cluster, broker)
@@ -191,7 +191,9 @@ async def values(watch: Watch, count: int) -> list[str | None]:
 
 
 @scenario(on_cluster)
-async def test_all_watches_of_a_stream_learn_that_the_broker_is_fenced(cluster: Cluster) -> None:
+async def test_all_watches_of_a_stream_are_notified_when_the_broker_is_fenced(
+    cluster: Cluster,
+) -> None:
     broker = await cluster.broker(
         1,
         lifecycle=LifecycleSettings(
@@ -211,7 +213,7 @@ async def test_all_watches_of_a_stream_learn_that_the_broker_is_fenced(cluster: 
 
 
 @scenario(on_cluster)
-async def test_the_watches_of_a_client_share_one_stream_and_end_alone(cluster: Cluster) -> None:
+async def test_watches_of_a_client_share_one_stream_and_end_separately(cluster: Cluster) -> None:
     (broker,) = await cluster.active(1)
     program = Program(cluster, broker)
     watches = [await program.watch("configs") for _ in range(20)]
@@ -234,7 +236,7 @@ async def test_the_watches_of_a_client_share_one_stream_and_end_alone(cluster: C
 
 @pytest.mark.parametrize("how", ["crash", "silence"])
 @scenario(on_cluster)
-async def test_all_watches_of_a_lost_stream_go_on_elsewhere_each_change_once(
+async def test_watches_of_a_lost_stream_resume_elsewhere_without_repeating_changes(
     cluster: Cluster, *, how: str
 ) -> None:
     brokers = await cluster.active(1, 2)
@@ -260,7 +262,7 @@ async def test_all_watches_of_a_lost_stream_go_on_elsewhere_each_change_once(
 
 
 @scenario(on_cluster)
-async def test_a_watch_that_is_not_read_holds_up_no_other_one(
+async def test_unread_watch_does_not_block_the_others(
     cluster: Cluster, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch_module, "BUFFERED_MAX", 50)
@@ -281,7 +283,7 @@ async def test_a_watch_that_is_not_read_holds_up_no_other_one(
 
 
 class SilentBroker:
-    """A transport, a dialer and a link in one: everybody gets the link, and it says nothing."""
+    """Transport, dialer and link in one, which never answers."""
 
     def __init__(self) -> None:
         self.link = self
@@ -310,7 +312,7 @@ class Waiting:
 
 
 @pytest.mark.parametrize("silence_s", [0.1, 0.3, 0.7, 1.1])
-def test_a_silent_broker_is_given_up_whatever_the_rounding_of_time(silence_s: float) -> None:
+def test_silent_broker_is_abandoned_whatever_the_rounding_of_time(silence_s: float) -> None:
     # From some points in time on, what is left at the end is less than moves the clock.
     begins = [number / 10 for number in range(1, 80)]
     assert any((begin + silence_s) - begin < silence_s for begin in begins)
@@ -329,7 +331,7 @@ def test_a_silent_broker_is_given_up_whatever_the_rounding_of_time(silence_s: fl
 
 
 @scenario(on_cluster)
-async def test_closing_a_watch_ends_those_that_wait_for_it_and_keeps_its_token(
+async def test_closing_a_watch_ends_its_waiting_reads_and_keeps_its_token(
     cluster: Cluster,
 ) -> None:
     (broker,) = await cluster.active(1)
@@ -356,7 +358,7 @@ async def test_closing_a_watch_ends_those_that_wait_for_it_and_keeps_its_token(
 
 
 class Raw:
-    """A client that says what it likes."""
+    """A client that sends raw requests."""
 
     def __init__(self, *requests: pb.WatchRequest) -> None:
         self.requests = requests
@@ -384,7 +386,7 @@ def raw(cluster: Cluster, broker: BrokerService, *requests: pb.WatchRequest) -> 
 
 
 @scenario(on_cluster)
-async def test_requests_that_make_no_sense_end_their_call(cluster: Cluster) -> None:
+async def test_invalid_requests_end_their_call(cluster: Cluster) -> None:
     (broker,) = await cluster.active(1)
     begin, at = pb.WatchRequest(cluster_id=CLUSTER), pb.WatchToken
     for requests, field in (

@@ -56,7 +56,7 @@ def config(cluster: Cluster, value: str, topic: str = "orders") -> int:
 
 
 def die(cluster: Cluster, endpoint: str) -> None:
-    """A broker's host crashes, and the controller fences it."""
+    """Crash a broker's host; the controller fences it."""
     host = endpoint.split(":", maxsplit=1)[0]
     cluster.network.crash(host)
     quorum, broker_id = cluster.quorum, int(host[1:])
@@ -66,7 +66,7 @@ def die(cluster: Cluster, endpoint: str) -> None:
 
 
 @scenario(on_cluster)
-async def test_a_watch_tells_what_changes_from_now_on(cluster: Cluster) -> None:
+async def test_watch_reports_changes_from_now_on(cluster: Cluster) -> None:
     brokers = await cluster.active(1, 2)
     config(cluster, "before")
     await cluster.until(lambda: brokers[0].view.known_lao == cluster.quorum.log.last)
@@ -110,7 +110,7 @@ async def test_watch_loses_no_change_when_its_reads_are_cancelled(cluster: Clust
 
 
 @scenario(on_cluster)
-async def test_a_change_is_told_as_soon_as_every_broker_is_known_to_have_it(
+async def test_change_is_sent_once_every_broker_is_known_to_have_it(
     cluster: Cluster,
 ) -> None:
     broker, _ = await cluster.active(1, 2)
@@ -146,7 +146,7 @@ async def test_watch_resumes_at_another_broker_without_repetition(cluster: Clust
 
 
 @scenario(on_cluster)
-async def test_an_initial_list_begins_anew_at_another_broker_and_is_seen_once(
+async def test_initial_list_restarts_at_another_broker_and_is_seen_once(
     cluster: Cluster,
 ) -> None:
     # A little of the list at a time.
@@ -172,7 +172,7 @@ async def test_an_initial_list_begins_anew_at_another_broker_and_is_seen_once(
 
 
 @scenario(on_cluster)
-async def test_half_a_list_is_no_place_to_go_on_from(cluster: Cluster) -> None:
+async def test_incomplete_list_has_no_token_to_resume_from(cluster: Cluster) -> None:
     (broker,) = await cluster.active(1)
     config(cluster, "1", "a")
     config(cluster, "1", "b")
@@ -187,7 +187,7 @@ async def test_half_a_list_is_no_place_to_go_on_from(cluster: Cluster) -> None:
 
 
 @scenario(on_cluster)
-async def test_compacted_is_said_once_no_broker_has_it(cluster: Cluster) -> None:
+async def test_compacted_is_raised_once_no_broker_has_the_changes(cluster: Cluster) -> None:
     settings = WatchSettings(watch_history_max_bytes=20_000)
     kept = await cluster.broker(1)
     poor = await cluster.broker(2, watch=settings)
@@ -211,7 +211,7 @@ async def test_compacted_is_said_once_no_broker_has_it(cluster: Cluster) -> None
 
 
 @scenario(on_cluster)
-async def test_broker_that_was_lost_before_an_answer_is_asked_again(cluster: Cluster) -> None:
+async def test_broker_lost_before_its_response_is_asked_again(cluster: Cluster) -> None:
     """A watch is reported as compacted only when no broker keeps its changes."""
     began = Mock(side_effect=lambda *_: Mock())
     watch = Watch(
@@ -240,7 +240,7 @@ async def test_broker_that_was_lost_before_an_answer_is_asked_again(cluster: Clu
 
 
 @scenario(on_cluster)
-async def test_a_fenced_broker_sends_its_watchers_away_and_takes_none(cluster: Cluster) -> None:
+async def test_fenced_broker_ends_its_watches_and_accepts_none(cluster: Cluster) -> None:
     lifecycle = LifecycleSettings(
         heartbeat_interval_ms=100, session_timeout_ms=600, fencing_timeout_ms=900
     )
@@ -262,7 +262,7 @@ async def test_a_fenced_broker_sends_its_watchers_away_and_takes_none(cluster: C
 
 
 @scenario(on_cluster)
-async def test_a_restored_log_ends_every_watch(cluster: Cluster) -> None:
+async def test_restored_log_ends_every_watch(cluster: Cluster) -> None:
     brokers = await cluster.active(1, 2)
     watch = watcher(cluster, *brokers)
     await watch.started()
@@ -279,7 +279,7 @@ async def test_a_restored_log_ends_every_watch(cluster: Cluster) -> None:
 
 
 @scenario(on_cluster)
-async def test_a_program_that_does_not_read_holds_a_bounded_number_of_changes(
+async def test_unread_changes_of_a_watch_are_bounded(
     cluster: Cluster, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch_module, "BUFFERED_MAX", 50)
@@ -310,7 +310,7 @@ WRONG: tuple[tuple[dict[str, Any], ErrorCode, str], ...] = (
 
 
 @scenario(on_cluster)
-async def test_a_wrong_request_is_refused_with_the_field_that_is_wrong(cluster: Cluster) -> None:
+async def test_invalid_watch_request_names_the_wrong_field(cluster: Cluster) -> None:
     (broker,) = await cluster.active(1)
     for options, code, field in WRONG:
         watch = watcher(cluster, broker, **options)

@@ -1,4 +1,4 @@
-"""A view, a hub on it, and watchers that remember what they are told."""
+"""A view, a watch hub on it, and recording watchers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,7 @@ LAO, TIP = int(pb.REPEATABLE), int(pb.LATEST)
 
 
 class Reader:
-    """One watcher, and all it has got."""
+    """A watcher, and all that it received."""
 
     def __init__(
         self, name: str, selectors: Sequence[str], mode: int, since: pb.WatchToken | None
@@ -48,7 +48,7 @@ class Reader:
 
 
 class World:
-    """``permitted``: paths of kinds that an asker sees, None: all."""
+    """``permitted``: the paths that each principal may see, by kind (None: all)."""
 
     def __init__(self, *, history_max_bytes: int = 1 << 30, image_max_bytes: int = 1 << 30) -> None:
         self.view, self.log = View(ME, max_bytes=image_max_bytes), LogMaker()
@@ -72,7 +72,7 @@ class World:
         self.work()
 
     def apply(self, until: int | None = None) -> None:
-        """The broker applies what there is."""
+        """Apply everything that the log contains."""
         chunk = self.log.since(self.view.applied + 1, until)
         if chunk:
             self.view.apply(chunk, high_watermark=self.log.end)
@@ -104,7 +104,7 @@ class World:
         return reader
 
     def work(self) -> int:
-        """Do all there is; how many pieces it was."""
+        """Do all pending work, and return the number of steps."""
         pieces = 0
         while (told := self.hub.work(self.now)) is not None:
             pieces += 1
@@ -126,7 +126,7 @@ class World:
         return self.log.last
 
     def truth(self) -> list[Change]:
-        """All changes of the log, by one fold of it."""
+        """Return all changes of the log, by one fold."""
         for _, data in self.log.batches[self._folded :]:
             self._truth += ordered_changes(self._draft, data)
         self._folded = len(self.log.batches)

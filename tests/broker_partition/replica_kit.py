@@ -1,4 +1,4 @@
-"""One broker's replicas with a hand-made image: what a test needs to say in one line."""
+"""One broker's replicas with a hand-made image."""
 
 import itertools
 from typing import Any
@@ -104,12 +104,8 @@ def recovered(end: int, *epochs: tuple[int, int], key: PartitionKey = KEY) -> Re
 
 
 class Stand:
-    """Broker 1, registered and unfenced, with its replicas.
-
-    ``do`` steps and returns the effects; ``got`` keeps all of them.
-
-    The disk is at once unless ``hold_flushes``: a Flush is answered right after the step that asked
-    for it.
+    """Broker 1, registered and unfenced, with its replicas. ``do`` steps and returns the effects;
+    ``got`` keeps all of them. A flush completes right after the step unless ``hold_flushes``.
     """
 
     def __init__(
@@ -163,7 +159,7 @@ class Stand:
     # --- metadata --------------------------------------------------------------------------------
 
     def change(self, key: PartitionKey = KEY, **fields: Any) -> list[ev.Effect]:
-        """A partition changes in the image; its partition epoch grows unless given."""
+        """Change a partition in the image; its partition epoch grows unless given."""
         old = self.image.partitions[key]
         fields.setdefault("partition_epoch", old.partition_epoch + 1)
         draft = ImageDraft(self.image)
@@ -178,7 +174,7 @@ class Stand:
         return self.do(ev.ImageMoved(self.image, ev.Changes(partitions=(key,))))
 
     def broker(self, broker_id: int, **fields: Any) -> list[ev.Effect]:
-        """A registration changes in the image."""
+        """Change a registration in the image."""
         draft = ImageDraft(self.image)
         fields.setdefault("epoch", self.image.brokers[broker_id].epoch)
         draft.brokers[broker_id] = broker(broker_id, **fields)
@@ -209,7 +205,7 @@ class Stand:
     def produce(
         self, *values: str, acks: int = -1, key: PartitionKey = KEY, epoch: int = -1, **fields: Any
     ) -> int:
-        """Send records; the number by which the answer is found."""
+        """Send records; return the number under which ``produced`` finds the response."""
         number = next(self._numbers)
         one = pb.ProducePartition(
             topic_id=key[0],
@@ -224,7 +220,6 @@ class Stand:
         return number
 
     def produced(self, number: int) -> pb.ProducePartitionResult | None:
-        """The answer to a produce, None if there is none yet."""
         answers = [
             e.response for e in self.got if isinstance(e, ev.AnswerProduce) and e.reply_to == number
         ]
@@ -265,7 +260,6 @@ class Stand:
         wait_ms: int = 500,
         **fields: Any,
     ) -> list[ev.Effect]:
-        """A follower names one position."""
         if last_epoch is None:
             last_epoch = -1 if offset == 0 else self.image.partitions[key].leader_epoch
         named = pb.ReplicaFetchPartition(
@@ -305,7 +299,6 @@ class Stand:
         return self.do(ev.ReplicaFetchReceived(session or f"link of {replica_id}", request))
 
     def proposals(self) -> list[rpc.AlterPartitionData]:
-        """All that were sent, flat."""
         return [
             data
             for effect in self.got
@@ -322,7 +315,6 @@ class Stand:
         elr: tuple[int, ...] = (),
         partition_epoch: int | None = None,
     ) -> list[ev.Effect]:
-        """The controller answers the last proposal."""
         proposal = self.proposals()[-1]
         result = rpc.AlterPartitionResult(partition_index=0, error_code=error, leader_id=-1)
         if not error:

@@ -1,6 +1,4 @@
-"""Waits of clients are shared, bounded and end with their links; partitions that are led and cannot
-be used are counted by reason.
-"""
+"""Waiting requests of clients, and counts of partitions that the leader cannot serve."""
 
 from typing import Any
 
@@ -53,7 +51,7 @@ def consume(stand: Stand, client: ev.Client, name: str) -> list[ev.Effect]:
     return stand.do(ev.FetchReceived(request, name, client))
 
 
-def test_a_timeout_of_weeks_is_capped() -> None:
+def test_timeout_is_capped() -> None:
     stand = in_step(request_timeout_max_ms=5_000)
     assert of_kind(consume(stand, GREEDY, "fetch"), ev.AnswerFetch) == []
     assert of_kind(produce(stand, OTHER, "produce"), ev.AnswerProduce) == []
@@ -95,7 +93,7 @@ def test_waiting_requests_of_one_client_are_bounded_and_end_with_it(kind: str) -
     )
 
 
-def test_a_request_of_too_many_records_is_refused_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_with_too_many_records_is_refused_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_requests, "PRODUCE_MAX_RECORDS", 5)
     stand = in_step()
     one = pb.ProducePartition(
@@ -127,13 +125,15 @@ def alone(**fields: Any) -> Stand:
     return Stand(image=first_image(partition(isr=(ME,), **fields)))
 
 
-def test_nothing_is_unserved_when_the_leader_can_serve() -> None:
+def test_no_partition_is_unserved_when_the_leader_can_serve() -> None:
     stand = alone()
     assert counts(stand) == {}
     assert stand.core.unserved(stand.now, low_space=False).example == ""
 
 
-def test_a_log_ahead_of_the_metadata_is_counted_until_the_leader_epoch_is_raised_above_it() -> None:
+def test_partition_whose_log_is_ahead_of_the_metadata_is_unserved_until_its_epoch_is_raised() -> (
+    None
+):
     stand = Stand(
         recovered(3, (5, 0)),
         image=first_image(partition(isr=(ME,)), partition(OTHER_TOPIC, isr=(ME,))),

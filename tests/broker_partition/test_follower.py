@@ -1,6 +1,4 @@
-"""The follower: what it fetches, what it acknowledges, how it truncates; and the leader's side of
-its sessions.
-"""
+"""Fetches, acknowledgements and truncation of a follower, and its sessions at the leader."""
 
 from typing import Any
 
@@ -55,7 +53,6 @@ class Follower(Stand):
         ]
 
     def answer(self, *answered: dict[str, Any], fetch: int = -1, **fields: Any) -> list[ev.Effect]:
-        """The leader answers a fetch."""
         content: dict[str, Any] = {"topic_id": TOPIC_ID, "partition_index": 0, "high_watermark": -1}
         response = pb.ReplicaFetchResponse(
             correlation_id=self.fetches[fetch].correlation_id,
@@ -69,7 +66,7 @@ def diverging(epoch: int, end_offset: int) -> dict[str, Any]:
     return {"diverging_epoch": pb.EpochEndOffset(epoch=epoch, end_offset=end_offset)}
 
 
-def test_the_first_fetch_names_who_asks_whom_and_from_where() -> None:
+def test_first_fetch_names_its_sender_its_leader_and_its_positions() -> None:
     stand = Follower(recovered(10, (1, 0), (3, 6)))
     (fetch,) = stand.fetches
     assert (fetch.cluster_id, fetch.leader_id) == (CLUSTER_ID, LEADER)
@@ -79,11 +76,11 @@ def test_the_first_fetch_names_who_asks_whom_and_from_where() -> None:
     assert (link.leader_id, link.endpoint) == (LEADER, "localhost:9002")
 
 
-def test_an_empty_log_has_no_epoch() -> None:
+def test_empty_log_is_fetched_without_a_last_epoch() -> None:
     assert Follower().positions() == [(0, -1, 5)]
 
 
-def test_follower_stores_nothing_without_space_and_continues_with_it() -> None:
+def test_follower_stops_storing_without_disk_space_and_continues_when_there_is_some() -> None:
     stand = Follower()
     stand.do(ev.SpaceChanged(low=True))
     assert not of_kind(stand.answer({"records": chunk(0, 5, "a")}), ev.Append)
@@ -98,7 +95,7 @@ def test_follower_stores_nothing_without_space_and_continues_with_it() -> None:
     assert stand.positions() == [(1, 5, 5)]
 
 
-def test_the_next_fetch_leaves_after_the_flush_and_acknowledges_what_is_durable() -> None:
+def test_next_fetch_is_sent_after_the_flush_and_acknowledges_durable_records() -> None:
     stand = Follower(hold_flushes=True)
     effects = stand.answer({"records": chunk(0, 5, "a", "b"), "high_watermark": 1})
     (append,) = of_kind(effects, ev.Append)
@@ -135,14 +132,16 @@ def test_records_that_do_not_continue_the_log_are_fetched_again(records: bytes) 
 
 
 def test_truncation_goes_epoch_by_epoch_until_the_logs_agree() -> None:
-    """The leader's log: epoch 1 up to 4, then epoch 4. Here: 1 up to 6, 2 up to 8, 3 up to 10."""
+    """The leader's log: epoch 1 up to 4, then epoch 4. The follower's: 1 up to 6, 2 up to 8, 3 up
+    to 10.
+    """
     stand = Follower(recovered(10, (1, 0), (2, 6), (3, 8)))
     (cut,) = of_kind(stand.answer(diverging(1, 4)), ev.Truncate)
     assert cut.end_offset == 4
     assert stand.positions() == [(4, 1, 5)]
 
 
-def test_an_end_of_an_epoch_that_is_not_here_is_no_place_to_cut() -> None:
+def test_log_is_truncated_to_an_own_epoch_boundary_when_it_lacks_the_diverging_epoch() -> None:
     """The leader has epoch 2 up to 7, and this log 1 up to 8, 3 up to 10: 7 may lie inside of a
     batch.
     """
@@ -154,14 +153,14 @@ def test_an_end_of_an_epoch_that_is_not_here_is_no_place_to_cut() -> None:
     assert cut.end_offset == 5
 
 
-def test_a_truncation_that_would_drop_nothing_is_not_believed() -> None:
+def test_truncation_that_drops_nothing_is_ignored() -> None:
     stand = Follower(recovered(10))
     assert not of_kind(stand.answer(diverging(1, 12)), ev.Truncate)
     stand.after(0.3)
     assert stand.positions() == [(10, 1, 5)]
 
 
-def test_a_truncation_is_durable_before_the_next_fetch() -> None:
+def test_truncation_is_durable_before_the_next_fetch() -> None:
     stand = Follower(recovered(10), hold_flushes=True)
     stand.answer(diverging(1, 4))
     assert len(stand.fetches) == 1
@@ -169,7 +168,7 @@ def test_a_truncation_is_durable_before_the_next_fetch() -> None:
     assert stand.positions() == [(4, 1, 5)]
 
 
-def test_a_flush_from_before_a_truncation_does_not_vouch_for_what_came_behind_it() -> None:
+def test_flush_before_a_truncation_does_not_cover_records_appended_after_it() -> None:
     host = Host(PartitionSettings(ME, CLUSTER_ID), (recovered(4),), 0.0)
     replica = host.replicas[KEY]
     host.append(replica, LogSpan(4, 6, ((5, 4),), chunk(4, 5, "a", "b"), 0))
@@ -193,7 +192,7 @@ def test_truncation_truncates_the_runs_of_the_log() -> None:
     assert replica.runs == LogRuns()
 
 
-def test_only_the_leader_of_the_image_is_heard() -> None:
+def test_response_of_another_broker_than_the_leader_is_ignored() -> None:
     stand = Follower()
     former = stand.fetches[-1].correlation_id
     stand.change(leader=3, leader_epoch=6)
@@ -203,7 +202,7 @@ def test_only_the_leader_of_the_image_is_heard() -> None:
     assert of_kind(stand.got, ev.DropLink) == [ev.DropLink(2)]
 
 
-def test_an_answer_to_the_leader_epoch_before_is_not_used() -> None:
+def test_response_to_an_earlier_leader_epoch_is_ignored() -> None:
     other = (TOPIC_ID, 1)
     stand = Follower(image=first_image(FOLLOWS, partition(other, leader=LEADER)))
     stand.change(leader_epoch=6)
@@ -212,7 +211,7 @@ def test_an_answer_to_the_leader_epoch_before_is_not_used() -> None:
     assert of_kind(stand.answer({"records": chunk(0, 6, "a")}), ev.Append)
 
 
-def test_a_new_link_is_a_new_session() -> None:
+def test_new_link_starts_a_new_session() -> None:
     stand = Follower(recovered(3))
     lost = stand.fetches[-1].correlation_id
     stand.do(ev.LinkLost(LEADER))
@@ -232,7 +231,7 @@ def test_a_new_link_is_a_new_session() -> None:
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ],
 )
-def test_a_refused_partition_is_left_alone_for_a_moment_each_time_longer(code: ErrorCode) -> None:
+def test_refused_partition_is_retried_with_growing_backoff(code: ErrorCode) -> None:
     stand = Follower(replica_fetch_backoff_ms=100)
     pauses = []
     for _ in range(5):
@@ -246,7 +245,7 @@ def test_a_refused_partition_is_left_alone_for_a_moment_each_time_longer(code: E
     assert 0.09 <= pauses[-1] <= 0.12
 
 
-def test_a_refused_fetch_begins_the_session_anew_after_a_pause() -> None:
+def test_refused_fetch_restarts_the_session_after_a_pause() -> None:
     stand = Follower(recovered(3))
     stand.answer(error_code=ErrorCode.BROKER_FENCED)
     assert len(stand.fetches) == 1
@@ -254,7 +253,7 @@ def test_a_refused_fetch_begins_the_session_anew_after_a_pause() -> None:
     assert stand.positions() == [(3, 1, 5)]
 
 
-def test_a_refusal_that_lasts_is_told_once() -> None:
+def test_repeated_refusal_is_logged_once() -> None:
     stand = Follower(recovered(3))
     codes = [
         ErrorCode.BROKER_FENCED,
@@ -275,7 +274,7 @@ def test_a_refusal_that_lasts_is_told_once() -> None:
     assert stand.core.counters()["FailedReplicaFetches"] == 4
 
 
-def test_a_partition_that_comes_while_a_fetch_is_parked_does_not_wait() -> None:
+def test_new_partition_does_not_wait_for_a_parked_fetch() -> None:
     other = (TOPIC_ID, 1)
     stand = Follower(image=first_image(FOLLOWS, partition(other, leader=3)))
     stand.change(other, leader=LEADER, leader_epoch=6)
@@ -287,14 +286,14 @@ def test_a_partition_that_comes_while_a_fetch_is_parked_does_not_wait() -> None:
     assert stand.positions() == [(0, -1, 7)]
 
 
-def test_a_partition_that_is_followed_no_more_is_forgotten() -> None:
+def test_partition_is_forgotten_when_it_is_not_followed_any_more() -> None:
     other = (TOPIC_ID, 1)
     stand = Follower(image=first_image(FOLLOWS, partition(other, leader=LEADER)))
     stand.change(other, leader=3, leader_epoch=6)
     assert [(key.topic_id, key.partition_index) for key in stand.fetches[-1].forgotten] == [other]
 
 
-def test_many_partitions_are_named_in_several_fetches() -> None:
+def test_many_partitions_are_named_over_several_fetches() -> None:
     keys = [(TOPIC_ID, index) for index in range(5)]
     stand = Follower(
         image=first_image(*(partition(key, leader=LEADER) for key in keys)),
@@ -307,7 +306,7 @@ def test_many_partitions_are_named_in_several_fetches() -> None:
     assert stand.fetches[-1].max_wait_ms > 0
 
 
-def test_another_endpoint_of_the_leader_is_another_link() -> None:
+def test_changed_leader_endpoint_opens_a_new_link() -> None:
     stand = Follower()
     stand.broker(LEADER, port=7777)
     assert [link.endpoint for link in of_kind(stand.got, ev.WantLink)] == [
@@ -318,8 +317,8 @@ def test_another_endpoint_of_the_leader_is_another_link() -> None:
     assert stand.positions() == [(0, -1, 5)]
 
 
-def test_the_leader_is_reached_on_the_listener_for_brokers() -> None:
-    """Or on its first one: that is the one it has for brokers, whatever it is called."""
+def test_leader_is_reached_on_the_broker_listener() -> None:
+    """Or on its first listener, which then is the one for brokers whatever its name."""
     for name, port in (("INTERNAL", 9008), ("CLIENTS", 9007), ("RENAMED", 9007)):
         image = first_image(FOLLOWS)
         listeners = tuple(Listener(one, "h", 9000 + len(one)) for one in ("CLIENTS", "INTERNAL"))
@@ -342,7 +341,9 @@ def test_the_leader_is_reached_on_the_listener_for_brokers() -> None:
         ({"leader_id": 3}, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     ],
 )
-def test_a_fetch_meant_for_another(fields: dict[str, Any], code: ErrorCode) -> None:
+def test_fetch_meant_for_another_broker_or_cluster_is_refused(
+    fields: dict[str, Any], code: ErrorCode
+) -> None:
     (answer,) = of_kind(Stand().fetch(2, 0, **fields), ev.AnswerReplicaFetch)
     assert (answer.response.error_code, len(answer.response.partitions)) == (code, 0)
 
@@ -356,7 +357,7 @@ def test_a_fetch_meant_for_another(fields: dict[str, Any], code: ErrorCode) -> N
         ({"offset": -1}, ErrorCode.OFFSET_OUT_OF_RANGE),
     ],
 )
-def test_a_position_that_can_not_be_served_is_answered_at_once_and_acknowledges_nothing(
+def test_invalid_position_is_answered_at_once_and_acknowledges_nothing(
     fields: dict[str, Any], code: ErrorCode
 ) -> None:
     stand = Stand(recovered(10))
@@ -366,13 +367,13 @@ def test_a_position_that_can_not_be_served_is_answered_at_once_and_acknowledges_
     assert all(follower.log_end_offset == -1 for follower in stand.described().followers)
 
 
-def test_a_broker_without_a_replica_as_far_as_is_known_here() -> None:
+def test_fetch_of_a_broker_without_a_replica_in_the_image_is_refused() -> None:
     stand = Stand(image=first_image(partition(replicas=(1, 2), isr=(1, 2))))
     (result,) = results(stand.fetch(3, 0))
     assert result.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
-def test_logs_that_part_are_told_where_and_acknowledge_nothing() -> None:
+def test_diverging_log_is_reported_and_acknowledges_nothing() -> None:
     stand = Stand(recovered(10, (1, 0), (3, 6)))
     (result,) = results(stand.fetch(2, 9, last_epoch=2))
     assert (result.diverging_epoch.epoch, result.diverging_epoch.end_offset) == (1, 6)
@@ -384,7 +385,7 @@ def test_logs_that_part_are_told_where_and_acknowledge_nothing() -> None:
     assert follower.log_end_offset == 6
 
 
-def test_an_answer_is_bounded_and_the_rest_comes_with_the_next() -> None:
+def test_response_is_bounded_and_the_rest_follows_in_the_next() -> None:
     keys = [(TOPIC_ID, index) for index in range(4)]
     stand = Stand(
         image=first_image(*(partition(key) for key in keys)), replica_fetch_response_max_bytes=300
@@ -412,7 +413,7 @@ def test_an_answer_is_bounded_and_the_rest_comes_with_the_next() -> None:
     assert seen == 4
 
 
-def test_a_newer_fetch_releases_the_one_that_is_parked() -> None:
+def test_newer_fetch_releases_the_parked_one() -> None:
     stand = Stand()
     assert not of_kind(stand.fetch(2, 0), ev.AnswerReplicaFetch)
     (answer,) = of_kind(stand.fetch_of(2, []), ev.AnswerReplicaFetch)
@@ -420,7 +421,7 @@ def test_a_newer_fetch_releases_the_one_that_is_parked() -> None:
     assert len(of_kind(stand.after(0.6), ev.AnswerReplicaFetch)) == 1
 
 
-def test_a_leader_that_resigns_tells_its_followers_whom_to_ask() -> None:
+def test_resigning_leader_tells_followers_the_new_leader() -> None:
     stand = Stand()
     stand.fetch(2, 0)
     (result,) = results(stand.change(leader=3, leader_epoch=6))
@@ -430,7 +431,7 @@ def test_a_leader_that_resigns_tells_its_followers_whom_to_ask() -> None:
     )
 
 
-def test_a_session_that_is_closed_is_answered_no_more() -> None:
+def test_closed_session_is_not_answered() -> None:
     stand = Stand()
     stand.fetch(2, 0)
     stand.do(ev.SessionClosed("link of 2"))

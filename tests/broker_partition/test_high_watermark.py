@@ -1,4 +1,4 @@
-"""The high watermark below ``min.insync.replicas``, and beside eligible leader replicas (KIP-966)."""
+"""The high watermark below ``min.insync.replicas``, and with eligible leader replicas (KIP-966)."""
 
 from replica_kit import (
     EPOCHS,
@@ -16,7 +16,7 @@ from raftlog.errors import ErrorCode
 
 
 def stand_of(*members: int, elr: tuple[int, ...] = (), min_isr: int = 2, end: int = 0) -> Stand:
-    """Broker 1 leads (1, 2, 3); ``end``: of the log that it begins with."""
+    """Broker 1 leads (1, 2, 3). ``end``: initial end of its log."""
     image = first_image(partition(replicas=(1, 2, 3), isr=members, elr=elr, leader_epoch=3))
     stand = Stand(*([recovered(end)] if end else []), image=image, serve=False)
     stand.do(ev.BrokerStatusChanged(EPOCHS[ME], stand.now + 1e6))
@@ -61,7 +61,7 @@ def test_answer_to_a_shrink_holds_the_high_watermark_before_the_image_does() -> 
     assert stand.high_watermark == 1
 
 
-def test_leader_has_the_eligible_replicas_cleared_when_its_isr_is_large_enough() -> None:
+def test_leader_requests_clearing_of_eligible_replicas_when_its_isr_is_large_enough() -> None:
     stand = stand_of(1, elr=(2,))
     stand.produce("a", acks=1)
     assert stand.proposals() == []
@@ -76,8 +76,8 @@ def test_leader_has_the_eligible_replicas_cleared_when_its_isr_is_large_enough()
     assert stand.high_watermark == 1
 
 
-def test_leader_does_not_ask_again_at_once_if_the_controller_keeps_the_eligible_replicas() -> None:
-    """It has seen a later ``min.insync.replicas``."""
+def test_leader_does_not_repeat_the_request_at_once_if_eligible_replicas_are_kept() -> None:
+    """The controller has seen a later ``min.insync.replicas``."""
     stand = stand_of(1, elr=(2,))
     stand.config(2, TOPIC, min_insync_replicas="1")
     (proposal,) = stand.proposals()
@@ -87,7 +87,7 @@ def test_leader_does_not_ask_again_at_once_if_the_controller_keeps_the_eligible_
     assert len(stand.proposals()) == 2
 
 
-def test_new_leader_beside_eligible_replicas_keeps_the_high_watermark_that_it_was_told() -> None:
+def test_new_leader_with_eligible_replicas_keeps_the_high_watermark_that_it_knows() -> None:
     image = first_image(partition(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=3))
     stand = Stand(recovered(5, (3, 0)), image=image)
     stand.core._host.replicas[KEY].high_watermark = 4
@@ -97,14 +97,14 @@ def test_new_leader_beside_eligible_replicas_keeps_the_high_watermark_that_it_wa
     assert stand.high_watermark == 4
 
 
-def test_new_leader_without_eligible_replicas_begins_with_all_that_it_has() -> None:
+def test_new_leader_without_eligible_replicas_starts_with_its_whole_log() -> None:
     stand = stand_of(1, end=5)
     assert stand.high_watermark == 5
     stand.produce("a", acks=1)
     assert stand.high_watermark == 5
 
 
-def test_follower_joins_although_no_high_watermark_is_known() -> None:
+def test_follower_joins_although_the_high_watermark_is_unknown() -> None:
     stand = stand_of(1, elr=(2,), end=5)
     assert stand.high_watermark == -1
     stand.fetch(2, 4, 1)
@@ -116,7 +116,7 @@ def test_follower_joins_although_no_high_watermark_is_known() -> None:
     assert stand.high_watermark == 5
 
 
-def test_write_that_waits_for_all_fails_when_the_isr_becomes_too_small() -> None:
+def test_acks_all_write_fails_when_the_isr_becomes_too_small() -> None:
     stand = stand_of(1, 2)
     number = stand.produce("a")
     stand.change(isr=(1,), elr=(2,))

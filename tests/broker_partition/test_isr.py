@@ -1,4 +1,4 @@
-"""Tests of ISR changes: proposals, their outcomes, and the broker epochs that they name (KIP-903)."""
+"""ISR changes: proposals, outcomes, and the broker epochs that they name (KIP-903)."""
 
 import pytest
 from replica_kit import EPOCHS, KEY, ME, TOPIC, Stand, first_image, of_kind, partition, recovered
@@ -19,7 +19,6 @@ def alone(*found: object, **settings: object) -> Stand:
 
 
 def proposed(stand: Stand) -> list[list[tuple[int, int]]]:
-    """(id, epoch) of the members of each proposal sent."""
     return [
         [(m.broker_id, m.broker_epoch) for m in data.new_isr_with_epochs]
         for data in stand.proposals()
@@ -34,7 +33,7 @@ def fail(stand: Stand, code: ErrorCode = ErrorCode.REQUEST_TIMED_OUT, *, unknown
 # --- expanding ----------------------------------------------------------------------------------
 
 
-def test_a_follower_that_has_caught_up_is_proposed_with_the_epoch_of_its_fetch() -> None:
+def test_caught_up_follower_is_proposed_with_the_epoch_of_its_fetch() -> None:
     stand = alone(recovered(10))
     stand.fetch(2, 4, last_epoch=1)
     assert not stand.proposals()
@@ -50,7 +49,7 @@ def test_a_follower_that_has_caught_up_is_proposed_with_the_epoch_of_its_fetch()
     assert stand.core.counters()["IsrExpands"] == 1
 
 
-def test_member_low_on_space_leaves_when_it_lacks_a_record_and_joins_when_it_stores() -> None:
+def test_member_low_on_space_leaves_when_it_lacks_a_record_and_rejoins_when_it_stores() -> None:
     stand = Stand(image=first_image(partition(isr=(1, 2), replicas=(1, 2))))
     stand.fetch(2, 0, low_on_space=True)
     stand.after(60)
@@ -83,7 +82,7 @@ def test_member_low_on_space_is_not_proposed_again_while_the_high_watermark_stay
     assert len(stand.proposals()) == 2, "it stores again"
 
 
-def test_the_high_watermark_waits_for_a_proposed_member_from_the_proposal_on() -> None:
+def test_high_watermark_waits_for_a_proposed_member_from_the_proposal_on() -> None:
     stand = alone()
     stand.fetch(2, 0)
     number = stand.produce("a")
@@ -153,7 +152,7 @@ def test_replica_is_not_proposed_between_registration_and_fetch() -> None:
 
 
 @pytest.mark.parametrize("epoch", [EPOCHS[2] + 1, 900, 2**31 - 1, 2**63 - 1])
-def test_an_epoch_that_the_image_does_not_show_is_refused_and_locks_nobody_out(epoch: int) -> None:
+def test_unknown_broker_epoch_is_refused_without_locking_anybody_out(epoch: int) -> None:
     stand = alone()
     (answer,) = of_kind(stand.fetch(2, 0, epoch=epoch, session="forged"), ev.AnswerReplicaFetch)
     assert answer.response.error_code == ErrorCode.STALE_BROKER_EPOCH
@@ -162,7 +161,7 @@ def test_an_epoch_that_the_image_does_not_show_is_refused_and_locks_nobody_out(e
     assert proposed(stand) == [[(1, EPOCHS[1]), (2, EPOCHS[2])]]
 
 
-def test_a_follower_whose_registration_is_not_applied_here_yet_asks_again() -> None:
+def test_follower_whose_registration_is_not_applied_by_the_leader_yet_retries() -> None:
     stand = alone()
     (answer,) = of_kind(stand.fetch(2, 0, epoch=900), ev.AnswerReplicaFetch)
     assert "not known here yet" in answer.response.error_message
@@ -172,13 +171,13 @@ def test_a_follower_whose_registration_is_not_applied_here_yet_asks_again() -> N
     assert stand.core.counters()["StaleReplicaEpochs"] == 0
 
 
-def test_a_fetch_of_a_broker_that_the_image_does_not_know_is_refused() -> None:
+def test_fetch_of_a_broker_that_the_image_lacks_is_refused() -> None:
     stand = alone()
     (answer,) = of_kind(stand.fetch(77, 0, epoch=5, session="nobody"), ev.AnswerReplicaFetch)
     assert answer.response.error_code == ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_a_fetch_of_an_incarnation_before_is_refused_and_changes_nothing() -> None:
+def test_fetch_of_an_earlier_incarnation_is_refused_and_changes_nothing() -> None:
     stand = alone()
     stand.broker(2, epoch=900)
     stand.fetch(2, 0, epoch=900, session="new life")
@@ -191,7 +190,7 @@ def test_a_fetch_of_an_incarnation_before_is_refused_and_changes_nothing() -> No
 
 
 @pytest.mark.parametrize("level", [1, 2])
-def test_epoch_minus_1_is_for_clusters_that_may_have_brokers_of_before(level: int) -> None:
+def test_broker_epoch_minus_1_is_accepted_only_below_the_feature_level(level: int) -> None:
     stand = Stand(image=first_image(ALONE, level=level))
     answers = of_kind(stand.fetch(2, 0, epoch=-1), ev.AnswerReplicaFetch)
     assert proposed(stand) == ([[(1, EPOCHS[1]), (2, -1)]] if level == 1 else [])
@@ -202,7 +201,7 @@ def test_epoch_minus_1_is_for_clusters_that_may_have_brokers_of_before(level: in
         )
 
 
-def test_a_member_that_has_not_fetched_from_this_leader_is_vouched_for_by_its_place_in_the_isr() -> (
+def test_member_that_has_not_fetched_from_this_leader_is_proposed_with_its_epoch_in_the_image() -> (
     None
 ):
     stand = Stand(image=first_image(partition(isr=(1, 2, 3))), replica_lag_time_max_ms=1000)
@@ -216,7 +215,7 @@ def test_a_member_that_has_not_fetched_from_this_leader_is_vouched_for_by_its_pl
 # --- shrinking ----------------------------------------------------------------------------------
 
 
-def test_a_member_that_was_not_caught_up_for_too_long_is_proposed_to_leave() -> None:
+def test_member_that_lags_for_too_long_is_proposed_to_leave() -> None:
     stand = Stand(replica_lag_time_max_ms=1000)
     for follower in (2, 3):
         stand.fetch(follower, 0)
@@ -272,7 +271,7 @@ def test_replica_that_keeps_pace_does_not_lag() -> None:
     assert not stand.proposals()
 
 
-def test_a_leader_that_stood_still_hears_its_followers_before_it_judges_them() -> None:
+def test_leader_waits_for_fetches_after_a_stall_before_it_removes_laggards() -> None:
     stand = Stand(replica_lag_time_max_ms=1000)
     for follower in (2, 3):
         stand.fetch(follower, 0)
@@ -303,7 +302,7 @@ def waits_for_2(stand: Stand) -> bool:
     return stand.high_watermark == before
 
 
-def test_a_leader_that_was_fenced_hears_its_followers_before_it_judges_them() -> None:
+def test_leader_waits_for_fetches_after_being_fenced_before_it_removes_laggards() -> None:
     stand = Stand(image=first_image(partition()))
     for follower in (2, 3):
         stand.fetch(follower, 0)
@@ -320,7 +319,7 @@ def test_a_leader_that_was_fenced_hears_its_followers_before_it_judges_them() ->
     assert proposed(stand) == [[(1, EPOCHS[1]), (2, EPOCHS[2])]], "3 was given time, and is late"
 
 
-def test_ineligible_goes_back_to_the_committed_isr_and_tries_again_later() -> None:
+def test_ineligible_replica_error_restores_the_committed_isr_and_is_retried_later() -> None:
     stand = expanding()
     number = stand.produce("a")
     stand.answer_isr(ErrorCode.INELIGIBLE_REPLICA)
@@ -333,7 +332,7 @@ def test_ineligible_goes_back_to_the_committed_isr_and_tries_again_later() -> No
     assert stand.core.counters()["FailedIsrUpdates"] == 1
 
 
-def test_an_unknown_outcome_keeps_the_maximal_isr_and_is_sent_again_as_it_was() -> None:
+def test_unknown_outcome_keeps_the_maximal_isr_and_resends_the_same_proposal() -> None:
     stand = expanding()
     fail(stand, unknown=True)
     assert waits_for_2(stand)
@@ -343,7 +342,7 @@ def test_an_unknown_outcome_keeps_the_maximal_isr_and_is_sent_again_as_it_was() 
     assert stand.isr == [1, 2]
 
 
-def test_a_proposal_that_is_sent_again_vouches_for_what_it_was_made_with() -> None:
+def test_resent_proposal_keeps_its_original_broker_epochs() -> None:
     """[the follower registers anew, with an empty disk: under its new epoch the proposal would be
     accepted]
     """
@@ -354,7 +353,7 @@ def test_a_proposal_that_is_sent_again_vouches_for_what_it_was_made_with() -> No
     assert first == second == [(1, EPOCHS[1]), (2, EPOCHS[2])]
 
 
-def test_a_refusal_after_an_unknown_outcome_is_withdrawn_not_believed() -> None:
+def test_refusal_after_an_unknown_outcome_withdraws_the_proposal() -> None:
     stand = expanding()
     fail(stand, unknown=True)
     stand.answer_isr(ErrorCode.INELIGIBLE_REPLICA)
@@ -367,9 +366,7 @@ def test_a_refusal_after_an_unknown_outcome_is_withdrawn_not_believed() -> None:
     assert stand.described().partition_epoch == 8
 
 
-def test_a_withdrawal_that_a_controller_of_before_does_not_know_changes_nothing_and_goes_on() -> (
-    None
-):
+def test_unsupported_withdrawal_changes_nothing_and_is_repeated() -> None:
     stand = expanding()
     fail(stand, unknown=True)
     stand.answer_isr(ErrorCode.INELIGIBLE_REPLICA)
@@ -387,7 +384,7 @@ def test_a_withdrawal_that_a_controller_of_before_does_not_know_changes_nothing_
     assert not waits_for_2(stand), "the image tells"
 
 
-def test_a_definite_failure_of_the_whole_request_is_tried_again_and_leaves_no_doubt() -> None:
+def test_definite_failure_of_a_request_is_retried_and_leaves_no_doubt() -> None:
     stand = expanding()
     fail(stand, ErrorCode.NOT_CONTROLLER, unknown=False)
     assert len(stand.proposals()) == 2
@@ -419,7 +416,7 @@ def test_refused_isr_is_proposed_again_only_in_the_next_leader_epoch(code: Error
     assert len(stand.proposals()) == 2
 
 
-def test_an_old_partition_epoch_waits_for_the_image() -> None:
+def test_stale_partition_epoch_waits_for_the_image() -> None:
     stand = expanding()
     stand.answer_isr(ErrorCode.INVALID_UPDATE_VERSION)
     stand.after(60)
@@ -434,7 +431,7 @@ def test_an_old_partition_epoch_waits_for_the_image() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_CONTROLLER, ErrorCode.UNKNOWN_SERVER_ERROR])
-def test_other_refusals_are_tried_again(code: ErrorCode) -> None:
+def test_other_refusals_are_retried(code: ErrorCode) -> None:
     stand = expanding()
     stand.answer_isr(code)
     assert waits_for_2(stand)
@@ -442,7 +439,7 @@ def test_other_refusals_are_tried_again(code: ErrorCode) -> None:
     assert len(stand.proposals()) == 2
 
 
-def test_a_partition_without_a_result_was_not_tried() -> None:
+def test_partition_without_a_result_counts_as_not_tried() -> None:
     stand = expanding()
     stand.do(ev.AlterPartitionAnswered(rpc.AlterPartitionResponse()))
     assert waits_for_2(stand)
@@ -450,7 +447,7 @@ def test_a_partition_without_a_result_was_not_tried() -> None:
     assert len(stand.proposals()) == 2
 
 
-def test_an_image_that_is_older_than_an_answer_takes_nothing_back() -> None:
+def test_image_older_than_a_response_takes_nothing_back() -> None:
     stand = expanding()
     stand.answer_isr()
     stand.change(partition_epoch=7, isr=(1,))
@@ -459,7 +456,7 @@ def test_an_image_that_is_older_than_an_answer_takes_nothing_back() -> None:
     assert stand.isr == [1]
 
 
-def test_an_image_beyond_the_proposal_makes_it_void() -> None:
+def test_image_newer_than_the_proposal_voids_it() -> None:
     stand = expanding()
     assert waits_for_2(stand)
     stand.change(isr=(1, 3), partition_epoch=8)
@@ -473,7 +470,7 @@ def test_an_image_beyond_the_proposal_makes_it_void() -> None:
     assert not list(stand.described().proposed_isr)
 
 
-def test_an_answer_to_a_former_leader_epoch_is_nobodys() -> None:
+def test_response_to_an_earlier_leader_epoch_is_ignored() -> None:
     stand = expanding()
     stand.change(leader_epoch=6)
     stand.answer_isr()
@@ -481,7 +478,7 @@ def test_an_answer_to_a_former_leader_epoch_is_nobodys() -> None:
     assert stand.core.counters()["IsrExpands"] == 0
 
 
-def test_proposal_that_waits_is_not_sent_once_its_leader_epoch_is_over() -> None:
+def test_waiting_proposal_is_dropped_when_its_leader_epoch_ends() -> None:
     other = (KEY[0], KEY[1] + 1)
     keys = (other, KEY)
     stand = Stand(
@@ -520,7 +517,7 @@ def test_alter_partition_sends_waiting_partitions_in_bounded_requests() -> None:
     assert len(sent) == 4, "nobody waits behind the same two for ever"
 
 
-def test_a_leader_that_was_elected_uncleanly_says_that_it_has_recovered() -> None:
+def test_uncleanly_elected_leader_reports_its_recovery() -> None:
     stand = Stand(image=first_image(partition(isr=(1,), leader_recovery_state=1)))
     (data,) = stand.proposals()
     assert data.leader_recovery_state == 0
@@ -547,7 +544,7 @@ def test_maximal_isr_includes_a_proposed_expansion() -> None:
     assert state.maximal == (1, 2)
 
 
-def test_a_follower_in_one_life_does_not_go_back_in_another_it_may() -> None:
+def test_follower_end_never_decreases_within_one_broker_epoch() -> None:
     state = FollowerState(2)
     state.fetched(10, 101, 20, 1.0)
     state.fetched(8, 101, 20, 2.0)

@@ -37,7 +37,7 @@ def stand() -> Stand:
     return in_step(Stand())
 
 
-def test_records_are_one_batch_of_the_leader_epoch(stand: Stand) -> None:
+def test_records_of_a_produce_are_one_batch_of_the_leader_epoch(stand: Stand) -> None:
     stand.produce("a", "b")
     stand.produce("c")
     first, second = of_kind(stand.got, ev.Append)
@@ -54,7 +54,7 @@ def test_records_are_one_batch_of_the_leader_epoch(stand: Stand) -> None:
     assert (record.type, pb.DataRecord.FromString(record.body).value) == (1, b"a")
 
 
-def test_timestamps_stand_still_while_time_is_a_little_behind_and_go_back_with_it_when_far(
+def test_timestamps_stand_still_for_a_small_clock_setback_and_follow_a_large_one(
     stand: Stand,
 ) -> None:
     stand.produce("a")
@@ -70,7 +70,7 @@ def test_timestamps_stand_still_while_time_is_a_little_behind_and_go_back_with_i
     assert times == [1_000_000, 1_000_000, 5, 6]
 
 
-def test_acks_all_waits_for_every_member_of_the_isr_to_have_it_durably(stand: Stand) -> None:
+def test_acks_all_waits_until_every_isr_member_has_flushed(stand: Stand) -> None:
     number = stand.produce("a", "b")
     stand.fetch(2, 2)
     assert stand.produced(number) is None
@@ -82,7 +82,7 @@ def test_acks_all_waits_for_every_member_of_the_isr_to_have_it_durably(stand: St
     assert stand.high_watermark == 2
 
 
-def test_the_leader_counts_itself_at_its_flushed_end() -> None:
+def test_leader_counts_itself_at_its_flushed_end() -> None:
     stand = in_step(Stand(hold_flushes=True))
     everywhere, here = stand.produce("a"), stand.produce("b", acks=1)
     for follower in (2, 3):
@@ -95,7 +95,7 @@ def test_the_leader_counts_itself_at_its_flushed_end() -> None:
     assert stand.high_watermark == 2
 
 
-def test_a_flush_acknowledges_what_was_written_before_it_alone() -> None:
+def test_flush_acknowledges_only_records_written_before_it() -> None:
     stand = Stand(hold_flushes=True)
     first = stand.produce("a", acks=1)
     token = stand.flushes[-1]
@@ -112,7 +112,7 @@ def test_acks_0_is_answered_at_once() -> None:
     assert (result.error_code, result.base_offset) == (0, 0)
 
 
-def test_a_new_leader_knows_no_high_watermark_until_all_of_the_isr_has_fetched() -> None:
+def test_new_leader_knows_no_high_watermark_until_all_isr_members_have_fetched() -> None:
     stand = Stand(recovered(10))
     stand.fetch(2, 10, last_epoch=1)
     assert stand.high_watermark == -1
@@ -134,12 +134,12 @@ def test_a_new_leader_knows_no_high_watermark_until_all_of_the_isr_has_fetched()
     assert stand.high_watermark == 4
 
 
-def test_a_leader_alone_in_the_isr_needs_nobody() -> None:
+def test_leader_alone_in_the_isr_waits_for_no_follower() -> None:
     stand = Stand(recovered(10), image=first_image(partition(isr=(1,))))
     assert stand.high_watermark == 10
 
 
-def test_the_high_watermark_does_not_go_back(stand: Stand) -> None:
+def test_high_watermark_does_not_decrease(stand: Stand) -> None:
     stand.produce("a", "b")
     for follower in (2, 3):
         stand.fetch(follower, 2)
@@ -151,7 +151,7 @@ def test_the_high_watermark_does_not_go_back(stand: Stand) -> None:
     assert stand.high_watermark == 2
 
 
-def test_too_few_in_sync_before_the_append_changes_nothing(stand: Stand) -> None:
+def test_too_small_isr_before_the_append_changes_nothing(stand: Stand) -> None:
     stand.config(2, TOPIC, min_insync_replicas="2")
     stand.change(isr=(1,))
     result = stand.produced(stand.produce("a"))
@@ -167,7 +167,7 @@ def test_too_few_in_sync_before_the_append_changes_nothing(stand: Stand) -> None
     assert weak.error_code == 0
 
 
-def test_too_few_in_sync_after_the_append_leaves_the_outcome_open(stand: Stand) -> None:
+def test_too_small_isr_after_the_append_leaves_the_outcome_unknown(stand: Stand) -> None:
     stand.config(2, TOPIC, min_insync_replicas="2")
     number = stand.produce("a")
     stand.change(isr=(1,))
@@ -178,7 +178,9 @@ def test_too_few_in_sync_after_the_append_leaves_the_outcome_open(stand: Stand) 
 
 
 @pytest.mark.parametrize(("resource", "name"), [(4, ""), (2, TOPIC)])
-def test_min_insync_replicas_is_the_topics_then_the_clusters(resource: int, name: str) -> None:
+def test_min_insync_replicas_of_the_topic_overrides_that_of_the_cluster(
+    resource: int, name: str
+) -> None:
     stand = in_step(Stand(image=first_image(partition(isr=(1, 2)))))
     assert stand.core.counters()["UnderMinIsrPartitionCount"] == 0
     stand.config(resource, name, min_insync_replicas="3")
@@ -189,7 +191,7 @@ def test_min_insync_replicas_is_the_topics_then_the_clusters(resource: int, name
         assert stand.core.counters()["AtMinIsrPartitionCount"] == 1
 
 
-def test_min_insync_replicas_is_never_more_than_there_are_replicas() -> None:
+def test_min_insync_replicas_is_capped_at_the_number_of_replicas() -> None:
     stand = Stand(image=first_image(partition(replicas=(1,), isr=(1,))))
     stand.config(4, "", min_insync_replicas="3")
     result = stand.produced(stand.produce("a"))
@@ -197,7 +199,7 @@ def test_min_insync_replicas_is_never_more_than_there_are_replicas() -> None:
     assert result.error_code == 0
 
 
-def test_replicas_that_are_only_being_added_do_not_count_towards_min_insync_replicas() -> None:
+def test_replicas_being_added_do_not_count_towards_min_insync_replicas() -> None:
     moving = partition(replicas=(2, 1), isr=(1,), adding_replicas=(2,), removing_replicas=(1,))
     stand = Stand(image=first_image(moving))
     stand.config(4, "", min_insync_replicas="2")
@@ -210,7 +212,7 @@ def test_replicas_that_are_only_being_added_do_not_count_towards_min_insync_repl
     assert result.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
 
 
-def test_a_produce_that_is_not_acknowledged_in_time_has_an_unknown_outcome(stand: Stand) -> None:
+def test_produce_that_times_out_has_an_unknown_outcome(stand: Stand) -> None:
     number = stand.produce("a", timeout_ms=1000)
     stand.after(0.9)
     assert stand.produced(number) is None
@@ -227,7 +229,7 @@ def test_a_produce_that_is_not_acknowledged_in_time_has_an_unknown_outcome(stand
     assert stand.high_watermark == 1
 
 
-def test_a_produce_that_loses_its_leader_has_an_unknown_outcome_and_is_told_who_leads(
+def test_produce_that_loses_its_leader_has_an_unknown_outcome_and_names_the_new_leader(
     stand: Stand,
 ) -> None:
     number, weak = stand.produce("a"), stand.produce("b", acks=1)
@@ -250,7 +252,9 @@ def test_a_produce_that_loses_its_leader_has_an_unknown_outcome_and_is_told_who_
     ("epoch", "code"),
     [(4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH), (5, 0), (-1, 0)],
 )
-def test_clients_are_fenced_by_leader_epochs_both_ways(stand: Stand, epoch: int, code: int) -> None:
+def test_client_with_an_older_or_newer_leader_epoch_is_refused(
+    stand: Stand, epoch: int, code: int
+) -> None:
     result = stand.produced(stand.produce("a", acks=0, epoch=epoch))
     assert result is not None
     assert result.error_code == code
@@ -259,7 +263,7 @@ def test_clients_are_fenced_by_leader_epochs_both_ways(stand: Stand, epoch: int,
     assert answer.response.partitions[0].error_code == code
 
 
-def test_requests_that_can_not_be_right(stand: Stand) -> None:
+def test_invalid_requests_are_refused(stand: Stand) -> None:
     def code_of(**fields: Any) -> int:
         one: dict[str, Any] = {"topic_id": KEY[0], "current_leader_epoch": -1, "records": [b""]}
         content: dict[str, Any] = {
@@ -281,7 +285,7 @@ def test_requests_that_can_not_be_right(stand: Stand) -> None:
     assert code_of() == 0
 
 
-def test_a_batch_above_max_message_bytes_is_refused_whole(stand: Stand) -> None:
+def test_batch_above_max_message_bytes_is_refused_whole(stand: Stand) -> None:
     stand.config(2, TOPIC, max_message_bytes="200")
     result = stand.produced(stand.produce("x" * 200))
     assert result is not None
@@ -289,7 +293,7 @@ def test_a_batch_above_max_message_bytes_is_refused_whole(stand: Stand) -> None:
     assert stand.described().log_end_offset == 0
 
 
-def test_no_batch_is_too_large_for_a_message_whatever_the_topic_allows(
+def test_batch_is_never_too_large_for_a_message_whatever_the_topic_allows(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker.partition.leader.BATCH_MAX_BYTES", 300)
@@ -325,7 +329,7 @@ def test_produce_of_several_partitions_is_answered_once_in_order() -> None:
     ]
 
 
-def test_waiting_produces_are_bounded() -> None:
+def test_number_of_waiting_produces_is_bounded() -> None:
     stand = Stand(max_pending_produces=2)
     numbers = [stand.produce("a") for _ in range(3)]
     result = stand.produced(numbers[2])
@@ -334,7 +338,7 @@ def test_waiting_produces_are_bounded() -> None:
     assert stand.described().log_end_offset == 2
 
 
-def test_a_produce_that_waits_keeps_none_of_its_records_in_memory(stand: Stand) -> None:
+def test_waiting_produce_keeps_no_records_in_memory(stand: Stand) -> None:
     one = pb.ProducePartition(
         topic_id=KEY[0], partition_index=KEY[1], current_leader_epoch=-1, records=data("x")
     )
@@ -348,7 +352,7 @@ def test_a_produce_that_waits_keeps_none_of_its_records_in_memory(stand: Stand) 
     assert sys.getrefcount(request) == references
 
 
-def test_timed_out_produces_do_not_pile_up(stand: Stand) -> None:
+def test_timed_out_produces_do_not_accumulate(stand: Stand) -> None:
     for _ in range(50):
         stand.produce("a", timeout_ms=10)
         stand.after(0.02)
@@ -360,7 +364,7 @@ def test_timed_out_produces_do_not_pile_up(stand: Stand) -> None:
 # --- consumers ----------------------------------------------------------------------------------
 
 
-def test_consumers_see_what_is_below_the_high_watermark_alone(stand: Stand) -> None:
+def test_consumers_see_only_records_below_the_high_watermark(stand: Stand) -> None:
     stand.produce("a", "b")
     for follower in (2, 3):
         stand.fetch(follower, 2)
@@ -372,7 +376,7 @@ def test_consumers_see_what_is_below_the_high_watermark_alone(stand: Stand) -> N
     assert answer.response.partitions[0].high_watermark == 2
 
 
-def test_a_consumer_at_the_end_waits_for_the_high_watermark_not_for_the_log(stand: Stand) -> None:
+def test_consumer_at_the_end_waits_for_the_high_watermark_not_for_the_log(stand: Stand) -> None:
     number = stand.consume(0, wait_ms=5000)
     stand.produce("a")
     stand.fetch(2, 1)
@@ -383,7 +387,7 @@ def test_a_consumer_at_the_end_waits_for_the_high_watermark_not_for_the_log(stan
     assert [(read.offset, read.until) for read in answer.reads] == [(0, 1)]
 
 
-def test_a_consumer_ahead_of_the_high_watermark_waits_until_it_has_passed(stand: Stand) -> None:
+def test_consumer_ahead_of_the_high_watermark_waits_until_it_has_passed(stand: Stand) -> None:
     stand.produce("a")
     stand.produce("b")
     number = stand.consume(1, wait_ms=5000)
@@ -396,7 +400,7 @@ def test_a_consumer_ahead_of_the_high_watermark_waits_until_it_has_passed(stand:
     assert stand.consumed(number) is not None
 
 
-def test_a_waiting_consumer_is_answered_empty_in_time_and_told_when_the_leader_changes(
+def test_waiting_consumer_is_answered_at_its_deadline_or_when_the_leader_changes(
     stand: Stand,
 ) -> None:
     number = stand.consume(0, wait_ms=5000)
@@ -413,7 +417,7 @@ def test_a_waiting_consumer_is_answered_empty_in_time_and_told_when_the_leader_c
 
 
 @pytest.mark.parametrize("offset", [-1, 2])
-def test_offsets_outside_of_the_log(stand: Stand, offset: int) -> None:
+def test_offset_outside_of_the_log_is_refused(stand: Stand, offset: int) -> None:
     stand.produce("a")
     answer = stand.consumed(stand.consume(offset, wait_ms=5000))
     assert answer is not None
@@ -438,7 +442,7 @@ def test_list_offsets_answers_each_partition(stand: Stand) -> None:
     ]
 
 
-def test_parked_consumers_are_bounded(stand: Stand) -> None:
+def test_number_of_parked_consumers_is_bounded(stand: Stand) -> None:
     stand = in_step(Stand(max_parked_fetches=1))
     waits, full = stand.consume(0, wait_ms=5000), stand.consume(0, wait_ms=5000)
     assert stand.consumed(waits) is None
@@ -448,7 +452,7 @@ def test_parked_consumers_are_bounded(stand: Stand) -> None:
 # --- what a leader sends to followers -----------------------------------------------------------
 
 
-def test_followers_are_given_records_before_the_leader_has_flushed_them() -> None:
+def test_followers_receive_records_before_the_leader_has_flushed_them() -> None:
     stand = in_step(Stand(hold_flushes=True))
     stand.got.clear()
     stand.produce("a")
@@ -462,7 +466,7 @@ def test_followers_are_given_records_before_the_leader_has_flushed_them() -> Non
     assert kinds.index(ev.Append) < kinds.index(ev.AnswerReplicaFetch) < kinds.index(ev.Flush)
 
 
-def test_a_position_is_answered_with_data_once_until_it_is_named_again(stand: Stand) -> None:
+def test_position_is_answered_with_data_only_once_until_it_is_named_again(stand: Stand) -> None:
     assert len(results(stand.do(ev.Tick()))) == 0
     stand.produce("a")
     stand.got.clear()
@@ -473,7 +477,7 @@ def test_a_position_is_answered_with_data_once_until_it_is_named_again(stand: St
     assert answer.reads[0].offset == 1
 
 
-def test_a_high_watermark_alone_waits_a_moment_for_company(stand: Stand) -> None:
+def test_high_watermark_alone_is_sent_after_a_short_delay(stand: Stand) -> None:
     stand.produce("a")
     stand.fetch(2, 1)
     effects = stand.fetch(3, 1)

@@ -1,6 +1,4 @@
-"""Tests of retention: the leader drops old records, followers drop them too, and no read starts
-below.
-"""
+"""Retention at leaders and followers."""
 
 from typing import Any
 
@@ -64,14 +62,14 @@ def test_retention_keeps_runs_within_its_limits(asked: dict[str, Any], start: in
     assert kept_from(**asked) == start
 
 
-def test_batches_of_a_time_that_was_ahead_go_with_those_behind_them() -> None:
+def test_batches_with_a_future_timestamp_expire_with_those_after_them() -> None:
     """[a broker's clock was ahead once: its records, and all after them, stayed for years]"""
     runs = LogRuns((Run(10, 10**15, 100), Run(20, 50_000, 100), Run(30, 10**15, 100)), 29)
     for ms, start in ((50_000, 0), (49_999, 20), (0, 20)):
         assert start_to_keep(runs, 0, 30, NOW_MS, Retention(ms, -1)) == start
 
 
-def test_a_long_log_is_told_in_few_runs_and_none_is_much_larger_than_the_others() -> None:
+def test_long_log_is_kept_as_few_runs_of_similar_size() -> None:
     runs = LogRuns()
     for base in range(10_000):
         runs.append(base, base + 1, base, 10)
@@ -100,7 +98,7 @@ def test_retention_ignores_the_rest_of_a_truncated_run() -> None:
 
 
 def leading(*values: str, **options: Any) -> Stand:
-    """Alone in its ISR, with a batch of each value, all of it committed."""
+    """Alone in its ISR, with a committed batch of each value."""
     stand = Stand(image=first_image(partition(isr=(ME,)), **options))
     for value in values:
         stand.produce(value)
@@ -115,7 +113,7 @@ def starts(effects: list[ev.Effect]) -> list[int]:
     return [effect.start_offset for effect in of_kind(effects, ev.AdvanceStart)]
 
 
-def test_the_leader_drops_what_is_too_old_and_shows_where_its_log_begins() -> None:
+def test_leader_drops_old_records_and_reports_its_log_start() -> None:
     stand = leading("a", "b", "c")
     stand.config(TOPIC_TYPE, TOPIC, retention_ms="5000")
     assert starts(due(stand, 1_005_000)) == []
@@ -137,7 +135,7 @@ def test_the_leader_drops_what_is_too_old_and_shows_where_its_log_begins() -> No
     assert starts(due(stand, 9_000_000)) == [], "the newest batch stays"
 
 
-def test_the_leader_drops_what_is_too_much() -> None:
+def test_leader_drops_records_above_the_size_limit() -> None:
     stand = leading(*"abcdef")
     stand.config(TOPIC_TYPE, TOPIC, retention_bytes=str(3 * len(chunk(0, 5, "a"))))
     assert starts(due(stand)) == [3]
@@ -145,7 +143,7 @@ def test_the_leader_drops_what_is_too_much() -> None:
     assert starts(due(stand)) == [4]
 
 
-def test_a_leader_that_was_started_again_goes_on_with_the_time_of_its_log() -> None:
+def test_restarted_leader_continues_with_the_timestamps_of_its_log() -> None:
     runs = LogRuns([Run(3, 1_000_005, 100)], 2)
     found = RecoveredPartition(KEY, 0, 3, ((1, 0),), runs)
     stand = Stand(found, image=first_image(partition(isr=(ME,))))
@@ -154,7 +152,7 @@ def test_a_leader_that_was_started_again_goes_on_with_the_time_of_its_log() -> N
     assert next(batch.headers(appended.chunk)).timestamp_ms == 1_000_005
 
 
-def test_retention_of_all_topics_is_a_broker_config() -> None:
+def test_cluster_wide_retention_is_a_broker_config() -> None:
     stand = leading("a", "b")
     stand.config(BROKER_TYPE, "", log_retention_ms="1")
     assert starts(due(stand, 1_000_002)) == [1]
@@ -163,13 +161,13 @@ def test_retention_of_all_topics_is_a_broker_config() -> None:
 @pytest.mark.parametrize(
     ("policy", "start"), [("delete", 2), ("compact, delete", 2), ("compact", 0)]
 )
-def test_records_of_a_topic_that_is_only_compacted_are_kept(policy: str, start: int) -> None:
+def test_records_of_a_compact_only_topic_are_kept(policy: str, start: int) -> None:
     stand = leading("a", "b", "c")
     stand.config(TOPIC_TYPE, TOPIC, retention_ms="1", cleanup_policy=policy)
     assert starts(due(stand, 9_000_000)) == ([start] if start else [])
 
 
-def test_a_broker_that_is_fenced_or_follows_drops_nothing() -> None:
+def test_fenced_broker_and_follower_drop_nothing() -> None:
     stand = leading("a", "b", "c")
     stand.config(TOPIC_TYPE, TOPIC, retention_ms="1")
     stand.do(ev.BrokerStatusChanged(101, float("-inf")))
@@ -191,7 +189,7 @@ def test_retention_keeps_uncommitted_records() -> None:
     assert starts(due(stand, 9_000_000)) == [1]
 
 
-def test_a_follower_whose_records_have_gone_is_told_where_the_log_begins() -> None:
+def test_follower_whose_records_were_deleted_receives_the_log_start() -> None:
     stand = leading("a", "b", "c")
     stand.config(TOPIC_TYPE, TOPIC, retention_ms="1")
     due(stand, 9_000_000)
@@ -204,8 +202,10 @@ def test_a_follower_whose_records_have_gone_is_told_where_the_log_begins() -> No
     assert answer.response.partitions[0].log_start_offset == 2
 
 
-def test_a_follower_that_waits_for_its_turn_is_told_too() -> None:
-    """Its records did not fit into the answer before, and are gone when the next one is made."""
+def test_follower_waiting_for_its_turn_receives_the_log_start() -> None:
+    """Its records did not fit into the previous response, and are deleted when the next one is
+    made.
+    """
     keys = (KEY, (TOPIC_ID, 1))
     both = [partition(key, isr=(ME,)) for key in keys]
     stand = Stand(image=first_image(*both), replica_fetch_response_max_bytes=1)
@@ -230,7 +230,7 @@ def test_a_follower_that_waits_for_its_turn_is_told_too() -> None:
     assert not any(answer.reads for answer in answers)
 
 
-def test_a_follower_that_has_it_all_is_told_without_a_record_to_go_with_it() -> None:
+def test_caught_up_follower_receives_the_log_start_without_records() -> None:
     """Nobody writes any more: its disk would never be freed, and it would lead from records on that
     are long gone.
     """
@@ -250,7 +250,7 @@ def test_a_follower_that_has_it_all_is_told_without_a_record_to_go_with_it() -> 
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_log_of_an_epoch_before_the_log_start_has_nothing_in_common(again: bool) -> None:
+def test_log_of_an_epoch_below_the_log_start_has_no_common_prefix(again: bool) -> None:
     """The other one led epoch 3 and has [0, 9) of it. This one has [0, 2) of epoch 3 and [2, 5) of
     epoch 5, and drops what is below 3: that they part at 2 nobody knows any more, and cut at 3 the
     other one would keep a record at 2 that was never committed.
@@ -286,7 +286,7 @@ def following(*values: str) -> Follower:
 
 
 @pytest.mark.parametrize(("told", "start"), [(0, []), (1, [1]), (2, [2]), (3, []), (99, [])])
-def test_a_follower_drops_what_its_leader_has_dropped_but_never_its_end(
+def test_follower_drops_what_its_leader_dropped_but_never_its_end(
     told: int, start: list[int]
 ) -> None:
     stand = following("a", "b", "c")
@@ -294,7 +294,7 @@ def test_a_follower_drops_what_its_leader_has_dropped_but_never_its_end(
     assert starts(effects) == (start or ([2] if told > 2 else []))
 
 
-def test_a_start_within_a_batch_of_a_follower_is_the_one_below() -> None:
+def test_log_start_within_a_batch_of_a_follower_is_rounded_down() -> None:
     stand = Follower()
     stand.answer({"records": chunk(0, 5, "a", "b"), "high_watermark": 2})
     stand.answer({"records": chunk(2, 5, "c", "d"), "high_watermark": 4})
@@ -305,7 +305,7 @@ def test_a_start_within_a_batch_of_a_follower_is_the_one_below() -> None:
 OUT_OF_RANGE = int(ErrorCode.OFFSET_OUT_OF_RANGE)
 
 
-def test_a_follower_without_any_of_it_begins_where_its_leader_does() -> None:
+def test_follower_without_any_of_the_log_begins_at_its_leaders_start() -> None:
     stand = following("a", "b")
     stand.hold_flushes = True
     effects = stand.answer({"error_code": OUT_OF_RANGE, "log_start_offset": 7})
@@ -321,8 +321,8 @@ def test_a_follower_without_any_of_it_begins_where_its_leader_does() -> None:
     assert starts(stand.answer({"high_watermark": 8, "log_start_offset": 8})) == []
 
 
-def test_a_follower_that_has_records_there_drops_none_of_them() -> None:
-    """They are compared epoch by epoch, as ever."""
+def test_follower_with_records_at_the_log_start_drops_none_of_them() -> None:
+    """They are compared epoch by epoch, as usual."""
     for told in (0, 1, 2, -1):
         stand = following("a", "b")
         assert not of_kind(
@@ -332,7 +332,7 @@ def test_a_follower_that_has_records_there_drops_none_of_them() -> None:
         assert stand.positions() == [(2, 5, 5)]
 
 
-def test_an_empty_replica_goes_back_to_where_another_leader_begins() -> None:
+def test_empty_replica_moves_back_to_the_start_of_another_leader() -> None:
     stand = following("a")
     stand.answer({"error_code": OUT_OF_RANGE, "log_start_offset": 7})
     stand.answer({"error_code": OUT_OF_RANGE, "log_start_offset": 4})
@@ -342,7 +342,7 @@ def test_an_empty_replica_goes_back_to_where_another_leader_begins() -> None:
 
 
 def test_emptied_log_forgets_its_runs() -> None:
-    """Else a leader would think that what it has had is there to be dropped."""
+    """Otherwise a new leader would count its former records for retention."""
     stand = following("a", "b", "c")
     stand.answer({"error_code": OUT_OF_RANGE, "log_start_offset": 7})
     stand.answer({"records": chunk(7, 5, "h"), "high_watermark": 8, "log_start_offset": 7})

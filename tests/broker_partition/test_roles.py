@@ -1,6 +1,4 @@
-"""Roles come from the image alone, and only from one that shows this very registration; fencing,
-deletion, reassignment, descriptions, and reports of replicas without a leader (KIP-966).
-"""
+"""Roles of replicas: derived from images that show this registration of the broker."""
 
 from replica_kit import (
     EPOCHS,
@@ -28,7 +26,7 @@ def role(stand: Stand, key: tuple[bytes, int] = KEY) -> str:
     return type(stand.core._host.replicas[key].role).__name__
 
 
-def test_an_image_of_a_former_life_gives_no_role_and_deletes_nothing() -> None:
+def test_image_of_an_earlier_registration_gives_no_role_and_deletes_nothing() -> None:
     stand = Stand(recovered(10), recovered(3, key=(b"U" * 16, 0)), serve=False)
     stand.do(ev.BrokerStatusChanged(900, stand.now + 1e6))
     stand.do(ev.ImageMoved(stand.image))
@@ -39,7 +37,7 @@ def test_an_image_of_a_former_life_gives_no_role_and_deletes_nothing() -> None:
     assert of_kind(stand.got, ev.Delete) == [ev.Delete((b"U" * 16, 0))]
 
 
-def test_a_new_registration_of_this_process_ends_all_roles_until_the_image_shows_it() -> None:
+def test_new_registration_ends_all_roles_until_the_image_shows_it() -> None:
     stand = Stand(image=first_image(partition(), partition(OTHER, leader=2)))
     number = stand.produce("a")
     stand.do(ev.BrokerStatusChanged(900, stand.now + 1e6))
@@ -51,9 +49,7 @@ def test_a_new_registration_of_this_process_ends_all_roles_until_the_image_shows
     assert of_kind(stand.got, ev.DropLink) == [ev.DropLink(2)]
 
 
-def test_an_image_from_before_the_registration_was_decided_gives_no_role_and_deletes_nothing() -> (
-    None
-):
+def test_image_older_than_the_registration_gives_no_role_and_deletes_nothing() -> None:
     # Another generation of the log, read from its beginning: it shows this registration long before
     # what was created since.
     stand = Stand(recovered(10), recovered(3, key=(b"U" * 16, 0)), serve=False)
@@ -70,7 +66,7 @@ def test_an_image_from_before_the_registration_was_decided_gives_no_role_and_del
     assert of_kind(stand.got, ev.Delete) == [ev.Delete((b"U" * 16, 0))]
 
 
-def test_the_same_registration_decided_anew_ends_all_roles_until_the_image_is_as_new() -> None:
+def test_re_decided_registration_ends_all_roles_until_the_image_is_as_new() -> None:
     stand = Stand(image=first_image(partition(), partition(OTHER, leader=2)))
     stand.do(ev.BrokerStatusChanged(EPOCHS[ME], stand.now + 1e6, shown_from=stand.image.offset + 1))
     assert role(stand) == role(stand, OTHER) == "NoneType"
@@ -118,7 +114,7 @@ def test_broker_that_considers_itself_fenced_accepts_no_request_and_completes_pe
     assert accepted.error_code == 0
 
 
-def test_no_leader_no_role() -> None:
+def test_replica_of_a_partition_without_leader_has_no_role() -> None:
     stand = Stand(image=first_image(partition(leader=2)))
     stand.change(leader=-1, leader_epoch=6)
     assert role(stand) == "NoneType"
@@ -127,7 +123,7 @@ def test_no_leader_no_role() -> None:
     assert refused.error_code == ErrorCode.LEADER_NOT_AVAILABLE
 
 
-def test_a_deleted_topics_data_goes_and_so_do_those_who_wait_for_it() -> None:
+def test_deleted_topic_loses_its_data_and_its_waiting_requests() -> None:
     stand = Stand(recovered(10), image=first_image(partition(), partition(OTHER, leader=2)))
     number, parked = stand.produce("a"), stand.consume(0)
     stand.remove_topic()
@@ -168,7 +164,7 @@ def test_replica_keeps_its_records_when_it_is_assigned_again_within_the_delay() 
     assert of_kind(stand.got, ev.Delete) == []
 
 
-def test_a_replica_that_is_moved_away_goes_and_begins_at_nothing_when_it_comes_back() -> None:
+def test_reassigned_replica_is_deleted_and_starts_empty_when_it_returns() -> None:
     stand = Stand(recovered(10), image=first_image(partition(leader=2)))
     stand.do(ev.LinkOpened(2))
     stand.change(replicas=(2, 3), isr=(2, 3), leader_epoch=6)
@@ -179,7 +175,7 @@ def test_a_replica_that_is_moved_away_goes_and_begins_at_nothing_when_it_comes_b
     assert [(one.fetch_offset, one.current_leader_epoch) for one in fetch.partitions] == [(0, 6)]
 
 
-def test_a_replica_that_is_added_is_taken_in_without_a_new_leader_epoch() -> None:
+def test_added_replica_is_fetched_without_a_new_leader_epoch() -> None:
     stand = Stand(image=first_image(partition(replicas=(1, 2), isr=(1, 2))))
     stand.fetch(2, 0)
     stand.change(replicas=(1, 2, 3), adding_replicas=(3,))
@@ -189,7 +185,7 @@ def test_a_replica_that_is_added_is_taken_in_without_a_new_leader_epoch() -> Non
     assert stand.core.counters()["ReassigningPartitions"] == 1
 
 
-def test_a_change_touches_the_partitions_it_names_alone() -> None:
+def test_change_touches_only_the_partitions_that_it_names() -> None:
     keys = [(TOPIC_ID, index) for index in range(50)]
     stand = Stand(image=first_image(*(partition(key) for key in keys)))
     roles = {key: stand.core._host.replicas[key].role for key in keys}
@@ -202,9 +198,7 @@ def test_a_change_touches_the_partitions_it_names_alone() -> None:
     assert changed == [keys[7]]
 
 
-def test_leaders_that_did_not_change_keep_what_they_know_when_everything_is_looked_through() -> (
-    None
-):
+def test_unchanged_leaders_keep_their_state_in_a_full_review() -> None:
     stand = Stand()
     for follower in (2, 3):
         stand.fetch(follower, 0)
@@ -212,7 +206,7 @@ def test_leaders_that_did_not_change_keep_what_they_know_when_everything_is_look
     assert stand.high_watermark == 0
 
 
-def test_metadata_that_was_taken_back_does_not_make_two_records_of_one_offset_and_epoch() -> None:
+def test_restored_metadata_does_not_create_two_records_of_one_offset_and_epoch() -> None:
     stand = Stand(recovered(10, (9, 0)))
     refused = stand.produced(stand.produce("a"))
     assert refused is not None
@@ -255,7 +249,7 @@ def test_led_partition_is_described_with_its_epochs() -> None:
     assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-def test_counters_follow_the_isr() -> None:
+def test_isr_counters_follow_the_isr() -> None:
     stand = Stand(image=first_image(partition(isr=(1, 2)), partition(OTHER)))
     counters = stand.core.counters()
     assert (
@@ -269,7 +263,7 @@ def test_counters_follow_the_isr() -> None:
     assert stand.core.counters()["LeaderCount"] == 1
 
 
-def test_a_broker_without_an_address_is_dialled_when_it_has_one() -> None:
+def test_broker_without_an_address_is_dialled_once_it_has_one() -> None:
     stand = Stand(image=first_image(partition(leader=2)), serve=False)
     draft = ImageDraft(stand.image)
     del draft.brokers[2]
@@ -283,7 +277,7 @@ def test_a_broker_without_an_address_is_dialled_when_it_has_one() -> None:
     assert len(of_kind(stand.got, ev.WantLink)) == 1
 
 
-def test_a_metadata_log_that_was_restored_may_register_followers_under_lower_epochs() -> None:
+def test_restored_metadata_log_may_register_followers_under_lower_epochs() -> None:
     stand = Stand()
     stand.fetch(2, 0)
     # Restored to where nobody was registered: all register anew, each under an offset of the log as

@@ -1,6 +1,4 @@
-"""Replicas that are being added get a bounded number of bytes a second; those in the ISR do not
-wait.
-"""
+"""The throttle of replicas that are being added."""
 
 from __future__ import annotations
 
@@ -52,7 +50,7 @@ def leader(**fields: Any) -> Stand:
 
 
 def reads(stand: Stand, effects: list[ev.Effect], size_bytes: int = 10_000) -> list[ev.Read]:
-    """The reads, each of which takes ``size_bytes``."""
+    """Return the reads, each of ``size_bytes``."""
     found = [read for one in of_kind(effects, ev.AnswerReplicaFetch) for read in one.reads]
     for read in (one for one in found if one.charged >= 0):
         stand.core.was_read(read, size_bytes)

@@ -1,6 +1,4 @@
-"""Three controllers and brokers that keep partitions, in the simulated world, with producers that
-note what was acknowledged.
-"""
+"""A simulated cluster with partitions, and producers that record what was acknowledged."""
 
 import asyncio
 import random
@@ -117,7 +115,6 @@ class DataCluster:
         return service is not None and not service.why_fenced()
 
     def partition(self, index: int = 0) -> Partition | None:
-        """Return the partition as the newest image of any live broker has it."""
         images = [host.service.image for host in self.brokers.values() if host.service is not None]
         image = max(images, key=lambda one: one.offset, default=Image())
         topic_id = image.topic_ids.get(TOPIC)
@@ -147,7 +144,7 @@ class DataCluster:
             await asyncio.sleep(0.01)
 
     def check(self) -> None:
-        """No handler has failed, no broker has met an error that it should not have met."""
+        """Assert that no handler failed and no broker met an unexpected error."""
         assert self.network.handler_failures == []
         assert self.failures == []
         for host in self.brokers.values():
@@ -186,9 +183,7 @@ class DataCluster:
 
 
 class Load:
-    """Producers that go on until told to stop: what was acknowledged, and what was refused or is
-    unknown.
-    """
+    """Producers that run until stopped, and the outcomes of their records."""
 
     def __init__(
         self, cluster: DataCluster, producer: Producer, writers: int = 4, pause_s: float = 0.01
@@ -229,9 +224,7 @@ class Load:
 
 
 class Reader:
-    """A consumer from the beginning on, which checks that what it sees is one log: nothing skipped,
-    nothing changed.
-    """
+    """A consumer from the beginning, which checks that it sees one log without gaps or changes."""
 
     def __init__(self, cluster: DataCluster, consumer: Consumer) -> None:
         self._consumer = consumer
@@ -255,7 +248,7 @@ class Reader:
 
 
 async def whole_log(cluster: DataCluster, index: int, end: int) -> dict[int, bytes]:
-    """Read a partition anew, up to ``end`` at the least."""
+    """Read a partition from the start, at least up to ``end``."""
     reader = Reader(cluster, cluster.consumer(index))
     await cluster.until(
         lambda: len(reader.seen.get(index, {})) >= end, f"partition {index} up to {end}"
@@ -265,8 +258,8 @@ async def whole_log(cluster: DataCluster, index: int, end: int) -> dict[int, byt
 
 
 async def nothing_is_lost(cluster: DataCluster, load: Load, readers: Sequence[Reader] = ()) -> None:
-    """Every acknowledged record is where it was said to be, no refused one is there, and readers
-    saw this log.
+    """Assert that every acknowledged record is at its offset, that no refused one exists, and that
+    readers saw this log.
     """
     ends: dict[int, int] = {}
     for partition, offset in load.acknowledged.values():

@@ -1,4 +1,4 @@
-"""A data plane over a simulated disk and network, whose replicas do as the test says."""
+"""A data plane on a simulated disk and network, with scripted replicas."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def chunk(base: int, *values: bytes) -> bytes:
 
 
 class Script:
-    """Replicas that answer each type of event with the effects that the test gives."""
+    """Replicas that answer each type of event with scripted effects."""
 
     def __init__(self) -> None:
         self.events: list[ev.Event] = []
@@ -67,7 +67,7 @@ class Script:
 
 
 class Peer:
-    """The other side of a conversation: notes what it hears, answers as it is told."""
+    """The other side of a link: records what it receives, and sends scripted responses."""
 
     def __init__(self, answer: Callable[[Any], Any] | None = None) -> None:
         self.heard: list[Any] = []
@@ -95,7 +95,7 @@ class Peer:
 
 
 class PlaneWorld:
-    """One broker's data plane, with what is around it."""
+    """One broker's data plane with its disk and network."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -142,7 +142,7 @@ class PlaneWorld:
         )
 
     def ask(self, **body: Any) -> list[dict[str, Any]]:
-        """Send one request; what it is answered with, later."""
+        """Send one request; return the future of its response."""
         answers: list[dict[str, Any]] = []
         self.plane.request(
             broker_pb2.BrokerRequest(**body), lambda **fields: answers.append(fields)
@@ -150,7 +150,7 @@ class PlaneWorld:
         return answers
 
     def durable(self) -> int:
-        """The end offset of the test's replica on the disk, as a power cut would leave it."""
+        """Return the end offset of the test's replica on disk after a power failure."""
         chunks = self.disk.durable.get(KEY)
         return (
             0

@@ -1,5 +1,3 @@
-"""Tests that a batch names everything it changes, or says that anything may have changed."""
-
 from broker.metadata.view import ChangeCollector
 from broker.partition.events import Changes
 from raftlog.metadata.records import record
@@ -8,7 +6,7 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 TOPIC = bytes(16)
 
 
-def test_each_kind_of_record_names_what_it_changes_once() -> None:
+def test_batch_names_each_entity_that_it_changes_once() -> None:
     collector = ChangeCollector()
     assert collector.take() is None
     collector.note(

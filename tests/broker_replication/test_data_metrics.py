@@ -1,4 +1,4 @@
-"""Tests of the data plane's metrics: Kafka's names, and the values of the running cluster."""
+"""Metrics of the data plane."""
 
 import pytest
 from data_cluster import TOPIC, DataCluster, on_cluster
@@ -21,7 +21,7 @@ def scrape(cluster: DataCluster, broker_id: int) -> dict[str, float]:
 
 
 @scenario(on_cluster)
-async def test_partitions_isrs_and_bytes_are_counted_where_they_are(cluster: DataCluster) -> None:
+async def test_partitions_isrs_and_bytes_are_counted_at_their_brokers(cluster: DataCluster) -> None:
     await cluster.create(min_insync_replicas="2")
     producer = cluster.producer()
     for number in range(3):

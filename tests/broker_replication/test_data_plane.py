@@ -1,6 +1,4 @@
-"""Tests that effects are executed in order on disk, links and timers, and that nothing is sent
-after a disk error.
-"""
+"""Execution of effects on disk, links and timers; nothing is sent after a disk error."""
 
 import asyncio
 from typing import Any
@@ -23,7 +21,6 @@ from raftlog.wire.data.v1 import data_pb2 as pb
 
 
 def produce_when_flushed(world: PlaneWorld) -> None:
-    """Replicas of one: append, flush, answer when the disk has it."""
     waiting: list[tuple[int, Any]] = []
     ends = [0]
 
@@ -49,7 +46,7 @@ def produce_when_flushed(world: PlaneWorld) -> None:
 
 
 @scenario(on_plane)
-async def test_answer_leaves_only_when_the_disk_has_the_records(world: PlaneWorld) -> None:
+async def test_response_is_sent_only_after_the_flush(world: PlaneWorld) -> None:
     produce_when_flushed(world)
     answers = world.ask(produce=pb.ProduceRequest())
     assert world.store.read(KEY, 0, until=1, max_bytes=1) == chunk(0, b"x")
@@ -86,7 +83,7 @@ async def test_writes_of_one_turn_share_a_flush_and_are_reported_in_order(
 
 
 @scenario(on_plane)
-async def test_events_that_come_while_one_is_worked_on_wait_their_turn(world: PlaneWorld) -> None:
+async def test_events_during_a_step_are_processed_after_it(world: PlaneWorld) -> None:
     order: list[str] = []
 
     def nested(event: ev.ProduceReceived) -> list[ev.Effect]:
@@ -106,7 +103,7 @@ async def test_events_that_come_while_one_is_worked_on_wait_their_turn(world: Pl
 
 
 @scenario(on_plane)
-async def test_standing_is_told_before_anything_else_and_again_when_it_changes(
+async def test_broker_status_is_reported_first_and_after_each_change(
     world: PlaneWorld,
 ) -> None:
     world.plane.step(ev.Tick())
@@ -119,7 +116,7 @@ async def test_standing_is_told_before_anything_else_and_again_when_it_changes(
 
 
 @scenario(on_plane)
-async def test_step_logs_some_lines_of_a_kind_and_how_many_there_are_besides(
+async def test_step_logs_a_few_lines_of_a_kind_and_the_number_of_the_others(
     world: PlaneWorld,
 ) -> None:
     leads = [ev.Note("leads", {"index": index}) for index in range(NOTES_MAX + 5)]
@@ -134,7 +131,7 @@ async def test_step_logs_some_lines_of_a_kind_and_how_many_there_are_besides(
 
 
 @scenario(on_plane)
-async def test_timers_of_partitions_share_one_that_is_never_late(world: PlaneWorld) -> None:
+async def test_partition_timers_share_one_timer_that_is_never_late(world: PlaneWorld) -> None:
     world.script.deadline = 5.0
     world.plane.step(ev.Tick())
     world.script.deadline = 2.0
@@ -155,7 +152,7 @@ async def test_timers_of_partitions_share_one_that_is_never_late(world: PlaneWor
 
 
 @scenario(on_plane)
-async def test_reads_fill_the_answers_up_to_what_was_asked_for(world: PlaneWorld) -> None:
+async def test_reads_fill_responses_up_to_the_requested_size(world: PlaneWorld) -> None:
     chunks = [chunk(n, b"%d" % n) for n in range(4)]
     size = len(chunks[0])
 
@@ -178,7 +175,7 @@ async def test_reads_fill_the_answers_up_to_what_was_asked_for(world: PlaneWorld
 
 
 @scenario(on_plane)
-async def test_answer_is_bounded_whatever_is_asked_for(
+async def test_response_is_bounded_whatever_is_requested(
     world: PlaneWorld, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chunks = [chunk(n, b"%d" % n) for n in range(4)]
@@ -198,7 +195,7 @@ async def test_answer_is_bounded_whatever_is_asked_for(
 
 
 @scenario(on_plane)
-async def test_batches_larger_than_reckoned_with_do_not_make_an_answer_that_no_message_can_hold(
+async def test_unexpectedly_large_batches_do_not_exceed_the_message_limit(
     world: PlaneWorld,
 ) -> None:
     chunks = [chunk(n, b"%d" % n) for n in range(3)]
@@ -223,7 +220,7 @@ async def test_batches_larger_than_reckoned_with_do_not_make_an_answer_that_no_m
 
 
 @scenario(on_plane)
-async def test_follower_is_answered_on_its_link_and_a_new_link_is_a_new_session(
+async def test_follower_is_answered_on_its_link_and_a_new_link_starts_a_new_session(
     world: PlaneWorld,
 ) -> None:
     parked: list[Any] = []
@@ -272,7 +269,7 @@ async def test_follower_is_answered_on_its_link_and_a_new_link_is_a_new_session(
     [(LinkClosedError("closed"), False), (ApiError(ErrorCode.MESSAGE_TOO_LARGE, "large"), True)],
     ids=["closed", "too large"],
 )
-def test_follower_that_cannot_be_answered_ends_no_step(error: Exception, ends: bool) -> None:
+def test_unreachable_follower_does_not_abort_a_step(error: Exception, ends: bool) -> None:
     sessions = FollowerSessions(lambda event: None)
     broken, sound = Mock(send=Mock(side_effect=error)), Mock()
     for link in (broken, sound):
@@ -283,7 +280,7 @@ def test_follower_that_cannot_be_answered_ends_no_step(error: Exception, ends: b
     assert broken.close.called is ends
 
 
-def test_fetch_to_a_leader_whose_link_has_just_closed_owes_no_answer() -> None:
+def test_fetch_on_a_link_that_has_just_closed_expects_no_response() -> None:
     link = Mock(send=Mock(side_effect=LinkClosedError("closed")))
     to_leader = LeaderLink(Mock(dial=lambda *_: Mock(link=link)), 2, "b2:1", lambda event: None)
     to_leader.send(pb.ReplicaFetchRequest(correlation_id=7), 1.0)
@@ -292,7 +289,7 @@ def test_fetch_to_a_leader_whose_link_has_just_closed_owes_no_answer() -> None:
 
 
 @scenario(on_plane)
-async def test_link_to_a_leader_is_kept_as_long_as_it_is_wanted(world: PlaneWorld) -> None:
+async def test_link_to_a_leader_is_kept_while_it_is_needed(world: PlaneWorld) -> None:
     leader, other = Peer(lambda request: pb.ReplicaFetchResponse()), Peer()
     transport = world.network.transport_for("b2")
     await transport.listen("b2:1", {Conversation.REPLICA_FETCH: leader.accept})
@@ -321,7 +318,7 @@ async def test_link_to_a_leader_is_kept_as_long_as_it_is_wanted(world: PlaneWorl
 
 
 @scenario(on_plane, replica_socket_timeout_ms=2000)
-async def test_leader_that_owes_an_answer_is_hung_up_on(world: PlaneWorld) -> None:
+async def test_link_to_a_leader_that_does_not_answer_is_closed(world: PlaneWorld) -> None:
     leader = Peer()
     await world.network.transport_for("b2").listen(
         "b2:1", {Conversation.REPLICA_FETCH: leader.accept}
@@ -364,7 +361,7 @@ async def test_leader_that_owes_an_answer_is_hung_up_on(world: PlaneWorld) -> No
     ],
 )
 @scenario(on_plane, alter_partition_timeout_ms=2000)
-async def test_isr_change_goes_to_the_controller_and_its_outcome_is_told(
+async def test_isr_change_is_sent_to_the_controller_and_its_outcome_processed(
     world: PlaneWorld, *, response: controller_pb2.ControllerResponse | None, event: ev.Event
 ) -> None:
     if response is not None:
@@ -419,7 +416,7 @@ async def test_broker_stops_without_acknowledging_after_a_disk_error(
 
 
 @scenario(on_plane)
-async def test_store_that_failed_in_the_background_stops_an_idle_broker(world: PlaneWorld) -> None:
+async def test_background_store_failure_stops_an_idle_broker(world: PlaneWorld) -> None:
     def failed() -> int:
         raise StorageError("a compaction failed")
 
@@ -429,7 +426,7 @@ async def test_store_that_failed_in_the_background_stops_an_idle_broker(world: P
 
 
 @scenario(on_plane)
-async def test_mistake_in_a_step_stops_the_broker_too(world: PlaneWorld) -> None:
+async def test_exception_in_a_step_stops_the_broker(world: PlaneWorld) -> None:
     def wrong(event: ev.Tick) -> list[ev.Effect]:
         raise KeyError("a mistake")
 
@@ -440,7 +437,7 @@ async def test_mistake_in_a_step_stops_the_broker_too(world: PlaneWorld) -> None
 
 
 @scenario(on_plane, free_space_reserve_bytes=1000)
-async def test_produce_is_refused_below_the_free_space_reserve_and_reads_go_on(
+async def test_produce_is_refused_below_the_free_space_reserve_while_reads_continue(
     world: PlaneWorld,
 ) -> None:
     produce_when_flushed(world)
@@ -491,7 +488,7 @@ async def test_data_plane_serves_nothing_before_its_recovery_and_when_closed(
 
 
 @scenario(on_plane)
-async def test_disk_that_hangs_is_reported_until_it_is_back(world: PlaneWorld) -> None:
+async def test_hanging_disk_is_reported_until_it_responds(world: PlaneWorld) -> None:
     produce_when_flushed(world)
     world.disk.hang()
     answers = world.ask(produce=pb.ProduceRequest())
@@ -513,7 +510,7 @@ async def test_disk_that_hangs_is_reported_until_it_is_back(world: PlaneWorld) -
 
 
 @scenario(on_plane)
-async def test_hang_is_noted_once_though_its_flush_is_reported_after_the_disk_is_back(
+async def test_hang_is_counted_once_though_its_flush_is_reported_after_the_disk_recovers(
     world: PlaneWorld,
 ) -> None:
     produce_when_flushed(world)
@@ -528,7 +525,7 @@ async def test_hang_is_noted_once_though_its_flush_is_reported_after_the_disk_is
 
 
 @scenario(on_plane)
-async def test_hang_that_no_look_has_seen_is_noted_when_its_flush_is_reported(
+async def test_hang_that_no_poll_has_seen_is_counted_when_its_flush_completes(
     world: PlaneWorld,
 ) -> None:
     produce_when_flushed(world)
@@ -542,7 +539,7 @@ async def test_hang_that_no_look_has_seen_is_noted_when_its_flush_is_reported(
 
 
 @scenario(on_plane)
-async def test_idle_disk_does_not_hang(world: PlaneWorld) -> None:
+async def test_idle_disk_is_not_reported_as_hanging(world: PlaneWorld) -> None:
     produce_when_flushed(world)
     world.disk.hang()
     await asyncio.sleep(60)

@@ -1,6 +1,4 @@
-"""BrokerMetadata on the whole data plane (KIP-24): the ISR where it is true, and each way in which
-the controller may not know it yet.
-"""
+"""BrokerMetadata on a whole data plane (KIP-24)."""
 
 import asyncio
 import random
@@ -66,7 +64,7 @@ def follower_of(cluster: DataCluster) -> int:
 
 
 @scenario(on_cluster)
-async def test_leader_alone_tells_the_isr_and_the_epochs_it_holds_under(
+async def test_leader_alone_describes_the_isr_and_its_epochs(
     cluster: DataCluster,
 ) -> None:
     await cluster.create()
@@ -132,7 +130,7 @@ async def test_proposed_isr_is_described_until_the_controller_answers(cluster: D
 
 
 @scenario(on_cluster)
-async def test_leader_that_was_replaced_and_does_not_know_it_is_named(cluster: DataCluster) -> None:
+async def test_deposed_leader_that_does_not_know_it_is_named(cluster: DataCluster) -> None:
     await cluster.create()
     looker = Looker(cluster)
     await looker.until()

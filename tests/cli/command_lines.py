@@ -1,6 +1,4 @@
-"""Running command lines in this process, and a real controller and broker for those that need a
-cluster.
-"""
+"""Command lines run in this process, and real clusters for them."""
 
 import logging
 from collections.abc import Iterator
@@ -19,13 +17,10 @@ At = tuple[str, str]
 
 
 class Raftlog:
-    """The command line, in this process."""
-
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
 
     def __call__(self, command: object = "", *arguments: object) -> Ran:
-        """Run one command line to its end. ``command`` is split at its spaces."""
         self._capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             main([*str(command).split(), *map(str, arguments)])
@@ -34,7 +29,6 @@ class Raftlog:
         return Ran(ended.value.code or 0, out, err)
 
     def succeed(self, command: object, *arguments: object) -> Ran:
-        """Run a command line that has to end with exit code 0."""
         return self(command, *arguments).showed()
 
 
@@ -55,22 +49,17 @@ def raftlog(
 
 @pytest.fixture
 def at(cluster: LocalCluster) -> At:
-    """The option that names the controllers."""
     return "--bootstrap-controller", cluster.bootstrap_controllers
 
 
 @pytest.fixture
 def through(cluster: LocalCluster) -> At:
-    """The option that names the brokers."""
     return "--bootstrap-server", cluster.bootstrap_servers
 
 
 @contextmanager
 def running(directory: Path, brokers: int, controllers: int = 1) -> Iterator[LocalCluster]:
-    """Run this number of controllers, from node 1 on, and brokers after them, as processes.
-
-    All are ready.
-    """
+    """Run this number of controllers, from node 1 on, and then brokers, as ready processes."""
     made = LocalCluster(directory, controllers=controllers, brokers=brokers)
     made.generate()
     try:

@@ -1,5 +1,3 @@
-"""Fixtures shared by the tests of the command line."""
-
 from command_lines import at, cluster, raftlog, through
 
 __all__ = ["at", "cluster", "raftlog", "through"]

@@ -1,5 +1,3 @@
-"""``raftlog certs``: what it makes is of use for TLS and for nobody else; and what it refuses."""
-
 import asyncio
 import os
 import shlex
@@ -57,7 +55,7 @@ def refused(ran: Ran, *says: str) -> None:
         assert text in line
 
 
-def test_only_the_owner_gets_at_keys_and_the_authority(raftlog: Raftlog, pki: Path) -> None:
+def test_keys_and_authority_are_readable_by_the_owner_only(raftlog: Raftlog, pki: Path) -> None:
     before = os.umask(0)
     try:
         raftlog.succeed("certs issue", pki, *NODE)
@@ -76,7 +74,7 @@ def test_only_the_owner_gets_at_keys_and_the_authority(raftlog: Raftlog, pki: Pa
     }
 
 
-def test_empty_directory_becomes_its_owners_only(raftlog: Raftlog, tmp_path: Path) -> None:
+def test_empty_directory_becomes_private(raftlog: Raftlog, tmp_path: Path) -> None:
     (tmp_path / "pki").mkdir(mode=0o755)
     raftlog.succeed("certs init --days 2", tmp_path / "pki", "--name", "Ours")
     assert mode_of(tmp_path / "pki") == 0o700
@@ -130,7 +128,7 @@ def tls_of(pki: Path, name: str) -> TlsConfig:
 
 
 async def seen_by_a_server(server: TlsConfig, client: TlsConfig, host: str) -> list[bool]:
-    """Return whether a server with one certificate accepts the other as a node, and as node 7."""
+    """Return whether a server with one certificate accepts the other as node 7."""
 
     async def answer(_: bytes, context: grpc.aio.ServicerContext) -> bytes:
         seen = identity_of(context)
@@ -152,7 +150,7 @@ async def seen_by_a_server(server: TlsConfig, client: TlsConfig, host: str) -> l
     return [bool(one) for one in reply]
 
 
-def test_nodes_and_people_shake_hands(raftlog: Raftlog, pki: Path) -> None:
+def test_issued_certificates_complete_a_handshake(raftlog: Raftlog, pki: Path) -> None:
     raftlog("certs issue", pki, *NODE)
     raftlog("certs issue", pki, "--client", "alice")
     node, person = tls_of(pki, "node-7"), tls_of(pki, "client-alice")
@@ -164,7 +162,7 @@ def test_nodes_and_people_shake_hands(raftlog: Raftlog, pki: Path) -> None:
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_paths_to_copy_are_whole_on_a_narrow_terminal(
+def test_paths_are_not_wrapped_on_a_narrow_terminal(
     raftlog: Raftlog, pki: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -187,7 +185,7 @@ def test_paths_to_copy_are_whole_on_a_narrow_terminal(
     ]  # fmt: skip
 
 
-def test_files_are_replaced_with_force_only(raftlog: Raftlog, pki: Path) -> None:
+def test_files_are_replaced_only_with_force(raftlog: Raftlog, pki: Path) -> None:
     raftlog("certs issue", pki, *NODE)
     before = {path: path.read_bytes() for path in pki.iterdir()}
     (pki / "node-7.pem").unlink()
@@ -209,7 +207,9 @@ def test_files_are_replaced_with_force_only(raftlog: Raftlog, pki: Path) -> None
     ["node-7", "NODE-7", "node-07", "a/b", "../a", "", "-a", ".a", "a b", "a,CN=node-7", "a\n",
      "ä", "a" * 65, "a\x1b[31m", "*"],
 )  # fmt: skip
-def test_client_has_a_name_that_is_no_nodes(raftlog: Raftlog, pki: Path, name: str) -> None:
+def test_client_name_that_could_be_a_node_is_refused(
+    raftlog: Raftlog, pki: Path, name: str
+) -> None:
     before = set(pki.rglob("*"))
     refused(raftlog("certs issue", pki, f"--client={name}"), "--client")
     assert set(pki.parent.rglob("*")) == before | {pki}
@@ -244,12 +244,12 @@ def test_certs_commands_refuse_days_out_of_bounds(raftlog: Raftlog, pki: Path, d
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\x1b[31m", "a\nb", "a" * 65])
-def test_authority_has_a_printable_name(raftlog: Raftlog, tmp_path: Path, name: str) -> None:
+def test_authority_name_is_printable(raftlog: Raftlog, tmp_path: Path, name: str) -> None:
     refused(raftlog("certs init", tmp_path / "pki", f"--name={name}"), "--name")
     assert not (tmp_path / "pki").exists()
 
 
-def test_an_authority_that_is_none(raftlog: Raftlog, pki: Path, tmp_path: Path) -> None:
+def test_invalid_authority_is_refused(raftlog: Raftlog, pki: Path, tmp_path: Path) -> None:
     issue = ("certs", "issue", pki, "--client", "a")
     refused(raftlog("certs issue", tmp_path, "--client", "a"), "raftlog certs init")
     (pki / "ca.key").chmod(0o640)
@@ -265,7 +265,7 @@ def test_an_authority_that_is_none(raftlog: Raftlog, pki: Path, tmp_path: Path) 
     raftlog.succeed(*issue)
 
 
-def test_directory_that_cannot_be_made(raftlog: Raftlog, tmp_path: Path) -> None:
+def test_directory_that_cannot_be_created_is_reported(raftlog: Raftlog, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     refused(raftlog("certs init", tmp_path / "file"), str(tmp_path / "file"))
     refused(raftlog("certs init", tmp_path / "file" / "pki"), str(tmp_path / "file"))
@@ -286,7 +286,7 @@ def made(
     ends: timedelta = DAY,
     names: tuple[x509.GeneralName, ...] = (),
 ) -> x509.Certificate:
-    """A certificate that has signed itself; times from now."""
+    """Return a self-signed certificate; times relative to now."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name) for name in common_names])
     now = datetime.now(UTC)
     builder = (
@@ -337,7 +337,9 @@ def test_inspect_shows_names_and_validity(raftlog: Raftlog, file: Path) -> None:
         ("CN=broker-{id}", []),
     ],
 )
-def test_node_that_it_names(raftlog: Raftlog, file: Path, rule: str, nodes: list[int]) -> None:
+def test_inspect_names_the_nodes_that_the_rule_derives(
+    raftlog: Raftlog, file: Path, rule: str, nodes: list[int]
+) -> None:
     names = (
         x509.DNSName("n3.example"),
         x509.DNSName("n4.example"),
@@ -349,13 +351,15 @@ def test_node_that_it_names(raftlog: Raftlog, file: Path, rule: str, nodes: list
 
 
 @pytest.mark.parametrize("common", ["node-7 node-8", "node-7\0evil"])
-def test_name_that_nodes_do_not_take_is_no_nodes(raftlog: Raftlog, file: Path, common: str) -> None:
+def test_name_that_the_rule_does_not_match_names_no_node(
+    raftlog: Raftlog, file: Path, common: str
+) -> None:
     file.write_bytes(made(*common.split()).public_bytes(PEM))
     ran = raftlog("certs inspect --json", file)
     assert ran.json["certificates"][0]["nodes"] == []
 
 
-def test_rule_that_is_none(raftlog: Raftlog, file: Path) -> None:
+def test_invalid_node_principal_rule_is_refused(raftlog: Raftlog, file: Path) -> None:
     ran = raftlog("certs inspect", file, "--node-principal-rule", "node-7")
     assert (ran.code, ran.out) == (2, "")
     assert "--node-principal-rule: 'node-7' is not a rule" in ran.err
@@ -365,7 +369,7 @@ def test_rule_that_is_none(raftlog: Raftlog, file: Path) -> None:
     ("begins", "ends", "validity", "days_left"),
     [(-3 * DAY, -DAY, "expired", -2), (DAY, 3 * DAY, "not yet valid", 2)],
 )
-def test_exit_code_says_that_one_is_of_no_use_now(
+def test_exit_code_reports_a_certificate_that_is_not_valid_now(
     raftlog: Raftlog, file: Path, begins: timedelta, ends: timedelta, validity: str, days_left: int
 ) -> None:
     certificates = (made("good"), made("other", begins=begins, ends=ends))
@@ -392,7 +396,7 @@ def test_exit_code_says_that_one_is_of_no_use_now(
     ],
     ids=["empty", "zeros", "escapes", "escapes inside", "short", "key", "long"],
 )
-def test_garbage_gives_one_line(raftlog: Raftlog, file: Path, content: bytes) -> None:
+def test_garbage_is_reported_in_one_line(raftlog: Raftlog, file: Path, content: bytes) -> None:
     file.write_bytes(content)
     ran = raftlog("certs inspect", file)
     assert (ran.code, ran.out) == (2, "")
@@ -401,7 +405,7 @@ def test_garbage_gives_one_line(raftlog: Raftlog, file: Path, content: bytes) ->
     assert line.isprintable()
 
 
-def test_file_that_cannot_be_read(raftlog: Raftlog, tmp_path: Path) -> None:
+def test_unreadable_file_is_reported(raftlog: Raftlog, tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
         ran = raftlog("certs inspect", path)
         assert (ran.code, ran.out) == (2, "")
@@ -409,7 +413,7 @@ def test_file_that_cannot_be_read(raftlog: Raftlog, tmp_path: Path) -> None:
         assert line.startswith(f"raftlog: {path}: ")
 
 
-def test_no_damage_is_more_than_a_value_error() -> None:
+def test_damaged_certificate_raises_only_value_error() -> None:
     whole = made("node-7", names=(x509.DNSName("a.example"),)).public_bytes(DER)
     for at in range(len(whole)):
         for mask in (0x01, 0x10, 0x80, 0xFF):
@@ -425,7 +429,7 @@ def _inspect_der(der: bytes) -> None:
         inspect_certificates(pem)
 
 
-def test_certificate_text_cannot_steer_the_terminal(raftlog: Raftlog, file: Path) -> None:
+def test_certificate_text_cannot_control_the_terminal(raftlog: Raftlog, file: Path) -> None:
     names = (
         x509.DNSName("d\x1b[2J\nFORGED"),
         x509.UniformResourceIdentifier("u\x1b[31m\r"),

@@ -1,5 +1,3 @@
-"""``raftlog certs token``: tokens that nodes take, and files that only their owner reads."""
-
 import json
 import shlex
 import time
@@ -28,7 +26,6 @@ def mode_of(path: Path) -> int:
 
 
 def nodes_settings(ran: Ran) -> dict[str, str]:
-    """Return the node settings that the output recommends."""
     assert ran.code == 0, ran
     lines = [line.removeprefix("#   ") for line in ran.out.splitlines() if line.startswith("#   ")]
     return tomllib.loads("\n".join(lines))
@@ -47,7 +44,7 @@ def principal(ran: Ran, token: Path, now_s: float) -> str:
     return rules.prove(token.read_text().strip(), keys, now_s).principal
 
 
-def test_nodes_take_it_until_its_end(
+def test_nodes_accept_the_token_until_it_expires(
     raftlog: Raftlog, pki: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(pki.parent)
@@ -63,7 +60,7 @@ def test_nodes_take_it_until_its_end(
     ]  # fmt: skip
 
 
-def test_files_are_their_owners_only(raftlog: Raftlog, pki: Path) -> None:
+def test_token_files_are_private(raftlog: Raftlog, pki: Path) -> None:
     raftlog("certs token", pki, "--client", "alice")
     modes = {path.name: mode_of(path) for path in pki.iterdir() if "ca." not in path.name}
     assert modes == {"token.key": 0o600, "jwks.json": 0o644, "client-alice.token": 0o600}
@@ -81,7 +78,7 @@ def test_issuer_stays_and_the_token_is_replaced(raftlog: Raftlog, pki: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["node-7", "../a", "", "a b", "ä", "a" * 65])
-def test_name_that_is_none_makes_nothing(raftlog: Raftlog, pki: Path, name: str) -> None:
+def test_invalid_token_name_creates_nothing(raftlog: Raftlog, pki: Path, name: str) -> None:
     before = set(pki.rglob("*"))
     ran = raftlog("certs token", pki, f"--client={name}")
     assert (ran.code, ran.out) == (2, "")
@@ -89,7 +86,7 @@ def test_name_that_is_none_makes_nothing(raftlog: Raftlog, pki: Path, name: str)
     assert set(pki.rglob("*")) == before
 
 
-def test_key_that_is_not_its_own(raftlog: Raftlog, pki: Path) -> None:
+def test_mismatched_key_is_refused(raftlog: Raftlog, pki: Path) -> None:
     key = pki / "token.key"
     raftlog("certs token", pki, "--client", "alice")
     token = (pki / "client-alice.token").read_bytes()
@@ -115,7 +112,7 @@ def refused(raftlog: Raftlog, pki: Path) -> str:
     return ran.err
 
 
-def test_directory_that_is_not_there(raftlog: Raftlog, tmp_path: Path) -> None:
+def test_missing_directory_is_reported(raftlog: Raftlog, tmp_path: Path) -> None:
     raftlog("certs token", tmp_path / "nothing", "--client", "alice").refused(
         2, "No such file or directory"
     )

@@ -1,5 +1,3 @@
-"""Commands against a real controller and broker."""
-
 import json
 import signal
 from pathlib import Path
@@ -32,7 +30,9 @@ def test_quorum_describe_shows_the_leader_and_its_offsets(
     assert "lowest acknowledged offset: " in table
 
 
-def test_quorum_describe_names_who_does_not_answer(raftlog: Raftlog, cluster: LocalCluster) -> None:
+def test_quorum_describe_names_nodes_that_do_not_answer(
+    raftlog: Raftlog, cluster: LocalCluster
+) -> None:
     dead = "127.0.0.1:1"
     ran = raftlog.succeed(
         f"quorum describe --json --bootstrap-controller {dead},{cluster.bootstrap_controllers}"
@@ -58,7 +58,7 @@ def test_brokers_list_shows_state_and_offsets(
     assert "active" in raftlog("brokers list", *at).out
 
 
-def test_shell_completes_what_there_is_in_the_cluster(
+def test_shell_completes_names_of_the_cluster(
     raftlog: Raftlog, cluster: LocalCluster, at: At, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A busy machine must not make it a matter of luck: who presses TAB does not wait so long.
@@ -77,7 +77,9 @@ def test_shell_completes_what_there_is_in_the_cluster(
     raftlog.succeed("cluster cursors delete nightly", *at)
 
 
-def test_topics_from_creation_to_deletion(raftlog: Raftlog, cluster: LocalCluster, at: At) -> None:
+def test_topics_are_created_described_and_deleted(
+    raftlog: Raftlog, cluster: LocalCluster, at: At
+) -> None:
     server = ("--bootstrap-server", cluster.bootstrap_servers)
     made = raftlog.succeed("topics create a b -p 2 -r 1 --acks visible --json", *server)
     assert made.json["reached"] == "visible"
@@ -106,7 +108,7 @@ def test_topics_from_creation_to_deletion(raftlog: Raftlog, cluster: LocalCluste
     assert (shown["entity"]["index"], shown["entity"]["leader"]) == (1, 2)
 
 
-def test_configs_altered_and_described(raftlog: Raftlog, cluster: LocalCluster, at: At) -> None:
+def test_configs_are_altered_and_described(raftlog: Raftlog, cluster: LocalCluster, at: At) -> None:
     server = ("--bootstrap-server", cluster.bootstrap_servers)
     raftlog("configs alter broker 2 --set log.retention.ms=77 --acks visible", *server).showed(
         "visible at offset"
@@ -129,7 +131,7 @@ def test_configs_altered_and_described(raftlog: Raftlog, cluster: LocalCluster, 
     )
 
 
-def test_write_that_is_not_visible_in_time_stands_and_is_code_4(
+def test_write_that_is_not_visible_in_time_stands_and_exits_with_4(
     raftlog: Raftlog, cluster: LocalCluster, at: At
 ) -> None:
     cluster.kill("broker-2", signal.SIGSTOP)
@@ -153,7 +155,7 @@ def test_write_that_is_not_visible_in_time_stands_and_is_code_4(
     cluster.wait_ready(["broker-2"], 120)
 
 
-def test_refused_writes_are_code_1_and_name_the_field(raftlog: Raftlog, at: At) -> None:
+def test_refused_writes_exit_with_1_and_name_the_field(raftlog: Raftlog, at: At) -> None:
     raftlog("configs alter topic nope --set retention.ms=1", *at).refused(
         1, "UNKNOWN_TOPIC_OR_PARTITION"
     )
@@ -162,7 +164,7 @@ def test_refused_writes_are_code_1_and_name_the_field(raftlog: Raftlog, at: At) 
     )
 
 
-def test_write_says_where_it_is(raftlog: Raftlog, at: At) -> None:
+def test_write_prints_its_offset(raftlog: Raftlog, at: At) -> None:
     ran = raftlog.succeed("configs alter broker --json", "", "--set", "log.retention.ms=1001", *at)
     assert ran.json["reached"] == "committed"
     offset = ran.json["token"]["offset"]
@@ -179,7 +181,7 @@ def test_write_says_where_it_is(raftlog: Raftlog, at: At) -> None:
     assert shown["entity"]["values"]["log.retention.ms"] == "1001"
 
 
-def test_wrong_settings_are_usage(raftlog: Raftlog, at: At) -> None:
+def test_invalid_settings_exit_with_2(raftlog: Raftlog, at: At) -> None:
     assert raftlog("configs alter broker", "", *at).code == 2
     assert raftlog("configs alter broker", "", "--set", "novalue", *at).code == 2
     assert raftlog("log image", *at, "--entity", "nonsense").code == 2
@@ -187,7 +189,7 @@ def test_wrong_settings_are_usage(raftlog: Raftlog, at: At) -> None:
     raftlog("log image", *at, "--at", 10**9).refused(2, "the log ends before offset")
 
 
-def test_dump_filters_and_prints_for_people(raftlog: Raftlog, at: At) -> None:
+def test_dump_filters_and_formats_records(raftlog: Raftlog, at: At) -> None:
     ran = raftlog("log dump", *at, "--type", "leader_change")
     (line,) = [line for line in ran.out.splitlines() if line.split()[0] == "0"]
     assert "LEADER_CHANGE" in line
@@ -199,7 +201,7 @@ def test_dump_filters_and_prints_for_people(raftlog: Raftlog, at: At) -> None:
     )
 
 
-def test_config_key_that_is_none_is_code_1(raftlog: Raftlog, cluster: LocalCluster) -> None:
+def test_unknown_config_key_exits_with_1(raftlog: Raftlog, cluster: LocalCluster) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
     ran = raftlog("configs describe broker", "", "--key", "log.retention.ms", "--key", "nope", *at)
     assert (ran.code, "log.retention.ms" in ran.out) == (1, True)
@@ -241,16 +243,16 @@ def test_export_dump_and_image_agree_on_every_source(
         cluster.wait_leader(120)
 
 
-def test_a_directory_in_use_is_refused(raftlog: Raftlog, cluster: LocalCluster) -> None:
+def test_directory_in_use_is_refused(raftlog: Raftlog, cluster: LocalCluster) -> None:
     raftlog("storage info -d", cluster.data_path("controller-1")).refused(2, "in use")
 
 
-def test_export_that_is_none_is_said(raftlog: Raftlog, tmp_path: Path) -> None:
+def test_directory_that_is_not_an_export_is_refused(raftlog: Raftlog, tmp_path: Path) -> None:
     raftlog("log dump -e", tmp_path).refused(2, "is not an export")
     assert raftlog("log dump -e", tmp_path, "-d", tmp_path).code == 2
 
 
-def test_kill_and_restart_keeps_what_was_written(
+def test_restarted_cluster_keeps_its_writes(
     raftlog: Raftlog, cluster: LocalCluster, at: At
 ) -> None:
     offset = raftlog("configs alter broker --json", "", "--set", "log.retention.ms=3003", *at).json[
@@ -265,7 +267,7 @@ def test_kill_and_restart_keeps_what_was_written(
     assert dumped["record"]["value"] == "3003"
 
 
-def test_quorum_is_described_as_a_whole_and_replica_by_replica(raftlog: Raftlog, at: At) -> None:
+def test_quorum_is_described_as_a_whole_and_by_replica(raftlog: Raftlog, at: At) -> None:
     raftlog("quorum describe --status", *at).showed("current voters")
     replicas = raftlog("quorum describe --replication", *at)
     # A voter counts for what its disk has: a record may be on its way there at each look.
@@ -279,7 +281,7 @@ def test_quorum_is_described_as_a_whole_and_replica_by_replica(raftlog: Raftlog,
     assert document["observers"] == []
 
 
-def test_leadership_that_nobody_else_can_take_stays(raftlog: Raftlog, at: At) -> None:
+def test_leadership_stays_when_no_other_voter_can_take_it(raftlog: Raftlog, at: At) -> None:
     assert raftlog("quorum transfer --to 1 --json", *at).json == {"target_id": 1}
     nobody = raftlog("quorum transfer", *at)
     assert nobody.code != 0
@@ -288,7 +290,7 @@ def test_leadership_that_nobody_else_can_take_stays(raftlog: Raftlog, at: At) ->
     assert raftlog("quorum transfer --to", -1, *at).code == 2, "no default by its number"
 
 
-def test_changes_of_the_voter_set_that_make_no_sense_are_refused(raftlog: Raftlog, at: At) -> None:
+def test_invalid_changes_of_the_voter_set_are_refused(raftlog: Raftlog, at: At) -> None:
     assert "is not a voter" in raftlog("quorum remove-voter --voter-id 9", *at).err
     assert "is the last voter" in raftlog("quorum remove-controller --voter-id 1", *at).err
     raftlog("quorum add-voter --voter-id 9", *at).refused(2, "all of --voter-id")
@@ -326,7 +328,7 @@ def test_topics_describe_without_names_shows_all(raftlog: Raftlog, cluster: Loca
     assert shown["missing"] == []
 
 
-def test_deleting_an_absent_key_does_not_say_that_it_was_deleted(
+def test_deleting_an_absent_key_does_not_report_a_deletion(
     raftlog: Raftlog, cluster: LocalCluster
 ) -> None:
     server = ("--bootstrap-server", cluster.bootstrap_servers)
@@ -343,7 +345,7 @@ def test_inspect_names_the_file_that_is_not_a_backup(raftlog: Raftlog, tmp_path:
     raftlog("backup inspect", file).refused(3, f"{file} is not a sound snapshot: ")
 
 
-def test_mistyped_entity_gets_the_one_that_is_like_it(raftlog: Raftlog, at: At) -> None:
+def test_mistyped_entity_suggests_the_similar_one(raftlog: Raftlog, at: At) -> None:
     raftlog("log image --entity topic/orders", *at).refused(2, "did you mean topics?")
 
 
@@ -361,7 +363,7 @@ def test_features_describe_lists_the_finalized_levels(raftlog: Raftlog, at: At) 
     assert "metadata.version" in raftlog("cluster features describe", *at).out
 
 
-def test_upgrade_to_what_is_finalized_changes_nothing(raftlog: Raftlog, at: At) -> None:
+def test_upgrade_to_the_finalized_level_changes_nothing(raftlog: Raftlog, at: At) -> None:
     ran = raftlog(f"cluster features upgrade metadata.version={LATEST_METADATA_VERSION}", *at)
     assert (ran.code, ran.out.strip()) == (
         0,
@@ -369,7 +371,7 @@ def test_upgrade_to_what_is_finalized_changes_nothing(raftlog: Raftlog, at: At) 
     )
 
 
-def test_impossible_feature_level_says_why(raftlog: Raftlog, at: At) -> None:
+def test_impossible_feature_level_is_refused_with_the_reason(raftlog: Raftlog, at: At) -> None:
     ran = raftlog("cluster features upgrade metadata.version=99", *at)
     assert ran.code != 0
     assert f"knows metadata.version from 1 to {LATEST_METADATA_VERSION}, not 99" in ran.err
@@ -380,7 +382,7 @@ def test_impossible_feature_level_says_why(raftlog: Raftlog, at: At) -> None:
     assert "is not NAME=LEVEL" in ran.err
 
 
-def test_level_is_lowered_with_a_warning_and_raised_again(raftlog: Raftlog, at: At) -> None:
+def test_feature_level_is_lowered_with_a_warning_and_raised_again(raftlog: Raftlog, at: At) -> None:
     for unsafe in ((), ("--unsafe",)):
         ran = raftlog.succeed("cluster features downgrade metadata.version=1", *unsafe, *at)
         assert "warning: metadata.version goes from 2 to 1: an epoch of -1 passes" in ran.err
@@ -408,7 +410,7 @@ def test_benchmark_verdict_names_the_missed_objective(measured: Measured, why: s
     assert (why in said and "FAIL" in said) if why else (document.failed == [] and "PASS" in said)
 
 
-def test_cluster_is_measured_and_left_as_it_was(raftlog: Raftlog, cluster: LocalCluster) -> None:
+def test_benchmark_leaves_the_cluster_unchanged(raftlog: Raftlog, cluster: LocalCluster) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     ran = raftlog("cluster perf --seconds 1 --json", *at)
     assert ran.code in (0, 3), "a busy machine may be slow"

@@ -1,7 +1,3 @@
-"""``raftlog cluster cursors`` and ``hostnames`` against a real controller and broker: lists whose
-entries are set and deleted under a condition.
-"""
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -21,8 +17,6 @@ import grpc  # isort: skip
 
 
 class Kind(NamedTuple):
-    """A kind of entry: its commands, its noun, and the keys of its name and of its value."""
-
     words: tuple[str, str]
     noun: str
     name: str
@@ -39,7 +33,9 @@ def listed(raftlog: Raftlog, kind: Kind, at: At) -> dict[str, dict[str, Any]]:
     return {one[kind.name]: one for one in found}
 
 
-def test_broker_that_registered_is_listed(raftlog: Raftlog, at: At, cluster: LocalCluster) -> None:
+def test_registered_broker_hostname_is_listed(
+    raftlog: Raftlog, at: At, cluster: LocalCluster
+) -> None:
     broker = cluster.brokers[0]
     one = listed(raftlog, HOSTNAMES, at)["127.0.0.1"]
     assert (one["version"], one["broker_id"]) == (0, broker.node_id)
@@ -82,7 +78,7 @@ def test_broker_forwards_a_change(
 
 
 @KINDS
-def test_all_entries_are_deleted_when_asked(raftlog: Raftlog, at: At, kind: Kind) -> None:
+def test_all_entries_are_deleted_on_request(raftlog: Raftlog, at: At, kind: Kind) -> None:
     for name in ("a.example", "b.example"):
         raftlog.succeed(*kind.words, "set", name, 1, *at)
     names = set(listed(raftlog, kind, at))
@@ -103,7 +99,7 @@ def test_all_entries_are_deleted_when_asked(raftlog: Raftlog, at: At, kind: Kind
         (CURSORS, ["set", "a", 1_000_000_000], "would hold nothing"),
     ],
 )  # fmt: skip
-def test_arguments_that_make_no_sense_are_refused(
+def test_invalid_arguments_are_refused(
     raftlog: Raftlog, at: At, kind: Kind, arguments: list[str], says: str
 ) -> None:
     ran = raftlog(*kind.words, *arguments, *at)
@@ -111,7 +107,7 @@ def test_arguments_that_make_no_sense_are_refused(
     assert says in ran.err
 
 
-def test_cursor_of_another_export_is_taken_over_under_a_condition_alone(
+def test_cursor_of_another_export_is_replaced_only_under_a_condition(
     raftlog: Raftlog, at: At
 ) -> None:
     words = (*CURSORS.words, "set", "nightly")
@@ -131,7 +127,7 @@ def test_cursor_of_another_export_is_taken_over_under_a_condition_alone(
     raftlog.succeed(*CURSORS.words, "delete", "nightly", *at)
 
 
-def test_hostname_is_in_lower_case_without_its_last_dot(raftlog: Raftlog, at: At) -> None:
+def test_hostname_is_lower_case_without_a_trailing_dot(raftlog: Raftlog, at: At) -> None:
     raftlog.succeed(*HOSTNAMES.words, "set", "Upper.Example.", 77, *at)
     assert "upper.example" in listed(raftlog, HOSTNAMES, at)
     raftlog.succeed(*HOSTNAMES.words, "delete", "upper.example", *at)
@@ -173,7 +169,7 @@ def test_unary_call_alters_and_lists_hostnames(cluster: LocalCluster) -> None:
         assert common_pb2.Error.FromString(data).field == "broker_id"
 
 
-def test_all_are_deleted_only_as_they_are_listed() -> None:
+def test_delete_all_deletes_only_what_was_listed() -> None:
     """[What somebody sets meanwhile would be deleted unseen.]"""
 
     async def listed() -> list[Any]:

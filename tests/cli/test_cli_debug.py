@@ -1,6 +1,4 @@
-"""Tests of diagnostics of real nodes: the debug bundle, log levels, builds, and the content of a
-backup.
-"""
+"""Diagnostics of real nodes: debug bundle, log levels, builds, backups."""
 
 import gzip
 import io
@@ -50,7 +48,7 @@ def test_bundle_is_read_without_the_cluster(
 @pytest.mark.parametrize(
     "parts", [{}, {"bundle.json": b"{}"}, {"bundle.json": b'{"format":9}'}, {"doctor.json": b"x"}]
 )
-def test_file_that_is_no_bundle_is_refused(tmp_path: Path, parts: dict[str, bytes]) -> None:
+def test_file_that_is_not_a_bundle_is_refused(tmp_path: Path, parts: dict[str, bytes]) -> None:
     file = tmp_path / "b.tar.gz"
     with tarfile.open(file, "w:gz") as tar:
         for name, data in parts.items():
@@ -62,7 +60,7 @@ def test_file_that_is_no_bundle_is_refused(tmp_path: Path, parts: dict[str, byte
 
 
 @pytest.mark.parametrize("content", [b"", b"\x1f\x8b garbage", b"text"])
-def test_garbage_is_no_bundle(tmp_path: Path, content: bytes) -> None:
+def test_garbage_is_refused_as_a_bundle(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "b.tar.gz"
     file.write_bytes(content)
     with pytest.raises(ConfigError, match="is a directory: give the file"):
@@ -78,7 +76,7 @@ DEEP = b"[" * 100_000
 
 
 def bundle_of(file: Path, **parts: bytes) -> Path:
-    """A bundle with these parts in place of its own, by their names without an ending."""
+    """A bundle in which these parts replace its own, by name without suffix."""
     with tarfile.open(file, "w:gz", format=tarfile.USTAR_FORMAT) as tar:
         for name, data in ({"bundle": ABOUT, "doctor": DOCTOR, "log": LOG} | parts).items():
             info = tarfile.TarInfo(f"b/{name if '/' in name else f'{name}.json'}")
@@ -109,7 +107,7 @@ CHANGE = b'{"writes_ms":[],"changes":[[1,1,1,"",0,0,"X","%s","k",%s,%s]]}'
         {"log": b'{"changes":[],"writes_ms":["a"]}'},
     ],
 )
-def test_bundle_that_makes_no_sense_is_refused_in_one_line(
+def test_invalid_bundle_is_refused_in_one_line(
     raftlog: Raftlog, tmp_path: Path, parts: dict[str, bytes]
 ) -> None:
     """[deep JSON ended in a traceback of a thousand lines]"""
@@ -121,7 +119,7 @@ def test_bundle_that_makes_no_sense_is_refused_in_one_line(
 
 @pytest.mark.parametrize("details", [b'{"brokers":"x,2"}', b'{"offset":"a","brokers":5}', b"{}"])
 @pytest.mark.parametrize("at_ms", [b"-1", b"1", b"9223372036854775807"])
-def test_events_of_a_stranger_are_told(
+def test_unknown_events_of_a_bundle_are_shown(
     raftlog: Raftlog, tmp_path: Path, details: bytes, at_ms: bytes
 ) -> None:
     event = (EVENT % details).replace(b'"at_ms":1', b'"at_ms":' + at_ms)
@@ -134,7 +132,7 @@ def test_events_of_a_stranger_are_told(
     assert "the lowest acknowledged offset" in ran.out
 
 
-def test_bundle_with_other_headers_than_those_of_files_is_not_read(tmp_path: Path) -> None:
+def test_bundle_with_headers_other_than_files_is_not_read(tmp_path: Path) -> None:
     """[a header of 11 MB, compressed, made 2.5 GB]"""
     file = tmp_path / "b.tar.gz"
     header = tarfile.TarInfo("x")
@@ -145,7 +143,7 @@ def test_bundle_with_other_headers_than_those_of_files_is_not_read(tmp_path: Pat
 
 
 @pytest.mark.parametrize("damage", [slice(60, 80), slice(-30, None)])
-def test_damaged_bundle_is_none(tmp_path: Path, damage: slice) -> None:
+def test_damaged_bundle_is_refused(tmp_path: Path, damage: slice) -> None:
     """[what zlib says about a corrupt stream was a traceback]"""
     file = bundle_of(tmp_path / "b.tar.gz", log=LOG + random.Random(7).randbytes(4_000))
     data = bytearray(file.read_bytes())
@@ -155,7 +153,9 @@ def test_damaged_bundle_is_none(tmp_path: Path, damage: slice) -> None:
         Bundle(file)
 
 
-def test_log_levels_of_one_node_and_of_all(raftlog: Raftlog, cluster: LocalCluster) -> None:
+def test_log_levels_are_set_for_one_node_and_for_all(
+    raftlog: Raftlog, cluster: LocalCluster
+) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     name = cluster.brokers[0].name
     raftlog.succeed(f"cluster loglevel debug --node {name} --for 1h", *at)
@@ -181,7 +181,9 @@ def test_describe_commands_show_the_version_of_each_node(
     assert all(broker["version"] for broker in brokers.json["brokers"])
 
 
-def test_backup_says_what_is_in_it(raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path) -> None:
+def test_backup_describes_its_content(
+    raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path
+) -> None:
     file = tmp_path / "state.checkpoint"
     made = raftlog("backup", file, "--json", "--controller", cluster.bootstrap_controllers)
     found = raftlog("backup inspect --json", file).json
@@ -195,7 +197,7 @@ def test_backup_says_what_is_in_it(raftlog: Raftlog, cluster: LocalCluster, tmp_
     assert raftlog("backup", file, "other").code == 2
 
 
-def test_disk_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
+def test_disk_benchmark_leaves_the_directory_unchanged(tmp_path: Path) -> None:
     took, failure = probe_sync_us(tmp_path)
     assert (len(took), failure) == (PROBES, "")
     assert took == sorted(took)
@@ -203,7 +205,7 @@ def test_disk_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
     assert probe_sync_us(tmp_path / "nothing")[1]
 
 
-def test_http_without_a_host_is_on_loopback(tmp_path: Path) -> None:
+def test_http_address_without_a_host_is_loopback(tmp_path: Path) -> None:
     file = tmp_path / "n.toml"
     file.write_text(
         'process.roles = ["controller"]\nnode.id = 1\ncluster.id = "c"\nlog.dirs = ["d"]\n'

@@ -1,5 +1,3 @@
-"""``raftlog doctor`` of real processes: what it says of a cluster that breaks more and more."""
-
 import os
 import shutil
 import signal
@@ -24,8 +22,8 @@ Look = Callable[..., str]
 
 @pytest.fixture
 def raftlog() -> Raftlog:
-    """A process each: what a node that hangs still owes to one command ends with it. In one process
-    gRPC gives the late answer to the loop of the next.
+    """Run commands as processes: a late response of a hanging node ends with its process. In one
+    process gRPC would deliver it to the loop of the next command.
     """
     return partial(cluster_kit.raftlog, environment={"COLUMNS": "80"})
 
@@ -101,7 +99,7 @@ def test_doctor_verdict_goes_from_healthy_to_down(
     assert "So: Nothing can be written." in words
 
 
-def test_wrong_ports_and_two_clusters(
+def test_doctor_detects_wrong_ports_and_two_clusters(
     raftlog: Raftlog, look: Look, three: LocalCluster, cluster: LocalCluster
 ) -> None:
     three.wait_leader()
@@ -123,7 +121,7 @@ def test_wrong_ports_and_two_clusters(
 
 
 @pytest.mark.nightly
-def test_voter_that_was_formatted_for_another_cluster(
+def test_doctor_names_a_voter_formatted_for_another_cluster(
     raftlog: Raftlog, look: Look, three: LocalCluster
 ) -> None:
     leader = three.wait_leader()

@@ -1,7 +1,3 @@
-"""``raftlog explain`` of real nodes: with a leader, with half of the nodes down, and of
-directories.
-"""
-
 import signal
 from pathlib import Path
 
@@ -10,7 +6,7 @@ from command_lines import Raftlog
 from raftlog.local.cluster import LocalCluster
 
 
-def test_killed_leader_is_told_online_and_offline(raftlog: Raftlog, tmp_path: Path) -> None:
+def test_killed_leader_is_explained_online_and_offline(raftlog: Raftlog, tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=3, brokers=0)
     cluster.generate()
     try:

@@ -1,5 +1,3 @@
-"""Tests of the arguments that `raftlog export` refuses before it contacts a node."""
-
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,23 +22,23 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
         (("--follow", "--publish-interval", 0), "--publish-interval"),
     ],
 )
-def test_options_that_do_not_go_together(
+def test_conflicting_options_are_refused(
     raftlog: Raftlog, tmp_path: Path, options: tuple[object, ...], why: str
 ) -> None:
     raftlog("export", tmp_path / "export", *options).refused(2, why)
     assert not (tmp_path / "export").exists()
 
 
-def test_uri_that_nothing_can_open(raftlog: Raftlog) -> None:
+def test_unsupported_uri_is_refused(raftlog: Raftlog) -> None:
     ran = raftlog("export nonsense://bucket/export --bootstrap-controller 127.0.0.1:1")
     assert (ran.code, ran.err.count("\n")) == (1, 1)
     assert "nonsense://bucket/export cannot be opened: Protocol not known: nonsense" in ran.err
 
 
-def test_publish_of_nothing_new_is_no_line(
+def test_publish_without_news_prints_no_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Following ends with a publish of what nodes have said; the cursor hears of each."""
+    """Following ends with a publish of what nodes have reported; the cursor receives each."""
     heard: list[int] = []
     tell = _telling(
         lambda manifest: heard.append(manifest.end_offset), open_place(tmp_path), as_json=False
@@ -60,7 +58,7 @@ def test_publish_of_nothing_new_is_no_line(
 
 
 class Flaky:
-    """A running log whose first answers get lost."""
+    """A running log whose first responses are lost."""
 
     def __init__(self, failures: int, *, unknown: bool = True) -> None:
         self.left, self.unknown, self.asked = failures, unknown, 0
@@ -94,7 +92,7 @@ def test_cursor_call_is_retried_while_its_outcome_is_unknown() -> None:
     assert log.asked == 3
 
 
-def test_not_for_ever_and_not_what_is_known() -> None:
+def test_cursor_call_is_not_retried_forever_or_after_a_definite_error() -> None:
     for log, asked in ((Flaky(100), MAX_ATTEMPTS), (Flaky(100, unknown=False), 1)):
         with pytest.raises(ApiError):
             cursors(log).put("nightly", 9, "here")

@@ -1,5 +1,3 @@
-"""Every command explains itself, and plugins that are not there do not break the others."""
-
 import ast
 import json
 from collections import Counter
@@ -52,7 +50,7 @@ NEED_NO_EXAMPLE = {("config", "keys"), ("storage", "random-uuid")}
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_help_teaches_with_examples(raftlog: Raftlog, command: tuple[str, ...]) -> None:
+def test_help_contains_examples(raftlog: Raftlog, command: tuple[str, ...]) -> None:
     ran = raftlog.succeed(*command, "--help")
     assert ran.out.startswith("Usage: ")
     assert "\\b" not in ran.out, "a mark for the formatter was printed"
@@ -66,7 +64,7 @@ def test_help_teaches_with_examples(raftlog: Raftlog, command: tuple[str, ...]) 
     [()] + [command for command in COMMANDS if command not in NEED_NO_EXAMPLE],
     ids=" ".join,
 )
-def test_help_says_the_exit_codes(raftlog: Raftlog, command: tuple[str, ...]) -> None:
+def test_help_lists_the_exit_codes(raftlog: Raftlog, command: tuple[str, ...]) -> None:
     assert "Exit codes: 0 done" in raftlog(*command, "--help").out
 
 
@@ -88,7 +86,7 @@ def test_version_option_prints_json(raftlog: Raftlog, arguments: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", ["nope", "quorum nope", "log dump --from x", "config check"])
-def test_wrong_usage_is_code_2(raftlog: Raftlog, arguments: str) -> None:
+def test_wrong_usage_exits_with_2(raftlog: Raftlog, arguments: str) -> None:
     ran = raftlog(arguments).refused(2)
     assert ran.err
 
@@ -97,7 +95,7 @@ def plugin(name: str, value: str) -> EntryPoint:
     return EntryPoint(name=name, value=value, group=GROUP)
 
 
-def test_plugin_that_cannot_be_imported_says_what_to_install() -> None:
+def test_missing_plugin_module_says_what_to_install() -> None:
     app = build(
         [
             plugin("replay", "no_such_module.cli:register [replay]"),
@@ -118,7 +116,7 @@ def register_probe(app: typer.Typer) -> None:
         typer.echo("here")
 
 
-def test_plugin_brings_its_commands() -> None:
+def test_plugin_adds_its_commands() -> None:
     app = build([plugin("probe", f"{__name__}:register_probe")])
     assert CliRunner().invoke(app, ["probe"]).output == "here\n"
 
@@ -130,7 +128,7 @@ def helps(command: Any, parent: Any = None) -> Iterator[str]:
         yield from helps(inner, context)
 
 
-def test_command_that_is_built_alone_is_the_one_among_all() -> None:
+def test_command_built_alone_equals_the_one_built_with_all() -> None:
     everything: Any = typer.main.get_command(build())
     for command in built_in.COMMANDS:
         words = command.name.split()
@@ -144,7 +142,7 @@ def test_command_that_is_built_alone_is_the_one_among_all() -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["topic"], ["--version", "topics"]])
-def test_all_commands_are_built_for_what_names_none(arguments: list[str]) -> None:
+def test_all_commands_are_built_when_none_is_named(arguments: list[str]) -> None:
     built = build_for(arguments)
     names = {one.name for one in built.registered_groups}
     names |= {one.name for one in built.registered_commands}
@@ -161,7 +159,7 @@ def test_all_commands_are_built_for_what_names_none(arguments: list[str]) -> Non
         (["image", "show"], "log image"),
     ],
 )
-def test_name_of_before_says_the_one_of_today(
+def test_former_command_name_reports_the_current_one(
     raftlog: Raftlog, typed: list[str], today: str
 ) -> None:
     ran = raftlog(*typed)
@@ -170,12 +168,12 @@ def test_name_of_before_says_the_one_of_today(
     assert ran.err.endswith(f"Error: `raftlog {before}` is `raftlog {today}`\n")
 
 
-def test_names_of_before_lead_to_commands() -> None:
+def test_former_command_names_map_to_existing_commands() -> None:
     assert built_in.MOVED.keys() & built_in.BY_NAME.keys() == set()
     assert {*built_in.MOVED.values()} <= built_in.BY_NAME.keys()
 
 
-def test_status_is_the_doctor_and_help_is_an_option_too(raftlog: Raftlog) -> None:
+def test_status_is_an_alias_of_doctor_and_help_an_option_too(raftlog: Raftlog) -> None:
     assert raftlog("status --help").out == raftlog("doctor --help").out
     for words in (["topics"], ["topics", "list"], ["cluster", "features"]):
         assert raftlog("help", *words).out == raftlog(*words, "--help").out
@@ -190,12 +188,12 @@ def test_missing_command_prints_the_help_on_stdout(raftlog: Raftlog, words: str)
     assert ran.out == raftlog(*words.split(), "--help").out
 
 
-def test_mistyped_name_gets_those_that_are_like_it(raftlog: Raftlog) -> None:
+def test_mistyped_command_suggests_similar_ones(raftlog: Raftlog) -> None:
     for words, meant in ((["topcis"], "topics"), (["cluster", "feature"], "features")):
         raftlog(*words).refused(2, f"Did you mean '{meant}'?")
 
 
-def test_building_the_command_line_again_adds_nothing() -> None:
+def test_building_the_command_line_twice_adds_nothing() -> None:
     def commands() -> dict[str | None, int]:
         return {
             group.name: len(group.typer_instance.registered_commands)
@@ -218,7 +216,7 @@ def declarations(path: Path) -> Iterator[str]:
             yield f"{', '.join(arguments)}: {said.get('help')}"
 
 
-def test_option_that_commands_share_is_declared_once() -> None:
+def test_shared_option_is_declared_once() -> None:
     root = Path(__file__).parents[2]
     packages = ("raftlog", "controller", "broker", "replay", "simulation")
     found = Counter(

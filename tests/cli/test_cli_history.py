@@ -1,5 +1,3 @@
-"""``raftlog history``, of a running cluster and of an export; and times as people type them."""
-
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,7 +55,7 @@ def test_invalid_time_is_refused(text: str) -> None:
         parse_when_ms(text, lambda: NOW)
 
 
-def test_period_that_cannot_be() -> None:
+def test_impossible_period_is_refused() -> None:
     with pytest.raises(typer.BadParameter, match="not both"):
         Period("1h", "12:00")
     with pytest.raises(typer.BadParameter, match="not a span"):
@@ -66,13 +64,13 @@ def test_period_that_cannot_be() -> None:
         Period(begin="2026-01-31", end="2026-01-30").at(lambda: NOW)
 
 
-def test_period_counts_from_the_time_that_it_is_given_and_goes_to_the_end() -> None:
+def test_period_counts_from_its_start_time_to_the_end() -> None:
     assert Period("1h").at(lambda: NOW) == (NOW - 3_600_000, FOR_EVER_MS)
     assert Period(default="1m").at(lambda: NOW) == (NOW - 60_000, FOR_EVER_MS)
     assert Period("30m", end="12:00").at(lambda: NOW) == (NOW - 3_600_000, NOW - 1_800_000)
 
 
-def test_period_asks_no_clock_when_nothing_counts_from_one() -> None:
+def test_period_reads_no_clock_when_no_bound_is_relative() -> None:
     def asked() -> int:
         raise AssertionError("the time was asked for")
 
@@ -81,7 +79,7 @@ def test_period_asks_no_clock_when_nothing_counts_from_one() -> None:
 
 
 @pytest.mark.parametrize("ahead_s", [-3_600, 7_200])
-def test_cluster_tells_the_time_when_the_clock_here_is_wrong(
+def test_cluster_time_is_used_when_the_local_clock_is_wrong(
     raftlog: Raftlog,
     cluster: LocalCluster,
     tmp_path: Path,
@@ -110,7 +108,7 @@ def test_cluster_tells_the_time_when_the_clock_here_is_wrong(
         assert "controller-1 started for the first time" in told
 
 
-def test_story_says_how_many_changes_it_leaves_out_and_keys_push_none_out(
+def test_history_counts_omitted_changes_and_keys_displace_none(
     raftlog: Raftlog, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
@@ -123,7 +121,7 @@ def test_story_says_how_many_changes_it_leaves_out_and_keys_push_none_out(
     assert "changed topic cut: created" in told
 
 
-def test_refusal_is_said_once_and_no_empty_table_before_it(
+def test_refusal_is_printed_once_without_an_empty_table(
     raftlog: Raftlog, cluster: LocalCluster
 ) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
@@ -139,7 +137,7 @@ def test_refusal_is_said_once_and_no_empty_table_before_it(
     assert "there is no topic nope" in nothing.err
 
 
-def test_topic_of_a_running_cluster_and_of_its_export(
+def test_topic_history_is_the_same_in_a_cluster_and_its_export(
     raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
@@ -175,7 +173,7 @@ def test_topic_of_a_running_cluster_and_of_its_export(
     assert raftlog("history topic told --since yesterday").code == 2
 
 
-def test_empty_time_of_an_export_is_refused() -> None:
+def test_empty_time_for_an_export_is_refused() -> None:
     """[an unset variable of a script would mean the end of the export]"""
     with pytest.raises(typer.BadParameter, match="is not a time like"):
         export_time_ms("", "no export")

@@ -1,6 +1,4 @@
-"""``raftlog partitions isr`` above scripted answers: what it prints, how long it waits, and its
-exit codes.
-"""
+"""``raftlog partitions isr`` with scripted responses."""
 
 import time
 from collections.abc import Callable
@@ -22,7 +20,7 @@ MOMENT_S = 0.8
 
 
 def image(partition_epoch: int, *, isr: tuple[int, ...] = (1, 2)) -> Image:
-    """Broker 1 leads partition 0 of topic t, after so many ISR changes."""
+    """Broker 1 leads partition 0 of topic t, after this number of ISR changes."""
     changes = [rec.PartitionChangeRecord(topic_id=T, isr=rec.IdList(ids=isr))] * partition_epoch
     messages = [
         *(
@@ -53,9 +51,7 @@ def leader(
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, int]]:
-    """Answers of the leaders, look by look, the last one again and again; and one committed
-    image.
-    """
+    """Script the leaders' responses, poll by poll (the last one repeats), and one committed image."""
 
     def script(*answers: LeaderAnswer, committed: Image) -> dict[str, int]:
         looks = {"count": 0}
@@ -78,7 +74,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, int]]:
     return script
 
 
-def test_agreement_is_seen_at_once(
+def test_agreement_is_reported_at_once(
     raftlog: Raftlog, scripted: Callable[..., dict[str, int]]
 ) -> None:
     looks = scripted(leader(1), committed=image(1))
@@ -95,7 +91,7 @@ def test_agreement_is_seen_at_once(
     assert ran.json["lasting"] == 0
 
 
-def test_difference_of_a_moment_is_waited_for(
+def test_brief_difference_is_waited_for(
     raftlog: Raftlog, scripted: Callable[..., dict[str, int]]
 ) -> None:
     looks = scripted(leader(0), leader(1, proposed=(1,)), committed=image(1))
@@ -106,7 +102,7 @@ def test_difference_of_a_moment_is_waited_for(
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_difference_that_lasts_is_found(
+def test_lasting_difference_is_reported(
     raftlog: Raftlog, scripted: Callable[..., dict[str, int]], as_json: bool
 ) -> None:
     scripted(leader(0), committed=image(1, isr=(1,)))
@@ -128,7 +124,9 @@ def test_difference_that_lasts_is_found(
         assert "(lasting)" in ran.out
 
 
-def test_topic_that_is_not_there(raftlog: Raftlog, scripted: Callable[..., dict[str, int]]) -> None:
+def test_missing_topic_is_reported(
+    raftlog: Raftlog, scripted: Callable[..., dict[str, int]]
+) -> None:
     scripted(leader(0), committed=image(0))
     raftlog("partitions isr nope --compare", *AT).refused(
         1, "UNKNOWN_TOPIC_OR_PARTITION: there is no topic nope"

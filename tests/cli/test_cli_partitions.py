@@ -1,6 +1,4 @@
-"""Commands that change partitions, against a real controller and three brokers, one of which
-dies.
-"""
+"""Commands that change partitions; one of three brokers dies."""
 
 import json
 import signal
@@ -17,7 +15,6 @@ from raftlog.local.cluster import LocalCluster
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A controller, node 1, and brokers 2, 3 and 4."""
     with running(tmp_path_factory.mktemp("three") / "c", brokers=3) as made:
         yield made
 
@@ -29,7 +26,6 @@ def at(three: LocalCluster) -> At:
 
 @pytest.fixture
 def through(three: LocalCluster) -> At:
-    """Writes through a broker."""
     return "--bootstrap-server", three.bootstrap_servers.split(",")[0]
 
 
@@ -40,7 +36,7 @@ def shown(raftlog: Raftlog, through: At, name: str) -> dict[int, tuple[int, list
 
 
 @pytest.mark.nightly
-def test_topics_are_placed_by_hand_and_grow(raftlog: Raftlog, at: At, through: At) -> None:
+def test_topics_are_placed_manually_and_grow(raftlog: Raftlog, at: At, through: At) -> None:
     raftlog.succeed("topics create grown --replica-assignment 2:3,3:2 --acks visible", *through)
     assert shown(raftlog, through, "grown") == {0: (2, [2, 3]), 1: (3, [3, 2])}
     tried = raftlog("partitions increase grown -n 5 --validate-only --json", *at)
@@ -57,7 +53,7 @@ def test_topics_are_placed_by_hand_and_grow(raftlog: Raftlog, at: At, through: A
 
 
 @pytest.mark.nightly
-def test_replicas_that_go_at_once_and_the_way_back(
+def test_replicas_are_reassigned_at_once_and_back(
     raftlog: Raftlog, at: At, through: At, tmp_path: Path
 ) -> None:
     raftlog.succeed("topics create moved --replica-assignment 2:3,3:4", *at)
@@ -140,7 +136,7 @@ def test_move_that_waits_for_a_dead_broker_is_listed_and_cancelled(
     assert "controller 1" in raftlog("cluster describe", *through).out
 
 
-def test_lists_and_warnings(raftlog: Raftlog, at: At, through: At) -> None:
+def test_partition_lists_show_warnings(raftlog: Raftlog, at: At, through: At) -> None:
     raftlog.succeed("topics create listed", *at)
     for option, items, expected in (
         ("--append", "compact", "delete,compact"),
@@ -194,13 +190,13 @@ def test_lists_and_warnings(raftlog: Raftlog, at: At, through: At) -> None:
     ],
     ids=str,
 )
-def test_wrong_usage_is_code_2_and_reaches_nobody(raftlog: Raftlog, arguments: str) -> None:
+def test_wrong_usage_exits_with_2_without_a_connection(raftlog: Raftlog, arguments: str) -> None:
     raftlog(
         "partitions --timeout 1", *arguments.split(), "--bootstrap-controller", "127.0.0.1:1"
     ).refused(2)
 
 
-def test_names_assignments_and_plans_are_read_as_they_are_written(tmp_path: Path) -> None:
+def test_names_assignments_and_plans_are_parsed(tmp_path: Path) -> None:
     assert partition_name("a.b-c:12") == ("a.b-c", 12)
     assert broker_ids("4, 5,6") == [4, 5, 6]
     assert assignments("1:2:3,2") == [[1, 2, 3], [2]]

@@ -1,7 +1,3 @@
-"""``raftlog plan`` and ``apply`` at a running cluster: exactly the plan that was reviewed, or
-nothing.
-"""
-
 import shlex
 from pathlib import Path
 
@@ -20,9 +16,7 @@ def planned(raftlog: Raftlog, file: Path, at: At) -> str:
     return str(ran.json["plan"])
 
 
-def test_plan_is_applied_once_and_then_there_is_nothing_to_do(
-    raftlog: Raftlog, at: At, tmp_path: Path
-) -> None:
+def test_applied_plan_leaves_nothing_to_do(raftlog: Raftlog, at: At, tmp_path: Path) -> None:
     file = tmp_path / "of once.yaml"
     file.write_text("topics:\n  applied-once: {partitions: 1, configs: {retention.ms: 5000}}\n")
     shown = raftlog.succeed("plan", file, *at)
@@ -58,7 +52,7 @@ def test_plan_is_refused_once_the_state_or_the_file_has_changed(
         ("topics: {gone: {absent: true}}", "nothing to change"),
     ],
 )
-def test_plan_says_what_the_controller_would_decide(
+def test_plan_shows_what_the_controller_would_decide(
     raftlog: Raftlog, at: At, tmp_path: Path, text: str, why: str
 ) -> None:
     file = tmp_path / "f.yaml"
@@ -86,7 +80,7 @@ def test_drain_of_an_unknown_broker_changes_nothing(raftlog: Raftlog, at: At) ->
 @pytest.mark.parametrize(
     ("vouched_by", "noted"), [("", True), ("node 1 at offset 7", False), (None, False)]
 )
-def test_state_of_an_export_that_no_controller_vouches_for_is_noted(
+def test_export_state_that_no_controller_confirms_is_reported(
     vouched_by: str | None, noted: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     header = header_of(Image(), cluster_id="c", generations=())

@@ -50,8 +50,8 @@ def test_storage_info_shows_what_format_wrote(
     assert "directory id" in raftlog("storage info -c", config).out
 
 
-def test_info_says_that_a_copy_of_the_vote_is_damaged(raftlog: Raftlog, tmp_path: Path) -> None:
-    """One block of the file is not a copy any more."""
+def test_info_reports_a_damaged_copy_of_the_vote(raftlog: Raftlog, tmp_path: Path) -> None:
+    """One block of the file differs from the other copy."""
     directory = tmp_path / "data"
     format_storage(directory, NodeIdentity("C", 1, "d1"))
     vote = VoteFile(directory)
@@ -75,7 +75,7 @@ def test_storage_format_accepts_options_without_a_file(raftlog: Raftlog, tmp_pat
     )
 
 
-def test_format_twice_is_refused_unless_asked_to_ignore(raftlog: Raftlog, config: Path) -> None:
+def test_second_format_is_refused_unless_ignore_formatted(raftlog: Raftlog, config: Path) -> None:
     directory_id = raftlog("storage format --json -c", config).json["directory_id"]
     raftlog("storage format -c", config).refused(2, "already formatted")
     ignored = raftlog("storage format --ignore-formatted --json -c", config)
@@ -98,11 +98,11 @@ def test_format_of_another_nodes_directory_is_refused(raftlog: Raftlog, config: 
         ("-c /none.toml", "cannot read /none.toml"),
     ],
 )
-def test_format_says_what_is_missing(raftlog: Raftlog, arguments: str, words: str) -> None:
+def test_format_reports_what_is_missing(raftlog: Raftlog, arguments: str, words: str) -> None:
     raftlog("storage format", *arguments.split()).refused(2, words)
 
 
-def test_info_of_an_unformatted_directory(raftlog: Raftlog, tmp_path: Path) -> None:
+def test_info_reports_an_unformatted_directory(raftlog: Raftlog, tmp_path: Path) -> None:
     raftlog("storage info -d", tmp_path).refused(2, "is not formatted")
 
 
@@ -153,14 +153,14 @@ def test_config_check_lists_all_mistakes(raftlog: Raftlog, config: Path) -> None
     )
 
 
-def test_config_check_reads_the_files_of_certificates(raftlog: Raftlog, config: Path) -> None:
+def test_config_check_reads_the_certificate_files(raftlog: Raftlog, config: Path) -> None:
     """[it accepted a key with which no handshake succeeds]"""
     files = "".join(f'tls.{one}.file = "{one}.pem"\n' for one in ("certificate", "key", "ca"))
     config.write_text(CONTROLLER + files)
     raftlog("config check", config).refused(2, "tls.key.file: No such file or directory")
 
 
-def test_config_check_shows_what_is_in_force(
+def test_config_check_shows_effective_values(
     raftlog: Raftlog, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAFTLOG_LOG_LEVEL", "debug")
@@ -189,11 +189,11 @@ def test_config_keys_lists_defaults_and_units(raftlog: Raftlog) -> None:
     assert "node.id" in raftlog("config keys").out
 
 
-def test_node_of_the_wrong_role_says_which_command(raftlog: Raftlog, config: Path) -> None:
+def test_node_with_the_wrong_role_names_the_right_command(raftlog: Raftlog, config: Path) -> None:
     raftlog("broker run -c", config).refused(2, "raftlog controller run")
 
 
-def test_node_on_an_unformatted_directory_says_so(config: Path) -> None:
+def test_node_on_an_unformatted_directory_is_reported(config: Path) -> None:
     # In a process of its own: a node takes the process's signals.
     command = [sys.executable, "-m", "raftlog", "controller", "run", "-c", str(config)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -222,7 +222,9 @@ def dynamic(tmp_path: Path) -> Path:
     return path
 
 
-def test_configured_set_needs_no_word(raftlog: Raftlog, config: Path, tmp_path: Path) -> None:
+def test_configured_voter_set_needs_no_option(
+    raftlog: Raftlog, config: Path, tmp_path: Path
+) -> None:
     raftlog.succeed("storage format -c", config)
     assert read_bootstrap(tmp_path / "data") == Bootstrap()
 
@@ -235,12 +237,14 @@ def test_standalone_names_the_node_itself_with_its_directory(
     assert read_bootstrap(tmp_path / "data") == Bootstrap((own,), 1)
 
 
-def test_joining_node_names_nobody(raftlog: Raftlog, dynamic: Path, tmp_path: Path) -> None:
+def test_joining_node_is_formatted_without_voters(
+    raftlog: Raftlog, dynamic: Path, tmp_path: Path
+) -> None:
     raftlog.succeed("storage format --no-initial-controllers -c", dynamic)
     assert read_bootstrap(tmp_path / "data") == Bootstrap((), 0)
 
 
-def test_cluster_begins_with_an_administrator(
+def test_cluster_is_formatted_with_an_administrator(
     raftlog: Raftlog, dynamic: Path, tmp_path: Path
 ) -> None:
     made = raftlog(
@@ -266,7 +270,7 @@ def test_initial_controllers_give_the_node_its_directory(
     assert voters == (Voter(1, "127.0.0.1:9093", DIRECTORIES[1]), Voter(2, "h2:1", DIRECTORIES[2]))
 
 
-def test_voters_new_disk_is_formatted_as_one_that_joins(
+def test_new_disk_of_a_voter_is_formatted_as_joining(
     raftlog: Raftlog, config: Path, tmp_path: Path
 ) -> None:
     raftlog.succeed("storage format --no-initial-controllers -c", config)
@@ -303,18 +307,16 @@ def test_invalid_initial_options_format_nothing(
     assert not (tmp_path / "data").exists()
 
 
-def test_standalone_needs_to_know_where_the_node_listens(raftlog: Raftlog, tmp_path: Path) -> None:
+def test_standalone_requires_a_listener(raftlog: Raftlog, tmp_path: Path) -> None:
     raftlog(
         "storage format --cluster-id C --node-id 7 --standalone --directory", tmp_path / "d"
     ).refused(2, "where it listens")
 
 
-def test_format_and_info_take_the_configuration_of_the_environment(
+def test_format_and_info_read_the_configuration_from_the_environment(
     raftlog: Raftlog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The configuration may come from the environment alone, as for `controller run`: a container
-    often has no file.
-    """
+    """As `controller run` does: a container often has no file."""
     for variable, value in {
         "RAFTLOG_PROCESS_ROLES": "controller",
         "RAFTLOG_NODE_ID": "1",

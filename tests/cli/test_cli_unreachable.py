@@ -1,5 +1,3 @@
-"""Commands against a cluster that is down say so within their timeout."""
-
 import socket
 import threading
 import time
@@ -40,14 +38,14 @@ COMMANDS = [
 
 @pytest.fixture(scope="module")
 def silent() -> Iterator[str]:
-    """A port that accepts connections and never says a word."""
+    """A port that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=100) as listening:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
 @pytest.fixture(scope="module")
 def dead() -> Iterator[str]:
-    """A port that nobody listens on, and that nobody gets meanwhile."""
+    """A port that nobody listens on, reserved meanwhile."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{bound.getsockname()[1]}"
@@ -55,7 +53,7 @@ def dead() -> Iterator[str]:
 
 @pytest.mark.parametrize("kind", ["dead", "silent"])
 @pytest.mark.parametrize(("command", "option"), COMMANDS)
-def test_unreachable_is_code_4_within_the_timeout(
+def test_unreachable_cluster_exits_with_4_within_the_timeout(
     raftlog: Raftlog,
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
@@ -75,7 +73,7 @@ def test_unreachable_is_code_4_within_the_timeout(
 
 
 @pytest.mark.parametrize(("command", "option"), COMMANDS)
-def test_no_address_is_code_2_and_says_how_to_give_one(
+def test_missing_address_exits_with_2_and_says_how_to_give_one(
     raftlog: Raftlog, command: str, option: str
 ) -> None:
     if option == "server" and command.startswith(("topics create", "topics delete")):
@@ -89,7 +87,7 @@ def test_malformed_address_is_named(raftlog: Raftlog) -> None:
     )
 
 
-def test_addresses_from_the_environment(
+def test_addresses_are_read_from_the_environment(
     raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch, dead: str
 ) -> None:
     monkeypatch.setenv("RAFTLOG_BOOTSTRAP_CONTROLLER", dead)
@@ -106,7 +104,7 @@ def test_incomplete_tls_names_what_is_missing(
     )
 
 
-def test_token_goes_over_tls_only(
+def test_token_is_sent_over_tls_only(
     raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch, dead: str, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("RAFTLOG_TOKEN_FILE", str(tmp_path / "token"))
@@ -116,7 +114,7 @@ def test_token_goes_over_tls_only(
         )
 
 
-def test_token_that_is_not_there_is_said_at_once(
+def test_missing_token_is_reported_at_once(
     raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch, dead: str, tmp_path: Path
 ) -> None:
     trustme.CA().cert_pem.write_to_path(tmp_path / "ca.pem")
@@ -131,7 +129,7 @@ def test_token_that_is_not_there_is_said_at_once(
 # --- A command that can reach nobody says so at once, and does not wait where somebody may answ---
 
 
-def test_listener_is_missing_when_all_addresses_refuse(dead: str) -> None:
+def test_missing_listener_is_reported_when_all_addresses_refuse(dead: str) -> None:
     with pytest.raises(ApiError, match=f"nothing listens at {dead} ") as caught:
         require_listener([dead])
     assert caught.value.code is ErrorCode.NETWORK_EXCEPTION
@@ -140,7 +138,7 @@ def test_listener_is_missing_when_all_addresses_refuse(dead: str) -> None:
         require_listener([dead, dead])
 
 
-def test_name_that_nobody_knows_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresolvable_host_name_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(error, "no")
 
@@ -153,7 +151,7 @@ def test_name_that_nobody_knows_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     require_listener(["brokr:9092"])
 
 
-def test_http_server_is_told_from_a_node(dead: str, silent: str) -> None:
+def test_http_server_is_told_apart_from_a_node(dead: str, silent: str) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -170,12 +168,14 @@ def test_http_server_is_told_from_a_node(dead: str, silent: str) -> None:
         server.server_close()
 
 
-def test_listener_is_found_when_one_address_does_not_refuse(dead: str, silent: str) -> None:
+def test_missing_listener_is_not_reported_when_one_address_does_not_refuse(
+    dead: str, silent: str
+) -> None:
     require_listener([dead, silent])
     require_listener([silent, dead])
 
 
-def test_host_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_host_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     said = threading.Event()
 
     def connect(address: object, timeout: float) -> socket.socket:
@@ -200,7 +200,7 @@ def test_host_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
     ],
     ids=str,
 )
-def test_commands_say_it_long_before_their_timeout(
+def test_commands_report_refusal_well_before_their_timeout(
     raftlog: Raftlog, dead: str, command: str
 ) -> None:
     begun = time.monotonic()
@@ -228,7 +228,7 @@ def one(cluster_id: str, role: str = "prospective") -> pb.DescribeQuorumResponse
         ([one("a"), one("b")], ""),
     ],
 )
-def test_cluster_id_is_the_leaders_or_that_of_most_answers(
+def test_cluster_id_is_that_of_the_leader_or_of_most_responses(
     answers: list[pb.DescribeQuorumResponse], cluster_id: str
 ) -> None:
     """[a voter that was formatted with another cluster id made an outage of this cluster]"""

@@ -1,5 +1,3 @@
-"""``raftlog verify`` against a real controller: what nodes say, and what a forger has done."""
-
 import os
 import shutil
 from pathlib import Path
@@ -23,7 +21,7 @@ PEM = Ed25519PrivateKey.generate().private_bytes(
 
 
 def written(keys: Path, name: str) -> tuple[Path, Path]:
-    """A key pair in PEM."""
+    """Write a key pair in PEM."""
     key = Ed25519PrivateKey.generate()
     private, public = keys / f"{name}.pem", keys / f"{name}.pub.pem"
     private.touch(mode=0o600)
@@ -43,7 +41,9 @@ def written(keys: Path, name: str) -> tuple[Path, Path]:
 
 
 def forged(source: Path, target: Path) -> Path:
-    """A consistent export in which one batch has another principal; what nodes said is left."""
+    """A consistent export in which one batch has another principal; the nodes' reports are
+    unchanged.
+    """
     manifest = read_manifest(source)
     batches = [
         data for one in manifest.of_kind("raw") for data in read_segment(open_place(source), one)
@@ -64,7 +64,7 @@ def forged(source: Path, target: Path) -> Path:
     return target
 
 
-def test_nodes_vouch_for_what_they_have_and_for_nothing_else(
+def test_nodes_vouch_only_for_records_that_they_have(
     raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
@@ -103,7 +103,9 @@ def test_export_of_another_cluster_is_not_vouched_for(
     )
 
 
-def test_public_key_is_enough(raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path) -> None:
+def test_verification_needs_only_the_public_key(
+    raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path
+) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     private, public = written(tmp_path, "auditor")
     _, other = written(tmp_path, "other")
@@ -135,7 +137,7 @@ def test_public_key_is_enough(raftlog: Raftlog, cluster: LocalCluster, tmp_path:
         (None, 0, "can't read"),
     ],
 )
-def test_key_that_cannot_sign(
+def test_key_that_cannot_sign_is_refused(
     raftlog: Raftlog, tmp_path: Path, content: bytes | None, mode: int, message: str
 ) -> None:
     key = tmp_path / "key.pem"
@@ -145,7 +147,7 @@ def test_key_that_cannot_sign(
     raftlog("export", tmp_path / "e", "--sign", key, "--directory", tmp_path).refused(2, message)
 
 
-def test_image_is_held_against_what_nodes_have_said(
+def test_image_is_compared_with_the_nodes_reports(
     raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
@@ -158,7 +160,7 @@ def test_image_is_held_against_what_nodes_have_said(
     raftlog("log image --export", exported).refused(3, f"node 1 had {'0' * 32}")
 
 
-def test_damaged_checkpoint_is_found(
+def test_damaged_checkpoint_is_detected(
     raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)

@@ -1,5 +1,3 @@
-"""``raftlog watch`` and ``raftlog log dump --follow``, on a running cluster."""
-
 import json
 import os
 import signal
@@ -46,7 +44,7 @@ def running(cluster: LocalCluster, *arguments: str) -> Iterator[subprocess.Popen
         process.wait(PATIENCE_S)
 
 
-def test_changes_one_a_line_until_ctrl_c_and_how_to_go_on(
+def test_watch_prints_one_change_a_line_until_ctrl_c_and_how_to_resume(
     raftlog: Raftlog, cluster: LocalCluster
 ) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
@@ -87,7 +85,7 @@ def test_changes_one_a_line_until_ctrl_c_and_how_to_go_on(
     assert raftlog("watch topics --timeout 0.3", *at).out == ""
 
 
-def test_log_as_it_grows(raftlog: Raftlog, cluster: LocalCluster) -> None:
+def test_log_follow_prints_new_records(raftlog: Raftlog, cluster: LocalCluster) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
     raftlog.succeed("topics create followed-1", *at)
     with running(cluster, "log", "dump", "--follow", "--type", "TOPIC", "--json") as process:
@@ -116,7 +114,7 @@ def test_watch_command_refuses_invalid_arguments(
     assert said in ran.err
 
 
-def test_follow_reads_a_running_cluster_alone(raftlog: Raftlog) -> None:
+def test_follow_reads_running_clusters_only(raftlog: Raftlog) -> None:
     assert raftlog("log dump --follow --until 5").code == 2
     assert raftlog("log dump --follow -e somewhere").code == 2
 
@@ -143,8 +141,9 @@ def command(cluster: LocalCluster, *words: str, given: bytes = b"") -> bytes:
     return subprocess.run([*line, *at], input=given, capture_output=True, check=True).stdout
 
 
-def test_records_come_out_as_they_went_in(raftlog: Raftlog, cluster: LocalCluster) -> None:
-    """[ff fe 80 came out as ef bf bd, in text and in JSON]"""
+def test_record_bytes_are_unchanged_in_text_and_json(
+    raftlog: Raftlog, cluster: LocalCluster
+) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
     raftlog.succeed("topics create raw", *at)
     command(cluster, "produce", "raw", "--key-separator", ":", given=RAW + b":" + RAW + b"\n")
@@ -182,7 +181,7 @@ def test_records_come_out_as_they_went_in(raftlog: Raftlog, cluster: LocalCluste
 FIELDS = {"key": "a/b", "value": b"x" * 3_000, "lease_id": 0, "reason": "caught up", "racks": []}
 
 
-def test_fields_are_whole_where_nothing_limits_them() -> None:
+def test_fields_are_whole_without_a_limit() -> None:
     assert fields_text(FIELDS) == f'key=a/b value={"x" * 3_000} lease_id=0 reason="caught up"'
 
 
@@ -210,17 +209,17 @@ def test_fields_without_room_are_counted() -> None:
         (b"", ""),
     ],
 )
-def test_bytes_are_text_where_none_of_them_controls_a_terminal(value: bytes, text: str) -> None:
+def test_bytes_are_shown_as_text_unless_they_control_a_terminal(value: bytes, text: str) -> None:
     assert value_text(value) == text
 
 
-def test_text_is_quoted_where_it_could_be_taken_for_something_else() -> None:
+def test_ambiguous_text_is_quoted() -> None:
     fields = {"a": "0x00", "b": b"0x00", "c": b"\x00", "d": 'x y="', "e": "x"}
     assert fields_text(fields) == 'a="0x00" b="0x00" c=0x00 d="x y=\\"" e=x'
 
 
 def drawn_fields(rng: Random) -> dict[str, Any]:
-    """Fields of all kinds, with characters that are wide, combining, quoted or not printable."""
+    """Fields of all kinds, with wide, combining, quoted and unprintable characters."""
 
     def text() -> str:
         return "".join(rng.choices('ab0xé中e\u0301 ="\n\x1b\u202e', k=rng.randrange(60)))
@@ -235,7 +234,7 @@ def drawn_fields(rng: Random) -> dict[str, Any]:
     return {name: rng.choice(draws)() for name in "abcdefgh"[: rng.randrange(9)]}
 
 
-def test_line_keeps_to_its_room_and_says_what_it_lacks() -> None:
+def test_line_fits_its_width_and_reports_what_it_omits() -> None:
     rng = Random(7)
     shortened = 0
     for _ in range(2_000):
@@ -249,7 +248,7 @@ def test_line_keeps_to_its_room_and_says_what_it_lacks() -> None:
     assert 500 < shortened < 2_000
 
 
-def test_config_is_told_as_a_change() -> None:
+def test_config_is_shown_as_a_change() -> None:
     fields = {"resource_type": 2, "resource_name": "orders", "name": "retention.ms", "value": "9"}
     assert config_text(fields) == "topic orders: retention.ms=9"
     del fields["value"]
@@ -262,7 +261,7 @@ def test_shortened_line_ends_with_the_full_size() -> None:
     assert one_line("\x1b[31m", None) == "\\x1b[31m"
 
 
-def test_dump_has_one_line_a_record_on_a_terminal_and_all_of_it_in_a_pipe(
+def test_dump_prints_short_lines_on_a_terminal_and_whole_records_into_a_pipe(
     raftlog: Raftlog, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     brokers = ("--bootstrap-server", cluster.bootstrap_servers)

@@ -1,4 +1,4 @@
-"""Tests that a command line imports and does as little as possible before its work."""
+"""Imports and work of a command line before its command."""
 
 import json
 import os
@@ -55,14 +55,14 @@ def test_each_command_is_built_alone_with_its_summary(name: str) -> None:
     assert built.get_short_help_str(1_000) == built_in.BY_NAME[name].help
 
 
-def test_each_section_of_the_help_has_commands_and_each_command_a_section() -> None:
+def test_help_sections_and_commands_match() -> None:
     of = [one.section for one in built_in.COMMANDS if " " not in one.name]
     assert set(of) == set(built_in.SECTIONS)
     assert of == sorted(of, key=built_in.SECTIONS.index), "the order of the help"
     assert {one.section for one in built_in.COMMANDS if " " in one.name} == {""}
 
 
-def test_version_needs_neither_typer_nor_grpc() -> None:
+def test_version_imports_neither_typer_nor_grpc() -> None:
     out, packages = run("--version")
     assert out.startswith("raftlog ")
     assert not packages & {"typer", "grpc", "structlog", "rich"}
@@ -73,7 +73,7 @@ def test_version_needs_neither_typer_nor_grpc() -> None:
 
 @pytest.mark.parametrize("columns", [80, 300])
 @pytest.mark.parametrize("group", ["", "cluster", "kv", "deploy"])
-def test_list_of_commands_says_what_they_say_themselves(columns: int, group: str) -> None:
+def test_command_list_matches_the_summaries_of_the_commands(columns: int, group: str) -> None:
     texts = []
     for app in (build_for([group] if group else []), build()):
         command: Any = typer.main.get_command(app)
@@ -92,7 +92,7 @@ def lists(command: Any, context: Any) -> Iterator[str]:
         yield from lists(inner, type(context)(inner, parent=context, info_name=name))
 
 
-def test_each_summary_has_room_in_one_line_of_80_columns() -> None:
+def test_each_summary_fits_one_line_of_80_columns() -> None:
     command: Any = typer.main.get_command(build())
     checked = 0
     with command.make_context("raftlog", [], resilient_parsing=True) as context:
@@ -106,13 +106,13 @@ def test_each_summary_has_room_in_one_line_of_80_columns() -> None:
     assert checked > 100
 
 
-def test_list_of_all_commands_loads_none() -> None:
+def test_command_list_loads_no_command() -> None:
     out, packages = run("--help")
     assert "topics" in out
     assert not packages & {"structlog", "numpy", "pyarrow", "grpc", "google", "asyncio", "rich"}
 
 
-def test_until_ctrl_c_is_silent_nothing_slow_is_imported() -> None:
+def test_nothing_slow_is_imported_before_ctrl_c_is_silent() -> None:
     program = """
 import signal, sys
 before = {*sys.modules}
@@ -131,20 +131,20 @@ print(signal.getsignal(signal.SIGINT))
     assert disposition == "0", "SIG_DFL"
 
 
-def test_help_of_a_client_command_needs_no_grpc_and_no_log() -> None:
+def test_help_of_a_client_command_imports_no_grpc_and_no_log() -> None:
     out, packages = run("topics", "--help")
     assert "create" in out
     assert not packages & {"grpc", "structlog", "pydantic", "importlib_metadata", "numpy"}
 
 
-def test_client_command_needs_no_structlog_and_no_rich() -> None:
+def test_client_command_imports_no_structlog_and_no_rich() -> None:
     _, packages = run("doctor", "--bootstrap-controller", "127.0.0.1:1", "--timeout", "0.3")
     assert "grpc" in packages
     assert not packages & {"structlog", "rich", "pydantic", "pyarrow", "uvloop"}
 
 
 def as_module(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """``python -m raftlog``, below a shell, whose completion it may show."""
+    """``python -m raftlog``, started by a shell whose completion it may show."""
     line = shlex.join([sys.executable, "-m", "raftlog", *arguments])
     return subprocess.run(
         ["bash", "-c", f"{line}; exit $?"],
@@ -153,7 +153,7 @@ def as_module(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("arguments", ["topics list", "quorum describe", ""])
-def test_usage_names_the_module_that_was_run(arguments: str) -> None:
+def test_usage_names_the_module_when_it_was_run_as_one(arguments: str) -> None:
     said = as_module(*arguments.split(), "--help").stdout
     assert said.startswith(
         f"Usage: {' '.join(['python -m raftlog', *arguments.split()])} [OPTIONS]"
@@ -161,7 +161,7 @@ def test_usage_names_the_module_that_was_run(arguments: str) -> None:
     assert "python -m raftlog --help" in as_module("nope").stderr
 
 
-def test_module_ends_as_the_script_does() -> None:
+def test_module_exits_like_the_script() -> None:
     script = Path(sys.executable).with_name("raftlog")
     for arguments in (["--version"], ["topics", "list", "--nope"], ["config", "check", "/none"]):
         expected = subprocess.run([script, *arguments], capture_output=True, text=True, check=False)
@@ -171,7 +171,7 @@ def test_module_ends_as_the_script_does() -> None:
         assert ran.stderr.replace("python -m raftlog", "raftlog") == expected.stderr
 
 
-def test_completion_that_the_module_shows_is_that_of_the_script() -> None:
+def test_module_prints_the_completion_of_the_script() -> None:
     said = as_module("--show-completion").stdout
     assert "_RAFTLOG_COMPLETE=complete_bash" in said
     assert "python" not in said
@@ -248,7 +248,7 @@ def test_keys_of_a_history_are_those_of_its_kind(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("variables", [{}, {"RAFTLOG_BOOTSTRAP_SERVER": "127.0.0.1:1"}])
-def test_names_that_nobody_can_tell_are_none(variables: dict[str, str]) -> None:
+def test_names_that_cannot_be_listed_have_no_completion(variables: dict[str, str]) -> None:
     names, _ = completed("raftlog topics describe ", **variables)
     assert names == []
 

@@ -1,5 +1,3 @@
-"""Tests of hints for configuration mistakes: unknown keys, keys without effect, misspelt keys."""
-
 import re
 from pathlib import Path
 
@@ -100,7 +98,7 @@ def test_config_commands_print_the_hint(raftlog: Raftlog, cluster: LocalCluster)
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md"])
-def test_no_example_sets_a_key_that_does_nothing(name: str) -> None:
+def test_no_example_sets_a_key_without_effect(name: str) -> None:
     text = (ROOT / name).read_text()
     used = set(re.findall(r"--(?:set|topic-config|config|key) ([a-z.]+)", text))
     used |= {key for given in re.findall(r"set={([^}]*)}", text) for key in KEY.findall(given)}
@@ -120,7 +118,7 @@ def test_no_example_sets_a_key_that_does_nothing(name: str) -> None:
         (ResourceType.GROUP, "a.key.of.somebody", "1", ""),
     ],
 )
-def test_whoever_sees_a_value_that_changes_nothing_is_told(
+def test_value_without_effect_is_reported_to_every_reader(
     kind: ResourceType, name: str, value: str, mark: str
 ) -> None:
     """[the note was for who had set it; who read it a year later saw a compacted topic]"""
@@ -137,13 +135,13 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.parametrize("name", OLD_NAMES)
-def test_protocol_has_both_names(name: str) -> None:
+def test_protocol_accepts_both_names(name: str) -> None:
     text = (DOCS / "protocol.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("|") and OLD_NAMES[name] in line]
     assert any(name in line or name.replace(" ", "_") in line for line in rows)
 
 
-def test_error_has_both_names() -> None:
+def test_error_names_both_names() -> None:
     error = ApiError(
         ErrorCode.STALE_BROKER_EPOCH, "broker 1 is not registered", field="broker_epoch"
     )
@@ -156,5 +154,5 @@ def test_error_has_both_names() -> None:
     assert with_old_name("broker epoch") == "broker epoch (KIP-343: incarnation id)"
 
 
-def test_help_has_the_old_name_of_what_it_shows(raftlog: Raftlog) -> None:
+def test_help_shows_the_former_name(raftlog: Raftlog) -> None:
     assert "incarnation id" in " ".join(raftlog("brokers list --help").out.split())

@@ -1,5 +1,3 @@
-"""Tests of the demo's messages when it cannot continue."""
-
 import signal
 import sys
 from collections.abc import Iterator
@@ -16,7 +14,7 @@ from raftlog.demo.world import CommandFailedError, DemoError
 
 @pytest.fixture(autouse=True)
 def signals() -> Iterator[None]:
-    """The demo ignores signals while it cleans up, as its process ends then."""
+    """The demo ignores signals while it cleans up before its exit."""
     before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
     yield
     for one, handler in before.items():
@@ -41,7 +39,7 @@ def test_demo_starts_nothing_when_a_module_is_missing(
         (DemoError("LAO went back"), "a promise was broken: LAO went back"),
     ],
 )
-def test_demo_tells_a_broken_promise_from_a_command_that_failed(
+def test_demo_distinguishes_a_broken_promise_from_a_failed_command(
     raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Any, words: str
 ) -> None:
     async def run(self: Demo) -> None:
@@ -52,7 +50,7 @@ def test_demo_tells_a_broken_promise_from_a_command_that_failed(
     assert words in ran.out
 
 
-async def test_command_of_the_demo_that_fails_is_told_with_its_words() -> None:
+async def test_failed_demo_command_is_reported_with_its_output() -> None:
     with pytest.raises(CommandFailedError, match="ended with code 3: no pyarrow"):
         await run_command(
             [sys.executable, "-c", "import sys; sys.stderr.write('no pyarrow'); sys.exit(3)"]

@@ -1,4 +1,4 @@
-"""A stopped node's log: what is exported ends where the log itself proves that it is committed."""
+"""Exports of a stopped node's log, which end at what the log proves committed."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,7 +46,7 @@ class FakeReader:
         return builder.snapshot()
 
     def begin_late(self, start_offset: int, *ends: int) -> None:
-        """Make a log that starts late, as after retention: snapshots hold the earlier state."""
+        """Make the log start late, as after retention; snapshots hold the earlier state."""
         self.start_offset = start_offset
         for end in ends:
             image = self.image(end - 1)
@@ -68,20 +68,20 @@ def opened(reader: Any) -> DirectoryLog:
     return DirectoryLog(reader)
 
 
-def test_only_what_is_proven_is_exported(tmp_path: Path) -> None:
+def test_only_proven_records_are_exported(tmp_path: Path) -> None:
     source = opened(FakeReader())
     assert (source.high_watermark, source.end_offset) == (2, 4)
     assert export(source, tmp_path).end_offset == 2
 
 
-def test_all_of_it_is_exported_on_the_operators_word(tmp_path: Path) -> None:
+def test_whole_log_is_exported_on_the_operators_request(tmp_path: Path) -> None:
     source = opened(FakeReader())
     source.assume_committed()
     assert export(source, tmp_path).end_offset == 4
 
 
 @pytest.mark.parametrize("last", [1, 2, 3])
-def test_image_of_a_log_that_begins_late_is_made_from_a_snapshot(last: int) -> None:
+def test_image_of_a_log_that_starts_late_is_made_from_a_snapshot(last: int) -> None:
     reader = FakeReader()
     expected = reader.image(last)
     reader.begin_late(1, 1, 2, 3)
@@ -90,7 +90,7 @@ def test_image_of_a_log_that_begins_late_is_made_from_a_snapshot(last: int) -> N
     assert expected.state_hash != reader.image(last - 1).state_hash
 
 
-def test_state_before_the_oldest_snapshot_is_gone_and_said_to_be() -> None:
+def test_state_before_the_oldest_snapshot_is_reported_as_deleted() -> None:
     reader = FakeReader()
     reader.begin_late(2, 3)
     with pytest.raises(
@@ -113,7 +113,7 @@ def test_records_in_a_snapshot_are_committed(tmp_path: Path) -> None:
     assert begins_late(opened(FakeReader())) == ""
 
 
-def test_log_that_got_a_second_voter_is_not_committed_to_its_end() -> None:
+def test_log_that_gained_a_second_voter_is_not_committed_to_its_end() -> None:
     reader = FakeReader()
     messages: list[Any] = [
         pb.LeaderChangeRecord(leader_id=1, voters=[1]),
@@ -129,7 +129,7 @@ def test_log_that_got_a_second_voter_is_not_committed_to_its_end() -> None:
     assert opened(reader).high_watermark == 0
 
 
-def test_export_that_begins_late_holds_no_state(tmp_path: Path) -> None:
+def test_export_that_starts_late_holds_no_state(tmp_path: Path) -> None:
     reader = FakeReader()
     reader.begin_late(2, 3)
     export(opened(reader), tmp_path)
@@ -138,7 +138,7 @@ def test_export_that_begins_late_holds_no_state(tmp_path: Path) -> None:
 
 
 class Skipping:
-    """A source that gives the batches after the one that was asked for, or none."""
+    """A source that skips batches after the requested offset, or returns none."""
 
     cluster_id, generation, start_offset, high_watermark, end_offset = "c", 0, 0, 4, 4
 

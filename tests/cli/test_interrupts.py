@@ -1,4 +1,4 @@
-"""Ctrl-C: a command cleans up and dies of SIGINT, so that the shell's loop around it ends too."""
+"""Ctrl-C: a command cleans up and dies of SIGINT, so that a shell's loop around it ends."""
 
 import errno
 import fcntl
@@ -71,11 +71,11 @@ def interrupt(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def test_command_dies_of_the_signal_behind_its_exit_handlers() -> None:
+def test_command_dies_of_the_signal_after_its_exit_handlers() -> None:
     assert interrupt(start(running=WAIT)) == (-signal.SIGINT, "cleaned up\n", "")
 
 
-def test_interrupt_that_a_callback_swallows_ends_the_command_all_the_same() -> None:
+def test_interrupt_swallowed_by_a_callback_still_ends_the_command() -> None:
     """[`log dump --follow`, interrupted while an import freed its lock, went on for ever]"""
     swallows = (
         "import weakref; cell = set();"
@@ -85,7 +85,7 @@ def test_interrupt_that_a_callback_swallows_ends_the_command_all_the_same() -> N
     assert interrupt(start(running=swallows)) == (-signal.SIGINT, "cleaned up\n", "")
 
 
-def test_other_exceptions_of_callbacks_are_told() -> None:
+def test_other_exceptions_of_callbacks_are_reported() -> None:
     process = start(
         running="import weakref; cell = set(); seen = weakref.ref(cell, lambda _: 1 / 0); del cell"
     )
@@ -94,11 +94,11 @@ def test_other_exceptions_of_callbacks_are_told() -> None:
     assert "ZeroDivisionError" in err
 
 
-def test_while_it_imports_it_dies_without_a_traceback() -> None:
+def test_interrupt_during_import_leaves_no_traceback() -> None:
     assert interrupt(start(importing=WAIT)) == (-signal.SIGINT, "", "")
 
 
-def test_command_that_ends_with_130_was_interrupted() -> None:
+def test_exit_code_130_counts_as_interrupted() -> None:
     process = start(running="sys.exit(130)")
     assert (*process.communicate(timeout=PATIENCE_S), process.returncode) == (
         "cleaned up\n",
@@ -134,7 +134,7 @@ def test_end_of_the_process_waits_for_threads_and_flushes_streams() -> None:
     assert process.returncode == 0
 
 
-def test_where_sigint_is_ignored_it_stays_so() -> None:
+def test_ignored_sigint_stays_ignored() -> None:
     process = start(
         disposition="signal.SIG_IGN",
         running="print('waits', flush=True); time.sleep(0.5); print('done')",
@@ -159,7 +159,7 @@ WAITS = 'print("waits", flush=True)'
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_signal_that_ends_a_process_lets_it_give_back_what_it_holds(number: signal.Signals) -> None:
+def test_terminating_signal_lets_the_process_release_its_resources(number: signal.Signals) -> None:
     process = start(running=WORK.format(WAITS))
     assert process.stdout is not None
     assert process.stdout.readline() == "waits\n"
@@ -169,15 +169,15 @@ def test_signal_that_ends_a_process_lets_it_give_back_what_it_holds(number: sign
     assert (process.returncode, out, err) == (-number, "given back\ncleaned up\n", "")
 
 
-def test_signal_that_is_ignored_stays_so() -> None:
+def test_ignored_signal_stays_ignored() -> None:
     ignored = "import os; signal.signal(signal.SIGHUP, signal.SIG_IGN)"
     process = start(running=WORK.format(f"{ignored}; os.kill(os.getpid(), 1); return"))
     out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out, err) == (0, "given back\ncleaned up\n", "")
 
 
-def test_command_whose_reader_hangs_is_ended_too() -> None:
-    """[The loop does not come to its end while a write waits.]"""
+def test_command_with_a_hanging_reader_ends_too() -> None:
+    """[The loop does not end while a write waits.]"""
     process = start(running=WORK.format("sys.stdout.write('x' * 10_000_000)"))
     assert process.stdout is not None
     waiting = bytearray(4)
@@ -192,7 +192,7 @@ def test_command_whose_reader_hangs_is_ended_too() -> None:
 
 
 def node_in_a_loop(cluster: LocalCluster, name: str) -> subprocess.Popen[str]:
-    """A shell that starts the node again and again, as a terminal runs it."""
+    """A shell that restarts the node in a loop, as on a terminal."""
     node = cluster.node(name)
     command = f"{sys.executable} -m raftlog {node.role} run -c {cluster.config_path(name)}"
     return subprocess.Popen(
@@ -205,7 +205,7 @@ def node_in_a_loop(cluster: LocalCluster, name: str) -> subprocess.Popen[str]:
     )
 
 
-def test_node_stops_in_order_and_the_loop_around_it_ends(tmp_path: Path) -> None:
+def test_node_stops_in_order_and_ends_the_loop_around_it(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
     cluster.generate()
     shell = node_in_a_loop(cluster, "controller-1")
@@ -260,7 +260,7 @@ def test_exit_code_depends_on_the_error(error: Exception, code: Exit) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EROFS])
-def test_disk_error_that_nobody_has_named_is_one_line(
+def test_unwrapped_disk_error_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -284,7 +284,7 @@ def test_disk_error_that_nobody_has_named_is_one_line(
         StorageError(f"can't open /data/x: {os.strerror(errno.ENFILE)}"),
     ],
 )
-def test_lack_of_descriptors_is_told_with_its_own_remedy(
+def test_lack_of_descriptors_is_reported_with_its_remedy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -300,7 +300,7 @@ def test_lack_of_descriptors_is_told_with_its_own_remedy(
     assert remedy(error, "broker") == {"remedy": DESCRIPTORS_REMEDY}
 
 
-def test_other_errors_of_the_system_are_defects(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_system_errors_are_defects(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise OSError(errno.EPIPE + 1000, "x")
 

@@ -1,5 +1,3 @@
-"""Tests that the output of --json matches the JSON Schema of the reference."""
-
 import ast
 import json
 from collections.abc import Callable, Iterator
@@ -30,7 +28,6 @@ NOTHING_WRITTEN: dict[str, Any] = {
 
 @pytest.fixture
 def check(raftlog: Raftlog) -> Check:
-    """Run a command with --json; its document, or its documents if it has one a line."""
 
     def run(command: str, *arguments: object, code: int = 0) -> Any:
         ran: Ran = raftlog(command, *arguments, "--json")
@@ -46,7 +43,6 @@ def check(raftlog: Raftlog) -> Check:
 
 
 def json_commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[str]:
-    """The commands that have --json."""
     for name, inner in getattr(command, "commands", {}).items():
         if not inner.hidden:
             yield from json_commands(inner, (*words, name))
@@ -54,7 +50,7 @@ def json_commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[str]:
         yield " ".join(words)
 
 
-def test_each_command_with_json_is_declared_or_listed_as_not_declared() -> None:
+def test_each_json_command_is_declared_or_listed_as_undeclared() -> None:
     there = set(json_commands(typer.main.get_command(build())))
     declared = json_documents.PRINTED.keys()
     listed = {one.partition(" --")[0] for one in json_documents.NOT_DECLARED}
@@ -62,7 +58,7 @@ def test_each_command_with_json_is_declared_or_listed_as_not_declared() -> None:
     assert declared - there == set()
 
 
-def test_schema_refuses_a_missing_key_and_one_too_many() -> None:
+def test_schema_refuses_missing_and_additional_keys() -> None:
     validate = validator("kv lease grant")
     whole: dict[str, Any] = {"id": 1, "ttl_s": 0.5}
     validate(whole)
@@ -72,7 +68,7 @@ def test_schema_refuses_a_missing_key_and_one_too_many() -> None:
             validate(wrong)
 
 
-def test_topic_and_config_commands_print_their_documents(check: Check, through: At, at: At) -> None:
+def test_topic_and_config_documents_match_their_schemas(check: Check, through: At, at: At) -> None:
     created = check("topics create", "shaped", "--acks", "visible", *through)
     assert check("topics create", "shaped", *through, code=1)["items"][0]["error"]["code"]
     listed = check("topics list", *through, "--read", "latest")
@@ -97,7 +93,7 @@ def test_topic_and_config_commands_print_their_documents(check: Check, through: 
     check("topics delete", "shaped", *through)
 
 
-def test_key_and_lease_commands_print_their_documents(check: Check, through: At, at: At) -> None:
+def test_key_and_lease_documents_match_their_schemas(check: Check, through: At, at: At) -> None:
     latest = (*through, "--read", "latest")
     absent = check("kv get", "shaped/absent", *latest, code=1)
     assert absent["key_value"] is None
@@ -121,7 +117,7 @@ def test_key_and_lease_commands_print_their_documents(check: Check, through: At,
     check("kv lease revoke", lease, *through)
 
 
-def test_cluster_and_its_settings(
+def test_cluster_and_settings_documents_match_their_schemas(
     check: Check, through: At, at: At, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert check("cluster describe", *through)["offset"] > 0
@@ -142,7 +138,7 @@ def test_cluster_and_its_settings(
     check("cluster hostnames delete", "shaped.example", *at)
 
 
-def test_broker_and_partition_commands_print_their_documents(
+def test_broker_and_partition_documents_match_their_schemas(
     check: Check, through: At, at: At, monkeypatch: pytest.MonkeyPatch, raftlog: Raftlog
 ) -> None:
     assert check("brokers list", *at)["brokers"]
@@ -174,7 +170,7 @@ def test_broker_and_partition_commands_print_their_documents(
     assert check("brokers unregister", 9, *at)["token"]["offset"] == 9
 
 
-def test_quorum_commands_print_their_documents(
+def test_quorum_documents_match_their_schemas(
     check: Check, at: At, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = at[1]
@@ -197,7 +193,7 @@ def test_quorum_commands_print_their_documents(
     check("quorum remove-voter", "--voter-id", 2, "--directory-id", directory, *at)
 
 
-def test_diagnoses_and_the_log(
+def test_diagnosis_and_log_documents_match_their_schemas(
     check: Check, through: At, at: At, raftlog: Raftlog, tmp_path: Path
 ) -> None:
     raftlog.succeed("configs alter broker 2 --set log.retention.ms=9", *through)
@@ -237,7 +233,7 @@ def test_diagnoses_and_the_log(
     assert (run["seed"], run["failure"]) == (7, "")
 
 
-def test_node_commands_print_their_documents(
+def test_node_documents_match_their_schemas(
     check: Check, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     where = ("--dir", cluster.directory)
@@ -259,7 +255,7 @@ def test_node_commands_print_their_documents(
     assert all(one["text"] for one in units)
 
 
-def test_security_commands_print_their_documents(
+def test_security_documents_match_their_schemas(
     check: Check, at: At, raftlog: Raftlog, tmp_path: Path
 ) -> None:
     alice = ("--operation", "read", "--topic", "shaped")
@@ -276,7 +272,7 @@ def test_security_commands_print_their_documents(
     assert check("certs inspect", tmp_path / "pki" / "ca.pem")["certificates"][0]["authority"]
 
 
-def test_each_declared_command_is_run_here() -> None:
+def test_each_declared_command_is_run_by_these_tests() -> None:
     run = {
         ast.literal_eval(node.args[0])
         for node in ast.walk(ast.parse(Path(__file__).read_text()))

@@ -1,5 +1,3 @@
-"""The generated cluster and its processes."""
-
 import os
 import signal
 import socket
@@ -61,7 +59,7 @@ def test_generate_writes_valid_configurations_and_formats(tmp_path: Path) -> Non
     )
 
 
-def test_reopened_it_is_the_same_cluster_and_can_grow(tmp_path: Path) -> None:
+def test_reopened_local_cluster_is_the_same_and_can_grow(tmp_path: Path) -> None:
     first = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
     first.generate()
     second = LocalCluster(tmp_path / "c")
@@ -91,7 +89,7 @@ def test_start_refuses_another_shape_when_the_directory_holds_a_cluster(
         start_quorum(controllers=nodes, base_port=base_port, directory=tmp_path / "c", timeout=1)
 
 
-def test_free_ports_are_not_those_of_the_call_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_ports_exclude_those_of_the_previous_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """[A cluster and its further listeners received one port, and its nodes did not start.]"""
     starts = iter((1500, 1500, 1500 + LANE_PORT_OFFSET, 1500 - LANE_PORT_OFFSET))
     monkeypatch.setattr("random.randrange", lambda _: next(starts))
@@ -108,7 +106,7 @@ def test_free_ports_are_different_and_free() -> None:
         taken.bind(("127.0.0.1", ports[0]))
 
 
-def test_node_that_ends_at_once_is_told_with_its_log(tmp_path: Path) -> None:
+def test_node_that_exits_at_once_is_reported_with_its_log(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
     cluster.generate()
     path = cluster.config_path("controller-1")
@@ -133,7 +131,7 @@ DEAF = [
 ]
 
 
-def test_child_that_ends_while_it_is_looked_at_leaves_no_zombie(
+def test_child_that_exits_while_polled_leaves_no_zombie(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemons = Daemons(tmp_path)
@@ -151,10 +149,8 @@ def test_child_that_ends_while_it_is_looked_at_leaves_no_zombie(
         os.kill(pid, 0)
 
 
-def test_python_ends_without_a_warning_of_daemons(tmp_path: Path) -> None:
-    """The interpreter exits without a warning, whether the daemon has ended or outlives the
-    command.
-    """
+def test_python_exits_without_a_warning_about_daemons(tmp_path: Path) -> None:
+    """Whether the daemon has ended or outlives the command."""
     program = f"""
 import os, pathlib, sys
 from raftlog.local.processes import Daemons
@@ -169,7 +165,7 @@ os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)
     assert ran.stderr == ""
 
 
-def test_stop_ends_by_sigterm_and_by_sigkill_if_that_is_not_heard(tmp_path: Path) -> None:
+def test_stop_sends_sigterm_and_then_sigkill(tmp_path: Path) -> None:
     daemons = Daemons(tmp_path)
     daemons.start("sleeper", SLEEPER, dict(os.environ))
     daemons.start("deaf", DEAF, dict(os.environ))
@@ -184,7 +180,7 @@ def test_stop_ends_by_sigterm_and_by_sigkill_if_that_is_not_heard(tmp_path: Path
     assert not list(tmp_path.glob("*.pid"))
 
 
-def test_another_opener_knows_the_process_and_a_stopped_one_can_be_ended(tmp_path: Path) -> None:
+def test_another_opener_recognizes_the_process_and_can_end_it(tmp_path: Path) -> None:
     ours = Daemons(tmp_path)
     pid = ours.start("sleeper", SLEEPER, dict(os.environ))
     theirs = Daemons(tmp_path)
@@ -194,7 +190,7 @@ def test_another_opener_knows_the_process_and_a_stopped_one_can_be_ended(tmp_pat
     assert theirs.pid("sleeper") is None
 
 
-def test_reused_pid_is_not_ours(tmp_path: Path) -> None:
+def test_reused_pid_is_not_taken_for_the_node(tmp_path: Path) -> None:
     daemons = Daemons(tmp_path)
     (tmp_path / "other.pid").write_text(f'{{"pid": {os.getpid()}, "started": 1}}')
     assert daemons.pid("other") is None
@@ -203,10 +199,10 @@ def test_reused_pid_is_not_ours(tmp_path: Path) -> None:
     assert daemons.pid("broken") is None
 
 
-def test_leader_that_is_no_node_of_the_directory(
+def test_leader_outside_the_directory_counts_as_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Voters can be added by hand: the cluster is up, whoever leads it."""
+    """Voters can be added manually: the cluster is up whoever leads it."""
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
     cluster.generate()
     leader = quorum_pb2.DescribeQuorumResponse(node_id=9, role="leader", leader_epoch=4)
@@ -218,7 +214,7 @@ def test_leader_that_is_no_node_of_the_directory(
         cluster.wait_leader(1)
 
 
-def test_starting_a_quorum_leaves_it_running_whoever_leads(
+def test_start_leaves_nodes_running_whoever_leads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The command must not stop its nodes because a voter leads that it does not know."""
@@ -238,10 +234,10 @@ def test_starting_a_quorum_leaves_it_running_whoever_leads(
     assert "controller 9 leads cluster" in capsys.readouterr().out
 
 
-def test_node_that_waits_for_others_is_left_running_unless_the_cluster_is_new(
+def test_waiting_node_is_left_running_unless_the_cluster_is_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be the only one of a lost majority, or no voter yet."""
+    """It may be the only survivor of a lost majority, or no voter yet."""
     monkeypatch.setattr(LocalCluster, "quorum", lambda self, timeout_s=2.0: Quorum(()))
     monkeypatch.setattr(LocalCluster, "start", lambda self, name: 1)
     stopped: list[str] = []

@@ -1,5 +1,3 @@
-"""A node's command line in its plain form is read without the rest of the command line."""
-
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +18,7 @@ from raftlog.cli.nodes import NodeStart, read_start
         ),
     ],
 )
-def test_plain_run_command_is_read_as_a_node_start(
+def test_plain_run_command_is_parsed_as_a_node_start(
     line: str, config: str, flags: list[str]
 ) -> None:
     assert read_start(line.split()) == NodeStart(line.split(maxsplit=1)[0], Path(config), flags)
@@ -43,7 +41,7 @@ def test_plain_run_command_is_read_as_a_node_start(
         "quorum run -c n.toml",
     ],
 )
-def test_every_other_form_is_left_to_the_command_line(line: str) -> None:
+def test_other_forms_are_left_to_the_command_line(line: str) -> None:
     assert read_start(line.split()) is None
 
 
@@ -67,7 +65,7 @@ def _run(*arguments: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def test_node_starts_without_what_it_does_not_need(tmp_path: Path) -> None:
+def test_node_start_imports_only_what_it_needs(tmp_path: Path) -> None:
     """It ends where its data directory is not formatted: all that comes before was imported."""
     file = tmp_path / "n.toml"
     file.write_text(
@@ -79,7 +77,7 @@ def test_node_starts_without_what_it_does_not_need(tmp_path: Path) -> None:
     assert (code, out) == (2, "[]\nNone\n")
 
 
-def test_mistakes_are_told_in_the_same_words(tmp_path: Path) -> None:
+def test_mistakes_are_reported_in_the_same_words(tmp_path: Path) -> None:
     plain = _run("controller", "run", "-c", str(tmp_path / "none.toml"))
     whole = _run("controller", "run", f"--config={tmp_path / 'none.toml'}")
     assert plain[0] == whole[0] == 2

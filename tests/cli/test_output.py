@@ -1,5 +1,3 @@
-"""Tests of the output that commands print for people."""
-
 import errno
 import os
 import subprocess
@@ -32,7 +30,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
 
 
-def test_long_line_is_whole_on_a_narrow_terminal(
+def test_long_line_is_not_wrapped_on_a_narrow_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A line break inside an `export` makes what is copied export nothing."""
@@ -42,7 +40,7 @@ def test_long_line_is_whole_on_a_narrow_terminal(
     assert capsys.readouterr().out == line + "\n"
 
 
-def test_word_that_does_not_fit_is_below_the_others_and_not_broken_by_the_terminal() -> None:
+def test_word_that_does_not_fit_moves_to_the_next_line() -> None:
     word = "5ba4ba36c486f0e7ea900c0b59bd52f7"
     rows = [("1", "127.0.0.1:20001", "12", f"created: id {word}"), ROWS[0]]
     lines, _ = table_lines(COLUMNS, rows, least=("LAG",), width=50)
@@ -54,7 +52,7 @@ def test_word_that_does_not_fit_is_below_the_others_and_not_broken_by_the_termin
     ]
 
 
-def test_left_out_columns_are_named_within_the_width(
+def test_omitted_columns_are_named_within_the_width(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     narrow(monkeypatch, 36)
@@ -64,7 +62,7 @@ def test_left_out_columns_are_named_within_the_width(
     assert max(map(len, out)) <= 36
 
 
-def test_note_is_wrapped_for_a_terminal_and_whole_for_a_file(
+def test_note_is_wrapped_for_a_terminal_and_whole_in_a_file(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     note = "note: cleanup.policy is kept and shown, but this build does not act on it"
@@ -89,7 +87,7 @@ def test_note_is_wrapped_for_a_terminal_and_whole_for_a_file(
         ("70", "NODE  REASON"),
     ],
 )
-def test_pipe_gets_all_columns_unless_somebody_exports_how_many(
+def test_pipe_gets_all_columns_unless_columns_is_exported(
     columns: str | None,
     headings: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -102,7 +100,7 @@ def test_pipe_gets_all_columns_unless_somebody_exports_how_many(
     assert capsys.readouterr().out.splitlines()[0] == headings
 
 
-def test_table_is_as_wide_as_it_is_where_nothing_limits_it() -> None:
+def test_table_is_unlimited_without_a_terminal_width() -> None:
     lines, left_out = table_lines(COLUMNS, ROWS, right=("LAG",), least=("LAG", "ENDPOINT"))
     assert left_out == []
     assert lines == [
@@ -112,7 +110,7 @@ def test_table_is_as_wide_as_it_is_where_nothing_limits_it() -> None:
     ]
 
 
-def test_least_important_columns_drop_out_until_the_rest_fits() -> None:
+def test_least_important_columns_are_omitted_until_the_rest_fits() -> None:
     lines, left_out = table_lines(COLUMNS, ROWS, least=("LAG", "ENDPOINT"), width=79)
     assert left_out == ["LAG"]
     assert max(map(len, lines)) <= 79
@@ -130,7 +128,7 @@ def test_last_column_is_wrapped_when_it_does_not_fit() -> None:
     ]
 
 
-def test_time_of_a_table_is_linear_in_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_rendering_is_linear_in_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """[Each row measured all others: the list of 10,000 topics took 48 s.]"""
     measured = 0
 
@@ -153,12 +151,12 @@ def test_long_word_is_never_broken() -> None:
     assert lines[1] == "x  " + "y" * 60
 
 
-def test_wide_characters_keep_the_columns_straight() -> None:
+def test_wide_characters_keep_columns_aligned() -> None:
     lines, _ = table_lines(("A", "B"), [("中文", "x"), ("e\u0301", "y")])
     assert [columns_of(line) for line in lines] == [7, 7, 7]
 
 
-def test_terminal_is_told_what_it_lacks_and_a_pipe_gets_all(
+def test_terminal_reports_omissions_and_a_pipe_gets_all(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output.print_table(COLUMNS, ROWS, least=("LAG", "ENDPOINT"))
@@ -170,7 +168,7 @@ def test_terminal_is_told_what_it_lacks_and_a_pipe_gets_all(
     assert out.splitlines()[-1] == "(wider, or with --json: LAG, ENDPOINT)"
 
 
-def test_table_without_headings_has_no_first_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_without_headings_has_no_heading_line(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_table(("", ""), [("cluster id", None)])
     assert capsys.readouterr().out == "cluster id  -\n"
 
@@ -178,7 +176,7 @@ def test_table_without_headings_has_no_first_line(capsys: pytest.CaptureFixture[
 # --- Files that commands write -------------------------------------------------------------------
 
 
-def test_bundle_that_finds_no_space_is_not_left_behind(
+def test_bundle_is_removed_when_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -192,7 +190,7 @@ def test_bundle_that_finds_no_space_is_not_left_behind(
     assert not path.exists()
 
 
-def test_bundle_of_before_stays(tmp_path: Path) -> None:
+def test_existing_bundle_is_kept_when_the_new_one_fails(tmp_path: Path) -> None:
     path = tmp_path / "bundle.tar.gz"
     path.write_bytes(b"of before")
     with pytest.raises(ConfigError, match="is there already"):
@@ -200,7 +198,7 @@ def test_bundle_of_before_stays(tmp_path: Path) -> None:
     assert path.read_bytes() == b"of before"
 
 
-def test_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_directory_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"can't make .*file/cluster: Not a directory"):
         LocalCluster(tmp_path / "file" / "cluster").generate()
@@ -222,7 +220,7 @@ run_interruptible(lambda: main)
 
 
 def ended(running: str, output: int) -> tuple[int, str]:
-    """The exit code and errors of a program that prints into ``output``."""
+    """Return the exit code and errors of a program that prints into ``output``."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(running=running)],
         stdout=output, stderr=subprocess.PIPE, text=True, check=False,
@@ -233,14 +231,14 @@ def ended(running: str, output: int) -> tuple[int, str]:
 
 @pytest.fixture
 def unread() -> Iterator[int]:
-    """A pipe that nobody reads."""
+    """A pipe without a reader."""
     reading, writing = os.pipe()
     os.close(reading)
     yield writing
     os.close(writing)
 
 
-def test_line_is_there_before_the_next_one() -> None:
+def test_line_is_flushed_before_the_next_one() -> None:
     program = PROGRAM.format(running="print('first'); time.sleep(60)")
     with subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
@@ -258,7 +256,7 @@ REPORTED = "from raftlog.cli.exits import reported\n    with reported(): {}\n   
     ("printing", "code", "ends", "said"),
     [(LINE, 0, 6, 1), (LINE, 3, 6, 1), (NO_LINE, 0, 6, 1), (NO_LINE, 3, 3, 0)],
 )
-def test_full_disk_is_said_once_and_by_no_code_of_the_interpreter(
+def test_full_disk_is_reported_once_and_not_by_the_interpreters_exit_code(
     printing: str, code: int, ends: int, said: int
 ) -> None:
     with Path("/dev/full").open("w") as full:
@@ -268,12 +266,12 @@ def test_full_disk_is_said_once_and_by_no_code_of_the_interpreter(
     assert len(errors.splitlines()) == said
 
 
-def test_command_ends_when_nobody_reads_it_any_more(unread: int) -> None:
+def test_command_ends_when_its_reader_is_gone(unread: int) -> None:
     assert ended(f"while True: {LINE}", unread) == (UNREAD, "")
 
 
 @pytest.mark.parametrize("program", ["raftlog --help", "raftlog topics --help", "raftlog local"])
-def test_no_program_says_of_an_unread_help_that_it_was_refused(program: str, unread: int) -> None:
+def test_unread_help_is_not_reported_as_a_refusal(program: str, unread: int) -> None:
     words = [sys.executable, "-m", *program.split(), "--help"]
     done = subprocess.run(
         words, stdout=unread, stderr=subprocess.PIPE, check=False, timeout=PATIENCE_S
@@ -342,7 +340,7 @@ def test_output_lost_to_a_closed_descriptor_is_not_success(
 
 
 @pytest.mark.parametrize("home", ["/dev/null", "/proc/none"])
-def test_completion_that_cannot_be_installed_is_one_line(home: str) -> None:
+def test_failed_completion_install_is_reported_in_one_line(home: str) -> None:
     # The command looks for the shell among the processes above it: here it is one for sure.
     done = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m raftlog --install-completion; exit $?"],
@@ -354,7 +352,7 @@ def test_completion_that_cannot_be_installed_is_one_line(home: str) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_disk_error_behind_no_report_is_the_disks() -> None:
+def test_disk_error_without_a_report_is_named_as_the_disks() -> None:
     """[`raftlog --version > /dev/full`: 120 and a traceback]"""
     with Path("/dev/full").open("w") as full:
         code, errors = ended(LINE, full.fileno())
@@ -363,7 +361,7 @@ def test_disk_error_behind_no_report_is_the_disks() -> None:
     assert len(errors.splitlines()) == 1
 
 
-def test_full_disk_behind_a_table_is_that_of_standard_output() -> None:
+def test_full_disk_during_a_table_is_named_as_standard_output() -> None:
     """[`raftlog topics list > /dev/full`: "can't use it"]"""
     table = "from raftlog.cli.output import print_table; print_table(('A', 'B'), [('1', '2')])\n"
     with Path("/dev/full").open("w") as full:
@@ -373,7 +371,7 @@ def test_full_disk_behind_a_table_is_that_of_standard_output() -> None:
     assert len(errors.splitlines()) == 1
 
 
-def test_another_broken_pipe_is_not_the_readers() -> None:
+def test_broken_pipe_of_another_stream_is_not_taken_for_the_readers() -> None:
     broken = "reading, writing = os.pipe(); os.close(reading); os.write(writing, b'x')"
     code, errors = ended(f"import os; {broken}", subprocess.DEVNULL)
     assert code == 1

@@ -1,5 +1,3 @@
-"""The prompt of `raftlog dev`: what TAB offers, and what fits below the line."""
-
 import asyncio
 
 import pytest
@@ -35,7 +33,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> LocalCluster:
         ("load", {"on", "off"}, set()),
     ],
 )
-def test_completion_offers_what_may_follow(
+def test_completion_offers_valid_continuations(
     cluster: LocalCluster, line: str, offered: set[str], not_offered: set[str]
 ) -> None:
     found = {*completions(line.split(), ["read", "write"], cluster.nodes)}

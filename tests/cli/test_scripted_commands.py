@@ -1,5 +1,3 @@
-"""Commands of scripts against a cluster: what their pipes and signals make of them."""
-
 import json
 import os
 import signal
@@ -27,7 +25,7 @@ def environment(cluster: LocalCluster) -> dict[str, str]:
 
 
 def shell(line: str, environment: dict[str, str]) -> tuple[int, str]:
-    """The exit code and stderr of a command line."""
+    """Return the exit code and stderr of a command line."""
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {line}"], env=environment, check=False,
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S,
@@ -36,7 +34,7 @@ def shell(line: str, environment: dict[str, str]) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(("reader", "code"), [("| true", UNREAD), ("> /dev/full", 6)])
-def test_records_whose_outcome_nobody_is_told(
+def test_records_with_unreported_outcome_fail_the_command(
     environment: dict[str, str], reader: str, code: int
 ) -> None:
     """[Each was a traceback of a callback, and the exit code 0.]"""
@@ -50,14 +48,16 @@ def test_records_whose_outcome_nobody_is_told(
 
 
 @pytest.mark.parametrize("command", ["produce told", "kv put told -"])
-def test_no_input_is_not_an_empty_one(environment: dict[str, str], command: str) -> None:
+def test_missing_input_is_not_taken_for_empty_input(
+    environment: dict[str, str], command: str
+) -> None:
     assert shell(f"{RAFTLOG} {command} <&-", environment) == (
         2,
         "raftlog: standard input is closed: there is nothing to read\n",
     )
 
 
-def test_result_that_nobody_can_be_told_is_not_success(environment: dict[str, str]) -> None:
+def test_unreportable_result_is_not_success(environment: dict[str, str]) -> None:
     lost = "raftlog: standard output is closed: its output is lost\n"
     assert shell(f"{RAFTLOG} kv put made 1 >&-", environment) == (UNREAD, lost)
     assert shell(f"{RAFTLOG} kv get made >&-", environment) == (UNREAD, lost)
@@ -65,7 +65,7 @@ def test_result_that_nobody_can_be_told_is_not_success(environment: dict[str, st
     assert shell(f"{RAFTLOG} kv delete made", environment)[0] == 0
 
 
-def test_json_is_json_where_the_terminal_has_ascii_alone(environment: dict[str, str]) -> None:
+def test_json_is_valid_on_an_ascii_terminal(environment: dict[str, str]) -> None:
     """[A traceback and exit code 1, after a change that was made.]"""
     ascii_only = environment | {"PYTHONIOENCODING": "ascii"}
     line = f"{RAFTLOG} configs alter topic déjà --set min.insync.replicas=1 --json"
@@ -83,7 +83,7 @@ def test_json_is_json_where_the_terminal_has_ascii_alone(environment: dict[str, 
     assert json.loads(done.stdout)["key_value"]["value"] == "héllo"
 
 
-def test_value_is_the_bytes_that_were_given_and_a_name_is_text(environment: dict[str, str]) -> None:
+def test_value_is_raw_bytes_and_name_is_text(environment: dict[str, str]) -> None:
     assert shell(f"{RAFTLOG} kv put made $'\\xffx'", environment) == (0, "")
     try:
         got = subprocess.check_output([*RAFTLOG.split(), "kv", "get", "made"], env=environment)
@@ -96,7 +96,7 @@ def test_value_is_the_bytes_that_were_given_and_a_name_is_text(environment: dict
     )
 
 
-def test_watch_goes_on_with_the_change_that_nobody_read(environment: dict[str, str]) -> None:
+def test_watch_resumes_with_the_change_that_was_not_read(environment: dict[str, str]) -> None:
     """[It went on after it: the change was lost.]"""
     words = [*RAFTLOG.split(), "watch", "kv/read/*", "--json"]
     put = f"{RAFTLOG} kv put read"
@@ -123,7 +123,7 @@ def test_watch_goes_on_with_the_change_that_nobody_read(environment: dict[str, s
     assert told == ["kv/read/before", "kv/read/first", "kv/read/second"]
 
 
-def test_command_under_a_lock_ends_when_the_lock_command_is_terminated(
+def test_locked_command_ends_when_the_lock_command_is_terminated(
     environment: dict[str, str], raftlog: Raftlog, tmp_path: Path
 ) -> None:
     """[At SIGTERM the command went on, and others had the lock after its time.]"""

@@ -1,6 +1,4 @@
-"""Tests that text written by others reaches no terminal unescaped: escape sequences, line breaks,
-direction marks, markup.
-"""
+"""Text from others reaches no terminal unescaped: escape sequences, line breaks, markup."""
 
 import io
 import json
@@ -35,14 +33,14 @@ SEEN = r"a\x1b[31mb\x07\rc\nFORGED\x9b2Jd\u202ee\x7f[red]f[/]\u2028g"
 
 
 def harmless(text: str) -> None:
-    """Return whether a text has only printable characters and our own line breaks, and its markup
-    is inert.
+    """Return whether a text has only printable characters and our own line breaks, and inert
+    markup.
     """
     assert all(line.isprintable() for line in text.split("\n")), repr(text)
     assert not any(line.lstrip().startswith("FORGED") for line in text.split("\n")), repr(text)
 
 
-def test_each_character_is_told_by_its_escape() -> None:
+def test_each_control_character_is_escaped() -> None:
     assert printable(EVIL) == SEEN
     assert printable("an ä, 中, 😀 and a\tb\n", keep="\n") == "an ä, 中, 😀 and a\\tb\n"
     assert printable("\U000e0001") == r"\U000e0001"
@@ -70,7 +68,7 @@ def test_commands_print_through_the_escaping_printer(capsys: Any) -> None:
     assert err == SEEN + "\n"
 
 
-def test_console_shows_it_so_whatever_it_is_given() -> None:
+def test_console_escapes_whatever_it_prints() -> None:
     out = io.StringIO()
     console = SafeConsole(
         file=out, width=300, force_terminal=True, color_system="truecolor", markup=False
@@ -99,7 +97,7 @@ def test_error_report_prints_no_escape_sequence(capsys: Any, error: Any, lines: 
 
 
 class Planted:
-    """A log of before anybody looked at what came in."""
+    """A log from before input was checked."""
 
     def __init__(self) -> None:
         self.identity = SimpleNamespace(cluster_id="c", generation=0)
@@ -140,7 +138,7 @@ class Planted:
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["people", "json"])
 @pytest.mark.parametrize("command", [("log", "dump"), ("log", "image")], ids=" ".join)
-def test_commands_that_read_a_log(
+def test_commands_that_read_a_log_escape_its_text(
     raftlog: Any, monkeypatch: Any, command: tuple[str, ...], as_json: bool
 ) -> None:
     @contextmanager
@@ -190,7 +188,7 @@ ANSWERS: dict[tuple[str, ...], controller_pb2.ControllerResponse] = {
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["people", "json"])
 @pytest.mark.parametrize("command", ANSWERS, ids=" ".join)
-def test_commands_that_ask_a_cluster(
+def test_commands_that_ask_a_cluster_escape_its_text(
     raftlog: Any, monkeypatch: Any, command: tuple[str, ...], as_json: bool
 ) -> None:
     async def answer(*_: object) -> controller_pb2.ControllerResponse:
@@ -206,7 +204,7 @@ def test_commands_that_ask_a_cluster(
     assert "[red]f[/]" in "".join(ran.out.split())
 
 
-def test_log_lines_of_a_node_on_a_terminal() -> None:
+def test_node_log_lines_on_a_terminal_are_escaped() -> None:
     structured, out = structlog.get_config(), io.StringIO()
     try:
         setup_logging("info", "console", stream=out)
@@ -234,7 +232,7 @@ def fail_and_log() -> None:
         raise
 
 
-def test_page_of_a_node() -> None:
+def test_node_page_escapes_its_text() -> None:
     assert escape("<b>" + EVIL) == "&lt;b&gt;" + SEEN
     server = HttpServer("", 0, MetricsRegistry(), lambda: (True, EVIL), status=lambda: {EVIL: EVIL})
     assert server.application() is not None

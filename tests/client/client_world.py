@@ -1,4 +1,4 @@
-"""Scripted servers on a simulated network, for the tests of the clients."""
+"""Scripted servers on a simulated network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Answer = Callable[[Any], Any]
 
 
 class Server:
-    """Answers as it is told, and remembers what it was asked."""
+    """A scripted server that records its requests."""
 
     def __init__(
         self, network: SimNetwork, host: str, conversation: Conversation, answer: Answer

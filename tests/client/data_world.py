@@ -1,6 +1,4 @@
-"""Brokers with partitions good enough for producers and consumers: shared logs in memory, and
-refusals as ordered.
-"""
+"""Fake brokers with partitions in memory, which refuse requests as the test orders."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ C = TypeVar("C", Producer, Consumer)
 
 
 class Log:
-    """One partition: what is stored, who leads, and in which epoch."""
+    """One partition: its records, leader and epoch."""
 
     def __init__(self, leader: int) -> None:
         self.leader, self.epoch = leader, 1
@@ -216,7 +214,7 @@ class DataBroker:
 
 
 class DataWorld:
-    """The network, the brokers and the partitions of one test."""
+    """The network, brokers and partitions of one test."""
 
     def __init__(self) -> None:
         self.network = SimNetwork(random.Random(5))
@@ -237,7 +235,7 @@ class DataWorld:
         self.logs = {index: Log(leader) for index, leader in enumerate(leaders)}
 
     def elect(self, index: int, leader: int, *, told: bool = True) -> None:
-        """``told`` false: the metadata that brokers show lag behind."""
+        """``told``: whether brokers' metadata shows the new leader at once."""
         log = self.logs[index]
         if not told:
             self.stale.setdefault(index, (log.leader, log.epoch))

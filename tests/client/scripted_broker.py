@@ -1,5 +1,5 @@
-"""A broker that accepts every write, but for what a test sets. Run as a program it listens on a real
-socket, prints its address, and ends with its stdin.
+"""A broker that accepts every write unless the test says otherwise. As a program it listens on a
+real socket, prints its address, and ends with its stdin.
 """
 
 import asyncio
@@ -116,7 +116,7 @@ async def serve() -> None:
 
 @contextmanager
 def listening() -> Iterator[str]:
-    """The address of one."""
+    """Return the address of a listening one."""
     with subprocess.Popen(
         [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

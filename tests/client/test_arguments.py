@@ -1,5 +1,3 @@
-"""Tests that a call refuses an argument of a wrong type by name, before it sends anything."""
-
 import asyncio
 import copy
 import getpass
@@ -28,12 +26,12 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
     ("value", "text"),
     [("a", "a"), (5, "5"), (True, "true"), (1.5, "1.5"), (["compact", "delete"], "compact,delete")],
 )
-def test_a_config_is_written_as_kafka_writes_it(value: Any, text: str) -> None:
+def test_config_values_are_written_as_in_kafka(value: Any, text: str) -> None:
     assert config_text("k", value) == text
 
 
 @pytest.mark.parametrize("value", [None, {"a": 1}, [1, 2], b"a", object()])
-def test_config_value_that_is_no_text_is_refused(value: Any) -> None:
+def test_non_text_config_value_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match=r"the value of retention\.ms is a str, a number"):
         config_text("retention.ms", value)
 
@@ -44,7 +42,7 @@ def test_headers_of_a_wrong_type_are_refused_by_name(headers: Any) -> None:
         headers_of(headers)
 
 
-def test_none_says_how_the_default_is_had() -> None:
+def test_none_argument_error_says_how_to_get_the_default() -> None:
     with pytest.raises(TypeError, match="NoneType: None; to have the default, delete the key"):
         config_text("retention.ms", None)  # type: ignore[arg-type]
 
@@ -213,7 +211,7 @@ def test_kv_alter_without_changes_changes_nothing() -> None:
     assert asyncio.run(alter()) == raftlog.WriteResult(None, None)
 
 
-async def test_token_is_seen_without_a_cluster() -> None:
+async def test_token_is_validated_without_a_cluster() -> None:
     async with raftlog.AsyncClient("127.0.0.1:1") as client:
         await client.see("0-1-5")
         assert client.token == raftlog.Token(0, 1, 5)
@@ -237,9 +235,7 @@ async def test_condition_of_another_type_is_refused_before_anything_is_sent(argu
                 await call
 
 
-async def test_negative_offset_of_an_expected_entity_is_refused_by_the_name_of_its_argument() -> (
-    None
-):
+async def test_negative_expected_offset_is_refused_by_argument_name() -> None:
     async with raftlog.AsyncClient("127.0.0.1:1", timeout_s=0.1) as client:
         for group in (client.hostnames, client.export_cursors):
             with pytest.raises(ValueError, match=r"\Aexpected_offset=-5: an offset from 0 on"):
@@ -250,19 +246,19 @@ async def test_negative_offset_of_an_expected_entity_is_refused_by_the_name_of_i
                 await group.delete_all({"a": -5})
 
 
-def test_result_of_a_write_that_wrote_nothing_has_no_offset() -> None:
+def test_result_of_an_empty_write_has_no_offset() -> None:
     with pytest.raises(ValueError, match="nothing was written"):
         _ = raftlog.WriteResult(None, None).offset
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, 0.0001, "5", None, True, 86_401, NAN])
-def test_a_timeout_is_a_number_of_seconds(timeout_s: Any) -> None:
+def test_timeout_is_a_number_of_seconds(timeout_s: Any) -> None:
     with pytest.raises(ConfigError, match=r"timeout_s=.*: seconds, at least 0.001"):
         raftlog.Client("127.0.0.1:1", timeout_s=timeout_s).close()
 
 
 @pytest.mark.parametrize("bootstrap", [9092, ["a:1", 5], {"a:1"}, None])
-def test_bootstrap_that_is_no_text_is_refused(bootstrap: Any) -> None:
+def test_non_text_bootstrap_is_refused(bootstrap: Any) -> None:
     with pytest.raises(ConfigError, match=r"bootstrap=.*: host:port, several with commas"):
         Options.of(bootstrap, {})
 
@@ -287,7 +283,7 @@ def test_option_of_a_wrong_type_is_refused_by_name(option: str, value: Any) -> N
         Options.of("h:1", typing.cast("Any", {option: value}))
 
 
-def test_principal_is_the_user_of_this_machine_unless_one_is_given() -> None:
+def test_principal_defaults_to_the_user_of_the_machine() -> None:
     assert Options.of("h:1", {}).principal == getpass.getuser()
     assert Options.of("h:1", {"principal": ""}).principal == ""
     assert Options.of("h:1", {"principal": "User:me"}).principal == "User:me"
@@ -312,7 +308,7 @@ class Shown:
     odd: bool
 
 
-def test_reader_takes_fields_by_name_by_source_and_none_for_what_is_unknown() -> None:
+def test_reader_maps_fields_by_name_and_source_and_unknown_ones_to_none() -> None:
     read = reader(
         Shown,
         id="broker_id",
@@ -331,7 +327,7 @@ def test_reader_takes_fields_by_name_by_source_and_none_for_what_is_unknown() ->
     assert (listed.total, listed.offline, listed.recovering) == (3, 1, 0)
 
 
-def test_types_of_a_value_are_found_once_for_all_its_readers(
+def test_types_of_a_value_are_resolved_once_for_all_readers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """[one reader for each message: to find the types took ten times as long as to read it]"""

@@ -1,5 +1,3 @@
-"""``raftlog.AsyncClient`` over a scripted broker: what it sends, and what becomes of the answers."""
-
 import asyncio
 from collections.abc import Awaitable
 from operator import attrgetter
@@ -20,7 +18,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
 class SimClient(raftlog.AsyncClient):
-    """On the network of a test."""
+    """A client on the network of a test."""
 
     world: World
 
@@ -85,7 +83,7 @@ async def test_several_refused_items_raise_one_error_that_carries_each(world: Wo
 
 
 @scenario(simulate)
-async def test_a_write_that_is_not_as_visible_as_asked_says_so_and_stands(world: World) -> None:
+async def test_write_that_is_not_as_visible_as_requested_says_so_and_stands(world: World) -> None:
     broker = Scripted()
     broker.reached = common_pb2.ACKS_COMMITTED
     await world.broker("a", broker)
@@ -128,7 +126,7 @@ async def test_quorum_changes_carry_the_principal_of_the_client(world: World) ->
 
 
 @scenario(simulate)
-async def test_writes_are_numbered_and_questions_are_not(world: World) -> None:
+async def test_writes_are_numbered_and_reads_are_not(world: World) -> None:
     broker = Scripted()
     await world.broker("a", broker)
     async with client_of(world, principal="User:me", acks="acknowledged") as client:
@@ -149,7 +147,7 @@ async def test_writes_are_numbered_and_questions_are_not(world: World) -> None:
     "code", [ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
 )
 @scenario(simulate)
-async def test_where_the_cluster_does_not_allow_numbers_writes_go_without(
+async def test_writes_are_not_numbered_when_the_cluster_does_not_allow_it(
     world: World, *, code: ErrorCode
 ) -> None:
     broker = Scripted()
@@ -166,7 +164,7 @@ async def test_where_the_cluster_does_not_allow_numbers_writes_go_without(
 
 
 @scenario(simulate)
-async def test_a_session_that_fails_otherwise_is_not_passed_over(world: World) -> None:
+async def test_other_session_failures_are_raised(world: World) -> None:
     broker = Scripted()
     broker.opening = ErrorCode.INVALID_REQUEST
     await world.broker("a", broker)
@@ -176,7 +174,7 @@ async def test_a_session_that_fails_otherwise_is_not_passed_over(world: World) -
 
 
 @scenario(simulate)
-async def test_an_unknown_outcome_is_of_its_own_type(world: World) -> None:
+async def test_unknown_outcome_has_its_own_exception_type(world: World) -> None:
     broker = Scripted()
     server = await world.broker("a", broker)
     async with client_of(world, exactly_once=False) as client:
@@ -190,7 +188,7 @@ async def test_an_unknown_outcome_is_of_its_own_type(world: World) -> None:
 
 
 @scenario(simulate)
-async def test_reads_go_on_until_the_time_is_over_and_are_never_unknown(world: World) -> None:
+async def test_reads_are_retried_until_their_deadline_and_never_unknown(world: World) -> None:
     broker = Scripted()
     server = await world.broker("a", broker)
     async with client_of(world, timeout_s=5) as client:
@@ -207,7 +205,7 @@ async def test_reads_go_on_until_the_time_is_over_and_are_never_unknown(world: W
 
 
 @scenario(simulate)
-async def test_a_client_reads_what_it_has_written_or_was_told_of(world: World) -> None:
+async def test_client_reads_its_own_writes_and_tokens(world: World) -> None:
     broker = Scripted()
     await world.broker("a", broker)
     async with client_of(world, read="latest") as client:
@@ -226,7 +224,7 @@ async def test_a_client_reads_what_it_has_written_or_was_told_of(world: World) -
 
 
 @scenario(simulate)
-async def test_values_say_what_is_not_known(world: World) -> None:
+async def test_values_show_what_is_unknown(world: World) -> None:
     await world.broker("a", Scripted())
     async with client_of(world) as client:
         assert await client.topics.list() == [
@@ -260,7 +258,7 @@ async def test_outcome_that_arrives_shortly_after_the_deadline_is_reported(
 
 
 @scenario(simulate)
-async def test_a_closed_client_says_so(world: World) -> None:
+async def test_closed_client_raises_client_closed(world: World) -> None:
     await world.broker("a", Scripted())
     client = client_of(world)
     await client.close()
@@ -268,7 +266,7 @@ async def test_a_closed_client_says_so(world: World) -> None:
     await client.close()
 
 
-def test_a_client_is_of_one_event_loop() -> None:
+def test_client_is_bound_to_one_event_loop() -> None:
     client = raftlog.AsyncClient("127.0.0.1:1")
 
     async def begin() -> None:
@@ -308,7 +306,7 @@ def test_client_constructor_refuses_invalid_arguments(
     assert said in str(error.value)
 
 
-def test_an_option_that_there_is_not_is_named() -> None:
+def test_unknown_option_is_named() -> None:
     with pytest.raises(TypeError, match="there is no option api_key; there are: controllers"):
         raftlog.AsyncClient("a:1", api_key="x")  # type: ignore[call-arg]
 
@@ -328,19 +326,19 @@ def test_an_option_that_there_is_not_is_named() -> None:
         "1.2.3",
     ],
 )
-def test_a_token_is_checked_where_it_comes_in(text: str) -> None:
+def test_token_is_validated_on_input(text: str) -> None:
     with pytest.raises(ValueError, match="is not a token"):
         raftlog.Token.parse(text)
 
 
-def test_a_token_survives_its_text() -> None:
+def test_token_survives_serialization_as_text() -> None:
     for token in raftlog.Token(2, 30, -1), raftlog.Token(0, 1, 7), raftlog.Token(0, 1, 7, 2):
         assert raftlog.Token.parse(str(token)) == token
     assert str(raftlog.Token(0, 3, 1042, 1)) == "0-3-1042-1"
 
 
 @scenario(simulate)
-async def test_a_value_or_name_of_another_type_is_said_before_anything_is_sent(
+async def test_wrong_type_of_value_or_name_is_refused_before_sending(
     world: World,
 ) -> None:
     async with client_of(world) as client:
@@ -355,7 +353,7 @@ async def test_a_value_or_name_of_another_type_is_said_before_anything_is_sent(
 
 
 @scenario(simulate)
-async def test_read_waits_as_long_as_a_broker_demands(world: World) -> None:
+async def test_read_waits_for_the_throttle_time_of_a_broker(world: World) -> None:
     broker = Scripted()
     broker.refusals, broker.throttle_time_ms = [ErrorCode.THROTTLING_QUOTA_EXCEEDED] * 2, 3_000
     await world.broker("a", broker)

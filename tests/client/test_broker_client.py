@@ -11,9 +11,7 @@ from raftlog.wire.common.v1 import common_pb2
 
 
 def at(offset: int, *, generation: int = 0) -> Callable[[pb.BrokerRequest], pb.BrokerResponse]:
-    """Answers reads from an image at ``offset``, or at what the token asks for; writes as the
-    leader does.
-    """
+    """Answer reads from an image at ``offset``, or at that of the token; writes as the leader does."""
 
     def answer(request: pb.BrokerRequest) -> pb.BrokerResponse:
         if request.HasField("write"):
@@ -26,7 +24,7 @@ def at(offset: int, *, generation: int = 0) -> Callable[[pb.BrokerRequest], pb.B
 
 
 @scenario(simulate)
-async def test_reads_carry_the_newest_token_so_that_they_are_monotone_over_all_brokers(
+async def test_reads_carry_the_newest_token_and_so_are_monotonic_over_all_brokers(
     world: World,
 ) -> None:
     """[Broker A has been told 100, B only 80: round-robin goes backwards.]"""
@@ -42,7 +40,7 @@ async def test_reads_carry_the_newest_token_so_that_they_are_monotone_over_all_b
 
 
 @scenario(simulate)
-async def test_a_write_moves_the_token_so_that_it_is_read_back(world: World) -> None:
+async def test_write_advances_the_token_so_that_it_is_read_back(world: World) -> None:
     a = await world.broker("a", at(7))
     client = world.broker_client("a")
     await client.read(pb.MetadataRequest())
@@ -92,7 +90,7 @@ async def test_another_generation_is_reported(world: World) -> None:
 
 
 @scenario(simulate)
-async def test_a_read_lost_on_the_way_is_tried_at_another_broker_and_a_write_is_not(
+async def test_lost_read_is_retried_at_another_broker_and_a_write_is_not(
     world: World,
 ) -> None:
     a = await world.broker("a", silent)
@@ -115,7 +113,9 @@ async def test_a_read_lost_on_the_way_is_tried_at_another_broker_and_a_write_is_
 
 
 @scenario(simulate)
-async def test_a_fenced_broker_is_left_for_another_and_said_if_there_is_none(world: World) -> None:
+async def test_fenced_broker_is_left_for_another_and_reported_if_there_is_none(
+    world: World,
+) -> None:
     await world.broker("a", refuses(ErrorCode.BROKER_FENCED))
     b = await world.broker("b", at(5))
     client = world.broker_client("a", "b")
@@ -133,7 +133,7 @@ async def test_a_fenced_broker_is_left_for_another_and_said_if_there_is_none(wor
 
 
 @scenario(simulate)
-async def test_the_error_of_a_forwarded_write_is_raised(world: World) -> None:
+async def test_error_of_a_forwarded_write_is_raised(world: World) -> None:
     refusal = refuses(ErrorCode.TOPIC_ALREADY_EXISTS, field="topics[0].name")
     await world.broker("a", lambda request: pb.BrokerResponse(write=refusal(request.write)))
     client = world.broker_client("a")
@@ -143,7 +143,7 @@ async def test_the_error_of_a_forwarded_write_is_raised(world: World) -> None:
 
 
 @scenario(simulate)
-async def test_a_cluster_that_is_down_is_said_within_the_timeout(world: World) -> None:
+async def test_unreachable_cluster_is_reported_within_the_timeout(world: World) -> None:
     client = world.broker_client("x", "y")
     begun = world.loop.time()
     error = await failure(client.read(pb.MetadataRequest(), timeout_s=1.5))

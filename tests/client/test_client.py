@@ -1,6 +1,4 @@
-"""``raftlog.Client``, the blocking client, over gRPC: threads, forks, interrupts and the end of the
-program; its types, and its silence.
-"""
+"""``raftlog.Client`` over gRPC: threads, forks, interrupts, exit, types and output."""
 
 import asyncio
 import inspect
@@ -31,7 +29,7 @@ def address() -> Iterator[str]:
 
 
 def program(text: str, *arguments: str) -> tuple[str, str, int]:
-    """Run it: what it prints to stdout and stderr, and its exit code."""
+    """Run a program; return its stdout, stderr and exit code."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", text, *arguments],
         capture_output=True,
@@ -42,7 +40,7 @@ def program(text: str, *arguments: str) -> tuple[str, str, int]:
     return done.stdout, done.stderr, done.returncode
 
 
-def test_ten_lines_to_the_first_topic(address: str) -> None:
+def test_first_topic_takes_ten_lines_of_code(address: str) -> None:
     with raftlog.connect(address) as client:
         written = client.topics.create("t", partitions=6, acks="visible")
         assert written.reached is raftlog.Acks.VISIBLE
@@ -67,7 +65,7 @@ def test_several_threads_share_a_client(address: str) -> None:
     assert len(set(offsets)) == 160
 
 
-def test_each_call_has_a_blocking_twin_with_the_same_arguments() -> None:
+def test_each_async_call_has_a_blocking_twin_with_the_same_arguments() -> None:
     twins = {
         kind.__orig_bases__[0].__args__[0]: kind  # type: ignore[attr-defined]
         for kind in vars(blocking_client).values()
@@ -94,7 +92,7 @@ def test_each_call_has_a_blocking_twin_with_the_same_arguments() -> None:
     ("call", "failure"),
     [("create", errors.UnknownOutcomeError), ("describe", errors.ClientClosedError)],
 )
-def test_a_call_that_waits_ends_when_the_client_is_closed(
+def test_waiting_call_ends_when_the_client_is_closed(
     address: str, call: str, failure: type[errors.ApiError]
 ) -> None:
     client = raftlog.Client(address)
@@ -215,14 +213,14 @@ ENDS: dict[str, str] = {
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_a_program_ends_cleanly_and_says_nothing(name: str, address: str) -> None:
+def test_program_exits_cleanly_without_output(name: str, address: str) -> None:
     head = "import asyncio, os, signal, sys, threading, time, raftlog\nADDRESS = sys.argv[1]\n"
     begun = time.monotonic()
     assert program(head + inspect.cleandoc(ENDS[name]), address) == ("", "", 0)
     assert time.monotonic() - begun < 30
 
 
-def test_the_library_is_imported_when_it_is_used() -> None:
+def test_library_is_imported_on_first_use() -> None:
     text = "import sys, raftlog; print('grpc' in sys.modules); raftlog.Client; print('grpc' in sys.modules)"
     assert program(text) == ("False\nTrue\n", "", 0)
 
@@ -235,7 +233,7 @@ def test_version_is_that_of_the_installed_package() -> None:
     assert raftlog.__version__ == version("raftlog")
 
 
-def test_client_and_lock_name_themselves_for_people() -> None:
+def test_client_and_lock_have_readable_reprs() -> None:
     with raftlog.Client("127.0.0.1:1,127.0.0.1:2") as client:
         assert repr(client) == "<raftlog.Client of 127.0.0.1:1,127.0.0.1:2>"
         lock = raftlog.recipes.Lock(client, "nightly")
@@ -244,7 +242,7 @@ def test_client_and_lock_name_themselves_for_people() -> None:
         )
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_exists() -> None:
     for name in raftlog.__all__:
         value: Any = getattr(raftlog, name)
         assert value is not None
@@ -253,8 +251,8 @@ def test_every_public_name_is_there() -> None:
         _ = raftlog.nothing  # type: ignore[attr-defined]
 
 
-def test_the_public_interface_has_no_protobuf() -> None:
-    """Neither in what a call takes nor in what it gives."""
+def test_public_interface_has_no_protobuf() -> None:
+    """Neither in parameters nor in results."""
     methods = [
         method
         for kind in vars(blocking_client).values()
@@ -384,7 +382,7 @@ def mypy(directory: Path, program: str) -> str:
 
 
 @pytest.mark.timeout(600)
-def test_the_types_of_the_library_are_those_of_its_users(tmp_path: Path) -> None:
+def test_types_of_the_library_check_in_user_code(tmp_path: Path) -> None:
     assert mypy(tmp_path, RIGHT).startswith("Success")
     said = mypy(tmp_path, "import raftlog\n" + "\n".join(WRONG))
     for number, code in enumerate(WRONG.values(), start=2):

@@ -1,7 +1,3 @@
-"""Leases and conditions in the client library: what it relies on, for how long, and what it says of
-outcomes.
-"""
-
 import asyncio
 import copy
 import json
@@ -54,7 +50,7 @@ class Keeper(Scripted):
 
 
 @scenario(simulate)
-async def test_a_lease_is_kept_alive_until_it_is_revoked(world: World) -> None:
+async def test_lease_is_kept_alive_until_it_is_revoked(world: World) -> None:
     broker = Keeper()
     await world.broker("a", broker)
     async with client_of(world) as client:
@@ -76,7 +72,7 @@ async def test_a_lease_is_kept_alive_until_it_is_revoked(world: World) -> None:
 
 @scenario(simulate)
 async def test_lease_is_lost_locally_before_the_cluster_ends_it(world: World) -> None:
-    """Three quarters of its time after the last confirmed request was sent."""
+    """At three quarters of its time after the last confirmed request was sent."""
     broker = Keeper()
     await world.broker("a", broker)
     async with client_of(world) as client:
@@ -95,7 +91,7 @@ async def test_lease_is_lost_locally_before_the_cluster_ends_it(world: World) ->
 
 
 @scenario(simulate)
-async def test_ended_lease_is_lost_with_the_answer(world: World) -> None:
+async def test_ended_lease_is_lost_with_the_response(world: World) -> None:
     broker = Keeper()
     await world.broker("a", broker)
     async with client_of(world) as client:
@@ -142,7 +138,7 @@ async def test_lease_time_counts_from_the_sent_request(world: World) -> None:
 
 
 @scenario(simulate)
-async def test_confirmation_that_was_long_on_its_way_counts_from_when_it_was_asked_for(
+async def test_late_confirmation_counts_from_its_request(
     world: World,
 ) -> None:
     broker = Keeper()
@@ -168,8 +164,8 @@ async def test_confirmation_that_was_long_on_its_way_counts_from_when_it_was_ask
 
 
 @scenario(simulate)
-async def test_confirmation_after_the_lease_was_lost_keeps_nothing(world: World) -> None:
-    """Somebody may have been told that it is lost."""
+async def test_confirmation_after_a_lost_lease_is_ignored(world: World) -> None:
+    """Subscribers may have been told that it is lost."""
     broker = Keeper()
     server = await world.broker("a", broker)
     async with client_of(world) as client:
@@ -192,7 +188,7 @@ async def test_confirmation_after_the_lease_was_lost_keeps_nothing(world: World)
         assert lease._until <= until + 0.1
 
 
-def test_a_condition_on_an_offset_is_refused_for_good_also_on_a_retry() -> None:
+def test_failed_condition_on_an_offset_is_final_also_on_a_retry() -> None:
     async def test(world: World) -> None:
         broker = Scripted()
         server = await world.broker("a", broker)
@@ -318,7 +314,7 @@ async def test_library_values_carry_their_log_generation(world: World) -> None:
 
 
 @scenario(simulate)
-async def test_a_lease_of_a_log_that_is_over_has_ended(world: World) -> None:
+async def test_lease_of_an_abandoned_log_generation_has_ended(world: World) -> None:
     """[``with lease:`` ends with an error after a recovery, though nothing is left to revoke.]"""
     broker = Keeper()
     server = await world.broker("a", broker)
@@ -340,7 +336,7 @@ async def test_a_lease_of_a_log_that_is_over_has_ended(world: World) -> None:
         await client.kv.put("k", "v")
 
 
-def test_an_offset_is_a_number_that_keeps_its_generation_in_copies() -> None:
+def test_offset_keeps_its_generation_in_copies() -> None:
     offset = raftlog.LogOffset(17, 2)
     assert offset == 17
     assert (str(offset), json.dumps({"at": offset}), f"{offset:020d}") == (
@@ -355,7 +351,7 @@ def test_an_offset_is_a_number_that_keeps_its_generation_in_copies() -> None:
 
 @pytest.mark.parametrize("exactly_once", [True, False])
 @scenario(simulate)
-async def test_a_write_in_a_log_of_another_generation_does_not_hide_that_from_reads(
+async def test_write_in_another_generation_does_not_hide_the_change_from_reads(
     world: World, *, exactly_once: bool
 ) -> None:
     """[What was read is gone; a write moves the client on, and the program never hears of it.]"""
@@ -399,7 +395,7 @@ async def test_leases_of_a_client_are_kept_alive_by_one_request(world: World) ->
 
 
 @scenario(simulate)
-async def test_lease_without_an_answer_is_asked_for_again(world: World) -> None:
+async def test_lease_without_a_response_is_requested_again(world: World) -> None:
     """[A controller answers for the first lease alone.]"""
     broker = Keeper()
     server = await world.broker("a", broker)
@@ -419,7 +415,7 @@ async def test_lease_without_an_answer_is_asked_for_again(world: World) -> None:
         assert "it has not been confirmed" in two.why_lost
 
 
-def test_lease_that_ends_twice_leaves_the_next_keeper_its_place() -> None:
+def test_lease_that_ends_twice_keeps_the_slot_of_the_next_one() -> None:
     async def main() -> None:
         core: Any = SimpleNamespace(lease_keepers={})
         first: Any = SimpleNamespace(id=1)

@@ -1,7 +1,3 @@
-"""A client that is told that something else is offered now: a new connection, and no call fails for
-it.
-"""
-
 from __future__ import annotations
 
 import asyncio
@@ -28,7 +24,7 @@ async def offered(client: BrokerClient) -> int:
 
 
 class Broker:
-    """Answers reads and writes, the writes only when they are let go."""
+    """Answers reads at once, and writes when the test releases them."""
 
     def __init__(self) -> None:
         self.offered = offer(0, 5)
@@ -67,7 +63,7 @@ class Broker:
 
 @pytest.mark.parametrize("round_robin", [False, True])
 @scenario(simulate)
-async def test_calls_in_flight_end_on_the_old_connection_and_new_ones_take_a_new_one(
+async def test_calls_in_flight_finish_on_the_old_connection_and_new_ones_use_a_new_one(
     world: World, *, round_robin: bool
 ) -> None:
     broker = await Broker().start(world, "a")
@@ -90,7 +86,7 @@ async def test_calls_in_flight_end_on_the_old_connection_and_new_ones_take_a_new
 
 
 @scenario(simulate)
-async def test_the_newest_answer_holds_whichever_broker_gave_it(world: World) -> None:
+async def test_newest_response_decides_whichever_broker_sent_it(world: World) -> None:
     a, b = await Broker().start(world, "a"), await Broker().start(world, "b")
     client = world.broker_client("a", "b", round_robin=True)
     await client.api_versions()

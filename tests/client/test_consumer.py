@@ -1,5 +1,3 @@
-"""Tests of the consumer: which records it returns, in which order, and its errors."""
-
 import asyncio
 
 import pytest
@@ -113,7 +111,7 @@ async def test_records_written_after_the_end_is_located_are_read(world: DataWorl
     ],
 )
 @scenario(simulate_data)
-async def test_topic_that_is_deleted_is_an_error_of_each_poll(
+async def test_deleted_topic_raises_an_error_at_each_poll(
     world: DataWorld, *, made_anew: bool, code: ErrorCode, message: str
 ) -> None:
     """[It waited for ever, for records that can never come]"""
@@ -129,8 +127,8 @@ async def test_topic_that_is_deleted_is_an_error_of_each_poll(
 
 
 @scenario(simulate_data)
-async def test_partitions_that_are_added_are_read_from_their_beginning(world: DataWorld) -> None:
-    """[They were never read by who had begun before]"""
+async def test_added_partitions_are_read_from_their_beginning(world: DataWorld) -> None:
+    """[Consumers that had started before never read them.]"""
     whole, one, never = (
         world.consumer(metadata_max_age_ms=800),
         world.consumer(metadata_max_age_ms=800),
@@ -158,7 +156,7 @@ async def test_partitions_that_are_added_are_read_from_their_beginning(world: Da
 
 
 @scenario(simulate_data, leaders=(2, 3, 2))
-async def test_all_partitions_each_from_its_leader(world: DataWorld) -> None:
+async def test_consumer_reads_all_partitions_each_from_its_leader(world: DataWorld) -> None:
     for index in range(3):
         fill(world, index, b"%d" % index)
     consumer = world.consumer()
@@ -169,7 +167,9 @@ async def test_all_partitions_each_from_its_leader(world: DataWorld) -> None:
 
 
 @scenario(simulate_data)
-async def test_a_moved_leader_is_found_and_nothing_is_skipped_or_repeated(world: DataWorld) -> None:
+async def test_moved_leader_is_found_without_skipping_or_repeating_records(
+    world: DataWorld,
+) -> None:
     fill(world, 0, b"0")
     consumer = world.consumer()
     consumer.assign(TOPIC)
@@ -186,7 +186,7 @@ async def test_a_moved_leader_is_found_and_nothing_is_skipped_or_repeated(world:
 
 
 @scenario(simulate_data)
-async def test_an_offset_that_is_not_there_is_an_error_or_resets(world: DataWorld) -> None:
+async def test_missing_offset_raises_an_error_or_resets(world: DataWorld) -> None:
     fill(world, 0, b"0", b"1")
     strict, lenient = world.consumer(), world.consumer(offset_reset=EARLIEST)
     strict.assign(TOPIC, 0, 9)
@@ -198,7 +198,7 @@ async def test_an_offset_that_is_not_there_is_an_error_or_resets(world: DataWorl
 
 
 @scenario(simulate_data)
-async def test_damaged_bytes_are_refused_and_asked_for_again(world: DataWorld) -> None:
+async def test_corrupt_records_are_refused_and_fetched_again(world: DataWorld) -> None:
     fill(world, 0, b"0")
     good = world.logs[0].chunks[0]
     world.logs[0].chunks[0] = good[:-1] + bytes([good[-1] ^ 1])
@@ -240,7 +240,7 @@ async def test_consumer_fetches_partitions_in_turn(world: DataWorld) -> None:
 
 
 @scenario(simulate_data)
-async def test_only_what_is_asked_for_is_there_and_a_closed_consumer_says_so(
+async def test_consumer_returns_assigned_partitions_only_and_raises_after_close(
     world: DataWorld,
 ) -> None:
     consumer = world.consumer()
@@ -258,7 +258,7 @@ async def test_only_what_is_asked_for_is_there_and_a_closed_consumer_says_so(
     assert error.code is ErrorCode.NETWORK_EXCEPTION
 
 
-def test_more_partitions_than_a_request_may_have_are_asked_for_in_turn(
+def test_partitions_above_the_request_limit_are_fetched_in_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("raftlog.client.consumer.DATA_REQUEST_MAX_PARTITIONS", 2)

@@ -1,5 +1,3 @@
-"""The client of the controllers: whom it asks, what it retries, and when."""
-
 import asyncio
 from typing import Any
 
@@ -19,7 +17,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
 @scenario(simulate)
-async def test_follows_a_hint_and_stays_with_the_leader(world: World) -> None:
+async def test_client_follows_a_hint_and_stays_with_the_leader(world: World) -> None:
     a = await world.controller("a", not_controller("b"))
     b = await world.controller("b", leader)
     client = world.controller_client("a")
@@ -37,7 +35,7 @@ async def test_follows_a_hint_and_stays_with_the_leader(world: World) -> None:
 
 
 @scenario(simulate)
-async def test_hints_in_a_circle_cost_a_bounded_backoff_and_end_when_a_leader_is_there(
+async def test_circular_hints_are_followed_with_bounded_backoff_until_there_is_a_leader(
     world: World,
 ) -> None:
     a = await world.controller("a", not_controller("b"))
@@ -52,8 +50,8 @@ async def test_hints_in_a_circle_cost_a_bounded_backoff_and_end_when_a_leader_is
 
 
 @scenario(simulate)
-async def test_a_leadership_that_comes_back_is_followed_at_once(world: World) -> None:
-    """An answer as hoped ends the search: whoever was asked in it may be named again."""
+async def test_returning_leadership_is_followed_at_once(world: World) -> None:
+    """A successful response ends the search: every controller may be named again."""
     a = await world.controller("a", not_controller("b"))
     b = await world.controller("b", leader)
     client = world.controller_client("a", "b")
@@ -67,7 +65,7 @@ async def test_a_leadership_that_comes_back_is_followed_at_once(world: World) ->
 
 @pytest.mark.parametrize("hint", ["a", "nowhere"])
 @scenario(simulate)
-async def test_a_wrong_hint_leads_back_to_the_round_robin(world: World, *, hint: str) -> None:
+async def test_wrong_hint_leads_back_to_the_round_robin(world: World, *, hint: str) -> None:
     a = await world.controller("a", not_controller(hint))
     await world.controller("b", leader)
     client = world.controller_client("a", "b")
@@ -119,7 +117,7 @@ async def test_call_times_out_when_one_controller_is_of_another_cluster_and_the_
 
 
 @scenario(simulate)
-async def test_a_dead_controller_is_passed_over(world: World) -> None:
+async def test_dead_controller_is_skipped(world: World) -> None:
     world.network.transport_for("dead")
     await world.controller("b", leader)
     client = world.controller_client("dead", "b")
@@ -129,7 +127,7 @@ async def test_a_dead_controller_is_passed_over(world: World) -> None:
 
 
 @scenario(simulate)
-async def test_a_hint_to_a_leader_just_seen_dying_is_not_followed(world: World) -> None:
+async def test_hint_to_a_leader_that_just_failed_is_not_followed(world: World) -> None:
     await world.controller("a", leader)
     b = await world.controller("b", not_controller("a"))
     c = await world.controller("c", not_controller("a"))
@@ -145,7 +143,7 @@ async def test_a_hint_to_a_leader_just_seen_dying_is_not_followed(world: World) 
 
 
 @scenario(simulate)
-async def test_after_a_leader_that_answered_the_next_one_is_asked_at_once_but_no_third_one(
+async def test_after_a_failed_leader_only_the_next_controller_is_asked_at_once(
     world: World,
 ) -> None:
     a = await world.controller("a", leader)
@@ -169,7 +167,7 @@ async def test_after_a_leader_that_answered_the_next_one_is_asked_at_once_but_no
 
 
 @scenario(simulate)
-async def test_an_unknown_outcome_is_reported_and_never_retried(world: World) -> None:
+async def test_unknown_outcome_is_reported_and_never_retried(world: World) -> None:
     a = await world.controller("a", silent)
     b = await world.controller("b", leader)
     client = world.controller_client("a", "b")
@@ -183,7 +181,7 @@ async def test_an_unknown_outcome_is_reported_and_never_retried(world: World) ->
 
 
 @scenario(simulate)
-async def test_a_controller_that_lost_leadership_meanwhile_leaves_the_outcome_unknown(
+async def test_lost_leadership_during_a_write_makes_its_outcome_unknown(
     world: World,
 ) -> None:
     a = await world.controller("a", not_controller("b", unknown=True))
@@ -197,7 +195,7 @@ async def test_a_controller_that_lost_leadership_meanwhile_leaves_the_outcome_un
 
 
 @scenario(simulate)
-async def test_a_call_that_is_not_answered_in_time_is_unknown_and_the_next_goes_elsewhere(
+async def test_timed_out_call_is_unknown_and_the_next_goes_elsewhere(
     world: World,
 ) -> None:
     a = await world.controller("a", silent)
@@ -212,7 +210,7 @@ async def test_a_call_that_is_not_answered_in_time_is_unknown_and_the_next_goes_
 
 
 @scenario(simulate)
-async def test_a_connection_that_says_nothing_is_not_used_again(world: World) -> None:
+async def test_silent_connection_is_not_used_again(world: World) -> None:
     """[one connection to the leader is dead, and nothing closes it: each call that comes back to it
     times out]
     """
@@ -229,7 +227,7 @@ async def test_a_connection_that_says_nothing_is_not_used_again(world: World) ->
 
 
 @scenario(simulate)
-async def test_a_connection_on_which_others_are_answered_stays(world: World) -> None:
+async def test_connection_with_other_responses_is_kept(world: World) -> None:
     a = await world.controller(
         "a",
         lambda request: None if request.create_topics.topics[0].name == "slow" else leader(request),
@@ -254,7 +252,7 @@ async def test_call_fails_definitely_when_no_controller_is_reachable(world: Worl
 
 
 @scenario(simulate)
-async def test_leader_that_cannot_be_asked_is_named_at_the_deadline(world: World) -> None:
+async def test_unreachable_leader_is_named_at_the_deadline(world: World) -> None:
     """[it was out of descriptors, and the error was that another node is not a controller]"""
     a = await world.controller("a", not_controller("gone"))
     client = world.controller_client("a", "gone")
@@ -279,7 +277,7 @@ async def test_call_names_the_missing_leader_at_its_deadline(world: World) -> No
 
 
 @scenario(simulate)
-async def test_an_error_of_the_request_is_not_retried(world: World) -> None:
+async def test_error_of_the_request_is_not_retried(world: World) -> None:
     a = await world.controller("a", refuses(ErrorCode.INVALID_CONFIG, field="topics[0].name"))
     client = world.controller_client("a", "b")
     error = await failure(client.call(create()))
@@ -292,7 +290,7 @@ async def test_an_error_of_the_request_is_not_retried(world: World) -> None:
 
 
 @scenario(simulate)
-async def test_many_calls_in_flight_move_together_and_keep_their_order(world: World) -> None:
+async def test_calls_in_flight_move_together_and_keep_their_order(world: World) -> None:
     a = await world.controller("a", leader)
     b = await world.controller("b", leader)
     client = world.controller_client("a", "b")
@@ -308,7 +306,7 @@ async def test_many_calls_in_flight_move_together_and_keep_their_order(world: Wo
 
 
 @scenario(simulate)
-async def test_the_hot_path_makes_no_task(world: World) -> None:
+async def test_hot_path_creates_no_task(world: World) -> None:
     await world.controller("a", leader)
     client = world.controller_client("a")
     await client.call(create())
@@ -318,7 +316,7 @@ async def test_the_hot_path_makes_no_task(world: World) -> None:
 
 
 @scenario(simulate)
-async def test_calls_wait_for_a_leader_that_comes_back(world: World) -> None:
+async def test_calls_wait_for_a_leader_to_return(world: World) -> None:
     await world.controller("a", leader)
     client = world.controller_client("a")
     await client.call(create())
@@ -333,7 +331,7 @@ async def test_calls_wait_for_a_leader_that_comes_back(world: World) -> None:
 
 
 @scenario(simulate)
-async def test_closing_ends_what_waits_definite_and_what_was_sent_unknown(world: World) -> None:
+async def test_close_fails_waiting_calls_definitely_and_sent_ones_as_unknown(world: World) -> None:
     await world.controller("a", silent)
     client, lost = world.controller_client("a"), world.controller_client("nowhere")
     sent = client.send(controller_request(create()))
@@ -348,7 +346,7 @@ async def test_closing_ends_what_waits_definite_and_what_was_sent_unknown(world:
 
 
 @scenario(simulate)
-async def test_an_abandoned_call_harms_nobody(world: World) -> None:
+async def test_abandoned_call_harms_no_other(world: World) -> None:
     a = await world.controller("a", not_controller("b"))
     await world.controller("b", leader)
     client = world.controller_client("a")
@@ -364,13 +362,13 @@ async def test_client_without_an_endpoint_is_refused(world: World) -> None:
         world.controller_client()
 
 
-def test_a_body_of_another_conversation_is_refused_here() -> None:
+def test_body_of_another_protocol_is_refused_locally() -> None:
     with pytest.raises(TypeError, match="MetadataRequest"):
         controller_request(broker_pb2.MetadataRequest())
 
 
 def stands_at(offset: int, reached: common_pb2.Acks, *, leadership_lost: bool) -> Answer:
-    """The answer of a controller to a committed write, or to a request to wait on for it."""
+    """Return the response to a committed write, or to a request to continue its wait."""
 
     def answer(request: controller_pb2.ControllerRequest) -> controller_pb2.ControllerResponse:
         response = controller_pb2.ControllerResponse(
@@ -414,7 +412,9 @@ def first_then(first: Answer, then: Answer) -> Answer:
     ids=["at once", "throttled", "before its claim", "lost again"],
 )
 @scenario(simulate)
-async def test_committed_write_waits_on_at_next_leader(world: World, *, at_next: Answer) -> None:
+async def test_committed_write_continues_its_wait_at_the_next_leader(
+    world: World, *, at_next: Answer
+) -> None:
     a = await world.controller("a", first_then(LOST, not_controller("b")))
     b = await world.controller("b", at_next)
     client = world.controller_client("a", "b")
@@ -434,7 +434,7 @@ async def test_committed_write_waits_on_at_next_leader(world: World, *, at_next:
     "at_next", [silent, refuses(ErrorCode.INCONSISTENT_GENERATION), not_controller()]
 )
 @scenario(simulate)
-async def test_committed_write_succeeds_when_no_next_leader_continues_its_wait(
+async def test_committed_write_succeeds_when_the_next_leader_cannot_continue_its_wait(
     world: World, *, at_next: Answer
 ) -> None:
     await world.controller("a", first_then(LOST, not_controller("b")))
@@ -446,7 +446,7 @@ async def test_committed_write_succeeds_when_no_next_leader_continues_its_wait(
 
 
 @scenario(simulate)
-async def test_wait_is_continued_again_when_the_connection_to_next_leader_breaks(
+async def test_wait_is_continued_again_when_the_connection_breaks(
     world: World,
 ) -> None:
     await world.controller("a", first_then(LOST, not_controller("b")))
@@ -483,7 +483,7 @@ def throttled(request: Any) -> pb.ControllerResponse:
 
 
 @scenario(simulate)
-async def test_a_session_waits_as_long_as_it_is_told(world: World) -> None:
+async def test_session_waits_for_the_throttle_time(world: World) -> None:
     controller = Controller(throttled, throttled, executed)
     await world.controller("a", controller)
     client = world.controller_client("a")
@@ -509,7 +509,9 @@ async def test_retries_end_at_the_deadline_of_the_call(world: World) -> None:
 
 
 @scenario(simulate_data)
-async def test_a_producer_does_and_gives_up_at_the_deadline_of_a_record(world: DataWorld) -> None:
+async def test_producer_waits_for_the_throttle_time_up_to_the_record_deadline(
+    world: DataWorld,
+) -> None:
     producer = world.producer()
     await producer.send(TOPIC, b"0", partition=0)
     (broker,) = [one for one in world.brokers.values() if one.id == world.logs[0].leader]
@@ -545,7 +547,7 @@ async def test_consumer_and_metadata_calls_retry_after_the_throttle_time(world: 
     assert WAIT_MS / 1000 <= asyncio.get_running_loop().time() - begun < WAIT_MS / 1000 + 1.0
 
 
-def test_no_server_keeps_a_client_waiting_for_weeks() -> None:
+def test_throttle_time_is_capped() -> None:
     error = ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "", throttle_time_ms=2**31 - 1)
     assert pause_after(error, 0.1) == THROTTLE_MAX_S
     assert pause_after(ApiError(ErrorCode.NETWORK_EXCEPTION, ""), 0.1) == 0.1

@@ -1,7 +1,3 @@
-"""Each code that an application can meet has a class of its own, and an unknown outcome is told
-apart by its type.
-"""
-
 import pickle
 import random
 import re
@@ -45,7 +41,7 @@ def class_name(code: ErrorCode) -> str:
 
 
 @pytest.mark.parametrize("code", FOR_APPLICATIONS, ids=lambda code: code.name)
-def test_an_error_is_of_the_class_of_its_code(code: ErrorCode) -> None:
+def test_error_has_the_class_of_its_code(code: ErrorCode) -> None:
     kind = getattr(errors, class_name(code))
     error = ApiError(code, "why", field="topics[0].name")
     assert type(error) is kind
@@ -79,7 +75,7 @@ def test_codes_between_nodes_have_no_class() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT])
-def test_an_unknown_outcome_is_no_refusal(code: ErrorCode) -> None:
+def test_unknown_outcome_is_not_caught_as_a_refusal(code: ErrorCode) -> None:
     """[``except TopicAlreadyExistsError: pass`` after a create that may never be executed.]"""
     error = ApiError(code, "why", outcome_unknown=True)
     assert type(error) is UnknownOutcomeError
@@ -93,7 +89,7 @@ def test_transient_errors_are_retriable() -> None:
 
 
 @pytest.mark.parametrize("outcome_unknown", [False, True])
-def test_errors_travel_between_processes(outcome_unknown: bool) -> None:
+def test_errors_can_be_pickled_between_processes(outcome_unknown: bool) -> None:
     error = ApiError(
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
         "no room",
@@ -106,7 +102,7 @@ def test_errors_travel_between_processes(outcome_unknown: bool) -> None:
     assert (str(again), vars(again), again.args) == (str(error), vars(error), error.args)
 
 
-def test_items_refused_by_the_lower_layer_are_of_the_same_hierarchy() -> None:
+def test_refused_items_of_the_lower_layer_share_the_class_hierarchy() -> None:
     one, two = ApiError(ErrorCode.INVALID_CONFIG, "a"), ApiError(ErrorCode.INVALID_REQUEST, "b")
     several = RefusedItemsError([one, two], controller_pb2.ControllerResponse())
     assert isinstance(several, ItemsRefusedError)
@@ -134,7 +130,7 @@ def test_endpoints_are_tried_in_turn_from_the_first() -> None:
     assert seen == ["a", "b", "c", "a", "b", "c"]
 
 
-def test_pauses_grow_to_a_bound_and_begin_again_after_success() -> None:
+def test_backoff_grows_to_a_bound_and_restarts_after_success() -> None:
     it = finder("a", "b")
     pauses = [it.lost(0.0) for _ in range(12)]
     assert pauses[0] <= 0.02
@@ -154,7 +150,7 @@ def test_hints_are_followed_at_once_but_not_in_circles() -> None:
 
 
 @pytest.mark.parametrize("hint", ["", "a"])
-def test_no_hint_and_a_hint_to_itself_are_none(hint: str) -> None:
+def test_empty_hint_and_hint_to_itself_are_ignored(hint: str) -> None:
     it = finder("a", "b")
     assert it.redirected(hint, 0.0) > 0
     assert it.target == "b"
@@ -169,7 +165,7 @@ def test_next_endpoint_is_tried_without_a_pause_after_a_served_call() -> None:
     assert it.target == "c"
 
 
-def test_the_unreachable_are_passed_over_for_a_while() -> None:
+def test_unreachable_endpoints_are_skipped_for_a_while() -> None:
     it = finder("a", "b", "c")
     it.unreachable(10.0)
     it.lost(10.0)
@@ -180,7 +176,7 @@ def test_the_unreachable_are_passed_over_for_a_while() -> None:
     assert it.redirected("a", 10.0 + UNREACHABLE_FOR_S) == 0.0
 
 
-def test_if_none_is_reachable_it_goes_on_trying_all() -> None:
+def test_all_endpoints_are_tried_on_if_none_is_reachable() -> None:
     it = finder("a", "b")
     seen = set()
     for _ in range(4):
@@ -189,7 +185,7 @@ def test_if_none_is_reachable_it_goes_on_trying_all() -> None:
     assert seen == {"a", "b"}
 
 
-def test_servers_that_others_name_are_kept_and_asked_after_the_given_ones() -> None:
+def test_discovered_servers_are_tried_after_the_configured_ones() -> None:
     known = KnownEndpoints(["a:1", "b:1"])
     it = EndpointSelector(known, random.Random(3))
     known.learn(["c:1", "a:1", "no endpoint", "d:70000"])
@@ -203,20 +199,20 @@ def test_servers_that_others_name_are_kept_and_asked_after_the_given_ones() -> N
     assert it.known == ("a:1", "b:1", "e:1", "[::1]:1", "c:1")
 
 
-def test_named_servers_are_bounded_and_the_last_named_stay() -> None:
+def test_discovered_servers_are_bounded_to_the_most_recent() -> None:
     known = KnownEndpoints(["a:1"])
     for number in range(2 * NAMED_MAX):
         known.learn([f"h{number}:1"])
     assert list(known) == ["a:1", *(f"h{2 * NAMED_MAX - 1 - n}:1" for n in range(NAMED_MAX))]
 
 
-def test_repeated_endpoints_count_once_and_none_is_an_error() -> None:
+def test_repeated_endpoints_count_once_and_an_empty_list_is_an_error() -> None:
     assert finder("a", "a", "b").known == ("a", "b")
     with pytest.raises(ConfigError):
         finder()
 
 
-def test_each_reason_is_said_once() -> None:
+def test_each_reason_is_reported_once() -> None:
     refused, silent = "UNAVAILABLE: Connection refused (111)", "does not answer"
     assert with_reasons({"a:1": refused, "b:1": silent, "c:1": refused, "d:1": ""}) == (
         f"a:1 and c:1 ({refused}), b:1 ({silent}), d:1"

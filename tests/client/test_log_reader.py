@@ -1,5 +1,3 @@
-"""Reading the committed log as an observer, against scripted controllers."""
-
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
@@ -36,7 +34,7 @@ Answer = Callable[[pb.MetadataFetchRequest], "pb.MetadataFetchResponse | None"]
 
 
 class FakeLink:
-    """Answers each request through a script; None: the link breaks."""
+    """A link that answers each request by a script; None: the link breaks."""
 
     def __init__(self, address: str, answer: Answer, handler: Any) -> None:
         self.peer, self._answer, self._handler, self._open = address, answer, handler, True
@@ -54,7 +52,7 @@ class FakeLink:
 
 
 class FakeTransport:
-    """Controllers by address; an address that is not there gives no link."""
+    """Controllers by address; a missing address gives no link."""
 
     def __init__(self, **controllers: Answer) -> None:
         self.controllers = controllers
@@ -112,7 +110,7 @@ def reader(transport: Any, *bootstrap: str, timeout_s: float = 60.0) -> LogReade
 CHUNKS = {0: chunk(0, 4) + chunk(4, 1), 5: chunk(5, 4)}
 
 
-async def test_chunks_until_the_high_watermark() -> None:
+async def test_log_reader_reads_chunks_up_to_the_high_watermark() -> None:
     log = reader(FakeTransport(a=leader(CHUNKS)), "a")
     info = await log.info()
     assert (info.cluster_id, info.generation, info.high_watermark) == ("C", 3, 9)
@@ -121,7 +119,7 @@ async def test_chunks_until_the_high_watermark() -> None:
     assert [data async for data in log.chunks(5, 5)] == []
 
 
-async def test_a_hint_is_followed_and_only_one_link_is_kept() -> None:
+async def test_hint_is_followed_and_only_one_link_is_kept() -> None:
     transport = FakeTransport(a=refuse(ErrorCode.NOT_CONTROLLER, "b"), b=leader(CHUNKS))
     log = reader(transport, "a")
     assert (await log.info()).high_watermark == 9
@@ -132,7 +130,7 @@ async def test_a_hint_is_followed_and_only_one_link_is_kept() -> None:
     assert transport.open == 0
 
 
-async def test_a_leader_that_knows_no_high_watermark_yet_is_asked_again() -> None:
+async def test_leader_that_does_not_know_its_high_watermark_is_asked_again() -> None:
     answers = iter([leader(CHUNKS, high_watermark=-1), leader(CHUNKS)])
 
     def answer(request: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse | None:
@@ -142,7 +140,7 @@ async def test_a_leader_that_knows_no_high_watermark_yet_is_asked_again() -> Non
     assert (await log.info()).high_watermark == 9
 
 
-async def test_a_broken_link_in_the_middle_goes_on_elsewhere() -> None:
+async def test_broken_link_is_replaced_and_the_read_continues() -> None:
     asked: list[int] = []
 
     def breaks(request: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse | None:
@@ -156,13 +154,13 @@ async def test_a_broken_link_in_the_middle_goes_on_elsewhere() -> None:
     assert transport.dialled == ["a", "b"]
 
 
-async def test_an_address_without_a_link_is_passed_over() -> None:
+async def test_unreachable_address_is_skipped() -> None:
     transport = FakeTransport(b=leader(CHUNKS))
     assert (await reader(transport, "a", "b").info()).high_watermark == 9
     assert transport.dialled == ["a", "b"]
 
 
-async def test_corrupt_and_misplaced_chunks_are_refused_by_offset() -> None:
+async def test_corrupt_and_misplaced_chunks_are_refused_with_their_offset() -> None:
     damaged = CHUNKS[5][:-1] + b"x"
     with pytest.raises(CorruptLogError) as caught:
         await reader(FakeTransport(a=leader({5: damaged})), "a").read(5)
@@ -171,7 +169,7 @@ async def test_corrupt_and_misplaced_chunks_are_refused_by_offset() -> None:
         await reader(FakeTransport(a=leader({5: chunk(6, 1)})), "a").read(5)
 
 
-async def test_other_errors_are_raised_as_they_are() -> None:
+async def test_other_errors_are_raised_unchanged() -> None:
     caught = await failure(
         reader(FakeTransport(a=refuse(ErrorCode.INCONSISTENT_GENERATION)), "a").info()
     )
@@ -186,7 +184,7 @@ async def test_log_reader_raises_when_nobody_leads_in_time() -> None:
     assert not caught.value.outcome_unknown
 
 
-async def test_below_the_log_start_it_says_where_the_log_begins_and_with_which_snapshot() -> None:
+async def test_error_below_the_log_start_names_it_and_the_snapshot() -> None:
     def answer(request: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse:
         response = pb.MetadataFetchResponse(
             cluster_id="C", generation=3, high_watermark=9, log_start_offset=5
@@ -213,7 +211,7 @@ async def test_below_the_log_start_it_says_where_the_log_begins_and_with_which_s
 
 
 class DeadTransport(FakeTransport):
-    """Addresses that are not there refuse, and some that are there never answer."""
+    """Missing addresses refuse, and some of the others never answer."""
 
     def __init__(self, silent: set[str], refusing: set[str], **controllers: Answer) -> None:
         super().__init__(**controllers)
@@ -233,9 +231,7 @@ class DeadTransport(FakeTransport):
 @pytest.mark.parametrize(
     ("silent", "refusing"), [(set(), set()), ({"a", "b"}, set()), ({"a"}, {"b"})]
 )
-async def test_dead_nodes_leave_time_for_the_one_that_leads(
-    silent: set[str], refusing: set[str]
-) -> None:
+async def test_dead_nodes_leave_time_for_the_leader(silent: set[str], refusing: set[str]) -> None:
     """[Two of three nodes hang; a reader gave all of it to the first.]"""
     transport: Any = DeadTransport(silent, refusing, c=committed)
     reader = LogReader(transport, ["a", "b", "c"], rng=random.Random(1), timeout_s=2.0)
@@ -267,7 +263,7 @@ async def test_log_reader_fails_at_once_when_all_refuse_it() -> None:
     reader.close()
 
 
-async def test_a_refused_connection_costs_no_wait() -> None:
+async def test_refused_connection_costs_no_wait() -> None:
     transport: Any = DeadTransport(set(), {"a", "b"}, c=committed)
     reader = LogReader(transport, ["a", "b", "c"], rng=random.Random(1), timeout_s=30.0)
     async with asyncio.timeout(0.5):
@@ -288,7 +284,7 @@ def committed(request: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse:
 
 
 class Log:
-    """A committed log of one config value a batch, as a LogReader shows it."""
+    """A committed log with one config value per batch, as a LogReader shows it."""
 
     def __init__(self) -> None:
         self.end = 0
@@ -369,7 +365,7 @@ async def test_footer_takes_two_requests_whatever_the_size_of_the_snapshot() -> 
     assert transport.open == 0
 
 
-def test_snapshot_is_fetched_over_links_that_are_lost_and_pieces_that_are_late() -> None:
+def test_snapshot_is_fetched_over_lost_links_and_with_late_chunks() -> None:
     content = bytes(range(250))
 
     async def test(world: World) -> None:

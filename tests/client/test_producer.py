@@ -1,5 +1,3 @@
-"""Tests of the producer: partitioning, retries, and unknown outcomes."""
-
 import asyncio
 
 import pytest
@@ -11,7 +9,7 @@ from raftlog.errors import ApiError, ErrorCode
 
 
 @scenario(simulate_data)
-async def test_records_of_one_turn_share_a_batch_and_each_learns_its_offset(
+async def test_records_of_one_loop_turn_share_a_batch_and_each_gets_its_offset(
     world: DataWorld,
 ) -> None:
     producer = world.producer()
@@ -26,7 +24,7 @@ async def test_records_of_one_turn_share_a_batch_and_each_learns_its_offset(
 
 
 @scenario(simulate_data, leaders=(2, 3, 2))
-async def test_a_request_goes_to_the_leader_of_each_partition_with_its_epoch(
+async def test_request_goes_to_each_partition_leader_with_its_epoch(
     world: DataWorld,
 ) -> None:
     world.logs[1].epoch = 7
@@ -45,7 +43,7 @@ async def test_a_request_goes_to_the_leader_of_each_partition_with_its_epoch(
 
 
 @scenario(simulate_data, leaders=(1, 2, 3))
-async def test_a_key_always_goes_to_one_partition_and_keyless_records_to_all_in_turn(
+async def test_key_always_maps_to_one_partition_and_keyless_records_rotate(
     world: DataWorld,
 ) -> None:
     producer = world.producer()
@@ -59,7 +57,7 @@ async def test_a_key_always_goes_to_one_partition_and_keyless_records_to_all_in_
 
 @pytest.mark.parametrize("names_leaders", [True, False])
 @scenario(simulate_data)
-async def test_a_moved_leader_is_found_and_the_record_is_written_once_and_in_order(
+async def test_moved_leader_is_found_and_the_record_written_once_in_order(
     world: DataWorld, *, names_leaders: bool
 ) -> None:
     world.names_leaders = names_leaders
@@ -74,7 +72,7 @@ async def test_a_moved_leader_is_found_and_the_record_is_written_once_and_in_ord
 
 
 @scenario(simulate_data)
-async def test_the_leader_that_a_refusal_names_is_asked_though_metadata_lag_behind(
+async def test_leader_named_by_a_refusal_is_asked_though_metadata_lags(
     world: DataWorld,
 ) -> None:
     producer = world.producer()
@@ -107,7 +105,7 @@ async def test_producer_retries_requests_that_were_not_executed(
 
 
 @scenario(simulate_data)
-async def test_a_fenced_broker_is_not_given_up_before_the_deadline(world: DataWorld) -> None:
+async def test_fenced_broker_is_retried_until_the_deadline(world: DataWorld) -> None:
     producer = world.producer(2)
     await producer.send(TOPIC, b"0")
     world.brokers[1].fenced = True
@@ -119,7 +117,7 @@ async def test_a_fenced_broker_is_not_given_up_before_the_deadline(world: DataWo
 
 
 @scenario(simulate_data)
-async def test_an_unknown_outcome_is_said_and_not_tried_again(world: DataWorld) -> None:
+async def test_unknown_outcome_is_reported_and_not_retried(world: DataWorld) -> None:
     producer = world.producer()
     world.brokers[1].refuse = [(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, True)]
     error = await failure(producer.send(TOPIC, b"x"))
@@ -130,7 +128,7 @@ async def test_an_unknown_outcome_is_said_and_not_tried_again(world: DataWorld) 
 
 
 @scenario(simulate_data)
-async def test_a_lost_link_makes_the_outcome_unknown(world: DataWorld) -> None:
+async def test_lost_link_makes_the_outcome_unknown(world: DataWorld) -> None:
     producer = world.producer()
     await producer.send(TOPIC, b"0")
     world.brokers[1].mute = True
@@ -170,7 +168,7 @@ async def test_unsent_record_fails_definitely_at_its_deadline(world: DataWorld) 
 
 
 @scenario(simulate_data)
-async def test_a_topic_that_nobody_could_be_asked_for_is_a_timeout_that_names_whom_was_asked(
+async def test_unreachable_metadata_times_out_and_names_the_servers(
     world: DataWorld,
 ) -> None:
     for broker in world.brokers.values():
@@ -182,7 +180,7 @@ async def test_a_topic_that_nobody_could_be_asked_for_is_a_timeout_that_names_wh
 
 
 @scenario(simulate_data)
-async def test_a_topic_that_is_not_there_yet_is_waited_for_and_one_that_never_comes_is_an_error(
+async def test_new_topic_is_waited_for_and_a_missing_one_is_an_error(
     world: DataWorld,
 ) -> None:
     producer = world.producer(delivery_timeout_ms=3000)
@@ -211,7 +209,7 @@ async def test_records_of_a_deleted_topic_do_not_go_to_another_of_its_name(
 
 
 @scenario(simulate_data)
-async def test_the_buffer_is_bounded(world: DataWorld) -> None:
+async def test_producer_buffer_is_bounded(world: DataWorld) -> None:
     producer = world.producer(buffer_bytes=1000)
     world.brokers[1].deaf = True
     posted = [producer.post(TOPIC, bytes(100), partition=0) for _ in range(8)]
@@ -227,7 +225,7 @@ async def test_the_buffer_is_bounded(world: DataWorld) -> None:
 
 
 @scenario(simulate_data)
-async def test_a_batch_that_is_too_large_for_the_leader_is_split_and_a_record_that_is_fails(
+async def test_batch_too_large_for_the_leader_is_split_and_a_single_record_fails(
     world: DataWorld,
 ) -> None:
     producer = world.producer()
@@ -245,7 +243,7 @@ async def test_a_batch_that_is_too_large_for_the_leader_is_split_and_a_record_th
 
 
 @scenario(simulate_data, leaders=(2,))
-async def test_brokers_it_began_with_may_all_go(world: DataWorld) -> None:
+async def test_producer_survives_the_loss_of_all_bootstrap_brokers(world: DataWorld) -> None:
     producer = world.producer(1)
     await producer.send(TOPIC, b"0")
     world.names_leaders = False
@@ -275,7 +273,7 @@ async def test_records_for_a_dead_broker_go_to_the_next_leader(
 
 
 @scenario(simulate_data)
-async def test_a_cancelled_record_gives_its_room_back_and_closing_says_what_is_unknown(
+async def test_cancelled_record_frees_its_buffer_and_close_reports_unknown_outcomes(
     world: DataWorld,
 ) -> None:
     producer = world.producer()
@@ -322,7 +320,7 @@ async def test_acks_are_checked_and_sent(world: DataWorld) -> None:
 
 
 @pytest.mark.parametrize("bound", ["PRODUCE_MAX_RECORDS", "DATA_REQUEST_MAX_PARTITIONS"])
-def test_a_request_has_no_more_than_a_broker_takes(
+def test_request_does_not_exceed_the_brokers_limit(
     monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
     monkeypatch.setattr(f"raftlog.client.producer.{bound}", 2)

@@ -1,5 +1,3 @@
-"""Calls to brokers in turn: shared out, monotone, and past those that cannot answer."""
-
 import asyncio
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +26,7 @@ def at(offset: int) -> Callable[[pb.BrokerRequest], pb.BrokerResponse]:
 
 
 @scenario(simulate)
-async def test_reads_go_round_and_are_monotone_by_the_token(world: World) -> None:
+async def test_reads_rotate_and_are_monotonic_by_the_token(world: World) -> None:
     """[Broker A has been told 100, B only 80: round-robin goes backwards.]"""
     servers = [
         await world.broker(name, at(offset)) for name, offset in (("a", 100), ("b", 80), ("c", 90))
@@ -65,7 +63,7 @@ async def test_dead_broker_costs_no_call_and_is_used_again_once_back(world: Worl
 
 @pytest.mark.parametrize("code", [ErrorCode.BROKER_FENCED, ErrorCode.NO_READ_LEASE])
 @scenario(simulate)
-async def test_a_refusal_is_taken_elsewhere_and_said_if_all_refuse(
+async def test_refused_call_is_tried_elsewhere_and_fails_if_all_refuse(
     world: World, *, code: ErrorCode
 ) -> None:
     bad = await world.broker("a", refuses(code))
@@ -94,7 +92,7 @@ async def test_silent_broker_costs_one_read_only(world: World) -> None:
 
 
 @scenario(simulate)
-async def test_a_write_of_unknown_outcome_is_said_and_never_sent_again(world: World) -> None:
+async def test_write_of_unknown_outcome_is_reported_and_never_resent(world: World) -> None:
     a, b = await world.broker("a", silent), await world.broker("b", silent)
     client = world.broker_client("a", "b", round_robin=True)
     write = asyncio.ensure_future(client.write(create(), timeout_s=5))
@@ -120,7 +118,7 @@ async def test_write_fails_as_not_executed_when_no_broker_is_reachable(world: Wo
 
 
 @scenario(simulate)
-async def test_a_write_that_was_refused_once_and_then_sent_elsewhere_is_of_unknown_outcome(
+async def test_write_refused_once_and_then_sent_elsewhere_has_an_unknown_outcome(
     world: World,
 ) -> None:
     fenced, other = (
@@ -147,7 +145,7 @@ def led(index: int, error: int = 0) -> data_pb.LedPartition:
 
 
 def leads(broker_id: int, *indexes: int, page: int = 1000) -> Any:
-    """A broker that leads these partitions of one topic."""
+    """Return a broker that leads these partitions of one topic."""
 
     def answer(request: broker_pb2.BrokerRequest) -> broker_pb2.BrokerResponse:
         asked = request.broker_metadata
@@ -193,7 +191,7 @@ async def test_all_brokers_are_asked_and_all_pages_read(world: World) -> None:
 
 
 @scenario(simulate)
-async def test_keys_are_asked_for_in_bounded_requests_and_those_of_others_left_out(
+async def test_keys_are_requested_in_bounded_requests_without_those_of_others(
     world: World,
 ) -> None:
     count = 2 * REQUEST_PARTITIONS_MAX + 1

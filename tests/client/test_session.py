@@ -1,7 +1,3 @@
-"""Exactly-once writes against scripted servers: what is sent under which number, and which answers
-are believed.
-"""
-
 import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,8 +25,8 @@ def token(offset: int) -> common_pb2.WriteResult:
 
 
 class Controller:
-    """Opens clients, and answers writes by a script: one entry an attempt, the last one for
-    ever.
+    """Opens clients, and answers writes by a script with one entry per attempt (the last one
+    repeats).
     """
 
     def __init__(self, *script: Callable[[Any], Any]) -> None:
@@ -67,7 +63,7 @@ def executed(request: pb.ControllerRequest) -> pb.ControllerResponse:
 
 
 def committed(request: pb.ControllerRequest) -> pb.ControllerResponse:
-    """The write stands, and is not as visible as asked."""
+    """The write stands, and is not as visible as requested."""
     return pb.ControllerResponse(create_topics=pb.CreateTopicsResponse(), write=token(40))
 
 
@@ -102,7 +98,7 @@ def against(*script: Callable[[Any], Any]) -> Callable[[Callable[[Any, Any, Worl
     return run
 
 
-def test_the_client_is_opened_with_the_first_write_and_once_for_all() -> None:
+def test_client_is_opened_once_with_the_first_write() -> None:
     @against()
     async def test(session: Any, controller: Controller, world: World) -> None:
         assert session.client_id == 0
@@ -124,7 +120,7 @@ def test_the_client_is_opened_with_the_first_write_and_once_for_all() -> None:
 @pytest.mark.parametrize(
     "lost", [silent, LOST_LEADERSHIP, refuses(ErrorCode.REQUEST_TIMED_OUT, unknown=True)]
 )
-def test_an_unknown_outcome_is_asked_again_under_the_same_number(
+def test_unknown_outcome_is_retried_under_the_same_number(
     lost: Callable[[Any], Any],
 ) -> None:
     @against(executed, lost, lost, duplicate)
@@ -139,13 +135,13 @@ def test_an_unknown_outcome_is_asked_again_under_the_same_number(
 
 
 def seen(request: pb.ControllerRequest) -> pb.ControllerResponse:
-    """A later attempt of a write that every broker shows by now."""
+    """Answer a later attempt of a write that every broker shows by now."""
     response = duplicate(request)
     response.write.reached = common_pb2.ACKS_VISIBLE
     return response
 
 
-def test_visible_write_goes_on_at_another_controller_if_one_is_silent() -> None:
+def test_visible_write_is_continued_at_another_controller_if_one_is_silent() -> None:
     @against(silent, seen)
     async def test(session: Any, controller: Controller, world: World) -> None:
         begun = world.loop.time()
@@ -155,7 +151,7 @@ def test_visible_write_goes_on_at_another_controller_if_one_is_silent() -> None:
         assert controller.numbers == [(1000, 1)] * 2
 
 
-def test_visible_write_is_asked_for_until_it_is_visible_and_keeps_its_first_response() -> None:
+def test_visible_write_is_retried_until_visible_and_keeps_its_first_response() -> None:
     @against(committed, silent, not_controller(), seen)
     async def test(session: Any, controller: Controller, world: World) -> None:
         response = await session.write(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=60)
@@ -166,7 +162,7 @@ def test_visible_write_is_asked_for_until_it_is_visible_and_keeps_its_first_resp
 
 
 @pytest.mark.parametrize("later", [silent, INVALID, LOST_LEADERSHIP])
-def test_no_error_of_a_later_attempt_is_the_outcome_of_a_committed_write(
+def test_error_of_a_later_attempt_is_never_the_outcome_of_a_committed_write(
     later: Callable[[Any], Any],
 ) -> None:
     @against(committed, later)
@@ -179,7 +175,7 @@ def test_no_error_of_a_later_attempt_is_the_outcome_of_a_committed_write(
 
 
 @scenario(simulate)
-async def test_a_lost_connection_is_asked_again(world: World) -> None:
+async def test_write_is_retried_after_a_lost_connection(world: World) -> None:
     server: Server
 
     def hang_up(request: Any) -> None:
@@ -192,7 +188,7 @@ async def test_a_lost_connection_is_asked_again(world: World) -> None:
     assert controller.numbers == [(1000, 1)] * 2
 
 
-def test_an_error_of_a_write_sent_once_is_definite() -> None:
+def test_error_of_a_write_sent_once_is_definite() -> None:
     @against(INVALID, executed)
     async def test(session: Any, controller: Controller, world: World) -> None:
         error = await failure(session.write(create()))
@@ -203,7 +199,7 @@ def test_an_error_of_a_write_sent_once_is_definite() -> None:
         assert controller.writes[1].client.all_below_done == 2
 
 
-def test_a_definite_error_of_a_retried_write_is_not_definite() -> None:
+def test_definite_error_of_a_retried_write_leaves_its_outcome_unknown() -> None:
     """[Attempt 1 is delayed on its way; attempt 2 is answered INVALID; the state changes; attempt 1
     arrives and is executed.]
     """
@@ -218,7 +214,7 @@ def test_a_definite_error_of_a_retried_write_is_not_definite() -> None:
         assert controller.writes[-1].client.all_below_done == 2  # this closes the number
 
 
-def test_a_retried_write_that_wrote_nothing_is_not_done_either() -> None:
+def test_retried_write_that_wrote_nothing_has_an_unknown_outcome() -> None:
     @against(silent, wrote_nothing)
     async def test(session: Any, controller: Controller, world: World) -> None:
         assert (await failure(session.write(create()))).outcome_unknown
@@ -228,7 +224,7 @@ def test_a_retried_write_that_wrote_nothing_is_not_done_either() -> None:
         assert not (await session.write(create())).HasField("write")
 
 
-def test_an_attempt_that_was_refused_is_at_its_end_and_does_not_count() -> None:
+def test_refused_attempt_has_ended_and_does_not_count() -> None:
     @against(
         not_controller(), refuses(ErrorCode.THROTTLING_QUOTA_EXCEEDED), not_controller(), INVALID
     )
@@ -239,7 +235,7 @@ def test_an_attempt_that_was_refused_is_at_its_end_and_does_not_count() -> None:
         assert controller.numbers == [(1000, 1)] * 4
 
 
-def test_an_unknown_client_is_opened_anew_if_the_write_was_sent_once() -> None:
+def test_unknown_client_is_opened_again_if_the_write_was_sent_once() -> None:
     @against(executed, UNKNOWN_CLIENT, executed)
     async def test(session: Any, controller: Controller, world: World) -> None:
         await session.write(create())
@@ -248,7 +244,7 @@ def test_an_unknown_client_is_opened_anew_if_the_write_was_sent_once() -> None:
         assert session.client_id == 2000
 
 
-def test_an_unknown_client_on_a_retry_is_an_unknown_outcome() -> None:
+def test_unknown_client_on_a_retry_is_an_unknown_outcome() -> None:
     @against(silent, UNKNOWN_CLIENT, executed)
     async def test(session: Any, controller: Controller, world: World) -> None:
         error = await failure(session.write(create()))
@@ -262,7 +258,7 @@ def test_an_unknown_client_on_a_retry_is_an_unknown_outcome() -> None:
 OTHER_GENERATION = refuses(ErrorCode.INCONSISTENT_GENERATION, field="client.generation")
 
 
-def test_a_log_of_another_generation_is_written_as_a_new_client_once_that_is_wanted() -> None:
+def test_log_of_another_generation_is_written_by_a_new_client_on_request() -> None:
     @against(executed, OTHER_GENERATION, OTHER_GENERATION, executed, silent, OTHER_GENERATION)
     async def test(session: Any, controller: Controller, world: World) -> None:
         await session.write(create())
@@ -293,7 +289,7 @@ def test_waiting_writes_use_the_new_client_id() -> None:
         assert [who for who, _ in controller.numbers if who == 2000] == [2000] * 3
 
 
-def test_the_deadline_says_whether_an_attempt_may_be_on_its_way() -> None:
+def test_deadline_error_says_whether_an_attempt_may_be_on_its_way() -> None:
     @against(silent)
     async def unanswered(session: Any, controller: Controller, world: World) -> None:
         begun = world.loop.time()
@@ -319,7 +315,7 @@ def test_the_deadline_says_whether_an_attempt_may_be_on_its_way() -> None:
 
 
 @scenario(simulate)
-async def test_a_cluster_without_clients_says_so(world: World) -> None:
+async def test_cluster_without_client_support_is_reported(world: World) -> None:
     await world.controller("a", refuses(ErrorCode.UNSUPPORTED_VERSION))
     client = world.controller_client("a")
     error = await failure(client.session().write(create()))
@@ -328,7 +324,7 @@ async def test_a_cluster_without_clients_says_so(world: World) -> None:
 
 
 @scenario(simulate)
-async def test_no_more_than_a_window_is_in_flight_and_the_oldest_number_holds_it(
+async def test_writes_in_flight_are_bounded_by_a_window_from_the_oldest_number(
     world: World,
 ) -> None:
     held: list[pb.ControllerRequest] = []
@@ -370,7 +366,7 @@ async def test_no_more_than_a_window_is_in_flight_and_the_oldest_number_holds_it
     assert len(held) == WINDOW + 20
 
 
-def test_a_write_that_is_given_up_by_its_caller_makes_room() -> None:
+def test_write_cancelled_by_its_caller_makes_room() -> None:
     @against(silent, executed)
     async def test(session: Any, controller: Controller, world: World) -> None:
         write = asyncio.ensure_future(session.write(create()))
@@ -382,7 +378,7 @@ def test_a_write_that_is_given_up_by_its_caller_makes_room() -> None:
 
 
 @scenario(simulate)
-async def test_a_write_that_is_called_up_and_given_up_in_one_moment_is_given_up(
+async def test_write_cancelled_in_the_moment_it_is_sent_is_cancelled(
     world: World,
 ) -> None:
     await world.controller("a", Controller(silent))
@@ -407,7 +403,7 @@ async def test_a_write_that_is_called_up_and_given_up_in_one_moment_is_given_up(
 
 
 @scenario(simulate)
-async def test_through_brokers_the_identity_is_the_clients_and_each_forward_is_one_attempt(
+async def test_forwarded_writes_carry_the_clients_identity_and_each_is_one_attempt(
     world: World,
 ) -> None:
     controller = Controller(executed, silent, duplicate)
@@ -428,7 +424,7 @@ async def test_through_brokers_the_identity_is_the_clients_and_each_forward_is_o
 
 
 @pytest.mark.parametrize("unknown", [False, True])
-def test_closing_a_session_ends_a_write_between_two_attempts(unknown: bool) -> None:
+def test_close_ends_a_write_between_two_attempts(unknown: bool) -> None:
     refusal = refuses(ErrorCode.THROTTLING_QUOTA_EXCEEDED, unknown=unknown)
 
     @against(refusal)
@@ -533,7 +529,7 @@ def test_results_are_returned_on_demand() -> None:
     by_all_clients(created(EXISTS, None), check)
 
 
-def test_election_that_is_not_needed_is_no_error() -> None:
+def test_unnecessary_election_is_no_error() -> None:
     part = pb.ElectedPartition(error=common_pb2.Error(error_code=ErrorCode.ELECTION_NOT_NEEDED))
     elected = pb.ElectLeadersResponse(topics=[pb.ElectedTopic(name="t", partitions=[part])])
     assert check_items(pb.ControllerResponse(elect_leaders=elected)).HasField("elect_leaders")
@@ -555,7 +551,7 @@ ITEMS = [(field.name, path) for field in BODIES for path in _error_paths(field.m
 @pytest.mark.parametrize(
     ("body", "path"), ITEMS, ids=lambda value: value if isinstance(value, str) else ".".join(value)
 )
-def test_every_response_with_items_is_looked_through(body: str, path: tuple[str, ...]) -> None:
+def test_every_response_with_items_is_checked(body: str, path: tuple[str, ...]) -> None:
     response = pb.ControllerResponse()
     item = getattr(response, body)
     for name in path[:-1]:
@@ -569,5 +565,5 @@ def test_every_response_with_items_is_looked_through(body: str, path: tuple[str,
     assert raised.value.code is ErrorCode.INVALID_REQUEST
 
 
-def test_every_kind_of_item_was_found() -> None:
+def test_every_kind_of_item_is_covered() -> None:
     assert len(ITEMS) >= 9

@@ -1,4 +1,4 @@
-"""Servers that do not let a client in: calls are told so as soon as all have said it."""
+"""Servers that refuse a client: its calls fail once all have refused it."""
 
 import asyncio
 import random
@@ -60,7 +60,7 @@ class Answering:
 
 
 class Network:
-    """A transport whose dialers a test has at hand."""
+    """A transport whose dialers the test drives."""
 
     def __init__(self) -> None:
         self.dialled: list[Dialled] = []
@@ -70,7 +70,7 @@ class Network:
         return self.dialled[-1]
 
     def at(self, address: str) -> Dialled:
-        """The newest one there."""
+        """Return the newest dialer to that address."""
         return next(one for one in reversed(self.dialled) if one.address == address)
 
     async def until_dialled(self, address: str) -> Dialled:
@@ -90,7 +90,7 @@ def ask(brokers: BrokerClient) -> asyncio.Future[Any]:
 
 
 @pytest.mark.parametrize("round_robin", [False, True])
-async def test_a_call_is_told_when_all_have_turned_it_away(round_robin: bool) -> None:
+async def test_call_fails_when_all_servers_have_refused_the_client(round_robin: bool) -> None:
     network = Network()
     brokers = client(network, round_robin=round_robin)
     call = ask(brokers)
@@ -105,7 +105,7 @@ async def test_a_call_is_told_when_all_have_turned_it_away(round_robin: bool) ->
 
 
 @pytest.mark.parametrize("round_robin", [False, True])
-async def test_another_server_may_let_it_in(round_robin: bool) -> None:
+async def test_call_continues_at_another_server_that_accepts_the_client(round_robin: bool) -> None:
     network = Network()
     brokers = client(network, round_robin=round_robin)
     call = ask(brokers)
@@ -128,7 +128,7 @@ async def test_refused_client_fails_at_once_when_the_other_endpoint_is_down() ->
 
 
 @pytest.mark.parametrize("round_robin", [False, True])
-async def test_the_next_call_tries_anew(round_robin: bool) -> None:
+async def test_next_call_tries_again(round_robin: bool) -> None:
     network = Network()
     brokers = client(network, round_robin=round_robin)
     call = ask(brokers)
@@ -152,7 +152,7 @@ def watched(**response: Any) -> broker_pb2.WatchManyResponse:
     )
 
 
-async def test_a_watch_that_nobody_takes_says_why() -> None:
+async def test_watch_that_no_broker_accepts_reports_the_reason() -> None:
     """[A program with too many watches was told that no broker answers.]"""
     network: Any = Network()
     watch = Watch(network, ["a:1"], rng=random.Random(1), start_timeout_s=0.3)
@@ -188,7 +188,7 @@ async def test_a_watch_that_nobody_takes_says_why() -> None:
     watch.close()
 
 
-async def test_a_watch_that_has_begun_waits_and_one_that_has_not_is_told() -> None:
+async def test_started_watch_waits_and_an_unstarted_one_fails() -> None:
     network: Any = Network()
     watch = Watch(network, ["a:1"], rng=random.Random(1))
     network.at("a:1").turn_away()
@@ -215,7 +215,7 @@ async def test_a_watch_that_has_begun_waits_and_one_that_has_not_is_told() -> No
     watch.close()
 
 
-async def test_watch_that_waits_says_what_is_wrong_now_and_with_all_of_them() -> None:
+async def test_waiting_watch_reports_the_current_error_of_all_servers() -> None:
     network: Any = Network()
     told: list[str] = []
     watch = Watch(network, ["a:1", "b:1"], rng=random.Random(1), waiting=told.append)
@@ -240,7 +240,7 @@ async def test_watch_that_waits_says_what_is_wrong_now_and_with_all_of_them() ->
 
 
 class Silent:
-    """Takes all and says nothing."""
+    """Accepts all requests and answers none."""
 
     def received(self, link: Any, messages: Any) -> None: ...
 
@@ -257,7 +257,7 @@ async def server(*conversations: Conversation) -> AsyncGenerator[str]:
         await transport.close()
 
 
-async def test_a_call_says_at_once_that_a_controller_is_no_broker() -> None:
+async def test_call_to_a_controller_instead_of_a_broker_fails_at_once() -> None:
     """[It waited for its whole time, and then said that nobody could be asked in time]"""
     async with (
         server(Conversation.CONTROLLER) as address,
@@ -272,14 +272,14 @@ async def test_a_call_says_at_once_that_a_controller_is_no_broker() -> None:
                 pass
 
 
-async def test_a_broker_that_is_not_ready_yet_is_waited_for() -> None:
+async def test_broker_that_is_not_ready_yet_is_waited_for() -> None:
     """[A broker that asks for its id listens, and serves nothing]"""
     async with server() as address, raftlog.AsyncClient(address, timeout_s=0.5) as library:
         with pytest.raises(RequestTimedOutError, match="Method not found"):
             await library.topics.list()
 
 
-def test_an_error_that_says_something_else_is_the_same_error() -> None:
+def test_error_with_another_text_counts_as_the_same_error() -> None:
     error = OtherServerError(ErrorCode.NETWORK_EXCEPTION, "a", field="f")
     said = error.saying("b")
     assert (type(said), str(said)) == (OtherServerError, "NETWORK_EXCEPTION: b (field f)")

@@ -1,7 +1,5 @@
-"""``raftlog`` on a disk that fails while a file named by ``BROKEN_FILE`` in the environment exists:
-each call ends with EIO.
-
-Its exit code is left in ``ENDED_FILE``.
+"""``raftlog`` on a disk that fails with EIO while the file ``BROKEN_FILE`` exists. Its exit code is
+written to ``ENDED_FILE``.
 """
 
 import errno

@@ -1,6 +1,4 @@
-"""Helpers for tests with real processes: command lines, waiting, writing under load, reading the
-committed log back.
-"""
+"""Helpers for tests with real processes."""
 
 import asyncio
 import io
@@ -89,10 +87,7 @@ def on_files(command: str, *arguments: object) -> Ran:
 
 
 def one_message(ran: Ran) -> str:
-    """The only thing that a command has said: one message on stderr.
-
-    Its further lines are a list.
-    """
+    """Assert that a command printed exactly one message, on stderr. Its further lines are a list."""
     first, *more = ran.err.splitlines()
     assert first.startswith("raftlog: "), ran.err
     assert all(line.startswith("  - ") for line in more), ran.err
@@ -101,7 +96,7 @@ def one_message(ran: Ran) -> str:
 
 
 def until(found: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> float:
-    """Wait for a condition; seconds it took."""
+    """Wait for a condition; return the seconds it took."""
     begun = time.monotonic()
     assert wait_until(found, within_s, 0.05), f"not within {within_s:g} s: {what}"
     return time.monotonic() - begun
@@ -110,8 +105,8 @@ def until(found: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> 
 async def until_true(
     found: Callable[[], Awaitable[bool]], what: str, within_s: float = PATIENCE_S
 ) -> float:
-    """Wait for an asynchronous condition, which may fail with ApiError meanwhile; seconds it
-    took.
+    """Wait for an asynchronous condition, which may fail with ApiError meanwhile; return the
+    seconds it took.
     """
     begun = time.monotonic()
     while True:
@@ -126,7 +121,7 @@ async def until_true(
 
 
 def setting(name: str, value: str) -> pb.IncrementalAlterConfigsRequest:
-    """A write: one config value."""
+    """Return a write of one config value."""
     config = pb.AlterableConfig(name="match", value=value)
     resource = pb.AlterConfigsResource(
         resource_type=CLIENT_METRICS, resource_name=name, configs=[config]
@@ -135,7 +130,7 @@ def setting(name: str, value: str) -> pb.IncrementalAlterConfigsRequest:
 
 
 def configure(cluster: LocalCluster, node: Node, keys: Mapping[str, Any]) -> None:
-    """Write keys into a node's file, in place of those that are there already."""
+    """Set keys in a node's file."""
     path = cluster.config_path(node.name)
     there = path.read_text().splitlines()
     kept = [line for line in there if line.partition(" = ")[0].strip('"') not in keys]
@@ -145,8 +140,8 @@ def configure(cluster: LocalCluster, node: Node, keys: Mapping[str, Any]) -> Non
 
 @contextmanager
 def running(made: AnyCluster, *commands: str) -> Iterator[AnyCluster]:
-    """This cluster, generated unless it is already, with every node ready, after ``commands`` to its
-    controllers; stopped at the end.
+    """Run this cluster, generated if necessary, until every node is ready, after ``commands`` to
+    its controllers.
     """
     made.generate()
     try:
@@ -170,7 +165,7 @@ def cluster_of(
     kind: type[LocalCluster] = LocalCluster,
     **options: Any,
 ) -> Any:
-    """A fixture: a running cluster, after ``commands`` to its controllers."""
+    """Return a fixture: a running cluster, after ``commands`` to its controllers."""
 
     @pytest.fixture(scope=scope)
     def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
@@ -206,8 +201,8 @@ async def controllers_of(cluster: LocalCluster | Sequence[str]) -> AsyncIterator
 
 
 class ControllerProcess:
-    """A controller as a process of its own, with files in ``directory``. ``settings``: further lines
-    of its configuration.
+    """A controller process with its files in ``directory``. ``settings``: further lines of its
+    configuration.
     """
 
     def __init__(
@@ -244,7 +239,7 @@ class ControllerProcess:
 
 
 class Load:
-    """Writers that go on until told to stop, and what was acknowledged to them."""
+    """Writers that run until stopped, and their acknowledged writes."""
 
     def __init__(
         self, client: ControllerClient, *, prefix: str, writers: int = 16, pause_s: float = 0.0
@@ -283,7 +278,7 @@ class Load:
                 await asyncio.sleep(self._pause_s)
 
     async def more(self, count: int) -> None:
-        """Wait until so many more have been acknowledged."""
+        """Wait until this many more writes have been acknowledged."""
         wanted = len(self.acknowledged) + count
 
         async def written() -> bool:
@@ -292,15 +287,13 @@ class Load:
         await until_true(written, f"{count} more writes are acknowledged")
 
     async def stop(self) -> None:
-        """Let what is under way end."""
+        """Stop, and finish the write under way."""
         self._stopping = True
         await asyncio.gather(*self._tasks)
 
 
 async def committed_image(cluster: LocalCluster | Sequence[str]) -> Image:
-    """The whole committed log, read back and folded; a write of its own comes first, after all
-    that was acknowledged.
-    """
+    """Fold the whole committed log after one more write."""
     async with controllers_of(cluster) as client:
         await client.call(setting("settled", "yes"), timeout_s=PATIENCE_S)
     transport = GrpcTransport()
@@ -317,7 +310,7 @@ async def committed_image(cluster: LocalCluster | Sequence[str]) -> Image:
 
 
 def lost(acknowledged: Mapping[str, int], image: Image) -> list[str]:
-    """The acknowledged writes that an image does not hold."""
+    """Return the acknowledged writes that an image does not hold."""
     return [
         name
         for name in acknowledged
@@ -331,9 +324,8 @@ def describe(cluster: LocalCluster) -> Any:
 
 
 def says(text: str | Path, *patterns: str) -> None:
-    """Assert that a text has all of these, which are regular expressions.
-
-    A file is the log of a running process: a line is in it some time after what it tells.
+    """Assert that a text matches all of these regular expressions. A file is the log of a running
+    process, which may lag.
     """
     for pattern in patterns:
         if isinstance(text, Path):

@@ -1,13 +1,11 @@
-"""A TCP proxy on loopback that can be cut (connections are reset and refused) and made to swallow
-everything without a word.
-"""
+"""A TCP proxy on loopback that can reset, refuse or swallow connections."""
 
 import asyncio
 import contextlib
 
 
 class CuttableProxy:
-    """Between whoever connects and one address. Make it on a running loop; ``close`` it there."""
+    """A proxy before one address. Make it on a running loop; ``close`` it there."""
 
     def __init__(self, port: int, target: str) -> None:
         self._port = port
@@ -25,7 +23,7 @@ class CuttableProxy:
         return f"127.0.0.1:{self._port}"
 
     async def open(self) -> None:
-        """Listen, and pass on."""
+        """Listen and forward."""
         self._flows.set()
         if self._server is None:
             self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
@@ -44,7 +42,7 @@ class CuttableProxy:
         self._flows.clear()
 
     async def heal(self) -> None:
-        """Pass on again. What was swallowed is lost with its connections."""
+        """Forward again. Swallowed bytes are lost with their connections."""
         self._reset()
         await self.open()
 

@@ -1,6 +1,4 @@
-"""Helpers for data-plane tests with real processes: clients that note acknowledged records, and the
-content of topics.
-"""
+"""Clients that record acknowledged records, for data-plane tests with real processes."""
 
 import asyncio
 import itertools
@@ -59,7 +57,7 @@ class DataWorld:
         return made
 
     async def leader(self, index: int = 0) -> int:
-        """Broker id; -1: none is known."""
+        """Return the leader's broker id; -1: unknown."""
         request = broker_pb2.MetadataRequest(topics=[TOPIC])
         response = await self._metadata.read(request, mode=broker_pb2.LATEST, timeout_s=2.0)
         partitions = response.metadata.topics[0].partitions
@@ -102,9 +100,7 @@ async def clients_of(cluster: LocalCluster) -> AsyncIterator[DataWorld]:
 
 
 async def in_sync(world: DataWorld, index: int = 0) -> None:
-    """Wait until all brokers are in the committed ISR of a partition, as the controllers' log has
-    it.
-    """
+    """Wait until all brokers are in the committed ISR of a partition."""
     wanted = [node.node_id for node in world.cluster.brokers]
 
     async def found() -> bool:
@@ -114,15 +110,13 @@ async def in_sync(world: DataWorld, index: int = 0) -> None:
 
 
 def replace_disk(cluster: LocalCluster, name: str) -> None:
-    """An empty disk for a broker that is down, with a directory id of its own."""
+    """Give a stopped broker an empty disk with a new directory id."""
     shutil.rmtree(cluster.data_path(name))
     on_files("storage format -c", cluster.config_path(name))
 
 
 class Load:
-    """Writers that go on until told to stop: what was acknowledged, what was refused, and what
-    nobody knows.
-    """
+    """Writers that run until stopped, and the outcomes of their records."""
 
     def __init__(self, producer: Producer, writers: int = 8) -> None:
         self._producer = producer
@@ -160,7 +154,7 @@ class Load:
 
 
 class Reader:
-    """Reads from the beginning on, and checks that what it sees is one log."""
+    """Reads from the beginning, and checks that it sees one log."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
@@ -192,8 +186,8 @@ class Reader:
 
 
 async def nothing_is_lost(world: DataWorld, load: Load, *readers: Reader) -> None:
-    """Every acknowledged record is where it was said to be, none that was refused is there, and
-    readers saw this very log.
+    """Assert that every acknowledged record is at its offset, that no refused one exists, and that
+    readers saw this log.
     """
     ends: dict[int, int] = {}
     for partition, offset in load.acknowledged.values():

@@ -1,8 +1,5 @@
-"""A client beside an attack: writes, reads and asks for health until its stdin ends, then prints
-what took how long.
-
-Before, it does the same for a while without an attack, and says what took longest: that is the
-machine's doing, and that of whatever else runs on it.
+"""A client beside an attack: writes, reads and health checks until its stdin ends; prints the
+longest durations, also of a phase before the attack.
 """
 
 import asyncio
@@ -32,7 +29,7 @@ def health(url: str) -> None:
 
 
 async def calls(addresses: list[str], goes_on: Callable[[int], bool]) -> list[tuple[float, str]]:
-    """Round after round on connections of its own: how long each call took, and which it was."""
+    """Call round after round on its own connections; return the duration and name of each call."""
     controller, broker, controller_http, broker_http = addresses
     took: list[tuple[float, str]] = []
     options = [("grpc.use_local_subchannel_pool", 1)]

@@ -1,6 +1,4 @@
-"""``raftlog`` on a disk that hangs while a file named by ``HANG_FILE`` in the environment exists:
-no sync comes back, no error.
-"""
+"""``raftlog`` on a disk whose syncs hang while the file ``HANG_FILE`` exists."""
 
 import os
 import time
@@ -19,9 +17,7 @@ def _wait_for_disk() -> None:
 
 
 def hang() -> None:
-    """Let syncs of the log, or of a broker's partitions, and replacements of the small files wait
-    for the disk.
-    """
+    """Let syncs of logs and replacements of small files wait for the disk."""
     sync, stage = RocksLog.sync, files.stage_checked
     sync_partitions = RocksPartitions.sync
 

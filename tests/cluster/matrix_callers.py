@@ -1,6 +1,4 @@
-"""Callers and requests of the matrix of permissions: what a caller shows on a listener, what
-entries say of it, and every RPC and body that reflection names.
-"""
+"""Callers and requests of the permission matrix."""
 
 from collections.abc import Iterator
 from enum import Enum
@@ -86,9 +84,8 @@ class Token(Enum):
 
 
 class Caller(NamedTuple):
-    """``common_name``: of the certificate; ``subject``: of the token.
-
-    ``states``: the principal that it writes into its requests itself: only a node is believed.
+    """``common_name``: of the certificate; ``subject``: of the token. ``states``: the principal
+    that it writes into its requests itself, which is believed of nodes only.
     """
 
     name: str
@@ -142,7 +139,7 @@ def callers(nodes: Nodes) -> list[Caller]:
 
 
 def alone(operation: AclOperation) -> str:
-    """The name of the caller that has this operation only."""
+    """Return the name of the caller that has only this operation."""
     return f"only-{operation.name.lower().replace('_', '-')}"
 
 
@@ -186,7 +183,7 @@ def _on_everything(
 def _named(
     who: str, begin: str, pattern: PatternType, permission: AclPermission, host: str = ANY_HOST
 ) -> list[Binding]:
-    """On the resources whose names begin so; by literals on the cluster, too."""
+    """Entries for resources with this name prefix; by literals on the cluster, too."""
     literal = pattern is Pattern.LITERAL
     found = [
         _entry(type_, begin + (suffix if literal else ""), who, Op.ALL, permission, pattern, host)
@@ -258,7 +255,7 @@ class Rpc(NamedTuple):
 
 
 def rpcs_of(role: str, methods: list[Method]) -> list[Rpc]:
-    """All requests to one role. Raises LookupError for a method that nobody knows."""
+    """Return all requests to one role. Raises LookupError for an unknown method."""
     return [one for method in methods for one in _of_method(role, method)]
 
 
@@ -282,7 +279,7 @@ def _of_method(role: str, method: Method) -> Iterator[Rpc]:
 
 
 def _bodies(item: Any) -> list[str]:
-    """Responses travel in some of these oneofs, too: they ask for nothing."""
+    """Skip responses, which are in some of these oneofs, too."""
     names = [field.name for field in item.DESCRIPTOR.oneofs_by_name["body"].fields]
     return [one for one in names if not one.endswith("_response")]
 

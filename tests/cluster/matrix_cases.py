@@ -1,6 +1,4 @@
-"""Cells of the matrix of permissions: the verdict that the tables and the entries, decided once
-more in the plainest way, predict for each caller, listener and request.
-"""
+"""Cells of the permission matrix: the expected verdict of each caller, listener and request."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -187,13 +185,13 @@ def verdict_of(caller: Caller, listener: Listener, rpc: Rpc, facts: Facts) -> Ve
 
 
 def node_of(caller: Caller, listener: Listener) -> int | None:
-    """The node that a caller is on a listener."""
+    """Return the node that a caller is on a listener."""
     shown = listener.of_nodes and caller.certificate is Certificate.GOOD
     return named_node(caller) if shown else None
 
 
 def named_node(caller: Caller) -> int | None:
-    """The node that a caller's certificate names, whoever has signed it."""
+    """Return the node that a caller's certificate names, whoever signed it."""
     before, _, number = caller.common_name.partition("-")
     return int(number) if before == "node" else None
 
@@ -311,7 +309,7 @@ LEGEND = (
 
 
 def cases_of(everybody: Iterable[Caller], rpcs: Sequence[Rpc], facts: Facts) -> list[Case]:
-    """Everybody asks for everything everywhere; under its own id who has one."""
+    """Yield every request by every caller everywhere; under its own id if it has one."""
     return [
         Case(caller, listener, rpc, verdict_of(caller, listener, rpc, facts))
         for caller in everybody

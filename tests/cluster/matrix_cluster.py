@@ -1,6 +1,5 @@
-"""The cluster of the matrix of permissions: four controllers of which one was removed from the
-voters, two brokers, three listeners on each node, certificates and tokens of callers, good and
-bad, and all that a request could have changed.
+"""The cluster of the permission matrix: four controllers (one removed from the voters), two
+brokers, three listeners each.
 """
 
 import asyncio
@@ -71,7 +70,7 @@ class Authorities:
         return self._made[of_nodes][0].certificate
 
     def issue(self, name: str, *, of_nodes: bool, expired: bool = False) -> Issued:
-        """The same for the same name, as long as this object is there."""
+        """Return the same certificate for the same name."""
         key = (of_nodes, name, expired)
         if key not in self._issued:
             now = datetime.now(UTC) - timedelta(days=10 if expired else 0)
@@ -203,9 +202,8 @@ class World(Reach):
         return self.channel_to(caller, listener, f"{role}-{node_id}")
 
     async def state(self) -> Any:
-        """All that a request could have changed, as every node that is left knows it.
-
-        The state hash is that of the committed image, the log end that of the log.
+        """Return all that a request could have changed, as every remaining node knows it. The state
+        hash is that of the committed image, the log end that of the log.
         """
         controllers = []
         for node_id in (self.facts.leader_id, self.facts.nodes.controller,
@@ -237,8 +235,8 @@ class World(Reach):
         return Tip(one.leader_id, one.leader_epoch, one.log_end_offset, one.state_hash.hex())
 
     async def published(self) -> None:
-        """Each voter has told the others all of its listeners: one at a time does so, and who has
-        to wait asks again after a while.
+        """Wait until each voter has published all of its listeners: one at a time does so, and the
+        others retry.
         """
         leader = f"controller-{self.facts.leader_id}"
 
@@ -249,7 +247,7 @@ class World(Reach):
         await until_true(all_are_known, "each voter publishes its listeners")
 
     async def settled(self) -> Any:
-        """The state, once everybody knows it and the record of that is in the log."""
+        """Return the state once every node knows it and its record is in the log."""
         await self.published()
         last = await self.state()
         quiet_since = time.monotonic()
@@ -384,9 +382,8 @@ async def _write(reach: Reach, leader: str, name: str, request: Any) -> Any:
 
 
 async def _without_one_voter(reach: Reach) -> tuple[int, dict[int, str]]:
-    """Remove a controller from the voters, for good: its process ends, its certificate stays.
-
-    The leader, and the directories of all that were voters.
+    """Remove a controller from the voters: its process ends, its certificate stays. Return the
+    leader, and the directories of all former voters.
     """
 
     async def named() -> Any:

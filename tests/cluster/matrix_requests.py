@@ -1,8 +1,6 @@
-"""A request of each kind for the matrix of permissions, and the facts that requests name.
-
-Each comes in two forms. One would do damage where it is let in: it is sent where it must be
-refused, and the state of the cluster shows whether it was. The other one fails after the
-check, or changes nothing: it is sent where it is let in.
+"""Requests of the permission matrix, each in two forms. One does damage where it is accepted: it is
+sent where it must be refused, and the cluster's state shows whether it was. The other fails after
+the authorization or changes nothing: it is sent where it must be authorized.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -56,8 +54,8 @@ class Facts(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """``node_id``: under which the request is sent; ``harms``: the items that are to do damage, {0}
-    of a request without items.
+    """``node_id``: under which the request is sent; ``harms``: indexes of the items that would do
+    damage, {0} for a request without items.
     """
 
     facts: Facts
@@ -373,9 +371,8 @@ UNKNOWN_TOPIC = bytes(range(16))
 
 
 def request_of(rpc: Rpc, own_id: int | None, facts: Facts, harms: Collection[int] = ()) -> Any:
-    """The message of a request: what stands in the envelope's body. ``own_id``: of the node that
-    the caller's certificate names. A read that is not
-    named below has no fields. Raises KeyError for such a write.
+    """Return the message of a request. ``own_id``: of the node that the caller's certificate names.
+    A read that is not named below has no fields. Raises KeyError for such a write.
     """
     ask = Ask(facts, _claimed(rpc, own_id, facts), harms, rpc.variant)
     if rpc.conversation is Conversation.QUORUM:
@@ -404,7 +401,7 @@ _OF_BROKERS = ("MetadataFetch", "ReplicaFetch")
 
 
 def _partitions(ask: Ask, kind: Any, **more: Any) -> list[Any]:
-    """Mine, theirs, and one of a topic that is not there: nobody is refused that."""
+    """One of mine, one of theirs, and one of an unknown topic, which is refused to nobody."""
     ids = (ask.facts.id_of(MY_TOPIC), ask.facts.id_of(THEIR_TOPIC), UNKNOWN_TOPIC)
     return [
         kind(topic_id=id_, partition_index=0 if index in ask.harms else UNKNOWN,

@@ -1,5 +1,5 @@
-"""Sends the cases of the matrix of permissions, and reads from each answer whether the request was
-let in, refused, or not there.
+"""Sends the cases of the permission matrix, and reads from each response whether the request was
+authorized, refused or unimplemented.
 """
 
 import asyncio
@@ -107,7 +107,7 @@ def of_response(response: Any, case: Case) -> Verdict:
 
 
 def _unwrapped(message: Any) -> tuple[ErrorCode, Any]:
-    """The error of the innermost message that has one, and what is in all the envelopes."""
+    """Return the innermost error, and the content of the innermost envelope."""
     while True:
         code = _code(message)
         if code:
@@ -118,7 +118,6 @@ def _unwrapped(message: Any) -> tuple[ErrorCode, Any]:
 
 
 def _code(message: Any) -> int | None:
-    """Return the error code of a response; None if it has no field for one."""
     fields = message.DESCRIPTOR.fields_by_name
     if "error" in fields:
         return int(message.error.error_code)
@@ -143,7 +142,7 @@ def _items(body: Any, wanted: Callable[[Any], bool]) -> list[Any]:
 
 
 def _names_no_offset(message: Any, case: Case) -> None:
-    """A refusal tells nothing of the log."""
+    """Assert that a refusal shows nothing of the log."""
     for field, value in message.ListFields():
         if field.message_type is not None:
             for one in value if field.is_repeated else [value]:
@@ -185,7 +184,6 @@ async def send(
 
 
 async def methods_of(world: World, caller: Caller, listener: Listener, role: str) -> list[Method]:
-    """Return the methods that the listener reports by reflection."""
     async with world.channel(caller, listener, role) as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         call = stub.ServerReflectionInfo(metadata=world.metadata(caller))
@@ -318,7 +316,7 @@ async def _converse(
 
 
 def _message(case: Case, world: World) -> Any:
-    """One that would do damage where it is to be refused."""
+    """Return the form that would do damage where it must be refused."""
     kind, codes = case.verdict.kind, case.verdict.codes
     if kind in (Kind.REFUSED, Kind.PARTLY):
         harms = [index for index, code in enumerate(codes) if code is not NONE]

@@ -1,8 +1,7 @@
-"""One cluster of two builds: every node is upgraded, rolled back and upgraded again under writes;
-then the feature is raised.
-
-Run it against a real other build: ``.venv/bin/python tests/cluster/mixed_builds.py RAFTLOG``. It
-prints what it has seen, and ends with an error if a promise is broken.
+"""A cluster of two builds: every node is upgraded, rolled back and upgraded again under writes;
+then the feature level is raised. Against a real other build: ``.venv/bin/python
+tests/cluster/mixed_builds.py RAFTLOG``, which prints what it observes and fails if a promise is
+broken.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ from raftlog.metadata.versions import LATEST_METADATA_VERSION
 
 
 def pinned(level: int) -> list[str]:
-    """The stand-in for another build: the latest metadata.version that it knows is ``level``."""
+    """A stand-in for another build, which knows metadata.version up to ``level``."""
     return [sys.executable, str(Path(__file__).with_name("pinned_build.py")), str(level)]
 
 
@@ -43,7 +42,7 @@ Say = Callable[[str], None]
 
 
 class MixedCluster(LocalCluster):
-    """Nodes of two builds. ``other``: the command that is ``raftlog`` in the other one."""
+    """Nodes of two builds. ``other``: the ``raftlog`` command of the other one."""
 
     def __init__(self, directory: Path, other: Sequence[str], **kwargs: Any) -> None:
         super().__init__(directory, **kwargs)
@@ -56,7 +55,7 @@ class MixedCluster(LocalCluster):
         return self.other if name in self.of_other else super().program(name)
 
     def generate(self) -> None:
-        """All nodes of the other build, formatted by it."""
+        """Generate all nodes with the other build."""
         super().generate()
         for node in self.nodes:
             self.of_other.add(node.name)
@@ -65,7 +64,7 @@ class MixedCluster(LocalCluster):
             subprocess.run(command, check=True, capture_output=True, timeout=60)
 
     def change(self, name: str, *, to_other: bool) -> None:
-        """Stop a node in order and start it as the one build or the other."""
+        """Stop a node and start it with the other of the two builds."""
         assert self.stop([name], 20) == [], f"{name} had to be killed"
         (self.of_other.add if to_other else self.of_other.discard)(name)
         self.start(name)
@@ -79,7 +78,7 @@ def levels(cluster: LocalCluster) -> dict[int, tuple[int, int]]:
 
 
 def upgrade(cluster: LocalCluster) -> Any:
-    """Ask for the latest metadata.version."""
+    """Upgrade to the latest metadata.version."""
     level = f"metadata.version={LATEST_METADATA_VERSION}"
     return raftlog(f"cluster features upgrade {level}", controllers=cluster)
 
@@ -155,7 +154,7 @@ async def _life(cluster: MixedCluster, say: Say) -> None:
 
 
 async def _holds_all(cluster: MixedCluster, acknowledged: Mapping[str, int], level: int) -> Image:
-    """The committed image, which has every acknowledged write, and this metadata.version."""
+    """Assert that the committed image has every acknowledged write and this metadata.version."""
     image = await committed_image(cluster)
     assert lost(acknowledged, image) == []
     assert image.features["metadata.version"] == level
@@ -163,8 +162,8 @@ async def _holds_all(cluster: MixedCluster, acknowledged: Mapping[str, int], lev
 
 
 async def _refused(cluster: MixedCluster, name: str, say: Say) -> None:
-    """A node of the other build does not start on what this one has written since; of this build it
-    does.
+    """Assert that a node of the other build does not start on the present log, and one of this
+    build does.
     """
     log = cluster.log_path(name)
     size = log.stat().st_size
@@ -185,8 +184,8 @@ async def _refused(cluster: MixedCluster, name: str, say: Say) -> None:
 
 
 async def _lowered(cluster: MixedCluster, name: str, say: Say) -> None:
-    """The level is lowered. A node of the other build stops as before: the log holds the record
-    that raised the level.
+    """Lower the level. A node of the other build stops as before, as the log holds the record that
+    raised it.
     """
     level = f"metadata.version={LATEST_METADATA_VERSION - 1}"
     lowered = await asyncio.to_thread(
@@ -197,7 +196,7 @@ async def _lowered(cluster: MixedCluster, name: str, say: Say) -> None:
 
 
 async def runbook(cluster: MixedCluster, say: Say) -> None:
-    """The steps of docs/operations.md, Upgrade and rollback, with one node rolled back between."""
+    """Follow docs/operations.md, Upgrade and rollback, with one node rolled back in between."""
     names = [node.name for node in cluster.controllers]
     async with controllers_of(cluster) as client:
         load = Load(client, prefix="runbook", writers=2, pause_s=0.01)
@@ -227,7 +226,7 @@ def live(
     say: Say,
     life: Callable[[MixedCluster, Say], Coroutine[Any, Any, None]] = _life,
 ) -> None:
-    """The whole life of a cluster that is upgraded. Raises AssertionError."""
+    """Run the whole life of an upgraded cluster. Raises AssertionError."""
     cluster = MixedCluster(directory, other, controllers=3, brokers=1)
     cluster.generate()
     try:

@@ -1,5 +1,5 @@
-"""``raftlog`` as it would be if the metadata.version in its first argument were the latest it knew:
-a stand-in for a build before.
+"""``raftlog`` with the metadata.version in its first argument as the latest that it knows: a
+stand-in for an older build.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Starts the probe (``hostile_probe.py``) beside an attack, and reads what it measured."""
+"""Starts the probe (``hostile_probe.py``) beside an attack, and reads its measurements."""
 
 import asyncio
 import json
@@ -28,7 +28,6 @@ class Probed:
     """Each call beside the attack, the longest first: seconds, and which call."""
 
     def check(self, *, but: int = 0) -> None:
-        """Others were served within a second, all but the longest few calls."""
         assert len(self.took) > ROUNDS
         # On a busy machine a call takes its time without any attack, too; on a quiet one that is
         # some hundredths.
@@ -37,10 +36,7 @@ class Probed:
 
 @asynccontextmanager
 async def probing(controller: Node, broker: Node) -> AsyncIterator[Probed]:
-    """The probe runs while the body does; then ``took`` is there.
-
-    Fails if a call of the probe was refused.
-    """
+    """Run the probe during the body, then set ``took``. Fails if a call of the probe was refused."""
     process = await asyncio.to_thread(
         subprocess.Popen,
         [

@@ -1,7 +1,5 @@
-"""Bad requests against a running cluster: a typed error that names the field, nothing written,
-every process alive.
-
-Also what a node shows of itself meanwhile: metrics and readiness.
+"""Invalid requests to a running cluster: typed errors that name the field, nothing written, every
+process alive.
 """
 
 import asyncio
@@ -68,7 +66,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture(autouse=True)
 def nobody_died(cluster: LocalCluster) -> Iterator[None]:
-    """Every process is the one it was."""
+    """Assert that every process is still the same."""
     processes = {node.name: cluster.pid(node.name) for node in cluster.nodes}
     assert all(processes.values())
     yield
@@ -76,7 +74,9 @@ def nobody_died(cluster: LocalCluster) -> Iterator[None]:
 
 
 def records_from(cluster: LocalCluster, offset: int) -> list[Any]:
-    """The committed log from an offset, without what nobody asked for."""
+    """Return the committed records from an offset on, without those that the cluster wrote by
+    itself.
+    """
     dumped = succeed("log dump --json --from", offset, controllers=cluster)
     records = [json.loads(line) for line in dumped.out.splitlines()]
     return [record for record in records if record["type"] not in NOBODYS_DOING]
@@ -106,15 +106,15 @@ REFUSED = [
 
 
 def error_in(response: Any) -> common_pb2.Error:
-    """The error of the one item of a response."""
+    """Return the error of the only item of a response."""
     body = getattr(response, response.WhichOneof("body"))
     (item,) = body.topics if hasattr(body, "topics") else body.results
     return item.error
 
 
 async def refusal(call: Awaitable[Any]) -> tuple[ErrorCode, str, bool]:
-    """(code, field, whether the outcome is unknown) of a call that fails, as a whole or in its one
-    item.
+    """Return (code, field, whether the outcome is unknown) of a call that fails as a whole or in
+    its only item.
     """
     try:
         error = error_in(await call)
@@ -124,10 +124,10 @@ async def refusal(call: Awaitable[Any]) -> tuple[ErrorCode, str, bool]:
 
 
 @pytest.mark.parametrize(("request_", "code", "field"), REFUSED)
-async def test_refused_with_the_field(
+async def test_invalid_request_is_refused_with_its_field(
     cluster: LocalCluster, request_: Any, code: ErrorCode, field: str
 ) -> None:
-    """The controller refuses a bad request with its field, directly and through a broker."""
+    """By the controller, directly and through a broker."""
     transport = GrpcTransport(TransportLimits(max_message_bytes=TRANSPORT_BYTES))
     brokers = BrokerClient(
         transport, [node.endpoint for node in cluster.brokers], rng=random.Random(0)
@@ -155,7 +155,7 @@ async def active_stub(cluster: LocalCluster, channel_to: Callable[[str], Any]) -
 
 @pytest.fixture
 async def channel_to() -> Any:
-    """Plain channels, as a foreign client has them; they send what they are told to send."""
+    """Plain channels without our client."""
     channels: list[Any] = []
 
     def make(address: str) -> Any:
@@ -170,12 +170,14 @@ async def channel_to() -> Any:
 
 
 def wire_error(error: grpc.aio.AioRpcError) -> common_pb2.Error:
-    """The typed error that comes with a status."""
+    """Return the typed error in a gRPC status."""
     values = [value for key, value in error.trailing_metadata() or () if key == ERROR_METADATA_KEY]
     return common_pb2.Error.FromString(values[0])
 
 
-async def test_another_cluster_is_refused(cluster: LocalCluster, channel_to: Any) -> None:
+async def test_request_of_another_cluster_is_refused(
+    cluster: LocalCluster, channel_to: Any
+) -> None:
     stub = await active_stub(cluster, channel_to)
     listeners = [records_pb2.Listener(name="PLAINTEXT", host="h", port=1)]
     registration = pb.RegisterBrokerRequest(
@@ -213,7 +215,7 @@ async def test_another_cluster_is_refused(cluster: LocalCluster, channel_to: Any
     stream.cancel()
 
 
-async def test_a_request_without_a_body_is_refused(cluster: LocalCluster, channel_to: Any) -> None:
+async def test_request_without_a_body_is_refused(cluster: LocalCluster, channel_to: Any) -> None:
     stub = await active_stub(cluster, channel_to)
     stream = stub.Converse(timeout=PATIENCE_S)
     await stream.write(pb.ControllerRequests(requests=[pb.ControllerRequest(correlation_id=7)]))
@@ -225,7 +227,7 @@ async def test_a_request_without_a_body_is_refused(cluster: LocalCluster, channe
 # --- what a node shows of itself ----------------------------------------------------------------
 
 
-def test_metrics_are_what_prometheus_reads(cluster: LocalCluster) -> None:
+def test_metrics_are_valid_prometheus_text(cluster: LocalCluster) -> None:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     shown: dict[str, dict[str, Any]] = {}
     for node in cluster.nodes:
@@ -259,12 +261,12 @@ def test_metrics_are_what_prometheus_reads(cluster: LocalCluster) -> None:
 
 
 def metrics_of_reference() -> set[str]:
-    """The metrics that the reference lists, which are collected from stand-ins of nodes."""
+    """Return the metrics of the reference, which is generated from stand-ins of nodes."""
     families = (*of_a_controller(), *of_a_broker())
     return {family.name + "_info" * (family.type == "info") for family in families}
 
 
-def test_readiness_says_as_what(cluster: LocalCluster) -> None:
+def test_readiness_names_the_role(cluster: LocalCluster) -> None:
     reasons = {node.name: cluster.ready(node.name, PATIENCE_S) for node in cluster.nodes}
     assert all(ready for ready, _ in reasons.values())
     told = sorted(

@@ -1,7 +1,3 @@
-"""A disk that fails under a running node, with real processes: one line says which file and what to
-do, and the exit code is of its own.
-"""
-
 import json
 import subprocess
 import sys
@@ -17,23 +13,24 @@ NODE = Path(__file__).with_name("broken_disk_node.py")
 
 
 class BrokenCluster(LocalCluster):
-    """Nodes whose disks can fail, and whose exit codes a file beside them tells."""
+    """Nodes whose disks can fail. Their exit codes are in files."""
 
     def program(self, name: str) -> list[str]:
-        """The launcher, which is told by the names of files."""
         files = f"BROKEN_FILE={self.broken_file(name)}", f"ENDED_FILE={self.ended_file(name)}"
         return ["/usr/bin/env", *files, sys.executable, str(NODE)]
 
     def broken_file(self, name: str) -> Path:
-        """While it exists, the disk of this node fails."""
+        """While this file exists, the node's disk fails."""
         return self.directory / f"{name}.broken"
 
     def ended_file(self, name: str) -> Path:
-        """The exit code."""
+        """The file with the node's exit code."""
         return self.directory / f"{name}.ended"
 
     def require_told(self, name: str) -> None:
-        """The node ends, by the exit code of its own, and its last line says why and what to do."""
+        """Assert that the node exited with the code for disk errors, and that its last line says
+        why and what to do.
+        """
         assert self._daemons.wait_gone(name, PATIENCE_S), f"{name} lives on"
         log = (self.directory / f"{name}.log").read_text()
         assert "Traceback" not in log, log
@@ -49,7 +46,7 @@ cluster = cluster_of(1, 1, kind=BrokenCluster, scope="function")
 
 
 @pytest.mark.nightly
-def test_nodes_whose_disk_fails_say_so_and_end(cluster: BrokenCluster) -> None:
+def test_nodes_with_a_failing_disk_report_it_and_exit(cluster: BrokenCluster) -> None:
     (broker,), (controller,) = cluster.brokers, cluster.controllers
     for node in cluster.nodes:
         found = [cluster.data_path(node.name), *cluster.data_path(node.name).rglob("*")]

@@ -1,4 +1,4 @@
-"""Brokers that leave, die, come back, sleep, and share an id, as processes."""
+"""Broker processes that stop, crash, sleep, return, and share an id."""
 
 import asyncio
 import signal
@@ -47,7 +47,7 @@ def broker(cluster: LocalCluster, broker_id: int) -> dict[str, Any]:
 
 
 @pytest.mark.nightly
-def test_broker_that_stops_leaves_in_order_and_is_back_at_once(cluster: LocalCluster) -> None:
+def test_stopped_broker_leaves_in_order_and_is_back_at_once(cluster: LocalCluster) -> None:
     before = broker(cluster, 2)
     assert cluster.stop(["broker-2"], PATIENCE_S) == []
     gone = broker(cluster, 2)
@@ -67,7 +67,7 @@ def test_broker_that_stops_leaves_in_order_and_is_back_at_once(cluster: LocalClu
 
 
 @pytest.mark.nightly
-def test_killed_broker_proves_that_it_is_dead_and_is_back_at_once(cluster: LocalCluster) -> None:
+def test_killed_broker_is_back_at_once_by_its_process_proof(cluster: LocalCluster) -> None:
     before = broker(cluster, 2)
     cluster.kill("broker-2", signal.SIGKILL)
     assert cluster.wait_gone("broker-2")
@@ -82,7 +82,7 @@ def test_killed_broker_proves_that_it_is_dead_and_is_back_at_once(cluster: Local
 
 
 @pytest.mark.nightly
-def test_second_broker_with_the_id_of_a_living_one_is_refused(
+def test_second_broker_with_the_id_of_a_live_one_is_refused(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     before = broker(cluster, 2)
@@ -159,7 +159,7 @@ async def sleep_and_wake(cluster: LocalCluster, sleeper: int) -> None:
 
 
 @pytest.mark.nightly
-def test_broker_that_sleeps_is_fenced_and_comes_back(tmp_path: Path) -> None:
+def test_sleeping_broker_is_fenced_and_returns(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=2, settings=SHORT_SESSION)
     with running(cluster):
         asyncio.run(sleep_and_wake(cluster, 3))
@@ -170,7 +170,7 @@ def test_broker_that_sleeps_is_fenced_and_comes_back(tmp_path: Path) -> None:
 
 
 async def die(cluster: LocalCluster, victim: int) -> float:
-    """Kill a broker; how long the next write takes to be visible everywhere."""
+    """Kill a broker; return how long the next write takes to be visible everywhere."""
     async with controllers_of(cluster) as client:
         loop = asyncio.get_running_loop()
         assert cluster.kill(f"broker-{victim}", signal.SIGKILL)
@@ -183,7 +183,7 @@ async def die(cluster: LocalCluster, victim: int) -> float:
 
 
 @pytest.mark.nightly
-def test_killed_broker_does_not_hold_lao_back_for_its_session(tmp_path: Path) -> None:
+def test_killed_broker_does_not_delay_lao_for_its_session(tmp_path: Path) -> None:
     settings = {
         **SHORT_SESSION,
         "broker.session.timeout.ms": 5_000,

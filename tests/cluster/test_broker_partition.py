@@ -1,5 +1,5 @@
-"""KIP-343's reason to be: a broker that cannot reach the controllers while its clients still reach
-it, and one that sleeps too long.
+"""The purpose of KIP-343: a broker that cannot reach the controllers while its clients still reach
+it.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ AWAY = 3
 
 
 class Asked:
-    """One broker, asked directly: no other one is tried."""
+    """Requests to one broker, without a fallback to others."""
 
     def __init__(self, client: BrokerClient) -> None:
         self.client = client
@@ -46,7 +46,7 @@ class Asked:
     async def read(
         self, *, at_least: common_pb2.MetadataToken | None = None
     ) -> broker_pb2.BrokerResponse:
-        """Metadata of all topics, the newest there is."""
+        """Return the newest metadata of all topics."""
         options = broker_pb2.ReadOptions(
             mode=broker_pb2.LATEST, at_least=at_least, timeout_ms=60_000
         )
@@ -54,7 +54,7 @@ class Asked:
         return await self.client.send(request, timeout_s=PATIENCE_S)
 
     async def refusal(self) -> str:
-        """Return the reason why it takes nothing new; empty if it does."""
+        """Return the reason why it refuses new requests; empty if it accepts them."""
         response = await self.read()
         return (
             response.error.error_message
@@ -63,7 +63,7 @@ class Asked:
         )
 
     async def about(self) -> broker_pb2.DescribeBrokerResponse:
-        """The broker about itself, which it tells fenced or not."""
+        """Return the broker's description of itself, which it answers fenced or not."""
         request = broker_pb2.BrokerRequest(describe_broker=broker_pb2.DescribeBrokerRequest())
         return (await self.client.send(request, timeout_s=PATIENCE_S)).describe_broker
 
@@ -81,9 +81,8 @@ async def asked(cluster: LocalCluster, name: str) -> AsyncIterator[Asked]:
 
 @asynccontextmanager
 async def cluster_with_proxy(directory: Path) -> AsyncIterator[tuple[LocalCluster, CuttableProxy]]:
-    """One controller, brokers 2 and 3; broker 3 reaches the controller through the proxy alone.
-
-    The proxy is what the controller advertises, for broker 3 asks whom the log names as a voter too.
+    """One controller, brokers 2 and 3; broker 3 reaches the controller only through the proxy. The
+    controller advertises the proxy, as broker 3 also contacts the voters of the log.
     """
     cluster = LocalCluster(directory, controllers=1, brokers=2, settings=SETTINGS)
     cluster.generate()
@@ -194,7 +193,9 @@ async def live_through_a_partition(directory: Path, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["cut", nightly("swallow")])
-def test_partition_between_a_broker_and_the_controllers(tmp_path: Path, way: str) -> None:
+def test_broker_partitioned_from_the_controllers_serves_no_stale_reads(
+    tmp_path: Path, way: str
+) -> None:
     asyncio.run(live_through_a_partition(tmp_path / "c", way))
 
 
@@ -226,7 +227,7 @@ async def sleep_through_both_timeouts(directory: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_broker_that_sleeps_past_both_timeouts_serves_nothing_before_it_is_in_contact_again(
+def test_broker_that_slept_past_both_timeouts_serves_nothing_before_it_is_in_contact_again(
     tmp_path: Path,
 ) -> None:
     asyncio.run(sleep_through_both_timeouts(tmp_path / "c"))

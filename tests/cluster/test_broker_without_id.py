@@ -1,6 +1,4 @@
-"""Brokers that are started without an id, as processes: disks are lost, hosts are shared, ids go
-missing (KIP-426).
-"""
+"""Broker processes without a configured id: lost disks, shared hosts, missing ids (KIP-426)."""
 
 import shutil
 import signal
@@ -27,12 +25,12 @@ HOSTS = {"broker-2": "127.0.0.2", "broker-3": "127.0.0.3", "broker-4": "127.0.0.
 
 
 class Hosts(LocalCluster):
-    """One controller, three brokers without an id on hosts of their own, and one more that is
-    placed by each test.
+    """One controller, three brokers without a configured id on their own hosts, and a fourth that
+    each test places.
     """
 
     def prepare(self, name: str, host: str) -> None:
-        """A new disk in a host: no id in the configuration, none in the directory."""
+        """Put a new disk into a host: no id in the configuration or the directory."""
         path, port = self.config_path(name), self.node(name).port
         kept = [
             line
@@ -50,19 +48,19 @@ class Hosts(LocalCluster):
         return read_identity(self.data_path(name)).node_id
 
     def up(self, name: str) -> int:
-        """Start a broker, wait until it serves; its id."""
+        """Start a broker, wait until it serves, and return its id."""
         self.start(name)
         self.wait_ready([name], PATIENCE_S)
         return self.id_of(name)
 
     def ask(self) -> Any:
-        """The mapping and the absent ids."""
+        """Return the hostname mapping and the absent ids."""
         return raftlog(
             *HOSTNAMES, "list", "--json", "--bootstrap-controller", self.bootstrap_controllers
         ).json
 
     def mapped(self) -> dict[str, int]:
-        """Hostname -> broker id."""
+        """Return hostname -> broker id."""
         return {one["hostname"]: one["broker_id"] for one in self.ask()["items"]}
 
 
@@ -85,7 +83,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
 
 
 @pytest.mark.nightly
-def test_each_host_got_an_id_and_keeps_it(cluster: Hosts) -> None:
+def test_each_host_keeps_the_id_that_it_was_assigned(cluster: Hosts) -> None:
     assert cluster.mapped() == {"127.0.0.2": 1001, "127.0.0.3": 1002, "127.0.0.4": 1003}
     assert {one["id"] for one in describe(cluster)["brokers"]} == {1001, 1002, 1003}
     says(cluster.log_path("broker-2"), "given a broker id", "generated")
@@ -98,7 +96,7 @@ def test_each_host_got_an_id_and_keeps_it(cluster: Hosts) -> None:
 
 
 @pytest.mark.nightly
-def test_disk_is_lost_and_the_host_gets_its_id_back(cluster: Hosts) -> None:
+def test_host_with_a_lost_disk_gets_its_id_back(cluster: Hosts) -> None:
     cluster.kill("broker-3", signal.SIGKILL)
     assert cluster.wait_gone("broker-3", PATIENCE_S)
     before = next(one for one in describe(cluster)["brokers"] if one["id"] == 1002)

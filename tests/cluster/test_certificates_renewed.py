@@ -1,6 +1,4 @@
-"""The certificates and the authority of a running cluster are replaced, without a restart and
-without a failed write.
-"""
+"""Replacing certificates and authority of a running cluster."""
 
 import asyncio
 import os
@@ -29,7 +27,7 @@ def files_of(directory: Path) -> TlsConfig:
 
 
 def put(directory: Path, authority: trustme.CA, trusted: Iterable[trustme.CA]) -> TlsConfig:
-    """Each file takes the name of the one before."""
+    """Replace each file atomically."""
     tls = files_of(directory)
     certificate = authority.issue_cert("127.0.0.1", common_name=directory.name)
     for path, content in (
@@ -53,8 +51,8 @@ def environment(tls: TlsConfig) -> dict[str, str]:
 
 
 async def write_until(done: asyncio.Event, cluster: LocalCluster, tls: TlsConfig) -> int:
-    """Write until the time, each time on a new connection; return the number of writes. None may
-    fail.
+    """Write until the time, each time on a new connection; return the number of writes, none of
+    which may fail.
     """
     count = 0
     while not done.is_set():

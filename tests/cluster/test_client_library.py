@@ -1,4 +1,4 @@
-"""The programs of the README and of docs/client.md, against a real cluster, as they stand there."""
+"""The programs of the README and of docs/client.md against a real cluster."""
 
 import re
 import signal
@@ -28,7 +28,7 @@ cluster = cluster_of(controllers=1, brokers=2)
 
 
 def python_of(document: str, cluster: LocalCluster) -> str:
-    """Its Python, in order, with the addresses of this cluster."""
+    """Return the document's Python code in order, with the addresses of this cluster."""
     text = (ROOT / document).read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert blocks
@@ -78,7 +78,7 @@ def test_example_program_runs(name: str, cluster: LocalCluster) -> None:
     assert run(example, brokers).splitlines()[-1].startswith(("ensured.audit: created", "go on"))
 
 
-def test_calls_that_ask_controllers(cluster: LocalCluster) -> None:
+def test_calls_to_controllers_succeed(cluster: LocalCluster) -> None:
     controllers = cluster.bootstrap_controllers
     broker_ids = {node.node_id for node in cluster.brokers}
     with raftlog.Client(cluster.brokers[0].endpoint, controllers=controllers) as client:
@@ -144,7 +144,7 @@ def test_replicas_move_and_leaders_are_elected(cluster: LocalCluster) -> None:
             client.partitions.describe("nothing")
 
 
-def test_leader_that_does_not_answer_is_an_error(cluster: LocalCluster) -> None:
+def test_unresponsive_leader_raises_an_error(cluster: LocalCluster) -> None:
     name = cluster.brokers[1].name
     with raftlog.Client(cluster.brokers[0].endpoint) as client:
         assigned = [[cluster.brokers[1].node_id]]
@@ -157,7 +157,7 @@ def test_leader_that_does_not_answer_is_an_error(cluster: LocalCluster) -> None:
             cluster.kill(name, signal.SIGCONT)
 
 
-def test_topics_page_by_page(cluster: LocalCluster) -> None:
+def test_topics_are_listed_page_by_page(cluster: LocalCluster) -> None:
     with raftlog.Client(cluster.brokers[0].endpoint) as client:
         names = [f"paged-{number}" for number in range(5)]
         client.topics.create_all([raftlog.NewTopic(name, partitions=2) for name in names])
@@ -175,7 +175,7 @@ def test_topics_page_by_page(cluster: LocalCluster) -> None:
             client.topics.page("paged-1", partitions=0)
 
 
-def test_export_cursors_and_hostnames(cluster: LocalCluster) -> None:
+def test_export_cursors_and_hostnames_are_set_and_listed(cluster: LocalCluster) -> None:
     with raftlog.Client(cluster.brokers[0].endpoint) as client:
         client.export_cursors.set("nightly", 3, target="here", expected_offset=raftlog.ABSENT)
         (cursor,) = client.export_cursors.list()
@@ -214,7 +214,7 @@ def test_client_creates_lists_and_deletes_acls(cluster: LocalCluster) -> None:
         assert client.acls.list() == []
 
 
-def test_quorum_is_described_of_controllers_alone(cluster: LocalCluster) -> None:
+def test_quorum_is_described_by_controllers_only(cluster: LocalCluster) -> None:
     with (
         raftlog.Client(cluster.brokers[0].endpoint) as client,
         pytest.raises(raftlog.errors.ConfigError, match="give controllers="),
@@ -222,7 +222,7 @@ def test_quorum_is_described_of_controllers_alone(cluster: LocalCluster) -> None
         client.quorum.describe()
 
 
-def test_records_end_where_they_are_told_to(cluster: LocalCluster) -> None:
+def test_consumer_ends_at_the_given_offsets(cluster: LocalCluster) -> None:
     with raftlog.Client(cluster.brokers[0].endpoint) as client:
         client.topics.create("numbers", partitions=2)
         for number in range(10):
@@ -245,7 +245,7 @@ def test_records_end_where_they_are_told_to(cluster: LocalCluster) -> None:
 
 
 def test_consumer_reads_records_written_after_consume_returned(cluster: LocalCluster) -> None:
-    """[It began at the end that it found with the first poll: each record before that was missed]"""
+    """[The consumer began at the end that its first poll found: earlier records were missed.]"""
     with raftlog.Client(cluster.brokers[0].endpoint) as client:
         client.topics.create("latest", partitions=2, acks="visible")
         client.produce("latest", "before")
@@ -302,7 +302,7 @@ def test_exactly_one_of_concurrent_conditional_writes_succeeds(cluster: LocalClu
         client.close()
 
 
-def test_watch_shows_each_change_once_and_goes_on_by_token(cluster: LocalCluster) -> None:
+def test_watch_shows_each_change_once_and_resumes_by_token(cluster: LocalCluster) -> None:
     with raftlog.Client(cluster.brokers[0].endpoint, principal="User:me") as client:
         with client.watch("topics/seen", "configs/topic/seen", idle_timeout_s=2) as changes:
             client.topics.create("seen", configs={"retention.ms": 1})
@@ -339,7 +339,7 @@ def first_of(items: Iterable[object]) -> None:
         break
 
 
-def test_streams_that_are_dropped_unclosed_are_closed_with_a_warning(
+def test_dropped_streams_are_closed_with_a_warning(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumers: list[Consumer] = []
@@ -363,7 +363,7 @@ def test_streams_that_are_dropped_unclosed_are_closed_with_a_warning(
 
 
 @pytest.mark.parametrize("kind", ["watch", "consumer"])
-def test_stream_is_for_one_reader_and_any_thread_may_close_it(
+def test_stream_has_one_reader_and_any_thread_may_close_it(
     cluster: LocalCluster, kind: str
 ) -> None:
     with raftlog.Client(cluster.brokers[0].endpoint) as client:
@@ -441,7 +441,7 @@ def test_closing_a_client_ends_every_wait(cluster: LocalCluster) -> None:
             pass
 
 
-def test_records_are_in_order_when_next_and_poll_are_mixed(cluster: LocalCluster) -> None:
+def test_records_keep_their_order_when_next_and_poll_are_mixed(cluster: LocalCluster) -> None:
     with raftlog.Client(cluster.brokers[0].endpoint) as client:
         client.topics.create("mixed", partitions=1, acks="visible")
         for number in range(3):
@@ -495,7 +495,9 @@ while len(client.parts[0]._endless) <= len(waits):
 """
 
 
-def test_main_thread_ends_with_threads_that_wait_without_end(cluster: LocalCluster) -> None:
+def test_main_thread_exits_while_other_threads_wait_without_a_deadline(
+    cluster: LocalCluster,
+) -> None:
     with raftlog.Client(cluster.brokers[0].endpoint) as client:
         client.topics.create("ends", partitions=1, acks="visible")
         said = run(MAIN_ENDS, cluster.brokers[0].endpoint)
@@ -505,7 +507,7 @@ def test_main_thread_ends_with_threads_that_wait_without_end(cluster: LocalClust
         assert time.monotonic() - begun < 10
 
 
-def test_client_that_cannot_connect_for_want_of_descriptors_fails(cluster: LocalCluster) -> None:
+def test_client_without_file_descriptors_fails_to_connect(cluster: LocalCluster) -> None:
     text = """
 import os, resource, sys, raftlog
 client = raftlog.connect(sys.argv[1], timeout_s=2)

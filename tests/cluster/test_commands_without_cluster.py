@@ -1,6 +1,4 @@
-"""Commands against a cluster that is elsewhere, paused or in parts: an answer or a reason,
-always within the timeout.
-"""
+"""Commands against a cluster that is unreachable, paused or partitioned."""
 
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +18,7 @@ machine.
 
 
 def commands(controllers: str, servers: str) -> list[tuple[str, ...]]:
-    """One of each kind."""
+    """Commands of each kind."""
     at, through = ("--bootstrap-controller", controllers), ("--bootstrap-server", servers)
     return [
         ("quorum", "describe", *at),
@@ -33,7 +31,7 @@ def commands(controllers: str, servers: str) -> list[tuple[str, ...]]:
 
 
 def run_all(controllers: str, servers: str) -> list[Ran]:
-    """All of them at once; each has to end by itself soon after its timeout."""
+    """Run all of them concurrently; each has to end soon after its timeout."""
     with ThreadPoolExecutor(6) as pool:
         found = pool.map(
             lambda one: raftlog(*one, "--timeout", TIMEOUT_S, timeout_s=TIMEOUT_S + GRACE_S),
@@ -43,7 +41,7 @@ def run_all(controllers: str, servers: str) -> list[Ran]:
 
 
 def all_unreachable(controllers: str, servers: str) -> str:
-    """All of them end with code 4 and one message; the messages."""
+    """Assert that all end with code 4 and one message; return the messages."""
     ran = run_all(controllers, servers)
     assert [one.code for one in ran] == [4] * len(ran), ran
     return "\n".join(one_message(one) for one in ran)
@@ -53,12 +51,10 @@ cluster = cluster_of(controllers=3, brokers=1)
 
 
 @pytest.mark.nightly
-def test_command_names_the_mistake_when_the_port_is_of_another_service(
+def test_command_names_the_mistake_when_the_port_belongs_to_another_service(
     cluster: LocalCluster,
 ) -> None:
-    """The HTTP port of a node, and the port of a node of the other kind: it says what is wrong with
-    them.
-    """
+    """The HTTP port of a node, and the port of a node with the other role."""
     controller = cluster.controllers[0]
     says(
         all_unreachable(controller.http.removeprefix("http://"), controller.endpoint),
@@ -80,10 +76,8 @@ def test_command_ends_at_its_timeout_when_the_cluster_is_paused(cluster: LocalCl
 
 
 @pytest.mark.nightly
-def test_parts_of_a_cluster(tmp_path: Path) -> None:
-    """One node of three dead, then two: whoever lives is described, and says that it is not
-    ready.
-    """
+def test_partial_cluster_is_described_by_its_live_nodes(tmp_path: Path) -> None:
+    """One node of three dead, then two: the live ones are described, and not ready."""
     cluster = LocalCluster(tmp_path / "c", controllers=3, brokers=0)
     cluster.generate()
     at = ("--bootstrap-controller", cluster.bootstrap_controllers, "--timeout", 5)

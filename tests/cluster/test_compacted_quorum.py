@@ -1,5 +1,5 @@
-"""Real processes whose logs begin late: backups while writes go on, nodes and brokers that begin
-with snapshots, offline readers.
+"""Processes whose logs start late: backups under writes, nodes and brokers that start from
+snapshots, offline readers.
 """
 
 import asyncio
@@ -63,7 +63,9 @@ async def backup_while_writing(cluster: LocalCluster, file: Path) -> Ran:
 
 
 @pytest.mark.nightly
-def test_life_of_a_log_that_begins_late(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_late_starting_log_survives_backups_restarts_and_new_nodes(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
     leader = cluster.wait_leader(PATIENCE_S)
     down = next(node for node in cluster.controllers if node != leader)
     assert cluster.kill(down.name, signal.SIGKILL)
@@ -113,7 +115,7 @@ def test_life_of_a_log_that_begins_late(cluster: LocalCluster, tmp_path: Path) -
 
 
 def _recorded(export: Path, cluster: LocalCluster) -> None:
-    """Check that the manifest has all state hashes that nodes reported, and that no node
+    """Assert that the manifest has all state hashes that nodes reported, and that no node
     contradicts another.
     """
     manifest = read_manifest(export)

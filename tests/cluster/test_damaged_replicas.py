@@ -1,6 +1,4 @@
-"""A broker whose partition replicas are damaged or gone does not start, and says what is wrong;
-what is sound it keeps.
-"""
+"""Brokers with damaged or missing partition replicas, which refuse to start."""
 
 import asyncio
 import shutil
@@ -19,7 +17,7 @@ TOPIC_ID = b"t" * 16
 
 
 async def fill(directory: Path) -> None:
-    """Two replicas with some data, closed in order."""
+    """Write two replicas with some data, and close them in order."""
     store = open_partition_store(directory, asyncio.get_running_loop())
     store.recover()
     for base in range(20):
@@ -33,14 +31,14 @@ async def fill(directory: Path) -> None:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> tuple[Path, Path]:
-    """Its configuration and its directory; no controller runs."""
+    """Return a broker's configuration and directory; no controller runs."""
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=1)
     cluster.generate()
     asyncio.run(fill(cluster.data_path(BROKER)))
     return cluster.config_path(BROKER), cluster.data_path(BROKER)
 
 
-def test_flipped_bytes_are_found_before_anything_is_served(broker: tuple[Path, Path]) -> None:
+def test_flipped_bytes_are_detected_before_anything_is_served(broker: tuple[Path, Path]) -> None:
     config, directory = broker
     (table,) = (directory / "partitions").glob("*.sst")
     content = bytearray(table.read_bytes())
@@ -50,7 +48,7 @@ def test_flipped_bytes_are_found_before_anything_is_served(broker: tuple[Path, P
     says(one_message(ran), f"partition [01] of topic {TOPIC_ID.hex()}|block checksum mismatch")
 
 
-def test_replicas_that_are_gone_are_not_made_anew(broker: tuple[Path, Path]) -> None:
+def test_missing_replicas_are_not_recreated(broker: tuple[Path, Path]) -> None:
     config, directory = broker
     shutil.rmtree(directory / "partitions")
     ran = raftlog("broker run -c", config).refused(3)

@@ -1,6 +1,4 @@
-"""A voter whose data is damaged while it is down joins anew by itself, under load, and nothing that
-was acknowledged is lost.
-"""
+"""Voters whose data is damaged while they are down."""
 
 import asyncio
 import os
@@ -99,7 +97,7 @@ def set_aside(node: ControllerProcess) -> list[Path]:
 
 
 async def back(quorum: Quorum, node: ControllerProcess) -> str:
-    """Start the node, and wait until it is a voter with its directory; return the id of that."""
+    """Start the node, and wait until it is a voter with its directory; return the directory id."""
     before, begun = node.log.stat().st_size, time.monotonic()
     node.start()
 
@@ -134,7 +132,7 @@ async def back(quorum: Quorum, node: ControllerProcess) -> str:
     ],
 )
 @pytest.mark.nightly
-async def test_damaged_voter_joins_anew_if_a_majority_goes_on_without_it(
+async def test_damaged_voter_rejoins_when_a_majority_is_intact(
     quorum: Quorum, damage: Callable[[Path], None]
 ) -> None:
     _, second, third = quorum.nodes
@@ -185,7 +183,7 @@ def spoil_record(directory: Path, offset: int) -> None:
     wal.write_bytes(content)
 
 
-async def test_log_damaged_beside_a_majority_is_mended_in_place(quorum: Quorum) -> None:
+async def test_damaged_log_is_repaired_in_place_beside_an_intact_majority(quorum: Quorum) -> None:
     third = quorum.nodes[2]
     async with loaded(quorum) as load:
         before = read_identity(directory_of(third)).directory_id
@@ -203,7 +201,9 @@ async def test_log_damaged_beside_a_majority_is_mended_in_place(quorum: Quorum) 
 
 
 @pytest.mark.parametrize("undamaged", [0, nightly(1)])
-async def test_logs_damaged_on_a_majority_mend_each_other(quorum: Quorum, undamaged: int) -> None:
+async def test_damaged_majority_repairs_its_logs_from_each_other(
+    quorum: Quorum, undamaged: int
+) -> None:
     await quorum.start()
     async with controllers_of(quorum.endpoints) as client:
         load = Load(client, prefix="mended", writers=4, pause_s=0.01)
@@ -237,7 +237,7 @@ def asked(node: ControllerProcess, path: str) -> tuple[int, str]:
     return response.status, response.read().decode()
 
 
-async def test_record_that_is_whole_nowhere_is_waited_for(quorum: Quorum) -> None:
+async def test_record_that_is_damaged_everywhere_is_waited_for(quorum: Quorum) -> None:
     await quorum.start()
     async with controllers_of(quorum.endpoints) as client:
         load = Load(client, prefix="nowhere", writers=1)
@@ -278,7 +278,7 @@ async def test_record_that_is_whole_nowhere_is_waited_for(quorum: Quorum) -> Non
     assert lost(load.acknowledged, await committed_image(quorum.endpoints)) == []
 
 
-async def test_voter_whose_directory_was_set_back_joins_anew(
+async def test_voter_whose_directory_was_restored_from_a_copy_rejoins(
     quorum: Quorum, tmp_path: Path
 ) -> None:
     third = quorum.nodes[2]
@@ -299,7 +299,9 @@ async def test_voter_whose_directory_was_set_back_joins_anew(
 
 
 @pytest.mark.nightly
-async def test_copy_of_a_running_voters_directory_ends(quorum: Quorum, tmp_path: Path) -> None:
+async def test_second_process_on_a_copy_of_a_voters_directory_exits(
+    quorum: Quorum, tmp_path: Path
+) -> None:
     third = quorum.nodes[2]
     (tmp_path / "twin").mkdir()
     settings = third.config.read_text().partition("listeners")[2].partition("\n")[2]
@@ -322,10 +324,8 @@ async def test_copy_of_a_running_voters_directory_ends(quorum: Quorum, tmp_path:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(60 + 30 * CASES)
-async def test_any_damage_is_healed_or_harmless(quorum: Quorum) -> None:
-    """Damage as :mod:`damage.wounds` draws it, of a follower or of the leader, one after the
-    other.
-    """
+async def test_any_damage_is_repaired_or_harmless(quorum: Quorum) -> None:
+    """Damage as :mod:`damage.wounds` draws it, of a follower or of the leader, one after the other."""
     rng, healed, harmless = Random(SEED), 0, 0
     slowest_s = 0.0
     async with loaded(quorum) as load:

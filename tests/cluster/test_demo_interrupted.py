@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment of the demo: it ends at once, and leaves no process and no data behind."""
+"""Ctrl-C during the demo: it ends at once, and leaves no process or data."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ MOMENTS = {"while it starts": "1. Three controllers", "while Spark runs": "spark
 
 
 def family(parent: psutil.Process, directory: Path) -> list[psutil.Process]:
-    """The demo's processes: its children, and the nodes, which are in sessions of their own and
+    """Return the demo's processes: its children, and the nodes, which have their own sessions and
     name its directory.
     """
     found = {process.pid: process for process in [parent, *parent.children(recursive=True)]}
@@ -34,7 +34,7 @@ def family(parent: psutil.Process, directory: Path) -> list[psutil.Process]:
 
 
 def ended(process: psutil.Process) -> bool:
-    """Also of its zombie, if nobody here is its parent."""
+    """Whether it has ended, also as a zombie without a parent here."""
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -84,7 +84,7 @@ def test_interrupted_demo_leaves_no_process(tmp_path: Path, moment: str) -> None
 
 
 def family_left(directory: Path) -> list[psutil.Process]:
-    """Processes that name the directory of a demo that has ended."""
+    """Return processes that name the directory of a demo that has ended."""
     return [
         process
         for process in psutil.process_iter(["cmdline"])

@@ -1,4 +1,4 @@
-"""``raftlog dev`` as a user has it: a script on its standard input, a terminal, a program."""
+"""``raftlog dev`` driven by a script, a terminal and a program."""
 
 import fcntl
 import json
@@ -51,7 +51,7 @@ def run(
 
 
 def answers(out: str) -> dict[str, str]:
-    """Return the replies to each line of the script, by line."""
+    """Return the replies by line of the script."""
     parts = re.split(r"^raftlog> (.*)\n", out, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
@@ -78,7 +78,9 @@ def runs(pid: int) -> bool:
         return False
 
 
-def test_script_kills_pauses_and_cuts_and_every_write_is_visible(tmp_path: Path) -> None:
+def test_script_kills_pauses_and_partitions_nodes_and_every_write_is_visible(
+    tmp_path: Path,
+) -> None:
     done = run(
         tmp_path,
         [
@@ -123,7 +125,7 @@ def test_script_kills_pauses_and_cuts_and_every_write_is_visible(tmp_path: Path)
 
 
 def shape(line: str) -> str:
-    """A line without what differs from run to run: its numbers."""
+    """Return a line without its numbers, which differ from run to run."""
     return re.sub(r"\d+(?:\.\d+)?( ms| s)?", "N", line)
 
 
@@ -140,7 +142,7 @@ def test_readme_shows_what_the_prompt_prints(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_directory_keeps_the_cluster_for_the_next_time(tmp_path: Path) -> None:
+def test_dev_directory_keeps_the_cluster_for_the_next_start(tmp_path: Path) -> None:
     kept = ("--dir", str(tmp_path / "kept"))
     first = run(tmp_path, ["write k=v"], *SHAPE, *kept)
     assert "k: visible" in first.stdout
@@ -173,7 +175,7 @@ def test_local_clusters_started_together_use_different_ports(tmp_path: Path) -> 
     assert len(set(ports)) == 4
 
 
-def test_variables_that_lead_to_another_cluster_are_not_heeded(tmp_path: Path) -> None:
+def test_variables_for_another_cluster_are_ignored(tmp_path: Path) -> None:
     others = {"RAFTLOG_TLS_CA_FILE": "/none", "RAFTLOG_BOOTSTRAP_CONTROLLER": "127.0.0.1:1"}
     script = ["write k=v", "raftlog doctor", "kill leader", "write k=w"]
     done = run(tmp_path, script, "--nodes", "1", "--brokers", "1", **others)
@@ -188,7 +190,7 @@ def test_variables_that_lead_to_another_cluster_are_not_heeded(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("number", [nightly(signal.SIGTERM), signal.SIGKILL])
-def test_no_process_outlives_it_also_if_one_is_paused(tmp_path: Path, number: int) -> None:
+def test_no_process_outlives_dev_even_if_one_is_paused(tmp_path: Path, number: int) -> None:
     with headless(tmp_path, *SHAPE) as (dev, ready):
         pids = [node["pid"] for node in ready["nodes"]]
         assert len(pids) == 5
@@ -201,7 +203,7 @@ def test_no_process_outlives_it_also_if_one_is_paused(tmp_path: Path, number: in
 
 
 @pytest.mark.nightly
-def test_secure_cluster_refuses_the_user_without_rights(tmp_path: Path) -> None:
+def test_secure_cluster_refuses_a_user_without_permissions(tmp_path: Path) -> None:
     done = run(
         tmp_path,
         ["write k=v", "user alice", "write k=w", "user admin", "read k", "raftlog doctor"],
@@ -255,7 +257,7 @@ def test_terminal_has_completion_and_ctrl_d_ends_the_cluster(tmp_path: Path) -> 
 
 
 @pytest.mark.nightly
-def test_cut_of_two_nodes_leaves_the_others_connected(tmp_path: Path) -> None:
+def test_isolating_two_nodes_leaves_the_others_connected(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=3, brokers=0, cuttable=True)
     cluster.generate()
     try:

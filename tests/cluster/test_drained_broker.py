@@ -1,4 +1,4 @@
-"""A broker is drained and the replicas are balanced while clients write: nothing is lost."""
+"""Draining a broker and balancing replicas under writes."""
 
 import asyncio
 import json
@@ -34,13 +34,13 @@ def told(cluster: LocalCluster, *command: object, code: int = 0) -> str:
 
 
 def replicas(cluster: LocalCluster) -> dict[int, int]:
-    """Broker id -> its number of replicas."""
+    """Return broker id -> number of replicas."""
     seen = json.loads(told(cluster, "brokers list --json"))
     return {one["id"]: one["replica_count"] for one in seen["brokers"]}
 
 
 @pytest.mark.nightly
-async def test_drain_that_was_killed_goes_on_and_loses_nothing(cluster: LocalCluster) -> None:
+async def test_killed_drain_resumes_and_loses_nothing(cluster: LocalCluster) -> None:
     async with clients_of(cluster) as world:
         load, reader = Load(world.producer()), Reader(world.consumer())
         await load.more(100)
@@ -80,7 +80,7 @@ RATE, BATCHES, BATCH_BYTES = 1_000_000, 60, 100_000
 
 
 @pytest.mark.nightly
-async def test_throttled_drain_takes_its_time_and_removes_the_throttle(
+async def test_throttled_drain_respects_its_rate_and_removes_the_throttle(
     cluster: LocalCluster,
 ) -> None:
     for broker_id in (2, 3, 4, 5):
@@ -112,7 +112,7 @@ async def test_throttled_drain_takes_its_time_and_removes_the_throttle(
 
 
 @pytest.mark.nightly
-def test_drain_that_no_broker_can_take_says_what_is_left(cluster: LocalCluster) -> None:
+def test_drain_that_no_broker_can_take_over_reports_what_is_left(cluster: LocalCluster) -> None:
     for broker_id in (3, 4, 5):
         told(cluster, f"brokers cordon {broker_id}")
     raftlog("brokers drain 2 --dry-run", controllers=cluster).refused(

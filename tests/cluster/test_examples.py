@@ -1,4 +1,4 @@
-"""Every program of ``examples/``, against one cluster of three controllers and three brokers."""
+"""The programs of ``examples/`` against one cluster."""
 
 import re
 import shutil
@@ -43,7 +43,7 @@ def test_each_example_is_run_and_listed() -> None:
     assert sorted(listed) == sorted(programs)
 
 
-def test_page_shows_what_the_programs_are() -> None:
+def test_documentation_shows_the_actual_programs() -> None:
     page = (ROOT / "docs" / "clients_other_languages.md").read_text()
     for language, program in (("go", "go/main.go"), ("js", "node/main.js")):
         shown = re.findall(rf"^```{language}\n(.*?)^```", page, re.M | re.S)
@@ -69,13 +69,15 @@ def brokers(cluster: LocalCluster) -> str:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", SAY)
-def test_example_says_what_it_should(name: str, cluster: LocalCluster) -> None:
+def test_example_prints_its_documented_output(name: str, cluster: LocalCluster) -> None:
     said = output([sys.executable, "-W", "error", EXAMPLES / name, brokers(cluster)], EXAMPLES)
     assert re.search(SAY[name], said), said
 
 
 def of_other_language(said: str, name: str, cluster: LocalCluster) -> None:
-    """Created, read, refused, watched, held; and two of three controllers name the leader."""
+    """Assert that a program in another language created, read, was refused, watched and locked; and
+    that two of three controllers name the leader.
+    """
     lines = said.splitlines()
     assert re.fullmatch(rf"created: {name} at offset \d+", lines[0])
     assert lines[1] == f"read: {name} has 3 partitions"

@@ -1,6 +1,4 @@
-"""An export and its cursor on a real controller: what the export has yet to read is not dropped,
-and goes when it has.
-"""
+"""An export with its cursor on a real controller."""
 
 import asyncio
 from pathlib import Path
@@ -34,7 +32,7 @@ def write(cluster: LocalCluster, count: int, prefix: str) -> None:
 
 
 @pytest.mark.nightly
-def test_log_waits_for_the_export_and_goes_on_without_a_gap(
+def test_log_is_kept_for_the_export_and_resumed_without_a_gap(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     (node,) = cluster.controllers

@@ -1,6 +1,4 @@
-"""``raftlog export --follow`` beside a quorum whose leader is killed: nothing is lost, nothing is
-there twice.
-"""
+"""``raftlog export --follow`` while leaders are killed and restarted."""
 
 import asyncio
 import os
@@ -27,7 +25,7 @@ def cluster(three_controllers: LocalCluster) -> LocalCluster:
 
 
 async def write(cluster: LocalCluster, prefix: str) -> int:
-    """Some writes; the offset of the last one acknowledged."""
+    """Write a few configs; return the offset of the last one acknowledged."""
     async with controllers_of(cluster) as client:
         load = Load(client, prefix=prefix)
         await load.more(30)
@@ -56,7 +54,7 @@ def end_of(target: Path) -> int:
 
 
 def states(target: Path, manifest: Manifest) -> dict[int, str]:
-    """The state hash after each batch of the export."""
+    """Return the state hash after each batch of the export."""
     draft, hashes = ImageBuilder(Image()), {}
     for segment in manifest.of_kind(RAW):
         for data in read_segment(target, segment):

@@ -1,5 +1,5 @@
-"""Attacks with plain gRPC and plain sockets on a real controller and a real broker, while somebody
-else works: none waits a second.
+"""Attacks with plain gRPC and sockets on a real controller and broker; other clients are served
+within a second.
 """
 
 import asyncio
@@ -35,10 +35,9 @@ TOPICS, PARTITIONS = 4, 500
 
 
 class FewFiles(LocalCluster):
-    """Nodes that may open few files."""
+    """Nodes with a low limit of open files."""
 
     def program(self, name: str) -> list[str]:
-        """The program behind a limit."""
         return ["/bin/sh", "-c", f'ulimit -n {OPEN_FILES}; exec "$@"', "sh", *super().program(name)]
 
 
@@ -60,7 +59,7 @@ Attack = Callable[[Node, Node], Awaitable[None]]
 
 
 async def drain(stream: Any) -> None:
-    """Until it is over, in whatever way."""
+    """Read a stream to its end or error."""
     try:
         while await stream.read() is not grpc.aio.EOF:
             pass
@@ -83,7 +82,7 @@ def metadata_requests(count: int, **fields: Any) -> bytes:
 
 
 async def empty_requests(controller: Node, broker: Node) -> None:
-    """A megabyte of empty requests in a message, and as many as are taken in one, again and
+    """Send messages of a megabyte of empty requests, at the node's limit per message, again and
     again.
     """
     for node, conversation in (
@@ -115,7 +114,7 @@ async def all_metadata(controller: Node, broker: Node) -> None:
 
 
 async def compressed_bombs(controller: Node, broker: Node) -> None:
-    """Each would be 64 MiB."""
+    """Send compressed messages that would each inflate to 64 MiB."""
     for node, conversation in (
         (controller, Conversation.CONTROLLER),
         (broker, Conversation.BROKER),
@@ -128,7 +127,7 @@ async def compressed_bombs(controller: Node, broker: Node) -> None:
 
 
 async def silent_connections(controller: Node, broker: Node) -> None:
-    """More than there are descriptors, on all ports, for as long as they live."""
+    """Open more connections than there are descriptors, on all ports."""
     held: list[socket.socket] = []
     try:
         for node in (controller, broker):
@@ -146,7 +145,7 @@ async def silent_connections(controller: Node, broker: Node) -> None:
 
 
 async def garbage(controller: Node, broker: Node) -> None:
-    """Thousands of messages that do not parse, to conversations, methods, health and reflection."""
+    """Send thousands of unparsable messages to conversations, methods, health and reflection."""
     services = ("grpc.health.v1.Health/Check", "raftlog.wire.broker.v1.Broker/Metadata")
     for node in (controller, broker):
         async with channel_to(node) as channel:
@@ -163,8 +162,8 @@ async def garbage(controller: Node, broker: Node) -> None:
 
 
 async def very_many_streams(controller: Node, broker: Node) -> None:
-    """Metadata streams, as many as there were places; of calls that it has not even met gRPC drops
-    some by itself above 1,000.
+    """Open as many metadata streams as there are slots; above 1,000 pending calls gRPC drops some
+    by itself.
     """
     channels = [channel_to(controller) for _ in range(40)]
     streams = []
@@ -179,8 +178,8 @@ async def very_many_streams(controller: Node, broker: Node) -> None:
 
 
 async def waiting_for_ever(controller: Node, broker: Node) -> None:
-    """Reads at an offset that never comes, for weeks; others' reads wait beside them, and they go
-    with their link.
+    """Send reads at an offset that never exists, with timeouts of weeks; others' reads wait beside
+    them, and they end with their link.
     """
     async with channel_to(broker) as channel:
         stream = channel.stream_stream(Conversation.BROKER.value)()
@@ -219,7 +218,7 @@ async def waiting_for_ever(controller: Node, broker: Node) -> None:
 
 @contextmanager
 def growing_at_most(node: Node, most_bytes: int) -> Iterator[None]:
-    """The memory of a node's process, looked at all the while."""
+    """Sample the memory of a node's process throughout."""
     pid = next(
         one.pid
         for one in psutil.net_connections()
@@ -243,7 +242,7 @@ def growing_at_most(node: Node, most_bytes: int) -> Iterator[None]:
 
 
 async def never_reading(controller: Node, broker: Node) -> None:
-    """Clients that ask for much and read nothing."""
+    """Send large requests and read no response."""
     channels = [channel_to(broker) for _ in range(5)]
     try:
         with growing_at_most(broker, 300 << 20):
@@ -257,7 +256,7 @@ async def never_reading(controller: Node, broker: Node) -> None:
 
 
 async def unfinished_messages(controller: Node, broker: Node) -> None:
-    """All but the end of 32 MiB, on many calls of several connections."""
+    """Send all but the end of 32 MiB on many calls of several connections."""
     paths = (Conversation.BROKER.value, "/raftlog.wire.broker.v1.Broker/Metadata")
     strangers = [RawHttp2(broker.endpoint) for _ in range(3)]
 
@@ -307,7 +306,7 @@ async def test_clients_are_served_within_a_second_during_an_attack(
     probed.check()
 
 
-def test_afterwards_the_logs_are_short_and_the_metrics_tell(cluster: LocalCluster) -> None:
+def test_logs_are_short_and_metrics_count_the_attacks_afterwards(cluster: LocalCluster) -> None:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     for node in cluster.nodes:
         log = cluster.log_path(node.name).read_text()

@@ -1,6 +1,4 @@
-"""Disks that hang, with real processes: another controller leads within seconds, and other brokers
-lead the partitions; the hung node follows when the disk is back.
-"""
+"""Processes whose disks hang."""
 
 import asyncio
 import sys
@@ -36,11 +34,10 @@ class HungCluster(LocalCluster):
     """Controllers whose disks can hang."""
 
     def program(self, name: str) -> list[str]:
-        """The launcher, which is told by the name of a file."""
         return ["/usr/bin/env", f"HANG_FILE={self.hang_file(name)}", sys.executable, str(NODE)]
 
     def hang_file(self, name: str) -> Path:
-        """While it exists, the disk of this node hangs."""
+        """While this file exists, the node's disk hangs."""
         return self.directory / f"{name}.hangs"
 
 
@@ -61,7 +58,7 @@ async def roles(cluster: LocalCluster) -> dict[int, tuple[str, int, int]]:
 
 
 @pytest.mark.nightly
-async def test_leader_whose_disk_hangs_is_replaced_and_follows(cluster: HungCluster) -> None:
+async def test_leader_with_a_hanging_disk_is_replaced_and_follows(cluster: HungCluster) -> None:
     leader: Node = await asyncio.to_thread(cluster.wait_leader, PATIENCE_S)
     others = [node.node_id for node in cluster.controllers if node != leader]
     async with controllers_of(cluster) as client:
@@ -135,7 +132,7 @@ def told(cluster: LocalCluster, *command: str) -> str:
 
 
 @pytest.mark.nightly
-async def test_broker_whose_disk_hangs_leads_no_more_and_comes_back(
+async def test_broker_with_a_hanging_disk_loses_its_leaderships_and_returns(
     of_brokers: HungCluster,
 ) -> None:
     cluster = of_brokers

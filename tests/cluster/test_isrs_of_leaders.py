@@ -1,6 +1,4 @@
-"""KIP-24 with real processes: leaders are asked for their ISRs, and held against what the
-controller has committed.
-"""
+"""KIP-24 with real processes: the leaders' ISRs compared with the controller's."""
 
 import asyncio
 import random
@@ -41,7 +39,7 @@ def members(states: list[dict[str, Any]]) -> list[int]:
 
 
 def look(cluster: LocalCluster) -> Compared:
-    """The partition, as its leader and the controller say."""
+    """Return the partition as its leader and the controller describe it."""
 
     async def asked() -> Compared:
         transport = GrpcTransport()
@@ -61,7 +59,7 @@ def look(cluster: LocalCluster) -> Compared:
 
 
 def agreed(cluster: LocalCluster) -> list[int] | None:
-    """The ISR, if the leader and the controller say the same."""
+    """Return the ISR if the leader and the controller agree."""
     row = look(cluster)
     if row.differences or row.led is None or row.committed is None:
         return None
@@ -70,7 +68,7 @@ def agreed(cluster: LocalCluster) -> list[int] | None:
 
 
 @pytest.mark.nightly
-def test_leader_and_controller_agree(cluster: LocalCluster) -> None:
+def test_leader_and_controller_agree_on_the_isr(cluster: LocalCluster) -> None:
     everyone = sorted(node.node_id for node in cluster.brokers)
     until(lambda: agreed(cluster) == everyone, "all are in sync")
     ran = isr(cluster, "--json")

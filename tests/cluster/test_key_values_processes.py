@@ -1,5 +1,3 @@
-"""Keys, leases and locks by commands against real processes."""
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,3 @@
-"""Tests with real processes that no acknowledged write is lost when all three controllers die at
-once during a burst of writes.
-"""
-
 import asyncio
 import os
 import random
@@ -17,7 +13,7 @@ ROUNDS = int(os.environ.get("RAFTLOG_KILL_ROUNDS", "10"))
 
 
 async def burst(cluster: LocalCluster, rounds: int, round_: int) -> dict[str, int]:
-    """Write until everything is dead; the offset of each acknowledged write."""
+    """Write until everything is dead; return the offset of each acknowledged write."""
     async with controllers_of(cluster) as client:
         load = Load(client, prefix=f"round-{round_}-of-{rounds}", writers=64)
         await load.more(500)

@@ -1,6 +1,4 @@
-"""The processes that docs/deploy/kubernetes starts are a cluster: on this machine, with loopback in the
-place of host names and free ports in that of theirs.
-"""
+"""The processes of docs/deploy/kubernetes, on loopback and free ports."""
 
 import asyncio
 import os
@@ -108,10 +106,8 @@ class Pods:
         return raftlog(*arguments, environment=self.environment(pod, pod.runs))
 
     def voters(self) -> dict[int, str]:
-        """Return the leader's voter set; empty if there is no leader.
-
-        Asked by this process where that needs no certificate: waiting by commands takes seconds of
-        CPU.
+        """Return the leader's voter set; empty if there is no leader. Without certificates the
+        request is sent by this process: commands would take seconds of CPU.
         """
         if self._tls:
             said = self.command("quorum", "describe", "--replication", "--json").json
@@ -141,7 +137,7 @@ def cluster(directory: Path, *, tls: bool = False) -> Iterator[Pods]:
 
 
 @pytest.mark.nightly
-def test_processes_of_the_manifests_are_a_cluster(tmp_path: Path) -> None:
+def test_processes_of_the_manifests_form_a_cluster(tmp_path: Path) -> None:
     with cluster(tmp_path) as made:
         controllers = [name for name in made.pods if "controller" in name]
         brokers = [name for name in made.pods if "broker" in name]
@@ -171,7 +167,7 @@ def test_processes_of_the_manifests_are_a_cluster(tmp_path: Path) -> None:
 
 
 def _lose_the_disk(made: Pods, directory: Path, name: str) -> None:
-    """On a new disk the first controller joins: it does not begin a quorum of its own."""
+    """On a new disk the first controller joins the quorum instead of starting its own."""
     (directory / name / "data").rename(directory / "lost")
     old = made.voters()[1]
     made.start(name)
@@ -194,7 +190,7 @@ def _secrets(directory: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_processes_of_the_overlay_are_a_secured_cluster(tmp_path: Path) -> None:
+def test_processes_of_the_overlay_form_a_secured_cluster(tmp_path: Path) -> None:
     _secrets(tmp_path)
     with cluster(tmp_path, tls=True) as made:
         assert made.bootstrap().code == 0

@@ -1,6 +1,4 @@
-"""Three real controllers, one of which has no lanes, as an older build has none: it replicates over
-gRPC, beside those that have some. Brokers follow whoever leads, over a lane where it has lanes.
-"""
+"""A cluster in which one controller has no lanes, as in an older build."""
 
 import re
 import urllib.request
@@ -45,7 +43,7 @@ def write(cluster: LocalCluster, name: str) -> None:
     succeed(f"configs alter client-metrics {name} --set match=x", *at(cluster))
 
 
-def test_followers_move_to_lanes_where_both_ends_have_them(cluster: LocalCluster) -> None:
+def test_followers_use_lanes_where_both_ends_have_them(cluster: LocalCluster) -> None:
     with_lanes = [node for node in cluster.controllers if node.node_id != WITHOUT]
     (without,) = (node for node in cluster.controllers if node.node_id == WITHOUT)
     for leader in with_lanes:
@@ -85,5 +83,5 @@ def test_watch_moves_to_a_lane_of_its_broker_and_misses_nothing(cluster: LocalCl
 
 
 def observers(cluster: LocalCluster, leader: Node) -> tuple[tuple[int, int], list[tuple[int, int]]]:
-    """Lanes of the metadata log, at the leader and at each broker."""
+    """Return the lanes of the metadata log at the leader and at each broker."""
     return lanes(leader, "observer"), [lanes(node, "observer") for node in cluster.brokers]

@@ -1,6 +1,4 @@
-"""The active controller stops or sleeps under load: another takes over soon, and nothing
-acknowledged is lost.
-"""
+"""The active controller stops or sleeps under load."""
 
 import asyncio
 import itertools
@@ -37,13 +35,13 @@ def cluster(three_controllers: LocalCluster) -> LocalCluster:
 
 
 async def role(cluster: LocalCluster, node: Node) -> tuple[str, int]:
-    """(role, epoch) as a node itself says."""
+    """Return (role, epoch) as a node reports them."""
     quorum = await asyncio.to_thread(cluster.quorum, 2.0)  # One that sleeps uses up the time.
     found = next((one for one in quorum.descriptions if one.node_id == node.node_id), None)
     return (found.role, found.leader_epoch) if found is not None else ("", -1)
 
 
-async def test_leader_that_is_stopped_hands_over(cluster: LocalCluster) -> None:
+async def test_stopped_leader_transfers_its_leadership(cluster: LocalCluster) -> None:
     leader = await asyncio.to_thread(cluster.wait_leader, PATIENCE_S)
     async with controllers_of(cluster) as client:
         load = Load(client, prefix="stopped")
@@ -70,7 +68,7 @@ async def test_leader_that_is_stopped_hands_over(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.nightly
-async def test_leader_that_sleeps_steps_down_when_it_wakes(cluster: LocalCluster) -> None:
+async def test_leader_that_slept_steps_down_when_it_wakes(cluster: LocalCluster) -> None:
     leader = await asyncio.to_thread(cluster.wait_leader, PATIENCE_S)
     others = [node for node in cluster.controllers if node != leader]
     async with controllers_of(cluster) as client:

@@ -1,5 +1,5 @@
-"""A running plaintext cluster moves to TLS one node at a time, without a failed write: a second
-listener beside the first, then the nodes change over, then the clients, then the first one goes.
+"""A running plaintext cluster moves to TLS node by node: a second listener, then the nodes, then
+the clients, then the first listener is removed.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ Keys = dict[str, Any]
 
 
 class Dance:
-    """A cluster, a second port of each node, and the certificates of all."""
+    """A cluster, a second port of each node, and all certificates."""
 
     def __init__(self, directory: Path) -> None:
         self.cluster = LocalCluster(directory / "c", controllers=3, brokers=3)
@@ -52,7 +52,7 @@ class Dance:
         ]
 
     def beside(self, node: Node) -> Keys:
-        """First: a listener with TLS beside the one without, which nodes use as before."""
+        """First: add a listener with TLS beside the one without, which nodes still use."""
         return {
             **self.files[node.node_id].settings(),
             "listeners": [
@@ -75,7 +75,7 @@ class Dance:
         }
 
     def alone(self, node: Node) -> Keys:
-        """Third: nothing without TLS is left."""
+        """Third: remove the listeners without TLS."""
         return {
             "listeners": [f"SSL://{HOST}:{self.secured[node.node_id]}"],
             "controller.listener.names": ["SSL"],
@@ -83,7 +83,7 @@ class Dance:
 
     @staticmethod
     def names(node: Node, *names: str) -> Sequence[str]:
-        """A broker names the one that it connects to; a controller all that nodes may use."""
+        """A broker names the listener that it connects to; a controller all that nodes may use."""
         return names if node.role == "controller" else names[:1]
 
     def configure(self, node: Node, keys: Keys) -> None:
@@ -95,7 +95,7 @@ class Dance:
         path.write_text("".join(lines))
 
     async def roll(self, step: Callable[[Node], Keys]) -> None:
-        """Each node by itself gets the next configuration."""
+        """Give each node in turn the next configuration."""
         everybody = [node.name for node in self.nodes]
         for node in self.nodes:
             self.configure(node, step(node))
@@ -104,7 +104,7 @@ class Dance:
             await asyncio.to_thread(self.cluster.wait_ready, everybody, PATIENCE_S)
 
     def voters(self, *, secured: bool) -> list[set[str]]:
-        """The names of the listeners of each voter, as the leader has them in its log."""
+        """Return the listener names of each voter in the leader's log."""
         at = ",".join(self.addresses("controller", secured=secured))
         environment = self.client.environment() if secured else {}
         ran = raftlog("quorum describe --json", controllers=at, environment=environment)
@@ -124,8 +124,8 @@ def flat(table: Keys, prefix: str = "") -> Sequence[tuple[str, Any]]:
 
 
 class Writers:
-    """Through controllers and through brokers, until told to stop. Nobody tries again by himself,
-    but for what has certainly not been executed, and for what is numbered.
+    """Writers through controllers and brokers, until stopped. A write is retried only if it
+    certainly was not executed, or is numbered.
     """
 
     def __init__(self, dance: Dance, name: str, *, tls: Files | None) -> None:
@@ -220,7 +220,7 @@ async def test_plaintext_cluster_moves_to_tls_without_a_failed_write(tmp_path: P
 
 
 def all_is_well(dance: Dance) -> None:
-    """Everything is replicated over TLS, and nothing answers without."""
+    """Assert that everything is replicated over TLS, and nothing answers without."""
     environment = dance.client.environment()
     controllers = ("--bootstrap-controller", ",".join(dance.addresses("controller", secured=True)))
     brokers = ("--bootstrap-server", ",".join(dance.addresses("broker", secured=True)))

@@ -1,6 +1,4 @@
-"""Directories that were formatted anew or put back: nobody takes another log for the one it knows.
-Real processes and files.
-"""
+"""Directories that were formatted again or restored from a copy."""
 
 import asyncio
 import shutil
@@ -103,7 +101,7 @@ def test_majority_with_new_disks_elects_no_leader_and_deletes_no_replica(
 
 
 @pytest.mark.nightly
-def test_directory_that_was_put_back_is_noticed_by_brokers_and_controllers(
+def test_restored_directory_is_detected_by_brokers_and_controllers(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     write(cluster, "early", 10)

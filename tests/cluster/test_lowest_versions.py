@@ -1,6 +1,4 @@
-"""The client library and the commands on the lowest versions that they can be installed with, as
-beside an application that has chosen its own. The cluster runs on ours.
-"""
+"""The client library and the commands on the lowest versions of their dependencies."""
 
 import json
 import re
@@ -18,7 +16,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(INSTALL_S)]
 
 @pytest.fixture(scope="module")
 def lowest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the programs of an environment with the lowest versions."""
+    """The programs of an environment with the lowest versions."""
     directory = tmp_path_factory.mktemp("lowest")
     (wheel,) = build_wheels(directory).glob("raftlog-*.whl")
     constraints = directory / "lowest.txt"

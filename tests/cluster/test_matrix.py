@@ -1,7 +1,5 @@
-"""Every request that reflection finds, by every kind of caller, on every listener: what becomes of
-it is what the tables of permissions say, and what is refused changes nothing.
-
-With ``-s`` a summary is printed.
+"""The permission matrix: every request found by reflection, by every kind of caller, on every
+listener. With ``-s`` a summary is printed.
 """
 
 import asyncio
@@ -68,7 +66,7 @@ async def reflected(world: World) -> list[Rpc]:
 
 
 class Played(NamedTuple):
-    """``tips``: where the quorum and its log were behind each group of cases."""
+    """``tips``: the end of the log after each group of cases."""
 
     outcomes: list[tuple[Case, Verdict]]
     tips: set[Tip]
@@ -100,7 +98,7 @@ async def sent(world: World, cases: Sequence[Case], *, lanes: bool = False) -> P
 
 
 async def play(world: World, everybody: Sequence[Caller], *, lanes: bool = False) -> None:
-    """Send the requests that are refused in whole or in part first: nothing else writes meanwhile.
+    """Send the requests that are refused in whole or in part first, while nothing else writes.
     ``lanes``: use lanes where they exist.
     """
     cases = cases_of(everybody, await reflected(world), world.facts)
@@ -135,8 +133,8 @@ def test_each_verdict_is_the_same_over_lanes(world: World) -> None:
     asyncio.run(play(world, everybody, lanes=True))
 
 
-async def test_removed_voters_certificate_ends_no_leadership(world: World) -> None:
-    """It is still that of a node, so its own requests are let in: the quorum refuses them."""
+async def test_certificate_of_a_removed_voter_ends_no_leadership(world: World) -> None:
+    """It is still a node's, so its requests pass authorization: the quorum refuses them."""
     (removed,) = (one for one in callers(world.facts.nodes) if one.name == "removed voter")
 
     cases = [

@@ -1,5 +1,5 @@
-"""A cluster in which certificates name the nodes and tokens name the clients: the log names the
-owner of each write.
+"""Certificates that name nodes and tokens that name clients: the log names the principal of each
+write.
 """
 
 import json
@@ -84,8 +84,8 @@ def identified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Identified]
         yield Identified(cluster, pki, client, nodes)
 
 
-def test_log_names_the_owner_of_each_write(identified: Identified) -> None:
-    """Return whether through a broker or not, by a token or by a certificate alone."""
+def test_log_names_the_principal_of_each_write(identified: Identified) -> None:
+    """Through a broker or not, by a token or by a certificate alone."""
     cluster, client = identified.cluster, identified.client.environment()
     through = ("--bootstrap-server", cluster.bootstrap_servers)
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)

@@ -1,5 +1,3 @@
-"""The journals of real nodes: what they say after a leader was killed, with it and without it."""
-
 import asyncio
 import signal
 from pathlib import Path

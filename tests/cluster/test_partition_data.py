@@ -1,5 +1,5 @@
-"""Partitions on three brokers, as processes: what was acknowledged with acks=all stays, whoever is
-killed, sleeps or loses its disk.
+"""Partitions on three broker processes: records acknowledged with acks=all survive kills, sleep and
+a lost disk.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ three = cluster_of(
 
 @pytest.fixture(scope="module")
 def cluster(three: LocalCluster) -> Iterator[LocalCluster]:
-    """One topic of three replicas that needs two in sync."""
+    """A topic with three replicas and min.insync.replicas 2."""
     yield three
     for node in three.brokers:
         # A handler that fails costs a link, and the client an unknown outcome: nothing else would
@@ -52,7 +52,7 @@ def restart(cluster: LocalCluster, name: str) -> None:
     cluster.wait_ready([name], PATIENCE_S)
 
 
-async def test_leaders_are_killed_and_come_back(cluster: LocalCluster) -> None:
+async def test_killed_leaders_return_without_losing_records(cluster: LocalCluster) -> None:
     async with clients_of(cluster) as world:
         load, reader = Load(world.producer()), Reader(world.consumer())
         for _ in range(2):
@@ -68,7 +68,7 @@ async def test_leaders_are_killed_and_come_back(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.nightly
-async def test_leader_that_sleeps_is_replaced_and_wakes_as_a_follower(
+async def test_sleeping_leader_is_replaced_and_wakes_as_a_follower(
     cluster: LocalCluster,
 ) -> None:
     async with clients_of(cluster) as world:
@@ -92,7 +92,7 @@ async def test_leader_that_sleeps_is_replaced_and_wakes_as_a_follower(
 
 
 @pytest.mark.nightly
-async def test_replaced_disk_is_filled_and_then_carries_everything(cluster: LocalCluster) -> None:
+async def test_replaced_disk_is_filled_and_then_holds_everything(cluster: LocalCluster) -> None:
     async with clients_of(cluster) as world:
         load = Load(world.producer())
         await load.more(200)
@@ -117,7 +117,7 @@ async def test_replaced_disk_is_filled_and_then_carries_everything(cluster: Loca
 
 
 async def ask_alone(world: DataWorld, endpoint: str, count: int) -> list[object]:
-    """Records for one broker only, each with its outcome."""
+    """Send records to one broker only; return each outcome."""
     producer = world.producer(endpoint, request_timeout_ms=1500, delivery_timeout_ms=1500)
     return list(
         await asyncio.gather(
@@ -128,7 +128,7 @@ async def ask_alone(world: DataWorld, endpoint: str, count: int) -> list[object]
 
 
 @pytest.mark.nightly
-async def test_leader_cut_off_from_all_nodes_acknowledges_nothing(cluster: LocalCluster) -> None:
+async def test_isolated_leader_acknowledges_nothing(cluster: LocalCluster) -> None:
     async with clients_of(cluster) as world:
         load = Load(world.producer())
         await load.more(100)
@@ -159,7 +159,7 @@ async def test_leader_cut_off_from_all_nodes_acknowledges_nothing(cluster: Local
 
 
 @pytest.mark.nightly
-def test_commands_produce_and_consume(cluster: LocalCluster) -> None:
+def test_produce_and_consume_commands_round_trip(cluster: LocalCluster) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
     succeed("topics create letters -p 1 -r 3 --acks visible", brokers=cluster)
     ran = raftlog("produce letters --value a:1 --value b:2 --key-separator :", brokers=cluster)
@@ -193,7 +193,7 @@ def test_commands_produce_and_consume(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.nightly
-def test_every_broker_starts_with_what_it_has_after_all_were_killed(cluster: LocalCluster) -> None:
+def test_all_killed_brokers_restart_with_their_records(cluster: LocalCluster) -> None:
     async def test() -> None:
         async with clients_of(cluster) as world:
             load = Load(world.producer())
@@ -213,7 +213,7 @@ def test_every_broker_starts_with_what_it_has_after_all_were_killed(cluster: Loc
 
 
 @pytest.mark.nightly
-async def test_leader_whose_disk_refuses_a_write_stops_and_nothing_is_lost(
+async def test_leader_with_a_failing_disk_stops_and_nothing_is_lost(
     cluster: LocalCluster,
 ) -> None:
     async with clients_of(cluster) as world:

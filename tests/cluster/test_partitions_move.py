@@ -1,6 +1,4 @@
-"""Partitions move from brokers to brokers while clients write to them: nothing that was
-acknowledged is lost.
-"""
+"""Partitions that move between brokers under writes."""
 
 import asyncio
 import signal
@@ -30,7 +28,7 @@ def moved(cluster: LocalCluster) -> bool:
 
 
 @pytest.mark.nightly
-async def test_partition_moves_under_writers_to_other_brokers_and_loses_nothing(
+async def test_partition_moves_to_other_brokers_under_writes_and_loses_nothing(
     cluster: LocalCluster,
 ) -> None:
     async with clients_of(cluster) as world:
@@ -53,7 +51,7 @@ async def test_partition_moves_under_writers_to_other_brokers_and_loses_nothing(
 
 
 @pytest.mark.nightly
-async def test_move_to_a_broker_that_sleeps_waits_and_is_cancelled(cluster: LocalCluster) -> None:
+async def test_move_to_a_sleeping_broker_waits_and_is_cancelled(cluster: LocalCluster) -> None:
     async with clients_of(cluster) as world:
         load = Load(world.producer())
         await load.more(50)
@@ -71,7 +69,7 @@ async def test_move_to_a_broker_that_sleeps_waits_and_is_cancelled(cluster: Loca
 
 
 @pytest.mark.nightly
-async def test_preferred_leader_gets_its_partition_back_under_writers(
+async def test_preferred_leader_regains_its_partition_under_writes(
     cluster: LocalCluster,
 ) -> None:
     async with clients_of(cluster) as world:

@@ -1,4 +1,4 @@
-"""A client without our library, on generated stubs alone: it follows NOT_CONTROLLER by itself."""
+"""A client on generated stubs alone, which follows NOT_CONTROLLER by itself."""
 
 from cluster_kit import PATIENCE_S, until
 
@@ -37,7 +37,7 @@ def asked(address: str) -> str:
 
 
 def followed(address: str) -> tuple[str, int]:
-    """The leader's address, and how many nodes had to be asked."""
+    """Return the leader's address, and the number of nodes asked."""
     for count in range(1, 4):
         answer = asked(address)
         if answer == address:

@@ -1,6 +1,4 @@
-"""The whole life of a quorum with real processes: begun by one node, grown by two, left by the
-first, restarted one by one.
-"""
+"""The life of a quorum: started by one node, grown by two, left by the first, restarted one by one."""
 
 import asyncio
 import json
@@ -55,8 +53,8 @@ class Quorum:
         await self.wait_voters(1, 2, 3)
 
     async def wait_voters(self, *ids: int) -> pb.DescribeQuorumResponse:
-        """Wait until the log names these voters, and all of them have all of it; what the leader
-        says then.
+        """Wait until the log names these voters and all have replicated it; return the leader's
+        description.
         """
         found: list[pb.DescribeQuorumResponse] = []
 
@@ -92,7 +90,9 @@ async def client(quorum: Quorum) -> AsyncIterator[ControllerClient]:
 
 
 @pytest.mark.nightly
-async def test_life_of_a_quorum(quorum: Quorum, client: ControllerClient) -> None:
+async def test_quorum_grows_shrinks_and_restarts_under_load(
+    quorum: Quorum, client: ControllerClient
+) -> None:
     first, second, third = quorum.nodes
     on_files("storage format --standalone -c", first.config)
     for node in (second, third):
@@ -142,7 +142,9 @@ async def test_life_of_a_quorum(quorum: Quorum, client: ControllerClient) -> Non
 
 
 @pytest.mark.nightly
-async def test_leadership_moves_on_demand(quorum: Quorum, client: ControllerClient) -> None:
+async def test_leadership_is_transferred_on_demand(
+    quorum: Quorum, client: ControllerClient
+) -> None:
     await quorum.start()
     load = Load(client, prefix="moves", writers=4)
     await load.more(50)

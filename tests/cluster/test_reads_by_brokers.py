@@ -1,6 +1,4 @@
-"""Reads at several brokers, as processes: monotone over all of them, strict while one sleeps, and
-two builds that renegotiate.
-"""
+"""Reads at several broker processes: monotonic, strict, and across a renegotiation."""
 
 import asyncio
 import contextlib
@@ -73,7 +71,7 @@ def found(response: broker_pb2.BrokerResponse) -> int:
 
 
 async def write_on(client: BrokerClient, key: str, stop: asyncio.Event, acks: Any) -> list[int]:
-    """Count up in one key until told to stop; what was acknowledged, in the end."""
+    """Count up in one key until stopped; return what was acknowledged."""
     done = [-1]
     while not stop.is_set():
         result = await client.write(
@@ -176,7 +174,7 @@ def test_strict_reads_miss_nothing_while_a_broker_sleeps_past_its_session(
     asyncio.run(test())
 
 
-def test_strict_read_by_the_command_line(cluster: LocalCluster) -> None:
+def test_strict_read_command_shows_the_last_write(cluster: LocalCluster) -> None:
     succeed(
         "configs describe client-metrics strict --key match --read strict --json",
         brokers=cluster.brokers[0].endpoint,
@@ -188,8 +186,8 @@ def test_strict_read_by_the_command_line(cluster: LocalCluster) -> None:
 def test_client_renegotiates_between_two_builds_without_a_failed_call(
     tmp_path: Path,
 ) -> None:
-    """A broker of the build before and one of this; both of this; the level is raised while the
-    client reads at both in turn.
+    """One broker of the older build and one of this one; then both of this one; the level is raised
+    while the client reads at both in turn.
     """
     mixed = MixedCluster(tmp_path / "c", PINNED, controllers=1, brokers=2, settings=SETTINGS)
     mixed.generate()

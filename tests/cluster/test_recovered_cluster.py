@@ -1,6 +1,4 @@
-"""The directories of a majority are gone: one is led on by hand, and a backup becomes a new
-cluster. Real processes and files.
-"""
+"""Unsafe recovery from one directory, and restore from a backup."""
 
 import asyncio
 import shutil
@@ -42,9 +40,7 @@ async def written(cluster: LocalCluster, prefix: str, count: int) -> dict[str, i
 async def backed_up_meanwhile(
     cluster: LocalCluster, backup: Path
 ) -> tuple[dict[str, int], dict[str, Any]]:
-    """A backup while writes go on: all that was acknowledged, and what the backup says of
-    itself.
-    """
+    """Back up while writes go on; return the writes acknowledged before it, and its description."""
     async with controllers_of(cluster) as client:
         load = Load(client, prefix="early")
         await load.more(200)
@@ -91,8 +87,8 @@ def test_quorum_is_recovered_from_one_directory_and_from_a_backup(tmp_path: Path
 
 
 def _is_lost(address: str, client: Client, lock: Lock) -> None:
-    """A lock of the old generation: its lease and its key are in the log that was led on, and in
-    another one there might be somebody else's under their offsets.
+    """Assert that a lock of the old generation is lost: in another log somebody else's lease and
+    key might have their offsets.
     """
     begun = time.monotonic()
     assert lock.wait_lost(PATIENCE_S)
@@ -113,7 +109,7 @@ def _is_lost(address: str, client: Client, lock: Lock) -> None:
 
 
 def _lose_all_but_the_best(cluster: LocalCluster) -> str:
-    """Kill all controllers at once; keep the directory that has the most."""
+    """Kill all controllers at once; keep only the directory with the longest log."""
     names = [node.name for node in cluster.controllers]
     for name in names:
         cluster.kill(name, signal.SIGKILL)
@@ -129,7 +125,7 @@ def _lose_all_but_the_best(cluster: LocalCluster) -> str:
 
 
 def _recover(cluster: LocalCluster, name: str) -> int:
-    """The generation that is over."""
+    """Recover; return the generation that is over."""
     directory = cluster.data_path(name)
     before = raftlog("storage recover --json", directory).json
     raftlog("storage recover --unsafe", directory).refused(2, "nothing was changed")

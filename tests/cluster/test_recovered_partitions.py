@@ -1,6 +1,4 @@
-"""The records of partitions after an unsafe recovery: with metadata of long ago, brokers that live
-on, and one that comes back late.
-"""
+"""Partitions after an unsafe recovery with old metadata."""
 
 import asyncio
 import shutil
@@ -37,7 +35,7 @@ async def all_in_sync(world: DataWorld) -> None:
 
 
 async def elections(cluster: LocalCluster, world: DataWorld) -> None:
-    """Each broker once out and back in: more leader epochs than the metadata that is kept will
+    """Take each broker out and back in once, for more leader epochs than the metadata kept will
     know.
     """
     for node in cluster.brokers:
@@ -48,7 +46,7 @@ async def elections(cluster: LocalCluster, world: DataWorld) -> None:
 
 
 async def serves_again(world: DataWorld, wanted: set[int]) -> Load:
-    """Every partition takes records and gives them."""
+    """Assert that every partition accepts and returns records."""
     load = Load(world.producer())
 
     async def everywhere() -> bool:
@@ -61,7 +59,7 @@ async def serves_again(world: DataWorld, wanted: set[int]) -> Load:
 
 
 def keep(cluster: LocalCluster, kept: Path) -> None:
-    """A copy of what the controller has now."""
+    """Copy the controller's directory."""
     (node,) = cluster.controllers
     cluster.stop([node.name], 10)
     shutil.copytree(cluster.data_path(node.name), kept)
@@ -70,7 +68,7 @@ def keep(cluster: LocalCluster, kept: Path) -> None:
 
 
 def take_back(cluster: LocalCluster, kept: Path) -> None:
-    """The controller dies, and is led on from the copy."""
+    """Kill the controller, and recover it from the copy."""
     (node,) = cluster.controllers
     cluster.kill(node.name, signal.SIGKILL)
     assert cluster.wait_gone(node.name)
@@ -80,7 +78,7 @@ def take_back(cluster: LocalCluster, kept: Path) -> None:
 
 
 def recover(cluster: LocalCluster) -> None:
-    """The controller's directory is made a quorum of its own, and started."""
+    """Recover the controller's directory as a quorum of one, and start it."""
     (node,) = cluster.controllers
     succeed(
         "storage recover --json",
@@ -97,7 +95,7 @@ def recover(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.nightly
-def test_partitions_serve_again_whatever_elections_were_forgotten(tmp_path: Path) -> None:
+def test_partitions_serve_again_whatever_elections_were_lost(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=3, settings=SETTINGS)
     kept = tmp_path / "kept"
 
@@ -135,7 +133,7 @@ def test_partitions_serve_again_whatever_elections_were_forgotten(tmp_path: Path
 
 
 @pytest.mark.nightly
-def test_partitions_that_are_not_led_say_so_everywhere_until_their_epochs_are_raised(
+def test_unled_partitions_are_reported_everywhere_until_their_epochs_are_raised(
     tmp_path: Path,
 ) -> None:
     """The controller first leaves the leader epochs as the recovery found them."""

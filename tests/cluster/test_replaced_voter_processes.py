@@ -1,6 +1,4 @@
-"""Autopilot with real processes: a spare takes the seat of a killed controller, which comes back as
-a spare, and takes the next seat.
-"""
+"""Autopilot with real processes: a spare replaces a killed controller, which returns as a spare."""
 
 import json
 from collections.abc import Iterator
@@ -16,7 +14,7 @@ AFTER_MS = 3_000
 
 
 def controller(directory: Path, node_id: int, ports: list[int]) -> ControllerProcess:
-    """Node 1 to 3 knows the voters, and another one where they are."""
+    """Nodes 1 to 3 know the voters, and others their addresses."""
     voters = [f"{one}@127.0.0.1:{port}" for one, port in enumerate(ports[:3], 1)]
     servers = [f"127.0.0.1:{port}" for port in ports[:3]]
     known = (
@@ -41,7 +39,7 @@ class Quorum:
         return raftlog(*command, "--bootstrap-controller", self.at)
 
     def voters(self) -> set[int]:
-        """Voters in the log; empty while nobody leads or the set is static."""
+        """Return the voters in the log; empty while nobody leads or the set is static."""
         told = self.asked("quorum describe --json").json
         named = told["voters_offset"] is not None and told["leader_id"] is not None
         return {one["node_id"] for one in told["voters"]} if named else set()

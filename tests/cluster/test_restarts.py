@@ -1,8 +1,5 @@
-"""Tests of what writers notice when nodes restart one by one and when the leader is killed: gaps,
-but no loss.
-
-The times are printed; what is asserted is far above what a machine that has nothing else to do
-needs (some 50 ms, and 150 ms).
+"""Writes while nodes restart one by one and the leader is killed. Durations are printed; the
+asserted bounds are far above those of an idle machine (50 ms and 150 ms).
 """
 
 import asyncio
@@ -41,7 +38,7 @@ def cluster(three_controllers: LocalCluster) -> LocalCluster:
 
 
 async def caught_up(cluster: LocalCluster) -> None:
-    """Wait until everybody follows, so that the next restart leaves a majority."""
+    """Wait until all voters follow, so that the next restart leaves a majority."""
     await asyncio.to_thread(
         cluster.wait_ready, [node.name for node in cluster.controllers], PATIENCE_S
     )
@@ -54,7 +51,7 @@ def in_ms(gaps_s: list[float]) -> str:
 
 
 @pytest.mark.nightly
-async def test_restart_of_all_one_by_one_under_writes(cluster: LocalCluster) -> None:
+async def test_rolling_restart_under_writes_loses_nothing(cluster: LocalCluster) -> None:
     gaps_s: list[float] = []
     led_s: list[float] = []
     async with controllers_of(cluster) as client:
@@ -85,8 +82,8 @@ async def test_restart_of_all_one_by_one_under_writes(cluster: LocalCluster) -> 
 async def _kill_leader(
     cluster: LocalCluster, client: ControllerClient, round_: int
 ) -> tuple[float, dict[str, int]]:
-    """Seconds from the kill of the leader under load to the first write acknowledged in a new
-    epoch; what was acknowledged.
+    """Kill the leader under load; return the seconds to the first write acknowledged in a new
+    epoch, and the acknowledged writes.
     """
     leader = await asyncio.to_thread(cluster.wait_leader, PATIENCE_S)
     load = Load(client, prefix=f"kill-{round_}", writers=8)
@@ -106,7 +103,7 @@ async def _kill_leader(
 
 
 @pytest.mark.nightly
-async def test_leader_is_killed_again_and_again(cluster: LocalCluster) -> None:
+async def test_repeatedly_killed_leader_loses_no_write(cluster: LocalCluster) -> None:
     acknowledged: dict[str, int] = {}
     took_s: list[float] = []
     async with controllers_of(cluster) as client:
@@ -120,10 +117,10 @@ async def test_leader_is_killed_again_and_again(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.nightly
-async def test_quorum_whose_nodes_take_each_others_addresses_elects_a_leader(
+async def test_quorum_whose_nodes_swap_addresses_elects_a_leader(
     tmp_path: Path,
 ) -> None:
-    """[each dialed the others where the log had them, and a voter answered: not the one it was]"""
+    """[Each dialed the others at their addresses in the log, and another voter answered.]"""
     made = LocalCluster(tmp_path / "c", controllers=3, brokers=0)
     with running(made):
         async with controllers_of(made) as client:

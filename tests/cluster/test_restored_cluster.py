@@ -1,6 +1,4 @@
-"""A cluster is lost, and another one goes on from its followed export: with the same id, its brokers
-and what they hold come back, and clients notice.
-"""
+"""A lost cluster restored from its followed export."""
 
 import shutil
 import signal
@@ -52,7 +50,7 @@ def lose_all_controllers(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.nightly
-def test_lost_cluster_goes_on_from_its_export_with_its_brokers(
+def test_lost_cluster_is_restored_from_its_export_with_its_brokers(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     target = tmp_path / "export"
@@ -122,7 +120,7 @@ DELETED = [f"team-{number}" for number in range(400)]
 
 
 @pytest.mark.nightly
-def test_deleted_topics_are_found_and_put_back_by_one_reviewed_file(tmp_path: Path) -> None:
+def test_deleted_topics_are_restored_by_one_reviewed_file(tmp_path: Path) -> None:
     """The runbook of docs/operations.md, with a side cluster."""
     target, file = tmp_path / "export", tmp_path / "put-back.yaml"
     side = LocalCluster(tmp_path / "side", controllers=1, brokers=0)

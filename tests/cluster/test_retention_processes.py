@@ -1,6 +1,4 @@
-"""Real brokers drop what a topic does not keep, and go on: over restarts, and with a follower that
-was away for longer than that.
-"""
+"""Retention on real brokers, over restarts and with a follower that was down for long."""
 
 import asyncio
 import json
@@ -55,7 +53,7 @@ def on_disk(cluster: LocalCluster, name: str) -> tuple[int, int]:
 
 
 async def produce(producer: Producer, count: int) -> int:
-    """One batch each; the last one's offset."""
+    """Produce batches of one record; return the last offset."""
     return max([(await producer.send(TOPIC, b"x" * 50)).offset for _ in range(count)])
 
 

@@ -1,6 +1,4 @@
-"""``raftlog.connect`` at nodes with TLS and tokens: the right ones get in, and any other is told
-what is wrong with it, at once.
-"""
+"""``raftlog.connect`` to nodes with TLS and tokens."""
 
 import asyncio
 import time
@@ -132,8 +130,8 @@ def test_client_with_a_valid_token_is_served(secured: Secured) -> None:
             assert history["retention.ms"].is_default
 
 
-def test_leadership_is_handed_over_through_a_broker(secured: Secured) -> None:
-    """Transfer among three controllers; a transfer to an unknown voter is refused."""
+def test_leadership_is_transferred_through_a_broker(secured: Secured) -> None:
+    """Among three controllers; a transfer to an unknown voter is refused."""
     files = secured.files("billing", secured.authorities)
     controllers = secured.cluster.bootstrap_controllers
     with raftlog.connect(
@@ -153,7 +151,7 @@ def test_leadership_is_handed_over_through_a_broker(secured: Secured) -> None:
 
 
 @pytest.mark.parametrize("kind", ["forged", "expired", "for somebody else", "garbage"])
-async def test_token_that_does_not_count_is_refused_at_once(secured: Secured, kind: str) -> None:
+async def test_invalid_token_is_refused_at_once(secured: Secured, kind: str) -> None:
     now = int(time.time())
     token = {
         "forged": Issuer().token(sub="alice"),
@@ -183,7 +181,7 @@ async def entered(address: str, files: Any) -> None:
         """Nothing is called."""
 
 
-def test_certificate_or_authority_that_does_not_fit_is_said_at_once(
+def test_wrong_certificate_or_authority_is_reported_at_once(
     secured: Secured, tmp_path: Path
 ) -> None:
     others = Authorities(tmp_path / "pki")
@@ -222,7 +220,7 @@ def test_certificate_or_authority_that_does_not_fit_is_said_at_once(
         raftlog.connect(secured.by_certificate, timeout_s=TIMEOUT_S)
 
 
-def test_server_whose_certificate_has_expired_is_named(secured: Secured) -> None:
+def test_server_with_an_expired_certificate_is_named(secured: Secured) -> None:
     """Last: the broker is not back after that."""
     (broker,) = secured.cluster.brokers
     files = secured.files("billing", secured.authorities)

@@ -1,6 +1,4 @@
-"""A node that must not start says why in one message, exits with an error code, and disturbs
-nobody.
-"""
+"""Nodes that must not start: one message, an error code, no effect on others."""
 
 import asyncio
 import shutil
@@ -48,7 +46,7 @@ def at_one_end(cluster: LocalCluster) -> bool:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Two controllers that serve; the third was killed after some writes, when its log was still in
+    """Two controllers that serve; the third was killed after some writes, while its log was only in
     RocksDB's WAL.
     """
     made = LocalCluster(tmp_path_factory.mktemp("refused") / "c", controllers=3, brokers=1)
@@ -75,7 +73,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def still_serving(cluster: LocalCluster) -> Iterator[None]:
-    """The others take writes afterwards, and none of them has gone."""
+    """Assert that the others accept writes, and are the same processes."""
 
     async def write() -> None:
         async with controllers_of(cluster) as client:
@@ -90,7 +88,7 @@ def still_serving(cluster: LocalCluster) -> Iterator[None]:
 
 
 def run(cluster: LocalCluster, name: str, **flags: object) -> Ran:
-    """Run a node in the foreground; it has to end by itself."""
+    """Run a node in the foreground until it exits by itself."""
     node = cluster.node(name)
     port, http_port = free_ports(2)
     settings = {
@@ -103,7 +101,7 @@ def run(cluster: LocalCluster, name: str, **flags: object) -> Ran:
 
 
 def copy_of(cluster: LocalCluster, path: Path) -> Path:
-    """A copy of the killed controller's directory; its lock is another file, which nobody holds."""
+    """Return a copy of the killed controller's directory; nobody holds the lock of the copy."""
     return Path(shutil.copytree(cluster.directory / "killed", path))
 
 
@@ -167,7 +165,7 @@ class TestDirectories:
 
 @pytest.mark.usefixtures("still_serving")
 class TestCorruptLog:
-    """A byte in the middle of committed records has changed while the node was down."""
+    """A byte of committed records was changed while the node was down."""
 
     def refused(self, cluster: LocalCluster, directory: Path) -> str:
         # It does not even try to listen: the port is taken, and nobody minds.

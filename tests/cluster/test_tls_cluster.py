@@ -1,4 +1,4 @@
-"""A whole cluster over mutual TLS, and the command line as its client."""
+"""A cluster over mutual TLS, and the command line as its client."""
 
 import re
 import urllib.request
@@ -19,7 +19,7 @@ TIMEOUT_S = 1.5
 def issue(
     authority: trustme.CA, directory: Path, *, valid: timedelta = timedelta(days=1)
 ) -> dict[str, Path]:
-    """A certificate's files, by what they are. ``valid``: until when from now."""
+    """Issue a certificate; return its files. ``valid``: until when from now."""
     directory.mkdir()
     files = {name: directory / f"{name}.pem" for name in ("certificate", "key", "ca")}
     ends = datetime.now(UTC) + valid
@@ -70,7 +70,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         )
 
 
-def test_key_that_others_may_read_is_refused(secured: Secured) -> None:
+def test_key_readable_by_others_is_refused(secured: Secured) -> None:
     key = Path(secured.client["RAFTLOG_TLS_KEY_FILE"])
     key.chmod(0o640)
     try:
@@ -95,7 +95,7 @@ def test_every_command_works_with_a_certificate(secured: Secured, tmp_path: Path
         succeed(*command, environment=secured.client)
 
 
-def test_peer_without_a_valid_certificate_gets_no_answer(secured: Secured) -> None:
+def test_peer_without_a_valid_certificate_gets_no_response(secured: Secured) -> None:
     at = ("--bootstrap-controller", secured.cluster.bootstrap_controllers, "--timeout", TIMEOUT_S)
     for command, shown in ((("quorum", "describe"), {}), (("brokers", "list"), secured.stranger)):
         ran = raftlog(*command, *at, environment=shown).refused(4)
@@ -108,7 +108,7 @@ def doctor(secured: Secured, shown: Mapping[str, str]) -> tuple[int, str]:
     return int(ran.code), " ".join(ran.out.split())
 
 
-def test_doctor_of_a_secured_cluster(secured: Secured, tmp_path: Path) -> None:
+def test_doctor_describes_a_secured_cluster(secured: Secured, tmp_path: Path) -> None:
     code, said = doctor(secured, secured.client)
     assert (code, said.split()[0]) == (0, "HEALTHY:")
     assert "all but" not in said
@@ -157,13 +157,13 @@ def test_node_whose_certificate_has_expired_is_named(secured: Secured, tmp_path:
     until(lambda: doctor(secured, secured.client)[0] == 0, "the good ones are used again")
 
 
-def test_half_of_the_files_is_a_mistake(secured: Secured) -> None:
+def test_incomplete_certificate_files_are_refused(secured: Secured) -> None:
     half = {name: path for name, path in secured.client.items() if "KEY" not in name}
     ran = raftlog("quorum describe", controllers=secured.cluster, environment=half).refused(2)
     says(one_message(ran), "missing: RAFTLOG_TLS_KEY_FILE")
 
 
-def test_node_whose_certificates_are_no_use_does_not_start(tmp_path: Path) -> None:
+def test_node_with_unusable_certificates_does_not_start(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
     cluster.generate()
     files = issue(trustme.CA(), tmp_path / "tls")

@@ -1,6 +1,4 @@
-"""One trace of a write: client, broker, controller, quorum; between real processes, told to a
-collector by OTLP.
-"""
+"""OpenTelemetry traces of writes between real processes."""
 
 import asyncio
 import itertools
@@ -34,7 +32,7 @@ KNOWN = "00-" + "a1" * 16 + "-" + "b2" * 8 + "-01"
 
 
 class Collected:
-    """Spans that nodes have told a collector."""
+    """Spans that nodes have sent to a collector."""
 
     def __init__(self) -> None:
         self.endpoint = ""
@@ -111,7 +109,7 @@ async def write_through_broker(cluster: LocalCluster) -> None:
 
 
 async def hostile_writes(cluster: LocalCluster) -> None:
-    """A malformed traceparent changes nothing: each write is executed as usual."""
+    """Assert that a malformed traceparent changes nothing: each write is executed."""
     transport = GrpcTransport()
     endpoints = [node.endpoint for node in cluster.controllers]
     client = ControllerClient(transport, endpoints, rng=random.Random(0))

@@ -1,4 +1,4 @@
-"""The tutorial, command by command and in order, in one shell with a home of its own."""
+"""The tutorial, command by command, in one shell with its own home."""
 
 import json
 import os
@@ -26,7 +26,7 @@ KILLS_LEADER_FIRST = ("--value Barbara", "--value Edsger --timeout")
 
 @dataclass
 class Command:
-    """A command of the page, and what the page says that it prints."""
+    """A command of the page, with the output that the page shows."""
 
     text: str
     shown: list[str] = field(default_factory=list)
@@ -49,8 +49,6 @@ def commands_of(page: str) -> Iterator[Command]:
 
 
 class Reader:
-    """Types the commands into a shell, in a directory that looks like a checkout."""
-
     def __init__(self, directory: Path) -> None:
         for path in ROOT.iterdir():
             if path.name not in (".raftlog", ".git"):
@@ -97,13 +95,13 @@ def quoted(text: str) -> str:
 
 
 def shape(line: str) -> str:
-    """A line without ids, numbers, paths and the width of its columns."""
+    """Return a line without ids, numbers, paths and column widths."""
     line = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{32}|/\S+", "ID", line)
     return re.sub(r"\s+", " ", re.sub(r"\d+", "N", line)).strip()
 
 
 def is_fixed(line: str) -> bool:
-    """Return whether a line of the page is to be printed as it stands, but for its numbers."""
+    """Return whether a line of the page must be printed exactly, except for its numbers."""
     return bool(re.fullmatch(r"[A-Z][A-Z ]+[A-Z]", line)) or bool(
         re.match(r"(\w[\w-]*: (created|altered)|visible at|letters-0 at|exit |raftlog: )", line)
     )
@@ -111,7 +109,7 @@ def is_fixed(line: str) -> bool:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-def test_each_command_of_the_tutorial_does_what_the_page_shows(tmp_path: Path) -> None:
+def test_each_command_of_the_tutorial_prints_what_the_page_shows(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "tutorial.md").read_text()
     port = min(free_ports(20))
     reader, wrong, ran, replayed = Reader(tmp_path), list[str](), 0, ""
@@ -159,7 +157,7 @@ def kill_leader_of_letters(reader: Reader) -> None:
 
 
 def with_pids(text: str, cluster: LocalCluster) -> str:
-    """The command with the pids of this cluster: the page kills its leader and broker 5."""
+    """Return the command with the pids of this cluster: the page kills its leader and broker 5."""
     if not text.startswith("kill -"):
         return text
     node = cluster.node("broker-5") if text.endswith("28296") else cluster.wait_leader()

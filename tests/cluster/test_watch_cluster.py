@@ -1,6 +1,4 @@
-"""Watches over kill -9 of the brokers that tell them and of the controllers: each change once, in
-order, none missing.
-"""
+"""Watches while brokers and controllers are killed."""
 
 import signal
 import threading
@@ -22,7 +20,7 @@ PERIOD_S = 0.02
 
 
 class Writer(threading.Thread):
-    """Counts up in one config; its writes are numbered, so each happens once."""
+    """Counts up in one config with numbered writes."""
 
     def __init__(self, brokers: str) -> None:
         super().__init__(daemon=True)
@@ -44,7 +42,7 @@ class Writer(threading.Thread):
             self.failure = error
 
     def end(self) -> int:
-        """Stop; how much was written."""
+        """Stop; return the last value written."""
         self._ending.set()
         self.join(PATIENCE_S)
         self._client.close()
@@ -53,7 +51,7 @@ class Writer(threading.Thread):
 
 
 class Watcher(threading.Thread):
-    """Reads a watch to its end, and keeps what it was told."""
+    """Reads a watch to its end, and keeps its changes."""
 
     def __init__(self, brokers: str, *, tip: bool, since: str | None = None) -> None:
         super().__init__(daemon=True)
@@ -84,7 +82,7 @@ class Watcher(threading.Thread):
 
 
 def each_once(seen: list[raftlog.Change], first: int, last: int) -> None:
-    """All values from the first to the last, in order, each with the one before it."""
+    """Assert that all values came once and in order, each with its predecessor."""
     assert [int(change.after) for change in seen] == list(range(first, last + 1))
     for before, change in pairwise(seen):
         assert change.before == before.after
@@ -104,9 +102,8 @@ def writing(cluster: LocalCluster) -> Iterator[Writer]:
 def killed_one_after_the_other(
     cluster: LocalCluster, watchers: list[Watcher], *, rounds: int
 ) -> None:
-    """Kill each broker in turn, and the leader, under watchers that begin with the first write.
-
-    Each comes back before the next one dies.
+    """Kill each broker in turn, and the leader, under watchers; each returns before the next is
+    killed.
     """
     with writing(cluster) as writer:
         until(lambda: all(one.newest for one in watchers), "every watcher is told something")
@@ -141,7 +138,9 @@ def watching(cluster: LocalCluster, *tips: bool) -> Iterator[list[Watcher]]:
 
 
 @pytest.mark.nightly
-def test_each_change_once_over_killed_brokers_and_a_killed_leader(tmp_path: Path) -> None:
+def test_each_change_is_received_once_over_killed_brokers_and_a_killed_leader(
+    tmp_path: Path,
+) -> None:
     with (
         running(LocalCluster(tmp_path / "c", controllers=3, brokers=2)) as cluster,
         watching(cluster, False) as watchers,
@@ -150,7 +149,7 @@ def test_each_change_once_over_killed_brokers_and_a_killed_leader(tmp_path: Path
 
 
 @pytest.mark.nightly
-def test_many_watchers_over_many_kills(tmp_path: Path) -> None:
+def test_many_watchers_survive_many_kills(tmp_path: Path) -> None:
     with (
         running(LocalCluster(tmp_path / "c", controllers=3, brokers=3)) as cluster,
         watching(cluster, *(tip for tip in (False, True) for _ in range(6))) as watchers,

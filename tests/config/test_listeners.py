@@ -1,4 +1,4 @@
-"""Several listeners of a node in its configuration: names, protocols, keys of their own."""
+"""Several listeners in one node's configuration."""
 
 from pathlib import Path
 
@@ -74,7 +74,7 @@ def files(base: Path, *names: str) -> TlsFiles:
     return TlsFiles(*(base / name for name in names))
 
 
-def test_broker_has_one_for_brokers_and_the_others_for_clients(base: Path) -> None:
+def test_broker_has_one_listener_for_brokers_and_others_for_clients(base: Path) -> None:
     config = load(base, BROKER)
     internal, clients = config.listeners
     node = Security(files(base, "n.pem", "n.key", "ca.pem"), "required")
@@ -96,7 +96,7 @@ def test_broker_has_one_for_brokers_and_the_others_for_clients(base: Path) -> No
     assert settings.partitions.inter_broker_listener == "INTERNAL"
 
 
-def test_controller_prefers_the_first_of_those_for_nodes(base: Path) -> None:
+def test_controller_prefers_the_first_listener_for_nodes(base: Path) -> None:
     config = load(base, CONTROLLER)
     assert [(one.name, one.for_nodes) for one in config.listeners] == [
         ("SSL", True),
@@ -112,7 +112,7 @@ def test_controller_prefers_the_first_of_those_for_nodes(base: Path) -> None:
     )
 
 
-def test_listener_has_keys_of_its_own_and_those_of_the_node_besides(base: Path) -> None:
+def test_listener_keys_override_those_of_the_node(base: Path) -> None:
     own = '"listener.name.clients.tls.ca.file" = "clients.pem"\n'
     table = '\n[listener.name.controller]\n"tls.ca.file" = "controllers.pem"\n'
     config = load(
@@ -133,12 +133,12 @@ def test_listener_has_keys_of_its_own_and_those_of_the_node_besides(base: Path) 
 
 
 @pytest.mark.parametrize("key", ["tls.ca.fil", "node.id", "tls.ca.file.x", ""])
-def test_key_that_no_listener_has_is_a_mistake(base: Path, key: str) -> None:
+def test_unknown_listener_key_is_a_mistake(base: Path, key: str) -> None:
     (found,) = mistakes(base, BROKER, f"listener.name.clients.{key}=x")
     assert found.startswith(f"listener.name.clients.{key}: unknown key in --set")
 
 
-def test_mistakes_in_the_keys_of_a_listener(base: Path) -> None:
+def test_mistakes_in_listener_keys_are_reported(base: Path) -> None:
     (found,) = mistakes(base, BROKER, "listener.name.clients.ssl.client.auth=perhaps")
     assert found.startswith("listener.name.clients.ssl.client.auth = 'perhaps' in --set")
     assert "'required'" in found
@@ -223,14 +223,14 @@ def test_listener_rule_is_enforced(base: Path, flag: str, words: str) -> None:
     assert any(words in one for one in found), found
 
 
-def test_rules_of_a_controller(base: Path) -> None:
+def test_controller_listener_rules_are_enforced(base: Path) -> None:
     (found,) = mistakes(base, CONTROLLER, "controller.listener.names=SSL,OTHER")
     assert found == "controller.listener.names: OTHER: no listener has this name"
     (found,) = mistakes(base, CONTROLLER, "listeners=SSL://127.0.0.1:1,PLAINTEXT://127.0.0.1:0")
     assert "other nodes cannot connect to 127.0.0.1:0" in found
 
 
-def test_broker_without_an_id_has_fixed_ports_everywhere(base: Path) -> None:
+def test_broker_without_an_id_requires_fixed_ports(base: Path) -> None:
     text = BROKER.replace("node.id = 4\n", "")
     load(base, text)
     (found,) = mistakes(base, text, "advertised.listeners=CLIENTS://h:0")
@@ -244,14 +244,16 @@ def test_broker_without_an_id_has_fixed_ports_everywhere(base: Path) -> None:
         (BROKER, "listener.security.protocol.map=INTERNAL:SSL,CLIENTS:SSL,CONTROLLER:PLAINTEXT"),
     ],
 )
-def test_rule_for_nodes_needs_tls_where_nodes_meet(base: Path, text: str, flag: str) -> None:
+def test_node_principal_rule_requires_tls_on_node_listeners(
+    base: Path, text: str, flag: str
+) -> None:
     rule = "node.principal.rule=CN=node-{id}"
     load(base, text, rule)
     (found,) = mistakes(base, text, rule, flag)
     assert found.startswith("node.principal.rule: needs TLS between nodes")
 
 
-def test_plaintext_listener_beyond_loopback_needs_a_word_though_another_has_tls(base: Path) -> None:
+def test_plaintext_listener_beyond_loopback_requires_an_explicit_setting(base: Path) -> None:
     reached = "listeners=SSL://127.0.0.1:1,PLAINTEXT://10.0.0.1:2"
     (found,) = mistakes(base, CONTROLLER, reached)
     assert found.startswith("listeners: 10.0.0.1:2 is not a loopback address")
@@ -259,7 +261,7 @@ def test_plaintext_listener_beyond_loopback_needs_a_word_though_another_has_tls(
     assert listens_in_plaintext(allowed.settings) == Endpoint("10.0.0.1", 2, "PLAINTEXT")
 
 
-def test_where_a_node_is_reached_as_text() -> None:
+def test_endpoint_is_formatted_as_text() -> None:
     one, two = Endpoint("h", 1, "A"), Endpoint("[::1]", 2, "B")
     assert endpoints_text([one]) == "h:1"
     text = endpoints_text([one, two])
@@ -278,7 +280,7 @@ def test_where_a_node_is_reached_as_text() -> None:
 # --- HTTP ---------------------------------------------------------------------------------------
 
 
-def test_http_with_tls_and_without(base: Path) -> None:
+def test_http_listener_supports_tls_and_plaintext(base: Path) -> None:
     plain = load(base, BROKER, "http.listener=127.0.0.1:80")
     assert plain.http_listener is not None
     assert (plain.http_listener.address, plain.http_tls) == ("127.0.0.1:80", None)
@@ -339,5 +341,5 @@ def test_http_listener_rule_is_enforced(base: Path, text: str, flag: str, words:
     assert words in found
 
 
-def test_plain_http_that_others_reach_needs_a_word(base: Path) -> None:
+def test_plain_http_beyond_loopback_requires_an_explicit_setting(base: Path) -> None:
     load(base, BROKER, "http.listener=0.0.0.0:80", "security.plaintext.allow=true")

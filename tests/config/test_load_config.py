@@ -1,4 +1,4 @@
-"""Configurations from files, environment and flags: what wins, and every mistake at once."""
+"""Configurations from files, environment and flags: precedence and mistakes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -56,7 +56,7 @@ def mistakes(path: Path | None, *flags: str, **environment: str) -> list[str]:
     return [line[4:] for line in rest]
 
 
-def test_key_of_the_cluster_in_a_file_is_told_where_it_belongs(tmp_path: Path) -> None:
+def test_cluster_key_in_a_node_file_is_redirected_to_configs(tmp_path: Path) -> None:
     path = tmp_path / "node.toml"
     path.write_text("log.retention.ms = 5\nretention.bytes = 6\nlog.retention.hours = 7\n")
     found = mistakes(path)
@@ -103,7 +103,7 @@ def test_broker_config_is_loaded(write: Callable[[str], Path]) -> None:
         config.quorum_config("D")
 
 
-def test_broker_need_not_have_an_id(write: Callable[[str], Path]) -> None:
+def test_broker_id_is_optional(write: Callable[[str], Path]) -> None:
     without = BROKER.replace("node.id = 4\n", "")
     config = load(write(without))
     assert (config.role, config.node_id) == ("broker", -1)
@@ -116,7 +116,7 @@ def test_broker_need_not_have_an_id(write: Callable[[str], Path]) -> None:
     assert "node.id: required" in mistakes(write(CONTROLLER.replace("node.id = 1\n", "")))
 
 
-def test_nested_dotted_and_quoted_forms_mean_the_same(write: Callable[[str], Path]) -> None:
+def test_nested_dotted_and_quoted_keys_are_equivalent(write: Callable[[str], Path]) -> None:
     tail = CONTROLLER.split("log.dirs", maxsplit=1)[0] + 'log.dirs = "data"\n'
     nested = load(
         write(tail + '[controller.quorum]\nvoters = ["1@127.0.0.1:1"]\nfetch.timeout.ms = 3000\n')
@@ -132,7 +132,7 @@ def test_nested_dotted_and_quoted_forms_mean_the_same(write: Callable[[str], Pat
     assert nested.quorum_config("d").fetch_timeout_ms == 3000
 
 
-def test_flags_win_over_environment_over_file(write: Callable[[str], Path]) -> None:
+def test_flags_override_environment_which_overrides_file(write: Callable[[str], Path]) -> None:
     path = write(CONTROLLER + 'log.level = "error"\n')
     assert load(path).settings.log_level == "error"
     assert load(path, RAFTLOG_LOG_LEVEL="debug").settings.log_level == "debug"
@@ -142,7 +142,7 @@ def test_flags_win_over_environment_over_file(write: Callable[[str], Path]) -> N
     assert load(path, "log.level=warning", "log.level=info").settings.log_level == "info"
 
 
-def test_lists_and_numbers_from_strings(write: Callable[[str], Path]) -> None:
+def test_lists_and_numbers_are_parsed_from_strings(write: Callable[[str], Path]) -> None:
     config = load(
         write(CONTROLLER),
         "controller.quorum.voters=1@localhost:1, 2@b:2",
@@ -171,7 +171,7 @@ def test_config_loads_from_the_environment_without_a_file() -> None:
     assert config.broker.advertised == Endpoint("broker-4", 9092, "PLAINTEXT")
 
 
-def test_all_mistakes_at_once_with_their_origins(write: Callable[[str], Path]) -> None:
+def test_all_mistakes_are_reported_at_once_with_their_origins(write: Callable[[str], Path]) -> None:
     path = write("""
 process.roles = ["controller", "broker"]
 node.id = "x"
@@ -229,7 +229,7 @@ def test_loopback_address_needs_no_tls(write: Callable[[str], Path], address: st
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1:1", "h:1", "localhost.example:1", "[2001:db8::1]:1"])
-def test_address_that_others_reach_needs_tls_or_a_word(
+def test_non_loopback_address_requires_tls_or_an_explicit_setting(
     write: Callable[[str], Path], address: str
 ) -> None:
     path = write(CONTROLLER)
@@ -243,7 +243,7 @@ def test_address_that_others_reach_needs_tls_or_a_word(
     assert listens_in_plaintext(secured.settings) is None
 
 
-def test_controllers_address_among_the_voters_is_a_listener_too(
+def test_own_address_among_the_voters_is_checked_as_a_listener(
     write: Callable[[str], Path],
 ) -> None:
     (found,) = mistakes(write(CONTROLLER), "controller.quorum.voters=1@c1.example:9093")
@@ -296,7 +296,7 @@ def test_controllers_address_among_the_voters_is_a_listener_too(
         ("node.id", "1.5", "valid integer"),
     ],
 )
-def test_each_rule_names_the_key_and_what_is_wrong(
+def test_each_rule_names_the_key_and_the_mistake(
     write: Callable[[str], Path], key: str, value: str, words: str
 ) -> None:
     found = mistakes(write(CONTROLLER), f"{key}={value}")
@@ -320,7 +320,7 @@ def test_each_rule_names_the_key_and_what_is_wrong(
         ("log.dirs", "", "required"),
     ],
 )
-def test_each_rule_of_a_broker(
+def test_each_broker_rule_names_the_key_and_the_mistake(
     write: Callable[[str], Path], key: str, value: str, words: str
 ) -> None:
     found = mistakes(write(BROKER), f"{key}={value}")
@@ -328,7 +328,7 @@ def test_each_rule_of_a_broker(
     assert words in found[0]
 
 
-def test_environment_of_others_is_left_alone(write: Callable[[str], Path]) -> None:
+def test_unrelated_environment_variables_are_ignored(write: Callable[[str], Path]) -> None:
     load(
         write(CONTROLLER),
         RAFTLOG_SERVICE_HOST="10.0.0.1",
@@ -356,7 +356,7 @@ def test_unreadable_and_broken_files_are_named(
 def test_file_may_begin_with_a_byte_order_mark(
     write: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """TOML lets a reader pass over it, and editors of some systems write it."""
+    """TOML allows it, and editors of some systems write it."""
     plain = write(CONTROLLER)
     marked = tmp_path / "marked.toml"
     marked.write_bytes(b"\xef\xbb\xbf" + plain.read_bytes())
@@ -370,7 +370,7 @@ def test_empty_path_of_the_data_directory_is_a_mistake(write: Callable[[str], Pa
         load(write(text))
 
 
-def test_tls_files_count_from_the_file(write: Callable[[str], Path], tmp_path: Path) -> None:
+def test_tls_paths_are_relative_to_the_file(write: Callable[[str], Path], tmp_path: Path) -> None:
     config = load(
         write(CONTROLLER), "tls.certificate.file=c.pem", "tls.key.file=/k.pem", "tls.ca.file=ca.pem"
     )
@@ -399,7 +399,7 @@ controller.quorum.auto.join.enable = true
 """
 
 
-def test_joining_controller_asks_the_bootstrap_servers_and_not_itself(
+def test_joining_controller_contacts_the_bootstrap_servers_but_not_itself(
     write: Callable[[str], Path],
 ) -> None:
     config = load(write(JOINING))
@@ -415,7 +415,9 @@ def test_joining_controller_asks_the_bootstrap_servers_and_not_itself(
     assert moved.quorum_config("d4", ()).endpoint == "h:7"
 
 
-def test_voter_on_a_new_disk_asks_the_other_configured_voters(write: Callable[[str], Path]) -> None:
+def test_voter_on_a_new_disk_contacts_the_other_configured_voters(
+    write: Callable[[str], Path],
+) -> None:
     config = load(write(CONTROLLER))
     assert config.quorum_config("d", ()).bootstrap_servers == ("127.0.0.1:9094", "127.0.0.1:9095")
     assert config.quorum_config("d").bootstrap_servers == ()
@@ -470,7 +472,7 @@ def test_section_without_keys_is_no_mistake(write: Callable[[str], Path]) -> Non
         ("# " + "x" * (1 << 20), "more than 1048576 bytes"),
     ],
 )
-def test_file_that_is_no_configuration_is_refused_by_name(
+def test_file_that_is_not_a_configuration_is_named(
     write: Callable[[str], Path], text: str, found: str
 ) -> None:
     path = write(text)
@@ -480,7 +482,7 @@ def test_file_that_is_no_configuration_is_refused_by_name(
     assert len(str(caught.value)) < 1000
 
 
-def test_mistakes_are_no_longer_than_people_read(write: Callable[[str], Path]) -> None:
+def test_mistakes_are_shortened_for_display(write: Callable[[str], Path]) -> None:
     (mistake,) = mistakes(write(CONTROLLER + f'log.level = "{"x" * 10_000}"'))
     assert mistake.startswith("log.level = 'xxx")
     assert len(mistake) < 600
@@ -489,12 +491,14 @@ def test_mistakes_are_no_longer_than_people_read(write: Callable[[str], Path]) -
 @pytest.mark.parametrize(
     "host", [".", "..", "a..b", "ä", "a/b", "x" * 256, "a\x1b[31m", "a,b"], ids=repr
 )
-def test_host_that_brokers_may_not_register_under_is_refused_at_the_start(host: str) -> None:
+def test_host_that_brokers_may_not_register_is_refused_at_startup(host: str) -> None:
     with pytest.raises(ValueError, match=r"is not a valid host|is not host:port"):
         parse_endpoint(f"{host}:9092")
 
 
-def test_rack_that_controllers_would_refuse(write: Callable[[str], Path]) -> None:
+def test_rack_that_controllers_would_refuse_is_refused_at_startup(
+    write: Callable[[str], Path],
+) -> None:
     assert RACK.error("us-east-1a, row 3") == ""
     (found,) = mistakes(write(BROKER), "broker.rack=a\x1b[31m")
     assert found.startswith("broker.rack: 'a\\x1b[31m' is not a rack")

@@ -1,6 +1,4 @@
-"""The table of keys is complete; plain values are read as pydantic reads them, and others are left
-to it.
-"""
+"""The table of keys, and parsing of plain values, which agrees with pydantic's."""
 
 import json
 import re
@@ -36,14 +34,14 @@ def test_every_key_is_documented_with_roles_and_units() -> None:
         assert row.environment == "RAFTLOG_" + row.key.upper().replace(".", "_")
 
 
-def test_no_key_is_a_table_of_another() -> None:
-    """Else TOML could not hold both in nested form."""
+def test_no_key_is_a_prefix_of_another() -> None:
+    """Otherwise TOML could not hold both in nested form."""
     keys = list(FIELD_OF_KEY)
     assert not [(a, b) for a in keys for b in keys if b.startswith(a + ".")]
 
 
 @pytest.mark.parametrize("role", ["controller", "broker"])
-def test_role_reads_only_keys_that_say_so(role: str) -> None:
+def test_role_reads_only_its_declared_keys(role: str) -> None:
     others = {name for name, info in KEYS.items() if role not in info.roles}
     sources = [path.read_text() for path in (Path(__file__).parents[2] / role).rglob("*.py")]
     read = {
@@ -116,11 +114,11 @@ def test_plain_settings_agree_with_pydantic(key: str, value: Any) -> None:
 @pytest.mark.parametrize("key", _KEYS)
 @settings(max_examples=200)
 @given(value=_VALUES)
-def test_many_more_values_are_read_alike(key: str, value: Any) -> None:
+def test_random_values_are_parsed_as_by_pydantic(key: str, value: Any) -> None:
     _agree(key, value)
 
 
-def test_usual_file_is_plain() -> None:
+def test_usual_file_is_parsed_without_pydantic() -> None:
     values = {
         "process.roles": ["controller"],
         "node.id": 1,
@@ -186,7 +184,7 @@ def test_valid_token_settings_are_accepted() -> None:
 
 
 @pytest.mark.parametrize("key", [URL, ISSUER, AUDIENCE])
-def test_all_three_or_none(key: str) -> None:
+def test_token_settings_must_all_be_set_or_none(key: str) -> None:
     (said,) = mistakes({name: value for name, value in SOUND.items() if name != key})
     assert said.startswith(f"{URL}: tokens need all three: {URL}, {ISSUER} and {AUDIENCE}")
 
@@ -221,7 +219,7 @@ def test_tokens_require_a_node_principal_rule() -> None:
         "file:jwks.json",
     ],
 )
-def test_where_keys_must_not_come_from(url: str) -> None:
+def test_unsafe_jwks_urls_are_refused(url: str) -> None:
     (said,) = mistakes({**SOUND, URL: url})
     assert said.startswith(f"{URL}: ")
     assert "hush" not in said
@@ -240,18 +238,18 @@ def test_where_keys_must_not_come_from(url: str) -> None:
         ("file://localhost/etc/jwks.json", Path("/etc/jwks.json")),
     ],
 )
-def test_where_keys_may_come_from(url: str, file: Path | None) -> None:
+def test_safe_jwks_urls_are_accepted(url: str, file: Path | None) -> None:
     assert jwks_file(load({**SOUND, URL: url}).settings.sasl_oauthbearer_jwks_endpoint_url) == file
 
 
 @pytest.mark.parametrize("skew", ["-1", "3601"])
-def test_skew_is_no_other_validity(skew: str) -> None:
+def test_clock_skew_does_not_count_as_another_validity(skew: str) -> None:
     (said,) = mistakes({**SOUND, "sasl.oauthbearer.clock.skew.seconds": skew})
     assert said.startswith("sasl.oauthbearer.clock.skew.seconds")
 
 
 @pytest.mark.parametrize("name", ["", "s\x00ub", "s" * 256])
-def test_claim_has_a_name(name: str) -> None:
+def test_claim_must_have_a_name(name: str) -> None:
     (said,) = mistakes({**SOUND, "sasl.oauthbearer.sub.claim.name": name})
     assert said.startswith("sasl.oauthbearer.sub.claim.name")
 

@@ -1,4 +1,4 @@
-"""The compiled codec and the one in Python: the same bytes, the same changes, and nothing believed."""
+"""The compiled codec, compared with the one in Python."""
 
 import os
 import random
@@ -136,13 +136,13 @@ def in_use(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @given(WRITES)
-def test_write_has_the_bytes_of_its_message(write: ConfigWrite) -> None:
+def test_compiled_write_has_the_bytes_of_its_message(write: ConfigWrite) -> None:
     assert codec.request(write) == write.request().SerializeToString()
 
 
 @settings(max_examples=200)
 @given(st.lists(st.one_of(WRITES, st.sampled_from(sorted(NOT_PLAIN))), max_size=12))
-def test_envelope_gives_the_requests_that_it_holds(parts: list[Any]) -> None:
+def test_envelope_decodes_to_its_requests(parts: list[Any]) -> None:
     requests = [NOT_PLAIN[one] if isinstance(one, str) else one.request() for one in parts]
     items = WIRE.decode(envelope(requests), 1 << 20)
     assert list(single_requests(items)) == requests
@@ -150,7 +150,7 @@ def test_envelope_gives_the_requests_that_it_holds(parts: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("what", sorted(NOT_PLAIN))
-def test_write_that_is_not_plain_stays_a_message(what: str) -> None:
+def test_unusual_write_stays_a_message(what: str) -> None:
     between = [alter(SETS), NOT_PLAIN[what], alter(SETS)]
     items = WIRE.decode(envelope(between), 1 << 20)
     assert [type(item) for item in items] == [ConfigWrites, pb.ControllerRequest, ConfigWrites]
@@ -168,13 +168,13 @@ def test_write_that_is_not_plain_stays_a_message(what: str) -> None:
     ],
     ids=str,
 )
-def test_group_is_of_requests_that_are_equal_in_all_else(other: dict[str, Any]) -> None:
+def test_group_contains_requests_that_differ_only_in_their_change(other: dict[str, Any]) -> None:
     same = [alter(SETS, correlation_id=n) for n in (1, 2)]
     items = WIRE.decode(envelope([*same, alter(SETS, correlation_id=3, **other)]), 1 << 20)
     assert [item.correlation_ids for item in items] == [[1, 2], [3]]
 
 
-def test_group_has_its_bounds() -> None:
+def test_group_is_bounded() -> None:
     small = [alter(SETS, correlation_id=n) for n in range(1, 2 * MAX_REQUESTS + 2)]
     sizes = [len(item.counts) for item in WIRE.decode(envelope(small), 1 << 20)]
     assert sizes == [MAX_REQUESTS, MAX_REQUESTS, 1]
@@ -185,7 +185,7 @@ def test_group_has_its_bounds() -> None:
 
 @settings(max_examples=400)
 @given(st.lists(WRITES, min_size=1, max_size=3), st.integers(0, 2**32), st.integers(1, 4))
-def test_damaged_envelopes_mean_what_protobuf_reads_in_them(
+def test_damaged_envelopes_decode_as_by_protobuf(
     writes: list[ConfigWrite], seed: int, flips: int
 ) -> None:
     rng = random.Random(seed)
@@ -222,7 +222,7 @@ def test_damaged_envelopes_mean_what_protobuf_reads_in_them(
     st.integers(1, 5),
     st.sampled_from([1, 2, 200, 1 << 20]),
 )
-def test_envelope_is_cut_at_its_items(
+def test_envelope_is_split_at_its_items(
     lengths: list[int], seed: int, most: int, part_items: int, part_bytes: int
 ) -> None:
     rng = random.Random(seed)
@@ -300,7 +300,7 @@ def of_record(change: Change) -> records_pb2.ConfigRecord:
 
 @settings(max_examples=200)
 @given(st.lists(CHANGES, min_size=1, max_size=8), st.text(max_size=20))
-def test_records_are_those_of_a_batch_of_messages(changes: list[Change], principal: str) -> None:
+def test_records_equal_those_of_a_batch_of_messages(changes: list[Change], principal: str) -> None:
     place: dict[str, Any] = {
         "base_offset": 5, "epoch": 3, "timestamp_ms": 7, "principal": principal
     }  # fmt: skip
@@ -312,7 +312,7 @@ def test_records_are_those_of_a_batch_of_messages(changes: list[Change], princip
     assert records.py_decoded(expected, header) == changes
 
 
-def test_request_may_have_as_many_resources_as_are_worth_it() -> None:
+def test_request_with_the_most_resources_is_decoded() -> None:
     many = alter(*([SETS] * MAX_CHANGES))
     (item,) = WIRE.decode(envelope([many]), 1 << 20)
     assert item.counts == [MAX_CHANGES]
@@ -334,7 +334,7 @@ def test_config_has_the_canonical_bytes_of_an_entity(
     assert records.entity(change) == expected
 
 
-def test_part_of_the_changes_is_encoded() -> None:
+def test_slice_of_the_changes_is_encoded() -> None:
     changes: list[Change] = [(16, f"r{n}", "match", "v") for n in range(4)]
     assert records.encoded(changes, 1, 3) == records.py_encoded(changes[1:3], 0, 2)
 
@@ -363,7 +363,7 @@ def test_other_records_are_left_to_the_fold() -> None:
 
 @settings(max_examples=300)
 @given(st.lists(CHANGES, min_size=1, max_size=3), st.integers(0, 2**32))
-def test_damaged_records_are_never_read_otherwise_than_by_protobuf(
+def test_damaged_records_are_never_decoded_differently_from_protobuf(
     changes: list[Change], seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -378,7 +378,7 @@ def test_damaged_records_are_never_read_otherwise_than_by_protobuf(
 
 
 @pytest.mark.parametrize("where", ["name", "key", "value"])
-def test_decoded_is_none_when_damage_has_made_a_length_huge(where: str) -> None:
+def test_decoding_returns_none_for_a_huge_length(where: str) -> None:
     body = of_record((16, "a", "match", "v")).SerializeToString()
     at = {
         "name": body.index(b"\x12\x01a"),
@@ -403,7 +403,7 @@ def test_decoded_is_none_when_damage_has_made_a_length_huge(where: str) -> None:
     st.sampled_from([0, 1, 2**50]),
     st.sampled_from(common_pb2.Acks.values()),
 )
-def test_replies_are_those_of_messages(
+def test_replies_equal_those_of_messages(
     parts: list[tuple[int, int]],
     base_offset: int,
     leader_id: int,
@@ -438,7 +438,7 @@ def test_replies_share_envelopes_with_other_responses() -> None:
 
 
 @pytest.mark.parametrize("wish", ["off", ""])
-def test_process_can_be_told_to_do_without_it(wish: str) -> None:
+def test_compiled_codec_can_be_disabled(wish: str) -> None:
     environment = {**os.environ, "RAFTLOG_NATIVE_CODEC": wish}
     command = [sys.executable, "-c", "from raftlog.config_writes import codec; print(codec.NAME)"]
     done = subprocess.run(
@@ -462,8 +462,8 @@ FOLDED = st.lists(
 @given(st.lists(FOLDED, max_size=4))
 @settings(deadline=None)
 def test_all_folds_of_configs_agree(runs: list[list[Change]]) -> None:
-    """The compiled one, the one in Python, and the one of persistent maps, which is asked for each change
-    by itself: the same image, and every image before it is still what it was.
+    """The compiled fold, the one in Python, and the one of persistent maps, which queries each
+    change separately: the same image, and every earlier image is unchanged.
     """
     plain = ImageBuilder(Image())
     folds = [records.fold, records.py_fold]
@@ -486,10 +486,9 @@ def test_all_folds_of_configs_agree(runs: list[list[Change]]) -> None:
         assert dict(flat.configs.items()) == configs
 
 
-def test_folds_agree_where_there_are_many_configs() -> None:
-    """For a batch of many records the compiled fold reserves memory ahead: the resources that it
-    reads for that must not affect the result, be they other, deleted, or changed earlier in the
-    batch.
+def test_folds_agree_on_many_configs() -> None:
+    """The compiled fold reserves memory ahead for large batches; the resources that it reads for
+    that must not affect the result, be they other, deleted, or changed earlier in the batch.
     """
     rng = random.Random(7)
 
@@ -518,7 +517,7 @@ def test_folds_agree_where_there_are_many_configs() -> None:
     assert len(states[0][0]) > 5_000
 
 
-def test_change_that_is_none_is_refused() -> None:
+def test_malformed_change_is_refused() -> None:
     for fold in (records.fold, records.py_fold):
         for wrong in ((1, "a"), [(1, "a", "b", "c")], 7):
             with pytest.raises((TypeError, ValueError)):

@@ -1,4 +1,4 @@
-"""The codec is compiled where it can be, and its absence is not a failure."""
+"""Compilation of the codec."""
 
 import importlib.util
 import sys
@@ -26,9 +26,7 @@ def test_compiled_codec_can_be_loaded(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [out], "nothing else is left"
 
 
-def test_compiler_that_fails_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_compiler_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         compiling, "compiler", lambda: [sys.executable, "-c", "raise SystemExit(1)"]
     )
@@ -36,7 +34,7 @@ def test_compiler_that_fails_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
-def test_headers_that_do_not_fit_cost_the_hints_alone(
+def test_unsuitable_headers_disable_only_the_hints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fails_at_first = (

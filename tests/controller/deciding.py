@@ -60,8 +60,6 @@ def registration(broker_id: int, incarnation: str = "", **fields: Any) -> rpc.Re
 
 
 class Decided:
-    """An outcome in one form: what its kind does not have is empty."""
-
     def __init__(self, outcome: Decision) -> None:
         self.outcome = outcome
         self.records: list[Record] = outcome.records if isinstance(outcome, Write) else []
@@ -77,7 +75,6 @@ class Decided:
 
     @property
     def types(self) -> list[str]:
-        """The names of the types of its records."""
         return [RecordType(one.type).name for one in self.records]
 
     def __repr__(self) -> str:
@@ -101,8 +98,8 @@ class Cell:
         generation: int = 0,
         recoveries: int = 0,
     ) -> None:
-        """``shared_node_ids``: let brokers have the node ids of controllers: both are numbered from
-        1 here.
+        """``shared_node_ids``: brokers may have the node ids of controllers, as both are numbered
+        from 1 here.
         """
         self.now = now
         self.epoch = epoch
@@ -153,11 +150,11 @@ class Cell:
         return self.decide_request(envelope(message))
 
     def decide_request(self, request: rpc.ControllerRequest) -> Decided:
-        """Decide a request with its envelope; else as ``decide``."""
+        """As ``decide``, for a request with its envelope."""
         return Decided(self.decider.decide(request, self.now))
 
     def send(self, message: Any) -> Any:
-        """Decide, fold and commit a request that is expected to succeed; its body."""
+        """Decide, fold and commit a request that is expected to succeed; return its body."""
         decision = self.propose(self.decide(message))
         if decision.decide_again_at is not None:
             self.now = decision.decide_again_at
@@ -166,8 +163,8 @@ class Cell:
         return decision.body
 
     def decide_twice(self, message: Any) -> Decided:
-        """Decide a request twice, with the same randomness: the second time it gives the same, and
-        changes nothing.
+        """Decide a request twice with the same randomness: both decisions are equal and change
+        nothing.
         """
         rng = self.decider.state.rng
         randomness = rng.getstate()
@@ -182,7 +179,7 @@ class Cell:
         return decision
 
     def due(self, *, progress: bool = False) -> list[Decided]:
-        """All that the controller does by itself now; progress records are made, and shown only on
+        """Do all that is due; return the decisions. Progress records are made, but returned only on
         demand.
         """
         decisions = []
@@ -200,8 +197,8 @@ class Cell:
         return self.send(registration(broker_id, incarnation, **fields)).broker_epoch
 
     def heartbeat(self, broker_id: int, **fields: Any) -> rpc.BrokerHeartbeatRequest:
-        """A heartbeat of a broker that has applied and been told everything, but for what
-        ``fields`` say.
+        """Send a heartbeat of a broker that has applied and received everything, unless ``fields``
+        say otherwise.
         """
         broker = self.pending.brokers.get(broker_id)
         content: dict[str, Any] = {
@@ -217,15 +214,13 @@ class Cell:
         return self.send(self.heartbeat(broker_id, **fields))
 
     def join(self, broker_id: int, **fields: Any) -> int:
-        """Register a broker and have it unfenced."""
+        """Register and unfence a broker."""
         epoch = self.register(broker_id, **fields)
         assert not self.beat(broker_id).is_fenced
         return epoch
 
     def back(self, broker_id: int, *, clean: bool = True, **fields: Any) -> int:
-        """Register the next process of a broker, and have it unfenced: after a clean shutdown, or
-        without one.
-        """
+        """Register and unfence the next process of a broker, after a clean shutdown or a crash."""
         previous = self.broker(broker_id).epoch if clean else -1
         incarnation = f"after-{self.pending.offset}"
         return self.join(
@@ -233,7 +228,7 @@ class Cell:
         )
 
     def silence(self, *broker_ids: int) -> None:
-        """Let the sessions of these run out, while the others stay alive; fence them."""
+        """Let the sessions of these brokers expire, while the others stay alive; fence them."""
         for _ in range(4):
             self.now += self.settings.broker_session_timeout_ms / 1000 / 3
             for broker_id in sorted(self.pending.snapshot().brokers):
@@ -252,9 +247,7 @@ class Cell:
     def report(
         self, broker_id: int, partition: Partition, last_epoch: int = -1, end: int = 0
     ) -> None:
-        """Have a broker report the end of its replica of a leaderless partition; then do what is
-        due.
-        """
+        """Report the end of a broker's replica of a leaderless partition; then do what is due."""
         log = rpc.ReplicaLogReport(
             topic_id=partition.topic_id,
             partition_index=partition.index,
@@ -283,7 +276,7 @@ class Cell:
         return self.pending.partitions[topic_id, index]
 
     def soft_state(self) -> tuple[Any, ...]:
-        """Everything that a decision must not change by being made."""
+        """Return all state that a decision must not change before it is proposed."""
         state, sessions = self.decider.state, self.decider.state.sessions
         brokers = sorted(state.log.committed.brokers)
         return (
@@ -302,7 +295,9 @@ class Cell:
         )
 
     def refused(self, message: Any, code: ErrorCode, field: str) -> None:
-        """The request is refused as a whole, with this code and field, and changes nothing."""
+        """Assert that the request is refused as a whole with this code and field, and changes
+        nothing.
+        """
         before = self.soft_state()
         decision = self.decide(message)
         assert decision.error is not None, f"accepted: {decision}"
@@ -313,7 +308,7 @@ class Cell:
         assert self.soft_state() == before
 
     def refused_part(self, message: Any, code: ErrorCode, field: str) -> None:
-        """The only part of the request is refused in its result, and nothing changes."""
+        """Assert that the only part of the request is refused in its result, and nothing changes."""
         before = self.soft_state()
         decision = self.decide(message)
         assert decision.error is None
@@ -326,7 +321,9 @@ class Cell:
     def refused_reassignment(
         self, message: rpc.AlterPartitionReassignmentsRequest, code: ErrorCode, field: str
     ) -> None:
-        """The only partition of the request is refused in its result, and nothing changes."""
+        """Assert that the only partition of the request is refused in its result, and nothing
+        changes.
+        """
         before = self.soft_state()
         decision = self.decide(message)
         assert decision.error is None

@@ -1,4 +1,4 @@
-"""A valid request of each kind to the active controller, and the ways to each field in it."""
+"""A valid request of each kind to the active controller, and access to each of its fields."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -24,7 +24,7 @@ TYPES = {
 
 
 def lease_of(cell: Cell) -> int:
-    """The first lease, granted if there is none."""
+    """Return the first lease; grant it if there is none."""
     found = sorted(cell.pending.snapshot().leases)
     if not found:
         cell.fold([record(pb.LeaseRecord(name="l", ttl_ms=5_000))])
@@ -35,8 +35,8 @@ def lease_of(cell: Cell) -> int:
 
 
 def valid(cell: Cell, topic_id: bytes) -> dict[str, Any]:
-    """Return a request for each field of ``body``; every list in them has an item, every text is
-    one that a handler looks at. A kind that is not named here has the texts "x" and no numbers.
+    """Return a request for each field of ``body``; every list has an item, every text is one that a
+    handler checks. A kind that is not named here has the texts "x" and no numbers.
     """
     end = cell.pending.offset + 1
     partition = rpc.ReassignablePartition(partition_index=0, replicas=pb.IdList(ids=[2, 3, 1]))
@@ -171,7 +171,7 @@ def envelope_of(kind: str, body: Any) -> rpc.ControllerRequest:
 
 
 def leaves(message: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """The way to each field that is not a message, as names and indexes, and its descriptor."""
+    """Yield the path (names and indexes) and descriptor of each field that is not a message."""
     for field in message.DESCRIPTOR.fields:
         here = (*path, field.name)
         if field.type != FieldDescriptor.TYPE_MESSAGE:
@@ -184,14 +184,14 @@ def leaves(message: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def holder(message: Any, path: Path) -> Any:
-    """The message that the last name of a path is a field of."""
+    """Return the message that holds the last field of a path."""
     for name in path[:-1]:
         message = message[int(name)] if name.isdigit() else getattr(message, name)
     return message
 
 
 def put(message: Any, path: Path, value: Any, field: Any) -> None:
-    """Set a field; a list gets the one item."""
+    """Set a field; a list gets this item only."""
     owner = holder(message, path)
     if field.is_repeated:
         del getattr(owner, path[-1])[:]

@@ -1,5 +1,3 @@
-"""CreateAcls, DeleteAcls, DescribeAcls: entries are checked, added once, chosen by filters."""
-
 from typing import Any
 
 import pytest
@@ -34,7 +32,7 @@ def names(stage: Cell, **fields: Any) -> list[str]:
     return [f"{one.resource_name}:{one.pattern_type}" for one in found]
 
 
-def test_entry_is_added_once_listed_and_removed() -> None:
+def test_acl_entry_is_added_once_listed_and_removed() -> None:
     stage = Cell()
     decision = stage.propose(stage.decide(create({}, {}, {"principal": "User:bob"})))
     assert decision.types == ["ACCESS_CONTROL_ENTRY"] * 2
@@ -55,7 +53,7 @@ def test_entry_is_added_once_listed_and_removed() -> None:
     assert not stage.decide(delete({})).records
 
 
-def test_validation_alone_writes_nothing() -> None:
+def test_validate_only_writes_nothing() -> None:
     stage = Cell()
     assert not stage.decide(create({}, validate_only=True)).records
     stage.send(create({}))
@@ -90,7 +88,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "field"), WRONG)
-def test_invalid_entry_is_refused_alone(fields: dict[str, Any], field: str) -> None:
+def test_invalid_acl_entry_is_refused_alone(fields: dict[str, Any], field: str) -> None:
     stage = Cell()
     decision = stage.decide(create({"principal": "User:bob"}, fields))
     assert len(decision.records) == 1
@@ -114,12 +112,12 @@ def test_invalid_entry_is_refused_alone(fields: dict[str, Any], field: str) -> N
         {"resource_type": 100, "operation": 5},
     ],
 )
-def test_valid_entry_is_accepted(fields: dict[str, Any]) -> None:
+def test_valid_acl_entry_is_accepted(fields: dict[str, Any]) -> None:
     assert len(Cell().decide(create(fields)).records) == 1
 
 
 @pytest.mark.parametrize("field", ["resource_type", "pattern_type", "operation", "permission_type"])
-def test_filter_with_a_number_that_names_nothing_is_refused_alone(field: str) -> None:
+def test_acl_filter_with_an_unknown_number_is_refused_alone(field: str) -> None:
     stage = Cell()
     stage.send(create({}))
     decision = stage.decide(delete({field: 77}, {}))
@@ -132,7 +130,7 @@ def test_filter_with_a_number_that_names_nothing_is_refused_alone(field: str) ->
     assert refused.error.field == f"filter.{field}"
 
 
-def test_filters_choose_by_pattern() -> None:
+def test_acl_filters_match_by_pattern() -> None:
     stage = Cell()
     stage.send(create({}, {"pattern_type": 4, "resource_name": "ord"}, {"resource_name": "*"},
         {"resource_name": "ord"}, {"resource_type": 3, "operation": 10}))  # fmt: skip
@@ -148,7 +146,7 @@ def test_filters_choose_by_pattern() -> None:
     assert names(stage, host="10.0.0.1") == []
 
 
-def test_there_is_a_bound_on_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_acl_entries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acls, "MAX_ENTRIES", 2)
     stage = Cell()
     decision = stage.propose(stage.decide(create(*({"principal": f"User:{n}"} for n in range(3)))))
@@ -159,7 +157,7 @@ def test_there_is_a_bound_on_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_entries_of_one_principal_and_prefixes_are_bounded(
+def test_entries_per_principal_and_prefix_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(acls, "MAX_OF_ONE_PRINCIPAL", 2)
@@ -173,7 +171,7 @@ def test_entries_of_one_principal_and_prefixes_are_bounded(
     assert [one.error.error_code for one in results] == [0, ErrorCode.POLICY_VIOLATION, 0]
 
 
-def test_cluster_begins_with_its_administrators() -> None:
+def test_cluster_starts_with_its_administrators() -> None:
     stage = Cell(settings=ControllerSettings(bootstrap_super_users=("User:root",)))
     found = stage.send(rpc.DescribeAclsRequest(filter=rpc.AccessControlEntryFilter(**ANY))).entries
     assert {one.resource_type for one in found} == set(AclResourceType) - {AclResourceType.ANY}

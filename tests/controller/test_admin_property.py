@@ -1,5 +1,5 @@
-"""Any sequence of what operators, leaders and brokers do to partitions keeps what must hold of
-them, and cancelling goes back.
+"""Random sequences of operations on partitions keep the invariants, and cancelling restores the
+replicas.
 """
 
 from typing import Any
@@ -62,14 +62,12 @@ operations = st.one_of(
 
 
 def _holders(partition: Partition) -> set[int]:
-    """Return the replicas that have everything that was acknowledged."""
+    """Return the replicas that have every acknowledged record."""
     return {*partition.isr, *partition.elr, *partition.last_known_elr}
 
 
 class World:
-    """A cell, and the rules that every change of a partition must keep, worked out anew from the
-    records.
-    """
+    """A cell, and the rules for changes of a partition, derived independently from the records."""
 
     def __init__(self) -> None:
         self.cell = Cell(brokers=5, settings=SETTINGS)
@@ -153,7 +151,7 @@ class World:
             )
 
     def send(self, message: Any) -> Any:
-        """Decide it, and fold it; the body or None."""
+        """Decide and fold; return the body or None."""
         before = self.cell.soft_state()
         decision = self.cell.decide_twice(message)
         assert self.cell.soft_state() == before, "deciding changes nothing"
@@ -325,7 +323,7 @@ class World:
 
 
 @pytest.mark.parametrize("histories", [50, nightly(500)])
-def test_any_history_keeps_the_rules(histories: int) -> None:
+def test_any_history_of_partition_operations_keeps_the_rules(histories: int) -> None:
     seen = 0
 
     @settings(max_examples=histories, deadline=None, derandomize=True)

@@ -15,9 +15,8 @@ RECOVERING = 1
 
 @dataclass
 class Stage:
-    """A partition on 1, 2, 3 whose ISR is 1, 2: broker 3 was gone and is back.
-
-    Broker 4 shuts down, 5 is fenced.
+    """A partition on 1, 2, 3 whose ISR is 1, 2: broker 3 was fenced and is back. Broker 4 shuts
+    down, 5 is fenced.
     """
 
     cell: Cell
@@ -26,7 +25,7 @@ class Stage:
     def propose(
         self, isr: list[tuple[int, int | None]] | None = None, **fields: Any
     ) -> rpc.AlterPartitionRequest:
-        """A valid proposal to take 3 in, but for what is given. Epoch None: the present one."""
+        """A valid proposal to add broker 3, with changes. Epoch None: the present one."""
         partition = self.cell.partition(self.topic)
         members = [(1, None), (2, None), (3, None)] if isr is None else isr
         data: dict[str, Any] = {
@@ -72,10 +71,7 @@ def stage() -> Stage:
 
 
 def _rules(stage: Stage) -> list[tuple[dict[str, Any], ErrorCode]]:
-    """Kafka's rules 1 to 12: what breaks each of them, and its error.
-
-    Earlier ones win over later ones.
-    """
+    """Kafka's rules 1 to 12: a violation of each, and its error. Earlier ones take precedence."""
     return [
         ({"topic_id": b"?" * 16}, ErrorCode.UNKNOWN_TOPIC_ID),
         ({"partition_index": 7}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
@@ -92,7 +88,7 @@ def _rules(stage: Stage) -> list[tuple[dict[str, Any], ErrorCode]]:
     ]
 
 
-def test_each_rule_has_its_error_and_changes_nothing(stage: Stage) -> None:
+def test_each_violated_rule_has_its_error_and_changes_nothing(stage: Stage) -> None:
     for broken, code in _rules(stage):
         before = stage.cell.soft_state()
         result = stage.result(stage.propose(**dict(broken)))
@@ -102,7 +98,7 @@ def test_each_rule_has_its_error_and_changes_nothing(stage: Stage) -> None:
 
 
 def test_rules_are_checked_in_kafkas_order(stage: Stage) -> None:
-    """Of two broken rules the earlier one is named, for each pair that one request can break."""
+    """For each pair of rules that one request can violate."""
     rules = _rules(stage)
     pairs = 0
     for first, (broken, code) in enumerate(rules):
@@ -115,7 +111,7 @@ def test_rules_are_checked_in_kafkas_order(stage: Stage) -> None:
     assert pairs > 40
 
 
-def test_rule_0_a_stale_or_unknown_proposer_is_refused_whole(stage: Stage) -> None:
+def test_proposal_of_a_stale_or_unknown_broker_is_refused_whole(stage: Stage) -> None:
     cell = stage.cell
     cell.refused(stage.propose(broker_epoch=1), ErrorCode.STALE_BROKER_EPOCH, "broker_epoch")
     cell.refused(
@@ -132,7 +128,7 @@ def test_rule_0_a_stale_or_unknown_proposer_is_refused_whole(stage: Stage) -> No
     "isr",
     [[(1, None), (1, None)], [(1, None), (4, None)], [(1, None), (2, None), (3, None), (3, None)]],
 )
-def test_isr_names_each_replica_once_and_nobody_else(
+def test_isr_must_name_replicas_only_and_each_once(
     stage: Stage, isr: list[tuple[int, int | None]]
 ) -> None:
     assert stage.result(stage.propose(isr=isr)).error_code == ErrorCode.INVALID_REQUEST
@@ -152,7 +148,7 @@ def test_inactive_broker_is_not_eligible_for_the_isr(stage: Stage) -> None:
     assert "not registered" in result.error_message
 
 
-def test_replica_is_taken_in(stage: Stage) -> None:
+def test_proposed_replica_joins_the_isr(stage: Stage) -> None:
     before = stage.cell.partition(stage.topic)
     request = stage.propose()
     decision = stage.cell.propose(stage.cell.decide(request))
@@ -173,13 +169,13 @@ def test_replica_is_taken_in(stage: Stage) -> None:
     )
 
 
-def test_replica_is_put_out(stage: Stage) -> None:
+def test_omitted_replica_leaves_the_isr(stage: Stage) -> None:
     assert stage.result(stage.propose(isr=[(1, None)])).error_code == 0
     assert stage.cell.partition(stage.topic).isr == (1,)
     assert stage.cell.partition(stage.topic).leader_epoch == 0
 
 
-def test_epoch_minus_1_skips_the_epoch_check_until_every_broker_knows_epochs(stage: Stage) -> None:
+def test_epoch_minus_1_skips_the_epoch_check_until_every_broker_sends_epochs(stage: Stage) -> None:
     proposal = stage.propose(isr=[(1, -1), (2, None)])
     result = stage.result(proposal)
     assert result.error_code == ErrorCode.INELIGIBLE_REPLICA
@@ -188,10 +184,10 @@ def test_epoch_minus_1_skips_the_epoch_check_until_every_broker_knows_epochs(sta
     assert stage.result(proposal).error_code == 0
 
 
-def test_withdrawal_moves_the_partition_epoch_so_that_no_earlier_attempt_is_accepted(
+def test_withdrawal_raises_the_partition_epoch_so_that_no_earlier_attempt_is_accepted(
     stage: Stage,
 ) -> None:
-    """An attempt to take 3 in has no answer; while it is under way its leader makes it void."""
+    """An attempt to add broker 3 is unanswered; while it is in flight its leader voids it."""
     delayed = stage.propose()
     before = stage.cell.partition(stage.topic)
     result = stage.result(stage.propose(isr=[(1, None), (2, None)], advance_partition_epoch=True))
@@ -207,7 +203,7 @@ def test_withdrawal_moves_the_partition_epoch_so_that_no_earlier_attempt_is_acce
     assert stage.cell.partition(stage.topic).isr == (1, 2)
 
 
-def test_isr_that_is_there_already_writes_nothing(stage: Stage) -> None:
+def test_unchanged_isr_writes_nothing(stage: Stage) -> None:
     decision = stage.cell.decide(stage.propose(isr=[(1, None), (2, None)]))
     assert decision.records == []
     result = decision.body.topics[0].partitions[0]
@@ -232,7 +228,9 @@ def test_replica_that_came_back_empty_is_not_admitted_by_an_older_proposal(stage
     assert stage.result(stage.propose()).error_code == 0
 
 
-def test_nor_before_its_old_session_was_fenced(stage: Stage) -> None:
+def test_replica_that_registered_before_its_fencing_is_not_admitted_by_an_older_proposal(
+    stage: Stage,
+) -> None:
     """The same race, where the new registration itself ends the old incarnation."""
     cell = stage.cell
     in_flight = stage.propose()
@@ -243,7 +241,7 @@ def test_nor_before_its_old_session_was_fenced(stage: Stage) -> None:
     assert stage.result(in_flight).error_code == ErrorCode.INELIGIBLE_REPLICA
 
 
-def test_bad_partition_is_refused_alone_and_results_keep_the_order(
+def test_invalid_partition_is_refused_alone_and_results_keep_their_order(
     stage: Stage,
 ) -> None:
     good, bad = stage.propose(), stage.propose(partition_index=7)
@@ -267,7 +265,7 @@ def test_bad_partition_is_refused_alone_and_results_keep_the_order(
     assert stage.cell.partition(wide_id).isr == (1,)
 
 
-def test_partition_twice_in_one_request_changes_once(stage: Stage) -> None:
+def test_partition_named_twice_changes_once(stage: Stage) -> None:
     request = stage.propose()
     request.topics.append(stage.propose(isr=[(1, None)]).topics[0])
     results = [topic.partitions[0] for topic in stage.cell.send(request).topics]
@@ -275,7 +273,7 @@ def test_partition_twice_in_one_request_changes_once(stage: Stage) -> None:
     assert stage.cell.partition(stage.topic).isr == (1, 2, 3)
 
 
-def test_recovering_leader_is_alone_until_it_has_recovered(stage: Stage) -> None:
+def test_recovering_leader_is_alone_in_the_isr_until_it_has_recovered(stage: Stage) -> None:
     cell = stage.cell
     change = pb.PartitionChangeRecord(
         topic_id=stage.topic,
@@ -306,7 +304,7 @@ def test_partition_without_a_leader_accepts_no_proposal() -> None:
     assert stage.result(stage.propose(isr=[(1, None)])).error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_more_partitions_than_fit_into_a_batch_are_refused_whole() -> None:
+def test_request_with_more_partitions_than_a_batch_holds_is_refused_whole() -> None:
     cell = Cell(brokers=1, settings=ControllerSettings(max_records_per_request=2))
     stage = Stage(cell, cell.create_on((1,)))
     request = stage.propose(isr=[(1, None)])
@@ -315,7 +313,7 @@ def test_more_partitions_than_fit_into_a_batch_are_refused_whole() -> None:
     cell.refused(request, ErrorCode.POLICY_VIOLATION, "")
 
 
-def test_proposal_sees_what_is_pending(stage: Stage) -> None:
+def test_proposal_is_decided_on_pending_changes(stage: Stage) -> None:
     cell = stage.cell
     cell.hold_commits = True
     first = stage.propose()

@@ -1,4 +1,4 @@
-"""Every request to the active controller, by somebody who may and by somebody who may not."""
+"""Authorization of every request to the active controller."""
 
 from typing import Any
 
@@ -86,7 +86,7 @@ class Stage(Cell):
 
 
 def refused(decided: Decided) -> bool:
-    """Return whether nothing of it was done, for want of a permission."""
+    """Return whether everything was refused for lack of permission."""
     if decided.error is not None:
         return decided.error.code in REFUSALS
     fields = [] if decided.body is None else decided.body.ListFields()
@@ -114,7 +114,7 @@ def needed(kind: str, body: Any) -> tuple[AclOperation, AclResourceType, str]:
     return row.operation, resource.type, resource.name
 
 
-def test_every_kind_has_a_row() -> None:
+def test_every_request_kind_has_a_row() -> None:
     kinds = {field.name for field in rpc.ControllerRequest.DESCRIPTOR.oneofs_by_name["body"].fields}
     assert set(CONTROLLER) == kinds
     others = {kind: row for kind, row in CONTROLLER.items() if kind not in RIGHTS}
@@ -140,7 +140,7 @@ def test_request_without_an_entry_is_refused_and_changes_nothing(kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", RIGHTS)
-def test_entry_lets_its_principal_in(kind: str) -> None:
+def test_allow_entry_permits_its_principal(kind: str) -> None:
     stage = Stage()
     operation, type_, name = needed(kind, stage.body(kind))
     stage.allow(operation, type_, name)
@@ -149,7 +149,7 @@ def test_entry_lets_its_principal_in(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", RIGHTS)
-def test_deny_keeps_it_out_again(kind: str) -> None:
+def test_deny_entry_overrides_the_allow_entry(kind: str) -> None:
     stage = Stage()
     operation, type_, name = needed(kind, stage.body(kind))
     stage.allow(operation, type_, name)
@@ -160,7 +160,7 @@ def test_deny_keeps_it_out_again(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", RIGHTS)
 @pytest.mark.parametrize("operation", [one for one in Op if one > Op.ALL])
-def test_another_operation_does_not_do(kind: str, operation: AclOperation) -> None:
+def test_entry_for_another_operation_does_not_permit(kind: str, operation: AclOperation) -> None:
     stage = Stage()
     wanted, type_, name = needed(kind, stage.body(kind))
     stage.allow(operation, type_, name)
@@ -172,7 +172,7 @@ def test_another_operation_does_not_do(kind: str, operation: AclOperation) -> No
 @pytest.mark.parametrize(
     "kind", [kind for kind in RIGHTS if kind not in ("create_acls", "delete_acls")]
 )
-def test_another_resource_does_not_do(kind: str) -> None:
+def test_entry_for_another_resource_does_not_permit(kind: str) -> None:
     stage = Stage()
     operation, type_, name = needed(kind, stage.body(kind))
     for other in Kind:
@@ -186,7 +186,7 @@ def test_another_resource_does_not_do(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ITEMS)
-def test_each_item_is_refused_alone(kind: str) -> None:
+def test_each_item_is_authorized_separately(kind: str) -> None:
     stage, row = Stage(), CONTROLLER[kind]
     assert isinstance(row, Each)
     body = stage.body(kind)
@@ -226,7 +226,7 @@ def test_unauthorized_key_refuses_the_whole_alteration() -> None:
 
 
 @pytest.mark.parametrize("kind", [*ITEMS, "alter_key_values"])
-def test_more_items_than_a_request_may_have_are_not_looked_at(
+def test_items_above_the_limit_are_not_authorized(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each takes a verdict: two million of them would hold up the controller."""
@@ -242,13 +242,13 @@ def test_more_items_than_a_request_may_have_are_not_looked_at(
     assert (error.code, looked) == (ErrorCode.POLICY_VIOLATION, [])
 
 
-def test_creating_on_the_cluster_stands_for_every_topic() -> None:
+def test_create_on_the_cluster_permits_creating_every_topic() -> None:
     stage = Stage()
     stage.allow(Op.CREATE, Kind.CLUSTER, CLUSTER_NAME)
     assert not refused(stage.as_("User:alice", stage.body("create_topics"), propose=False))
 
 
-def test_topic_that_is_not_there_is_refused_like_one_that_is() -> None:
+def test_missing_topic_is_refused_like_an_existing_one() -> None:
     stage = Stage()
     errors = [
         stage.as_("User:alice", rpc.DeleteTopicsRequest(names=[name])).body.topics[0].error
@@ -258,7 +258,7 @@ def test_topic_that_is_not_there_is_refused_like_one_that_is() -> None:
     assert errors[0].error_message == errors[1].error_message.replace("'u'", "'t'")
 
 
-def test_change_counts_from_the_next_decision_on_committed_or_not() -> None:
+def test_acl_change_takes_effect_at_the_next_decision_committed_or_not() -> None:
     stage = Stage()
     stage.allow(Op.DELETE, Kind.TOPIC, "t")
     stage.hold_commits = True
@@ -269,7 +269,7 @@ def test_change_counts_from_the_next_decision_on_committed_or_not() -> None:
     assert refused(stage.as_("User:alice", rpc.DeleteTopicsRequest(names=["t"])))
 
 
-def test_listing_shows_what_may_be_described() -> None:
+def test_listing_shows_only_what_may_be_described() -> None:
     stage = Stage()
     end = stage.pending.offset + 1
     stage.as_("User:root", rpc.AlterExportCursorsRequest(
@@ -322,8 +322,8 @@ def test_client_of_another_principal_is_refused() -> None:
     assert stage.as_("User:alice", rpc.CloseClientRequest(client_id=id_)).records
 
 
-def test_right_to_alter_the_cluster_clears_up_and_uses_nothing_of_others() -> None:
-    """A lease of another principal can be revoked, and no key be put under it."""
+def test_alter_on_the_cluster_permits_revoking_but_not_using_leases_of_others() -> None:
+    """A lease of another principal can be revoked, but no key can be bound to it."""
     stage = Stage()
     stage.allow(Op.CREATE, Kind.CLIENT_SESSION, "mine")
     for operation, kind, name in (
@@ -347,7 +347,7 @@ def test_right_to_alter_the_cluster_clears_up_and_uses_nothing_of_others() -> No
     assert stage.as_("User:bob", rpc.RevokeLeaseRequest(lease_id=lease_id)).records
 
 
-def test_node_asks_in_its_own_name_for_what_is_its_own() -> None:
+def test_node_acts_in_its_own_name_on_its_own_resources() -> None:
     stage = Stage()
     for kind in ("add_raft_voter", "remove_raft_voter"):
         body = stage.body(kind)
@@ -363,7 +363,7 @@ def test_node_asks_in_its_own_name_for_what_is_its_own() -> None:
         assert refused(decided) == (row.operation is not Op.DESCRIBE), kind
 
 
-def test_entry_is_what_the_record_says() -> None:
+def test_acl_entry_equals_its_record() -> None:
     stage = Stage()
     stage.allow(Op.READ, Kind.TOPIC, "t")
     (found,) = stage.pending.snapshot().acls.values()
@@ -374,7 +374,6 @@ def test_entry_is_what_the_record_says() -> None:
 
 
 def group_of(*names: str, principal: str = "User:alice") -> ConfigWrites:
-    """One write to each of these topics."""
     changes: Any = [(2, name, "retention.ms", "1000") for name in names]
     counts, numbers = [1] * len(names), list(range(1, len(names) + 1))
     acks, host = common_pb2.ACKS_COMMITTED, "10.0.0.1"
@@ -402,7 +401,7 @@ def test_group_is_accepted_up_to_the_first_write_without_permission() -> None:
     assert rest.group.correlation_ids == [4]
 
 
-def test_group_is_decided_by_the_newest_entries_and_by_its_own_principal() -> None:
+def test_group_is_authorized_by_the_newest_entries_for_its_own_principal() -> None:
     stage = Stage()
 
     def accepted(principal: str) -> bool:
@@ -418,7 +417,7 @@ def test_group_is_decided_by_the_newest_entries_and_by_its_own_principal() -> No
     assert not accepted("User:alice")
 
 
-def test_lease_granted_with_keys_needs_the_rights_of_both() -> None:
+def test_lease_granted_with_keys_requires_both_permissions() -> None:
     stage = Stage()
     request = rpc.AlterKeyValuesRequest(
         alterations=[rpc.KeyValueAlteration(key="q/a", lease_id=-1)],

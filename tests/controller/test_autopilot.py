@@ -1,5 +1,3 @@
-"""Autopilot: what it replaces, when, in which order, and what it leaves alone."""
-
 import random
 from dataclasses import replace
 
@@ -22,7 +20,7 @@ LOOKS_S = 1.0
 
 
 class Fleet(Cell):
-    """A leader, node 1, with voters 1 to ``size`` and spares from 101 on; what is ``down`` does not
+    """A leader, node 1, with voters 1 to ``size`` and spares from 101 on; nodes in ``down`` do not
     fetch.
     """
 
@@ -66,7 +64,6 @@ class Fleet(Cell):
         )  # fmt: skip
 
     def name(self, *node_ids: int, seats: int = 0, leaving_id: int | None = None) -> None:
-        """Write a voter set."""
         entries = [
             pb.VoterEntry(voter_id=i, voter_directory_id=f"d{i}", endpoint=f"c{i}:1")
             for i in node_ids
@@ -91,7 +88,7 @@ class Fleet(Cell):
         return sum(one not in self.down for one in voters)
 
     def run(self, seconds: float) -> None:
-        """Let time go by; each change must keep the votes that are needed, and have them."""
+        """Let time pass; each change must preserve the required votes, and have them."""
         end = self.now + seconds
         while self.now < end:
             before = self.voters
@@ -112,7 +109,7 @@ class Fleet(Cell):
             self.now += LOOKS_S
 
     def elect(self, node_id: int = 1) -> None:
-        """Begin another epoch, of this very node: what the last leader has seen is forgotten."""
+        """Begin another epoch of the same node, which forgets the observations of the previous one."""
         self.decider = Decider(self.decider.state, self.log.report, node_id, self.look)
         self.decider.state.began_at = self.now
 
@@ -149,7 +146,7 @@ def test_returned_voter_replaces_the_next_one() -> None:
     assert fleet.voters == (1, 3, 101)
 
 
-def test_damaged_voter_of_an_odd_set_gets_its_seat_back_as_a_spare() -> None:
+def test_damaged_voter_of_an_odd_set_regains_its_seat_as_a_spare() -> None:
     fleet = Fleet(3, 0)
     fleet.run(STEADY_S + 1)
     fleet.down.add(3)
@@ -169,7 +166,7 @@ def test_damaged_voter_of_an_odd_set_gets_its_seat_back_as_a_spare() -> None:
     assert named.voters[2].directory_id == "d3-anew"
 
 
-def test_damaged_voter_of_an_even_set_leaves_no_seat_that_nobody_may_take() -> None:
+def test_damaged_voter_of_an_even_set_leaves_no_unfillable_seat() -> None:
     fleet = Fleet(4, 0)
     fleet.run(STEADY_S + 1)
     fleet.down.add(3)
@@ -182,7 +179,7 @@ def test_damaged_voter_of_an_even_set_leaves_no_seat_that_nobody_may_take() -> N
 
 
 def test_dead_voter_stays_without_a_spare() -> None:
-    """Consul #5922: five servers, one lost after the other, and in the end two were a quorum."""
+    """Consul #5922: five servers were lost one after the other, and in the end two formed a quorum."""
     fleet = Fleet(5, 0)
     for lost in (5, 4):
         fleet.down.add(lost)
@@ -200,7 +197,7 @@ def test_dead_voters_are_replaced_one_at_a_time() -> None:
     assert fleet.sets == [(1, 2, 3, 5), (1, 2, 3, 5, 101), (1, 2, 3, 101), (1, 2, 3, 101, 102)]
 
 
-def test_leader_that_hears_no_majority_changes_nothing() -> None:
+def test_leader_without_contact_to_a_majority_changes_nothing() -> None:
     fleet = Fleet()
     fleet.run(STEADY_S + 1)
     fleet.down = {2, 3}
@@ -218,7 +215,7 @@ def test_single_spare_replaces_one_of_two_dead_voters() -> None:
     assert "there is no spare (node 4 is silent)" in fleet.reason()
 
 
-def test_spare_that_comes_and_goes_is_not_trusted() -> None:
+def test_flapping_spare_is_not_trusted() -> None:
     fleet = Fleet()
     fleet.down.add(3)
     for _ in range(20):
@@ -231,7 +228,7 @@ def test_spare_that_comes_and_goes_is_not_trusted() -> None:
     assert fleet.voters == (1, 2, 101)
 
 
-def test_spare_that_lags_is_not_trusted() -> None:
+def test_lagging_spare_is_not_trusted() -> None:
     fleet = Fleet()
     fleet.down.add(3)
     look = fleet.look
@@ -321,7 +318,7 @@ def half_replaced(*down: int) -> Fleet:
     return fleet
 
 
-def test_voter_that_returns_to_an_even_set_leaves_as_its_seat_is_taken() -> None:
+def test_returning_voter_leaves_an_even_set_when_its_seat_is_taken() -> None:
     fleet = half_replaced()
     fleet.run(5)
     assert fleet.sets == [(1, 2, 3, 101)]
@@ -333,7 +330,7 @@ def test_next_leader_removes_the_voter_whose_seat_is_taken() -> None:
     assert fleet.sets == [(1, 2, 3, 101)]
 
 
-def test_spare_that_died_is_replaced_after_the_voter_whose_seat_it_has() -> None:
+def test_dead_spare_is_replaced_after_the_voter_whose_seat_it_took() -> None:
     fleet = half_replaced(101)
     fleet.run(5)
     assert fleet.sets == [(1, 2, 3, 101)]
@@ -366,7 +363,7 @@ def test_new_disk_of_a_dead_voter_is_its_own_spare() -> None:
     ]
 
 
-def test_pause_of_the_leader_counts_for_nothing() -> None:
+def test_pause_of_the_leader_does_not_count_as_voter_downtime() -> None:
     fleet = Fleet()
     fleet.run(STEADY_S + 1)
     fleet.down.add(3)
@@ -377,7 +374,7 @@ def test_pause_of_the_leader_counts_for_nothing() -> None:
     assert fleet.sets == []
 
 
-def test_autopilot_that_is_off_says_what_it_would_do() -> None:
+def test_disabled_autopilot_reports_what_it_would_do() -> None:
     fleet = Fleet(after_s=0)
     fleet.run(STEADY_S + 5)
     assert fleet.reason() == "every voter fetches from the leader"
@@ -405,7 +402,7 @@ def test_autopilot_that_is_off_says_what_it_would_do() -> None:
         ({"max_metadata_version": 1}, "knows metadata.version up to 1"),
     ],
 )
-def test_observer_that_could_not_vote_is_no_spare(unfit: dict[str, object], why: str) -> None:
+def test_observer_that_cannot_vote_is_no_spare(unfit: dict[str, object], why: str) -> None:
     fleet = Fleet()
     fleet.nodes[101] = replace(fleet.nodes[101], **unfit)  # type: ignore[arg-type]
     fleet.down.add(3)
@@ -414,8 +411,8 @@ def test_observer_that_could_not_vote_is_no_spare(unfit: dict[str, object], why:
     assert why in fleet.reason()
 
 
-def test_spare_that_is_not_reached_at_its_endpoint_is_not_trusted() -> None:
-    """etcd: a member was added under an address that nobody reaches, and counted for the quorum."""
+def test_spare_that_is_unreachable_at_its_endpoint_is_not_trusted() -> None:
+    """etcd: a member was added under an unreachable address, and counted for the quorum."""
     fleet = Fleet()
     fleet.unreached.add("c101:1")
     fleet.down.add(3)
@@ -427,8 +424,8 @@ def test_spare_that_is_not_reached_at_its_endpoint_is_not_trusted() -> None:
     assert fleet.voters == (1, 2, 101)
 
 
-def test_spare_that_the_leader_has_forgotten_is_tried_again() -> None:
-    """[each new directory of an observer would be remembered as long as the leader leads]"""
+def test_forgotten_spare_is_tried_again() -> None:
+    """[The leader would remember each new directory of an observer as long as it leads.]"""
     fleet = Fleet()
     fleet.run(2 * AFTER_S)
     gone = fleet.nodes.pop(101)
@@ -453,7 +450,7 @@ def test_observer_with_the_id_of_a_broker_is_no_spare() -> None:
     assert "has the id of a broker" in fleet.reason()
 
 
-def test_operator_who_changes_the_set_ends_the_replacement() -> None:
+def test_voter_change_by_an_operator_ends_the_replacement() -> None:
     fleet = Fleet(5, 0)
     fleet.name(1, 2, 3, 4, seats=5)
     moved = rpc.UpdateRaftVoterRequest(voter_id=2, voter_directory_id="d2", endpoint="new:1")
@@ -464,7 +461,7 @@ def test_operator_who_changes_the_set_ends_the_replacement() -> None:
     assert (fleet.voters, fleet.seats) == ((1, 2, 3), 0)
 
 
-def test_operator_who_adds_a_voter_fills_the_vacant_seat() -> None:
+def test_voter_added_by_an_operator_fills_the_vacant_seat() -> None:
     fleet = Fleet(5, 1)
     fleet.name(1, 2, 3, 4, seats=5)
     added = rpc.AddRaftVoterRequest(voter_id=101, voter_directory_id="d101", endpoint="c101:1")
@@ -474,7 +471,7 @@ def test_operator_who_adds_a_voter_fills_the_vacant_seat() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_deaths_never_cost_the_quorum_a_vote(seed: int) -> None:
-    """Nodes die and return, leaders follow each other; ``run`` checks each change."""
+    """Nodes die and return, leaders change; ``run`` checks each change."""
     rng = random.Random(seed)
     size = rng.choice((3, 4, 5, 7))
     fleet = Fleet(size, rng.randrange(1, 4))

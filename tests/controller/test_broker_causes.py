@@ -1,6 +1,4 @@
-"""The controller states why it changes a broker in a field of its own; the words beside it are for
-people.
-"""
+"""The cause of a change of a broker: a field for programs, and a text for people."""
 
 import pytest
 from deciding import Cell, registration
@@ -19,8 +17,8 @@ def _reworded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fencing, "_WORDS", dict.fromkeys(fencing._WORDS, "caught up"))
 
 
-def test_cause_is_stated_and_the_words_are_for_people() -> None:
-    """Broker 1 is fenced, unfenced, stops and leaves."""
+def test_broker_change_records_a_cause_code_and_a_text() -> None:
+    """Broker 1 is fenced and unfenced, stops and leaves."""
     at, seen = Cell(2), []
     topic = at.create_on((1, 2))
     assert at.partition(topic).leader == 1

@@ -1,6 +1,4 @@
-"""Tests of the id assigned to a broker without one: its own, its host's, the missing one, a new
-one, or a refusal until an operator decides (KIP-426).
-"""
+"""Assignment of an id to a broker without one (KIP-426)."""
 
 from typing import Any
 
@@ -34,7 +32,7 @@ def proof(directory_id: str, inode: int = 1) -> pb.ProcessProof:
 
 
 class Ids(Cell):
-    """Brokers that are registered with an id, and some that ask for one."""
+    """Brokers that are registered with an id, and some that request one."""
 
     asked = 0
 
@@ -71,17 +69,16 @@ class Ids(Cell):
         self.refused(request, code, "broker_id")
 
     def on(self, broker_id: int, host: str, port: int = 9092, **fields: Any) -> None:
-        """A broker that is registered from a host, and unfenced."""
         self.join(broker_id, listeners=at(host, port), **fields)
 
     def all_beat(self) -> None:
-        """All that are not fenced heartbeat now."""
+        """Let all unfenced brokers heartbeat now."""
         for broker_id, broker in sorted(self.pending.snapshot().brokers.items()):
             if not broker.fenced:
                 self.beat(broker_id)
 
     def waits(self, request: rpc.RegisterBrokerRequest, broker_id: int, *says: str) -> float:
-        """It is told to wait for this broker, for so many seconds."""
+        """Assert that the request waits for this broker for this number of seconds."""
         self.no_id(ErrorCode.BROKER_NOT_AVAILABLE, *says, request=request)
         error = self.decide(request).error
         assert isinstance(error, AwaitedIdError)
@@ -89,12 +86,11 @@ class Ids(Cell):
         return error.remaining_ms / 1000
 
     def lose(self, *broker_ids: int) -> None:
-        """The brokers fall silent, and are fenced."""
         self.silence(*broker_ids)
         assert all(self.broker(broker_id).fenced for broker_id in broker_ids)
 
     def wait(self, seconds: float) -> None:
-        """Time goes by, and all but the fenced heartbeat."""
+        """Let time pass while all unfenced brokers heartbeat."""
         end = self.now + seconds
         while self.now < end:
             self.now = min(end, self.now + 3.0)
@@ -104,7 +100,7 @@ class Ids(Cell):
 
 @pytest.fixture
 def cell() -> Ids:
-    """Brokers 1 to 3 on hosts of their own, each with a replica."""
+    """Brokers 1 to 3 on their own hosts, each with a replica."""
     made = Ids(brokers=0)
     for broker_id in (1, 2, 3):
         made.on(broker_id, f"h{broker_id}")
@@ -128,7 +124,7 @@ def test_first_brokers_of_a_cluster_get_new_ids_above_the_reserved_ones() -> Non
     assert cell.ask("a") == (8, GENERATED)
 
 
-def test_registration_and_the_mapping_are_one_batch() -> None:
+def test_registration_and_its_mapping_are_one_batch() -> None:
     cell = Ids(brokers=0)
     decision = cell.decide(cell.wanted("a"))
     assert decision.types == ["REGISTER_BROKER", "HOSTNAME"]
@@ -136,7 +132,7 @@ def test_registration_and_the_mapping_are_one_batch() -> None:
     assert cell.pending.hostnames["a"].broker_id == 1001
 
 
-def test_generated_id_is_none_that_is_registered_mapped_or_holds_replicas(cell: Ids) -> None:
+def test_generated_id_is_not_registered_mapped_or_assigned_to_replicas(cell: Ids) -> None:
     cell.on(1001, "r")
     cell.send(
         rpc.AlterHostnamesRequest(
@@ -152,7 +148,7 @@ def test_generated_id_is_none_that_is_registered_mapped_or_holds_replicas(cell: 
 
 
 @pytest.mark.parametrize("remembered", ["registered", "mapped", "holds replicas"])
-def test_each_memory_of_an_id_alone_keeps_it_from_being_generated(remembered: str) -> None:
+def test_each_trace_of_an_id_alone_prevents_its_generation(remembered: str) -> None:
     cell = Ids(brokers=0)
     cell.on(1001, "r")
     if remembered == "registered":
@@ -174,7 +170,7 @@ def test_each_memory_of_an_id_alone_keeps_it_from_being_generated(remembered: st
     assert cell.ask("new", force=True) == (1003, GENERATED)
 
 
-def test_generated_id_is_no_controllers(cell: Ids) -> None:
+def test_generated_id_is_not_a_controllers(cell: Ids) -> None:
     cell = Ids(brokers=0, settings=ControllerSettings(reserved_broker_max_id=0))
     assert cell.ask("a") == (2, GENERATED), "the controller is node 1"
 
@@ -186,7 +182,7 @@ def test_new_broker_id_fills_the_gaps_at_the_maximum() -> None:
     assert cell.ask("c") == (1002, GENERATED)
 
 
-def test_when_no_id_is_left_that_is_said() -> None:
+def test_exhausted_ids_are_reported() -> None:
     cell = Ids(brokers=0, settings=ControllerSettings(reserved_broker_max_id=2**31 - 2))
     cell.on(2**31 - 1, "a", port=1)
     cell.no_id(ErrorCode.POLICY_VIOLATION, "reserved.broker.max.id", request=cell.wanted("b"))
@@ -195,13 +191,13 @@ def test_when_no_id_is_left_that_is_said() -> None:
 # --- by hostname --------------------------------------------------------------------------------
 
 
-def test_host_whose_disk_was_lost_gets_its_id_back(cell: Ids) -> None:
+def test_host_with_a_lost_disk_gets_its_id_back(cell: Ids) -> None:
     cell.lose(2)
     assert cell.ask("h2") == (2, HOSTNAME)
     assert "host h2 is mapped to broker 2" in cell.why
 
 
-def test_hostnames_differ_neither_by_case_nor_by_the_last_dot(cell: Ids) -> None:
+def test_hostnames_are_equal_regardless_of_case_and_trailing_dot(cell: Ids) -> None:
     cell.lose(2)
     assert cell.ask("H2.") == (2, HOSTNAME)
 
@@ -242,9 +238,9 @@ def test_old_incarnation_leaves_every_isr_in_the_same_batch(cell: Ids) -> None:
     cell.check_invariants()
 
 
-def test_session_that_may_be_its_own_past_is_waited_for(cell: Ids) -> None:
-    """[a supervisor starts the broker on an empty disk within a second: the old session is no proof
-    of life]
+def test_session_that_may_be_the_requesters_own_is_waited_for(cell: Ids) -> None:
+    """[A supervisor restarts the broker on an empty disk within a second: the old session does not
+    prove that it lives.]
     """
     cell.beat(2)
     for waited in (0.0, 3.0, 6.0):
@@ -260,7 +256,7 @@ def test_session_that_may_be_its_own_past_is_waited_for(cell: Ids) -> None:
     assert cell.ask("h2", asking_for_s=9.1) == (2, HOSTNAME)
 
 
-def test_broker_that_is_heard_from_meanwhile_is_alive_and_the_next_in_the_order_counts(
+def test_broker_heard_from_meanwhile_is_alive_and_the_next_candidate_counts(
     cell: Ids,
 ) -> None:
     cell.wait(8.0)
@@ -270,17 +266,17 @@ def test_broker_that_is_heard_from_meanwhile_is_alive_and_the_next_in_the_order_
     assert "broker 2, which is alive" in cell.why
 
 
-def test_message_that_comes_late_is_no_sign_of_life(cell: Ids) -> None:
-    """[the controller paused, and takes the old process's last heartbeat in after the new one's
-    question]
+def test_late_message_is_no_sign_of_life(cell: Ids) -> None:
+    """[The controller paused, and processed the old process's last heartbeat after the new one's
+    request.]
     """
     cell.now += 4.0
     cell.beat(2)
     cell.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=cell.wanted("h2", asking_for_s=4.0))
 
 
-def test_new_controller_has_heard_nobody_yet(cell: Ids) -> None:
-    """A session that a failover began afresh proves nothing."""
+def test_new_controller_has_heard_from_no_broker_yet(cell: Ids) -> None:
+    """A session that a failover restarted proves nothing."""
     later = Ids(brokers=0, image=cell.pending.snapshot(), epoch=2, now=cell.now)
     later.now += 5.0
     later.no_id(
@@ -288,9 +284,9 @@ def test_new_controller_has_heard_nobody_yet(cell: Ids) -> None:
     )
 
 
-def test_new_controller_has_not_heard_who_is_fenced_either(cell: Ids) -> None:
-    """[2 is fenced for its lag, and heartbeats; the leadership moves, and a host that is mapped to
-    its id asks at once]
+def test_new_controller_has_not_heard_from_fenced_brokers_either(cell: Ids) -> None:
+    """[Broker 2 is fenced for its lag, and heartbeats; the leadership moves, and a host that is
+    mapped to its id sends a request at once.]
     """
     cell.lose(2)
     cell.send(
@@ -305,7 +301,7 @@ def test_new_controller_has_not_heard_who_is_fenced_either(cell: Ids) -> None:
     assert later.ask("spare", asking_for_s=10.0) == (2, HOSTNAME)
 
 
-def test_new_controller_does_not_wait_for_who_has_left(cell: Ids) -> None:
+def test_new_controller_does_not_wait_for_brokers_that_left(cell: Ids) -> None:
     cell.beat(2, want_shut_down=True)
     cell.wait(1.0)
     while not cell.beat(2, want_shut_down=True).should_shut_down:
@@ -314,7 +310,7 @@ def test_new_controller_does_not_wait_for_who_has_left(cell: Ids) -> None:
     assert later.ask("h2") == (2, HOSTNAME)
 
 
-def test_one_of_two_racing_brokers_gets_the_id(cell: Ids) -> None:
+def test_only_one_of_two_racing_brokers_gets_the_id(cell: Ids) -> None:
     cell.lose(2)
     first, second = cell.wanted("h2"), cell.wanted("h2")
     assert cell.send(first).broker_id == 2
@@ -327,7 +323,7 @@ def test_one_of_two_racing_brokers_gets_the_id(cell: Ids) -> None:
     assert "asking-1" in body.id_reason
 
 
-def test_host_that_its_broker_has_left_says_nothing(cell: Ids) -> None:
+def test_host_that_a_broker_left_does_not_identify_it(cell: Ids) -> None:
     cell.lose(2)
     cell.on(2, "elsewhere", incarnation="moved")
     cell.lose(2)
@@ -336,12 +332,12 @@ def test_host_that_its_broker_has_left_says_nothing(cell: Ids) -> None:
     assert "has registered from elsewhere:9092 since" in cell.why
 
 
-def test_unregistered_broker_comes_back_by_its_host(cell: Ids) -> None:
+def test_unregistered_broker_is_recognized_by_its_host(cell: Ids) -> None:
     cell.send(rpc.UnregisterBrokerRequest(broker_id=2))
     assert cell.ask("h2") == (2, HOSTNAME)
 
 
-def test_mapping_set_by_hand_gives_the_id_to_another_host(cell: Ids) -> None:
+def test_manual_mapping_assigns_the_id_to_another_host(cell: Ids) -> None:
     cell.lose(2)
     cell.send(
         rpc.AlterHostnamesRequest(
@@ -352,7 +348,7 @@ def test_mapping_set_by_hand_gives_the_id_to_another_host(cell: Ids) -> None:
     assert "set by hand" in cell.why
 
 
-def test_mapping_set_by_hand_does_not_take_an_id_from_the_living(cell: Ids) -> None:
+def test_manual_mapping_does_not_take_the_id_of_a_live_broker(cell: Ids) -> None:
     cell.send(
         rpc.AlterHostnamesRequest(
             alterations=[rpc.HostnameAlteration(hostname="spare", broker_id=2)]
@@ -366,13 +362,13 @@ def test_mapping_set_by_hand_does_not_take_an_id_from_the_living(cell: Ids) -> N
 # --- several brokers on one host ----------------------------------------------------------------
 
 
-def test_second_broker_on_a_host_is_told_and_takes_nothing(cell: Ids) -> None:
+def test_second_broker_on_a_host_is_refused(cell: Ids) -> None:
     assert cell.ask("h2", 9093) == (1001, GENERATED)
     assert "give each one its node.id" in cell.why
 
 
-def test_id_of_a_broker_that_is_down_is_not_given_to_its_neighbour(cell: Ids) -> None:
-    """[broker 2 restarts, and a second broker is started on its host meanwhile]"""
+def test_id_of_a_stopped_broker_is_not_given_to_its_neighbour(cell: Ids) -> None:
+    """[Broker 2 restarts, and a second broker is started on its host meanwhile.]"""
     cell.lose(2)
     says = ("2 at h2:9092", "node.id")
     cell.no_id(ErrorCode.INVALID_REGISTRATION, *says, request=cell.wanted("h2", 9093))
@@ -380,7 +376,7 @@ def test_id_of_a_broker_that_is_down_is_not_given_to_its_neighbour(cell: Ids) ->
     cell.no_id(ErrorCode.INVALID_REGISTRATION, *says, request=cell.wanted("h2", 9093))
 
 
-def test_nor_gets_the_neighbour_of_a_broker_that_is_down_a_new_id(cell: Ids) -> None:
+def test_neighbour_of_a_stopped_broker_gets_no_new_id(cell: Ids) -> None:
     """Though no id that holds replicas is absent."""
     cell.on(4, "h4")
     cell.lose(4)
@@ -392,7 +388,7 @@ def test_nor_gets_the_neighbour_of_a_broker_that_is_down_a_new_id(cell: Ids) -> 
     )
 
 
-def test_host_that_a_neighbour_was_mapped_to_last_is_not_guessed(cell: Ids) -> None:
+def test_host_last_mapped_to_a_neighbour_is_not_guessed(cell: Ids) -> None:
     cell.on(4, "h2", 9093)
     cell.lose(2)
     request = cell.wanted("h2", 9092)
@@ -418,7 +414,7 @@ def test_missing_neighbour_is_not_adopted_on_its_own_host(cell: Ids) -> None:
 # --- missing ------------------------------------------------------------------------------------
 
 
-def test_only_missing_id_is_adopted_after_its_time(cell: Ids) -> None:
+def test_only_missing_id_is_adopted_after_the_absence_time(cell: Ids) -> None:
     cell.lose(2)
     cell.wait(ADOPT_S - 60)
     assert (
@@ -430,15 +426,15 @@ def test_only_missing_id_is_adopted_after_its_time(cell: Ids) -> None:
     assert cell.pending.hostnames["new"].broker_id == 2
 
 
-def test_unregistered_id_that_holds_replicas_is_missing_too(cell: Ids) -> None:
+def test_unregistered_id_with_replicas_counts_as_missing(cell: Ids) -> None:
     cell.send(rpc.UnregisterBrokerRequest(broker_id=2))
     cell.wait(ADOPT_S + 31)
     assert cell.ask("new") == (2, MISSING)
 
 
 @pytest.mark.parametrize("held", [False, True])
-def test_id_without_replicas_is_not_missing(cell: Ids, held: bool) -> None:
-    """Nor is one that held some."""
+def test_id_without_replicas_does_not_count_as_missing(cell: Ids, held: bool) -> None:
+    """Even if it held some."""
     cell.on(4, "h4")
     if held:
         cell.create_on((4,), name="brief")
@@ -448,7 +444,7 @@ def test_id_without_replicas_is_not_missing(cell: Ids, held: bool) -> None:
     assert cell.ask("new") == (1001, GENERATED)
 
 
-def test_adoption_needs_a_person_when_several_brokers_are_missing(cell: Ids) -> None:
+def test_adoption_requires_an_operator_when_several_brokers_are_missing(cell: Ids) -> None:
     cell.lose(2, 3)
     cell.wait(ADOPT_S + 31)
     says = (
@@ -470,8 +466,8 @@ def test_missing_broker_id_goes_to_one_of_two_racing_brokers(cell: Ids) -> None:
     assert "no id that holds replicas is absent" in cell.why
 
 
-def test_absence_begins_afresh_with_every_sign_of_life(cell: Ids) -> None:
-    """[fenced, back for a moment, fenced again: the times do not add up]"""
+def test_absence_restarts_with_every_sign_of_life(cell: Ids) -> None:
+    """[Fenced, back for a moment, fenced again: the times do not add up.]"""
     cell.lose(2)
     cell.wait(ADOPT_S - 100)
     cell.beat(2)
@@ -481,8 +477,8 @@ def test_absence_begins_afresh_with_every_sign_of_life(cell: Ids) -> None:
 
 
 @pytest.mark.parametrize("sign", ["heartbeat", "registration"])
-def test_sign_of_life_between_two_looks_counts(cell: Ids, sign: str) -> None:
-    """[back right after a look, gone again before the next one]"""
+def test_sign_of_life_between_two_checks_counts(cell: Ids, sign: str) -> None:
+    """[Back right after a check, gone again before the next one.]"""
     cell.lose(2)
     cell.wait(ADOPT_S - 100)
     absences = cell.decider.state.absent_ids
@@ -517,7 +513,7 @@ def test_fenced_broker_that_heartbeats_is_not_missing(cell: Ids) -> None:
     assert cell.decide(cell.wanted("new")).body.id_source == GENERATED
 
 
-def test_absence_begins_afresh_after_a_failover(cell: Ids) -> None:
+def test_absence_restarts_after_a_failover(cell: Ids) -> None:
     cell.lose(2)
     cell.wait(ADOPT_S + 31)
     later = Ids(brokers=0, image=cell.pending.snapshot(), epoch=2, now=cell.now)
@@ -532,8 +528,8 @@ def test_absence_begins_afresh_after_a_failover(cell: Ids) -> None:
     assert later.ask("new") == (2, MISSING)
 
 
-def test_no_absence_begins_before_what_ends_the_broker_is_committed(cell: Ids) -> None:
-    """[the commit of an UnregisterBroker takes long, and the broker is at work until then]"""
+def test_absence_begins_only_when_the_unregistration_is_committed(cell: Ids) -> None:
+    """[The commit of an UnregisterBroker takes long, and the broker works until then.]"""
     cell.hold_commits = True
     cell.send(rpc.UnregisterBrokerRequest(broker_id=2))
     cell.wait(ADOPT_S + 100)
@@ -544,7 +540,7 @@ def test_no_absence_begins_before_what_ends_the_broker_is_committed(cell: Ids) -
     assert cell.ask("new") == (2, MISSING)
 
 
-def test_time_in_which_the_controller_slept_does_not_count(cell: Ids) -> None:
+def test_time_while_the_controller_slept_does_not_count(cell: Ids) -> None:
     cell.lose(2)
     cell.wait(30)
     cell.now += ADOPT_S
@@ -553,9 +549,9 @@ def test_time_in_which_the_controller_slept_does_not_count(cell: Ids) -> None:
     assert cell.waits(cell.wanted("new"), 2) > ADOPT_S - 60
 
 
-def test_broker_that_dies_is_waited_for_while_its_session_lasts(cell: Ids) -> None:
-    """[the owner of 2 dies; a newcomer comes 5.5 s later, within the session, and gets a new id
-    without replicas]
+def test_dead_broker_is_waited_for_until_its_session_ends(cell: Ids) -> None:
+    """[The owner of 2 dies; a newcomer arrives 5.5 s later, within the session, and gets a new id
+    without replicas.]
     """
     began = cell.now
     while cell.now < began + 8.5:
@@ -585,7 +581,9 @@ def test_broker_that_dies_is_waited_for_while_its_session_lasts(cell: Ids) -> No
     assert cell.ask("new", asking_for_s=4.0) == (1001, GENERATED)
 
 
-def test_newcomer_gets_a_new_id_once_all_brokers_are_heard_since_its_request(cell: Ids) -> None:
+def test_newcomer_gets_a_new_id_once_all_brokers_were_heard_from_since_its_request(
+    cell: Ids,
+) -> None:
     cell.now += 3.0
     cell.waits(cell.wanted("new", asking_for_s=2.9), 1, "was not heard from")
     cell.all_beat()
@@ -594,7 +592,7 @@ def test_newcomer_gets_a_new_id_once_all_brokers_are_heard_since_its_request(cel
     assert cell.ask("new", asking_for_s=2.0) == (1001, GENERATED)
 
 
-def test_missing_id_is_not_adopted_while_another_one_may_be_gone_too(cell: Ids) -> None:
+def test_missing_id_is_not_adopted_while_another_one_may_be_missing_too(cell: Ids) -> None:
     cell.lose(2)
     cell.wait(ADOPT_S + 31)
     cell.now += 5.0
@@ -630,7 +628,7 @@ def test_new_id_is_forced_by_the_broker_or_by_a_mapping(cell: Ids, lost: tuple[i
 
 
 def test_fenced_broker_that_fetches_is_not_missing(cell: Ids) -> None:
-    """[it cannot heartbeat, but lives: its id is not given away]"""
+    """[It cannot heartbeat, but lives: its id is not reassigned.]"""
     cell.lose(2)
     for _ in range(round(ADOPT_S / 3) + 20):
         cell.wait(3.0)
@@ -640,7 +638,7 @@ def test_fenced_broker_that_fetches_is_not_missing(cell: Ids) -> None:
     assert cell.waits(cell.wanted("new"), 2) > ADOPT_S - 15
 
 
-def test_waiting_broker_is_listed_while_it_asks(cell: Ids) -> None:
+def test_waiting_broker_is_listed_while_it_requests_an_id(cell: Ids) -> None:
     cell.lose(2)
     first, second = cell.wanted("new"), cell.wanted("other")
     told = []
@@ -700,7 +698,7 @@ def test_retry_of_the_same_process_is_the_same_registration(cell: Ids) -> None:
     assert decision.body.id_source == OWN
 
 
-def test_retry_needs_no_directory_to_be_known(cell: Ids) -> None:
+def test_retry_works_without_a_known_directory(cell: Ids) -> None:
     request = cell.wanted("new", process=pb.ProcessProof())
     first = cell.send(request)
     request.listeners[0].host = "renamed"
@@ -710,16 +708,16 @@ def test_retry_needs_no_directory_to_be_known(cell: Ids) -> None:
     )
 
 
-def test_process_that_died_before_it_noted_its_id_finds_it_by_its_directory(cell: Ids) -> None:
-    """[registered, and dead before meta.json was written: the same lock proves it, and a changed
-    host does not matter]
+def test_process_that_died_before_storing_its_id_gets_it_back_by_its_directory(cell: Ids) -> None:
+    """[Registered, and dead before meta.json was written: the same lock proves it, and a changed
+    host does not matter.]
     """
     first = cell.send(cell.wanted("new", process=proof("its own", 7)))
     again = cell.wanted("renamed", 19092, process=proof("its own", 7))
     assert cell.ask("renamed", 19092, process=again.process) == (first.broker_id, OWN)
 
 
-def test_cloned_directory_gets_no_id_while_the_other_lives(cell: Ids) -> None:
+def test_cloned_directory_gets_no_id_while_the_original_lives(cell: Ids) -> None:
     cell.send(cell.wanted("new", process=proof("its own", 7)))
     clone = cell.wanted("clone", process=proof("its own", 8))
     cell.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=clone)
@@ -738,7 +736,7 @@ def test_broker_registers_with_its_assigned_id_as_the_same_process(cell: Ids) ->
 # --- requests that make no sense ----------------------------------------------------------------
 
 
-def test_request_for_an_id_that_names_one_is_refused(cell: Ids) -> None:
+def test_id_request_that_names_an_id_is_refused(cell: Ids) -> None:
     for broker_id in (0, 5, -2):
         request = cell.wanted("new")
         request.broker_id = broker_id

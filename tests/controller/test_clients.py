@@ -1,6 +1,4 @@
-"""Exactly-once clients, decided: what a number may be, what a retry is told, who is closed and
-when.
-"""
+"""Decisions about exactly-once clients."""
 
 from typing import Any
 
@@ -57,7 +55,7 @@ class Writer:
         return decision.error.code, decision.error.field
 
 
-def test_id_is_the_offset_of_the_record() -> None:
+def test_client_id_is_the_offset_of_its_record() -> None:
     cell = Cell()
     before = cell.pending.offset
     writer = Writer(cell)
@@ -65,7 +63,7 @@ def test_id_is_the_offset_of_the_record() -> None:
     assert cell.pending.clients[writer.id].name == "w"
 
 
-def test_retry_is_told_where_its_write_stands_and_writes_nothing() -> None:
+def test_retry_returns_the_offset_of_its_write_and_writes_nothing() -> None:
     writer = Writer(Cell())
     offsets = {sequence: writer.write(sequence) for sequence in (1, 3, 2)}
     for sequence, offset in offsets.items():
@@ -75,7 +73,7 @@ def test_retry_is_told_where_its_write_stands_and_writes_nothing() -> None:
         assert (decision.duplicate.offset, decision.duplicate.epoch) == (offset, 1)
 
 
-def test_retry_is_found_by_the_next_controller_in_the_inherited_tail() -> None:
+def test_retry_is_recognized_by_the_next_controller_in_the_inherited_tail() -> None:
     first = Cell()
     writer = Writer(first)
     first.hold_commits = True
@@ -87,7 +85,7 @@ def test_retry_is_found_by_the_next_controller_in_the_inherited_tail() -> None:
     assert (found.duplicate.offset, found.duplicate.epoch) == (offset, 1)
 
 
-def test_unknown_id_is_always_an_error() -> None:
+def test_unknown_client_id_is_an_error() -> None:
     writer = Writer(Cell())
     assert writer.error(1, client_id=0) == (ErrorCode.UNKNOWN_PRODUCER_ID, "client.client_id")
     assert writer.error(1, client_id=writer.id - 1) == (
@@ -107,7 +105,7 @@ def test_unknown_id_is_always_an_error() -> None:
     assert again.error.code == ErrorCode.UNKNOWN_PRODUCER_ID
 
 
-def test_number_out_of_the_window_changes_nothing() -> None:
+def test_number_outside_of_the_window_changes_nothing() -> None:
     writer = Writer(Cell())
     assert writer.error(0) == (ErrorCode.INVALID_REQUEST, "client.sequence")
     assert writer.error(5, 6) == (ErrorCode.INVALID_REQUEST, "client.all_below_done")
@@ -159,7 +157,7 @@ def closed(cell: Cell) -> list[tuple[int, str]]:
     ]
 
 
-def test_longest_idle_goes_when_there_are_too_many() -> None:
+def test_longest_idle_client_is_closed_above_the_limit() -> None:
     cell = Cell(settings=ControllerSettings(max_clients=2))
     first, second = Writer(cell), Writer(cell)
     first.write(1, timestamp_ms=10)
@@ -195,8 +193,8 @@ def test_idle_clients_are_closed_in_log_time() -> None:
     assert idle.error(1)[0] == ErrorCode.UNKNOWN_PRODUCER_ID
 
 
-def test_clients_are_not_idle_for_a_time_that_has_not_passed() -> None:
-    """[the only controller's clock is ten years ahead for minutes: all clients are closed]"""
+def test_clients_do_not_expire_by_a_clock_that_ran_ahead() -> None:
+    """[The only controller's clock is ten years ahead for minutes: all clients are closed.]"""
     cell = Cell(settings=ControllerSettings(producer_id_expiration_ms=1000))
     writer = Writer(cell)
     writer.write(1, timestamp_ms=5_000)
@@ -215,9 +213,7 @@ def test_clients_are_not_idle_for_a_time_that_has_not_passed() -> None:
         assert closed(cell) == []
 
 
-def test_client_of_a_log_time_that_went_back_is_idle_when_nothing_was_heard_of_it_for_long() -> (
-    None
-):
+def test_client_opened_at_a_log_time_that_was_set_back_expires_when_long_unheard() -> None:
     cell = Cell(settings=ControllerSettings(producer_id_expiration_ms=60_000, max_clients=2))
     ahead, other = Writer(cell), Writer(cell)
     ahead.write(1, timestamp_ms=10**13)
@@ -237,8 +233,8 @@ def advance(cell: Cell, timestamp_ms: int) -> None:
     cell.log.add([record(pb.NoOpRecord())], None, timestamp_ms)
 
 
-def test_client_of_another_generation_closes_no_client() -> None:
-    """[A program that has lived through a recovery ends, and another one has its client's id.]"""
+def test_close_request_of_another_generation_closes_no_client() -> None:
+    """[A program that has lived through a recovery ends, and another client has its id.]"""
     cell = Cell(generation=1)
     writer = Writer(cell)
     refused = cell.decide(rpc.CloseClientRequest(client_id=writer.id, generation=0)).error

@@ -1,5 +1,3 @@
-"""IncrementalAlterConfigs: which keys and values are taken, and what a write of several does."""
-
 from typing import Any, cast
 
 import pytest
@@ -39,7 +37,7 @@ def _alter(
     return rpc.IncrementalAlterConfigsRequest(resources=resources, validate_only=validate_only)
 
 
-def test_each_kind_of_resource_is_set_and_deleted() -> None:
+def test_config_of_each_kind_of_resource_is_set_and_deleted() -> None:
     cell = Cell(brokers=1)
     cell.create("t", replication_factor=1)
     body = cell.send(
@@ -68,7 +66,7 @@ def test_each_kind_of_resource_is_set_and_deleted() -> None:
     assert (GROUP, "g") not in cell.pending.configs
 
 
-def test_write_is_a_write_also_of_the_same_value() -> None:
+def test_writing_the_same_value_is_a_write() -> None:
     cell = Cell(brokers=0)
     request = _alter(_resource(GROUP, "g", ("consumer.session.timeout.ms", "1")))
     for _ in range(2):
@@ -146,7 +144,7 @@ def test_write_is_a_write_also_of_the_same_value() -> None:
     ],
 )
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_a_bad_alteration_is_refused(
+def test_invalid_alteration_is_refused(
     resource: rpc.AlterConfigsResource, code: ErrorCode, field: str, *, validate_only: bool
 ) -> None:
     cell = Cell(brokers=1, settings=ControllerSettings(config_value_max_bytes=1000))
@@ -155,7 +153,7 @@ def test_a_bad_alteration_is_refused(
     cell.refused_part(_alter(resource, validate_only=validate_only), code, f"resources[0].{field}")
 
 
-def test_size_limit_is_of_utf_8_bytes() -> None:
+def test_size_limit_counts_utf_8_bytes() -> None:
     cell = Cell(brokers=0, settings=ControllerSettings(config_value_max_bytes=1000))
     cell.send(
         _alter(
@@ -166,7 +164,7 @@ def test_size_limit_is_of_utf_8_bytes() -> None:
     assert len(cell.pending.configs[CLIENT_METRICS, "m"]["match"]) == 500
 
 
-def test_resource_fails_whole_and_alone() -> None:
+def test_resource_fails_as_a_whole_and_alone() -> None:
     cell = Cell(brokers=0)
     body = cell.send(
         _alter(
@@ -204,7 +202,7 @@ def test_empty_alteration_is_no_error() -> None:
         assert decision.records == []
 
 
-def test_more_keys_than_fit_into_a_batch_are_refused_whole() -> None:
+def test_request_with_more_keys_than_a_batch_holds_is_refused_whole() -> None:
     cell = Cell(brokers=0, settings=ControllerSettings(max_records_per_request=2))
     resources: list[Any] = [
         _resource(GROUP, f"g{index}", ("consumer.session.timeout.ms", "1")) for index in range(3)
@@ -217,7 +215,7 @@ def test_more_keys_than_fit_into_a_batch_are_refused_whole() -> None:
     assert len(cell.decide(_alter(*resources[:2])).records) == 2
 
 
-def test_configs_of_a_topic_that_is_pending() -> None:
+def test_configs_of_a_pending_topic_can_be_set() -> None:
     cell = Cell(brokers=1)
     cell.hold_commits = True
     request = _alter(_resource(TOPIC, "t", ("retention.ms", "1")))
@@ -228,7 +226,7 @@ def test_configs_of_a_topic_that_is_pending() -> None:
     cell.refused_part(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "resources[0].resource_name")
 
 
-def test_items_of_lists_are_added_and_taken_out() -> None:
+def test_list_items_are_appended_and_subtracted() -> None:
     cell = Cell(brokers=1)
     cell.create("t", replication_factor=1)
     policy = ("cleanup.policy",)
@@ -255,7 +253,7 @@ def _compared(name: str, value: str | None, expected: str | None) -> rpc.AlterCo
     )
 
 
-def test_comparing_change_happens_only_from_the_expected_value() -> None:
+def test_compare_and_set_changes_only_the_expected_value() -> None:
     cell = Cell(brokers=0)
     steps: list[tuple[str | None, str | None, bool]] = [
         # value, expected, whether it happens
@@ -285,7 +283,7 @@ def test_comparing_change_happens_only_from_the_expected_value() -> None:
         assert own == present
 
 
-def test_comparison_counts_for_its_whole_resource_and_no_other() -> None:
+def test_failed_comparison_refuses_its_whole_resource_and_no_other() -> None:
     cell = Cell(brokers=0)
     losing = _compared("m", "b", "a")
     losing.configs.insert(0, rpc.AlterableConfig(name="interval.ms", value="100"))
@@ -298,7 +296,7 @@ def test_comparison_counts_for_its_whole_resource_and_no_other() -> None:
     assert cell.pending.configs[CLIENT_METRICS, "n"] == {"match": "x"}
 
 
-def test_value_that_is_expected_must_be_compared_and_can_be_one() -> None:
+def test_expected_value_must_be_valid_for_a_comparison() -> None:
     cell = Cell(brokers=0)
     for operation in (rpc.SET, rpc.DELETE, rpc.APPEND, rpc.SUBTRACT):
         resource = _compared("m", "b", "a")
@@ -326,7 +324,7 @@ def test_every_default_is_valid_and_every_key_is_explained() -> None:
             assert key.check is None or key.check(key.default) is None, name
 
 
-def test_other_resources_have_no_configs() -> None:
+def test_other_resource_types_have_no_configs() -> None:
     assert config_keys(3) is None
     assert find(3, "retention.ms") is None
     assert find(ResourceType.GROUP, "retention.ms") is None

@@ -1,4 +1,4 @@
-"""Cordoned brokers get no new replicas, and the plans that drain brokers and balance replicas."""
+"""Cordoned brokers, and the plans that drain brokers and balance replicas."""
 
 import random
 from collections import Counter
@@ -41,7 +41,7 @@ class Racks(Cell):
             assert not result.HasField("error"), result
 
     def catch_up(self) -> None:
-        """Have all moves complete: the leaders propose the replicas that are added."""
+        """Complete all moves: the leaders propose the added replicas."""
         for partition in list(self.image.partitions.values()):
             if not partition.adding_replicas and not partition.removing_replicas:
                 continue
@@ -110,7 +110,7 @@ def test_cordoned_broker_gets_no_replica_of_a_new_partition() -> None:
     assert cell.counts()[4] == before
 
 
-def test_cordoned_broker_keeps_and_leads_what_it_has() -> None:
+def test_cordoned_broker_keeps_its_replicas_and_leaderships() -> None:
     cell = Racks("", "", "")
     topic = cell.create_on((2, 1, 3))
     cell.cordon(2)
@@ -119,7 +119,7 @@ def test_cordoned_broker_keeps_and_leads_what_it_has() -> None:
     cell.reassign("t", {0: (2, 1)})
 
 
-def test_topic_of_more_replicas_than_uncordoned_brokers_is_refused() -> None:
+def test_topic_with_more_replicas_than_uncordoned_brokers_is_refused() -> None:
     cell = Racks("", "", "")
     cell.cordon(3)
     topic = rpc.CreatableTopic(name="t", num_partitions=1, replication_factor=3)
@@ -153,7 +153,7 @@ def test_assignment_to_a_cordoned_broker_is_refused() -> None:
     )
 
 
-def test_config_of_all_brokers_cordons_those_without_their_own() -> None:
+def test_cluster_wide_cordon_applies_to_brokers_without_their_own_config() -> None:
     cell = Racks("", "", "")
     cell.cordon("")
     cell.cordon(2, "false")
@@ -161,7 +161,7 @@ def test_config_of_all_brokers_cordons_those_without_their_own() -> None:
     assert set(cell.counts()) == {2}
 
 
-def test_cordoned_broker_is_described_as_such() -> None:
+def test_cordoned_broker_is_described_as_cordoned() -> None:
     cell = Racks("", "")
     cell.cordon(2)
     described = cell.send(rpc.DescribeBrokersRequest())
@@ -171,7 +171,7 @@ def test_cordoned_broker_is_described_as_such() -> None:
 # --- draining -------------------------------------------------------------------------------------
 
 
-def test_drained_broker_holds_nothing_in_the_end() -> None:
+def test_drained_broker_holds_no_replicas() -> None:
     cell = Racks("a", "a", "b", "b", "c", "c")
     cell.create("t", num_partitions=24)
     cell.cordon(5)
@@ -187,7 +187,7 @@ def test_drained_broker_holds_nothing_in_the_end() -> None:
     assert cell.shared_racks() == 0
 
 
-def test_substitute_has_the_place_of_the_broker_that_is_drained() -> None:
+def test_substitute_takes_the_position_of_the_drained_broker() -> None:
     cell = Racks("", "", "", "")
     cell.create_on((2, 1), (1, 2))
     assert [one.replicas for one in drain_plan(cell.image, {2}).moves] == [(3, 1), (1, 4)]
@@ -223,14 +223,14 @@ def test_replicas_are_not_moved_to_a_broker_that_is_low_on_space() -> None:
     assert moved_to == {1, 2, 4}
 
 
-def test_broker_low_on_space_gives_replicas_to_others() -> None:
+def test_balance_moves_replicas_from_a_broker_low_on_space() -> None:
     cell = Racks("", "", "")
     cell.create_on(*[(1, 2)] * 6)
     moves = balance_plan(cell.image, {1}).moves
     assert {one.replicas for one in moves} == {(3, 2), (1, 3)}
 
 
-def test_move_to_a_broker_that_has_become_low_on_space_gets_another_target() -> None:
+def test_move_to_a_broker_that_runs_low_on_space_gets_another_target() -> None:
     cell = Racks("", "", "", "")
     cell.create_on((1, 2))
     cell.reassign("t", {0: (1, 3)})
@@ -252,8 +252,8 @@ def test_broker_low_on_space_gets_new_replicas_only_if_the_others_are_too_few() 
     assert cell.counts()[4] == before + 1
 
 
-def test_move_to_a_broker_that_has_died_gets_another_target() -> None:
-    """Cruise Control #664: it waited for that broker for ever."""
+def test_move_to_a_dead_broker_gets_another_target() -> None:
+    """Cruise Control #664: it waited for that broker forever."""
     cell = Racks("", "", "", "")
     cell.create_on((1, 2))
     cell.reassign("t", {0: (1, 3)})
@@ -266,7 +266,7 @@ def test_move_to_a_broker_that_has_died_gets_another_target() -> None:
 
 
 @pytest.mark.parametrize("unregistered", [False, True])
-def test_broker_that_is_gone_is_drained(unregistered: bool) -> None:
+def test_dead_broker_is_drained(unregistered: bool) -> None:
     """Cruise Control #2187: replicas stayed on a dead broker."""
     cell = Racks("", "", "", "")
     cell.create_on((1, 2), (2, 3))
@@ -291,7 +291,7 @@ def test_brokers_of_a_whole_rack_are_drained_together() -> None:
 # --- balance --------------------------------------------------------------------------------------
 
 
-def test_new_broker_gets_its_share() -> None:
+def test_new_broker_gets_its_share_of_replicas() -> None:
     cell = Racks("", "")
     cell.create_on(*[(1, 2)] * 9)
     cell.join(3)
@@ -302,7 +302,7 @@ def test_new_broker_gets_its_share() -> None:
     assert balance_plan(cell.image).moves == ()
 
 
-def test_replicas_leave_a_rack_that_has_several() -> None:
+def test_replicas_are_moved_out_of_a_rack_that_has_several() -> None:
     cell = Racks("a", "a", "b")
     cell.create_on((1, 2), (2, 1))
     cell.carry_out(balance_plan(cell.image))
@@ -310,7 +310,7 @@ def test_replicas_leave_a_rack_that_has_several() -> None:
     assert cell.shared_racks() == 0
 
 
-def test_racks_are_not_given_up_for_counts() -> None:
+def test_rack_spread_is_not_sacrificed_for_balanced_counts() -> None:
     cell = Racks("a", "a", "b")
     cell.create_on(*[(1, 3)] * 6)
     cell.carry_out(balance_plan(cell.image))
@@ -319,7 +319,7 @@ def test_racks_are_not_given_up_for_counts() -> None:
     assert cell.shared_racks() == 0
 
 
-def test_partition_that_moves_already_is_left_alone() -> None:
+def test_partition_under_reassignment_is_left_alone() -> None:
     cell = Racks("", "", "")
     cell.create_on(*[(1,)] * 4)
     cell.reassign("t", {0: (2,)})
@@ -329,7 +329,7 @@ def test_partition_that_moves_already_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_random_clusters_are_balanced_in_one_plan_and_then_stay(seed: int) -> None:
+def test_random_clusters_are_balanced_by_one_plan_and_stay_balanced(seed: int) -> None:
     rng = random.Random(seed)
     racks = [rng.choice("abc") for _ in range(rng.randrange(4, 8))]
     cell = Racks(*racks)

@@ -10,7 +10,7 @@ from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
-def test_a_request_without_a_body_is_refused() -> None:
+def test_request_without_a_body_is_refused() -> None:
     cell = Cell(brokers=1)
     decision = cell.decider.decide(rpc.ControllerRequest(), cell.now)
     assert decision.error is not None
@@ -34,7 +34,7 @@ def test_request_of_another_cluster_is_refused_before_anything_else() -> None:
     assert cell.decide_request(request).error is None
 
 
-def test_every_body_has_its_decision() -> None:
+def test_every_request_body_has_its_decision() -> None:
     cell = Cell(brokers=1)
     for field in rpc.ControllerRequest.DESCRIPTOR.oneofs_by_name["body"].fields:
         request = rpc.ControllerRequest()
@@ -63,7 +63,7 @@ def test_empty_log_gets_its_feature_levels_first_and_once() -> None:
     assert cell.due() == []
 
 
-def test_bootstrap_that_was_lost_with_its_leader_is_written_by_the_next() -> None:
+def test_lost_bootstrap_is_written_again_by_the_next_leader() -> None:
     cell = Cell(brokers=0, bootstrap=False)
     committed = cell.decider.state.log.committed
     cell.hold_commits = True
@@ -75,7 +75,7 @@ def test_bootstrap_that_was_lost_with_its_leader_is_written_by_the_next() -> Non
 
 
 def test_broker_is_unfenced_at_the_report_that_makes_it_ready() -> None:
-    """[under load a 2 s cadence of heartbeats never catches the tip]"""
+    """[Under load a heartbeat every 2 s never catches the tip.]"""
     cell = Cell(brokers=1)
     epoch = cell.register(2)
     assert cell.beat(2, current_metadata_offset=epoch - 1).is_fenced
@@ -89,7 +89,7 @@ def test_broker_is_unfenced_at_the_report_that_makes_it_ready() -> None:
     assert not cell.decider.due.is_urgent()
 
 
-def test_report_does_not_unfence_a_broker_that_did_not_ask() -> None:
+def test_report_does_not_unfence_a_broker_that_did_not_request_it() -> None:
     cell = Cell(brokers=1)
     epoch = cell.register(2)
     cell.decider.report(2, epoch, cell.epoch, cell.pending.offset, cell.lao.lao, cell.now)
@@ -97,7 +97,7 @@ def test_report_does_not_unfence_a_broker_that_did_not_ask() -> None:
     assert cell.due() == []
 
 
-def test_wish_ends_with_its_registration_and_with_its_session() -> None:
+def test_unfence_request_ends_with_its_registration_and_its_session() -> None:
     cell = Cell(brokers=1)
     epoch = cell.register(2)
     cell.beat(2, current_metadata_offset=0)
@@ -114,10 +114,8 @@ def test_wish_ends_with_its_registration_and_with_its_session() -> None:
     assert cell.broker(2).fenced
 
 
-def test_broker_that_is_ahead_of_a_new_controller_joins_once_that_has_committed() -> None:
-    """[a deposed controller committed further than this one knows: a report above what is known is
-    parked]
-    """
+def test_broker_ahead_of_a_new_controller_is_unfenced_once_that_has_committed_as_far() -> None:
+    """[A deposed controller committed further than this one knows: a report beyond that is parked.]"""
     cell = Cell(brokers=0)
     epoch = cell.register(1)
     cell.hold_commits = True
@@ -130,7 +128,7 @@ def test_broker_that_is_ahead_of_a_new_controller_joins_once_that_has_committed(
     assert [decision.records[0].message.broker_id for decision in cell.due()] == [1]
 
 
-def test_heartbeats_under_another_controller_epoch_prove_life_and_nothing_else() -> None:
+def test_heartbeats_under_another_controller_epoch_only_prove_life() -> None:
     cell = Cell(brokers=1)
     before = cell.lao.applied_of(1)
     cell.create("t", replication_factor=1)
@@ -140,7 +138,7 @@ def test_heartbeats_under_another_controller_epoch_prove_life_and_nothing_else()
     assert cell.decider.state.sessions.last_contact(1) == cell.now
 
 
-def test_next_deadline_is_the_session_that_runs_out_first() -> None:
+def test_next_deadline_is_that_of_the_first_session_to_expire() -> None:
     cell = Cell(brokers=2, settings=ControllerSettings(broker_metadata_lag_max_ms=1_000_000))
     cell.now += 2
     cell.beat(1)
@@ -155,7 +153,7 @@ def test_next_deadline_is_the_session_that_runs_out_first() -> None:
     assert [decision.records[0].message.broker_id for decision in cell.due()] == [1]
 
 
-def test_progress_is_written_when_lao_has_passed_news_at_most_once_an_interval() -> None:
+def test_progress_is_written_at_most_once_an_interval_when_lao_has_passed_news() -> None:
     cell = Cell(brokers=1)
     cell.now += 1
     cell.beat(1)
@@ -191,9 +189,7 @@ def test_progress_is_written_when_lao_has_passed_news_at_most_once_an_interval()
 
 
 def test_lao_is_below_the_high_watermark_that_is_recorded_with_it() -> None:
-    """Brokers apply what is committed in the middle of a chunk before this controller has an image
-    of it.
-    """
+    """Brokers apply committed records of a chunk before this controller has an image of it."""
     cell = Cell(brokers=1)
     cell.now += 1
     cell.hold_commits = True
@@ -206,7 +202,7 @@ def test_lao_is_below_the_high_watermark_that_is_recorded_with_it() -> None:
     assert (message.lowest_acknowledged_offset, message.high_watermark) == (end - 1, end)
 
 
-def test_progress_record_that_was_not_proposed_is_written_later() -> None:
+def test_unproposed_progress_record_is_written_later() -> None:
     cell = Cell(brokers=1)
     cell.now += 1
     cell.beat(1)
@@ -251,7 +247,7 @@ def test_request_to_continue_a_wait_is_not_executed() -> None:
     assert (decided.duplicate.offset, decided.duplicate.epoch) == (cell.pending.offset, 1)
 
 
-def test_request_to_continue_a_wait_is_refused_for_a_position_that_is_not_in_this_log() -> None:
+def test_request_to_continue_a_wait_is_refused_for_a_position_outside_this_log() -> None:
     cell = Cell()
     end = cell.pending.offset + 1
     for decided, code, field in (

@@ -1,5 +1,5 @@
-"""Declared state: differences of two states become a file, the file a plan, and the plan a request
-that the controller accepts and that leaves no difference.
+"""Declared state: differences become a file, the file a plan, the plan a request that leaves no
+difference.
 """
 
 import random
@@ -43,7 +43,7 @@ HOSTS = ["*", "10.0.0.1"]
 
 
 def random_state(seed: int, cell: Cell | None = None) -> Cell:
-    """A controller with a random declared state."""
+    """Return a controller with a random declared state."""
     rng, made = random.Random(seed), cell or Cell()
     for name in rng.sample(["a", "b", "no", "0x1", "1.5", "f"], rng.randrange(6)):
         made.create(name, num_partitions=rng.randrange(1, 4), replication_factor=1)
@@ -80,7 +80,7 @@ def image_of(cell: Cell) -> Image:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_file_of_the_differences_leaves_none_once_it_is_applied(seed: int) -> None:
+def test_applying_the_file_of_differences_leaves_none(seed: int) -> None:
     before, after = random_state(seed), random_state(seed + 1_000)
     wanted = declared(image_of(after))
     changes = differences(declared(image_of(before)), wanted)
@@ -103,7 +103,7 @@ def test_file_of_the_differences_leaves_none_once_it_is_applied(seed: int) -> No
     assert not plan_of(image_of(before), read_file(text, "f.yaml")).changes
 
 
-def test_whole_state_as_a_file_changes_nothing() -> None:
+def test_file_of_the_whole_state_changes_nothing() -> None:
     cell = random_state(7)
     text, _ = write_file(differences({}, declared(image_of(cell))), with_values=True)
     plan = plan_of(image_of(cell), read_file(text, "f.yaml"))
@@ -117,7 +117,7 @@ def test_plan_keeps_what_the_file_does_not_name() -> None:
         assert all(one.action == "create" for one in plan.changes)
 
 
-def test_values_are_text_whatever_they_look_like() -> None:
+def test_values_are_read_as_text_whatever_they_look_like() -> None:
     text = """
 topics:
   no: {configs: {a: no, b: 010, c: 1_000, d: 2001-01-01, e: 1e3, f: 0x1F, g: "", h: null, i: 12:30}}
@@ -155,12 +155,12 @@ topics:
         ("[" * 100_000, "nested too deeply|is no YAML"),
     ],
 )
-def test_file_with_a_mistake_is_refused_with_its_place(text: str, why: str) -> None:
+def test_mistake_in_a_file_is_reported_with_its_place(text: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         read_file(text, "f.yaml")
 
 
-def test_values_of_keys_are_shown_on_demand_only() -> None:
+def test_key_values_are_shown_on_demand_only() -> None:
     change = Change("key", "k", Key(b"hunter2", 5), Key(b"hunter3", -1))
     assert "hunter" not in change_in_words(change, with_values=False)
     assert "another value" in change_in_words(change, with_values=False)
@@ -170,7 +170,7 @@ def test_values_of_keys_are_shown_on_demand_only() -> None:
     assert "hunter2" not in write_file([change], with_values=True)[0]
 
 
-def test_plan_has_another_name_where_anything_differs() -> None:
+def test_plan_name_changes_with_any_difference() -> None:
     def name(text: str, cell: Cell, cluster: str = "c", generation: int = 1) -> str:
         return plan_id(plan_of(image_of(cell), read_file(text, "f")), cluster, generation)
 
@@ -198,7 +198,7 @@ def test_plan_has_another_name_where_anything_differs() -> None:
     assert name(text, there) != names[0], "put anew with the same value: it has moved"
 
 
-def test_key_of_a_lease_is_not_declared() -> None:
+def test_key_bound_to_a_lease_is_not_declared() -> None:
     cell = Cell()
     lease = cell.send(rpc.GrantLeaseRequest(name="l", ttl_ms=5_000)).lease_id
     held = rpc.KeyValueAlteration(key="lock", value=b"me", lease_id=lease)
@@ -209,7 +209,7 @@ def test_key_of_a_lease_is_not_declared() -> None:
     assert plan.problems == [f"key lock belongs to lease {lease}: its holder changes it"]
 
 
-def test_replication_factor_is_that_behind_a_reassignment() -> None:
+def test_replication_factor_is_that_after_a_reassignment() -> None:
     cell = Cell()
     topic_id = cell.create_on([1, 2])
     moves: Any = rpc.ReassignablePartition(partition_index=0, replicas=pb.IdList(ids=[3]))
@@ -224,8 +224,8 @@ def test_replication_factor_is_that_behind_a_reassignment() -> None:
     assert found.replication_factor == 1
 
 
-def test_plan_for_the_configs_of_a_topic_does_not_apply_to_another_one_of_that_name() -> None:
-    """[the topic is deleted and created anew between plan and apply]"""
+def test_config_plan_does_not_apply_to_another_topic_of_the_same_name() -> None:
+    """[The topic is deleted and recreated between plan and apply.]"""
     cell = Cell(brokers=1)
     cell.create("t", replication_factor=1)
     wanted = read_file("topics: {t: {configs: {retention.ms: 5}}}", "f")
@@ -254,7 +254,7 @@ def test_plan_for_the_configs_of_a_topic_does_not_apply_to_another_one_of_that_n
         ("", "moved"),
     ],
 )
-def test_field_of_an_error_is_not_trusted(field: str, said: str) -> None:
+def test_field_of_a_server_error_is_not_trusted(field: str, said: str) -> None:
     request = rpc.ApplyPlanRequest(expected_topics=[rpc.ExpectedTopic(name="t")])
     error = ApiError(ErrorCode.INVALID_UPDATE_VERSION, "moved", field=field)
     assert named_error(error, request).message == said

@@ -1,4 +1,4 @@
-"""Tests of DescribeBrokers, and of the time until all brokers have applied a record."""
+"""DescribeBrokers, and the time until all brokers have applied a record."""
 
 from random import Random
 
@@ -12,7 +12,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 
-def test_all_brokers_with_what_the_controller_alone_knows() -> None:
+def test_all_brokers_are_described_with_controller_state() -> None:
     cell = Cell(brokers=3)
     cell.create_on((1, 2), (1, 3))
     cell.register(4, rack="r4")
@@ -56,7 +56,7 @@ def test_all_brokers_with_what_the_controller_alone_knows() -> None:
     assert list(body.held_back_by) == [1]
 
 
-def test_cause_is_told_whatever_the_words_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cause_is_described_whatever_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fencing, "_WORDS", dict.fromkeys(fencing._WORDS, "registered"))
     cell = Cell(brokers=2)
     cell.silence(2)
@@ -69,7 +69,7 @@ def ages(cell: Cell) -> list[tuple[int, bool]]:
     return [(broker.state_age_ms, broker.state_age_is_at_least) for broker in brokers]
 
 
-def test_how_long_a_broker_has_been_what_it_is() -> None:
+def test_duration_of_a_broker_state_is_described() -> None:
     cell = Cell(brokers=3)
     cell.now += 9
     assert ages(cell) == [(9000, False)] * 3
@@ -101,7 +101,7 @@ def test_new_controller_knows_only_how_long_it_has_seen_a_state() -> None:
     assert ages(later) == [(0, False), (9000, True)]
 
 
-def test_lao_that_is_unknown_says_why() -> None:
+def test_unknown_lao_is_described_with_its_reason() -> None:
     cell = Cell(brokers=2)
     later = Cell(brokers=0, image=cell.pending.snapshot(), epoch=2)
     body = later.send(rpc.DescribeBrokersRequest())
@@ -119,7 +119,7 @@ def test_description_shows_committed_brokers_only() -> None:
     assert body.high_watermark == end
 
 
-def test_partitions_that_are_short_of_replicas_and_that_refuse_producers() -> None:
+def test_partitions_with_too_few_replicas_or_below_min_insync_are_counted() -> None:
     cell = Cell(brokers=3)
     cell.create_on((1, 2), (2, 3), name="a")
     cell.create_on((1, 2, 3), name="b")
@@ -140,7 +140,7 @@ def test_partitions_that_are_short_of_replicas_and_that_refuse_producers() -> No
     assert short() == (2, 2), "what has no leader is counted as that"
 
 
-def test_unregistered_brokers_that_have_replicas_are_named() -> None:
+def test_unregistered_brokers_with_replicas_are_named() -> None:
     cell = Cell(brokers=3)
     cell.create_on((1, 2), name="a")
     for broker_id in (3, 2):
@@ -159,7 +159,7 @@ def test_brokers_with_a_replication_throttle_are_named() -> None:
     assert cell.send(rpc.DescribeBrokersRequest()).throttled_brokers == ["2"]
 
 
-def test_how_many_partitions_want_attention() -> None:
+def test_partitions_that_need_attention_are_counted() -> None:
     cell = Cell(brokers=3)
     cell.create_on((1, 2), (1, 2), (2, 3), name="a")
     cell.create_on((3,), name="b")
@@ -231,7 +231,7 @@ def test_lao_inside_a_commit_does_not_cover_it() -> None:
     assert not taken(sketches).HasField("acknowledged")
 
 
-def test_sketches_bound_pending_commits_and_lose_none() -> None:
+def test_sketches_bound_pending_commits_without_losing_any() -> None:
     sketches = VisibilitySketches()
     sketches.committed(0, 0.0)
     for offset in range(1, 3 * COMMITS_MAX):

@@ -23,14 +23,14 @@ ONLY_METADATA = [
 
 
 def rolled_back(brokers: int = 3, **fields: Any) -> Cell:
-    """A cluster without heartbeats in force."""
+    """A cluster whose heartbeats are disabled."""
     cell = Cell(brokers, **fields)
     cell.send(OFF)
     return cell
 
 
 @pytest.mark.parametrize("level", [1, 2])
-def test_new_cluster_begins_with_heartbeats_at_each_metadata_version(level: int) -> None:
+def test_new_cluster_enables_heartbeats_at_each_metadata_version(level: int) -> None:
     cell = Cell(1, settings=ControllerSettings(bootstrap_metadata_version=level))
     assert [cell.pending.features[name] for name in (HEARTBEATS, LAO)] == [1, 1]
     cell.now += 9.1
@@ -38,7 +38,7 @@ def test_new_cluster_begins_with_heartbeats_at_each_metadata_version(level: int)
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_broker_is_active_from_registration_when_heartbeats_are_not_in_force(version: int) -> None:
+def test_broker_is_active_from_registration_when_heartbeats_are_disabled(version: int) -> None:
     cell = rolled_back(0)
     cell.send(registration(7, registration_version=version, features=ONLY_METADATA))
     (unfenced,) = cell.due()
@@ -60,7 +60,7 @@ def test_controlled_shutdown_does_not_wait_for_a_legacy_broker() -> None:
     assert cell.beat(1, want_shut_down=True).should_shut_down
 
 
-def test_legacy_broker_is_refused_once_heartbeats_are_in_force() -> None:
+def test_legacy_broker_is_refused_once_heartbeats_are_enabled() -> None:
     cell = Cell(1)
     message = registration(7, registration_version=0, features=ONLY_METADATA)
     cell.refused(message, ErrorCode.UNSUPPORTED_VERSION, "features")
@@ -71,7 +71,7 @@ def test_legacy_broker_is_refused_once_heartbeats_are_in_force() -> None:
     )
 
 
-def test_broker_is_never_fenced_when_heartbeats_are_not_in_force() -> None:
+def test_broker_is_never_fenced_when_heartbeats_are_disabled() -> None:
     cell = rolled_back(3)
     topic = cell.create_on((1, 2, 3))
     cell.now += 3600
@@ -81,7 +81,7 @@ def test_broker_is_never_fenced_when_heartbeats_are_not_in_force() -> None:
     assert cell.partition(topic).isr == (1, 2, 3)
 
 
-def test_second_process_is_refused_while_the_first_is_heard_from_by_its_fetches() -> None:
+def test_second_process_is_refused_while_the_first_one_fetches() -> None:
     cell = rolled_back(1)
     for _ in range(3):
         cell.now += 8
@@ -97,7 +97,7 @@ def test_second_process_is_refused_while_the_first_is_heard_from_by_its_fetches(
     assert cell.broker(1).active
 
 
-def test_restart_leaves_the_isrs_of_the_process_before_and_leads_where_it_was_the_last() -> None:
+def test_restart_leaves_the_previous_isrs_and_leads_where_it_was_the_last_member() -> None:
     cell = rolled_back(2)
     topic, alone = cell.create_on((1, 2)), cell.create_on((1,), name="alone")
     cell.now += 9.1
@@ -126,7 +126,7 @@ def test_controlled_shutdown_works_without_heartbeats_and_is_final() -> None:
     assert cell.broker(1).fenced
 
 
-def test_broker_fenced_before_heartbeats_ended_returns_when_heard() -> None:
+def test_broker_fenced_before_heartbeats_were_disabled_returns_when_heard_from() -> None:
     cell = Cell(3)
     cell.silence(1, 2)
     cell.send(OFF)
@@ -153,7 +153,7 @@ def test_new_controller_unfences_the_legacy_broker_whose_registration_it_inherit
     assert later.broker(7).active
 
 
-def test_raising_names_the_brokers_that_do_not_heartbeat() -> None:
+def test_raise_names_the_brokers_that_do_not_heartbeat() -> None:
     cell = rolled_back(2)
     cell.send(registration(7, registration_version=0, features=ONLY_METADATA))
     cell.due()
@@ -172,7 +172,7 @@ def test_raising_names_the_brokers_that_do_not_heartbeat() -> None:
     assert cell.pending.features[HEARTBEATS] == 1
 
 
-def test_raised_every_active_broker_has_a_whole_session_for_its_first_heartbeat() -> None:
+def test_active_brokers_get_a_whole_session_for_their_first_heartbeat_after_the_raise() -> None:
     cell = rolled_back(2)
     cell.now += 3600
     cell.due()
@@ -185,7 +185,7 @@ def test_raised_every_active_broker_has_a_whole_session_for_its_first_heartbeat(
     assert fenced.records[0].message.broker_id == 1
 
 
-def test_lao_is_unknown_meanwhile_and_says_because_of_whom() -> None:
+def test_lao_is_unknown_during_the_raise_and_names_the_brokers() -> None:
     cell = Cell(2)
     cell.beat(1)
     cell.beat(2)
@@ -198,9 +198,9 @@ def test_lao_is_unknown_meanwhile_and_says_because_of_whom() -> None:
     assert cell.lao.lao == before, "those who were vouched for still are"
 
 
-def test_lao_waits_for_who_joined_without_being_caught_up() -> None:
+def test_lao_waits_for_brokers_that_joined_before_catching_up() -> None:
     """[B joined with 3 applied while heartbeats were off; LAO was 9 before: announced again, B
-    would show 3]
+    would show 3.]
     """
     cell = Cell(2)
     cell.beat(1)
@@ -223,7 +223,7 @@ def test_lao_waits_for_who_joined_without_being_caught_up() -> None:
 
 
 @pytest.mark.parametrize("way", ["plain", "amended", "stopping"])
-def test_new_controller_knows_who_joined_without_being_caught_up(way: str) -> None:
+def test_new_controller_knows_which_brokers_joined_before_catching_up(way: str) -> None:
     cell = rolled_back(1)
     epoch = cell.register(3)
     cell.due()
@@ -242,7 +242,7 @@ def test_new_controller_knows_who_joined_without_being_caught_up(way: str) -> No
     assert later.lao.lao == start
 
 
-def test_heartbeats_are_not_lowered_beside_lao() -> None:
+def test_heartbeats_are_not_disabled_while_lao_is_enabled() -> None:
     message, where = refused(Cell(0), update((HEARTBEATS, 0), kind=SAFE_DOWNGRADE))
     assert "lao.version 1 rests on the brokers' heartbeats: lower it" in message
     assert where == "updates[0].max_version_level"
@@ -255,7 +255,7 @@ def test_lao_cannot_be_raised_without_heartbeats() -> None:
     cell.send(update((LAO, 1)))
 
 
-def test_validate_only_tells_what_would_be_refused() -> None:
+def test_validate_only_reports_what_would_be_refused() -> None:
     cell = rolled_back(1)
     cell.send(registration(7, registration_version=0, features=ONLY_METADATA))
     assert "broker 7" in refused(cell, update((HEARTBEATS, 1), validate_only=True))[0]
@@ -264,8 +264,8 @@ def test_validate_only_tells_what_would_be_refused() -> None:
     )
 
 
-def test_session_that_a_raise_gives_is_no_sign_of_life() -> None:
-    """[a broker without its disk is told that its past lives, and gets a new id]"""
+def test_session_granted_by_a_raise_is_no_sign_of_life() -> None:
+    """[A broker without its disk is told that its previous process lives, and gets a new id.]"""
     cell = rolled_back(1)
     cell.now += 30.0
     cell.send(ON)

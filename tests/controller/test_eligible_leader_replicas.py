@@ -1,4 +1,4 @@
-"""Eligible leader replicas (KIP-966): which replicas are eligible, until when, and who is elected."""
+"""Eligible leader replicas (KIP-966)."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def cell_of(replicas: tuple[int, ...] = (1, 2, 3), *, min_isr: int = 2) -> tuple
 
 
 def members(cell: Cell, topic: bytes) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    """Leader, ISR and ELR."""
+    """Return leader, ISR and ELR."""
     one = cell.partition(topic)
     return one.leader, one.isr, one.elr
 
@@ -45,7 +45,7 @@ def propose(cell: Cell, topic: bytes, isr: list[int]) -> Any:
     return cell.send(request).topics[0].partitions[0]
 
 
-def test_replica_is_eligible_from_when_the_isr_is_below_min_insync_replicas() -> None:
+def test_replica_becomes_eligible_when_the_isr_falls_below_min_insync_replicas() -> None:
     cell, topic = cell_of()
     cell.silence(3)
     assert members(cell, topic) == (1, (1, 2), ())
@@ -92,7 +92,7 @@ def test_last_leader_is_preferred_among_eligible_replicas() -> None:
     assert changed_partition(partition, change).leader == 2
 
 
-def test_isr_that_is_large_enough_clears_the_eligible_replicas() -> None:
+def test_large_enough_isr_clears_the_eligible_replicas() -> None:
     cell, topic = cell_of()
     cell.silence(3)
     cell.silence(2, 3)
@@ -122,14 +122,14 @@ def test_higher_min_insync_replicas_keeps_the_eligible_replicas() -> None:
     assert list(propose(cell, topic, [1]).eligible_leader_replicas) == [2]
 
 
-def test_answer_to_the_leader_names_the_replica_that_it_made_eligible() -> None:
-    """[the leader counts on its config, which is older, and moves the high watermark]"""
+def test_response_to_the_leader_names_the_replica_that_it_made_eligible() -> None:
+    """[The leader counts on its older config, and moves the high watermark.]"""
     cell, topic = cell_of((1, 2))
     assert list(propose(cell, topic, [1]).eligible_leader_replicas) == [2]
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_eligible_replica_stays_so_after_a_clean_shutdown_alone(clean: bool) -> None:
+def test_eligible_replica_stays_eligible_only_after_a_clean_shutdown(clean: bool) -> None:
     cell, topic = cell_of()
     cell.silence(3)
     cell.silence(2, 3)
@@ -137,8 +137,8 @@ def test_eligible_replica_stays_so_after_a_clean_shutdown_alone(clean: bool) -> 
     assert members(cell, topic) == (1, (1,), (2,) if clean else ())
 
 
-def test_shutdown_before_the_last_registration_is_not_a_clean_one() -> None:
-    """[a process registers, crashes, and its successor finds the file of the one before]"""
+def test_shutdown_before_the_last_registration_is_not_clean() -> None:
+    """[A process registers, crashes, and its successor finds the file of an earlier one.]"""
     cell, topic = cell_of((1, 2))
     first = cell.broker(2).epoch
     cell.silence(2)
@@ -195,7 +195,7 @@ def test_removed_replica_is_not_eligible() -> None:
     assert (partition.replicas, partition.isr, partition.elr) == ((1,), (1,), ())
 
 
-def test_unclean_leader_leaves_nobody_eligible() -> None:
+def test_unclean_leader_leaves_no_replica_eligible() -> None:
     cell, topic = cell_of()
     cell.silence(3)
     cell.silence(2, 3)
@@ -209,7 +209,7 @@ def test_unclean_leader_leaves_nobody_eligible() -> None:
     assert after.leader_recovery_state == 1
 
 
-def test_replica_that_is_being_added_does_not_raise_the_bound() -> None:
+def test_replica_being_added_does_not_raise_the_required_isr_size() -> None:
     cell = Cell(brokers=4)
     topic = cell.create_on((1, 2))
     cell.configure("t", "min.insync.replicas", "3")
@@ -224,7 +224,7 @@ def test_replica_that_is_being_added_does_not_raise_the_bound() -> None:
     assert members(cell, topic) == (1, (1, 2), ()), "two replicas are all that there were"
 
 
-def test_elections_from_elr_and_unclean_ones_are_counted_apart() -> None:
+def test_clean_elections_from_elr_and_unclean_ones_are_counted_apart() -> None:
     cell, topic = cell_of()
 
     def counts() -> tuple[int, ...]:

@@ -1,5 +1,5 @@
-"""Tests that no leader epoch of a recovered log is used that may have been used before, and that no
-broker registers until that is certain.
+"""Leader epochs after a recovery: none that may have been used is used again, and no broker
+registers before that is certain.
 """
 
 from itertools import pairwise
@@ -37,9 +37,7 @@ def leader_epochs(cell: Cell) -> set[int]:
     return {partitions[key].leader_epoch for key in partitions}
 
 
-def test_first_thing_is_to_fence_all_and_raise_all_leader_epochs_into_the_generations_range() -> (
-    None
-):
+def test_recovery_first_fences_all_and_raises_all_leader_epochs_into_its_range() -> None:
     before = taken_back()
     for generation in (1, 2, 7):
         cell = successor(before, generation)
@@ -149,7 +147,7 @@ def unclean_allowed(topic: str) -> rpc.AlterConfigsResource:
     return rpc.AlterConfigsResource(resource_type=2, resource_name=topic, configs=[change])
 
 
-def test_same_processes_go_on_under_their_registrations() -> None:
+def test_same_processes_continue_under_their_registrations() -> None:
     cell = successor(of_disks(), 1)
     before = cell.pending.offset
     for broker_id in (2, 3):
@@ -159,7 +157,7 @@ def test_same_processes_go_on_under_their_registrations() -> None:
     assert (isr_of(cell).leader, isr_of(cell).isr) == (3, (3,))
 
 
-def test_log_that_was_never_taken_back_is_left_alone() -> None:
+def test_log_that_was_never_recovered_is_left_alone() -> None:
     before = taken_back()
     assert successor(before, 0).pending.snapshot().partitions == before.partitions
 
@@ -185,8 +183,8 @@ def test_new_partition_starts_in_the_raised_epoch_range() -> None:
     assert leader_epochs(cell) == {EPOCHS_PER_RECOVERY + elections for elections in (0, 1, 2)}
 
 
-def test_no_request_moves_a_leadership_before_all_is_raised() -> None:
-    """A partition would get the next epoch of the history before."""
+def test_no_leadership_moves_before_all_epochs_are_raised() -> None:
+    """A partition would get the next epoch of the previous history."""
     cell = Cell(brokers=0, image=taken_back(1), epoch=1000, recoveries=1, bootstrap=False)
     partition = isr_of(cell)
     leader, epoch = partition.leader, cell.pending.brokers[partition.leader].epoch
@@ -249,14 +247,14 @@ def test_epoch_raise_skips_partitions_gone_or_raised_meanwhile() -> None:
 
 
 @pytest.mark.parametrize("generation", [MAX_RECOVERIES, MAX_RECOVERIES + 1, 2**40])
-def test_last_ranges_fit_into_an_epoch(generation: int) -> None:
+def test_last_epoch_range_fits(generation: int) -> None:
     assert first_leader_epoch(generation) == first_leader_epoch(MAX_RECOVERIES)
     assert first_leader_epoch(MAX_RECOVERIES) + EPOCHS_PER_RECOVERY == 2**31
     message = pb.PartitionChangeRecord(leader_epoch=first_leader_epoch(generation))
     assert pb.PartitionChangeRecord.FromString(message.SerializeToString()) == message
 
 
-def test_epoch_ranges_of_generations_never_meet() -> None:
+def test_epoch_ranges_of_generations_do_not_overlap() -> None:
     starts = [first_leader_epoch(generation) for generation in range(MAX_RECOVERIES + 1)]
     assert starts[0] == 0
     assert {after - before for before, after in pairwise(starts)} == {EPOCHS_PER_RECOVERY}

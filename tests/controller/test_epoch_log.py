@@ -1,6 +1,4 @@
-"""Tests that the decisions of a turn form one chunk: each decision is atomic, and the image is
-always that of the chunk's end.
-"""
+"""Chunks of decisions: each decision is atomic, and the image is that of the chunk's end."""
 
 from typing import get_type_hints
 
@@ -46,7 +44,7 @@ def build(
     return list(batch.headers(chunk, expect_offset=0)), chunk, log.pending.snapshot()
 
 
-def test_chunk_folds_to_the_image_it_was_cut_from() -> None:
+def test_chunk_folds_to_its_own_image() -> None:
     alice, bob = ClientIdentity(principal="alice"), ClientIdentity(principal="bob")
     headers, chunk, image = build(
         ([config("a")], alice),
@@ -61,7 +59,7 @@ def test_chunk_folds_to_the_image_it_was_cut_from() -> None:
     assert {header.epoch for header in headers} == {3}
 
 
-def test_log_hash_is_that_of_what_is_committed_whoever_proposed_it() -> None:
+def test_log_hash_covers_committed_records_whoever_proposed_them() -> None:
     found, _, _ = build(([config("a")], None), ([topic("t")], None))
     tail = build(([config("a")], None), ([topic("t")], None))[1]
     log = EpochLog(4, found[-1].end_offset, Image(), EMPTY)
@@ -81,7 +79,7 @@ def test_log_hash_is_that_of_what_is_committed_whoever_proposed_it() -> None:
     assert log.log_hash.end_offset == log.committed.offset + 1
 
 
-def test_neighbouring_config_writes_of_one_principal_share_a_batch_and_no_others() -> None:
+def test_adjacent_config_writes_of_one_principal_share_a_batch() -> None:
     alice, bob = ClientIdentity(principal="alice"), ClientIdentity(principal="bob")
     headers, _, _ = build(
         ([config("a")], alice),
@@ -96,7 +94,7 @@ def test_neighbouring_config_writes_of_one_principal_share_a_batch_and_no_others
     ]  # fmt: skip
 
 
-def test_write_with_a_sequence_number_has_a_batch_of_its_own() -> None:
+def test_numbered_write_has_its_own_batch() -> None:
     first = ClientIdentity(client_id=7, sequence=1, all_below_done=1)
     second = ClientIdentity(client_id=7, sequence=2, all_below_done=1)
     headers, _, _ = build(([config("a")], first), ([config("b")], second))
@@ -111,7 +109,7 @@ def test_shared_batch_is_bounded() -> None:
     assert [h.record_count for h in headers] == [MAX_SHARED_RECORDS, 1]
 
 
-def test_voter_set_comes_alone_in_a_control_batch_and_is_named_to_the_quorum() -> None:
+def test_voter_set_is_alone_in_a_control_batch_and_announced_to_the_quorum() -> None:
     voters = record(
         pb.VotersRecord(voters=[pb.VoterEntry(voter_id=1, voter_directory_id="d1", endpoint="a:1")])
     )
@@ -127,7 +125,7 @@ def test_voter_set_comes_alone_in_a_control_batch_and_is_named_to_the_quorum() -
 
 
 def test_uncommitted_records_are_dropped_when_the_epoch_ends() -> None:
-    """The node goes on from the committed image, and copies nothing for that."""
+    """The node continues from the committed image, which costs no copy."""
     committed = ImageBuilder(Image(configs=flat_map.empty()))
     committed.apply_batch([config("a")], base_offset=0, epoch=1, timestamp_ms=1)
     image = committed.snapshot()
@@ -147,7 +145,7 @@ def test_uncommitted_records_are_dropped_when_the_epoch_ends() -> None:
     assert after._table is image.configs._table
 
 
-def test_config_writes_are_folded_behind_their_proposal_and_before_anybody_looks() -> None:
+def test_config_writes_are_folded_after_their_proposal_and_before_any_read() -> None:
     def writes(name: str) -> ConfigWrites:
         changes: list[Change] = [(16, name, "match", "v")]
         return ConfigWrites([1], changes, [1], 0, common_pb2.ACKS_COMMITTED, "", "", "", 9)
@@ -182,7 +180,7 @@ def test_config_writes_are_folded_behind_their_proposal_and_before_anybody_looks
     assert log.log_hash == extended(EMPTY, first.data + second.data + third.data)
 
 
-def test_decisions_can_ask_the_log_and_lao_and_change_neither() -> None:
+def test_decisions_can_read_the_log_and_lao_but_not_change_them() -> None:
     """The type checker holds them to these types."""
     assert get_type_hints(ControllerState)["log"] is LogView
     assert get_type_hints(vars(LogView)["lao"].fget)["return"] is LaoView

@@ -1,7 +1,3 @@
-"""Export cursors are set, compared, taken over, removed and listed; none promises what is gone or
-not there yet.
-"""
-
 from typing import Any
 
 import pytest
@@ -42,7 +38,7 @@ def ends(at: Cell) -> dict[str, int]:
     }
 
 
-def test_set_move_and_remove() -> None:
+def test_cursor_is_set_moved_and_removed() -> None:
     at = cell()
     decision = at.propose(at.decide(alter({"name": "nightly", "end_offset": 3, "target": "a"})))
     assert decision.types == ["EXPORT_CURSOR"]
@@ -57,7 +53,7 @@ def test_set_move_and_remove() -> None:
     assert ends(at) == {}
 
 
-def test_only_committed_cursors_are_listed_by_name_with_what_the_log_holds() -> None:
+def test_committed_cursors_are_listed_by_name_with_the_bytes_that_they_hold() -> None:
     at = cell(1)
     at.send(alter({"name": "b", "end_offset": 3}, {"name": "a", "end_offset": 2, "target": "t"}))
     at.hold_commits = True
@@ -83,7 +79,7 @@ def test_unchanged_or_validated_cursor_writes_no_record() -> None:
         assert decision.body.results[0].offset == offset
 
 
-def test_cursor_of_another_export_is_moved_only_by_who_has_seen_it() -> None:
+def test_cursor_of_another_export_is_moved_only_with_its_expected_value() -> None:
     at = cell()
     offset = at.send(alter({"name": "a", "end_offset": 3, "target": "one"})).results[0].offset
     other = {"name": "a", "end_offset": 4, "target": "two"}
@@ -114,18 +110,18 @@ def test_cursor_of_another_export_is_moved_only_by_who_has_seen_it() -> None:
         ({"name": "a"}, ErrorCode.RESOURCE_NOT_FOUND, "name"),
     ],
 )
-def test_a_bad_alteration_is_refused(change: dict[str, Any], code: ErrorCode, field: str) -> None:
+def test_invalid_alteration_is_refused(change: dict[str, Any], code: ErrorCode, field: str) -> None:
     cell(2).refused_part(alter(change), code, f"alterations[0].{field}")
 
 
-def test_ends_of_the_log_are_good() -> None:
+def test_cursor_at_either_end_of_the_log_is_accepted() -> None:
     at = cell(2)
     end = at.pending.offset + 1
     at.send(alter({"name": "first", "end_offset": 2}, {"name": "last", "end_offset": end}))
     assert ends(at) == {"first": 2, "last": end}
 
 
-def test_each_alteration_stands_for_itself() -> None:
+def test_each_alteration_is_decided_separately() -> None:
     at = cell()
     results = at.send(
         alter(
@@ -142,7 +138,7 @@ def test_each_alteration_stands_for_itself() -> None:
     ]
 
 
-def test_there_are_so_many_at_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_cursors_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export_cursors, "MAX_CURSORS", 2)
     at = cell()
     results = at.send(alter(*({"name": name, "end_offset": 1} for name in "abc"))).results

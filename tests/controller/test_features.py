@@ -1,5 +1,3 @@
-"""UpdateFeatures: no node is left behind by an upgrade or a downgrade."""
-
 from dataclasses import replace
 
 import pytest
@@ -23,9 +21,8 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 class Quorum:
-    """A stand-in for the quorum core; node 1 leads.
-
-    No directories are known: no voter set gets into the log by itself.
+    """A stand-in for the quorum core; node 1 leads. No directories are known, so no voter set is
+    logged by itself.
     """
 
     def __init__(self, levels: dict[int, int]) -> None:
@@ -70,7 +67,7 @@ TO_2 = update(("metadata.version", 2))
 TO_1 = update(("metadata.version", 1), kind=SAFE_DOWNGRADE)
 
 
-def test_level_that_all_know_is_finalized_once() -> None:
+def test_level_that_all_nodes_support_is_finalized_once() -> None:
     at = cell(Quorum({1: 2, 2: 2, 3: 2}))
     assert at.pending.features["metadata.version"] == 1
     assert not at.decide(update(("metadata.version", 2), validate_only=True)).records
@@ -95,24 +92,24 @@ def test_level_that_all_know_is_finalized_once() -> None:
         ),
     ],
 )
-def test_every_voter_must_know_the_level(levels: dict[int, int], says: str) -> None:
+def test_every_voter_must_support_the_level(levels: dict[int, int], says: str) -> None:
     assert refused(cell(Quorum(levels)), TO_2) == (says, "updates[0].max_version_level")
 
 
 @pytest.mark.parametrize("age_ms", [-1, HEARD_WITHIN_MS + 1])
-def test_voter_that_is_silent_may_have_been_rolled_back(age_ms: int) -> None:
+def test_silent_voter_counts_as_possibly_rolled_back(age_ms: int) -> None:
     quorum = Quorum({1: 2, 2: 2, 3: 2})
     quorum.silent(2, age_ms)
     assert "voter 2 has not been heard from" in refused(cell(quorum), TO_2)[0]
 
 
-def test_this_node_says_by_running_what_it_knows() -> None:
+def test_leader_supports_the_levels_of_its_own_build() -> None:
     quorum = Quorum({1: 1, 2: 2, 3: 2})
     quorum.silent(1, -1)
     assert cell(quorum).decide(TO_2).records
 
 
-def test_every_registered_broker_must_know_the_level_fenced_ones_too() -> None:
+def test_every_registered_broker_must_support_the_level_even_if_fenced() -> None:
     at = cell(Quorum({1: 2, 2: 2, 3: 2}))
     old = [
         pb.FeatureRange(name=n, min_supported_version=1, max_supported_version=1)
@@ -162,7 +159,7 @@ def test_feature_updates_apply_all_or_none() -> None:
         (update(("lao.version", 0), kind=UPGRADE), "at 1: 0 would be a downgrade", "upgrade_type"),
     ],
 )
-def test_request_says_what_it_does(
+def test_direction_of_a_feature_update_must_match_its_type(
     request_: rpc.UpdateFeaturesRequest, says: str, field: str
 ) -> None:
     message, where = refused(cell(Quorum({1: 2, 2: 2, 3: 2}), level=2), request_)
@@ -187,7 +184,7 @@ def test_level_is_lowered_and_raised_again_whatever_the_log_holds() -> None:
     assert client_id in at.pending.snapshot().clients
 
 
-def test_downgrade_needs_the_voters_that_know_the_level() -> None:
+def test_downgrade_requires_voters_that_support_the_level() -> None:
     quorum = Quorum({1: 2, 2: 2, 3: 2})
     at = cell(quorum, level=2)
     quorum.silent(2, -1)
@@ -220,7 +217,7 @@ def test_downgrade_states_its_consequences_and_upgrade_does_not() -> None:
     assert list(at.send(TO_2).warnings) == []
 
 
-def test_controller_pinned_to_the_level_before_knows_no_more(
+def test_pinned_controller_supports_only_the_previous_level(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(versions, "LATEST_METADATA_VERSION", 1)

@@ -8,7 +8,7 @@ from raftlog.metadata.records import RecordType
 from raftlog.wire.controller.v1.controller_pb2 import AlterPartitionRequest as AlterPartition
 
 
-def test_silent_broker_is_fenced_and_its_own_partitions_alone_are_touched() -> None:
+def test_silent_broker_is_fenced_and_only_its_partitions_change() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2), (2, 3), (3, 1))
     alone = cell.create_on((1,), name="alone")
@@ -33,9 +33,9 @@ def test_silent_broker_is_fenced_and_its_own_partitions_alone_are_touched() -> N
     cell.check_invariants()
 
 
-def test_fetches_renew_no_session() -> None:
-    """[heartbeats do not come through, fetches do: the broker fences itself, and would stay leader
-    here for as long as this lasts]
+def test_fetches_do_not_renew_the_session() -> None:
+    """[Heartbeats are lost, fetches are not: the broker fences itself, and would stay leader here
+    for as long as this lasts.]
     """
     cell = Cell(brokers=2)
     topic = cell.create_on((1, 2))
@@ -56,7 +56,7 @@ def test_fetches_renew_no_session() -> None:
     assert cell.partition(topic).leader == 2
 
 
-def test_leader_that_lives_goes_on_leading_though_it_is_not_the_preferred_one() -> None:
+def test_live_leader_keeps_leading_though_it_is_not_preferred() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2, 3))
     cell.silence(1)
@@ -89,7 +89,7 @@ def test_expired_brokers_are_fenced_one_per_decision() -> None:
     cell.check_invariants()
 
 
-def test_timers_decide_on_pending_so_that_nobody_is_fenced_twice() -> None:
+def test_timers_decide_on_pending_state_so_that_nobody_is_fenced_twice() -> None:
     cell = Cell(brokers=2)
     cell.now += 9.1
     cell.hold_commits = True
@@ -98,7 +98,7 @@ def test_timers_decide_on_pending_so_that_nobody_is_fenced_twice() -> None:
     assert cell.due() == []
 
 
-def test_fencing_that_could_not_be_proposed_is_decided_again() -> None:
+def test_unproposed_fencing_is_decided_again() -> None:
     cell = Cell(brokers=1)
     cell.now += 9.1
     first = cell.decider.due.next(cell.now)
@@ -108,7 +108,7 @@ def test_fencing_that_could_not_be_proposed_is_decided_again() -> None:
     assert [record.data for record in first.records] == [record.data for record in second.records]
 
 
-def test_fenced_broker_that_falls_silent_just_loses_its_session() -> None:
+def test_silent_fenced_broker_only_loses_its_session() -> None:
     cell = Cell(brokers=0)
     cell.register(1)
     cell.beat(1, current_metadata_offset=0)
@@ -119,7 +119,7 @@ def test_fenced_broker_that_falls_silent_just_loses_its_session() -> None:
     assert cell.decider.state.wants_unfence == set()
 
 
-def test_broker_that_is_heard_while_its_heartbeats_queue_is_not_fenced() -> None:
+def test_broker_with_queued_heartbeats_is_not_fenced() -> None:
     cell = Cell(brokers=1)
     cell.now += 8
     cell.decider.heard(1, cell.broker(1).epoch, cell.now)
@@ -133,8 +133,8 @@ def test_broker_that_is_heard_while_its_heartbeats_queue_is_not_fenced() -> None
 
 @pytest.mark.parametrize("offset", [-1, 1, 1000])
 def test_heartbeat_of_another_epoch_is_no_sign_of_life(offset: int) -> None:
-    """[taken for a sign of life, one of an epoch that nobody was given begins a session that the
-    true heartbeats do not renew]
+    """[As a sign of life, one of an epoch that was never assigned begins a session that the true
+    heartbeats do not renew.]
     """
     cell = Cell(brokers=1)
     epoch, contact = cell.broker(1).epoch, cell.decider.state.sessions.last_contact(1)
@@ -147,7 +147,7 @@ def test_heartbeat_of_another_epoch_is_no_sign_of_life(offset: int) -> None:
     assert cell.decider.state.sessions.last_contact(1) == cell.now
 
 
-def test_new_controller_gives_every_unfenced_broker_a_whole_session() -> None:
+def test_new_controller_grants_every_unfenced_broker_a_whole_session() -> None:
     cell = Cell(brokers=2)
     cell.silence(2)
     later = Cell(brokers=0, image=cell.pending.snapshot(), epoch=2, now=cell.now + 1000)
@@ -163,7 +163,7 @@ def test_new_controller_gives_every_unfenced_broker_a_whole_session() -> None:
     assert later.broker(1).fenced
 
 
-def test_broker_that_was_fenced_by_mistake_comes_back_without_its_isrs() -> None:
+def test_wrongly_fenced_broker_returns_without_its_isrs() -> None:
     cell = Cell(brokers=2)
     topic = cell.create_on((1, 2))
     cell.silence(1)
@@ -172,10 +172,8 @@ def test_broker_that_was_fenced_by_mistake_comes_back_without_its_isrs() -> None
     assert cell.partition(topic).leader == 2
 
 
-def test_partition_waits_for_the_member_that_has_its_records() -> None:
-    """[an empty replica that came back first would lead, and everything acknowledged would be
-    gone]
-    """
+def test_partition_waits_for_the_member_with_its_records() -> None:
+    """[An empty replica that returned first would lead, and everything acknowledged would be lost.]"""
     cell = Cell(brokers=2)
     topic = cell.create_on((1, 2))
     cell.silence(1)
@@ -188,7 +186,7 @@ def test_partition_waits_for_the_member_that_has_its_records() -> None:
     assert cell.partition(topic).leader == 2
 
 
-def test_leader_is_the_first_replica_that_is_in_the_isr_and_active() -> None:
+def test_leader_is_the_first_active_replica_in_the_isr() -> None:
     cell = Cell(brokers=3)
     brokers, online = Brokers(cell.pending), Election.ONLINE
     assert choose_leader(brokers, -1, (3, 1, 2), (1, 2), online) == 1
@@ -206,7 +204,7 @@ def test_leader_is_the_first_replica_that_is_in_the_isr_and_active() -> None:
     assert choose_leader(Brokers(cell.pending, joining=3), -1, (3, 1, 2), (3,), online) == 3
 
 
-def test_full_disk_allows_fencing_only() -> None:
+def test_full_disk_allows_only_fencing() -> None:
     cell = Cell(brokers=3)
     cell.register(4)
     cell.decider.state.wants_unfence.add(4)
@@ -222,10 +220,10 @@ def test_full_disk_allows_fencing_only() -> None:
     assert cell.decider.due.next(cell.now) is not None
 
 
-def test_report_costs_the_same_however_many_wait_to_be_unfenced(
+def test_cost_of_a_report_does_not_depend_on_the_number_of_waiting_brokers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """[a thousand brokers that start at once: each report looked at all who waited]"""
+    """[A thousand brokers start at once: each report checked all that waited.]"""
     cell = Cell(brokers=1)
     for broker_id in range(2, 202):
         cell.register(broker_id)

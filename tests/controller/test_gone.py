@@ -1,4 +1,4 @@
-"""Brokers whose process seems to be gone are fenced at once, where that is safe."""
+"""Fencing of brokers whose process seems to be gone."""
 
 from deciding import Cell, registration
 from test_double_roll import rolled_back
@@ -11,7 +11,7 @@ GONE = "process gone: its listener refuses connections"
 
 
 def steady(brokers: int = 3) -> Cell:
-    """A controller that has led for longer than a session: it knows all leases."""
+    """A controller that has led for longer than a session, and so knows all leases."""
     cell = Cell(brokers=brokers)
     for _ in range(5):
         cell.now += 2.0
@@ -44,7 +44,7 @@ def test_dead_broker_is_fenced_at_once_with_its_partitions() -> None:
     cell.check_invariants()
 
 
-def test_lao_goes_on_when_the_fencing_is_committed() -> None:
+def test_lao_advances_when_the_fencing_is_committed() -> None:
     cell = steady()
     cell.create("t")
     for broker_id in (2, 3):
@@ -59,9 +59,7 @@ def test_lao_goes_on_when_the_fencing_is_committed() -> None:
 
 
 def test_gone_broker_keeps_its_id_until_its_session_ends() -> None:
-    """[it was a proxy that refused: the process lives, and another one must not have its id at
-    once]
-    """
+    """[A proxy refused: the process lives, and another one must not have its id at once.]"""
     cell = steady()
     found_gone(cell, 1)
     cell.due()
@@ -71,7 +69,7 @@ def test_gone_broker_keeps_its_id_until_its_session_ends() -> None:
     assert cell.register(1, "another") > 0
 
 
-def test_heartbeat_takes_it_back_and_unfences_it() -> None:
+def test_heartbeat_cancels_the_suspicion_and_unfences_the_broker() -> None:
     cell = steady()
     found_gone(cell, 1)
     cell.decider.heard(1, cell.broker(1).epoch, cell.now)
@@ -85,16 +83,16 @@ def test_heartbeat_takes_it_back_and_unfences_it() -> None:
     assert not cell.broker(1).fenced
 
 
-def test_evidence_about_another_registration_says_nothing() -> None:
+def test_evidence_about_another_registration_is_ignored() -> None:
     cell = steady()
     cell.decider.found_gone(1, cell.broker(1).epoch - 1, cell.now)
     cell.decider.found_gone(7, 0, cell.now)
     assert cell.due() == []
 
 
-def test_lease_for_strict_reads_is_waited_for() -> None:
-    """[a firewall refuses, the process lives: it may answer strict reads until its lease has
-    ended]
+def test_fencing_waits_for_the_strict_read_lease() -> None:
+    """[A firewall refuses, the process lives: it may answer strict reads until its lease has
+    ended.]
     """
     cell = steady()
     cell.beat(1, want_read_lease=True)
@@ -117,7 +115,7 @@ def test_lease_for_strict_reads_is_waited_for() -> None:
     assert cell.broker(1).fenced
 
 
-def test_a_new_controller_waits_for_leases_that_it_does_not_know() -> None:
+def test_new_controller_waits_for_leases_that_it_does_not_know() -> None:
     cell = successor(Cell(brokers=3))
     # It asks again, as its reply was lost: that is not a new registration.
     cell.register(1)
@@ -132,8 +130,8 @@ def test_a_new_controller_waits_for_leases_that_it_does_not_know() -> None:
     assert cell.broker(1).fenced
 
 
-def test_broker_that_has_registered_with_this_controller_holds_no_lease_of_another() -> None:
-    """[the first broker of a new cluster that was killed held LAO back for a session]"""
+def test_broker_registered_with_this_controller_holds_no_lease_of_another() -> None:
+    """[The first broker of a new cluster that was killed delayed LAO for a session.]"""
     cell = Cell(brokers=3)
     found_gone(cell, 1)
     cell.due()
@@ -148,7 +146,7 @@ def test_broker_that_has_registered_with_this_controller_holds_no_lease_of_anoth
     assert cell.broker(3).fenced
 
 
-def test_lease_of_this_controller_is_waited_for_wherever_the_broker_has_registered() -> None:
+def test_lease_of_this_controller_is_waited_for_wherever_the_broker_registered() -> None:
     cell = Cell(brokers=3)
     cell.beat(1, want_read_lease=True)
     found_gone(cell, 1)
@@ -164,8 +162,8 @@ def test_lease_of_this_controller_is_waited_for_wherever_the_broker_has_register
     assert cell.broker(1).fenced
 
 
-def test_most_of_all_brokers_are_never_fenced_for_it() -> None:
-    """[this node's own firewall is reloaded: everybody seems to be gone]"""
+def test_majority_of_brokers_is_never_fenced_as_gone() -> None:
+    """[This node's own firewall is reloaded: all brokers seem to be gone.]"""
     cell = steady(5)
     found_gone(cell, 1, 2, 3)
     cell.due()
@@ -185,7 +183,7 @@ def test_most_of_all_brokers_are_never_fenced_for_it() -> None:
     assert not cell.broker(3).fenced, "nor one after the other"
 
 
-def test_broker_never_counts_as_gone_while_heartbeats_are_off() -> None:
+def test_broker_never_counts_as_gone_while_heartbeats_are_disabled() -> None:
     cell = rolled_back(3)
     found_gone(cell, 1)
     assert cell.decider.state.gone.next_check == float("inf")

@@ -35,13 +35,13 @@ def _stopping(cell: Cell, broker_id: int, **fields: Any) -> rpc.BrokerHeartbeatR
         ({"target_state": -1}, ErrorCode.INVALID_REQUEST, "target_state"),
     ],
 )
-def test_bad_heartbeat_is_refused(fields: dict[str, Any], code: ErrorCode, field: str) -> None:
+def test_invalid_heartbeat_is_refused(fields: dict[str, Any], code: ErrorCode, field: str) -> None:
     cell = Cell(brokers=2)
     cell.now += 1
     cell.refused(cell.heartbeat(**{"broker_id": 1, **fields}), code, field)
 
 
-def test_heartbeat_of_another_generation_is_refused_and_its_report_does_not_count() -> None:
+def test_heartbeat_of_another_generation_is_refused_and_its_report_ignored() -> None:
     cell = Cell(brokers=2, generation=2)
     report = cell.lao.applied_of(1)
     # What it has applied of the log before the recovery, and its epoch of the recovered one.
@@ -57,7 +57,7 @@ def test_heartbeat_of_another_generation_is_refused_and_its_report_does_not_coun
     assert cell.lao.applied_of(1) == offset
 
 
-def test_epoch_at_or_beyond_the_log_end_means_that_the_controller_is_stale() -> None:
+def test_epoch_at_or_beyond_the_log_end_means_a_stale_controller() -> None:
     cell = Cell(brokers=2)
     end = cell.log.end_offset
     for epoch in (end, end + 1000):
@@ -72,7 +72,7 @@ def test_epoch_at_or_beyond_the_log_end_means_that_the_controller_is_stale() -> 
     )
 
 
-def test_heartbeat_of_the_incarnation_before_neither_counts_nor_keeps_its_session() -> None:
+def test_heartbeat_of_the_previous_incarnation_neither_counts_nor_renews_its_session() -> None:
     cell = Cell(brokers=2)
     old = cell.heartbeat(1)
     cell.now += 9.1
@@ -84,7 +84,7 @@ def test_heartbeat_of_the_incarnation_before_neither_counts_nor_keeps_its_sessio
     assert cell.decider.state.sessions.last_contact(1) == contact
 
 
-def test_heartbeat_that_changes_nothing_writes_nothing_and_says_what_is() -> None:
+def test_heartbeat_without_a_change_writes_nothing_and_returns_the_state() -> None:
     cell = Cell(brokers=2)
     cell.now += 1
     decision = cell.decide(cell.heartbeat(1))
@@ -98,7 +98,7 @@ def test_heartbeat_that_changes_nothing_writes_nothing_and_says_what_is() -> Non
     assert cell.decider.state.sessions.last_contact(1) == cell.now
 
 
-def test_each_reply_has_the_ids_to_use_and_the_controllers_session_timeout() -> None:
+def test_each_reply_has_the_broker_ids_and_the_session_timeout_to_use() -> None:
     cell = Cell(brokers=1, settings=ControllerSettings(broker_session_timeout_ms=7_000))
     before = cell.log.end_offset
     registered = cell.send(registration(2))
@@ -123,7 +123,7 @@ def test_broker_stays_fenced_until_it_has_applied_its_own_registration() -> None
     assert reply.is_caught_up
 
 
-def test_broker_stays_fenced_until_lao_would_not_go_back() -> None:
+def test_broker_stays_fenced_until_lao_would_not_decrease() -> None:
     cell = Cell(brokers=1)
     epoch = cell.register(2)
     for _ in range(3):
@@ -157,7 +157,7 @@ def test_want_fence_keeps_a_broker_fenced_and_fences_it() -> None:
     assert not cell.beat(1).is_fenced
 
 
-def test_wish_to_be_unfenced_can_be_taken_back() -> None:
+def test_unfence_request_can_be_withdrawn() -> None:
     cell = Cell(brokers=1)
     epoch = cell.register(2)
     assert cell.beat(2, current_metadata_offset=epoch - 1).is_fenced
@@ -179,7 +179,7 @@ def test_unfencing_gives_the_broker_the_partitions_that_waited_for_it() -> None:
     assert cell.broker(1).reason == "caught up"
 
 
-def test_fenced_broker_that_shuts_down_may_go_at_once() -> None:
+def test_fenced_broker_in_shutdown_may_stop_at_once() -> None:
     cell = Cell(brokers=1)
     cell.register(2)
     assert _state(_stopping(cell, 2)) == (True, True, rpc.INACTIVE)
@@ -187,7 +187,7 @@ def test_fenced_broker_that_shuts_down_may_go_at_once() -> None:
     assert cell.decide(cell.heartbeat(2, want_shut_down=True)).records == []
 
 
-def test_unfenced_broker_that_leads_nothing_may_go_at_once() -> None:
+def test_unfenced_broker_without_leaderships_may_stop_at_once() -> None:
     cell = Cell(brokers=2)
     topic = cell.create_on((2, 1))
     assert _state(cell.beat(1, target_state=rpc.STOPPING)) == (True, True, rpc.INACTIVE)
@@ -199,7 +199,7 @@ def test_unfenced_broker_that_leads_nothing_may_go_at_once() -> None:
 @pytest.mark.parametrize(
     "fields", [{"want_fence": True}, {"want_shut_down": True, "target_state": rpc.INACTIVE}]
 )
-def test_broker_that_wants_to_be_fenced_and_to_shut_down_waits_for_nobody(
+def test_broker_that_asks_for_fencing_and_shutdown_waits_for_nobody(
     fields: dict[str, Any],
 ) -> None:
     cell = Cell(brokers=3)
@@ -219,7 +219,7 @@ def test_states_have_the_numbers_of_the_proposal() -> None:
     ]
 
 
-def test_controlled_shutdown_moves_leaderships_and_waits_until_the_others_know() -> None:
+def test_controlled_shutdown_moves_leaderships_and_waits_until_other_brokers_know() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2, 3), (2, 1, 3))
     reply = _stopping(cell, 1)
@@ -260,7 +260,7 @@ def test_last_broker_stops_at_its_second_heartbeat() -> None:
     assert cell.partition(topic).elr == (1,)
 
 
-def test_graceful_leave_lets_a_successor_register_at_once_also_after_a_failover() -> None:
+def test_graceful_leave_lets_a_successor_register_at_once_even_after_a_failover() -> None:
     cell = Cell(brokers=2)
     assert _stopping(cell, 1).should_shut_down
     image = cell.pending.snapshot()
@@ -285,7 +285,7 @@ def test_late_heartbeat_of_a_leaving_broker_revives_nothing() -> None:
 
 
 def test_broker_that_dies_while_stopping_has_not_left() -> None:
-    """Its process may still be alive: a successor has to wait, or to prove the opposite."""
+    """Its process may still live: a successor has to wait, or to prove the opposite."""
     cell = Cell(brokers=2)
     cell.create_on((1, 2))
     _stopping(cell, 1)
@@ -295,7 +295,7 @@ def test_broker_that_dies_while_stopping_has_not_left() -> None:
     cell.refused(registration(1, "another"), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
 
 
-def test_new_controller_begins_the_wait_of_a_stopping_broker_anew() -> None:
+def test_new_controller_restarts_the_wait_of_a_stopping_broker() -> None:
     cell = Cell(brokers=2)
     cell.create_on((1, 2))
     _stopping(cell, 1)
@@ -307,7 +307,7 @@ def test_new_controller_begins_the_wait_of_a_stopping_broker_anew() -> None:
     assert _stopping(later, 1).should_shut_down
 
 
-def test_broker_that_is_offered_leaderships_again_while_it_stops_gives_them_away_again() -> None:
+def test_stopping_broker_that_regains_leaderships_loses_them_again() -> None:
     cell = Cell(brokers=2)
     cell.create_on((1, 2))
     cell.hold_commits = True
@@ -316,7 +316,7 @@ def test_broker_that_is_offered_leaderships_again_while_it_stops_gives_them_away
     assert {cell.partition(cell.pending.topic_ids["u"], index).leader for index in range(4)} == {2}
 
 
-def test_decision_that_was_not_proposed_leaves_no_trace() -> None:
+def test_unproposed_decision_leaves_no_trace() -> None:
     cell = Cell(brokers=2)
     cell.create_on((1, 2))
     cell.beat(1)
@@ -327,8 +327,8 @@ def test_decision_that_was_not_proposed_leaves_no_trace() -> None:
     assert cell.soft_state() == before
 
 
-def test_shutdown_loses_no_partition_its_last_in_sync_replica() -> None:
-    """[it would be anybody's guess afterwards who has the records]"""
+def test_shutdown_removes_no_last_in_sync_replica() -> None:
+    """[It would be unknown afterwards which replica has the records.]"""
     cell = Cell(brokers=2)
     alone, both = cell.create_on((1,), name="alone"), cell.create_on((1, 2), name="both")
     _stopping(cell, 1)

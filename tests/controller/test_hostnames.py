@@ -1,6 +1,4 @@
-"""The mapping from hostnames to broker ids: written by registrations, edited with compare-and-set,
-cleaned up (KIP-426).
-"""
+"""The mapping from hostnames to broker ids (KIP-426)."""
 
 from typing import Any
 
@@ -40,7 +38,7 @@ def test_every_registration_maps_its_host_in_its_own_batch() -> None:
     assert found.cause == HostnameCause.BY_REGISTRATION
 
 
-def test_only_what_changes_is_written() -> None:
+def test_only_changed_mappings_are_written() -> None:
     cell = Cell(brokers=0)
     cell.register(4, listeners=at("h"))
     before = cell.pending.hostnames["h"]
@@ -62,7 +60,7 @@ def test_process_that_moves_takes_its_mapping_along() -> None:
     assert mapped(cell) == {"g": 4, "h": 4}
 
 
-def test_list_shows_where_each_broker_is() -> None:
+def test_list_shows_the_host_of_each_broker() -> None:
     cell = Cell(brokers=0)
     cell.register(4, listeners=at("h"))
     cell.send(alter({"hostname": "g", "broker_id": 9}))
@@ -80,14 +78,14 @@ def test_list_shows_where_each_broker_is() -> None:
     ]
 
 
-def test_only_what_is_committed_is_listed() -> None:
+def test_only_committed_mappings_are_listed() -> None:
     cell = Cell(brokers=0)
     cell.hold_commits = True
     cell.register(4)
     assert not cell.send(rpc.ListHostnamesRequest()).hostnames
 
 
-def test_set_move_and_delete() -> None:
+def test_hostname_is_set_moved_and_deleted() -> None:
     cell = Cell(brokers=0)
     result = cell.send(alter({"hostname": "H.", "broker_id": 7})).results[0]
     assert (result.hostname, result.offset) == ("H.", cell.pending.offset)
@@ -128,11 +126,11 @@ def test_hostname_change_is_refused_at_another_offset() -> None:
         ({"hostname": "h"}, ErrorCode.RESOURCE_NOT_FOUND, "hostname"),
     ],
 )
-def test_a_bad_alteration_is_refused(change: dict[str, Any], code: ErrorCode, field: str) -> None:
+def test_invalid_alteration_is_refused(change: dict[str, Any], code: ErrorCode, field: str) -> None:
     Cell(brokers=0).refused_part(alter(change), code, f"alterations[0].{field}")
 
 
-def test_each_alteration_stands_for_itself() -> None:
+def test_each_alteration_is_decided_separately() -> None:
     cell = Cell(brokers=0)
     results = cell.send(
         alter(
@@ -149,7 +147,7 @@ def test_each_alteration_stands_for_itself() -> None:
     ]
 
 
-def test_validate_only_and_what_is_so_already_write_nothing() -> None:
+def test_validate_only_and_unchanged_mappings_write_nothing() -> None:
     cell = Cell(brokers=0)
     assert not cell.decide(alter({"hostname": "h", "broker_id": 7}, validate_only=True)).records
     offset = cell.send(alter({"hostname": "h", "broker_id": 7})).results[0].offset
@@ -158,7 +156,7 @@ def test_validate_only_and_what_is_so_already_write_nothing() -> None:
     assert decision.body.results[0].offset == offset
 
 
-def test_mapping_that_a_registration_made_is_meant_once_it_is_set_by_hand() -> None:
+def test_mapping_of_a_registration_becomes_manual_once_it_is_set_by_hand() -> None:
     cell = Cell(brokers=0)
     cell.register(4, listeners=at("h"))
     cell.send(alter({"hostname": "h", "broker_id": 4}))
@@ -182,7 +180,7 @@ def later(cell: Cell) -> None:
     cell.due()
 
 
-def test_host_that_a_broker_has_left_is_forgotten() -> None:
+def test_mapping_of_a_host_that_a_broker_left_is_collected() -> None:
     cell = Cell(brokers=0)
     moved(cell, 4, "g", "h")
     moved(cell, 5, "k")
@@ -202,9 +200,9 @@ def test_mapping_of_a_broker_that_is_not_registered_stays() -> None:
     assert mapped(cell) == {"h": 4}
 
 
-def test_mapping_set_for_the_next_start_stays_until_that_has_been() -> None:
-    """[the proposal's rule alone would collect what an operator prepares while the broker still
-    runs on its old host]
+def test_manual_mapping_for_the_next_start_is_kept_until_then() -> None:
+    """[The proposal's rule alone would collect the mapping that an operator prepares while the
+    broker still runs on its old host.]
     """
     cell = Cell(brokers=0)
     moved(cell, 4, "h")
@@ -216,7 +214,7 @@ def test_mapping_set_for_the_next_start_stays_until_that_has_been() -> None:
     assert mapped(cell) == {"elsewhere": 4}
 
 
-def test_host_that_a_process_moved_away_from_is_forgotten() -> None:
+def test_host_that_a_process_moved_away_from_is_collected() -> None:
     """An amended registration keeps its epoch, which is older than the mapping of the first
     host.
     """
@@ -228,7 +226,7 @@ def test_host_that_a_process_moved_away_from_is_forgotten() -> None:
     assert mapped(cell) == {"h": 4, "next": 4}, "set since: it is meant for the next start"
 
 
-def test_mapping_of_the_present_host_by_hand_makes_no_other_one_stale() -> None:
+def test_manual_mapping_of_the_present_host_makes_no_other_one_stale() -> None:
     cell = Cell(brokers=0)
     moved(cell, 4, "h")
     cell.send(alter({"hostname": "next", "broker_id": 4}))
@@ -254,7 +252,7 @@ NO_HOSTS = [".", "..", "a..b", " ", "a b", "a\n", "a\x1b[31mb", "x" * 256, "x" *
 
 
 @pytest.mark.parametrize("host", ["", *NO_HOSTS], ids=repr)
-def test_broker_at_what_is_no_host_is_refused(host: str) -> None:
+def test_broker_with_an_invalid_host_is_refused(host: str) -> None:
     cell = Cell(brokers=0)
     cell.refused(
         registration(4, listeners=at(host)), ErrorCode.INVALID_REQUEST, "listeners[0].host"
@@ -272,7 +270,7 @@ def test_invalid_hostname_is_not_altered(host: str, fields: dict[str, int]) -> N
 
 
 @pytest.mark.parametrize("host", ["", *NO_HOSTS], ids=repr)
-def test_mapping_of_before_is_deleted_whatever_its_name_is(host: str) -> None:
+def test_invalid_mapping_of_an_older_build_can_be_deleted(host: str) -> None:
     cell = Cell(brokers=0)
     old = record(
         pb.HostnameRecord(hostname=host, broker_id=4, reason="registered", cause=pb.BY_REGISTRATION)
@@ -294,7 +292,7 @@ def test_mapping_of_before_is_deleted_whatever_its_name_is(host: str) -> None:
     assert not mapped(cell)
 
 
-def test_name_that_is_a_host_is_still_found_by_its_key() -> None:
+def test_valid_hostname_is_still_found_by_its_key() -> None:
     cell = Cell(brokers=0)
     cell.register(4, listeners=at("H.example"))
     cell.send(alter({"hostname": "h.EXAMPLE."}))

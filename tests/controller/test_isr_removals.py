@@ -1,6 +1,4 @@
-"""A broker that holds more partitions than one batch should change: fenced first, and taken out of
-ISRs batch by batch.
-"""
+"""Removal of a broker from more ISRs than one batch changes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -55,7 +53,7 @@ def leads(at: Cell, broker_id: int) -> int:
 
 
 def silence_broker_1(at: Cell) -> None:
-    """Broker 1 says nothing for a session, and the first batch of changes is written."""
+    """Silence broker 1 for a session, and write the first batch of changes."""
     for _ in range(4):
         at.now += 3.0
         at.beat(2)
@@ -75,7 +73,7 @@ def half_fenced(*replicas: int, partitions: int = PARTITIONS) -> Cell:
 
 
 class Looks:
-    """Partitions that are looked at, from here on."""
+    """Counts the partitions examined from here on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -89,7 +87,7 @@ class Looks:
         monkeypatch.setattr(Replicas, "since", counted)
 
 
-def test_silent_broker_is_fenced_first_in_bounded_batches() -> None:
+def test_silent_broker_is_fenced_first_and_removed_in_bounded_batches() -> None:
     at = cell()
     decisions = silenced(at, 1)
     assert [len(decision.records) for decision in decisions] == [1 + LIMIT, LIMIT, 2]
@@ -99,7 +97,7 @@ def test_silent_broker_is_fenced_first_in_bounded_batches() -> None:
     assert not at.decider.state.isr_removals
 
 
-def test_broker_with_no_more_than_the_bound_is_one_batch() -> None:
+def test_broker_within_the_bound_is_one_batch() -> None:
     assert [len(decision.records) for decision in silenced(cell(partitions=LIMIT), 1)] == [
         1 + LIMIT
     ]
@@ -118,7 +116,7 @@ def test_broker_stays_fenced_until_it_has_left_all_isrs() -> None:
     assert not at.broker(1).fenced
 
 
-def test_next_controller_goes_on_where_this_one_stopped() -> None:
+def test_next_controller_continues_the_removals() -> None:
     at = half_fenced()
     after = Cell(0, image=at.pending.snapshot(), epoch=2, now=at.now)
     assert isrs_with(after, 1) == 0
@@ -134,14 +132,14 @@ def test_remaining_isr_removals_are_urgent() -> None:
     assert at.decider.due.next_deadline() > at.now
 
 
-def test_full_disks_do_not_stop_it() -> None:
+def test_full_disks_do_not_stop_the_removals() -> None:
     at = half_fenced()
     while (decision := at.decider.due.next(at.now, fencing_only=True)) is not None:
         at.propose(decision)
     assert isrs_with(at, 1) == 0
 
 
-def test_asked_for_by_the_broker_it_is_the_same() -> None:
+def test_fencing_on_request_removes_in_the_same_way() -> None:
     at = cell()
     at.now += 10.0
     for broker_id in (1, 2, 3):
@@ -161,7 +159,7 @@ def test_last_member_of_many_isrs_becomes_eligible_batch_by_batch() -> None:
 
 
 @pytest.mark.parametrize("successor", ["clean", "unclean", "other disk"])
-def test_successor_of_an_eligible_replica_registers_when_it_has_left_batch_by_batch(
+def test_successor_of_an_eligible_replica_registers_after_the_last_batch_of_removals(
     successor: str,
 ) -> None:
     at = Cell(brokers=0)
@@ -198,7 +196,7 @@ PROOF: dict[str, Any] = {
 }
 
 
-def test_registration_waits_until_its_batch_is_not_too_large() -> None:
+def test_registration_waits_until_its_batch_is_small_enough() -> None:
     at = Cell(brokers=0)
     at.join(1, **PROOF)
     at.join(2)
@@ -214,7 +212,7 @@ def test_registration_waits_until_its_batch_is_not_too_large() -> None:
     assert set(decision.types) <= {"REGISTER_BROKER", "HOSTNAME"}
 
 
-def test_controlled_shutdown_goes_on_with_each_heartbeat() -> None:
+def test_controlled_shutdown_continues_with_each_heartbeat() -> None:
     at = cell()
     sizes = []
     for _ in range(3):
@@ -228,7 +226,7 @@ def test_controlled_shutdown_goes_on_with_each_heartbeat() -> None:
     assert isrs_with(at, 1) == 0
 
 
-def test_follower_that_stops_goes_in_batches_too() -> None:
+def test_stopping_follower_is_removed_in_batches() -> None:
     at = cell(2, 1, 3)
     decision = at.propose(at.decide(at.heartbeat(1, want_shut_down=True)))
     assert len(decision.records) == 1 + LIMIT
@@ -239,7 +237,7 @@ def leaderless(at: Cell) -> int:
     return sum(one.leader < 0 for one in at.pending.snapshot().partitions.values())
 
 
-def test_broker_that_returns_gets_its_leaderships_batch_by_batch() -> None:
+def test_returning_broker_gets_its_leaderships_batch_by_batch() -> None:
     at = cell(1)
     silenced(at, 1)
     assert leaderless(at) == PARTITIONS
@@ -251,7 +249,7 @@ def test_broker_that_returns_gets_its_leaderships_batch_by_batch() -> None:
     at.check_invariants()
 
 
-def test_next_controller_completes_the_elections_for_a_broker_that_returned() -> None:
+def test_next_controller_completes_the_elections_for_a_returned_broker() -> None:
     at = cell(1)
     silenced(at, 1)
     at.propose(at.decide(at.heartbeat(1)))
@@ -272,7 +270,7 @@ def test_elections_end_when_the_broker_is_fenced_again() -> None:
     at.check_invariants()
 
 
-def test_elections_look_at_a_bounded_number_of_partitions_at_once(
+def test_elections_examine_a_bounded_number_of_partitions_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at = Cell(brokers=3)
@@ -293,7 +291,7 @@ def test_elections_look_at_a_bounded_number_of_partitions_at_once(
     assert steps == 8
 
 
-def test_unfencing_looks_at_no_partition_while_all_have_leaders(
+def test_unfencing_examines_no_partition_while_all_have_leaders(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at = cell()
@@ -304,7 +302,7 @@ def test_unfencing_looks_at_no_partition_while_all_have_leaders(
     assert looks.count == 0
 
 
-def test_unregistered_broker_of_many_partitions_leaves_them_batch_by_batch() -> None:
+def test_unregistered_broker_with_many_partitions_leaves_them_batch_by_batch() -> None:
     at = cell(1)
     silenced(at, 1)
     decision = at.propose(at.decide(rpc.UnregisterBrokerRequest(broker_id=1)))
@@ -317,7 +315,7 @@ def test_unregistered_broker_of_many_partitions_leaves_them_batch_by_batch() -> 
         assert (one.elr, one.last_known_elr) == ((), ())
 
 
-def test_unfenced_broker_of_many_partitions_is_fenced_and_then_unregistered() -> None:
+def test_unfenced_broker_with_many_partitions_is_fenced_and_then_unregistered() -> None:
     at = cell()
     request = rpc.UnregisterBrokerRequest(broker_id=1)
     decision = at.propose(at.decide(request))
@@ -336,7 +334,7 @@ def test_unfenced_broker_of_many_partitions_is_fenced_and_then_unregistered() ->
     at.check_invariants()
 
 
-def test_unfenced_broker_with_a_read_lease_leaves_its_partitions_when_that_has_ended() -> None:
+def test_unfenced_broker_with_a_read_lease_leaves_its_partitions_when_the_lease_ends() -> None:
     at = cell()
     at.beat(1, want_read_lease=True)
     decision = at.propose(at.decide(rpc.UnregisterBrokerRequest(broker_id=1)))
@@ -345,7 +343,7 @@ def test_unfenced_broker_with_a_read_lease_leaves_its_partitions_when_that_has_e
     assert isrs_with(at, 1) == PARTITIONS
 
 
-def test_claim_looks_at_no_partition_while_all_have_leaders(
+def test_claim_examines_no_partition_while_all_have_leaders(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     image = cell().pending.snapshot()
@@ -356,7 +354,7 @@ def test_claim_looks_at_no_partition_while_all_have_leaders(
     assert not later.decider.state.join_elections
 
 
-def test_removals_look_at_a_bounded_number_of_partitions_at_once(
+def test_removals_examine_a_bounded_number_of_partitions_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at = cell()

@@ -1,5 +1,3 @@
-"""AlterKeyValues: keys are put, deleted and compared, all or nothing."""
-
 from typing import Any
 
 import pytest
@@ -26,7 +24,7 @@ def code(at: Cell, *alterations: dict[str, Any]) -> tuple[ErrorCode, str]:
     return decided.error.code, decided.error.field
 
 
-def test_put_again_and_delete() -> None:
+def test_key_is_put_overwritten_and_deleted() -> None:
     at = Cell()
     made = at.send(alter({"key": "a/b", "value": b"1"})).offsets[0]
     assert at.pending.key_values["a/b"] == KeyValue("a/b", b"1", made, made, 0)
@@ -49,7 +47,7 @@ def test_delete_of_an_absent_key_writes_no_record() -> None:
     assert (decided.records, list(decided.body.offsets)) == ([], [-1])
 
 
-def test_several_keys_are_one_batch_with_an_offset_each() -> None:
+def test_several_keys_are_one_batch_with_one_offset_each() -> None:
     at = Cell()
     at.send(alter({"key": "old", "value": b"1"}))
     decided = at.propose(
@@ -79,7 +77,7 @@ def test_several_keys_are_one_batch_with_an_offset_each() -> None:
     ],
 )
 @pytest.mark.parametrize("operation", [PUT, DELETE, COMPARE])
-def test_condition_that_does_not_hold_changes_nothing(
+def test_failed_condition_changes_nothing(
     expected: dict[str, int], field: str, operation: int
 ) -> None:
     at = Cell()
@@ -145,13 +143,13 @@ def test_empty_request_and_repeated_key_are_refused() -> None:
     )  # fmt: skip
 
 
-def test_lease_that_is_not_there_is_refused() -> None:
+def test_unknown_lease_is_refused() -> None:
     assert code(Cell(), {"key": "a", "lease_id": 4}) == (
         ErrorCode.RESOURCE_NOT_FOUND, "alterations[0].lease_id",
     )  # fmt: skip
 
 
-def test_there_may_be_so_many_keys() -> None:
+def test_number_of_keys_is_bounded() -> None:
     at = Cell(settings=ControllerSettings(kv_max_keys=2))
     at.send(alter({"key": "a"}, {"key": "b"}))
     assert code(at, {"key": "c"})[0] == ErrorCode.POLICY_VIOLATION
@@ -161,7 +159,7 @@ def test_there_may_be_so_many_keys() -> None:
     assert sorted(at.pending.snapshot().key_values) == ["b", "c"]
 
 
-def test_there_may_be_so_many_bytes() -> None:
+def test_total_size_of_keys_is_bounded() -> None:
     at = Cell(settings=ControllerSettings(kv_max_bytes=10))
     at.send(alter({"key": "a", "value": b"123456789"}))
     assert code(at, {"key": "b"})[0] == ErrorCode.POLICY_VIOLATION
@@ -180,7 +178,7 @@ def test_deletions_are_allowed_above_a_lowered_bound() -> None:
     assert code(lower, {"key": "d"})[0] == ErrorCode.POLICY_VIOLATION
 
 
-def test_request_that_is_only_validated_changes_nothing() -> None:
+def test_validate_only_changes_nothing() -> None:
     at = Cell()
     decided = at.decide(alter({"key": "a", "value": b"1"}, validate_only=True))
     assert decided.error is None

@@ -1,4 +1,4 @@
-"""Brokers that lag are fenced in time, and a LAO that stands still is logged."""
+"""Fencing of lagging brokers, and log lines about a LAO that stands still."""
 
 from deciding import Cell
 
@@ -22,7 +22,7 @@ def _marked(committed_offset: int = 100) -> LagWatch:
     return watch
 
 
-def test_broker_lags_when_a_commit_of_lag_max_ago_is_not_applied() -> None:
+def test_broker_lags_when_a_commit_older_than_the_maximum_lag_is_not_applied() -> None:
     watch = _marked()
     applied = {1: 99, 2: 100, 3: 500}
     assert watch.stuck(LAG_S - 0.1, applied, applied.__getitem__) is None
@@ -54,7 +54,7 @@ def test_majority_of_brokers_never_counts_as_stuck() -> None:
 
 
 def test_brokers_on_probation_count_as_lagging() -> None:
-    """[four of five lag: fenced one by one, each time the rest would look like a majority]"""
+    """[Four of five lag: fenced one by one, each time the rest would look like a majority.]"""
     watch = _marked()
     watch.fenced(1, LAG_S)
     watch.fenced(2, LAG_S)
@@ -63,7 +63,7 @@ def test_brokers_on_probation_count_as_lagging() -> None:
     assert watch.stuck(LAG_S + 11, applied, applied.__getitem__) == 3
 
 
-def test_broker_that_has_just_joined_has_time_to_catch_up() -> None:
+def test_new_broker_has_time_to_catch_up() -> None:
     watch = _marked()
     applied = {1: 0, 2: 100, 3: 100}
     watch.unfenced(1, LAG_S - 1)
@@ -71,9 +71,7 @@ def test_broker_that_has_just_joined_has_time_to_catch_up() -> None:
     assert watch.stuck(2 * LAG_S - 1, applied, applied.__getitem__) == 1
 
 
-def test_probation_grows_with_each_time_up_to_a_bound_and_starts_over_after_a_long_good_life() -> (
-    None
-):
+def test_probation_doubles_up_to_a_bound_and_resets_after_a_long_good_time() -> None:
     watch = _watch()
     now = 0.0
     for length in (10, 20, 40, 40):
@@ -90,9 +88,8 @@ def test_probation_grows_with_each_time_up_to_a_bound_and_starts_over_after_a_lo
 
 
 def _heartbeats(cell: Cell, seconds: float, stuck_at: int) -> None:
-    """Everybody heartbeats; broker 1 applies nothing beyond ``stuck_at``.
-
-    Something is written all the time.
+    """All brokers heartbeat; broker 1 applies nothing beyond ``stuck_at``. Something is written all
+    the time.
     """
     end = cell.now + seconds
     while cell.now < end:
@@ -104,7 +101,7 @@ def _heartbeats(cell: Cell, seconds: float, stuck_at: int) -> None:
         cell.due()
 
 
-def test_broker_that_heartbeats_but_does_not_apply_is_fenced_and_lao_goes_on() -> None:
+def test_broker_that_heartbeats_but_does_not_apply_is_fenced_and_lao_advances() -> None:
     cell = Cell(brokers=3)
     stuck_at = cell.pending.offset
     _heartbeats(cell, 28, stuck_at)
@@ -118,7 +115,7 @@ def test_broker_that_heartbeats_but_does_not_apply_is_fenced_and_lao_goes_on() -
     cell.check_invariants()
 
 
-def test_broker_on_probation_is_not_unfenced_though_it_has_caught_up() -> None:
+def test_broker_on_probation_is_not_unfenced_when_it_has_caught_up() -> None:
     cell = Cell(brokers=3)
     _heartbeats(cell, 38, cell.pending.offset)
     fenced_at = cell.now
@@ -132,7 +129,7 @@ def test_broker_on_probation_is_not_unfenced_though_it_has_caught_up() -> None:
 
 
 def beats(cell: Cell, hanging: set[int], seconds: float = 2.0) -> None:
-    """Heartbeats of brokers 1 to 3, each two seconds."""
+    """Send heartbeats of brokers 1 to 3, every two seconds each."""
     for _ in range(int(seconds / 2)):
         cell.now += 2
         for broker_id in (1, 2, 3):
@@ -144,7 +141,7 @@ def fenced(cell: Cell) -> set[int]:
     return {broker_id for broker_id in (1, 2, 3) if cell.broker(broker_id).fenced}
 
 
-def test_broker_whose_disk_hangs_leads_no_more_until_it_is_back_and_stays() -> None:
+def test_broker_with_a_hanging_disk_loses_leadership_until_the_disk_recovers() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2, 3))
     beats(cell, {1})
@@ -172,7 +169,7 @@ def test_hanging_disks_of_most_brokers_fence_only_a_minority() -> None:
     assert fenced(cell) == set(), "two of three"
 
 
-def test_broker_that_died_with_a_hanging_disk_keeps_no_other_from_being_fenced() -> None:
+def test_dead_broker_with_a_hanging_disk_keeps_no_other_from_being_fenced() -> None:
     cell = Cell(brokers=3)
     beats(cell, {1})
     assert fenced(cell) == {1}
@@ -192,7 +189,7 @@ def test_only_broker_is_not_fenced_for_its_disk() -> None:
     assert not cell.broker(1).fenced
 
 
-def test_broker_with_a_read_lease_is_fenced_for_its_disk_when_the_lease_has_ended() -> None:
+def test_broker_with_a_read_lease_is_fenced_for_its_disk_when_the_lease_ends() -> None:
     cell = Cell(brokers=3)
     assert cell.beat(1, want_read_lease=True).read_lease_ms
     cell.beat(1, want_read_lease=True, disk_hangs_ms=6_000)
@@ -215,7 +212,7 @@ def test_negative_duration_of_a_hanging_disk_is_refused() -> None:
 
 
 def full(cell: Cell, low: set[int], seconds: float = 2.0) -> None:
-    """Heartbeats of brokers 1 to 3, each two seconds."""
+    """Send heartbeats of brokers 1 to 3, every two seconds each."""
     for _ in range(int(seconds / 2)):
         cell.now += 2
         for broker_id in (1, 2, 3):
@@ -243,7 +240,7 @@ def test_broker_low_on_space_leads_only_what_no_other_can_and_leads_again_with_s
     cell.check_invariants()
 
 
-def test_leadership_goes_past_another_broker_that_is_low_on_space() -> None:
+def test_leadership_skips_another_broker_that_is_low_on_space() -> None:
     cell = Cell(brokers=5)
     topic = cell.create_on((1, 2, 3))
     cell.now += 1
@@ -333,7 +330,7 @@ def test_moving_lao_is_not_reported_as_held_back() -> None:
     assert lao_stall.held_ms(10.0) < 200
 
 
-def test_why_it_is_unknown_is_said() -> None:
+def test_reason_of_an_unknown_lao_is_logged() -> None:
     lao_stall = LaoStall()
     said = looks(
         lao_stall, 0.0, 2.0, -1, 10, [4], "brokers [4] have not reported in controller epoch 3"
@@ -341,7 +338,7 @@ def test_why_it_is_unknown_is_said() -> None:
     assert [one.reason for one in said] == ["brokers [4] have not reported in controller epoch 3"]
 
 
-def test_cluster_without_brokers_says_nothing_of_a_lao_that_stands_still() -> None:
+def test_cluster_without_brokers_logs_no_stalled_lao() -> None:
     lao_stall = LaoStall()
     assert looks(lao_stall, 0.0, 5.0, 10, 20, []) == []
     assert lao_stall.held_ms(5.0) == 0

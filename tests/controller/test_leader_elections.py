@@ -1,5 +1,3 @@
-"""Leaders: elected when brokers come and go, and when somebody asks."""
-
 from typing import Any, cast
 
 import pytest
@@ -73,7 +71,7 @@ def _moved(cell: Cell) -> bytes:
     return topic
 
 
-def test_preferred_leader_gets_its_partition_back_when_asked() -> None:
+def test_preferred_leader_is_elected_on_request() -> None:
     cell = Cell(brokers=3)
     topic = _moved(cell)
     epoch = cell.partition(topic).leader_epoch
@@ -101,7 +99,7 @@ def test_each_partition_has_its_own_result() -> None:
     assert cell.partition(topic).leader == 2
 
 
-def test_partition_twice_is_bad_both_times() -> None:
+def test_partition_named_twice_is_refused_both_times() -> None:
     cell = Cell(brokers=3)
     topic = _moved(cell)
     response = cell.send(_request(("t", [0]), ("t", [])))
@@ -110,7 +108,7 @@ def test_partition_twice_is_bad_both_times() -> None:
     assert cell.partition(topic).leader == 2
 
 
-def test_all_partitions_means_those_with_something_to_do_and_says_what_is_left() -> None:
+def test_all_partitions_selects_those_with_something_to_do_and_reports_the_rest() -> None:
     cell = Cell(brokers=3, settings=ControllerSettings(max_records_per_request=4))
     topics = [cell.create_on((1, 2, 3), (1, 3, 2), name=name) for name in ("a", "b", "c")]
     cell.create_on((2, 3), name="d")
@@ -162,7 +160,7 @@ def test_unclean_leader_is_alone_in_the_isr_and_recovers() -> None:
     cell.check_invariants()
 
 
-def test_unclean_of_all_finds_those_without_a_leader() -> None:
+def test_unclean_election_of_all_selects_partitions_without_a_leader() -> None:
     cell = Cell(brokers=2)
     dead = cell.create_on((1, 2))
     cell.create_on((2, 1), name="alive")
@@ -175,7 +173,7 @@ def test_unclean_of_all_finds_those_without_a_leader() -> None:
     assert cell.partition(dead).leader == 2
 
 
-def test_bad_requests_are_refused() -> None:
+def test_invalid_requests_are_refused() -> None:
     cell = Cell(brokers=3, settings=ControllerSettings(max_records_per_request=3))
     cell.create_on((1, 2), (1, 2))
     cell.refused(
@@ -187,7 +185,7 @@ def test_bad_requests_are_refused() -> None:
 # --- brokers that come and go -------------------------------------------------------------------
 
 
-def test_fencing_the_last_member_elects_an_unclean_leader_where_the_topic_allows_it() -> None:
+def test_fencing_the_last_member_elects_an_unclean_leader_where_allowed() -> None:
     cell = Cell(brokers=3)
     strict, loose = cell.create_on((1, 2), name="strict"), cell.create_on((1, 2), name="loose")
     cell.allow_unclean("loose")
@@ -205,7 +203,7 @@ def test_fencing_the_last_member_elects_an_unclean_leader_where_the_topic_allows
     cell.check_invariants()
 
 
-def test_topic_may_refuse_what_all_brokers_allow() -> None:
+def test_topic_config_may_forbid_what_the_broker_config_allows() -> None:
     cell = Cell(brokers=2)
     strict, loose = cell.create_on((1, 2), name="strict"), cell.create_on((1, 2), name="loose")
     cell.allow_unclean("")
@@ -217,7 +215,7 @@ def test_topic_may_refuse_what_all_brokers_allow() -> None:
     assert cell.partition(loose).leader == 1
 
 
-def test_unfencing_elects_an_unclean_leader_where_the_topic_allows_it() -> None:
+def test_unfencing_elects_an_unclean_leader_where_allowed() -> None:
     cell = Cell(brokers=2)
     strict, loose = cell.create_on((1, 2), name="strict"), cell.create_on((1, 2), name="loose")
     cell.allow_unclean("loose")
@@ -232,8 +230,8 @@ def test_unfencing_elects_an_unclean_leader_where_the_topic_allows_it() -> None:
     assert cell.partition(strict).leader_recovery_state == 0
 
 
-def test_stopping_or_replacing_the_last_member_is_no_reason_for_an_unclean_leader() -> None:
-    """It stays eligible, and leads again when it is back, with everything."""
+def test_stopping_or_replacing_the_last_member_elects_no_unclean_leader() -> None:
+    """It stays eligible, and leads again with all records when it returns."""
     cell = Cell(brokers=2)
     topic = cell.create_on((1, 2))
     cell.allow_unclean("t")
@@ -248,7 +246,7 @@ def test_stopping_or_replacing_the_last_member_is_no_reason_for_an_unclean_leade
     assert cell.partition(topic).leader_recovery_state == 0
 
 
-def test_unregistering_the_last_member_elects_where_the_topic_allows_it() -> None:
+def test_unregistering_the_last_member_elects_an_unclean_leader_where_allowed() -> None:
     cell = Cell(brokers=2)
     strict, loose = cell.create_on((1, 2), name="strict"), cell.create_on((1, 2), name="loose")
     cell.allow_unclean("loose")
@@ -266,8 +264,8 @@ def _settings(**fields: Any) -> ControllerSettings:
 
 
 def _alive(cell: Cell, seconds: float) -> list[int]:
-    """Let time pass in small steps, all brokers alive; how many records each batch of partition
-    changes had.
+    """Let time pass in small steps with all brokers alive; return the number of records of each
+    batch of partition changes.
     """
     batches = []
     end = cell.now + seconds
@@ -283,7 +281,7 @@ def _alive(cell: Cell, seconds: float) -> list[int]:
     return batches
 
 
-def test_preferred_leaders_come_back_by_themselves_after_the_interval() -> None:
+def test_preferred_leaders_are_elected_automatically_after_the_interval() -> None:
     cell = Cell(brokers=3)
     topic = _moved(cell)
     begun = cell.now
@@ -302,7 +300,7 @@ def test_balance_can_be_switched_off() -> None:
     assert cell.partition(topic).leader == 2
 
 
-def test_balance_looks_at_a_slice_a_step_and_elects_a_bounded_number_a_batch(
+def test_balance_examines_a_slice_per_step_and_elects_a_bounded_number_per_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(leader_elections, "SLICE_PARTITIONS", 4)
@@ -335,7 +333,7 @@ def test_balance_looks_at_a_slice_a_step_and_elects_a_bounded_number_a_batch(
     assert {cell.partition(topic, index).leader for index in range(count)} == {1}
 
 
-def test_step_of_the_balance_looks_at_one_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_of_the_balance_examines_one_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
     real = wants_preferred
 
@@ -362,8 +360,8 @@ def test_step_of_the_balance_looks_at_one_slice(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_leader_balance_decides_on_the_newest_state() -> None:
-    """Between looking and electing, things happen: what has nothing to do any more is left
-    alone.
+    """State changes between examination and election: a partition with nothing to do any more is
+    left alone.
     """
     from controller.decisions.partitions.leader_elections import LeaderBalance
 
@@ -396,8 +394,8 @@ def test_topic_that_begins_to_allow_unclean_leaders_gets_them_after_the_interval
     assert cell.partition(strict).leader == -1
 
 
-def test_reassignment_that_an_earlier_build_left_behind_is_completed() -> None:
-    """Its controller takes the last replica in and knows nothing of completing."""
+def test_reassignment_left_by_an_older_build_is_completed() -> None:
+    """Its controller adds the last replica, but cannot complete."""
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2))
     wanted = rpc.ReassignablePartition(replicas=pb.IdList(ids=[3, 2]))
@@ -424,7 +422,7 @@ def test_reassignment_that_an_earlier_build_left_behind_is_completed() -> None:
     assert _alive(cell, 320) == []
 
 
-def test_unclean_leader_is_rather_one_that_was_there_than_one_that_is_being_added() -> None:
+def test_unclean_leader_is_preferably_an_original_replica() -> None:
     cell = Cell(brokers=4)
     topic = cell.create_on((1, 2))
     wanted = rpc.ReassignablePartition(replicas=pb.IdList(ids=[3, 4]))

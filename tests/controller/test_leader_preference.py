@@ -1,4 +1,4 @@
-"""The preferred leader: when it leads again, and what a link that comes and goes costs."""
+"""The preferred leader of the quorum, and transfers over an unsteady link."""
 
 import random
 from dataclasses import replace
@@ -23,7 +23,7 @@ def seen(*voters: ReplicaDescription) -> QuorumDescription:
 
 
 class Story:
-    """Node 1 looks twice a second; ``up``: whether node 3 fetches."""
+    """Node 1 checks twice a second; ``up``: whether node 3 fetches."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -65,7 +65,7 @@ def test_preferred_voter_gets_the_leadership_once_it_is_steady() -> None:
     assert len(story.transfers) == 1
 
 
-def test_voter_that_comes_and_goes_is_not_steady() -> None:
+def test_flapping_voter_is_not_steady() -> None:
     story = Story()
     for _ in range(50):
         story.up = True
@@ -78,7 +78,7 @@ def test_voter_that_comes_and_goes_is_not_steady() -> None:
 @pytest.mark.parametrize(
     "fields", [{"low_on_space": True}, {"last_caught_up_age_ms": 9_000}, {"leader_priority": 0}]
 )
-def test_voter_that_should_not_lead_gets_nothing(fields: dict[str, int]) -> None:
+def test_voter_that_should_not_lead_gets_no_leadership(fields: dict[str, int]) -> None:
     preference = LeaderPreference(LEADER)
     one = replace(replica(PREFERRED, 5), **fields)  # type: ignore[arg-type]
     preference.observe(LEADER, 1, 0.0)
@@ -86,7 +86,7 @@ def test_voter_that_should_not_lead_gets_nothing(fields: dict[str, int]) -> None
         assert preference.successor(seen(replica(1), one), float(now)) == -1
 
 
-def test_highest_priority_wins_and_equals_stay() -> None:
+def test_highest_priority_wins_and_equal_priorities_change_nothing() -> None:
     preference = LeaderPreference(LEADER)
     voters = (replica(1, 2), replica(2, 3), replica(3, 5), replica(4, 2))
     preference.observe(LEADER, 1, 0.0)
@@ -94,7 +94,7 @@ def test_highest_priority_wins_and_equals_stay() -> None:
     assert found == {-1, 3}
 
 
-def test_leader_that_is_no_voter_transfers_nothing_by_preference() -> None:
+def test_leader_outside_the_voter_set_transfers_nothing_by_preference() -> None:
     preference = LeaderPreference(LEADER)
     assert all(
         preference.successor(seen(replica(2), replica(3, 5)), float(now)) == -1

@@ -1,5 +1,3 @@
-"""Leases: how long they live, what keeps them alive, and what goes with them."""
-
 from typing import Any
 
 import pytest
@@ -38,7 +36,7 @@ def leases(at: Cell) -> list[int]:
     return sorted(at.pending.snapshot().leases)
 
 
-def test_lease_has_the_offset_of_its_record_and_its_keys_go_with_it() -> None:
+def test_lease_id_is_the_offset_of_its_record_and_its_keys_end_with_it() -> None:
     at = Cell(brokers=0)
     one, other = grant(at), grant(at, 60_000)
     assert at.pending.leases[one] == Lease(one, "l", TTL_MS, "")
@@ -75,7 +73,7 @@ def test_keep_alive_writes_no_record() -> None:
     assert keep(at, lease).error.code == ErrorCode.RESOURCE_NOT_FOUND
 
 
-def test_due_lease_is_not_kept_alive() -> None:
+def test_expired_lease_is_not_kept_alive() -> None:
     at = Cell(brokers=0)
     lease = grant(at)
     at.now += 5.0
@@ -83,7 +81,7 @@ def test_due_lease_is_not_kept_alive() -> None:
     assert (error.code, error.field) == (ErrorCode.RESOURCE_NOT_FOUND, "lease_id")
 
 
-def test_new_controller_gives_each_its_whole_time_again() -> None:
+def test_new_controller_grants_each_lease_its_whole_time_again() -> None:
     at = Cell(brokers=0)
     lease = grant(at)
     at.now += 4.9
@@ -118,7 +116,7 @@ def test_lease_id_of_another_generation_is_unknown(request_of: Any) -> None:
     assert at.decide(request_of(lease_id=lease)).error is None
 
 
-def test_loop_that_stood_still_ends_no_lease() -> None:
+def test_stalled_loop_ends_no_lease() -> None:
     at = Cell(brokers=0)
     lease = grant(at)
     at.now += 60.0
@@ -146,7 +144,7 @@ def test_lease_with_many_keys_ends_in_several_batches_and_is_not_revived() -> No
     assert (keys(at), leases(at)) == ([], [])
 
 
-def test_key_that_is_put_again_changes_its_lease() -> None:
+def test_overwritten_key_changes_its_lease() -> None:
     at = Cell(brokers=0)
     one, other = grant(at), grant(at)
     put(at, "a", "b", lease_id=one)
@@ -162,13 +160,13 @@ def test_key_that_is_put_again_changes_its_lease() -> None:
 
 
 @pytest.mark.parametrize("ttl_ms", [-1, 0, 999, 86_400_001])
-def test_time_that_cannot_be(ttl_ms: int) -> None:
+def test_invalid_time_is_refused(ttl_ms: int) -> None:
     error = Cell().decide(rpc.GrantLeaseRequest(ttl_ms=ttl_ms)).error
     assert error is not None
     assert (error.code, error.field) == (ErrorCode.INVALID_REQUEST, "ttl_ms")
 
 
-def test_there_may_be_so_many_leases() -> None:
+def test_number_of_leases_is_bounded() -> None:
     at = Cell(settings=ControllerSettings(lease_max_count=2))
     first = grant(at)
     grant(at)
@@ -189,7 +187,7 @@ def test_leases_are_listed_with_their_remaining_time() -> None:
     assert [each.remaining_ms for each in listed] == pytest.approx([3_000, 58_000], abs=1)
 
 
-def test_tracker_orders_by_what_is_due_and_never_shortens() -> None:
+def test_tracker_orders_by_deadline_and_never_shortens() -> None:
     tracker = LeaseTracker()
     tracker.start([(1, 5_000), (2, 1_000), (3, 3_000)], 10.0)
     assert tracker.next_due() == 11.0
@@ -204,8 +202,8 @@ def test_tracker_orders_by_what_is_due_and_never_shortens() -> None:
     assert (tracker.remaining_s(2, 17.0), tracker.remaining_s(7, 17.0)) == (4.5, 0.0)
 
 
-def test_tracker_gives_no_more_than_the_whole_time_after_a_stall() -> None:
-    """[one that was kept alive after a stall lived on for the stall's time besides]"""
+def test_tracker_grants_no_more_than_the_whole_time_after_a_stall() -> None:
+    """[A lease that was kept alive after a stall lived on for the stall's time in addition.]"""
     tracker = LeaseTracker()
     tracker.start([(1, 5_000)], 10.0)
     tracker.extend_all(60.0)
@@ -274,7 +272,7 @@ def test_lease_and_its_keys_are_one_batch() -> None:
     assert (leases(at), keys(at)) == ([], ["q/deep/er", "qq/other"])
 
 
-def test_second_place_in_a_directory_has_a_sibling_though_nothing_is_committed() -> None:
+def test_second_key_in_a_directory_has_a_sibling_though_nothing_is_committed() -> None:
     at = Cell(brokers=0)
     at.hold_commits = True
     counts = [at.send(grant_with({"key": f"q/{name}"})).sibling_counts[0] for name in "abc"]
@@ -319,8 +317,10 @@ def test_refused_keys_grant_no_lease(
     assert (at.pending.state_hash, decided.effects) == (before, ())
 
 
-def test_validated_grant_changes_nothing() -> None:
-    """[The time of a lease that is not there ran, and its end was a record that no node could fold]"""
+def test_validate_only_grant_changes_nothing() -> None:
+    """[The time of a lease that was never granted ran, and its end was a record that no node could
+    fold.]
+    """
     at = Cell(brokers=0)
     before = at.pending.state_hash
     decided = at.propose(at.decide(grant_with({"key": "q/a"}, validate_only=True)))
@@ -330,7 +330,7 @@ def test_validated_grant_changes_nothing() -> None:
     assert at.pending.state_hash == before
 
 
-def test_grant_with_keys_keeps_the_bounds_of_both() -> None:
+def test_grant_with_keys_respects_both_bounds() -> None:
     at = Cell(brokers=0, settings=ControllerSettings(lease_max_count=1, max_records_per_request=3))
     two = [{"key": f"q/{number}"} for number in range(2)]
     error = at.decide(grant_with(*two, {"key": "q/2"})).error

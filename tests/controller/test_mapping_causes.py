@@ -1,4 +1,4 @@
-"""Tests that the cause of a host mapping is read from its code, not from its text."""
+"""The cause of a host mapping is read from its code, not its text."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def folded(*messages: pb.HostnameRecord) -> ImageBuilder:
     return draft
 
 
-def test_the_enum_is_that_of_the_records() -> None:
+def test_cause_enum_matches_the_records() -> None:
     named = {
         name.removeprefix("HOSTNAME_CAUSE_"): number for name, number in pb.HostnameCause.items()
     }
@@ -41,7 +41,7 @@ def test_the_enum_is_that_of_the_records() -> None:
 
 
 @pytest.mark.parametrize("broker_id", [4, None], ids=["mapped", "deleted"])
-def test_a_cause_that_this_build_does_not_know_stops_it(broker_id: int | None) -> None:
+def test_unknown_cause_stops_this_build(broker_id: int | None) -> None:
     change = pb.HostnameRecord(hostname="h", broker_id=broker_id)
     change.ParseFromString(change.SerializeToString() + b"\x28\x63")
     assert change.cause == 99
@@ -49,7 +49,7 @@ def test_a_cause_that_this_build_does_not_know_stops_it(broker_id: int | None) -
         folded(pb.HostnameRecord(hostname="h", broker_id=4), change)
 
 
-def test_a_snapshot_with_an_unknown_cause_is_corrupt() -> None:
+def test_snapshot_with_an_unknown_cause_is_corrupt() -> None:
     draft = folded(pb.HostnameRecord(hostname="h", broker_id=4))
     mapping, unknown = draft.hostnames["h"], 99
     draft.hostnames["h"] = structs.replace(mapping, cause=unknown)
@@ -58,7 +58,7 @@ def test_a_snapshot_with_an_unknown_cause_is_corrupt() -> None:
         load([snapshot_of(draft.snapshot())])
 
 
-def test_a_snapshot_keeps_the_cause() -> None:
+def test_snapshot_keeps_the_cause() -> None:
     image = folded(
         pb.HostnameRecord(
             hostname="a", broker_id=1, reason="set by hand", cause=pb.BY_REGISTRATION
@@ -74,7 +74,7 @@ def test_a_snapshot_keeps_the_cause() -> None:
 
 
 @pytest.mark.parametrize(("cause", "written"), [(pb.BY_HAND, 0), (pb.BY_REGISTRATION, 1)])
-def test_mapping_by_hand_is_written_once_whatever_its_words_are(cause: Any, written: int) -> None:
+def test_manual_mapping_is_written_once_whatever_its_text(cause: Any, written: int) -> None:
     cell = Ids()
     cell.fold([record(pb.HostnameRecord(hostname="h", broker_id=1, reason="text", cause=cause))])
     cell.commit()

@@ -1,6 +1,4 @@
-"""Changes of the voter set: Kafka's order of checks, one record each, and never a set that could
-not commit it.
-"""
+"""Changes of the voter set, checked in Kafka's order."""
 
 import asyncio
 import random
@@ -86,7 +84,7 @@ class Members(Cell):
         return {} if named is None else {voter.id: voter.directory_id for voter in named.voters}
 
     def changed(self, decision: Decided) -> dict[int, str]:
-        """The one record of the decision, as id -> directory."""
+        """Return the only record of the decision, as id -> directory."""
         assert decision.error is None, decision.error
         (only,) = decision.records
         assert only.type == RecordType.VOTERS
@@ -120,7 +118,7 @@ ALL = (add(), remove(2), update(2, "new:1"))
 # --- the first set ------------------------------------------------------------------------------
 
 
-def test_static_set_becomes_a_logged_one_when_all_directories_are_known() -> None:
+def test_static_voter_set_is_logged_when_all_directories_are_known() -> None:
     cell = Members(static=True)
     cell.quorum.voters[2] = replace(cell.quorum.voters[2], directory_id="", last_fetch_age_ms=NEVER)
     assert cell.due() == []
@@ -141,7 +139,7 @@ def test_static_set_becomes_a_logged_one_when_all_directories_are_known() -> Non
     assert cell.decider.due.next_deadline() > cell.now
 
 
-def test_set_that_names_its_directories_waits_for_nobody() -> None:
+def test_voter_set_with_directories_is_logged_without_waiting() -> None:
     cell = Members(static=True)
     cell.quorum.voters = []
     cell.quorum.configured = (Voter(1, "c1:1", "d1"),)
@@ -149,7 +147,7 @@ def test_set_that_names_its_directories_waits_for_nobody() -> None:
     assert cell.changed(first) == {1: "d1"}
 
 
-def test_first_set_waits_for_a_record_of_this_epoch_to_be_committed() -> None:
+def test_first_voter_set_waits_for_a_committed_record_of_this_epoch() -> None:
     quorum = Quorum()
     cell = Cell(0, quorum=quorum, bootstrap=False)
     cell.log.committed = msgspec.structs.replace(cell.log.committed, offset=-1)
@@ -197,7 +195,7 @@ def test_voter_is_not_added_twice() -> None:
     assert "remove that one first" in decision.error.message
 
 
-def test_only_who_is_caught_up_may_vote() -> None:
+def test_only_a_caught_up_observer_may_become_a_voter() -> None:
     cell = Members()
     cell.refused(add(5), ErrorCode.REQUEST_TIMED_OUT, "voter_id")
     cell.refused(add(voter_directory_id="other"), ErrorCode.REQUEST_TIMED_OUT, "voter_id")
@@ -230,7 +228,7 @@ def test_only_who_is_caught_up_may_vote() -> None:
         "A://c4:1,A://c4:2",
     ],
 )
-def test_endpoint_that_nobody_could_dial_is_refused(endpoint: str) -> None:
+def test_unreachable_endpoint_is_refused(endpoint: str) -> None:
     cell = Members()
     cell.refused(add(endpoint=endpoint), ErrorCode.INVALID_REQUEST, "endpoint")
     cell.refused(update(2, endpoint), ErrorCode.INVALID_REQUEST, "endpoint")
@@ -240,14 +238,14 @@ def test_valid_voter_endpoints_are_accepted() -> None:
     assert [endpoint_error(good) for good in ("c4:1", "10.0.0.1:65535", "[::1]:9093")] == [""] * 3
 
 
-def test_build_that_does_not_know_the_level_may_not_vote() -> None:
+def test_build_that_does_not_support_the_level_may_not_vote() -> None:
     for version in (0, 1):
         cell = Members()
         cell.quorum.observers = [replica(4, version=version)]
         cell.refused(add(), ErrorCode.INVALID_REQUEST, "voter_id")
 
 
-def test_new_set_needs_a_live_majority() -> None:
+def test_new_voter_set_requires_a_live_majority() -> None:
     cell = Members()
     cell.quorum.voters[2] = replica(3, fetched=LIVE_WITHIN_MS + 1)
     assert cell.changed(cell.decide(add())), "three of four live"
@@ -276,14 +274,14 @@ def test_leader_may_be_removed() -> None:
     assert cell.changed(cell.decide(remove(1))) == {2: "d2", 3: "d3"}
 
 
-def test_removal_of_no_voter_is_refused() -> None:
+def test_removal_of_a_non_voter_is_refused() -> None:
     cell = Members()
     cell.refused(remove(4), ErrorCode.VOTER_NOT_FOUND, "voter_id")
     cell.refused(remove(2, "other"), ErrorCode.VOTER_NOT_FOUND, "voter_directory_id")
 
 
 @pytest.mark.parametrize("directory", ["d3", ""])
-def test_voter_that_joins_anew_is_removed_only_if_no_process_with_its_directory_fetches(
+def test_rejoining_voter_is_removed_only_if_no_process_with_its_directory_fetches(
     directory: str,
 ) -> None:
     cell = Members()
@@ -357,7 +355,7 @@ def seen(*voters: Voter, **fields: Any) -> QuorumDescription:
     return replace(plain, **fields)
 
 
-def test_caught_up_observer_asks_to_vote_if_it_may() -> None:
+def test_caught_up_observer_asks_to_vote_if_configured() -> None:
     asked = wish(seen(), ME, auto_join=True)
     assert asked == rpc.AddRaftVoterRequest(
         voter_id=4, voter_directory_id="d4", endpoint="c4:1", ack_when_appended=True
@@ -376,13 +374,13 @@ def test_auto_join_waits_until_caught_up_with_a_known_leader() -> None:
         assert wish(seen(**fields), ME, auto_join=True) is None, fields
 
 
-def test_voter_on_the_lost_disk_goes_first() -> None:
+def test_voter_on_the_lost_disk_is_removed_first() -> None:
     asked = wish(seen(Voter(4, "c4:1", "old")), ME, auto_join=True)
     assert asked == rpc.RemoveRaftVoterRequest(voter_id=4, voter_directory_id="old")
     assert wish(seen(Voter(4, "c4:1", "old")), ME, auto_join=False) is None
 
 
-def test_voter_tells_where_it_is_whoever_may_join() -> None:
+def test_voter_reports_its_endpoint_whoever_may_join() -> None:
     there = Voter(4, "old:1", "d4")
     asked = wish(seen(there, role="follower", hears_leader=True), ME, auto_join=False)
     assert asked == rpc.UpdateRaftVoterRequest(voter_id=4, voter_directory_id="d4", endpoint="c4:1")
@@ -396,7 +394,7 @@ def test_voter_tells_where_it_is_whoever_may_join() -> None:
 
 
 def test_leader_requests_its_own_changes_as_itself() -> None:
-    """Else its own authorizer would refuse it."""
+    """Otherwise its own authorizer would refuse it."""
     got: list[Any] = []
 
     async def ask() -> None:
@@ -420,7 +418,7 @@ def test_leader_requests_its_own_changes_as_itself() -> None:
 BOTH = "SSL://c4:2,PLAINTEXT://c4:1"
 
 
-def test_voter_tells_all_its_listeners() -> None:
+def test_voter_reports_all_its_listeners() -> None:
     node = replace(ME, endpoint=BOTH)
     there = Voter(4, "c4:1", "d4")
     asked = wish(seen(there, role="follower", hears_leader=True), node, auto_join=False)
@@ -444,7 +442,7 @@ def test_damaged_directory_is_given_up_only_when_it_is_no_voter() -> None:
 
 
 @pytest.mark.parametrize("found_later", [False, True])
-async def test_damage_is_healed_until_the_node_has_joined_anew(
+async def test_damage_is_repaired_until_the_node_has_rejoined(
     monkeypatch: pytest.MonkeyPatch, found_later: bool
 ) -> None:
     ran: list[dict[str, Any]] = []
@@ -495,7 +493,7 @@ async def test_damage_is_healed_until_the_node_has_joined_anew(
         (False, 60_000, (), False),
     ],
 )
-def test_node_joins_anew_only_if_it_may_and_knows_another_controller(
+def test_node_rejoins_only_if_allowed_and_if_it_knows_another_controller(
     auto_join: bool, replace_after_ms: int, bootstrap: tuple[str, ...], may: bool
 ) -> None:
     own = ControllerConfig((Voter(4, "c4:1"),), bootstrap, "c4:1", "c4:1")

@@ -1,4 +1,4 @@
-"""Controllers and brokers have node ids of their own."""
+"""Controllers and brokers share no node id."""
 
 from typing import Any
 
@@ -40,12 +40,12 @@ def test_broker_with_the_node_id_of_a_controller_is_refused(node_id: int) -> Non
     cell().refused(registration(node_id), ErrorCode.INVALID_REGISTRATION, "broker_id")
 
 
-def test_other_ids_are_free() -> None:
+def test_other_node_ids_are_accepted() -> None:
     assert cell().register(OBSERVER + 1) > 0
 
 
-def test_broker_that_is_registered_so_already_may_come_back() -> None:
-    """A cluster of before this was checked goes on."""
+def test_already_registered_broker_may_return() -> None:
+    """A cluster from before this check keeps working."""
     one = cell()
     known, one.decider.state.controller_ids = (
         one.decider.state.controller_ids,
@@ -57,7 +57,7 @@ def test_broker_that_is_registered_so_already_may_come_back() -> None:
     assert one.register(2, "another process") > 0
 
 
-def test_host_that_is_mapped_to_a_controller_is_refused() -> None:
+def test_host_mapped_to_a_controller_is_refused() -> None:
     one = cell()
     one.send(
         rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname="h", broker_id=3)])
@@ -67,7 +67,7 @@ def test_host_that_is_mapped_to_a_controller_is_refused() -> None:
     one.refused(request, ErrorCode.INVALID_REGISTRATION, "broker_id")
 
 
-def test_no_id_of_a_controller_is_generated() -> None:
+def test_controller_id_is_never_generated() -> None:
     far = replica(1001)
 
     def look(now: float) -> QuorumDescription:
@@ -112,7 +112,7 @@ def broker(node_id: int) -> Broker:
     )  # fmt: skip
 
 
-def test_id_that_is_both_is_no_broker_alone() -> None:
+def test_broker_with_the_id_of_a_voter_is_not_a_broker_alone() -> None:
     brokers: pmap.Mutation[int, Broker] = pmap.empty().mutate()
     brokers[3], brokers[4] = broker(3), broker(4)
     image = replace(Image(), brokers=brokers.finish())

@@ -1,6 +1,4 @@
-"""A broker's life as the controller decides it: each outcome and each effect is a value, and can be
-read.
-"""
+"""Outcomes and effects of a broker's life at the controller."""
 
 from deciding import Cell, Decided, registration
 
@@ -23,11 +21,11 @@ SESSION_S = ControllerSettings().broker_session_timeout_ms / 1000
 
 
 def shown(decided: Decided) -> tuple[str, tuple[object, ...]]:
-    """The outcome's kind, and its effects."""
+    """Return the outcome's kind and its effects."""
     return type(decided.outcome).__name__, decided.effects
 
 
-def test_life_of_a_broker() -> None:
+def test_broker_life_has_the_expected_outcomes() -> None:
     cell = Cell(brokers=2)
     said: list[tuple[str, tuple[object, ...]]] = []
 
@@ -47,7 +45,7 @@ def test_life_of_a_broker() -> None:
     assert said.pop() == ("Write", (Left(7),)), "it leads nothing: it may go at once"
 
 
-def test_broker_that_leads_is_moved_before_it_leaves() -> None:
+def test_leading_broker_is_moved_before_it_leaves() -> None:
     cell = Cell(brokers=2)
     cell.create_on((1, 2), name="led-by-1")
     begun = cell.propose(cell.decide(cell.heartbeat(1, want_shut_down=True)))
@@ -75,7 +73,7 @@ def test_refusal_has_an_error_and_nothing_else() -> None:
     assert outcome.error.code is ErrorCode.BROKER_ID_NOT_REGISTERED
 
 
-def test_effect_is_dropped_with_a_decision_that_is_not_proposed() -> None:
+def test_effect_is_dropped_with_its_unproposed_decision() -> None:
     cell = Cell(brokers=0)
     decided = cell.decide(registration(7))
     assert isinstance(decided.outcome, Write)

@@ -1,4 +1,4 @@
-"""ApplyPlan: all changes of several kinds or none, and none where what they change has moved."""
+"""ApplyPlan: all changes or none."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ ENTRY: dict[str, Any] = {
 
 
 def stage(**settings: Any) -> tuple[Cell, bytes]:
-    """A controller with a topic, a config, an entry and a key; and the id of the topic."""
+    """Return a controller with a topic, a config, an entry and a key; and the topic id."""
     made = Cell(settings=ControllerSettings(**settings))
     topic = rpc.CreatableTopic(name="orders", num_partitions=2, replication_factor=2)
     created = made.send(rpc.CreateTopicsRequest(topics=[topic]))
@@ -36,7 +36,7 @@ def put(key: str, value: bytes, expected: int | None) -> rpc.KeyValueAlteration:
 
 
 def plan(cell: Cell, topic_id: bytes, **fields: Any) -> rpc.ApplyPlanRequest:
-    """A plan with a change of each kind, that fits the state of ``stage``."""
+    """Return a plan with a change of each kind that fits the state of ``stage``."""
     content: dict[str, Any] = {
         "expected_topics": [
             rpc.ExpectedTopic(name="orders", topic_id=topic_id, num_partitions=2),
@@ -109,7 +109,9 @@ def test_plan_is_refused_when_it_is_applied_twice() -> None:
         ({"keys": b"red"}, "keys[0].expected_offset"),
     ],
 )
-def test_plan_changes_nothing_where_something_has_moved(moved: dict[str, Any], field: str) -> None:
+def test_plan_changes_nothing_when_a_precondition_has_changed(
+    moved: dict[str, Any], field: str
+) -> None:
     cell, topic_id = stage()
     planned = plan(cell, topic_id)
     ((kind, what),) = moved.items()
@@ -167,7 +169,7 @@ def test_plan_changes_nothing_where_something_has_moved(moved: dict[str, Any], f
          "create_acls[0].principal", ErrorCode.INVALID_REQUEST),
     ],
 )  # fmt: skip
-def test_plan_that_cannot_be_made_is_refused_as_a_whole(
+def test_impossible_plan_is_refused_as_a_whole(
     fields: dict[str, Any], field: str, code: ErrorCode
 ) -> None:
     cell, topic_id = stage()
@@ -179,7 +181,7 @@ def test_plan_without_changes_is_refused() -> None:
     assert refused(cell.decide(rpc.ApplyPlanRequest()))[0] == ErrorCode.INVALID_REQUEST
 
 
-def test_plan_has_as_many_records_as_one_request_at_most() -> None:
+def test_plan_size_is_bounded_to_one_request() -> None:
     cell, topic_id = stage(max_records_per_request=8)
     many = [rpc.CreatableTopic(name="new", num_partitions=7, replication_factor=1)]
     decision = cell.decide(plan(cell, topic_id, create_topics=many))

@@ -1,6 +1,4 @@
-"""Leases for strict reads: to whom they are given, and that nobody is fenced, replaced or
-unregistered under one.
-"""
+"""Leases for strict reads: no broker is fenced, replaced or unregistered under one."""
 
 from typing import Any
 
@@ -21,7 +19,7 @@ def ask(cell: Cell, broker_id: int, **fields: Any) -> rpc.BrokerHeartbeatRespons
 
 
 def all_beat(cell: Cell, *but: int, seconds: float = 0.0, step: float = 2.0, **fields: Any) -> None:
-    """Everybody's heartbeats for a while; who the controller fences by itself is fenced."""
+    """Let all heartbeat for a while; brokers that the controller fences stay fenced."""
     end = cell.now + seconds
     while cell.now < end:
         cell.now = min(end, cell.now + step)
@@ -31,7 +29,7 @@ def all_beat(cell: Cell, *but: int, seconds: float = 0.0, step: float = 2.0, **f
         cell.due()
 
 
-def test_lease_has_ended_a_session_timeout_after_it_was_decided() -> None:
+def test_lease_ends_a_session_timeout_after_its_decision() -> None:
     leases = ReadLeases(SESSION_S, now=100.0)
     assert leases.length_ms == LEASE_MS == int(SESSION_S * LEASE_SHARE * 1000)
     assert leases.ends_at(1) == 109.0, "one of an earlier controller may be in force"
@@ -41,7 +39,7 @@ def test_lease_has_ended_a_session_timeout_after_it_was_decided() -> None:
     assert leases.ends_at(1) == 109.0
 
 
-def test_broker_that_has_registered_here_has_only_the_leases_of_here() -> None:
+def test_broker_registered_here_has_only_leases_of_this_controller() -> None:
     leases = ReadLeases(SESSION_S, now=100.0)
     leases.registered(1)
     assert leases.ends_at(1) < 100.0
@@ -52,7 +50,7 @@ def test_broker_that_has_registered_here_has_only_the_leases_of_here() -> None:
     assert leases.ends_at(1) == 109.0
 
 
-def test_renewals_stop_until_it_has_ended_and_begin_again_by_themselves() -> None:
+def test_renewals_stop_until_the_lease_has_ended_and_resume() -> None:
     leases = ReadLeases(SESSION_S, now=100.0)
     leases.granted(1, 105.0)
     assert not leases.is_withheld(1, 105.0)
@@ -62,7 +60,7 @@ def test_renewals_stop_until_it_has_ended_and_begin_again_by_themselves() -> Non
     assert not leases.is_withheld(2, 105.0)
 
 
-def test_unfenced_broker_that_asks_is_given_one_and_one_that_does_not_is_not() -> None:
+def test_only_an_unfenced_broker_that_asks_gets_a_lease() -> None:
     cell = Cell(brokers=2)
     assert cell.beat(1).read_lease_ms == 0
     reply = ask(cell, 1)
@@ -70,7 +68,7 @@ def test_unfenced_broker_that_asks_is_given_one_and_one_that_does_not_is_not() -
     assert cell.decider.state.read_leases.ends_at(1) == cell.now + SESSION_S
 
 
-def test_answer_that_gives_a_lease_writes_nothing_so_that_it_waits_for_a_confirmed_round() -> None:
+def test_response_with_a_lease_writes_nothing_and_waits_for_a_confirmed_round() -> None:
     cell = Cell(brokers=1)
     decision = cell.decide(cell.heartbeat(1, want_read_lease=True))
     assert decision.body.read_lease_ms == LEASE_MS
@@ -78,8 +76,8 @@ def test_answer_that_gives_a_lease_writes_nothing_so_that_it_waits_for_a_confirm
     assert not decision.answer_when_appended
 
 
-def test_broker_whose_unfencing_is_not_committed_gets_none() -> None:
-    """[the tail is cut, and the next controller's log has never unfenced it]"""
+def test_broker_with_uncommitted_unfencing_gets_no_lease() -> None:
+    """[The tail is truncated, and the next controller's log has never unfenced it.]"""
     cell = Cell(brokers=1)
     cell.register(2)
     cell.hold_commits = True
@@ -98,7 +96,7 @@ def test_leaving_broker_gets_no_read_lease(fields: dict[str, bool]) -> None:
     assert ask(cell, 1, **fields).read_lease_ms == 0
 
 
-def test_fenced_broker_and_one_about_to_be_unfenced_get_none() -> None:
+def test_fenced_or_not_yet_unfenced_broker_gets_no_lease() -> None:
     cell = Cell(brokers=1)
     cell.register(2)
     assert ask(cell, 2, current_metadata_offset=-1).read_lease_ms == 0
@@ -107,7 +105,7 @@ def test_fenced_broker_and_one_about_to_be_unfenced_get_none() -> None:
     )
 
 
-def test_stuck_broker_is_fenced_when_its_lease_has_ended_and_gets_no_other() -> None:
+def test_stuck_broker_is_fenced_when_its_lease_ends_and_gets_no_other() -> None:
     cell = Cell(brokers=3)
     stuck_at = cell.pending.offset
     cell.create("t", replication_factor=1)
@@ -150,7 +148,7 @@ def test_broker_without_a_lease_is_fenced_for_its_lag_at_once() -> None:
         assert cell.now < begun + 39, "30 s, and the time between two looks"
 
 
-def test_broker_that_asks_to_be_fenced_is_when_its_lease_has_ended() -> None:
+def test_broker_that_asks_for_fencing_is_fenced_when_its_lease_ends() -> None:
     cell = Cell(brokers=2)
     cell.now += 20
     all_beat(cell, seconds=0.1)
@@ -164,7 +162,7 @@ def test_broker_that_asks_to_be_fenced_is_when_its_lease_has_ended() -> None:
     assert cell.now >= granted_at + SESSION_S
 
 
-def test_unregistering_waits_for_the_lease() -> None:
+def test_unregistration_waits_for_the_lease() -> None:
     cell = Cell(brokers=3)
     cell.now += 20
     all_beat(cell, seconds=0.1)
@@ -182,7 +180,7 @@ def test_unregistering_waits_for_the_lease() -> None:
     assert 1 not in cell.pending.brokers
 
 
-def test_a_new_controller_waits_for_leases_that_it_does_not_know() -> None:
+def test_new_controller_waits_for_leases_that_it_does_not_know() -> None:
     old = Cell(brokers=3)
     ask(old, 1)
     cell = Cell(brokers=0, image=old.pending.snapshot(), epoch=2, now=old.now + 1)
@@ -221,7 +219,7 @@ def test_silent_broker_is_fenced_no_earlier_than_its_lease_ends() -> None:
     assert ends_at <= cell.now <= ends_at + 0.5
 
 
-def test_process_that_stops_leaves_whatever_lease_it_had() -> None:
+def test_stopping_process_leaves_regardless_of_its_lease() -> None:
     cell = Cell(brokers=2)
     ask(cell, 1)
     assert cell.beat(1, want_shut_down=True).should_shut_down

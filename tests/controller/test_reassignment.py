@@ -34,7 +34,7 @@ def _reassign(cell: Cell, ids: list[int] | None, index: int = 0) -> None:
 
 
 def _propose(cell: Cell, topic: bytes, isr: list[int], index: int = 0) -> rpc.AlterPartitionResult:
-    """The leader proposes an ISR."""
+    """Propose an ISR by the leader."""
     partition = cell.partition(topic, index)
     request = rpc.AlterPartitionRequest(
         broker_id=partition.leader, broker_epoch=cell.broker(partition.leader).epoch
@@ -74,7 +74,7 @@ def _ongoing(
     }
 
 
-def test_replicas_are_target_and_removing_until_all_that_are_added_are_in_sync() -> None:
+def test_replicas_are_target_plus_removing_until_all_added_ones_are_in_sync() -> None:
     cell = Cell(brokers=5)
     topic = cell.create_on((1, 2, 3))
     before = cell.partition(topic)
@@ -105,8 +105,8 @@ def test_replicas_are_target_and_removing_until_all_that_are_added_are_in_sync()
     cell.check_invariants()
 
 
-def test_proposer_that_goes_on_leading_is_told_its_new_leader_epoch() -> None:
-    """Replicas that go begin a leader epoch, though the leader stays."""
+def test_proposer_that_stays_leader_receives_its_new_leader_epoch() -> None:
+    """Removing replicas begins a leader epoch, though the leader stays."""
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2))
     _reassign(cell, [1, 3])
@@ -122,7 +122,7 @@ def test_proposer_that_goes_on_leading_is_told_its_new_leader_epoch() -> None:
     )
 
 
-def test_record_of_a_completion_names_who_proposed_and_what() -> None:
+def test_completion_record_names_the_proposer_and_the_proposal() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2))
     _reassign(cell, [3, 2])
@@ -147,7 +147,7 @@ def test_record_of_a_completion_names_who_proposed_and_what() -> None:
     assert not message.removing_replicas.ids
 
 
-def test_cancelling_goes_back_and_drops_what_was_added_even_from_the_isr() -> None:
+def test_cancelling_restores_the_replicas_and_drops_added_ones_even_from_the_isr() -> None:
     cell = Cell(brokers=5)
     topic = cell.create_on((1, 2, 3))
     _reassign(cell, [4, 5, 1])
@@ -163,7 +163,7 @@ def test_cancelling_goes_back_and_drops_what_was_added_even_from_the_isr() -> No
     )
 
 
-def test_leader_that_was_being_added_loses_the_leadership_when_cancelled() -> None:
+def test_added_leader_loses_the_leadership_when_cancelled() -> None:
     cell = Cell(brokers=4)
     topic = cell.create_on((1, 2))
     _reassign(cell, [3, 4])
@@ -187,7 +187,7 @@ def test_leader_that_was_being_added_loses_the_leadership_when_cancelled() -> No
     cell.check_invariants()
 
 
-def test_cancellation_that_needs_an_unclean_leader_is_for_topics_that_allow_it() -> None:
+def test_cancellation_that_requires_an_unclean_leader_is_refused_unless_allowed() -> None:
     cell = Cell(brokers=4)
     topic = cell.create_on((1, 2))
     _reassign(cell, [3, 4])
@@ -205,7 +205,7 @@ def test_cancellation_that_needs_an_unclean_leader_is_for_topics_that_allow_it()
     assert set(partition.replicas) == {1, 2}
 
 
-def test_cancellation_waits_for_a_live_replica_also_where_nobody_leads() -> None:
+def test_cancellation_waits_for_a_live_replica_also_without_a_leader() -> None:
     cell = Cell(brokers=4)
     topic = cell.create_on((1, 2))
     _reassign(cell, [3])
@@ -222,7 +222,7 @@ def test_cancellation_waits_for_a_live_replica_also_where_nobody_leads() -> None
     cell.check_invariants()
 
 
-def test_second_reassignment_starts_from_where_the_first_did() -> None:
+def test_second_reassignment_starts_from_the_original_replicas() -> None:
     cell = Cell(brokers=6)
     topic = cell.create_on((1, 2, 3))
     _reassign(cell, [4, 5, 6])
@@ -234,7 +234,7 @@ def test_second_reassignment_starts_from_where_the_first_did() -> None:
     assert set(_assignment(cell, topic)[0]) == {1, 2, 3}
 
 
-def test_fewer_replicas_wait_until_all_that_stay_are_in_sync() -> None:
+def test_shrinking_waits_until_all_remaining_replicas_are_in_sync() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2, 3))
     cell.silence(2)
@@ -248,7 +248,7 @@ def test_fewer_replicas_wait_until_all_that_stay_are_in_sync() -> None:
     assert (cell.partition(topic).isr, cell.partition(topic).leader) == ((1, 2), 1)
 
 
-def test_reassignment_that_is_complete_at_once_takes_one_record() -> None:
+def test_immediately_complete_reassignment_takes_one_record() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2, 3))
     decision = cell.decide(_request((0, [3, 2])))
@@ -266,7 +266,7 @@ def test_reassignment_that_is_complete_at_once_takes_one_record() -> None:
     assert cell.decide(_request((0, [2, 3]))).records == []
 
 
-def test_replicas_that_were_moved_away_are_indexed_no_more() -> None:
+def test_removed_replicas_leave_the_index() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2))
     _reassign(cell, [3, 2])
@@ -279,7 +279,7 @@ def test_replicas_that_were_moved_away_are_indexed_no_more() -> None:
     assert cell.partition(topic).leader == 3
 
 
-def test_dead_broker_that_is_being_added_does_not_complete_anything() -> None:
+def test_dead_broker_being_added_does_not_complete_a_reassignment() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2))
     cell.silence(3)
@@ -288,9 +288,7 @@ def test_dead_broker_that_is_being_added_does_not_complete_anything() -> None:
     assert _assignment(cell, topic)[1:] == ((3,), (1,))
 
 
-def test_unclean_leader_does_not_complete_what_the_isr_that_it_replaces_would_have_completed() -> (
-    None
-):
+def test_unclean_leader_does_not_complete_the_reassignment_of_the_replaced_isr() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2))
     _reassign(cell, [3, 2])
@@ -316,7 +314,7 @@ def test_unclean_leader_does_not_complete_what_the_isr_that_it_replaces_would_ha
         (0, None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, ""),
     ],
 )
-def test_bad_reassignments_are_refused(
+def test_invalid_reassignments_are_refused(
     index: int, ids: list[int] | None, code: ErrorCode, field: str
 ) -> None:
     cell = Cell(brokers=3)
@@ -324,7 +322,7 @@ def test_bad_reassignments_are_refused(
     cell.refused_reassignment(_request((index, ids)), code, f"topics[0].partitions[0]{field}")
 
 
-def test_each_partition_has_its_own_result_and_twice_is_bad_both_times() -> None:
+def test_each_partition_has_its_own_result_and_duplicates_are_refused_both_times() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2), (1, 2), (1, 2))
     codes = _codes(cell.send(_request((0, [2, 3]), (1, [9]), (2, [3]), (2, None), (7, [1]))))
@@ -339,7 +337,7 @@ def test_each_partition_has_its_own_result_and_twice_is_bad_both_times() -> None
     assert [cell.partition(topic, index).adding_replicas for index in range(3)] == [(3,), (), ()]
 
 
-def test_replication_factor_may_be_held() -> None:
+def test_replication_factor_may_be_required_to_stay() -> None:
     cell = Cell(brokers=3)
     cell.create_on((1, 2))
     request = _request((0, [1, 2, 3]), allow_replication_factor_change=False)
@@ -354,7 +352,7 @@ def test_replication_factor_may_be_held() -> None:
     )
 
 
-def test_validate_only_answers_the_same_and_writes_nothing() -> None:
+def test_validate_only_responds_the_same_and_writes_nothing() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2))
     decision = cell.decide(_request((0, [2, 3]), (1, [1]), validate_only=True))
@@ -363,7 +361,7 @@ def test_validate_only_answers_the_same_and_writes_nothing() -> None:
     assert cell.partition(topic).adding_replicas == ()
 
 
-def test_more_than_a_batch_holds_is_refused_whole() -> None:
+def test_request_larger_than_a_batch_is_refused_whole() -> None:
     cell = Cell(brokers=3, settings=ControllerSettings(max_records_per_request=3))
     cell.refused(_request(*((index, [1]) for index in range(4))), ErrorCode.POLICY_VIOLATION, "")
 
@@ -388,7 +386,7 @@ def test_listed_reassignments_are_committed_and_requested() -> None:
     assert ("a", 1) not in _ongoing(cell)
 
 
-def test_fencing_during_a_reassignment_keeps_it_going() -> None:
+def test_reassignment_continues_after_a_fencing() -> None:
     cell = Cell(brokers=4)
     topic = cell.create_on((1, 2))
     _reassign(cell, [3, 4])

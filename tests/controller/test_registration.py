@@ -15,7 +15,7 @@ PROOF: dict[str, Any] = {
 }
 
 
-def test_epoch_is_the_offset_of_the_record_and_the_broker_starts_fenced() -> None:
+def test_broker_epoch_is_the_offset_of_its_record_and_the_broker_starts_fenced() -> None:
     cell = Cell(brokers=0)
     decision = cell.decide(registration(4, rack="r1", log_dirs=["/a"]))
     assert decision.types == ["REGISTER_BROKER", "HOSTNAME"]
@@ -71,11 +71,13 @@ def _listener(**fields: Any) -> list[pb.Listener]:
         ),
     ],
 )
-def test_bad_registration_is_refused(fields: dict[str, Any], code: ErrorCode, field: str) -> None:
+def test_invalid_registration_is_refused(
+    fields: dict[str, Any], code: ErrorCode, field: str
+) -> None:
     Cell(brokers=1).refused(registration(**{"broker_id": 9, **fields}), code, field)
 
 
-def test_checks_come_in_kafkas_order() -> None:
+def test_checks_are_in_kafkas_order() -> None:
     cell = Cell(brokers=1)
     bad = {"cluster_id": "other", "listeners": [], "features": []}
     cell.refused(registration(1, "another", **bad), ErrorCode.INCONSISTENT_CLUSTER_ID, "cluster_id")
@@ -97,7 +99,7 @@ def test_same_process_gets_the_same_epoch_and_writes_nothing() -> None:
     assert not cell.broker(1).fenced
 
 
-def test_same_process_may_amend_its_registration_and_stays_what_it_is() -> None:
+def test_same_process_may_amend_its_registration_and_keeps_its_state() -> None:
     cell = Cell(brokers=2)
     before = cell.broker(1)
     applied = cell.lao.applied_of(1)
@@ -142,8 +144,8 @@ def test_new_incarnation_leaves_every_isr_in_the_batch_of_its_registration() -> 
 
 
 def test_no_image_shows_the_new_incarnation_in_the_isr_of_the_old() -> None:
-    """The session ended, the fencing is not decided yet: the registration itself removes the broker
-    from the ISRs.
+    """The session ended, and the fencing is not decided yet: the registration itself removes the
+    broker from the ISRs.
     """
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2, 3))
@@ -156,14 +158,14 @@ def test_no_image_shows_the_new_incarnation_in_the_isr_of_the_old() -> None:
     assert cell.partition(topic).leader == 2
 
 
-def test_successor_that_holds_the_same_lock_need_not_wait() -> None:
+def test_successor_with_the_same_lock_need_not_wait() -> None:
     cell = Cell(brokers=2)
     cell.join(5, process=pb.ProcessProof(**PROOF))
     assert cell.register(5, "successor", process=pb.ProcessProof(**PROOF)) == cell.pending.offset
 
 
 @pytest.mark.parametrize("part", sorted(PROOF))
-def test_any_other_proof_is_none(part: str) -> None:
+def test_proof_by_anything_but_the_lock_is_refused(part: str) -> None:
     """A cloned disk has the same directory id and a lock of its own; another boot may have the same
     inode.
     """
@@ -195,7 +197,7 @@ def test_session_of_a_new_registration_begins_when_it_is_proposed() -> None:
     assert cell.decider.state.sessions.is_alive(1, cell.now)
 
 
-def test_requests_pipeline_against_the_pending_image() -> None:
+def test_requests_are_decided_on_the_pending_image() -> None:
     cell = Cell(brokers=0)
     cell.hold_commits = True
     first = cell.register(1)
@@ -204,7 +206,7 @@ def test_requests_pipeline_against_the_pending_image() -> None:
     assert 1 not in cell.decider.state.log.committed.brokers
 
 
-def test_unregistering_takes_a_broker_out_of_isrs_and_ends_its_session() -> None:
+def test_unregistering_removes_a_broker_from_isrs_and_ends_its_session() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2, 3), (2, 1, 3))
     alone = cell.create_on((1,), name="alone")
@@ -225,7 +227,7 @@ def test_unregistering_takes_a_broker_out_of_isrs_and_ends_its_session() -> None
     assert cell.partition(alone).leader == 1
 
 
-def test_decision_that_is_not_proposed_leaves_no_trace() -> None:
+def test_unproposed_decision_leaves_no_trace() -> None:
     cell = Cell(brokers=3)
     before = cell.soft_state()
     cell.decide(registration(7))

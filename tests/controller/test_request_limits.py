@@ -1,8 +1,5 @@
-"""Every field of every request to the active controller at its borders, through all that packs it
-later.
-
-What is refused names the field and changes nothing; what is accepted goes into a batch, a Parquet
-row, the image and a snapshot.
+"""Every field of every request at its limits. What is refused names the field and changes nothing;
+what is accepted fits into a batch, a Parquet row, the image and a snapshot.
 """
 
 from functools import cache
@@ -50,7 +47,7 @@ def quorum(now: float) -> QuorumDescription:
 
 
 class Stage:
-    """A controller with three brokers and one topic, and all that packs what it writes."""
+    """A controller with three brokers and one topic, and every encoder of what it writes."""
 
     def __init__(self) -> None:
         self.cell = Cell(quorum=quorum)
@@ -61,7 +58,7 @@ class Stage:
         return valid(self.cell, self.topic_id)
 
     def decide(self, request: rpc.ControllerRequest) -> Any:
-        """Decide it, and carry what it writes as far as it goes. Fails if anything raises."""
+        """Decide, and encode what it writes in every form. Fails if anything raises."""
         cell = self.cell
         before = cell.soft_state()
         decision = cell.decide_request(request)
@@ -98,7 +95,7 @@ class Stage:
         return decision
 
     def check_alive(self) -> None:
-        """It goes on deciding, for all that it knows."""
+        """Assert that it still decides."""
         for beat in (1, 2, 3):
             if beat in self.cell.pending.brokers:
                 self.decide(envelope_of("broker_heartbeat", self.cell.heartbeat(beat)))
@@ -114,7 +111,7 @@ def template() -> dict[str, Any]:
     return Stage().valid()
 
 
-def test_there_is_a_valid_request_of_each_kind() -> None:
+def test_each_request_kind_has_a_valid_request() -> None:
     bodies = {
         field.name for field in rpc.ControllerRequest.DESCRIPTOR.oneofs_by_name["body"].fields
     }
@@ -167,7 +164,7 @@ def rule_of(kind: str, path: Path) -> Any:
 
 
 def at(rule: Any, extra: int, field: Any) -> Any:
-    """A value as long as is allowed, and ``extra`` more."""
+    """Return a value of the maximum length plus ``extra``."""
     match rule:
         case Items(each=each):
             return at(each, extra, field)
@@ -193,7 +190,7 @@ def refused_for(decision: Any, field: str) -> bool:
 
 
 @pytest.mark.parametrize(("kind", "path", "field"), TEXTS, ids=name_of)
-def test_text_at_its_limit_and_above(kind: str, path: Path, field: Any) -> None:
+def test_text_is_accepted_at_its_limit_and_refused_above(kind: str, path: Path, field: Any) -> None:
     rule, where = rule_of(kind, path), dotted(path, item=field.is_repeated)
     fits, beyond = Stage(), Stage()
     body = fits.valid()[kind]
@@ -242,8 +239,8 @@ def beyonds(rule: Any, field: Any) -> list[Any]:
     ]
 
 
-def test_cluster_ids_and_topic_ids_are_compared() -> None:
-    """Return the reason why those two are left out above where they fit."""
+def test_cluster_id_at_its_limit_is_compared() -> None:
+    """So those two are left out above."""
     stage = Stage()
     body = stage.valid()["register_broker"]
     body.cluster_id = "a" * 255
@@ -254,7 +251,7 @@ def test_cluster_ids_and_topic_ids_are_compared() -> None:
 
 
 @pytest.mark.parametrize(("kind", "path"), LISTS, ids=name_of)
-def test_list_at_its_limit_and_above(kind: str, path: Path) -> None:
+def test_list_is_accepted_at_its_limit_and_refused_above(kind: str, path: Path) -> None:
     rule = rule_of(kind, path)
     limit = rule.limit if isinstance(rule, ByHandler) else rule.max_items
     stage = Stage()
@@ -273,7 +270,9 @@ def test_list_at_its_limit_and_above(kind: str, path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "path", "field"), NUMBERS, ids=name_of)
-def test_numbers_at_the_borders_of_their_types(kind: str, path: Path, field: Any) -> None:
+def test_numbers_at_the_limits_of_their_types_are_handled(
+    kind: str, path: Path, field: Any
+) -> None:
     low, high = BOUNDS[field.cpp_type]
     for value in (number for number in INTEGERS if low <= number <= high):
         stage = Stage()
@@ -288,7 +287,7 @@ def test_numbers_at_the_borders_of_their_types(kind: str, path: Path, field: Any
     ["x" * (PRINCIPAL_MAX_CHARS + 1), "x" * 65_535, "x" * 65_536, "ä" * 32_768, "x" * 1_000_000, "a\nb", "a\x1b]0;b\x07", "\u202e"],
     ids=lambda text: f"{len(text)} of {text[:1]!r}",
 )  # fmt: skip
-def test_principal_that_no_header_holds_or_nobody_can_read_is_refused(principal: str) -> None:
+def test_unprintable_or_oversized_principal_is_refused(principal: str) -> None:
     stage = Stage()
     before = stage.cell.soft_state()
     for kind, body in stage.valid().items():
@@ -313,7 +312,7 @@ def test_longest_principal_is_written(character: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["client_id", "sequence", "all_below_done", "generation"])
-def test_numbers_of_a_client(name: str) -> None:
+def test_client_numbers_are_checked(name: str) -> None:
     for value in (-(2**63), -1, 0, 1, 2**31, 2**63 - 1):
         stage = Stage()
         opened = stage.decide(envelope_of("open_client", rpc.OpenClientRequest())).body.client_id
@@ -326,7 +325,7 @@ def test_numbers_of_a_client(name: str) -> None:
 
 
 @pytest.mark.parametrize("acks", [-(2**31), -1, 3, 2**31 - 1])
-def test_acks_that_there_are_not(acks: int) -> None:
+def test_unknown_acks_are_refused(acks: int) -> None:
     stage = Stage()
     request = envelope_of("create_topics", stage.valid()["create_topics"])
     request.acks = acks  # type: ignore[assignment]
@@ -335,7 +334,7 @@ def test_acks_that_there_are_not(acks: int) -> None:
 
 
 @pytest.mark.parametrize("version", [-1, -(2**31)])
-def test_registration_versions_that_there_are_not(version: int) -> None:
+def test_unknown_registration_versions_are_refused(version: int) -> None:
     stage = Stage()
     body = stage.valid()["register_broker"]
     body.registration_version = version
@@ -391,15 +390,13 @@ def _reassignments(count: int) -> rpc.AlterPartitionReassignmentsRequest:
         (_reassignments, "topics"),
     ],
 )
-def test_more_refused_items_than_a_batch_has_records_are_not_looked_at(
-    request_of: Any, field: str
-) -> None:
+def test_refused_items_above_a_batch_are_not_checked(request_of: Any, field: str) -> None:
     cell = Cell(brokers=1, settings=ControllerSettings(max_records_per_request=LIMIT))
     assert cell.decide(request_of(LIMIT)).error is None
     cell.refused(request_of(LIMIT + 1), ErrorCode.POLICY_VIOLATION, field)
 
 
-def test_more_keys_than_there_are_must_be_twice_in_the_list() -> None:
+def test_key_list_longer_than_all_keys_is_refused() -> None:
     cell = Cell(brokers=0)
     configs = [rpc.AlterableConfig()] * 1_000
     resource = rpc.AlterConfigsResource(
@@ -412,9 +409,9 @@ def test_more_keys_than_there_are_must_be_twice_in_the_list() -> None:
     )
 
 
-def test_large_topic_named_many_times_is_not_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """[ten thousand partitions, named a hundred thousand times: a thousand million elections in 800
-    KB]
+def test_large_topic_named_many_times_is_not_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[Ten thousand partitions, named a hundred thousand times: a thousand million elections in 800
+    KB.]
     """
     cell = Cell(brokers=1, settings=ControllerSettings(max_records_per_request=300))
     cell.create("t", num_partitions=200, replication_factor=1)

@@ -1,6 +1,4 @@
-"""The log is not dropped beyond an export cursor, but for the bound that keeps a forgotten one from
-filling the disk.
-"""
+"""Retention of the metadata log, and export cursors."""
 
 from typing import NoReturn
 
@@ -46,15 +44,15 @@ def cursors(**ends: int) -> list[ExportCursor]:
         ((10, 20, 30), 15, 0, 0, 20),
     ],
 )
-def test_oldest_goes_and_the_newest_always_stays(
+def test_oldest_snapshot_is_deleted_and_the_newest_always_stays(
     ends: tuple[int, ...], start: int, used: int, now_ms: int, expected: int | None
 ) -> None:
     found = next_start(held(*ends), start, lambda: used, now_ms, SETTINGS)
     assert (found.end_offset if found else None) == expected
 
 
-def test_snapshot_of_a_time_that_was_ahead_goes_with_those_behind_it() -> None:
-    """[log time was years ahead for a while: the snapshots of then were kept for years]"""
+def test_snapshot_with_a_future_log_time_is_deleted_with_those_after_it() -> None:
+    """[Log time was years ahead for a while: the snapshots of that time were kept for years.]"""
     ahead = [Held(SnapshotId(10, 1), 10**15), Held(SnapshotId(20, 1), 10**15)]
     assert next_start(ahead, 0, lambda: 0, 500_000, SETTINGS) is None
     found = next_start([*ahead, *held(30)], 0, lambda: 0, 100_031, SETTINGS)
@@ -89,11 +87,11 @@ def test_cursor_holds_what_it_needs_up_to_the_bound(
     st.integers(0, 9000),
     st.integers(0, 200_000),
 )
-def test_below_the_bound_the_log_start_never_passes_a_cursor(
+def test_log_start_never_passes_a_cursor_below_the_bound(
     ends: list[int], needed: list[int], used: int, now_ms: int
 ) -> None:
-    """Let go whatever may go: the first offset that an export needs is there if it was there
-    before.
+    """Delete whatever may be deleted: the first offset that an export needs is present if it was
+    present before.
     """
     retention, start = Retention(SETTINGS), 0
     wanted = [ExportCursor(f"c{number}", end, "", 0, 0) for number, end in enumerate(needed)]
@@ -110,7 +108,7 @@ def test_below_the_bound_the_log_start_never_passes_a_cursor(
         assert retention.held_by == ()
 
 
-def test_held_log_and_dropped_log_are_logged_once() -> None:
+def test_held_log_and_deleted_log_are_logged_once() -> None:
     retention, wanted = Retention(SETTINGS), cursors(a=15, b=30)
     with capture_logs() as said:
         for _ in range(3):
@@ -142,10 +140,10 @@ def test_held_log_and_dropped_log_are_logged_once() -> None:
         ((10,), 9001, 20),
     ],
 )
-def test_snapshot_that_is_fetched_stays_with_the_log_behind_it(
+def test_fetched_snapshot_is_kept_with_the_log_after_it(
     fetched: tuple[int, ...], used: int, start: int | None
 ) -> None:
-    """Else one that takes longer to fetch than the next one takes to come is never fetched."""
+    """Otherwise a snapshot that takes longer to fetch than the snapshot interval is never fetched."""
     ids = [SnapshotId(end, 1) for end in fetched]
     verdict = Retention(SETTINGS).decide(
         held(10, 20, 30), 10, lambda: used, 0, lambda: [], lambda: ids
@@ -153,10 +151,8 @@ def test_snapshot_that_is_fetched_stays_with_the_log_behind_it(
     assert (verdict.start.end_offset if verdict.start else None) == start
 
 
-def test_log_is_dropped_when_its_readers_are_done() -> None:
-    """If the log were dropped at one place for each snapshot, everything that came meanwhile would
-    stay.
-    """
+def test_log_is_deleted_when_its_readers_are_done() -> None:
+    """If each snapshot held the log separately, everything written meanwhile would stay."""
     retention = Retention(SETTINGS)
 
     def start(count: int, *fetched: int, used: int = 9000, now_ms: int = 1 << 40) -> int | None:
@@ -175,8 +171,8 @@ def test_log_is_dropped_when_its_readers_are_done() -> None:
     assert [start(3, 10), start(6, used=0, now_ms=0), start(6)] == [None, None, 20]
 
 
-def test_cursors_are_not_read_while_nothing_would_be_dropped() -> None:
-    """Making a standby's image costs something."""
+def test_cursors_are_not_read_while_nothing_would_be_deleted() -> None:
+    """Making a standby's image costs CPU."""
 
     def asked() -> NoReturn:
         raise AssertionError
@@ -184,7 +180,7 @@ def test_cursors_are_not_read_while_nothing_would_be_dropped() -> None:
     assert Retention(SETTINGS).decide(held(10, 20), 10, lambda: 0, 0, asked, asked) == Verdict(None)
 
 
-def test_cursors_of_an_image() -> None:
+def test_cursors_are_read_from_an_image() -> None:
     mutation = pmap.empty().mutate()
     for one in cursors(b=2, a=1):
         mutation[one.name] = one

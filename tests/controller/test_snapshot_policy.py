@@ -1,4 +1,4 @@
-"""Tests of when a snapshot is due, and which snapshots are kept."""
+"""When a snapshot is due, and which are kept."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -37,11 +37,13 @@ SETTINGS = ControllerSettings(
     ("applied", "now", "due"),
     [(0, 10.0, False), (999, 69.9, False), (1000, 10.0, True), (1, 70.0, True), (0, 1e9, False)],
 )
-def test_due_by_bytes_or_by_time_but_never_for_nothing(applied: int, now: float, due: bool) -> None:
+def test_snapshot_is_due_by_bytes_or_time_but_never_without_changes(
+    applied: int, now: float, due: bool
+) -> None:
     assert Trigger(10.0, 7).due(now, 7 + applied, 0, SETTINGS) is due
 
 
-def test_large_state_is_written_down_less_often() -> None:
+def test_large_state_is_written_less_often() -> None:
     settings = ControllerSettings()
     large = SMALL_BYTES + 1
     assert Trigger(0.0).due(0.0, 20 << 20, SMALL_BYTES, settings)
@@ -56,13 +58,13 @@ def test_large_state_is_written_down_less_often() -> None:
     assert Trigger(0.0).due(3600.0, 1, 20 << 20, settings), "its age counts all the same"
 
 
-def test_interval_0_means_never_for_its_age() -> None:
+def test_interval_0_disables_snapshots_by_age() -> None:
     settings = ControllerSettings(metadata_log_max_snapshot_interval_ms=0)
     assert not Trigger(0.0).due(1e12, 1, 0, settings)
 
 
 class FakeSnapshots:
-    """Writes one when the test says so."""
+    """Writes a snapshot when the test says so."""
 
     def __init__(self) -> None:
         self.ids: tuple[SnapshotId, ...] = ()
@@ -176,7 +178,7 @@ def test_snapshot_is_taken_after_enough_applied_bytes() -> None:
     assert stage.tick(1.4, 20)
 
 
-def test_none_of_what_has_one_already() -> None:
+def test_no_snapshot_is_taken_where_one_exists() -> None:
     stage = Stage()
     stage.applied_bytes += 1000
     stage.tick(1.0, 10)
@@ -186,7 +188,7 @@ def test_none_of_what_has_one_already() -> None:
     assert stage.tick(9.0 + ASK_AGAIN_S, 11)
 
 
-def test_installed_snapshot_begins_the_count_and_another_can_be_taken() -> None:
+def test_installed_snapshot_restarts_the_count_and_another_can_be_taken() -> None:
     stage = Stage()
     stage.applied_bytes += 1000
     assert stage.tick(1.0, 10)
@@ -226,7 +228,7 @@ def test_retention_moves_the_log_start_one_snapshot_at_a_time() -> None:
     assert stage.replica.snapshots.ids == (SnapshotId(40, 1),)
 
 
-def test_snapshot_that_somebody_fetches_stays_and_the_log_behind_it() -> None:
+def test_fetched_snapshot_and_the_log_after_it_are_kept() -> None:
     stage = Stage()
     for end in (10, 20, 30):
         stage.applied_bytes += 1000
@@ -281,7 +283,7 @@ def large(offset: int) -> bytes:
     return b"".join(pieces(made, header_of(made, cluster_id="c", generations=())))
 
 
-def test_loading_takes_a_batch_a_step() -> None:
+def test_loading_processes_one_batch_a_step() -> None:
     content = large(3000)
     found, steps = loading(content, SnapshotId(3001, 1))
     assert found is not None
@@ -290,12 +292,12 @@ def test_loading_takes_a_batch_a_step() -> None:
     assert steps >= len(content) // BATCH_BYTES > 10
 
 
-def test_snapshot_under_another_ones_name_is_refused() -> None:
+def test_snapshot_under_another_snapshots_name_is_refused() -> None:
     with pytest.raises(CorruptLogError, match="says that it is of"):
         loading(large(3), SnapshotId(5, 1))
 
 
-def test_snapshot_that_is_gone_is_no_state() -> None:
+def test_missing_snapshot_yields_no_state() -> None:
     class Gone(FakeSnapshots):
         def read(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
             raise LookupError(snapshot_id)
@@ -304,7 +306,7 @@ def test_snapshot_that_is_gone_is_no_state() -> None:
         SnapshotLoad(Gone(), SnapshotId(5, 1)).step()  # type: ignore[arg-type]
 
 
-def test_figures_are_what_a_scrape_shows() -> None:
+def test_metrics_show_the_snapshot_figures() -> None:
     from prometheus_client import generate_latest
 
     from raftlog.node.observability.node_metrics import add_snapshot_metrics

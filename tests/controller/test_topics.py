@@ -1,5 +1,3 @@
-"""CreateTopics, DeleteTopics, CreatePartitions: what is created where, and what is refused."""
-
 import random
 from collections import Counter
 from typing import Any
@@ -135,7 +133,7 @@ def test_topic_its_configs_and_partitions_are_one_batch() -> None:
     ],
 )
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_bad_topic_is_refused(
+def test_invalid_topic_is_refused(
     fields: dict[str, Any], code: ErrorCode, field: str, *, validate_only: bool
 ) -> None:
     cell = Cell(brokers=3)
@@ -151,11 +149,11 @@ def test_bad_topic_is_refused(
     )
 
 
-def test_longest_name_is_a_name() -> None:
+def test_longest_topic_name_is_accepted() -> None:
     assert Cell(brokers=1).create("a" * 249, replication_factor=1)
 
 
-def test_defaults_are_lowered_to_the_live_brokers() -> None:
+def test_default_replication_is_reduced_to_the_live_brokers() -> None:
     cell = Cell(brokers=2, settings=ControllerSettings(num_partitions=5))
     result = cell.send(_create(_topic(num_partitions=-1, replication_factor=-1))).topics[0]
     assert (result.num_partitions, result.replication_factor) == (5, 2)
@@ -181,7 +179,7 @@ def test_manual_assignments_are_kept_and_only_live_replicas_are_in_sync() -> Non
     cell.check_invariants()
 
 
-def test_brokers_that_shut_down_get_nothing() -> None:
+def test_stopping_brokers_get_no_replicas() -> None:
     cell = Cell(brokers=3)
     cell.create_on((1, 2, 3))
     assert not cell.beat(1, want_shut_down=True).is_fenced
@@ -191,7 +189,7 @@ def test_brokers_that_shut_down_get_nothing() -> None:
     } == {2, 3}
 
 
-def test_good_topics_are_created_beside_bad_ones_and_a_name_twice_is_bad_both_times() -> None:
+def test_valid_topics_are_created_beside_invalid_ones_and_duplicates_are_refused() -> None:
     cell = Cell(brokers=1)
     request = _create(_topic("a"), _topic("twice"), _topic("b/"), _topic("twice"), _topic("c"))
     results = cell.send(request).topics
@@ -207,7 +205,7 @@ def test_good_topics_are_created_beside_bad_ones_and_a_name_twice_is_bad_both_ti
     assert sorted(cell.pending.snapshot().topic_ids) == ["a", "c"]
 
 
-def test_validate_only_writes_nothing_and_answers_the_same() -> None:
+def test_validate_only_writes_nothing_and_responds_the_same() -> None:
     cell = Cell(brokers=1)
     before = cell.soft_state()
     decision = cell.decide(_create(_topic("a", num_partitions=3), validate_only=True))
@@ -216,7 +214,7 @@ def test_validate_only_writes_nothing_and_answers_the_same() -> None:
     assert cell.soft_state() == before
 
 
-def test_topic_that_is_pending_exists() -> None:
+def test_pending_topic_exists() -> None:
     cell = Cell(brokers=1)
     cell.hold_commits = True
     cell.create("a", replication_factor=1)
@@ -224,7 +222,7 @@ def test_topic_that_is_pending_exists() -> None:
 
 
 @pytest.mark.parametrize("count", [10_000, 2_147_483_647])
-def test_more_than_a_batch_holds_is_refused_whole_and_at_once(count: int) -> None:
+def test_request_larger_than_a_batch_is_refused_whole_and_at_once(count: int) -> None:
     cell = Cell(brokers=1)
     cell.refused(
         _create(_topic("a"), _topic("b", num_partitions=count)),
@@ -233,7 +231,7 @@ def test_more_than_a_batch_holds_is_refused_whole_and_at_once(count: int) -> Non
     )
 
 
-def test_limit_is_of_the_whole_request() -> None:
+def test_limit_applies_to_the_whole_request() -> None:
     cell = Cell(brokers=1, settings=ControllerSettings(max_records_per_request=10))
     ten = [_topic(name, num_partitions=4) for name in ("a", "b")]
     field = "topics[2].num_partitions"
@@ -277,7 +275,7 @@ def test_placement_spreads_leaders_and_followers(brokers: int, factor: int) -> N
         )
 
 
-def test_placement_starts_anywhere() -> None:
+def test_placement_starts_at_a_random_broker() -> None:
     rng = random.Random(3)
     firsts = {place([1, 2, 3, 4], 1, 2, rng)[0] for _ in range(200)}
     assert len(firsts) == 12
@@ -318,7 +316,7 @@ def test_placement_spreads_over_racks(sizes: tuple[int, ...], factor: int) -> No
             assert others <= followers[leader], "a failed leader's load goes to all racks"
 
 
-def test_brokers_without_a_rack_are_a_rack_of_their_own() -> None:
+def test_brokers_without_a_rack_form_a_rack_of_their_own() -> None:
     placed = place([1, 2, 3, 4], 50, 2, random.Random(1), {1: "a", 2: "a", 3: "", 4: ""})
     assert all({member <= 2 for member in replicas} == {True, False} for replicas in placed)
 
@@ -337,7 +335,7 @@ def test_created_topics_and_added_partitions_are_spread_over_the_racks_of_live_b
         assert 6 not in replicas
 
 
-def test_deletion_can_be_tried_without_doing_it() -> None:
+def test_validate_only_deletes_nothing() -> None:
     cell = Cell(brokers=1)
     cell.create("a", replication_factor=1)
     decision = cell.decide(rpc.DeleteTopicsRequest(names=["a", "b"], validate_only=True))
@@ -346,7 +344,7 @@ def test_deletion_can_be_tried_without_doing_it() -> None:
     assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-def test_deleting_a_topic_takes_its_configs_along() -> None:
+def test_deleting_a_topic_deletes_its_configs() -> None:
     cell = Cell(brokers=2)
     kept = cell.create("kept", replication_factor=2)
     topic_id = cell.create(
@@ -369,7 +367,7 @@ def test_deleting_a_topic_takes_its_configs_along() -> None:
     assert cell.create("t", replication_factor=1) != topic_id
 
 
-def test_bad_deletions_are_refused() -> None:
+def test_invalid_deletions_are_refused() -> None:
     cell = Cell(brokers=1)
     cell.create("a", replication_factor=1)
     cell.refused_part(
@@ -392,7 +390,7 @@ def test_deletions_of_more_than_a_batch_holds_are_refused() -> None:
     cell.refused(rpc.DeleteTopicsRequest(names=["a", "b"]), ErrorCode.POLICY_VIOLATION, "")
 
 
-def test_same_requests_make_the_same_bytes() -> None:
+def test_same_requests_produce_the_same_bytes() -> None:
     def run() -> list[bytes]:
         cell = Cell(brokers=3)
         decision = cell.decide(_create(_topic(num_partitions=50, replication_factor=3)))
@@ -415,7 +413,7 @@ def _request(
     return rpc.CreatePartitionsRequest(topics=topics, validate_only=validate_only)
 
 
-def test_partitions_are_added_behind_those_there_are() -> None:
+def test_added_partitions_follow_the_existing_ones() -> None:
     cell = Cell(brokers=4)
     topic = cell.create(num_partitions=2, replication_factor=3)
     decision = cell.decide(_request(_add("t", 7)))
@@ -474,7 +472,7 @@ def test_manual_assignments_of_new_partitions_are_kept_and_only_live_replicas_ar
     ],
 )
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_bad_additions_are_refused(
+def test_invalid_additions_are_refused(
     topic: rpc.CreatePartitionsTopic, code: ErrorCode, field: str, *, validate_only: bool
 ) -> None:
     cell = Cell(brokers=3)
@@ -484,7 +482,7 @@ def test_bad_additions_are_refused(
     cell.refused_part(_request(topic, validate_only=validate_only), code, f"topics[0]{field}")
 
 
-def test_good_additions_are_made_beside_bad_ones_and_validate_only_writes_nothing() -> None:
+def test_valid_additions_are_made_beside_invalid_ones_and_validate_only_writes_nothing() -> None:
     cell = Cell(brokers=2)
     for name in ("a", "b"):
         cell.create(name, replication_factor=1)
@@ -502,7 +500,7 @@ def test_good_additions_are_made_beside_bad_ones_and_validate_only_writes_nothin
 
 
 @pytest.mark.parametrize("count", [12, 2_147_483_647])
-def test_more_partitions_than_a_batch_holds_are_refused_whole_and_at_once(count: int) -> None:
+def test_additions_larger_than_a_batch_are_refused_whole_and_at_once(count: int) -> None:
     cell = Cell(brokers=1, settings=ControllerSettings(max_records_per_request=10))
     for name in ("a", "b"):
         cell.create(name, replication_factor=1)

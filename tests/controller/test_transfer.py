@@ -1,4 +1,4 @@
-"""Tests of the choice of a successor, and of when the leader may resign."""
+"""The choice of a successor, and the conditions for resigning."""
 
 import pytest
 from deciding import Cell
@@ -38,7 +38,7 @@ def ask(seen: QuorumDescription, target: int) -> object:
     return decision.transfer_to
 
 
-def test_best_successor_has_the_longest_log() -> None:
+def test_successor_with_the_longest_log_is_preferred() -> None:
     assert best_successor(quorum(replica(2, 8), replica(3, 9)), 1) == 3
     assert best_successor(quorum(replica(2, 9), replica(3, 9)), 1) == 2
     assert best_successor(quorum(replica(2, 9, fetched=LIVE_WITHIN_MS + 1), replica(3, 5)), 1) == 3
@@ -46,12 +46,12 @@ def test_best_successor_has_the_longest_log() -> None:
     assert best_successor(quorum(), 1) == -1
 
 
-def test_full_disk_comes_last() -> None:
+def test_successor_with_a_full_disk_comes_last() -> None:
     assert best_successor(quorum(replica(2, 9, low=True), replica(3, 5)), 1) == 3
     assert best_successor(quorum(replica(2, 9, low=True)), 1) == 2
 
 
-def test_transfers_to_nobody_are_refused() -> None:
+def test_transfers_without_a_valid_target_are_refused() -> None:
     seen = quorum(replica(2), replica(3, fetched=-1))
     assert ask(seen, 2) == 2
     assert ask(seen, -1) == 2
@@ -60,8 +60,8 @@ def test_transfers_to_nobody_are_refused() -> None:
     assert ask(quorum(), -1) == ErrorCode.REQUEST_TIMED_OUT
 
 
-def test_node_that_would_stand_back_is_handed_nothing() -> None:
-    """Low on space, it waits for others to lead: until they do, nobody would."""
+def test_node_low_on_space_receives_no_leadership() -> None:
+    """It waits for others to lead: until they do, nobody would."""
     seen = quorum(replica(2, low=True), replica(3))
     assert ask(seen, 2) == ErrorCode.KAFKA_STORAGE_ERROR
     assert ask(seen, 3) == ask(seen, -1) == 3
@@ -69,7 +69,7 @@ def test_node_that_would_stand_back_is_handed_nothing() -> None:
     assert ask(full, 3) == ask(full, -1) == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_transfer_to_the_leader_is_done_already() -> None:
+def test_transfer_to_the_leader_has_nothing_to_do() -> None:
     assert ask(quorum(replica(2)), 1) is None
 
 
@@ -77,7 +77,7 @@ def test_transfer_to_the_leader_is_done_already() -> None:
     ("end", "committed", "target_end", "may"),
     [(9, 9, 9, True), (9, 8, 9, False), (9, 9, 8, False), (9, -1, 9, False), (9, 9, -1, False)],
 )
-def test_all_is_committed_and_at_the_target_before_the_leader_lets_go(
+def test_leader_resigns_only_when_all_is_committed_and_replicated_to_the_target(
     end: int, committed: int, target_end: int, may: bool
 ) -> None:
     seen = quorum(replica(2, target_end), replica(3), end=end, high_watermark=committed)
@@ -106,7 +106,7 @@ def test_target_awaits_leadership_once_it_has_fetched_since_it_was_named(
     assert Transfer(2, "", 0.0).is_awaited(seen, named_s) is awaited
 
 
-def test_target_that_was_removed_meanwhile_gets_nothing() -> None:
+def test_target_removed_during_the_transfer_gets_no_leadership() -> None:
     assert not Transfer(4, "", 0.0).may_resign(quorum(replica(2)))
     assert "no longer a voter" in Transfer(4, "", 0.0).why_not(quorum(replica(2)))
 
@@ -128,13 +128,13 @@ def watch(*, low: bool) -> SpaceWatch:
     return made
 
 
-def test_disk_is_looked_at_now_and_then() -> None:
+def test_disk_is_checked_periodically() -> None:
     made = SpaceWatch(100)
     assert [made.due(5.0), made.due(5.0), made.due(5.0 + CHECK_EVERY_S)] == [True, False, True]
     assert not SpaceWatch(0).due(5.0)
 
 
-def test_space_has_come_back_only_with_some_to_spare() -> None:
+def test_space_counts_as_free_again_only_with_a_margin() -> None:
     made = SpaceWatch(100)
     seen = [
         (free, made.measured(free), made.low)
@@ -154,11 +154,11 @@ def test_reserve_is_small_on_a_small_disk() -> None:
     assert effective_reserve_bytes(256 << 20, 1 << 30) == (1 << 30) // 20
 
 
-def test_full_disk_of_another_stops_nothing() -> None:
+def test_full_disk_of_another_node_stops_nothing() -> None:
     assert watch(low=False).judge(quorum_with_space(2), 1, 0.0) == FINE
 
 
-def test_leader_without_space_hands_over_to_one_with_space() -> None:
+def test_leader_without_space_transfers_to_a_voter_with_space() -> None:
     made = watch(low=True)
     assert made.judge(quorum_with_space(), 1, 0.0).transfer_to == 2
     assert made.judge(quorum_with_space(), 1, 1.0) == FINE, "not again at once"
@@ -187,7 +187,7 @@ def test_leader_without_space_and_without_a_successor_refuses_writes() -> None:
         (1, (), False),
     ],
 )
-def test_writes_are_refused_while_those_with_space_are_no_majority(
+def test_writes_are_refused_while_voters_with_space_are_no_majority(
     voters: int, low: tuple[int, ...], refused: bool
 ) -> None:
     made = watch(low=False)
@@ -199,5 +199,5 @@ def test_writes_are_refused_while_those_with_space_are_no_majority(
     assert made.verdict == FINE
 
 
-def test_leader_counts_itself_as_it_knows_itself() -> None:
+def test_leader_uses_its_own_knowledge_of_its_disk() -> None:
     assert "[1, 2]" in watch(low=True).judge(quorum_with_space(2), 1, 0.0).refusal

@@ -1,4 +1,4 @@
-"""Unclean recovery (KIP-966): which replica leads a partition that has lost its ISR and its ELR."""
+"""Unclean recovery (KIP-966): the leader of a partition that has lost its ISR and its ELR."""
 
 import pytest
 from deciding import Cell
@@ -14,8 +14,8 @@ TIMEOUT_S = 30.0
 
 
 def lost(*, strategy: str = "balanced", empty: bool = False) -> tuple[Cell, bytes]:
-    """Partition (1, 2, 3): 2 and 3 have left its ISR; then 1, its last member, crashes and is back;
-    ``empty``: with another disk. 2 and 3 are fenced.
+    """Partition (1, 2, 3): 2 and 3 have left its ISR; then 1, its last member, crashes and returns,
+    if ``empty`` with another disk. 2 and 3 are fenced.
     """
     cell = Cell(brokers=0)
     for broker_id in (1, 2, 3):
@@ -37,12 +37,12 @@ def disk(number: int) -> pb.ProcessProof:
 
 
 def report(cell: Cell, topic: bytes, broker_id: int, last_epoch: int = -1, end: int = 0) -> int:
-    """Report a log; return the leader then."""
+    """Report a log; return the leader afterwards."""
     cell.report(broker_id, cell.partition(topic), last_epoch, end)
     return cell.partition(topic).leader
 
 
-def test_last_leader_with_its_records_leads_without_the_others() -> None:
+def test_last_leader_with_its_records_is_elected_without_the_others() -> None:
     cell, topic = lost()
     before = cell.partition(topic)
     assert report(cell, topic, 1, 2, 10) == 1
@@ -53,7 +53,7 @@ def test_last_leader_with_its_records_leads_without_the_others() -> None:
     cell.check_invariants()
 
 
-def test_empty_last_member_does_not_lead_while_another_may_have_the_records() -> None:
+def test_empty_last_member_is_not_elected_while_another_may_have_the_records() -> None:
     """KIP-903's exception."""
     cell, topic = lost(empty=True)
     assert report(cell, topic, 1) == -1
@@ -72,7 +72,7 @@ def test_empty_last_member_does_not_lead_while_another_may_have_the_records() ->
     ("second", "third", "leader"),
     [((1, 7), (0, 900), 2), ((1, 7), (1, 8), 3), ((0, 5), (0, 5), 2), ((-1, 0), (-1, 0), 1)],
 )
-def test_longest_log_of_the_newest_epoch_leads(
+def test_longest_log_of_the_newest_epoch_is_elected(
     second: tuple[int, int], third: tuple[int, int], leader: int
 ) -> None:
     cell, topic = lost(empty=True)
@@ -83,7 +83,7 @@ def test_longest_log_of_the_newest_epoch_leads(
     assert report(cell, topic, 3, *third) == leader
 
 
-def test_record_tells_what_was_known_and_what_may_be_lost() -> None:
+def test_record_names_what_was_known_and_what_may_be_lost() -> None:
     cell, topic = lost(empty=True)
     for broker_id in (2, 3):
         cell.back(broker_id, clean=False, process=disk(broker_id))
@@ -108,7 +108,7 @@ def test_record_tells_what_was_known_and_what_may_be_lost() -> None:
     assert recovery.loss == "the disk of the last leader is lost"
 
 
-def test_recovery_that_loses_nothing_says_so() -> None:
+def test_recovery_without_loss_is_recorded_as_such() -> None:
     cell, topic = lost()
     log = rpc.ReplicaLogReport(
         topic_id=topic,
@@ -147,7 +147,7 @@ def test_best_replica_is_waited_for_until_it_is_unfenced() -> None:
     assert cell.partition(topic).leader == 2
 
 
-def test_report_of_an_earlier_process_does_not_count() -> None:
+def test_report_of_an_earlier_process_is_ignored() -> None:
     cell, topic = lost(empty=True)
     cell.back(2, clean=False, process=disk(2))
     assert report(cell, topic, 2, 1, 7) == -1
@@ -159,8 +159,8 @@ def test_report_of_an_earlier_process_does_not_count() -> None:
     assert report(cell, topic, 2) == 3
 
 
-def test_report_of_another_leader_epoch_does_not_count() -> None:
-    """[the replica was still leader, and has appended since]"""
+def test_report_of_another_leader_epoch_is_ignored() -> None:
+    """[The replica was still leader, and has appended since.]"""
     cell, topic = lost()
     old = cell.partition(topic)
     stale = Partition(*(getattr(old, name) for name in old.__struct_fields__))
@@ -222,8 +222,8 @@ def test_aggressive_strategy_waits_for_a_bounded_time() -> None:
     assert recovery.loss == "the disk of the last leader is lost; brokers [3] did not report"
 
 
-def test_waiting_partitions_are_looked_at_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """[each look at 25,000 partitions that wait for a disk takes longer than the interval]"""
+def test_waiting_partitions_are_examined_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[Each check of 25,000 partitions that wait for a disk takes longer than the interval.]"""
     monkeypatch.setattr(unclean_recovery, "MAX_LOOKS", 2)
     cell = Cell(brokers=2)
     topic = cell.create_on(*[(1, 2)] * 5)
@@ -247,7 +247,7 @@ def test_waiting_partitions_are_looked_at_by_turns(monkeypatch: pytest.MonkeyPat
     assert elected == [[0, 1], [2, 3], [4]]
 
 
-def test_aggressive_strategy_gives_up_eligible_replicas_that_stay_away() -> None:
+def test_aggressive_strategy_gives_up_absent_eligible_replicas() -> None:
     cell = Cell(brokers=2)
     topic = cell.create_on((1, 2))
     cell.configure("t", "unclean.recovery.strategy", "aggressive")
@@ -262,7 +262,7 @@ def test_aggressive_strategy_gives_up_eligible_replicas_that_stay_away() -> None
     assert (cell.partition(topic).leader, cell.partition(topic).elr) == (2, ())
 
 
-def test_strategy_none_leaves_the_election_to_a_person() -> None:
+def test_strategy_none_leaves_the_election_to_the_operator() -> None:
     cell, topic = lost(strategy="none", empty=True)
     for broker_id in (2, 3):
         cell.back(broker_id, clean=False, process=disk(broker_id))
@@ -285,7 +285,7 @@ def test_report_with_an_impossible_number_is_refused(field: str, value: int) -> 
     )
 
 
-def test_report_of_a_replica_that_the_broker_does_not_have_is_ignored() -> None:
+def test_report_of_a_replica_that_is_not_assigned_is_ignored() -> None:
     cell, topic = lost()
     cell.join(9)
     assert report(cell, topic, 9, 5, 1000) == -1
@@ -294,5 +294,5 @@ def test_report_of_a_replica_that_the_broker_does_not_have_is_ignored() -> None:
     assert cell.due() == []
 
 
-def test_greater_log_end_has_lost_less() -> None:
+def test_higher_log_end_loses_less() -> None:
     assert LogEnd(2, 1, 9) > LogEnd(1, 100, 9) > LogEnd(1, 99, 9) > LogEnd(-1, 0, 9)

@@ -1,6 +1,4 @@
-"""The tracker by hand: one test for each counter-example that the rules of LAO exist for, and the
-answers it gives.
-"""
+"""The LAO tracker: one test for each counter-example behind its rules."""
 
 import random
 from typing import Any
@@ -43,8 +41,8 @@ def fold(*batches: list[Record]) -> Image:
 
 
 def claim(image: Image, *tail: list[Record], epoch: int = 2) -> LaoTracker:
-    """A controller that has just claimed: the committed image, the tail, and its own first
-    record.
+    """A controller that has just claimed leadership: the committed image, the tail, and its own
+    first record.
     """
     base = image.offset + 1
     tracker = LaoTracker(epoch, base + sum(len(records) for records in tail))
@@ -68,9 +66,7 @@ def said(
     *,
     epoch: int | None = None,
 ) -> None:
-    """A report of broker A, B or C as registered by ``three``, under the tracker's epoch unless
-    told otherwise.
-    """
+    """Report as broker A, B or C, registered by ``three``, under the tracker's epoch unless given."""
     tracker.report(
         broker_id, broker_id - 1, tracker.epoch if epoch is None else epoch, applied, known_lao
     )
@@ -94,8 +90,8 @@ def test_lao_is_the_lowest_applied_offset_of_the_members() -> None:
     assert tracker.applied_of(C) == 4
 
 
-def test_reports_of_another_controller_epoch_do_not_count() -> None:
-    """A deposed controller's LAO would rise above what the new one has announced."""
+def test_reports_of_another_controller_epoch_are_ignored() -> None:
+    """A deposed controller's LAO would rise above the one announced by the new controller."""
     tracker = claim(three(A))
     tracker.committed(4)
     said(tracker, A, 3, epoch=3)
@@ -121,8 +117,8 @@ def test_reports_ahead_of_the_high_watermark_are_parked() -> None:
 
 @pytest.mark.parametrize("offset", [4, 2**31 - 1, 2**63 - 1])
 @pytest.mark.parametrize("field", ["applied", "told"])
-def test_report_beyond_the_log_end_is_no_report(field: str, offset: int) -> None:
-    """Parked it would take the true reports with it, which come later and are lower."""
+def test_report_beyond_the_log_end_is_ignored(field: str, offset: int) -> None:
+    """If it were parked, it would displace the true reports, which come later and are lower."""
     tracker = claim(three(A))
     tracker.committed(4)
     said(tracker, A, 3)
@@ -136,7 +132,7 @@ def test_report_beyond_the_log_end_is_no_report(field: str, offset: int) -> None
     assert (tracker.lao, tracker.min_known_lao) == (4, 3)
 
 
-def test_later_parked_report_replaces_the_earlier_and_a_countable_one_counts_at_once() -> None:
+def test_later_report_replaces_the_parked_one_and_a_countable_one_counts_at_once() -> None:
     tracker = claim(three(A))
     tracker.proposed([NO_OP] * 6, 4)
     tracker.committed(5)
@@ -148,8 +144,8 @@ def test_later_parked_report_replaces_the_earlier_and_a_countable_one_counts_at_
     assert tracker.lao == 8
 
 
-def test_before_the_own_epoch_commit_nothing_is_known_as_committed() -> None:
-    """B's fencing was committed, LAO went on to 6 without B; the new controller knows only the
+def test_nothing_counts_as_committed_before_the_first_commit_of_the_epoch() -> None:
+    """B's fencing was committed, and LAO advanced to 6 without B; the new controller knows only the
     image before it.
     """
     tracker = claim(three(A, B), [NO_OP], [change(B, 1, fenced=True)], [NO_OP] * 3)
@@ -167,7 +163,7 @@ def test_before_the_own_epoch_commit_nothing_is_known_as_committed() -> None:
     assert tracker.members == [A]
 
 
-def test_unknown_until_every_member_has_reported_in_this_epoch() -> None:
+def test_lao_is_unknown_until_every_member_has_reported_in_this_epoch() -> None:
     tracker = claim(three(A, B, C))
     tracker.committed(4)
     said(tracker, A, 3)
@@ -179,7 +175,7 @@ def test_unknown_until_every_member_has_reported_in_this_epoch() -> None:
     assert tracker.unknown_reason == ""
 
 
-def test_reports_are_monotone_for_one_broker_epoch() -> None:
+def test_reports_never_decrease_within_a_broker_epoch() -> None:
     tracker = claim(three(A))
     tracker.proposed([NO_OP] * 6, 4)
     tracker.committed(10)
@@ -188,7 +184,7 @@ def test_reports_are_monotone_for_one_broker_epoch() -> None:
     assert (tracker.lao, tracker.min_known_lao) == (7, 6)
 
 
-def test_reports_count_for_the_registered_broker_epoch_only() -> None:
+def test_only_reports_of_the_registered_broker_epoch_count() -> None:
     tracker = claim(three(A))
     tracker.proposed([register(A, 4)], 4)
     tracker.committed(5)
@@ -224,7 +220,7 @@ def test_broker_counts_from_the_proposal_of_its_unfencing() -> None:
     assert tracker.lao == 3
 
 
-def test_broker_counts_until_the_commit_of_its_fencing() -> None:
+def test_broker_counts_until_its_fencing_is_committed() -> None:
     tracker = claim(three(A, B))
     tracker.committed(4)
     said(tracker, A, 3)
@@ -239,7 +235,7 @@ def test_broker_counts_until_the_commit_of_its_fencing() -> None:
     assert tracker.lao == 4
 
 
-def test_unfencing_above_a_fencing_keeps_the_membership() -> None:
+def test_unfencing_after_a_pending_fencing_keeps_the_membership() -> None:
     tracker = claim(three(A, B))
     tracker.committed(4)
     said(tracker, A, 3)
@@ -254,7 +250,7 @@ def test_unfencing_above_a_fencing_keeps_the_membership() -> None:
     assert tracker.members == [A]
 
 
-def test_first_of_two_endings_counts() -> None:
+def test_earlier_of_two_endings_counts() -> None:
     tracker = claim(three(A, B))
     tracker.proposed([change(B, 1, fenced=True)], 4)
     tracker.proposed([unregister(B)], 5)
@@ -265,7 +261,7 @@ def test_first_of_two_endings_counts() -> None:
 
 
 @pytest.mark.parametrize("ending", [unregister(B), register(B, 4)])
-def test_replaced_or_unregistered_broker_counts_until_that_is_committed(ending: Record) -> None:
+def test_replaced_or_unregistered_broker_counts_until_the_commit(ending: Record) -> None:
     tracker = claim(three(A, B))
     tracker.committed(4)
     tracker.proposed([ending, NO_OP], 4)
@@ -281,8 +277,8 @@ def test_replaced_or_unregistered_broker_counts_until_that_is_committed(ending: 
 
 
 def test_lao_counts_two_registrations_of_one_broker_in_the_tail() -> None:
-    """The tail replaces B and unfences its successor: the committed image shows the one, the log
-    end the other.
+    """The tail replaces B and unfences its successor: the committed image shows the first
+    registration, the log end the second.
     """
     tracker = claim(three(A, B), [register(B, 3)], [change(B, 3, fenced=False)])
     said(tracker, A, 5)
@@ -294,7 +290,7 @@ def test_lao_counts_two_registrations_of_one_broker_in_the_tail() -> None:
     assert tracker.lao == 4
 
 
-def test_same_registration_again_keeps_what_was_reported() -> None:
+def test_repeated_registration_keeps_its_reports() -> None:
     tracker = claim(three(A))
     tracker.committed(4)
     said(tracker, A, 3)
@@ -302,7 +298,7 @@ def test_same_registration_again_keeps_what_was_reported() -> None:
     assert (tracker.lao, tracker.members) == (3, [A])
 
 
-def test_parked_report_of_a_forgotten_registration_is_forgotten() -> None:
+def test_parked_report_of_a_dropped_registration_is_dropped() -> None:
     tracker = claim(three(A, B))
     said(tracker, C, 3)
     tracker.proposed([register(C, 4)], 4)
@@ -313,7 +309,7 @@ def test_parked_report_of_a_forgotten_registration_is_forgotten() -> None:
     assert tracker.members == [A]
 
 
-def test_controlled_shutdown_still_counts() -> None:
+def test_broker_in_controlled_shutdown_still_counts() -> None:
     tracker = claim(three(A, B))
     tracker.proposed([change(B, 1, in_controlled_shutdown=True)], 4)
     tracker.committed(5)
@@ -332,7 +328,7 @@ def test_lao_stands_still_without_members() -> None:
     assert (tracker.min_known_lao, tracker.held_back_by()) == (-1, [])
 
 
-def test_lao_is_unknown_without_members_from_the_start() -> None:
+def test_lao_is_unknown_if_there_never_was_a_member() -> None:
     tracker = claim(three())
     tracker.committed(4)
     assert tracker.lao == -1
@@ -363,7 +359,7 @@ def test_legacy_member_makes_lao_unknown_and_is_named() -> None:
 # --- joining ------------------------------------------------------------------------------------
 
 
-def test_joining_needs_lao_applied() -> None:
+def test_joining_requires_lao_applied() -> None:
     tracker = claim(three(A))
     tracker.proposed([NO_OP] * 6, 4)
     tracker.committed(10)
@@ -375,8 +371,8 @@ def test_joining_needs_lao_applied() -> None:
     assert not tracker.may_join(9)
 
 
-def test_joining_needs_the_first_record_of_the_epoch_applied() -> None:
-    """LAO is not known yet: only what lies above all that earlier controllers announced is safe."""
+def test_joining_requires_the_first_record_of_the_epoch_applied() -> None:
+    """LAO is not known yet: only offsets above all announcements of earlier controllers are safe."""
     tracker = claim(three(A), [NO_OP] * 3)
     tracker.committed(7)
     said(tracker, B, 5)
@@ -386,8 +382,8 @@ def test_joining_needs_the_first_record_of_the_epoch_applied() -> None:
 
 
 def test_joining_broker_must_know_the_lao_of_the_members() -> None:
-    """Members were told 5 and a write was answered visible; B, told 3 while it was fenced, would
-    read from 3.
+    """Members knew LAO 5 and a write was answered visible; B, which knew 3 when it was fenced,
+    would read from 3.
     """
     tracker = claim(three(A))
     tracker.proposed([NO_OP] * 6, 4)
@@ -399,7 +395,7 @@ def test_joining_broker_must_know_the_lao_of_the_members() -> None:
     assert tracker.may_join(B)
 
 
-def test_member_that_was_told_nothing_does_not_lower_what_a_joiner_must_know() -> None:
+def test_member_without_a_known_lao_does_not_lower_the_requirement_for_joining() -> None:
     tracker = claim(three(A))
     tracker.proposed([NO_OP] * 6, 4)
     tracker.committed(10)
@@ -410,7 +406,7 @@ def test_member_that_was_told_nothing_does_not_lower_what_a_joiner_must_know() -
     assert not tracker.may_join(B)
 
 
-def test_joining_an_empty_set_needs_to_have_been_told_lao() -> None:
+def test_joining_an_empty_set_requires_knowing_lao() -> None:
     tracker = claim(three(A))
     tracker.proposed([change(A, 0, fenced=True)], 4)
     tracker.proposed([NO_OP] * 5, 5)
@@ -423,9 +419,9 @@ def test_joining_an_empty_set_needs_to_have_been_told_lao() -> None:
     assert tracker.may_join(B)
 
 
-def test_first_of_an_empty_set_binds_the_next() -> None:
-    """Both are unfenced in one turn: what the first was told may be answered visible before the
-    second says more.
+def test_first_member_of_an_empty_set_binds_the_next() -> None:
+    """Both are unfenced in one turn: LAO of the first may be answered visible before the second
+    reports more.
     """
     tracker = claim(three(C))
     tracker.proposed([change(C, 2, fenced=True)], 4)
@@ -443,10 +439,8 @@ def test_first_of_an_empty_set_binds_the_next() -> None:
     assert tracker.may_join(B)
 
 
-def test_joining_while_lao_is_unknown_needs_no_told() -> None:
-    """A broker that this epoch unfences ignores the LAO of earlier epochs: that is the broker's
-    rule.
-    """
+def test_joining_while_lao_is_unknown_requires_no_known_lao() -> None:
+    """A broker unfenced in this epoch ignores the LAO of earlier epochs by its own rule."""
     tracker = claim(three(A))
     tracker.committed(4)
     said(tracker, B, 3)
@@ -456,7 +450,7 @@ def test_joining_while_lao_is_unknown_needs_no_told() -> None:
 # --- answers ------------------------------------------------------------------------------------
 
 
-def test_writers_are_told_which_broker_they_wait_for() -> None:
+def test_brokers_that_delay_writers_are_named() -> None:
     tracker = claim(three(A, B, C))
     tracker.proposed([NO_OP] * 6, 4)
     tracker.committed(10)
@@ -480,7 +474,7 @@ def test_lao_report_names_at_most_a_hundred_brokers() -> None:
     assert tracker.waiting_for_applied(0) == tracker.waiting_for_known_lao(0) == list(range(100))
 
 
-def test_batch_left_out_is_refused() -> None:
+def test_skipped_batch_is_refused() -> None:
     tracker = claim(three(A))
     with pytest.raises(ValueError, match="offset 5 does not follow the log end 4"):
         tracker.proposed([NO_OP], 5)
@@ -490,7 +484,7 @@ def test_batch_left_out_is_refused() -> None:
 # --- leases for strict reads --------------------------------------------------------------------
 
 
-def test_unfenced_in_every_image_from_the_high_watermark_on() -> None:
+def test_member_is_unfenced_in_every_image_from_the_high_watermark_on() -> None:
     tracker = claim(three(A))
     assert not tracker.unfenced_throughout(A), (
         "nothing of this epoch is committed: a follower's high watermark proves nothing"
@@ -513,14 +507,14 @@ def test_unfenced_in_every_image_from_the_high_watermark_on() -> None:
     assert tracker.unfenced_throughout(B)
 
 
-def test_unfencing_in_the_inherited_tail_counts_when_it_is_committed() -> None:
+def test_unfencing_in_the_inherited_tail_counts_when_committed() -> None:
     tracker = claim(three(A), [change(A, 0, fenced=True)], [change(A, 0, fenced=False)])
     assert not tracker.unfenced_throughout(A)
     tracker.committed(6)
     assert tracker.unfenced_throughout(A)
 
 
-def test_registration_that_is_replaced_or_gone_is_not_unfenced() -> None:
+def test_replaced_or_removed_registration_is_not_unfenced() -> None:
     tracker = claim(three(A, B))
     tracker.committed(4)
     tracker.proposed([register(A, 4)], 4)
@@ -536,7 +530,7 @@ def level(name: str, level: int) -> Record:
     return record(pb.FeatureLevelRecord(name=name, feature_level=level))
 
 
-def test_below_its_feature_level_lao_is_unknown_and_it_does_not_go_back() -> None:
+def test_lao_is_unknown_below_its_feature_level_and_does_not_decrease() -> None:
     levels = [
         level("metadata.version", 2),
         level("broker.heartbeat.version", 1),
@@ -556,7 +550,7 @@ def test_below_its_feature_level_lao_is_unknown_and_it_does_not_go_back() -> Non
 
 
 def test_lease_holders_are_unfenced_in_all_images_above_the_high_watermark() -> None:
-    """Against folding the log to every batch, over many random histories."""
+    """Compared with folding the log to every batch, over random histories."""
     for seed in range(300):
         rng = random.Random(seed)
         tracker = claim(three(*rng.sample((A, B, C), rng.randint(0, 3))))

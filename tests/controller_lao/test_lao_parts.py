@@ -1,4 +1,4 @@
-"""The parts around the tracker of LAO: positions of brokers, their sessions, progress records, and when LAO is announced."""
+"""Broker positions, sessions, progress records, and the timing of LAO announcements."""
 
 import math
 
@@ -77,7 +77,7 @@ def test_session_lasts_its_timeout_from_the_last_contact() -> None:
     assert sessions.last_contact(2) is None
 
 
-def test_longest_dead_comes_first_and_the_lower_id_of_equals() -> None:
+def test_longest_expired_session_comes_first_then_the_lower_id() -> None:
     sessions = tracker(3, 1, 2)
     sessions.touch(1, 100, 1.0)
     assert sessions.next_expiry() == (10.0, 2)
@@ -100,7 +100,7 @@ def test_older_broker_epoch_and_a_late_contact_change_nothing() -> None:
     assert sessions.next_expiry() == (16.0, 1)
 
 
-def test_gap_in_the_loop_extends_every_session_there_is() -> None:
+def test_gap_in_the_loop_extends_every_session() -> None:
     sessions = tracker(1, 2)
     sessions.extend_all(0.1, 0.1)
     assert sessions.next_expiry() == (10.0, 1)
@@ -136,7 +136,7 @@ def test_contact_never_shortens_a_session() -> None:
     assert sessions.last_contact(1) == 2.0
 
 
-def test_start_forgets_what_was() -> None:
+def test_start_forgets_earlier_sessions() -> None:
     sessions = tracker(1, 2)
     sessions.start([(2, 200)], 100.0)
     assert sessions.last_contact(1) is None
@@ -158,14 +158,13 @@ def log(policy: ProgressPolicy, offset: int, *records: Record) -> None:
 def write(
     policy: ProgressPolicy, lao: int, now: float, *applied: tuple[int, int, int]
 ) -> pb.ProgressRecord | None:
-    """Decide, and propose what was decided."""
     message = policy.decide(lao, lao + 1, applied, now)
     if message is not None:
         policy.proposed(message, now)
     return message
 
 
-def test_written_when_lao_passes_a_record() -> None:
+def test_progress_is_written_when_lao_passes_a_record() -> None:
     policy = ProgressPolicy(1.0)
     log(policy, 5, WRITE)
     assert policy.next_due(4) == math.inf
@@ -183,8 +182,8 @@ def test_written_when_lao_passes_a_record() -> None:
     )
 
 
-def test_progress_and_no_ops_cause_no_progress() -> None:
-    """Else the record causes the acknowledgement that causes the next record."""
+def test_progress_and_no_op_records_cause_no_progress_record() -> None:
+    """Otherwise a record causes the acknowledgement that causes the next record."""
     policy = ProgressPolicy(0.0)
     log(policy, 0, WRITE)
     message = write(policy, 0, 1.0)
@@ -208,7 +207,7 @@ def test_progress_records_are_rate_limited() -> None:
     assert write(policy, 2, 12.0) is not None
 
 
-def test_names_only_brokers_that_changed() -> None:
+def test_progress_record_names_only_brokers_that_changed() -> None:
     policy = ProgressPolicy(0.0)
     log(policy, 0, WRITE)
     write(policy, 0, 0.0, (1, 10, 0), (2, 20, 0))
@@ -231,7 +230,7 @@ def test_progress_decision_changes_no_state() -> None:
     st.lists(st.lists(st.booleans(), min_size=1, max_size=3), max_size=12),
     st.lists(st.integers(0, 30), max_size=8),
 )
-def test_due_exactly_when_a_batch_with_news_was_passed(
+def test_progress_is_due_exactly_when_a_batch_with_news_was_passed(
     batches: list[list[bool]], laos: list[int]
 ) -> None:
     policy = ProgressPolicy(0.0)
@@ -253,7 +252,7 @@ def test_due_exactly_when_a_batch_with_news_was_passed(
 
 
 def rhythm(interval_s: float, count: int = 40) -> tuple[Telling, float, int]:
-    """Commits at this rhythm, the last one just now and covered by nothing."""
+    """Commits at this interval, the last one just now and not yet covered by LAO."""
     telling = Telling()
     now, end = 100.0, 0
     for _ in range(count):
@@ -263,12 +262,12 @@ def rhythm(interval_s: float, count: int = 40) -> tuple[Telling, float, int]:
     return telling, now, end
 
 
-def test_lao_is_told_at_once_when_the_next_commit_is_far() -> None:
+def test_lao_is_announced_at_once_when_the_next_commit_is_far() -> None:
     telling, now, end = rhythm(0.010)
     assert telling.hold_s(end - 1, now + 0.003) == 0
 
 
-def test_when_the_next_commit_comes_first_it_waits_for_that() -> None:
+def test_lao_announcement_waits_for_an_imminent_commit() -> None:
     telling, now, end = rhythm(0.010)
     hold_s = telling.hold_s(end - 1, now + 0.008)
     assert 0.0079 < hold_s < 0.0081
@@ -279,7 +278,7 @@ def test_lao_announcement_is_held_for_a_bounded_time() -> None:
     assert telling.hold_s(end - 1, now + 3.0) == HOLD_MAX_S
 
 
-def test_lone_write_is_told_at_once_however_long_it_took() -> None:
+def test_lone_write_is_announced_at_once_however_long_it_took() -> None:
     telling = Telling()
     telling.committed(7, 5.0)
     assert telling.hold_s(6, 5.4) == 0
@@ -293,7 +292,7 @@ def test_lao_announcement_forgets_its_rhythm_after_a_pause() -> None:
     assert telling.hold_s(end - 1, now + 0.1) == 0
 
 
-def test_lao_that_covers_no_new_commit_is_told_at_once() -> None:
+def test_lao_without_a_new_commit_is_announced_at_once() -> None:
     telling, now, end = rhythm(0.010)
     assert telling.hold_s(end - 1, now + 0.009) > 0
     assert telling.hold_s(end - 1, now + 0.009) == 0

@@ -1,4 +1,4 @@
-"""Controllers on simulated disks and network, asked by a real client; in a :class:`QuorumWorld` nodes
+"""Controllers on simulated disks and network with a real client; in a :class:`QuorumWorld` nodes
 join, leave, lose their disks and move.
 """
 
@@ -117,8 +117,8 @@ class World:
     def __init__(
         self, *, voters: int = 3, auto_join: bool = False, seed: int = 5, publishes: bool = False
     ) -> None:
-        """``voters``: a static set of so many; 0: node 1 alone, with its directory, as by
-        --standalone. ``publishes``: nodes name themselves in the log.
+        """``voters``: the size of a static set; 0: node 1 alone with its directory, as by
+        --standalone. ``publishes``: nodes register themselves in the log.
         """
         self.publishes = publishes
         self.network = SimNetwork(random.Random(seed))
@@ -175,7 +175,7 @@ class World:
         return await self.until(leading)
 
     async def settled(self) -> list[Node]:
-        """The active controller, after a first write, and the others."""
+        """Return the active controller, after a first write, and the others."""
         active = await self.active()
         await self.ask(alter("a"))
         return [active, *self.others(active)]
@@ -188,7 +188,7 @@ class World:
         return {(n.service.image.offset, n.service.image.state_hash) for n in self.up()}
 
     async def voters_are(self, *expected: int | str) -> Node:
-        """Wait until the active controller has committed this set: node ids, or directories."""
+        """Wait until the active controller has committed this set of node ids or directories."""
 
         def there() -> Node | None:
             for node in self.up():
@@ -209,7 +209,7 @@ class World:
         return await self.client.call(body, timeout_s=timeout_s)
 
     async def write(self, name: str) -> None:
-        """Write until it is acknowledged: the same value twice is no harm."""
+        """Write until it is acknowledged; writing a value twice is harmless."""
         for _ in range(20):
             try:
                 await self.ask(alter(name))
@@ -221,7 +221,7 @@ class World:
         raise AssertionError(f"never acknowledged: {name}")
 
     async def converged(self) -> None:
-        """All who are up have the same image, with all that was acknowledged."""
+        """Assert that all running nodes have the same image, with every acknowledged write."""
         await self.write(f"last-{len(self.acknowledged)}")
         await self.until(
             lambda: (
@@ -243,21 +243,20 @@ class QuorumWorld(World):
 
 
 def alter(name: str, value: str = "v") -> pb.IncrementalAlterConfigsRequest:
-    """A write of one config value."""
     config = pb.AlterableConfig(name="match", value=value)
     resource = pb.AlterConfigsResource(resource_type=16, resource_name=name, configs=[config])
     return pb.IncrementalAlterConfigsRequest(resources=[resource])
 
 
 def describing(correlation_id: int = 7) -> pb.ControllerRequest:
-    """A request that only reads."""
+    """Return a read-only request."""
     return pb.ControllerRequest(
         correlation_id=correlation_id, describe_brokers=pb.DescribeBrokersRequest()
     )
 
 
 class KeepingLink:
-    """A link that keeps what it is sent."""
+    """A link that keeps the messages sent to it."""
 
     identity = ANONYMOUS
     peer = "somebody:1"

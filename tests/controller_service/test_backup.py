@@ -1,6 +1,4 @@
-"""A backup holds the state of one committed offset, whole and checked, while writes go on; a bad
-one never gets its name.
-"""
+"""Backups of one committed offset while writes go on."""
 
 import asyncio
 import os
@@ -36,7 +34,6 @@ def reader_of(world: World, first: int = 0) -> LogReader:
 
 
 def state_at(world: World, end_offset: int) -> Image:
-    """Return the state that all nodes derive from the log up to an offset; it must be the same."""
     images = []
     for node in world.nodes.values():
         builder = ImageBuilder(Image())
@@ -50,7 +47,7 @@ def state_at(world: World, end_offset: int) -> Image:
 
 @pytest.mark.parametrize("first", [0, 1, 2])
 @simulated
-async def test_backup_while_writes_go_on_is_the_clusters_state_at_its_offset(
+async def test_backup_under_writes_is_the_clusters_state_at_its_offset(
     tmp_path: Path, first: int
 ) -> None:
     world = World()
@@ -96,7 +93,7 @@ async def test_backup_while_writes_go_on_is_the_clusters_state_at_its_offset(
 
 
 @simulated
-async def test_active_controller_may_die_meanwhile(tmp_path: Path) -> None:
+async def test_backup_survives_the_death_of_the_active_controller(tmp_path: Path) -> None:
     world = World()
     node = await world.active()
     for i in range(30):
@@ -140,7 +137,7 @@ def flip(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [flip, lambda data: data[:-1], lambda data: b""])
-def test_disk_that_gives_back_something_else_is_found_before_the_file_has_its_name(
+def test_corrupt_backup_is_detected_before_the_file_is_renamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[bytes], bytes]
 ) -> None:
     honest = module._pieces_of
@@ -150,7 +147,7 @@ def test_disk_that_gives_back_something_else_is_found_before_the_file_has_its_na
     assert os.listdir(tmp_path) == []
 
 
-def test_image_that_is_not_what_its_hash_says_is_not_backed_up(tmp_path: Path) -> None:
+def test_image_that_differs_from_its_hash_is_not_backed_up(tmp_path: Path) -> None:
     image = Image(offset=6, epoch=2, timestamp_ms=3, state_hash=9)
     with pytest.raises(FatalError, match="state hash"):
         write_backup(tmp_path / "b", image, header(image))

@@ -1,6 +1,4 @@
-"""Quorums whose voters come and go, on simulated disks and network: nothing acknowledged is lost,
-and writes go on.
-"""
+"""Quorums whose voters change, on simulated disks and network."""
 
 import asyncio
 import random
@@ -33,7 +31,7 @@ def remove(node_id: int, directory: str = "") -> pb.RemoveRaftVoterRequest:
 
 
 async def eventually(world: QuorumWorld, body: object) -> None:
-    """Ask until it is done; REQUEST_TIMED_OUT says that it may be tried again."""
+    """Repeat until it succeeds; REQUEST_TIMED_OUT may be retried."""
     for _ in range(100):
         try:
             await world.ask(body)
@@ -50,7 +48,7 @@ async def eventually(world: QuorumWorld, body: object) -> None:
 
 
 @simulated
-async def test_static_set_becomes_a_logged_one() -> None:
+async def test_static_voter_set_is_logged() -> None:
     world = QuorumWorld(voters=3)
     await world.voters_are("dir-1-1", "dir-2-1", "dir-3-1")
     await world.converged()
@@ -58,7 +56,7 @@ async def test_static_set_becomes_a_logged_one() -> None:
 
 
 @simulated
-async def test_quorum_grows_from_one_by_hand() -> None:
+async def test_quorum_grows_from_one_manually() -> None:
     world = QuorumWorld()
     await world.voters_are("dir-1-1")
     await world.write("a")
@@ -75,7 +73,7 @@ async def test_quorum_grows_from_one_by_hand() -> None:
 
 
 @simulated
-async def test_nodes_join_by_themselves() -> None:
+async def test_nodes_join_automatically() -> None:
     world = QuorumWorld(auto_join=True)
     await world.write("a")
     world.join(2)
@@ -96,7 +94,7 @@ async def test_nodes_join_by_themselves() -> None:
 
 
 @simulated
-async def test_observer_stays_one_until_it_is_added() -> None:
+async def test_observer_stays_an_observer_until_it_is_added() -> None:
     world = QuorumWorld()
     await world.write("a")
     observer = world.join(2)
@@ -128,7 +126,6 @@ async def test_replaced_disk_is_a_new_voter(joining: bool) -> None:
 
 
 async def move_all(world: QuorumWorld, *, named: bool) -> None:
-    """All voters get other addresses at once, and their files say which: of whom, or not."""
     for node in world.nodes.values():
         node.kill()
         node.port = 9500 + node.id
@@ -145,10 +142,10 @@ async def move_all(world: QuorumWorld, *, named: bool) -> None:
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("ids_known", [True, False])
 @simulated
-async def test_voters_elect_a_leader_when_all_have_other_addresses(
+async def test_voters_elect_a_leader_when_all_have_new_addresses(
     ids_known: bool, named: bool
 ) -> None:
-    """[peers were dialed where the log had them, and nowhere else: no leader for ever]"""
+    """[Peers were dialed only at their addresses in the log: no leader forever.]"""
     world = QuorumWorld(auto_join=ids_known, voters=0 if ids_known else 3)
     for node_id in (2, 3) if ids_known else ():
         world.join(node_id)
@@ -174,7 +171,7 @@ async def test_voters_elect_a_leader_when_all_have_other_addresses(
 
 
 @simulated
-async def test_voter_that_is_dialed_elsewhere_is_known_by_its_id_and_directory() -> None:
+async def test_voter_at_another_address_is_identified_by_id_and_directory() -> None:
     """One of the addresses belongs to a node of another cluster, one to a voter with a new disk."""
     world = QuorumWorld(voters=3)
     await world.voters_are("dir-1-1", "dir-2-1", "dir-3-1")
@@ -193,7 +190,7 @@ async def test_voter_that_is_dialed_elsewhere_is_known_by_its_id_and_directory()
 
 
 @simulated
-async def test_leader_is_removed_and_writes_go_on() -> None:
+async def test_leader_is_removed_while_writes_continue() -> None:
     world = QuorumWorld(voters=3)
     old = await world.voters_are(1, 2, 3)
     writing = asyncio.ensure_future(_write_on(world))
@@ -213,7 +210,7 @@ async def _write_on(world: QuorumWorld) -> None:
 
 
 @simulated
-async def test_voter_that_moves_says_so() -> None:
+async def test_moved_voter_reports_its_address() -> None:
     world = QuorumWorld(voters=3)
     await world.voters_are(1, 2, 3)
     for node_id in (2, 1):
@@ -233,7 +230,7 @@ async def test_voter_that_moves_says_so() -> None:
 
 
 @simulated
-async def test_new_voter_is_told_when_the_set_is_in_force_not_when_it_is_committed() -> None:
+async def test_addition_is_not_confirmed_before_it_is_committed() -> None:
     world = QuorumWorld(voters=3)
     leader = await world.voters_are(1, 2, 3)
     world.join(4)

@@ -1,6 +1,4 @@
-"""Config writes that come together are decided as a group, and each is a write by itself all the
-same.
-"""
+"""Config writes that are decided as a group, each with its own outcome."""
 
 import asyncio
 from collections import defaultdict
@@ -42,7 +40,7 @@ async def together(client: ControllerClient, *writes: Any) -> list[pb.Controller
 
 
 @simulated
-async def test_writes_that_come_together_get_one_batch_and_an_answer_each() -> None:
+async def test_concurrent_writes_get_one_batch_and_one_response_each() -> None:
     world, node = await active()
     end = node.service.replica.log_end_offset
     answers = await together(world.client, *(write(f"c{n}", str(n)) for n in range(10)))
@@ -57,7 +55,7 @@ async def test_writes_that_come_together_get_one_batch_and_an_answer_each() -> N
 
 
 @simulated
-async def test_write_of_several_records_is_a_batch_of_its_own() -> None:
+async def test_write_of_several_records_has_its_own_batch() -> None:
     world, node = await active()
     end = node.service.replica.log_end_offset
     many = ConfigWrite([(METRICS, f"m{n}", "match", "v") for n in range(3)])
@@ -110,7 +108,7 @@ async def test_error_of_one_config_write_leaves_the_group_alone(what: str) -> No
 
 
 @simulated
-async def test_another_cluster_is_refused() -> None:
+async def test_request_of_another_cluster_is_refused() -> None:
     world, node = await active()
     end = node.service.replica.log_end_offset
     here, there = await together(
@@ -121,8 +119,8 @@ async def test_another_cluster_is_refused() -> None:
 
 
 @simulated
-async def test_batch_without_a_principal_is_the_controllers_own() -> None:
-    """[writes of clients that state no principal were shown as done by the controller]"""
+async def test_only_the_controllers_own_batches_have_no_principal() -> None:
+    """[Writes of clients without a principal were shown as made by the controller.]"""
     world, node, _ = await unfenced_broker()
     await together(world.client, write("a"), write("b"))
     two = ConfigWrite([(METRICS, "c", "match", "1"), (METRICS, "d", "match", "2")])
@@ -139,7 +137,7 @@ async def test_batch_without_a_principal_is_the_controllers_own() -> None:
 
 
 @simulated
-async def test_principal_has_its_limit_and_stands_in_the_batch() -> None:
+async def test_principal_is_bounded_and_stored_in_the_batch() -> None:
     world, node = await active()
     end = node.service.replica.log_end_offset
     alice, nobody = await together(
@@ -197,7 +195,7 @@ async def test_write_group_past_its_deadline_is_committed_and_reports_each_level
 
 
 @simulated
-async def test_deposed_leader_says_of_each_that_its_outcome_is_unknown() -> None:
+async def test_deposed_leader_reports_each_outcome_as_unknown() -> None:
     world, node = await active()
     for other in world.others(node):
         world.network.partition(f"c{node.id}", f"c{other.id}")

@@ -1,6 +1,4 @@
-"""Three controllers on simulated disks and network, asked by a real client: decisions, commits,
-failover, unknown outcomes.
-"""
+"""Three controllers on simulated disks and network: decisions, commits, failover, unknown outcomes."""
 
 import asyncio
 from typing import Any
@@ -16,7 +14,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
 @simulated
-async def test_write_is_answered_with_its_offset_and_is_in_every_image() -> None:
+async def test_write_returns_its_offset_and_is_in_every_image() -> None:
     world = World()
     response = await world.client.call(alter("a", "1"), principal="alice")
     assert response.WhichOneof("body") == "incremental_alter_configs"
@@ -30,7 +28,7 @@ async def test_write_is_answered_with_its_offset_and_is_in_every_image() -> None
 
 @pytest.mark.parametrize("length", [1025, 65_535, 65_536, 1_000_000])
 @simulated
-async def test_principal_beyond_its_limit_stops_no_controller(length: int) -> None:
+async def test_oversized_principal_stops_no_controller(length: int) -> None:
     world = World()
     node = await world.active()
     await world.client.call(alter("z", "1"))
@@ -51,7 +49,7 @@ async def test_principal_beyond_its_limit_stops_no_controller(length: int) -> No
 
 
 @simulated
-async def test_many_writes_in_flight_are_all_answered_in_order() -> None:
+async def test_many_concurrent_writes_are_answered_in_order() -> None:
     world = World()
     await world.active()
     futures = [world.client.call(alter(f"k{i}", str(i))) for i in range(300)]
@@ -62,7 +60,7 @@ async def test_many_writes_in_flight_are_all_answered_in_order() -> None:
 
 
 @simulated
-async def test_error_names_its_field_changes_nothing_and_waits_for_proof_of_leading() -> None:
+async def test_error_names_its_field_and_waits_for_confirmed_leadership() -> None:
     world = World()
     node, *_ = await world.settled()
     before = node.service.image
@@ -132,8 +130,8 @@ async def test_deposed_leader_answers_its_waiting_writes_with_outcome_unknown() 
 
 @simulated
 async def test_stale_controller_does_not_name_itself_as_leader() -> None:
-    """A broker epoch beyond this log was given by a newer controller: sent back to this one the
-    broker would ask in a circle.
+    """A broker epoch beyond this log was assigned by a newer controller: redirected to this one the
+    broker would retry in a circle.
     """
     world = World()
     node = await world.active()
@@ -170,7 +168,7 @@ def log_of(node: Any) -> list[batch.BatchHeader]:
 
 
 @simulated
-async def test_retry_finds_its_write_in_the_tail_that_the_new_leader_inherited() -> None:
+async def test_retry_finds_its_write_in_the_tail_inherited_by_the_new_leader() -> None:
     """[Seq 7 sits in the inherited, not yet committed tail; the client retries within 20 ms and it
     is executed twice.]
     """

@@ -1,6 +1,4 @@
-"""A controller compares what an observer has applied with its own log: it knows each batch again,
-and notices any that differs in one point.
-"""
+"""Comparison of an observer's last applied batch with the controller's log."""
 
 from dataclasses import dataclass
 
@@ -53,7 +51,7 @@ def applied_by_an_observer(node: Node) -> list[Applied]:
 
 
 async def two_epochs() -> tuple[QuorumWorld, Node, list[Applied]]:
-    """Three controllers, the second leader's log, and all of its batches."""
+    """Return three controllers, the second leader's log, and all of its batches."""
     world = QuorumWorld(voters=3)
     for name in ("a", "b"):
         await world.write(name)
@@ -67,14 +65,14 @@ async def two_epochs() -> tuple[QuorumWorld, Node, list[Applied]]:
 
 
 @simulated
-async def test_controller_knows_each_batch_of_its_log_again() -> None:
+async def test_controller_recognizes_each_batch_of_its_log() -> None:
     _, leader, applied = await two_epochs()
     assert len(applied) >= 6
     assert [one.compared_by(leader) for one in applied] == [None] * len(applied)
 
 
 @simulated
-async def test_controller_notices_another_batch_at_each_offset() -> None:
+async def test_controller_detects_another_batch_at_each_offset() -> None:
     _, leader, applied = await two_epochs()
     for one in applied:
         parted = one.epoch, one.base_offset
@@ -85,7 +83,7 @@ async def test_controller_notices_another_batch_at_each_offset() -> None:
 
 
 @simulated
-async def test_controller_notices_another_state_after_the_same_batch() -> None:
+async def test_controller_detects_another_state_after_the_same_batch() -> None:
     _, leader, applied = await two_epochs()
     compared = 0
     for one in applied:
@@ -97,7 +95,7 @@ async def test_controller_notices_another_state_after_the_same_batch() -> None:
 
 
 @simulated
-async def test_controller_notices_a_batch_of_another_epoch() -> None:
+async def test_controller_detects_a_batch_of_another_epoch() -> None:
     _, leader, applied = await two_epochs()
     first = applied[0].epoch
     last_of_first = [one for one in applied if one.epoch == first][-1]
@@ -111,8 +109,8 @@ async def test_controller_notices_a_batch_of_another_epoch() -> None:
 
 
 @simulated
-async def test_each_node_counts_the_bytes_of_the_log_that_it_has_applied() -> None:
-    """Snapshots are due by them: on the leader, whose image a commit replaces, and on followers."""
+async def test_each_node_counts_the_applied_bytes_of_the_log() -> None:
+    """Snapshots depend on them, on the leader, whose image a commit replaces, and on followers."""
     world, _, _ = await two_epochs()
     await world.converged()
     for node in world.up():

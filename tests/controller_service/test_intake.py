@@ -1,6 +1,4 @@
-"""The queue in front of the controller is bounded, in order, and gives back what waited too
-long.
-"""
+"""The queue of requests in front of the controller."""
 
 from dataclasses import dataclass
 
@@ -34,7 +32,7 @@ def test_intake_keeps_order_and_counts_bytes() -> None:
     assert queue.waiting_bytes == 0
 
 
-def test_too_large_and_too_many_are_refused_and_change_nothing(
+def test_too_large_and_too_many_requests_are_refused_without_effect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(intake, "MAX_WAITING", 2)
@@ -64,7 +62,7 @@ def test_too_large_and_too_many_are_refused_and_change_nothing(
     assert len(queue) == 2
 
 
-def test_expired_requests_leave_the_queue_and_others_stay() -> None:
+def test_expired_requests_leave_the_queue() -> None:
     queue = Intake(30_000)
     queue.add(None, request("long", 5000), 10.0)
     queue.add(None, request("short", 100), 10.0)
@@ -75,7 +73,7 @@ def test_expired_requests_leave_the_queue_and_others_stay() -> None:
     assert queue.waiting_bytes == 0
 
 
-def test_heartbeats_go_first_and_are_bounded_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeats_go_first_and_are_bounded_separately(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake, "MAX_WAITING", 2)
     queue = Intake(30_000)
     for name in ("a", "b"):
@@ -97,7 +95,7 @@ def test_heartbeats_go_first_and_are_bounded_by_themselves(monkeypatch: pytest.M
 READ = pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest())
 
 
-def test_reads_wait_for_all_others_and_never_overtake_their_own_connection() -> None:
+def test_reads_yield_to_all_others_but_not_to_later_requests_of_their_connection() -> None:
     queue = Intake(30_000)
     for peer, one in (("a", READ), ("a", request("a1")), ("a", READ), ("b", request("b1"))):
         queue.add(Peer(peer), one, 0.0)
@@ -126,7 +124,7 @@ def test_reads_have_deadlines_and_take_turns_by_connection() -> None:
     assert queue.waiting_bytes == 0
 
 
-def test_every_request_that_only_reads_waits_with_the_reads() -> None:
+def test_every_read_only_request_waits_with_the_reads() -> None:
     listing = {body for body in CONTROLLER if body.startswith(("list_", "describe_"))}
     assert listing == intake.READS
 
@@ -170,7 +168,7 @@ def test_connections_take_turns_and_each_keeps_its_order() -> None:
     assert len(queue) == 997
 
 
-def test_no_connection_has_more_than_it_leaves_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_connection_exceeds_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         limits, "CONTROLLER_MAX_WAITING_BYTES", 100 * (limits.CONTROLLER_WAITING_REQUEST_BYTES + 3)
     )
@@ -197,7 +195,7 @@ def test_no_connection_has_more_than_it_leaves_for_others(monkeypatch: pytest.Mo
         queue.add(Peer("b"), request(), 0.0)
 
 
-def test_patient_heartbeats_gather_until_their_caller_or_another_one_ends_it() -> None:
+def test_batched_heartbeats_wait_for_their_caller_or_an_urgent_one() -> None:
     queue = Intake(30_000)
     for name in ("beat 1", "beat 2"):
         queue.add(Peer(name), request(name), 0.0, heartbeat=True, patient=True)
@@ -217,7 +215,7 @@ def test_patient_heartbeats_gather_until_their_caller_or_another_one_ends_it() -
     assert taken(queue).message.cluster_id == "beat 4"
 
 
-def test_gathering_heartbeats_are_drained_and_time_out_like_others() -> None:
+def test_batched_heartbeats_are_drained_and_time_out() -> None:
     queue = Intake(30_000)
     queue.add(Peer("a"), request("late", 100), 0.0, heartbeat=True, patient=True)
     queue.add(Peer("b"), request("drained"), 0.0, heartbeat=True, patient=True)
@@ -226,7 +224,7 @@ def test_gathering_heartbeats_are_drained_and_time_out_like_others() -> None:
     assert (len(queue), queue.waiting_bytes) == (0, 0)
 
 
-def test_very_many_heartbeats_of_one_connection_wait_with_all_others() -> None:
+def test_excess_heartbeats_of_one_connection_wait_with_all_others() -> None:
     queue = Intake(30_000)
     queue.add(Peer("client"), request("write"), 0.0)
     for number in range(limits.CONTROLLER_MAX_WAITING_HEARTBEATS_A_PEER + 10):
@@ -240,14 +238,14 @@ def test_very_many_heartbeats_of_one_connection_wait_with_all_others() -> None:
     assert taken.message.cluster_id == "write"
 
 
-def test_a_timeout_is_capped() -> None:
+def test_timeout_is_capped() -> None:
     queue = Intake(30_000, 300_000)
     queue.add(None, request("for 24 days", 2**31 - 1), 0.0)
     assert list(queue.expired(299.9)) == []
     assert len(list(queue.expired(300.0))) == 1
 
 
-def test_timeout_is_the_default_if_none_is_named_and_never_negative() -> None:
+def test_timeout_has_a_default_and_is_never_negative() -> None:
     queue = Intake(30_000, 300_000)
     queue.add(None, request("patient", 0), 0.0)
     with pytest.raises(ApiError) as error:
@@ -300,7 +298,7 @@ def test_expired_requests_do_not_accumulate_behind_a_waiting_one() -> None:
     assert len(queue._queue) < 3_000
 
 
-def test_expired_requests_take_no_place_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expired_requests_occupy_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake, "MAX_WAITING", 10)
     queue = Intake(30_000)
     for heartbeat in (False, True):
@@ -316,7 +314,7 @@ def test_expired_requests_take_no_place_in_the_queue(monkeypatch: pytest.MonkeyP
     assert len(queue) == 0
 
 
-def test_request_that_is_put_off_again_and_again_is_late_once() -> None:
+def test_repeatedly_deferred_request_expires_once() -> None:
     queue = Intake(30_000)
     queue.add(None, request("a", 5_000), 0.0)
     for at in range(4):
@@ -330,9 +328,9 @@ def test_request_that_is_put_off_again_and_again_is_late_once() -> None:
     assert queue.take() is None
 
 
-def test_newcomer_has_a_place_beside_ten_connections_that_took_all_they_may() -> None:
-    """[160,000 listings on ten links: there was room for bytes, but none for one request more, and
-    everybody was refused]
+def test_newcomer_gets_a_slot_beside_ten_connections_at_their_limit() -> None:
+    """[160,000 listings on ten links: there were bytes left, but no slot, and every request was
+    refused.]
     """
     queue = Intake(30_000)
     listing = pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest())

@@ -1,6 +1,4 @@
-"""The leadership changes hands under load: no write is lost, none is left unknown, and the pause is
-short. And full disks.
-"""
+"""Transfers of the leadership under load, and full disks."""
 
 import asyncio
 from dataclasses import replace
@@ -25,7 +23,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
 class Load:
-    """Writers that go on; every answer is written down."""
+    """Writers that run until stopped; every response is recorded."""
 
     def __init__(self, world: World) -> None:
         self.acknowledged: dict[str, int] = {}
@@ -239,7 +237,7 @@ async def test_candidate_that_does_not_win_refuses_waiting_requests_in_time() ->
 
 
 @simulated
-async def test_config_write_goes_with_the_inherited_tail_and_nothing_else_does() -> None:
+async def test_only_a_config_write_is_forwarded_with_the_inherited_tail() -> None:
     world = World()
     _, new, _ = await world.settled()
     claimed, told, ends = new.service.became_leader, KeepingLink(), [0]
@@ -301,7 +299,7 @@ async def test_waiting_transfer_does_not_poll() -> None:
 
 
 @simulated
-async def test_each_is_sent_to_the_leader_on_the_listener_that_it_has_come_to() -> None:
+async def test_request_is_redirected_to_the_leader_on_its_own_listener() -> None:
     world = World()
     leader = await world.active()
     node = world.others(leader)[0].service
@@ -326,7 +324,7 @@ async def test_each_is_sent_to_the_leader_on_the_listener_that_it_has_come_to() 
 
 
 @simulated
-async def test_held_requests_are_refused_in_time_without_a_successor() -> None:
+async def test_held_requests_are_refused_at_their_deadline_without_a_successor() -> None:
     world = World()
     old, *_ = await world.settled()
     resign, successor = old.service.replica.resign, -1
@@ -353,7 +351,7 @@ async def test_held_requests_are_refused_in_time_without_a_successor() -> None:
 
 
 @simulated
-async def test_node_that_stops_hands_over_first() -> None:
+async def test_stopping_node_transfers_its_leadership_first() -> None:
     world = World()
     old = await world.active()
     load = Load(world)
@@ -382,7 +380,6 @@ async def test_concurrent_leave_and_transfer_are_all_answered() -> None:
 
 
 async def stop_in_order(node: Node) -> None:
-    """Stop the controller as the process does at SIGTERM."""
     await node.service.leave("the node is shutting down")
     await node.service.successor.wait()
     await node.service.drain()
@@ -390,8 +387,8 @@ async def stop_in_order(node: Node) -> None:
 
 
 @simulated
-async def test_no_write_is_unknown_when_the_leader_stops() -> None:
-    """[Cut at once, the links leave what is on its way to the old leader unknown]"""
+async def test_no_outcome_is_unknown_when_the_leader_stops() -> None:
+    """[If links are closed at once, requests in flight to the old leader have an unknown outcome.]"""
     world = World()
     for _ in range(3):
         old = await world.active()
@@ -451,7 +448,7 @@ async def test_link_that_ignores_the_notice_is_refused_until_it_is_quiet() -> No
 
 
 @simulated
-async def test_client_connects_to_the_successor_before_it_is_sent_there() -> None:
+async def test_client_connects_to_the_successor_before_it_is_redirected() -> None:
     world = World()
     old, *_ = await world.settled()
     before = set(world.client._routes)
@@ -469,7 +466,7 @@ async def test_client_connects_to_the_successor_before_it_is_sent_there() -> Non
 
 
 @simulated
-async def test_node_leads_on_while_clients_connect_to_its_successor() -> None:
+async def test_node_leads_until_clients_are_connected_to_its_successor() -> None:
     world = World()
     old = await world.active()
     epoch = (await world.client.call(alter("a", "1"))).controller_epoch
@@ -488,7 +485,7 @@ async def test_node_leads_on_while_clients_connect_to_its_successor() -> None:
 
 
 @simulated
-async def test_leadership_that_is_lost_while_clients_connect_ends_the_transfer() -> None:
+async def test_lost_leadership_ends_the_transfer_while_clients_connect() -> None:
     world = World()
     old = await world.active()
     answers: list[ApiError | None] = []
@@ -507,8 +504,8 @@ async def test_leadership_that_is_lost_while_clients_connect_ends_the_transfer()
 
 
 @simulated
-async def test_first_write_goes_to_the_followers_with_the_first_record_of_the_epoch() -> None:
-    """[It follows alone, and every follower syncs twice before it is answered]"""
+async def test_first_write_is_replicated_with_the_first_record_of_the_epoch() -> None:
+    """[It follows alone, and every follower syncs twice before it is answered.]"""
     world = World()
     old, new, _ = await world.settled()
     changed, told = new.service.leader_changed, KeepingLink()
@@ -551,7 +548,7 @@ async def test_first_write_goes_to_the_followers_with_the_first_record_of_the_ep
 
 @simulated
 @pytest.mark.parametrize("took_s", [CONNECT_S / 2, 2 * CONNECT_S])
-async def test_transfer_waits_for_one_sync_of_votes_and_one_flush(took_s: float) -> None:
+async def test_transfer_takes_one_sync_of_votes_and_one_flush(took_s: float) -> None:
     """All voters sync their votes at the same time, then the first record of the epoch."""
     world = World()
     old, new, _ = await world.settled()
@@ -689,7 +686,7 @@ async def test_clients_ask_the_successor_while_the_last_chunk_is_committed() -> 
 
 
 @simulated
-async def test_clients_stay_with_a_leader_whose_successor_has_not_heard_that_it_is_one() -> None:
+async def test_clients_stay_with_a_leader_whose_successor_was_not_notified() -> None:
     world = World()
     old, new, _ = await world.settled()
     told = KeepingLink()

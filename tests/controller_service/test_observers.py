@@ -1,6 +1,4 @@
-"""Observers are answered at once when there is news, parked when there is none, and never told more
-than is committed.
-"""
+"""Fetches of observers: answered at once when there is news, parked otherwise."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -87,7 +85,7 @@ def fetch(offset: int, **fields: Any) -> pb.MetadataFetchRequest:
 
 
 class Turns:
-    """The loop's turns, taken when the test wants them, and a stopwatch."""
+    """The loop's turns, executed when the test wants them, and a stopwatch."""
 
     def __init__(self) -> None:
         self.due: list[Callable[[], None]] = []
@@ -147,9 +145,7 @@ def test_observer_fetch_is_answered_at_once_when_there_is_data(world: World) -> 
 @pytest.mark.parametrize(
     ("field", "value"), [("lowest_acknowledged_offset", 8), ("controller_epoch", 5)]
 )
-def test_fetch_of_a_broker_is_answered_at_once_with_an_lao_or_epoch_that_it_has_not_heard(
-    field: str, value: int
-) -> None:
+def test_broker_fetch_is_answered_at_once_with_a_new_lao_or_epoch(field: str, value: int) -> None:
     source, link, turns = FakeSource(registered=frozenset((7,))), KeepingLink(), Turns()
     observers = observers_of(source, turns)
     observers.accept(link)
@@ -167,9 +163,7 @@ def test_fetch_of_a_broker_is_answered_at_once_with_an_lao_or_epoch_that_it_has_
     [(LinkClosedError("closed"), False), (ApiError(ErrorCode.MESSAGE_TOO_LARGE, "large"), True)],
     ids=["closed", "too large"],
 )
-def test_observer_that_cannot_be_answered_keeps_no_news_from_the_others(
-    error: Exception, ends: bool
-) -> None:
+def test_observer_that_cannot_be_answered_delays_no_other(error: Exception, ends: bool) -> None:
     source = FakeSource(registered=frozenset((1, 2, 3)))
     observers = observers_of(source)
     links = first, broken, last = KeepingLink(), KeepingLink(), KeepingLink()
@@ -193,7 +187,7 @@ def applied(offset: int, epoch: int = 4) -> pb.AppliedBatch:
     return pb.AppliedBatch(base_offset=offset, epoch=epoch, crc=1, state_hash=2)
 
 
-def test_observer_is_told_where_the_logs_part(world: World) -> None:
+def test_observer_receives_the_point_of_divergence(world: World) -> None:
     source, observers, link = world
     source.diverges = (3, 6)
     observers.received(link, [fetch(8, last_applied=applied(7), controller_epoch=4)])
@@ -204,7 +198,7 @@ def test_observer_is_told_where_the_logs_part(world: World) -> None:
     assert "the logs part at offset 6: committed records are lost" in observers.contradiction
 
 
-def test_observer_is_told_of_another_state_at_its_offset(world: World) -> None:
+def test_diverging_state_is_reported_at_its_offset(world: World) -> None:
     source, observers, link = world
     source.diverges = (4, 8)
     observers.received(link, [fetch(8, last_applied=applied(7), controller_epoch=4)])
@@ -221,7 +215,7 @@ def test_older_leader_compares_nothing(world: World) -> None:
     assert observers.contradiction == ""
 
 
-def test_observer_of_another_generation_is_told_of_the_ancestors(world: World) -> None:
+def test_observer_of_another_generation_receives_the_ancestors(world: World) -> None:
     _, observers, link = world
     observers.received(link, [fetch(8, generation=4), fetch(8, generation=9)])
     [answer] = link.sent
@@ -241,7 +235,7 @@ def test_recovered_log_is_not_served_before_its_new_generation_is_committed(worl
     assert link.sent[-1].error.error_code == ErrorCode.INCONSISTENT_GENERATION
 
 
-def test_observer_that_knows_no_generation_is_told_all(world: World) -> None:
+def test_observer_without_a_generation_receives_all_generations(world: World) -> None:
     _, observers, link = world
     observers.received(link, [fetch(8, generation=0)])
     assert list(link.sent[0].previous_generations) == [3, 4]
@@ -265,7 +259,7 @@ def test_fetch_without_news_is_parked_until_a_commit_or_lao(world: World) -> Non
     assert (link.sent[-1].records, link.sent[-1].lowest_acknowledged_offset) == (b"", 11)
 
 
-def test_lao_alone_is_told_beside_a_fetch_that_takes_it_so(world: World) -> None:
+def test_lao_is_sent_without_ending_a_fetch_that_accepts_that(world: World) -> None:
     source, observers, link = world
     observers.received(link, [fetch(10, takes_lao_alone=True)])
     for lao in (7, 8):
@@ -310,7 +304,7 @@ def test_report_is_requested_when_a_reply_begins_to_wait_for_it(world: World) ->
     assert not observers.unreported
 
 
-def test_parked_fetch_ends_with_its_wait(world: World) -> None:
+def test_parked_fetch_ends_at_its_deadline(world: World) -> None:
     source, observers, link = world
     observers.received(link, [fetch(10)])
     source.time = 0.4
@@ -321,7 +315,7 @@ def test_parked_fetch_ends_with_its_wait(world: World) -> None:
     assert len(link.sent) == 1
 
 
-def test_equally_far_observers_share_one_read() -> None:
+def test_observers_at_the_same_offset_share_one_read() -> None:
     source = FakeSource()
     observers = observers_of(source)
     links = [KeepingLink() for _ in range(5)]
@@ -344,7 +338,7 @@ def test_equally_far_observers_share_one_read() -> None:
         (fetch(3), ErrorCode.OFFSET_OUT_OF_RANGE, "fetch_offset"),
     ],
 )
-def test_bad_fetch_is_refused_by_field(
+def test_invalid_fetch_is_refused_with_its_field(
     world: World, request_: pb.MetadataFetchRequest, code: ErrorCode, field_: str
 ) -> None:
     _, observers, link = world
@@ -352,7 +346,7 @@ def test_bad_fetch_is_refused_by_field(
     assert (link.sent[-1].error.error_code, link.sent[-1].error.field) == (code, field_)
 
 
-def test_observer_is_told_the_leader_when_this_node_is_none(world: World) -> None:
+def test_observer_receives_the_leader_when_this_node_does_not_lead(world: World) -> None:
     source, observers, link = world
     observers.received(link, [fetch(10)])
     source.refusal = ApiError(ErrorCode.NOT_CONTROLLER, "no", leader_id=2)
@@ -370,7 +364,7 @@ def test_observer_is_told_the_leader_when_this_node_is_none(world: World) -> Non
     assert link.sent[-1].leader_endpoint == ""
 
 
-def test_observer_that_is_no_broker_reports_nothing(world: World) -> None:
+def test_observer_that_is_not_a_broker_reports_nothing(world: World) -> None:
     source, observers, link = world
     source.reports.clear()
     observers.received(link, [fetch(8, replica_id=-1)])
@@ -378,7 +372,7 @@ def test_observer_that_is_no_broker_reports_nothing(world: World) -> None:
     assert len(link.sent) == 1
 
 
-def test_link_that_closed_gets_nothing(world: World) -> None:
+def test_closed_link_is_sent_nothing(world: World) -> None:
     source, observers, link = world
     observers.received(link, [fetch(10)])
     observers.closed(link, "gone")
@@ -408,7 +402,7 @@ def test_fetch_below_the_log_start_is_answered_with_the_newest_snapshot(world: W
     assert not link.sent[-1].HasField("snapshot_id")
 
 
-def test_observers_are_not_answered_after_damage_is_found(world: World) -> None:
+def test_observers_are_not_answered_after_damage_is_detected(world: World) -> None:
     source, observers, idle = world
     reader = KeepingLink()
     observers.accept(reader)
@@ -425,7 +419,7 @@ def test_observers_are_not_answered_after_damage_is_found(world: World) -> None:
     assert reader.sent == idle.sent == []
 
 
-def test_strangers_never_take_the_places_of_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_never_take_the_slots_of_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.service.observers.OBSERVERS_MAX_STRANGERS", 4)
     source = FakeSource(registered=frozenset({7}))
     observers = observers_of(source)
@@ -472,7 +466,7 @@ def test_one_connection_leaves_observer_slots_for_others(monkeypatch: pytest.Mon
 
 
 def far_ones(observers: Observers, count: int, **fields: Any) -> list[KeepingLink]:
-    """Streams of as many strangers, all of which ask for the whole log."""
+    """Streams of this many clients, all of which ask for the whole log."""
     links = []
     for number in range(count):
         link = KeepingLink()
@@ -491,9 +485,9 @@ def in_megabytes(source: FakeSource) -> None:
     source.read = read  # type: ignore[method-assign]
 
 
-def test_turn_of_the_loop_sends_no_more_than_so_much_to_all_of_them_together() -> None:
+def test_bytes_sent_in_one_turn_are_bounded() -> None:
     """[1,200 streams ask for a log of 10 MB: each was answered with all of it at once, and the
-    leadership was lost]
+    leadership was lost.]
     """
     source, turns = FakeSource(), Turns()
     observers = observers_of(source, turns)
@@ -513,7 +507,7 @@ def test_turn_of_the_loop_sends_no_more_than_so_much_to_all_of_them_together() -
     assert turns.due == []
 
 
-def test_nor_does_it_work_for_them_for_long() -> None:
+def test_time_spent_on_clients_in_one_turn_is_bounded() -> None:
     source, turns = FakeSource(), Turns()
     observers = observers_of(source, turns)
 
@@ -540,7 +534,7 @@ def test_nor_does_it_work_for_them_for_long() -> None:
         assert turns.pauses_s[-1] >= TURN_MAX_MS / 1000 or served == 30
 
 
-def test_time_that_others_have_had_of_the_machine_ends_no_turn() -> None:
+def test_cpu_time_of_other_processes_ends_no_turn() -> None:
     source, turns = FakeSource(registered=frozenset(range(20))), Turns()
     observers = observers_of(source, turns)
     links = [KeepingLink() for _ in range(20)]
@@ -605,7 +599,7 @@ def test_observers_at_the_same_offset_share_one_answer() -> None:
         )
 
 
-def test_answers_are_kept_within_a_bound() -> None:
+def test_shared_answers_are_bounded() -> None:
     source, turns = FakeSource(registered=frozenset({0})), Turns()
     observers = observers_of(source, turns)
     link, many = KeepingLink(), 4 * SHARED_MAX_BYTES // 1000
@@ -631,7 +625,7 @@ def test_answers_are_kept_within_a_bound() -> None:
 
 
 @pytest.mark.parametrize("left", [False, True])
-def test_brokers_that_ask_without_end_are_made_to_wait(left: bool) -> None:
+def test_brokers_that_ask_without_pause_are_made_to_wait(left: bool) -> None:
     turns, over = Turns(), list[float]()
     bursts = Bursts(
         turns.soon,
@@ -659,7 +653,7 @@ def test_brokers_that_ask_without_end_are_made_to_wait(left: bool) -> None:
     assert not bursts.pausing
 
 
-def test_brokers_are_served_before_strangers() -> None:
+def test_brokers_are_served_before_clients() -> None:
     source, turns = FakeSource(registered=frozenset({7})), Turns()
     observers = observers_of(source, turns)
     in_megabytes(source)
@@ -729,7 +723,7 @@ def test_many_brokers_are_answered_in_several_turns_of_the_loop() -> None:
     assert set(turns.pauses_s) == {0.0}
 
 
-def test_burst_is_followed_by_a_pause_and_what_comes_in_it_goes_together() -> None:
+def test_burst_is_followed_by_a_pause_whose_requests_are_answered_together() -> None:
     source, turns = FakeSource(), Turns()
     observers = observers_of(source, turns)
     links = parked_brokers(source, observers, turns, 40, 0.0001)
@@ -771,7 +765,7 @@ def burst(turns: Turns, bursts: Bursts, cost_s: float) -> float:
     return paused_s
 
 
-def test_rest_before_a_burst_is_as_good_as_a_pause_after_it() -> None:
+def test_idle_time_before_a_burst_shortens_the_pause_after_it() -> None:
     turns = Turns()
     bursts = bursts_of(turns)
     turns.time_s = 0.004
@@ -781,7 +775,7 @@ def test_rest_before_a_burst_is_as_good_as_a_pause_after_it() -> None:
     assert burst(turns, bursts, 0.003) == pytest.approx(PAUSES * 0.003), "a pause counts once"
 
 
-def test_long_rest_is_worth_no_more_than_a_short_one() -> None:
+def test_long_idle_time_counts_no_more_than_a_short_one() -> None:
     turns = Turns()
     bursts = bursts_of(turns)
     turns.time_s = 3600.0
@@ -790,7 +784,7 @@ def test_long_rest_is_worth_no_more_than_a_short_one() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 0.01), st.floats(0, 0.02)), max_size=40))
-def test_bursts_take_half_of_the_time_at_the_most(steps: list[tuple[float, float]]) -> None:
+def test_bursts_take_at_most_half_of_the_time(steps: list[tuple[float, float]]) -> None:
     turns = Turns()
     bursts, short = bursts_of(turns), 0
     for rest_s, cost_s in steps:
@@ -830,7 +824,7 @@ def test_lost_leadership_is_announced_during_a_pause_too() -> None:
     assert links[0].sent[-1].error.error_code == ErrorCode.NOT_CONTROLLER
 
 
-def test_stranger_is_served_beside_very_many_streams_of_another_connection() -> None:
+def test_client_is_served_beside_many_streams_of_another_connection() -> None:
     source, turns = FakeSource(), Turns()
     observers = observers_of(source, turns)
     in_megabytes(source)
@@ -844,7 +838,7 @@ def test_stranger_is_served_beside_very_many_streams_of_another_connection() -> 
     assert len(honest.sent) == 1
 
 
-def test_strangers_that_wait_at_the_end_are_told_of_a_commit_in_several_turns() -> None:
+def test_waiting_clients_receive_a_commit_over_several_turns() -> None:
     source, turns = FakeSource(), Turns()
     observers = observers_of(source, turns)
     links = far_ones(observers, 0)
@@ -873,7 +867,7 @@ def test_strangers_that_wait_at_the_end_are_told_of_a_commit_in_several_turns() 
     assert [len(link.sent) for link in links] == [1] * 300
 
 
-def test_fetch_that_replaces_a_parked_one_is_looked_at_at_once(world: World) -> None:
+def test_fetch_that_replaces_a_parked_one_is_handled_at_once(world: World) -> None:
     _, observers, link = world
     observers.received(link, [fetch(10, replica_id=-1)])
     assert link.sent == []

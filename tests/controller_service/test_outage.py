@@ -1,4 +1,4 @@
-"""A node without a leader says why, and how often."""
+"""Log lines and readiness of a node without a leader."""
 
 import asyncio
 import random
@@ -47,12 +47,12 @@ def described(role: str, voters: tuple[Voter, ...] = VOTERS) -> QuorumDescriptio
         ),
     ],
 )
-def test_outage_is_told_in_one_sentence(peers: list[PeerReach], text: str) -> None:
+def test_outage_is_described_in_one_sentence(peers: list[PeerReach], text: str) -> None:
     assert outage_text(described("prospective"), 2, peers) == text
 
 
-def test_founding_a_quorum_needs_all_voters_as_the_sentence_says() -> None:
-    """[2 of 3 could be reached, "which is enough for an election", and none was ever held]"""
+def test_starting_a_new_quorum_requires_all_voters() -> None:
+    """[2 of 3 were reachable, "which is enough for an election", and none was ever held.]"""
     seen = replace(described("prospective"), votes_needed=3)
     assert outage_text(seen, 2, [PeerReach(1), PeerReach(3, "no route", 500)]) == (
         "no leader is known in epoch 36: 2 of 3 voters can be reached, 3 are needed to found a"
@@ -60,7 +60,7 @@ def test_founding_a_quorum_needs_all_voters_as_the_sentence_says() -> None:
     )
 
 
-def test_outage_of_a_node_without_voters_says_so() -> None:
+def test_outage_of_a_node_without_voters_is_described() -> None:
     assert "knows no voters" in outage_text(described("unattached", ()), 2, [])
 
 
@@ -106,7 +106,7 @@ def test_outage_is_logged_when_an_election_is_overdue_and_at_its_end() -> None:
     assert "reached" not in node.directory.not_controller().message
 
 
-def test_short_election_leaves_no_line() -> None:
+def test_short_election_logs_nothing() -> None:
     watch, node = watched()
     with capture_logs() as lines:
         watch.tick(10.0)
@@ -118,10 +118,10 @@ def test_short_election_leaves_no_line() -> None:
 
 @pytest.mark.parametrize("leads", [True, False])
 @simulated
-async def test_controller_is_not_ready_when_it_hears_no_quorum_although_its_links_are_open(
+async def test_controller_without_contact_to_the_quorum_is_not_ready_despite_open_links(
     leads: bool,
 ) -> None:
-    """[between two pre-votes a voter followed the leader that it did not hear, and was ready]"""
+    """[Between two pre-votes a voter followed a leader without hearing from it, and was ready.]"""
     world = QuorumWorld(voters=3)
     await world.write("a")
     leader = await world.active()
@@ -158,7 +158,7 @@ def test_claim_watch_waits_while_a_new_leader_may_be_claiming() -> None:
     assert not watch.waits(FAR, 5.0 + CLAIM_MAX_S)
 
 
-def test_claim_watch_does_not_wait_for_a_leader_that_decides() -> None:
+def test_claim_watch_does_not_wait_for_a_deciding_leader() -> None:
     watch = ClaimWatch()
     watch.leader_changed(elected=True, now=5.0)
     watch.committed(100)
@@ -176,7 +176,7 @@ def test_claim_watch_does_not_delay_short_work() -> None:
     assert not watch.waits(FAR - 1, 5.0)
 
 
-def test_leader_that_is_lost_is_not_waited_for() -> None:
+def test_lost_leader_is_not_waited_for() -> None:
     watch = ClaimWatch()
     watch.leader_changed(elected=True, now=5.0)
     watch.leader_changed(elected=False, now=5.1)
@@ -184,7 +184,7 @@ def test_leader_that_is_lost_is_not_waited_for() -> None:
 
 
 class Standby:
-    """A node with a clock of its own, and what it has folded."""
+    """A node with its own clock, and what it has folded."""
 
     def __init__(self) -> None:
         self.now = 5.0
@@ -237,7 +237,7 @@ class Standby:
         self.now = at
 
 
-def test_standby_with_a_long_log_folds_when_the_leader_has_had_its_time() -> None:
+def test_standby_with_a_long_log_folds_when_the_leaders_time_is_over() -> None:
     standby = Standby()
     standby.catch_up.leader_changed(2, 7)
     standby.committed(FAR)
@@ -257,7 +257,7 @@ def test_standby_with_a_long_log_folds_once_the_leader_decides() -> None:
     assert standby.folded == [FAR + 1]
 
 
-def test_standby_folds_at_once_under_a_leader_that_it_has_records_of() -> None:
+def test_standby_folds_at_once_under_a_leader_with_known_records() -> None:
     standby = Standby()
     standby.node.replica.last_epoch = 7
     standby.catch_up.leader_changed(2, 7)

@@ -1,7 +1,4 @@
-"""Replies that wait leave in order, once, by their deadline, and never before what they say is
-true; each gives its place back, and one that cannot be sent ends in an error for its own
-client.
-"""
+"""Replies that wait for a commit, LAO or a read-index round."""
 
 import asyncio
 from dataclasses import dataclass
@@ -42,7 +39,7 @@ def parked(
     )
 
 
-def test_write_leaves_when_the_high_watermark_passes_it() -> None:
+def test_write_is_answered_when_the_high_watermark_passes_it() -> None:
     parks, sent = parking()
     first, second = parked(4), parked(5)
     parks.park(first)
@@ -73,7 +70,7 @@ def test_visible_reply_below_lao_waits_for_the_known_lao(again: bool) -> None:
     assert len(sent) == 2
 
 
-def test_read_needs_its_round_and_the_commit_of_what_it_saw() -> None:
+def test_read_requires_a_confirmed_round_and_the_commit_of_what_it_saw() -> None:
     parks, sent = parking()
     read = parked(7, round_=3)
     parks.park(read)
@@ -84,7 +81,7 @@ def test_read_needs_its_round_and_the_commit_of_what_it_saw() -> None:
     assert sent == [read]
 
 
-def test_read_whose_round_is_confirmed_waits_for_the_commit_of_what_it_saw() -> None:
+def test_read_with_a_confirmed_round_waits_for_the_commit_of_what_it_saw() -> None:
     parks, sent = parking()
     read, later = parked(7, round_=3), parked(8, round_=3)
     parks.committed(7)
@@ -100,7 +97,7 @@ def test_read_whose_round_is_confirmed_waits_for_the_commit_of_what_it_saw() -> 
     assert sent == [read]
 
 
-def test_read_confirmed_before_it_was_parked_leaves_when_asked_to() -> None:
+def test_read_confirmed_before_it_was_parked_is_answered_on_request() -> None:
     parks, sent = parking()
     parks.committed(8)
     parks.read_index_confirmed(3)
@@ -146,7 +143,7 @@ def test_expired_reply_is_returned_once_and_never_sent() -> None:
     assert len(parks) == 0
 
 
-def test_lost_leadership_hands_out_all_that_wait() -> None:
+def test_lost_leadership_returns_all_waiting_replies() -> None:
     parks, sent = parking()
     one, two, three = parked(3, acks=ACKNOWLEDGED), parked(9), parked(9, round_=1)
     parks.park(one)
@@ -175,7 +172,7 @@ def test_retry_of_a_committed_write_is_answered_before_waiting_requests() -> Non
     assert len(parks) == 1
 
 
-def test_retry_waits_for_the_visibility_that_it_asks_for() -> None:
+def test_retry_waits_for_its_requested_visibility() -> None:
     parks, sent = parking()
     parks.committed(10)
     parks.visibility(6, 3)
@@ -189,7 +186,7 @@ def test_retry_waits_for_the_visibility_that_it_asks_for() -> None:
     assert sent[2:] == [later, latest]
 
 
-def test_retry_that_waits_in_vain_is_given_up_once() -> None:
+def test_retry_that_times_out_is_dropped_once() -> None:
     parks, sent = parking()
     parks.committed(5)
     lost, known = duplicate(7, deadline=1), duplicate(2, acks=VISIBLE, deadline=1)
@@ -223,7 +220,7 @@ def test_parked_replies_of_a_closed_link_release_their_share() -> None:
     assert parking.shares.total == 0
 
 
-def test_connection_may_park_no_more_than_it_leaves_for_others(
+def test_connection_may_park_only_its_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("controller.service.replies.CONTROLLER_MAX_PARKED_REPLIES", 10)
@@ -240,7 +237,7 @@ def test_connection_may_park_no_more_than_it_leaves_for_others(
     assert parking.has_room(greedy)
 
 
-def test_lost_replies_are_handed_out_one_by_one_and_expired_ones_too() -> None:
+def test_lost_and_expired_replies_are_returned_one_by_one() -> None:
     parks, sent = parking()
     for offset in range(10):
         parks.park(parked(offset, deadline=1.0))
@@ -254,9 +251,9 @@ def test_lost_replies_are_handed_out_one_by_one_and_expired_ones_too() -> None:
     assert parks.shares.total == 0
 
 
-def test_very_many_retries_are_not_looked_at_again_with_each_commit() -> None:
-    """[each retry of a write that waits for a slow broker was looked at with each commit and each
-    other retry]
+def test_many_retries_are_not_examined_at_each_commit() -> None:
+    """[Each retry of a write that waits for a slow broker was examined at each commit and for each
+    other retry.]
     """
     parks, sent = parking()
     parks.committed(1)
@@ -299,7 +296,7 @@ def test_expired_replies_do_not_accumulate() -> None:
 
 
 class Client:
-    """A link that takes no message with a body beyond a limit."""
+    """A link that rejects messages with a body above a limit."""
 
     peer, listener = "10.0.0.6:5000", ""
 
@@ -325,7 +322,7 @@ def parked_response(client: Client, number: int, *, round: int) -> Parked:
 
 
 @pytest.mark.parametrize("is_write", [False, True])
-def test_reply_that_no_message_holds_is_an_error_and_those_behind_it_are_sent(
+def test_oversized_reply_becomes_an_error_and_later_ones_are_sent(
     is_write: bool,
 ) -> None:
     node: Any = SimpleNamespace(directory=SimpleNamespace(failure=refused), closed=False)
@@ -360,7 +357,7 @@ def copy(request: pb.ControllerRequest) -> pb.ControllerRequest:
 @pytest.mark.parametrize("request_", [WRITE, READ, REFUSED], ids=["write", "read", "refused"])
 @pytest.mark.parametrize("how", ["as it comes", "when appended", "put off"])
 @simulated
-async def test_place_is_given_back(
+async def test_answered_request_frees_its_slot(
     request_: pb.ControllerRequest, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, node, broker = await unfenced_broker()
@@ -387,7 +384,7 @@ async def test_place_is_given_back(
 
 
 @simulated
-async def test_handing_over_gives_its_place_back() -> None:
+async def test_redirected_request_frees_its_slot() -> None:
     _, node, broker = await unfenced_broker()
     shares = node.service.node.leadership.parking.shares
     await broker.client.send(copy(AWAY), 5.0)
@@ -454,8 +451,8 @@ def test_deadline_sweep_resumes_at_the_next_call() -> None:
 
 
 def test_deadline_sweep_does_not_visit_waiting_entries_each_time() -> None:
-    """[65,536 requests wait for 30 s: each of ten looks a second at all of them took a quarter of
-    the leader's time]
+    """[65,536 requests wait for 30 s: ten checks of all of them per second took a quarter of the
+    leader's time.]
     """
     deadlines: Deadlines[One] = Deadlines()
     ones = [One(30.0) for _ in range(2_000)]

@@ -1,4 +1,4 @@
-"""A controller as a process, in this one."""
+"""A controller run inside the test's process."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ from raftlog.transport.probe import probe
 async def test_stopping_node_refuses_connections_once_it_answers_no_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """[HTTP took 0.1 s to stop, and a write that came in meanwhile had an unknown outcome]"""
+    """[HTTP took 0.1 s to stop, and a write that arrived meanwhile had an unknown outcome.]"""
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
     cluster.generate()
     (node,) = cluster.controllers
@@ -42,7 +42,7 @@ async def test_stopping_node_refuses_connections_once_it_answers_no_request(
     assert found == [Probe.REFUSED]
 
 
-async def test_http_listens_at_once_and_answers_when_the_node_is_ready_or_has_had_its_time(
+async def test_http_listens_at_once_and_answers_when_ready_or_after_a_delay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
@@ -67,7 +67,7 @@ async def test_http_listens_at_once_and_answers_when_the_node_is_ready_or_has_ha
         assert await running == 0
 
 
-async def test_node_whose_http_address_is_taken_does_not_start(tmp_path: Path) -> None:
+async def test_node_with_an_http_address_in_use_does_not_start(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
     cluster.generate()
     (node,) = cluster.controllers

@@ -1,4 +1,4 @@
-"""Tests of broker sessions: a backlog, or a pause of the controller itself, fences no broker."""
+"""Broker sessions: a backlog or a pause of the controller fences no broker."""
 
 import asyncio
 import random
@@ -23,7 +23,7 @@ from simulation.twins.loop import run
 
 
 class FakeBroker:
-    """Registers and heartbeats by hand, claiming to have applied all there is."""
+    """Registers and heartbeats by hand, reporting everything as applied."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -88,7 +88,7 @@ async def test_silent_broker_is_fenced_when_its_session_ends() -> None:
 
 
 @simulated
-async def test_controller_that_was_away_extends_all_sessions_by_that_time() -> None:
+async def test_controller_that_was_paused_extends_all_sessions_by_the_pause() -> None:
     world, node, broker = await unfenced_broker()
     await asyncio.sleep(SESSION_S - 1)
     # As after a pause of four seconds: the timer comes that much too late.
@@ -99,7 +99,7 @@ async def test_controller_that_was_away_extends_all_sessions_by_that_time() -> N
 
 
 @simulated
-async def test_brokers_absence_does_not_grow_while_the_controller_is_away() -> None:
+async def test_broker_absence_does_not_grow_while_the_controller_is_paused() -> None:
     world, node, broker = await unfenced_broker()
     await world.until(lambda: broker.fenced(node), within_s=SESSION_S + 1)
     assert node.service.node.decider is not None
@@ -111,7 +111,7 @@ async def test_brokers_absence_does_not_grow_while_the_controller_is_away() -> N
 
 
 @simulated
-async def test_heartbeat_counts_when_it_arrives_not_when_its_turn_comes() -> None:
+async def test_heartbeat_counts_from_its_arrival() -> None:
     world, node, broker = await unfenced_broker()
     await asyncio.sleep(SESSION_S - 0.6)
     # Nothing can be committed for a while, so nothing is decided: the heartbeat waits in the queue
@@ -134,8 +134,8 @@ async def test_heartbeat_counts_when_it_arrives_not_when_its_turn_comes() -> Non
 
 @simulated
 async def test_backlog_longer_than_all_timeouts_fences_and_silences_no_broker() -> None:
-    """Slow disks, and far more writes than they take: the last of them waits for longer than a
-    broker would before it fences itself.
+    """Slow disks, and far more writes than they sustain: the last write waits longer than a broker
+    would before it fences itself.
     """
     world, node, broker = await unfenced_broker()
     loop = asyncio.get_running_loop()
@@ -160,7 +160,7 @@ async def test_backlog_longer_than_all_timeouts_fences_and_silences_no_broker() 
 
 
 @simulated
-async def test_full_queue_takes_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_queue_accepts_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     _, node, broker = await unfenced_broker()
     monkeypatch.setattr("controller.service.intake.MAX_WAITING", 0)
     for _ in range(12):
@@ -266,10 +266,8 @@ def others(world: World, node: Node) -> list[str]:
 
 
 @simulated
-async def test_controller_that_is_cut_off_gives_no_lease() -> None:
-    """[a deposed controller that answers heartbeats extends leases that the new one knows nothing
-    of]
-    """
+async def test_isolated_controller_grants_no_lease() -> None:
+    """[A deposed controller that answers heartbeats extends leases that the new one does not know.]"""
     world, node, broker = await unfenced_broker()
     reply = (await ask(broker, node)).broker_heartbeat
     assert reply.read_lease_ms == 0.75 * SESSION_S * 1000
@@ -284,7 +282,7 @@ async def test_controller_that_is_cut_off_gives_no_lease() -> None:
 
 
 @simulated
-async def test_unregistering_a_broker_that_reads_strictly_waits_for_its_lease() -> None:
+async def test_unregistering_a_broker_with_strict_reads_waits_for_its_lease() -> None:
     world, node, broker = await unfenced_broker()
     loop = asyncio.get_running_loop()
     await asyncio.sleep(SESSION_S - 1)
@@ -334,7 +332,7 @@ ACCEPTED, REFUSED, SILENT = Probe.ACCEPTED, Probe.REFUSED, Probe.SILENT
 
 
 class Scene:
-    """An active controller with broker 7 of epoch 3; what probes find is said by the test."""
+    """An active controller with broker 7 of epoch 3, and scripted probes."""
 
     def __init__(self) -> None:
         self.finds = ACCEPTED
@@ -378,7 +376,7 @@ def scene(test: Callable[[Scene], Awaitable[None]]) -> None:
 
 
 @scenario(scene)
-async def test_broken_connection_and_a_listener_that_refuses_now_are_evidence(at: Scene) -> None:
+async def test_broken_connection_and_a_refusing_listener_are_evidence(at: Scene) -> None:
     await at.heard()
     await at.heard()
     assert at.probed == ["b:9092"], "once for each registration"
@@ -395,7 +393,7 @@ async def test_broken_connection_and_a_listener_that_refuses_now_are_evidence(at
 
 @pytest.mark.parametrize("finds", [ACCEPTED, SILENT, ValueError("no address")])
 @scenario(scene)
-async def test_broken_connection_alone_is_none(at: Scene, *, finds: Any) -> None:
+async def test_broken_connection_alone_is_no_evidence(at: Scene, *, finds: Any) -> None:
     await at.heard()
     await at.closed(finds)
     assert at.gone == []
@@ -407,10 +405,10 @@ async def test_broken_connection_alone_is_none(at: Scene, *, finds: Any) -> None
 
 @pytest.mark.parametrize("finds", [REFUSED, SILENT])
 @scenario(scene)
-async def test_listener_that_never_accepted_from_here_says_nothing(
+async def test_listener_that_never_accepted_this_node_is_no_evidence(
     at: Scene, *, finds: Probe
 ) -> None:
-    """[what it advertises is for its clients: it refuses this node at all times]"""
+    """[The advertised listener is for clients: it refuses this node at all times.]"""
     at.finds = finds
     await at.heard()
     await at.closed(REFUSED)
@@ -419,7 +417,7 @@ async def test_listener_that_never_accepted_from_here_says_nothing(
 
 
 @scenario(scene)
-async def test_refusals_count_in_a_row_only(at: Scene) -> None:
+async def test_only_consecutive_refusals_count(at: Scene) -> None:
     await at.heard()
     at.finds = REFUSED
     at.probes.closed(LINK)
@@ -430,7 +428,7 @@ async def test_refusals_count_in_a_row_only(at: Scene) -> None:
 
 
 @scenario(scene)
-async def test_broker_that_is_heard_on_another_link_is_not_looked_for(at: Scene) -> None:
+async def test_broker_heard_on_another_link_is_not_probed(at: Scene) -> None:
     await at.heard()
     await at.heard(OTHER)
     await at.closed(REFUSED, LINK)
@@ -445,7 +443,7 @@ async def test_broker_that_is_heard_on_another_link_is_not_looked_for(at: Scene)
 
 @pytest.mark.parametrize("end", ["fenced", "another registration", "session over", "deposed"])
 @scenario(scene)
-async def test_search_ends_when_there_is_nothing_to_find_out(at: Scene, *, end: str) -> None:
+async def test_probing_ends_when_there_is_nothing_to_find(at: Scene, *, end: str) -> None:
     await at.heard()
     await at.closed(ACCEPTED)
     if end == "fenced":

@@ -1,4 +1,4 @@
-"""One turn of the controller is bounded, whatever waits: its followers must be answered in time."""
+"""Bounded turns of the controller."""
 
 import asyncio
 from itertools import pairwise
@@ -43,7 +43,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @simulated
-async def test_small_requests_that_write_much_share_no_turn(turns: list[int]) -> None:
+async def test_small_requests_with_many_records_share_no_turn(turns: list[int]) -> None:
     _, node, broker = await unfenced_broker()
     turns[:] = [0]
     topics = [
@@ -79,7 +79,7 @@ async def test_due_work_bounds_a_turn_and_is_completed(
 
 
 class SlowLoop:
-    """A loop whose clock goes on while something is decided."""
+    """A loop whose clock advances while something is decided."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop, self.spent_s = loop, 0.0
@@ -92,8 +92,8 @@ class SlowLoop:
 
 
 @simulated
-async def test_turn_that_has_lasted_goes_on_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """[listings of a large cluster: each costs a tenth of a second, and writes nothing]"""
+async def test_long_turn_is_continued_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[Listings of a large cluster: each costs a tenth of a second, and writes nothing.]"""
     _, node, broker = await unfenced_broker()
     slow = SlowLoop(asyncio.get_running_loop())
     monkeypatch.setattr(node.service.turns, "stopwatch", slow.time)
@@ -125,8 +125,8 @@ async def test_turn_that_has_lasted_goes_on_in_the_next(monkeypatch: pytest.Monk
 async def test_writes_are_proposed_before_queued_reads_are_decided(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """[one client with envelopes of 500 listings: each turn was full of them, and the writes of
-    others waited for its end]
+    """[One client with envelopes of 500 listings: each turn was full of them, and the writes of
+    others waited for its end.]
     """
     _, node, _ = await unfenced_broker()
     slow, happened = SlowLoop(asyncio.get_running_loop()), list[str]()
@@ -161,7 +161,7 @@ async def test_writes_are_proposed_before_queued_reads_are_decided(
 
 
 @simulated
-async def test_reads_that_take_all_their_time_are_followed_by_a_pause(
+async def test_reads_that_use_all_their_time_are_followed_by_a_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _, node, _ = await unfenced_broker()
@@ -191,8 +191,8 @@ async def test_reads_that_take_all_their_time_are_followed_by_a_pause(
 async def test_follower_fetches_precede_the_next_turn_after_long_reads(
     monkeypatch: pytest.MonkeyPatch, cost_s: float, decided_before: int
 ) -> None:
-    """[a flood of listings: turn follows turn, no fetch of a follower is answered in time, and the
-    leadership is lost]
+    """[A flood of listings: turn follows turn, no fetch of a follower is answered in time, and the
+    leadership is lost.]
     """
     _, node, broker = await unfenced_broker()
     slow = SlowLoop(asyncio.get_running_loop())
@@ -227,7 +227,7 @@ async def test_follower_fetches_precede_the_next_turn_after_long_reads(
 
 
 class SlowLink:
-    """Sending takes its time, which a stopwatch sees."""
+    """A link whose sends take time by a stopwatch."""
 
     listener = ""
 
@@ -248,7 +248,7 @@ async def test_waiting_requests_are_refused_over_several_turns(
     monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     """[65,536 requests waited when the leadership was lost, and were refused at once: for a second
-    the new leader was not heard]
+    the new leader was not heard.]
     """
     _, node, _ = await unfenced_broker()
     slow = SlowLoop(asyncio.get_running_loop())

@@ -1,5 +1,5 @@
-"""Helpers for tests of the manifests: each pod's processes as the kubelet would start them, and the
-schemas of the Kubernetes API without descriptions.
+"""The Kubernetes manifests: pods as the kubelet would start them, and API schemas without
+descriptions.
 """
 
 import copy
@@ -25,13 +25,13 @@ CONFIG = {"cluster.id": "xtzWWN4bTjitpL3kfd9s5g"}
 
 
 def manifests(name: str) -> list[dict[str, Any]]:
-    """The documents of one file."""
+    """Return the documents of one file."""
     return list(yaml.safe_load_all((MANIFESTS / name).read_text()))
 
 
 def overlay() -> list[dict[str, Any]]:
-    """The manifests with TLS, as kustomize makes them of docs/deploy/kubernetes-tls: so much of it as
-    its patches use. A test compares it with kubectl, where there is one.
+    """Return the manifests with TLS as kustomize builds them from docs/deploy/kubernetes-tls, for
+    the features that its patches use. A test compares it with kubectl where installed.
     """
     made = yaml.safe_load((OVERLAY / "kustomization.yaml").read_text())
     (base,) = made["resources"]
@@ -65,7 +65,7 @@ def _patched(one: dict[str, Any], patch: Any) -> dict[str, Any]:
 
 
 def _merged(old: Any, new: Any) -> Any:
-    """Strategically: objects by their keys, lists of objects by what identifies each."""
+    """Merge strategically: objects by key, lists of objects by their identifying field."""
     if isinstance(old, dict) and isinstance(new, dict):
         both = {key: _merged(old[key], new[key]) for key in old.keys() & new.keys()}
         return {**old, **new, **both}
@@ -93,8 +93,6 @@ def stateful_set(role: str, *, tls: bool = False) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Pod:
-    """One pod. The commands are arguments of raftlog, the image's entry point."""
-
     name: str
     index: int
     spec: dict[str, Any]
@@ -137,7 +135,6 @@ class Pod:
 
 
 def pods(stateful_set: dict[str, Any]) -> Iterator[Pod]:
-    """Return the pods of a StatefulSet."""
     spec = stateful_set["spec"]
     first = spec["ordinals"]["start"]
     for index in range(first, first + spec["replicas"]):
@@ -158,7 +155,7 @@ _SHORT = "#/definitions/"
 
 
 def _without_words(node: Any, *, names: bool = False) -> Any:
-    """A schema without its descriptions; ``names``: the keys are names of fields."""
+    """Return a schema without its descriptions; ``names``: the keys are names of fields."""
     if isinstance(node, list):
         return [_without_words(item) for item in node]
     if isinstance(node, dict):
@@ -183,7 +180,7 @@ def _used(node: Any) -> set[str]:
 
 
 def make(directory: Path) -> dict[str, Any]:
-    """The schemas of ``KINDS`` and what they refer to."""
+    """Return the schemas of ``KINDS`` and those that they refer to."""
     known = _without_words(json.loads((directory / "_definitions.json").read_text()))["$defs"]
     kinds = {
         name: _without_words(json.loads((directory / f"{name}.json").read_text()))

@@ -1,4 +1,4 @@
-"""The image's instructions and the compose file, as far as they can be checked without an engine."""
+"""The image's instructions and the compose file, checked without a container engine."""
 
 import json
 import re
@@ -25,7 +25,7 @@ CLUSTER_ID = "xtzWWN4bTjitpL3kfd9s5g"
 
 
 def instructions() -> list[tuple[str, str]]:
-    """(name, arguments) of each, lines joined and comments left out."""
+    """Return (name, arguments) of each instruction, lines joined and comments removed."""
     lines = (DEPLOY / "Dockerfile").read_text().splitlines()
     text = "\n".join(line for line in lines if not line.startswith("#"))
     joined = re.sub(r"\\\n\s*", "", text).splitlines()
@@ -44,7 +44,7 @@ def only(name: str) -> str:
     return arguments
 
 
-def test_image_knows_only_instructions_that_there_are_and_fetches_nothing_by_address() -> None:
+def test_image_uses_only_known_instructions_and_fetches_nothing_by_url() -> None:
     found = instructions()
     known = {"FROM", "ARG", "WORKDIR", "COPY", "RUN", "ENV", "USER", "VOLUME", "STOPSIGNAL"}
     known |= {"HEALTHCHECK", "ENTRYPOINT", "CMD"}
@@ -54,7 +54,7 @@ def test_image_knows_only_instructions_that_there_are_and_fetches_nothing_by_add
     assert [re.match(r"python:3\.\d+-slim\b", base) is not None for base in bases] == [True] * 2
 
 
-def test_image_runs_as_a_user_who_owns_the_data_alone() -> None:
+def test_image_runs_as_a_user_who_owns_only_the_data() -> None:
     user = only("USER")
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user), "by number, and not root"
     names = [name for name, _ in final_stage()]
@@ -64,7 +64,7 @@ def test_image_runs_as_a_user_who_owns_the_data_alone() -> None:
     assert json.loads(only("VOLUME")) == ["/var/lib/raftlog"]
 
 
-def test_image_starts_raftlog_itself_which_gets_the_signal() -> None:
+def test_image_runs_raftlog_directly_so_that_it_receives_the_signal() -> None:
     assert json.loads(only("ENTRYPOINT")) == ["raftlog"]
     assert only("STOPSIGNAL") == "SIGTERM"
 
@@ -89,7 +89,7 @@ def readyz(status: int) -> Iterator[int]:
 
 
 @pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False)])
-def test_health_check_says_what_readyz_says(status: int, healthy: bool) -> None:
+def test_health_check_uses_readyz(status: int, healthy: bool) -> None:
     program = json.loads(only("HEALTHCHECK").partition("CMD ")[2])
     assert program[:2] == ["python", "-c"]
     assert "RAFTLOG_HTTP_LISTENER=:9193" in only("ENV")
@@ -103,7 +103,7 @@ def test_health_check_says_what_readyz_says(status: int, healthy: bool) -> None:
 
 
 @pytest.mark.nightly
-def test_linter_of_images_finds_nothing() -> None:
+def test_image_linter_reports_nothing() -> None:
     """The gate has the tests above."""
     linter = Path(sys.executable).with_name("hadolint")
     done = subprocess.run(
@@ -128,7 +128,7 @@ def environment_of(service: dict[str, Any]) -> dict[str, str]:
     return {key: re.sub(r"\$\{RAFTLOG_CLUSTER_ID:.*\}", CLUSTER_ID, v) for key, v in given.items()}
 
 
-def test_there_are_three_controllers_and_three_brokers_each_with_a_volume(
+def test_compose_file_has_three_controllers_and_three_brokers_with_volumes(
     compose: dict[str, Any],
 ) -> None:
     names = [f"{role}-{node_id}" for node_id, role in NODES.items()]
@@ -142,14 +142,14 @@ def test_there_are_three_controllers_and_three_brokers_each_with_a_volume(
         assert "ports" not in service, "plaintext is for this network alone"
 
 
-def test_node_has_the_time_to_stop(compose: dict[str, Any]) -> None:
+def test_node_has_enough_time_to_stop(compose: dict[str, Any]) -> None:
     for name, service in compose["services"].items():
         least = Settings.controlled_shutdown_timeout_ms // 1000 if "broker" in name else 10
         assert int(service["stop_grace_period"].removesuffix("s")) >= least + 10
 
 
 @pytest.mark.parametrize("node_id", NODES)
-def test_each_node_can_be_formatted_and_its_command_runs_it(
+def test_each_node_can_be_formatted_and_started_by_its_commands(
     compose: dict[str, Any], node_id: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     role = NODES[node_id]
@@ -169,7 +169,7 @@ def test_each_node_can_be_formatted_and_its_command_runs_it(
     assert CliRunner().invoke(app, [*service["command"], "--help"]).exit_code == 0
 
 
-def test_every_voter_is_where_a_controller_listens(compose: dict[str, Any]) -> None:
+def test_every_voter_address_is_a_controllers(compose: dict[str, Any]) -> None:
     for name, service in compose["services"].items():
         voters = service["environment"]["RAFTLOG_CONTROLLER_QUORUM_VOTERS"].split(",")
         assert voters == [f"{i}@controller-{i}:9093" for i, r in NODES.items() if r == "controller"]

@@ -1,7 +1,4 @@
-"""The manifests: Kubernetes' schemas accept them, and they keep what they promise.
-
-``tests/cluster/test_kubernetes_processes.py`` starts what they start.
-"""
+"""The Kubernetes manifests. ``tests/cluster/test_kubernetes_processes.py`` starts their processes."""
 
 import copy
 import json
@@ -56,7 +53,7 @@ def test_kubernetes_accepts_each_manifest() -> None:
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
-def test_kustomize_makes_of_the_overlay_what_we_make_of_it() -> None:
+def test_overlay_equals_the_output_of_kustomize() -> None:
     ran = subprocess.run(
         ["kubectl", "kustomize", str(OVERLAY)], capture_output=True, text=True, check=True
     )
@@ -72,7 +69,7 @@ def test_kustomize_makes_of_the_overlay_what_we_make_of_it() -> None:
         assert _in_order(theirs[key]) == _in_order(one)
 
 
-def test_image_of_a_registry_is_put_in_by_the_command_that_the_page_says() -> None:
+def test_documented_command_sets_the_registry_image() -> None:
     page = DEPLOYMENT.read_text()
     command = next(line for line in page.splitlines() if line.startswith("$ deploy() {"))
     script = command.removeprefix("$ ").replace("kubectl apply -f -", "cat")
@@ -143,7 +140,7 @@ def test_tls_manifests_use_no_plaintext(role: str) -> None:
         assert {one["defaultMode"] for one in secrets} == {0o440}
 
 
-def test_schemas_refuse_a_field_that_there_is_not_and_a_wrong_type() -> None:
+def test_schemas_refuse_an_unknown_field_and_a_wrong_type() -> None:
     made = stateful_set("controller")
     wrong = copy.deepcopy(made)
     wrong["spec"]["template"]["spec"]["terminationGracePeriod"] = 30
@@ -170,7 +167,7 @@ def test_no_process_is_root_or_can_write_outside_its_volumes() -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_set_its_service_its_budget_and_its_policy_mean_the_same_pods(role: str) -> None:
+def test_workload_service_budget_and_policy_select_the_same_pods(role: str) -> None:
     documents = manifests(f"{role}s.yaml")
     found = stateful_set(role)
     labels = found["spec"]["template"]["metadata"]["labels"]
@@ -194,7 +191,7 @@ def test_set_its_service_its_budget_and_its_policy_mean_the_same_pods(role: str)
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_peers_reach_the_port_for_lanes_beside_their_listener(role: str) -> None:
+def test_peers_reach_the_lane_port_beside_their_listener(role: str) -> None:
     pod = stateful_set(role)["spec"]["template"]
     container = pod["spec"]["containers"][0]
     (port,) = (one["containerPort"] for one in container["ports"] if one["name"] == "lanes")
@@ -205,7 +202,7 @@ def test_peers_reach_the_port_for_lanes_beside_their_listener(role: str) -> None
     assert {"port": port - Settings.lane_port_offset} in rule["ports"], "the same sources as gRPC"
 
 
-def test_pod_has_the_time_to_stop_and_no_two_nodes_have_one_id() -> None:
+def test_pod_has_enough_time_to_stop_and_node_ids_are_unique() -> None:
     grace = {r: stateful_set(r)["spec"]["template"]["spec"] for r in ROLES}
     least = Settings.controlled_shutdown_timeout_ms // 1000
     assert grace["broker"]["terminationGracePeriodSeconds"] >= least + 15
@@ -215,7 +212,7 @@ def test_pod_has_the_time_to_stop_and_no_two_nodes_have_one_id() -> None:
     assert max(ids) <= Settings.reserved_broker_max_id
 
 
-def test_first_disk_is_that_of_the_first_controller_and_only_the_job_begins_a_quorum() -> None:
+def test_only_the_job_formats_the_first_controller_and_starts_a_quorum() -> None:
     job = of_kind(manifests("bootstrap.yaml"), "Job")
     claim = of_kind(manifests("bootstrap.yaml"), "PersistentVolumeClaim")
     found = stateful_set("controller")

@@ -1,4 +1,4 @@
-"""The sizes follow from figures that are in the documents or measured here."""
+"""The sizing command follows figures that are documented or measured here."""
 
 import json
 import re
@@ -18,7 +18,7 @@ BENCHMARKS = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text()
 
 
 def measured(label: str) -> list[float]:
-    """The figures of the rows of benchmarks whose label matches."""
+    """Return the figures of benchmark rows whose label matches."""
     rows = re.findall(rf"^\|.*?\|[^|]*{label}[^|]*\| ([\d.,]+(?: [\d.,]+)*) \|", BENCHMARKS, re.M)
     assert rows, label
     return [float(word.rstrip(",").replace(",", "")) for word in " ".join(rows).split()]
@@ -33,19 +33,19 @@ def measured(label: str) -> list[float]:
         ("snapshot_bytes_per_partition", "snapshot, bytes a partition"),
     ],
 )
-def test_figures_are_those_of_the_benchmarks(name: str, label: str) -> None:
+def test_figures_equal_those_of_the_benchmarks(name: str, label: str) -> None:
     found = measured(label)
     assert (FIGURES[name].least, FIGURES[name].most) == (min(found), max(found))
 
 
-def test_heartbeats_cost_what_the_benchmarks_say() -> None:
+def test_heartbeats_cost_what_the_benchmarks_show() -> None:
     none, hundred, thousand = measured("leader's CPU with 0, 100, 1,000 of them")
     figure = FIGURES["leader_cpu_percent_per_broker"]
     assert figure.most == pytest.approx((hundred - none) / 100, abs=0.001)
     assert figure.least == pytest.approx((thousand - none) / 1000, abs=0.001)
 
 
-def test_write_takes_as_many_bytes_of_the_log_as_it_is_said_to() -> None:
+def test_log_bytes_per_write_match_the_stated_figure() -> None:
     message = pb.ConfigRecord(
         resource_type=2, resource_name="orders", name="retention.ms", value="604800000"
     )
@@ -58,7 +58,7 @@ def test_write_takes_as_many_bytes_of_the_log_as_it_is_said_to() -> None:
     assert (figure.least, figure.most) == (round(shared), alone)
 
 
-def test_defaults_are_those_of_the_configuration() -> None:
+def test_defaults_equal_those_of_the_configuration() -> None:
     assert FIGURES["retention_bytes"].most == Settings.metadata_max_retention_bytes
     between = Settings.metadata_log_max_record_bytes_between_snapshots
     assert FIGURES["between_snapshots_bytes"].most == between
@@ -81,8 +81,8 @@ def test_writes_share_the_syncs_of_a_slow_disk() -> None:
     assert size(0, 0, 5000, 10.0).controller_fsyncs_per_second == 100
 
 
-def test_large_state_has_snapshots_less_often() -> None:
-    """And its newest snapshot stays, though it is larger than the retention."""
+def test_large_state_has_fewer_snapshots() -> None:
+    """Its newest snapshot is kept, though it is larger than the retention."""
     snapshot = 39 * 10_000_000
     assert size(10_000_000, 0, 0, 1).controller_disk_bytes == 6 * snapshot + 256 * MIB
 

@@ -1,4 +1,4 @@
-"""The units are what systemd reads, stop nodes as gently as they need, and are written whole."""
+"""The systemd units."""
 
 import configparser
 import shlex
@@ -45,7 +45,7 @@ def unit_of(role: str, *command: str) -> configparser.ConfigParser:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_sections_and_keys_are_known(role: str) -> None:
+def test_sections_and_keys_are_known_to_systemd(role: str) -> None:
     unit = unit_of(role)
     assert unit.sections() == [*KNOWN]
     for section, known in KNOWN.items():
@@ -72,14 +72,14 @@ def test_unit_restarts_except_after_errors_that_need_an_operator(role: str) -> N
     assert unit["Unit"]["StartLimitIntervalSec"] == "0"
 
 
-def test_broker_has_the_time_that_its_controlled_shutdown_takes() -> None:
+def test_broker_has_enough_time_for_its_controlled_shutdown() -> None:
     shutdown_s = Settings.controlled_shutdown_timeout_ms / 1000
     assert int(unit_of("broker")["Service"]["TimeoutStopSec"]) >= shutdown_s + 10
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_systemd_itself_accepts_them(role: str, tmp_path: Path) -> None:
-    """Run only where systemd is installed; elsewhere the tests above remain."""
+def test_systemd_accepts_the_units(role: str, tmp_path: Path) -> None:
+    """Run only where systemd is installed."""
     analyze = shutil.which("systemd-analyze")
     files = units.unit_files(["/bin/sh"])
     units.install(files, tmp_path)
@@ -99,14 +99,14 @@ def test_systemd_itself_accepts_them(role: str, tmp_path: Path) -> None:
         assert ours == []
 
 
-def test_command_is_that_of_this_interpreter() -> None:
+def test_command_uses_this_interpreter() -> None:
     command = units.this_command()
     done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("raftlog ")
     assert Path(command[0]).parent == Path(sys.executable).parent
 
 
-def test_path_with_what_systemd_reads_otherwise_is_quoted() -> None:
+def test_path_with_special_characters_is_quoted() -> None:
     start = unit_of("broker", "/opt/100% $raft log/bin/raftlog")["Service"]["ExecStart"]
     assert shlex.split(start)[0] == "/opt/100%% $$raft log/bin/raftlog"
 
@@ -115,7 +115,7 @@ def test_path_with_what_systemd_reads_otherwise_is_quoted() -> None:
     "path",
     ["raftlog", "bin/raftlog", "/opt/raft\nlog", "/home/me/.venv/bin/raftlog", "/tmp/raftlog"],
 )
-def test_path_that_the_units_could_not_run_is_refused(path: str) -> None:
+def test_path_that_systemd_cannot_run_is_refused(path: str) -> None:
     with pytest.raises(ConfigError):
         units.unit_files([path])
 
@@ -134,7 +134,7 @@ def test_install_writes_units_once_and_replaces_older_ones(tmp_path: Path) -> No
     ]
 
 
-def test_dry_run_prints_them_and_writes_nothing(tmp_path: Path) -> None:
+def test_dry_run_prints_the_units_and_writes_nothing(tmp_path: Path) -> None:
     words = ["deploy", "systemd", "install", "--dry-run"]
     words += ["--prefix", str(tmp_path), "--executable", RAFTLOG]
     ran = CliRunner().invoke(build(), words)
@@ -148,7 +148,7 @@ def test_dry_run_prints_them_and_writes_nothing(tmp_path: Path) -> None:
     assert len([*tmp_path.rglob("*.service")]) == 2
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_unwritable_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "etc").write_text("")
     with pytest.raises(ConfigError, match=r"cannot write .*etc/systemd"):
         units.install(units.unit_files([RAFTLOG]), tmp_path)

@@ -1,8 +1,6 @@
-"""A stranger with a raw gRPC client: sends its messages to every method of every node, and notes
-what was refused. Some it begins and does not end; some it sends on a lane that it asked for.
-
-A process of its own: ``python tests/hostile/hostile_attack.py '{"controllers": [...], "brokers":
-[...], ...}'`` prints a JSON summary.
+"""A hostile client with raw gRPC and lanes, which sends its messages to every method of every node
+and records the refusals. As a process: ``python tests/hostile/hostile_attack.py '{"controllers":
+[...], "brokers": [...], ...}'`` prints a JSON summary.
 """
 
 import asyncio
@@ -46,9 +44,8 @@ OPTIONS = [
 
 
 class Attack:
-    """``messages`` messages in all, from ``seed``.
-
-    ``refused``: markers of those that were definitely refused as a whole.
+    """``messages`` messages in total, from ``seed``. ``refused``: markers of those that were
+    definitely refused as a whole.
     """
 
     def __init__(self, options: dict[str, Any]) -> None:
@@ -71,7 +68,9 @@ class Attack:
         self.refused: list[str] = []
 
     async def run(self) -> None:
-        """Until all are sent, to every method once and then to any, and each of EXPECTED came."""
+        """Run until all are sent, to every method once and then to random ones, and each of
+        EXPECTED came.
+        """
         await asyncio.gather(*(self._attacker(number) for number in range(self._attackers)))
 
     async def _attacker(self, number: int) -> None:
@@ -158,7 +157,7 @@ class Attack:
             call.cancel()
 
     async def _halves(self, address: str, target: Target, rng: random.Random) -> None:
-        """Calls on one connection, and no message of them whole."""
+        """Make calls on one connection without completing a message."""
         lengths = [rng.choice((1, 100, 65_536, 32 << 20)) for _ in range(rng.choice((1, 5, 50)))]
         until = time.monotonic() + STREAM_S * rng.random()
 
@@ -187,7 +186,9 @@ class Attack:
         stranger: Stranger,
         rng: random.Random,
     ) -> None:
-        """Messages on the lane that the stream was offered: whole, cut, too long, or of no ticket."""
+        """Send messages on the lane that the stream was offered: whole, truncated, too long, or
+        without a ticket.
+        """
         call = channel.stream_stream(target.name)(
             timeout=UNARY_TIMEOUT_S, metadata=((ASK_KEY, "1"),)
         )
@@ -231,7 +232,7 @@ class Attack:
 
 
 def main() -> None:
-    """Attack as the argument says, and print what came of it."""
+    """Attack as the argument says, and print the results."""
     attack = Attack(json.loads(sys.argv[1]))
     asyncio.run(attack.run())
     counts = {

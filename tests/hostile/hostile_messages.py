@@ -1,8 +1,5 @@
-"""Messages of a stranger: of any type, made from its descriptor, with values at the borders, or
-bytes that are no message at all.
-
-The ids of real nodes are not among the values. Whoever claims to be a node is another attacker,
-whom only authentication can stop.
+"""Hostile messages: any type with values at the limits, or arbitrary bytes. They contain no ids of
+real nodes: only authentication can stop a client that claims to be a node.
 """
 
 import random
@@ -80,10 +77,8 @@ def _methods(role: str, service: ServiceDescriptor) -> list[Target]:
 
 
 class Stranger:
-    """Makes messages from a seed.
-
-    ``known``: by a field's name, values that get a message past the first look; a single one is
-    always taken.
+    """Makes messages from a seed. ``known``: values by field name that pass the first checks; a
+    single one is always used.
     """
 
     def __init__(self, rng: random.Random, known: dict[str, Sequence[Any]]) -> None:
@@ -91,9 +86,8 @@ class Stranger:
         self._known = known
 
     def message(self, target: Target, marker: str) -> bytes:
-        """One message for a method: most of the time whole, else damaged.
-
-        ``marker`` is part of the names in it.
+        """Make one message for a method: mostly whole, otherwise damaged. ``marker`` is part of its
+        names.
         """
         data = self._build(target.request, marker, 0).SerializeToString()
         if len(data) > MAX_BYTES:

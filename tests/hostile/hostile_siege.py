@@ -45,9 +45,8 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @dataclass
 class Siege:
-    """The result of a siege.
-
-    ``slow``: what took longer than SERVED_WITHIN_S, beyond what the machine itself was late.
+    """The result of a siege. ``slow``: calls longer than SERVED_WITHIN_S, without the lateness of
+    the machine.
     """
 
     attack: dict[str, Any] = field(default_factory=dict)
@@ -67,7 +66,7 @@ class Siege:
 
     @property
     def faults(self) -> list[str]:
-        """Every promise that was broken; empty if none was."""
+        """Return every broken promise; empty if there is none."""
         return [
             *(f"died: {name}" for name in self.died),
             *self.slow,
@@ -78,7 +77,7 @@ class Siege:
 
 
 class MachineLag:
-    """The wake-up delay of a thread that only sleeps: a delay that no node causes."""
+    """The wake-up delay of a thread that only sleeps, which no node causes."""
 
     def __init__(self) -> None:
         self._stop = threading.Event()
@@ -95,18 +94,17 @@ class MachineLag:
                 self._late.append((now, now - begun))
 
     def since(self, begun: float) -> float:
-        """Seconds of lateness since then."""
+        """Return the seconds of lateness since then."""
         return sum(late for at, late in self._late if at >= begun)
 
     def close(self) -> None:
-        """Stop measuring."""
         self._stop.set()
         self._thread.join()
 
 
 class Prober:
-    """An honest client beside the attack: writes, reads and asks for readiness, and notes how long
-    each takes.
+    """An honest client beside the attack, which writes, reads and checks readiness, and records the
+    durations.
     """
 
     def __init__(self, cluster: LocalCluster, siege: Siege, lag: MachineLag) -> None:
@@ -114,7 +112,6 @@ class Prober:
         self.stopping = False
 
     async def run(self) -> None:
-        """Until ``stopping``."""
         transport = GrpcTransport(tls=self._cluster.tls)
         brokers = BrokerClient(
             transport, [node.endpoint for node in self._cluster.brokers], rng=random.Random()
@@ -188,8 +185,8 @@ class Prober:
 
 
 async def besiege(cluster: LocalCluster, *, messages: int, seed: int, attackers: int = 4) -> Siege:
-    """Attack a running cluster, which has the topic TOPIC, while others are served; then look at
-    what is left.
+    """Attack a running cluster with the topic TOPIC while others are served; then check what is
+    left.
     """
     siege, lag = Siege(), MachineLag()
     pids = {node.name: cluster.pid(node.name) for node in cluster.nodes}
@@ -294,7 +291,7 @@ async def _look_at_log(cluster: LocalCluster, siege: Siege) -> None:
 
 
 def start(directory: Path, *, tls: bool = False) -> LocalCluster:
-    """Three controllers and two brokers; with TLS, whoever has a certificate is let in."""
+    """Start three controllers and two brokers; with TLS every certificate is accepted."""
     authority = Authority(directory.parent / "pki")
 
     def files(node: Node) -> Mapping[str, Any]:
@@ -340,7 +337,7 @@ async def _command(messages: int, seed: int, attackers: int) -> Siege:
 
 
 def main() -> int:
-    """The command line; 3 if a promise was broken."""
+    """Run the command line; return 3 if a promise was broken."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)

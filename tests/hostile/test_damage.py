@@ -1,6 +1,4 @@
-"""Damaged directories, exports and configurations: every reader gives the right answer or says
-what is wrong (a sample of the suite), and the judge of the suite notices what does neither.
-"""
+"""A sample of the damage suite, and its judge."""
 
 import os
 from pathlib import Path
@@ -18,7 +16,7 @@ SEED = int(os.environ.get("RAFTLOG_DAMAGE_SEED", "1"))
 
 
 @pytest.mark.parametrize("cases", [40, nightly(CASES)])
-def test_damage_is_answered_rightly_or_named(tmp_path: Path, cases: int) -> None:
+def test_damage_is_answered_correctly_or_named(tmp_path: Path, cases: int) -> None:
     report = run(tmp_path, cases, SEED, readers_per_case=1)
     print(report.summary())
     assert report.problems == []
@@ -62,5 +60,5 @@ def test_judge_accepts_sound_outcomes() -> None:
         (said(defect="KeyError: 1"), "not a typed error"),
     ],
 )
-def test_judge_names_the_problem_of_unsound_outcomes(found: dict[str, Any], why: str) -> None:
+def test_judge_names_the_problem_of_wrong_outcomes(found: dict[str, Any], why: str) -> None:
     assert why in problem(CLOSED, CUT, "dump", SOUND, found)

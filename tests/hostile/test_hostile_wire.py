@@ -1,6 +1,4 @@
-"""Thousands of messages of a stranger against a real cluster: nobody dies, others are served,
-nothing refused is written.
-"""
+"""Thousands of hostile messages to a real cluster."""
 
 import os
 from collections.abc import Iterator
@@ -36,7 +34,7 @@ def cluster(tmp_path: Path, tls: bool) -> Iterator[LocalCluster]:
         pytest.param(MESSAGES, True, id="tls", marks=pytest.mark.nightly),
     ],
 )
-async def test_stranger_with_any_message_to_any_method(
+async def test_hostile_messages_to_every_method_harm_no_node(
     cluster: LocalCluster, messages: int, tls: bool
 ) -> None:
     await create_topic(cluster)

@@ -1,4 +1,4 @@
-"""Writes records and batches as Kafka does, from the same schemas that the reader has."""
+"""A writer of Kafka's records and batches, from the reader's schemas."""
 
 import base64
 import struct
@@ -59,7 +59,7 @@ def _value(field: Field, value: Any, version: int) -> bytes:
 
 
 def message(fields: Sequence[Field], values: dict[str, Any], version: int) -> bytes:
-    """The fields of a version; tagged ones that have their default are left out."""
+    """Encode the fields of a version; tagged ones with default values are omitted."""
     plain, tagged = [], []
     for field in fields:
         if field.since > version:
@@ -78,7 +78,7 @@ def message(fields: Sequence[Field], values: dict[str, Any], version: int) -> by
 
 
 def metadata(name: str, version: int | None = None, /, **values: Any) -> bytes:
-    """The value of a record of a data batch."""
+    """Encode the value of a record of a data batch."""
     schema = METADATA[NUMBER[name]]
     version = schema.versions if version is None else version
     head = [unsigned_varint(one) for one in (1, NUMBER[name], version)]
@@ -86,7 +86,7 @@ def metadata(name: str, version: int | None = None, /, **values: Any) -> bytes:
 
 
 def control(name: str, /, **values: Any) -> tuple[bytes, bytes]:
-    """Key and value of a record of a control batch."""
+    """Encode key and value of a record of a control batch."""
     schema: Schema = CONTROL[CONTROL_NUMBER[name]]
     version = values.setdefault("version", 0)
     return struct.pack(">hh", 0, CONTROL_NUMBER[name]), message(schema.fields, values, version)
@@ -100,7 +100,7 @@ def batch(
     timestamp_ms: int = 1000,
     compression: int = 0,
 ) -> bytes:
-    """A record batch; records with a key make it a control batch."""
+    """Encode a record batch; records with a key make it a control batch."""
     is_control = isinstance(records[0], tuple)
     parts = []
     for delta, one in enumerate(records):
@@ -127,7 +127,7 @@ def batch(
 def write_node(
     directory: Path, log: bytes, *, node_id: int = 1, start: int = 0, cluster_id: str = "c"
 ) -> Path:
-    """A node's directory with one segment."""
+    """Write a node's directory with one segment."""
     inside = directory / "__cluster_metadata-0"
     inside.mkdir(parents=True)
     (inside / f"{start:020d}.log").write_bytes(log)
@@ -138,7 +138,7 @@ def write_node(
 def write_checkpoint(
     inside: Path, end_offset: int, *records: bytes, epoch: int = 1, timestamp_ms: int = 1000
 ) -> Path:
-    """A snapshot of the state at an offset (exclusive), beside a node's segments."""
+    """Write a snapshot of the state at an offset (exclusive), beside a node's segments."""
     header = control("SnapshotHeaderRecord", last_contained_log_timestamp=timestamp_ms)
     parts = [batch(0, [header]), batch(1, records)] if records else [batch(0, [header])]
     parts.append(batch(1 + len(records), [control("SnapshotFooterRecord")]))
@@ -175,8 +175,8 @@ def leader_change(leader_id: int = 1) -> tuple[bytes, bytes]:
 
 
 def unpack(archive: Path, directory: Path) -> None:
-    """The files of a kept log. (``extractall`` takes a filter from Python 3.11.4 on, and warns
-    without one from 3.12 on.)
+    """Extract a stored log. (``extractall`` takes a filter from Python 3.11.4 on, and warns without
+    one from 3.12 on.)
     """
     with tarfile.open(archive) as packed:
         for member in packed:

@@ -1,7 +1,6 @@
-"""A real Kafka, from Maven's packages: one controller and two brokers that live through a short
-history. Needs Java 17 and Maven.
-
-As a program it writes a fixture: ``python tests/kafka_import/real_kafka.py 3.9.1 FIXTURE.tar.gz``.
+"""A real Kafka from Maven's packages: one controller and two brokers with a short history. Needs
+Java 17 and Maven. As a program it writes a fixture: ``python tests/kafka_import/real_kafka.py 3.9.1
+FIXTURE.tar.gz``.
 """
 
 import os
@@ -32,13 +31,13 @@ _PATIENCE_S = 120.0
 
 
 def available() -> str:
-    """Return the reason why there can be no real Kafka here; empty if there can."""
+    """Return the reason why no real Kafka can run here; empty if it can."""
     missing = [name for name in ("java", "mvn") if shutil.which(name) is None]
     return f"{' and '.join(missing)} not found" if missing else ""
 
 
 def libraries(version: str, directory: Path) -> Path:
-    """The jars of a release, brought by Maven unless they are there."""
+    """Return the jars of a release, downloaded by Maven if missing."""
     libs = directory / version
     if not libs.exists():
         pom = directory / f"{version}.xml"
@@ -74,7 +73,7 @@ class Kafka:
 
     @property
     def log(self) -> Path:
-        """The controller's metadata log."""
+        """Return the controller's metadata log."""
         return self.directory / f"node{CONTROLLER}" / "__cluster_metadata-0"
 
     def _config(self, node: int) -> Path:
@@ -108,7 +107,6 @@ class Kafka:
         return done.stdout
 
     def start(self, node: int) -> None:
-        """Start a node's process."""
         command = ["java", "-Xmx320m", "-XX:TieredStopAtLevel=1", "-cp", self._classpath]
         with (self.directory / f"{node}.out").open("ab") as out:
             self._nodes[node] = subprocess.Popen(
@@ -117,19 +115,18 @@ class Kafka:
             )  # fmt: skip
 
     def stop(self, node: int, number: signal.Signals = signal.SIGTERM) -> None:
-        """End a node's process."""
         self._nodes[node].send_signal(number)
         self._nodes[node].wait(_PATIENCE_S)
 
     def close(self) -> None:
-        """End what runs."""
+        """Stop all processes."""
         for process in self._nodes.values():
             if process.poll() is None:
                 process.kill()
             process.wait()
 
     def tool(self, name: str, *arguments: str) -> str:
-        """One of Kafka's commands: its output."""
+        """Run one of Kafka's commands; return its output."""
         for package in _TOOLS:
             path = f"{package.replace('.', '/')}/{name}.class"
             if any(path in _names(jar) for jar in self._libs.glob("kafka*.jar")):
@@ -137,12 +134,12 @@ class Kafka:
         raise RuntimeError(f"no {name} in {self._libs}")
 
     def ask(self, name: str, *arguments: str) -> str:
-        """The same, of a command that needs a broker."""
+        """The same, for a command that needs a broker."""
         alive = next(node for node in BROKERS if self._nodes[node].poll() is None)
         return self.tool(name, "--bootstrap-server", f"127.0.0.1:{self._ports[alive]}", *arguments)
 
     def until(self, pattern: str, name: str, *arguments: str, there: bool = True) -> str:
-        """Ask again until a line of the answer fits a pattern (or none does any more)."""
+        """Repeat until a line of the output matches a pattern (or none does any more)."""
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             try:
@@ -163,7 +160,7 @@ def _names(jar: Path) -> set[str]:
 
 @contextmanager
 def running(version: str, jars: Path, directory: Path) -> Iterator[Kafka]:
-    """A cluster of a release whose nodes all answer."""
+    """Return a running cluster of a release."""
     kafka = Kafka(libraries(version, jars), directory)
     try:
         for node in (CONTROLLER, *BROKERS):
@@ -175,7 +172,9 @@ def running(version: str, jars: Path, directory: Path) -> Iterator[Kafka]:
 
 
 def live(kafka: Kafka) -> dict[str, str]:
-    """A short history with most kinds of records; what Kafka's commands say at its end."""
+    """Run a short history with most kinds of records; return the output of Kafka's commands at its
+    end.
+    """
     topics, configs = "TopicCommand", "ConfigCommand"
     create = ("--create", "--topic", "orders", "--partitions", "3", "--replication-factor", "2")
     deadline = time.monotonic() + _PATIENCE_S
@@ -214,7 +213,6 @@ def live(kafka: Kafka) -> dict[str, str]:
 
 
 def main() -> None:
-    """Write a fixture of a release."""
     version, target = sys.argv[1], Path(sys.argv[2])
     jars = Path(os.environ.get("KAFKA_JARS", Path.home() / ".cache" / "raftlog-kafka"))
     with tempfile.TemporaryDirectory() as name:

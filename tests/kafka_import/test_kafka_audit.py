@@ -1,4 +1,4 @@
-"""The audit of a Kafka cluster's log: which rules judge it, and eligible leader replicas (KIP-966)."""
+"""The audit of an imported Kafka log."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ def audit(export: Path) -> Any:
 
 
 def command_says(export: Path) -> Any:
-    """The same from the command line."""
+    """Audit by the command line."""
     command = [str(Path(sys.executable).with_name("raftlog")), "replay", "audit", str(export)]
     done = subprocess.run(
         [*command, "--engine", "local", "--json"],
@@ -37,7 +37,7 @@ def command_says(export: Path) -> Any:
 
 
 def found_in(tmp_path: Path, *changes: dict[str, Any]) -> list[tuple[str, int]]:
-    """(rule, offset) of what is found in a topic's partition 0 after these changes of it."""
+    """Return (rule, offset) of the findings after these changes of a topic's partition 0."""
     registrations = [
         kafka.metadata(
             "RegisterBrokerRecord", broker_id=id_, broker_epoch=offset, incarnation_id=kafka.UUID,
@@ -73,7 +73,7 @@ def test_real_history_breaks_no_rule(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("release", ["3.3.2", "3.9.1", "4.3.1"])
-def test_histories_of_other_releases_break_none(release: str, tmp_path: Path) -> None:
+def test_histories_of_other_releases_break_no_rule(release: str, tmp_path: Path) -> None:
     """The history of 4.3.1 has unclean shutdowns: ISRs become empty, and registrations follow
     partition changes in their batches.
     """
@@ -84,8 +84,8 @@ def test_histories_of_other_releases_break_none(release: str, tmp_path: Path) ->
     assert result["checked"] > 40
 
 
-def test_history_that_begins_with_a_snapshot_breaks_none(tmp_path: Path) -> None:
-    """Brokers have registered before it what it does not say any more."""
+def test_history_that_begins_with_a_snapshot_breaks_no_rule(tmp_path: Path) -> None:
+    """Brokers registered before it in ways that it does not show any more."""
     kafka.unpack(HERE / "kafka-4.4.0.tar.gz", tmp_path / "kafka")
     inside = tmp_path / "kafka" / "node101" / "__cluster_metadata-0"
     segment = inside / f"{0:020d}.log"
@@ -105,7 +105,7 @@ def test_history_that_begins_with_a_snapshot_breaks_none(tmp_path: Path) -> None
 KAFKAS = choose((), "kafka")
 
 
-def test_rules_that_need_what_kafka_does_not_say_are_off_unless_they_are_asked_for() -> None:
+def test_rules_that_kafka_logs_cannot_support_are_off_by_default() -> None:
     assert rules.PROPOSER_NOT_LEADER in choose(())
     assert rules.PROPOSER_NOT_LEADER not in KAFKAS
     assert choose(["proposer-not-leader"], "kafka") == (rules.PROPOSER_NOT_LEADER,)
@@ -118,8 +118,8 @@ def test_isr_may_be_empty_while_a_replica_is_eligible(tmp_path: Path) -> None:
     assert found_in(tmp_path, shrunk, led_again) == []
 
 
-def test_isr_may_be_empty_while_a_last_leader_is_known(tmp_path: Path) -> None:
-    """One that had an unclean shutdown is not eligible any more; it leads again, uncleanly."""
+def test_isr_may_be_empty_while_a_last_known_leader_exists(tmp_path: Path) -> None:
+    """After an unclean shutdown it is not eligible any more; it leads again, uncleanly."""
     shrunk = {"isr": [], "leader": -1, "eligible_leader_replicas": [1], "last_known_elr": [1]}
     unclean: dict[str, list[int]] = {"eligible_leader_replicas": []}
     led = {"isr": [1], "leader": 1, "last_known_elr": [], "leader_recovery_state": 1}
@@ -130,7 +130,7 @@ def test_audit_finds_an_empty_isr_without_eligible_replicas(tmp_path: Path) -> N
     assert found_in(tmp_path, {"isr": [], "leader": -1}) == [("ISR_EMPTY", 7)]
 
 
-def test_leader_from_neither_is_found(tmp_path: Path) -> None:
+def test_leader_from_neither_isr_nor_elr_is_found(tmp_path: Path) -> None:
     shrunk = {"isr": [], "leader": -1, "eligible_leader_replicas": [1]}
     unclean = {"isr": [2], "leader": 2, "eligible_leader_replicas": []}
     assert found_in(tmp_path, shrunk, unclean) == [("UNDECLARED_UNCLEAN_ELECTION", 8)]

@@ -1,4 +1,4 @@
-"""``raftlog import kafka`` as people call it."""
+"""``raftlog import kafka``."""
 
 import errno
 import json
@@ -35,7 +35,7 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_real_cluster_is_imported_and_told_about(tmp_path: Path) -> None:
+def test_real_cluster_is_imported_with_a_summary(tmp_path: Path) -> None:
     kafka.unpack(HERE / "kafka-4.4.0.tar.gz", tmp_path / "kafka")
     done = run(tmp_path / "kafka", "-o", tmp_path / "exported")
     assert (done.returncode, done.stderr) == (0, "")
@@ -62,7 +62,7 @@ def test_real_cluster_is_imported_and_told_about(tmp_path: Path) -> None:
     assert (document["sound"], document["new_records"]) == (True, 0)
 
 
-def test_copies_that_end_before_the_export_are_told(tmp_path: Path) -> None:
+def test_copies_that_end_before_the_export_are_reported(tmp_path: Path) -> None:
     first = kafka.batch(0, [kafka.leader_change()])
     whole = kafka.write_node(tmp_path / "whole", first + kafka.batch(1, [NOOP]))
     part = kafka.write_node(tmp_path / "part", first)
@@ -72,7 +72,7 @@ def test_copies_that_end_before_the_export_are_told(tmp_path: Path) -> None:
     assert lines[2].startswith("these copies end at offset 0: what follows was imported before")
 
 
-def test_cluster_that_nobody_names_is_told_with_the_remedy(tmp_path: Path) -> None:
+def test_unknown_cluster_is_reported_with_the_remedy(tmp_path: Path) -> None:
     node = kafka.write_node(tmp_path / "node", kafka.batch(0, [kafka.leader_change()]))
     (tmp_path / "node" / "meta.properties").unlink()
     remedy = "(meta.properties says which: copy it, too, or name it by --cluster-id)"
@@ -82,7 +82,7 @@ def test_cluster_that_nobody_names_is_told_with_the_remedy(tmp_path: Path) -> No
     assert named.startswith("cluster mine, from ")
 
 
-def test_damage_is_exit_code_3_and_the_rest_is_imported(tmp_path: Path) -> None:
+def test_damage_exits_with_3_and_the_rest_is_imported(tmp_path: Path) -> None:
     log = kafka.batch(0, [kafka.leader_change()]) + kafka.batch(1, [NOOP])
     node = kafka.write_node(tmp_path / "node", log + kafka.batch(2, [NOOP])[:-1] + b"x")
     done = run(node, "-o", tmp_path / "exported")
@@ -91,17 +91,17 @@ def test_damage_is_exit_code_3_and_the_rest_is_imported(tmp_path: Path) -> None:
     assert "the batch at offset 2 does not have its CRC32C" in done.stderr
 
 
-def test_log_that_contradicts_itself_is_exit_code_3(tmp_path: Path) -> None:
+def test_contradictory_log_exits_with_3(tmp_path: Path) -> None:
     log = kafka.batch(0, [kafka.topic()]) + kafka.batch(1, [kafka.topic()])
     done = run(kafka.write_node(tmp_path / "node", log), "-o", tmp_path / "exported")
     assert done.returncode == 3
     assert "the log contradicts itself: topic 'orders' at offset 1 is there already" in done.stderr
 
 
-def test_disk_that_fails_says_nothing_of_the_log(
+def test_failing_disk_is_not_reported_as_damage_of_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor does a file that may not be read; only the first is exit code 6."""
+    """Nor is an unreadable file; only the first exits with 6."""
     node = kafka.write_node(tmp_path / "node", kafka.batch(0, [NOOP]))
 
     said = {errno.EIO: Exit.DISK, errno.EACCES: Exit.USAGE}
@@ -123,7 +123,7 @@ def test_directory_without_a_log_is_refused_in_one_line(tmp_path: Path) -> None:
 
 
 def test_import_can_be_signed(tmp_path: Path) -> None:
-    """No node of raftlog can vouch for it: a signature is all there is."""
+    """No raftlog node can vouch for it: only a signature can."""
     node = kafka.write_node(tmp_path / "node", kafka.batch(0, [NOOP]))
     key, public, target = tmp_path / "key.pem", tmp_path / "public.pem", tmp_path / "exported"
     made = Ed25519PrivateKey.generate()
@@ -148,7 +148,7 @@ def test_import_can_be_signed(tmp_path: Path) -> None:
     assert verify("--public-key", public).returncode == 0
 
 
-def test_following_goes_on_until_it_is_stopped(tmp_path: Path) -> None:
+def test_following_continues_until_stopped(tmp_path: Path) -> None:
     node = kafka.write_node(tmp_path / "node", kafka.batch(0, [NOOP]))
     command = [*COMMAND, str(node), "-o", str(tmp_path / "exported"), "--follow", "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -178,7 +178,7 @@ def node(tmp_path: Path) -> Path:
     return tmp_path / "kept/node101/__cluster_metadata-0"
 
 
-def test_snapshots_without_a_log_are_the_state_of_the_last(node: Path, tmp_path: Path) -> None:
+def test_snapshots_without_a_log_give_the_state_of_the_last(node: Path, tmp_path: Path) -> None:
     (node / "00000000000000000000.log").unlink()
     done = run(node, "-o", tmp_path / "exported")
     assert done.returncode == 0
@@ -186,10 +186,10 @@ def test_snapshots_without_a_log_are_the_state_of_the_last(node: Path, tmp_path:
 
 
 @pytest.mark.parametrize(("name", "found"), [("0", "the log is empty"), ("300", "ends at 299")])
-def test_empty_log_that_begins_before_a_snapshot_is_cut_off(
+def test_empty_log_before_a_snapshot_is_truncated(
     node: Path, tmp_path: Path, name: str, found: str
 ) -> None:
-    """A copy that has failed. The file of a node that began with the snapshot bears its end."""
+    """A failed copy. The file of a node that started from the snapshot is named by its end."""
     (node / "00000000000000000000.log").unlink()
     empty = node / f"{name:0>20}.log"
     empty.touch()
@@ -200,7 +200,9 @@ def test_empty_log_that_begins_before_a_snapshot_is_cut_off(
     assert run(node, "-o", tmp_path / "begun").returncode == 0
 
 
-def test_log_that_ends_before_a_snapshot_is_cut_off(node: Path, tmp_path: Path) -> None:
+def test_log_that_ends_before_a_snapshot_is_reported_as_truncated(
+    node: Path, tmp_path: Path
+) -> None:
     log = node / "00000000000000000000.log"
     log.write_bytes(log.read_bytes()[:9000])
     done = run(node, "-o", tmp_path / "exported")
@@ -219,7 +221,7 @@ def test_file_of_another_log_is_named(node: Path, tmp_path: Path) -> None:
     assert "the export has offsets 0 to 378" in done.stdout
 
 
-def test_log_of_a_topic_is_none_of_metadata(tmp_path: Path) -> None:
+def test_topic_log_is_not_taken_for_the_metadata_log(tmp_path: Path) -> None:
     node = kafka.write_node(tmp_path / "node", kafka.batch(0, [b"an order"]))
     done = run(node, "-o", tmp_path / "exported")
     assert done.returncode == 3
@@ -235,12 +237,12 @@ def test_log_damaged_at_its_start_is_reported_as_damaged(
     assert "00000000000000000000.log: at byte 0: a batch is said to have" in done.stderr
 
 
-def test_node_counts_once_however_often_it_is_given(node: Path, tmp_path: Path) -> None:
+def test_node_given_twice_counts_once(node: Path, tmp_path: Path) -> None:
     once = "one copy: whether its last records were committed is not in it"
     assert once in run(node, node.parent, "-o", tmp_path / "exported").stdout
 
 
-def test_damaged_snapshot_is_called_damaged(node: Path, tmp_path: Path) -> None:
+def test_damaged_snapshot_is_reported_as_damaged(node: Path, tmp_path: Path) -> None:
     last = node / "00000000000000000308-0000000003.checkpoint"
     data = bytearray(last.read_bytes())
     data[300] ^= 1

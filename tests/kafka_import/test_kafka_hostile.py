@@ -1,4 +1,4 @@
-"""Logs that are made to take all memory, and logs that change while they are read."""
+"""Logs that would exhaust memory, and logs that change while they are read."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ LOG = "00000000000000000000.log"
 
 
 def test_compressed_batch_is_named_with_file_position_and_codec(tmp_path: Path) -> None:
-    """A few kilobytes that would expand to gibibytes: what stands before them is imported."""
+    """A few kilobytes that would expand to gibibytes: records before them are imported."""
     good = kafka.batch(0, [NOOP])
     node = kafka.write_node(tmp_path / "node", good + kafka.batch(1, [bytes(3000)], compression=4))
     with Importer(find_copies([node]), str(tmp_path / "exported")) as importer:
@@ -32,7 +32,7 @@ def test_compressed_batch_is_named_with_file_position_and_codec(tmp_path: Path) 
     assert not imported.sound
 
 
-def test_log_whose_epochs_go_back_is_refused(tmp_path: Path) -> None:
+def test_log_with_decreasing_epochs_is_refused(tmp_path: Path) -> None:
     node = kafka.write_node(
         tmp_path / "node", kafka.batch(0, [NOOP], epoch=3) + kafka.batch(1, [NOOP], epoch=2)
     )
@@ -42,7 +42,7 @@ def test_log_whose_epochs_go_back_is_refused(tmp_path: Path) -> None:
     assert imported.stopped.endswith("the batch at offset 1 is of epoch 2, below epoch 3 before it")
 
 
-def test_log_whose_epochs_go_back_behind_its_snapshot_is_refused(tmp_path: Path) -> None:
+def test_log_with_epochs_below_those_of_its_snapshot_is_refused(tmp_path: Path) -> None:
     log = kafka.batch(1, [NOOP], epoch=3, timestamp_ms=900) + kafka.batch(2, [NOOP], epoch=3)
     for name, epoch, end in (("sound", 3, 3), ("later", 4, 1)):
         node = kafka.write_node(tmp_path / name, log, start=1)
@@ -61,8 +61,8 @@ def test_snapshot_with_an_impossible_timestamp_is_refused(tmp_path: Path) -> Non
         Importer(find_copies([node]), str(tmp_path / "exported"))
 
 
-def test_zeros_behind_the_log_cost_no_memory(tmp_path: Path) -> None:
-    """A file that was made larger in advance: by a terabyte, of which the disk holds nothing."""
+def test_zeros_after_the_log_cost_no_memory(tmp_path: Path) -> None:
+    """A file that was preallocated sparsely by a terabyte."""
     node = kafka.write_node(tmp_path / "node", kafka.batch(0, [NOOP]))
     with (node / LOG).open("r+b") as file:
         file.truncate(1 << 40)
@@ -92,7 +92,7 @@ def test_absurd_snapshot_is_refused(tmp_path: Path) -> None:
     assert not imported.sound
 
 
-def test_snapshot_within_a_batch_is_of_another_log(tmp_path: Path) -> None:
+def test_snapshot_inside_a_batch_belongs_to_another_log(tmp_path: Path) -> None:
     node = kafka.write_node(tmp_path / "node", kafka.batch(0, [NOOP, NOOP, NOOP]))
     path = node / "00000000000000000002-0000000001.checkpoint"
     path.write_bytes(b"")
@@ -108,7 +108,7 @@ def test_snapshot_within_a_batch_is_of_another_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "said", ["node.id=abc", "node.id=" + "9" * 5000, "node.id", "\0\xff", "x" * 300_000]
 )
-def test_properties_that_say_nothing_name_no_node(tmp_path: Path, said: str) -> None:
+def test_empty_properties_name_no_node(tmp_path: Path, said: str) -> None:
     node = kafka.write_node(tmp_path / "node", kafka.batch(0, [NOOP]))
     (tmp_path / "node/meta.properties").write_text(said)
     (copy,) = find_copies([node])
@@ -131,7 +131,9 @@ def importer(node: Path, tmp_path: Path) -> Iterator[Importer]:
         yield one
 
 
-def test_log_that_was_cut_off_and_grows_as_it_was_goes_on(node: Path, importer: Importer) -> None:
+def test_truncated_log_that_grows_again_as_before_is_continued(
+    node: Path, importer: Importer
+) -> None:
     whole = (node / LOG).read_bytes()
     importer.run()
     (node / LOG).write_bytes(whole[:70])
@@ -145,7 +147,7 @@ def test_log_that_was_cut_off_and_grows_as_it_was_goes_on(node: Path, importer: 
 def test_import_ends_when_imported_records_were_overwritten(
     node: Path, importer: Importer, more: int
 ) -> None:
-    """A follower cuts off what was never committed, and another leader's batches follow."""
+    """A follower truncates what was never committed, and another leader's batches follow."""
     importer.run()
     begin = kafka.batch(0, [NOOP])
     other = kafka.batch(1, [kafka.topic("others")], epoch=2)
@@ -159,7 +161,7 @@ def test_import_ends_when_imported_records_were_overwritten(
     assert imported.damages == []
 
 
-def test_import_that_has_ended_says_for_what_reason_it_did(node: Path, importer: Importer) -> None:
+def test_import_reports_why_it_ended(node: Path, importer: Importer) -> None:
     importer.run()
     good = (node / LOG).read_bytes()
     (node / LOG).write_bytes(good + kafka.batch(2, [kafka.topic()]))
@@ -181,7 +183,7 @@ def test_same_records_of_another_epoch_are_another_batch(node: Path, importer: I
     assert "was never committed" in importer.run().stopped
 
 
-def test_segment_that_kafka_deletes_is_not_missed(node: Path, importer: Importer) -> None:
+def test_segment_deleted_by_kafka_is_not_missed(node: Path, importer: Importer) -> None:
     importer.run()
     (node / "00000000000000000002.log").write_bytes(kafka.batch(2, [NOOP]))
     assert importer.run().end_offset == 3
@@ -199,7 +201,7 @@ def test_records_of_a_deleted_segment_are_not_found(node: Path) -> None:
     assert copy.at(1) is None
 
 
-def test_segment_that_is_deleted_unread_is_a_hole(node: Path, importer: Importer) -> None:
+def test_segment_deleted_unread_is_a_gap(node: Path, importer: Importer) -> None:
     importer.run()
     (node / LOG).unlink()
     (node / "00000000000000000007.log").write_bytes(kafka.batch(7, [NOOP]))
@@ -208,13 +210,13 @@ def test_segment_that_is_deleted_unread_is_a_hole(node: Path, importer: Importer
     assert "no copy holds a good batch at offset 2" in imported.stopped
 
 
-def test_directory_that_goes_away_is_named(node: Path, importer: Importer) -> None:
+def test_directory_that_disappears_is_named(node: Path, importer: Importer) -> None:
     importer.run()
     node.rename(node.with_name("elsewhere"))
     with pytest.raises(ReplayError, match=f"cannot read {node}"):
         importer.run()
 
 
-def test_snapshot_in_the_making_does_not_count(node: Path) -> None:
+def test_unfinished_snapshot_is_ignored(node: Path) -> None:
     (node / "00000000000000000001-0000000001.checkpoint.part").write_bytes(b"half")
     assert Copy((), node).checkpoints == []

@@ -1,4 +1,4 @@
-"""Logs of Kafka as exports: what a real cluster of three wrote, and logs made for one thing each."""
+"""Imports of Kafka's logs: those of a real cluster of three, and hand-made ones."""
 
 import base64
 import gzip
@@ -41,7 +41,9 @@ ELR_ON = kafka.metadata(
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three controllers of Kafka 4.4.0, killed; ``truth.json`` is what Kafka's Admin said before."""
+    """Three controllers of Kafka 4.4.0, killed; ``truth.json`` has the output of Kafka's Admin from
+    before.
+    """
     directory = tmp_path_factory.mktemp("kafka")
     kafka.unpack(HERE / "kafka-4.4.0.tar.gz", directory)
     return directory
@@ -74,7 +76,7 @@ def imported(real: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Impo
     return import_all(target, real), target
 
 
-def test_state_equals_each_snapshot_that_kafka_took(imported: tuple[Imported, Path]) -> None:
+def test_state_equals_each_snapshot_of_kafka(imported: tuple[Imported, Path]) -> None:
     found, target = imported
     assert found.sound
     assert (found.first_offset, found.end_offset, found.agreed_offset) == (0, 379, 379)
@@ -91,7 +93,7 @@ def test_state_equals_each_snapshot_that_kafka_took(imported: tuple[Imported, Pa
     assert (manifest.features or {})["kafka.metadata.version"] == 33
 
 
-def test_imported_checkpoints_answer_as_the_beginning_does(real: Path, tmp_path: Path) -> None:
+def test_imported_checkpoints_are_usable_from_the_start(real: Path, tmp_path: Path) -> None:
 
     from replay.request import JobRequest
     from replay.run import compute
@@ -124,7 +126,7 @@ def test_imported_checkpoints_answer_as_the_beginning_does(real: Path, tmp_path:
         assert msgspec.structs.replace(found, checkpoint=None) == whole
 
 
-def test_state_at_the_end_is_what_kafkas_admin_said(
+def test_state_at_the_end_equals_that_of_kafkas_admin(
     imported: tuple[Imported, Path], real: Path
 ) -> None:
     image = state(imported[1])
@@ -190,7 +192,7 @@ def as_kafka_prints(value: Any) -> Any:
     return [as_kafka_prints(one) for one in value] if isinstance(value, list) else value
 
 
-def test_every_record_is_what_kafkas_own_tool_prints(real: Path) -> None:
+def test_every_record_equals_the_output_of_kafkas_own_tool(real: Path) -> None:
     log = (real / "node101/__cluster_metadata-0/00000000000000000000.log").read_bytes()
     ours = {
         raw.offset: one
@@ -221,7 +223,7 @@ def test_import_of_one_copy_is_sound(real: Path, tmp_path: Path) -> None:
     assert (found.nodes, found.end_offset) == (["node 102"], 379)
 
 
-def test_log_that_begins_with_a_snapshot_comes_to_the_same_state(
+def test_log_that_begins_with_a_snapshot_gives_the_same_state(
     real: Path, imported: tuple[Imported, Path], tmp_path: Path
 ) -> None:
     node = tmp_path / "node"
@@ -280,7 +282,7 @@ def test_damaged_log_is_imported_up_to_the_damage(real: Path, tmp_path: Path) ->
     verify_export(tmp_path / "exported")
 
 
-def test_where_copies_differ_the_log_with_the_higher_last_epoch_is_right(tmp_path: Path) -> None:
+def test_log_with_the_higher_last_epoch_wins_where_copies_differ(tmp_path: Path) -> None:
     common = kafka.batch(0, [kafka.leader_change()], epoch=1) + kafka.batch(1, [NOOP], epoch=1)
     never_committed = kafka.batch(2, [kafka.topic("lost")], epoch=1)
     right = kafka.batch(2, [kafka.leader_change(2)], epoch=2) + kafka.batch(3, [NOOP], epoch=2)
@@ -292,7 +294,7 @@ def test_where_copies_differ_the_log_with_the_higher_last_epoch_is_right(tmp_pat
     assert not state(tmp_path / "exported").topics
 
 
-def test_majority_is_needed_for_what_is_agreed(tmp_path: Path) -> None:
+def test_agreement_requires_a_majority(tmp_path: Path) -> None:
     log = [kafka.batch(0, [kafka.leader_change()]), kafka.batch(1, [NOOP]), kafka.batch(2, [NOOP])]
     for node, length in enumerate((3, 2, 1), 1):
         kafka.write_node(tmp_path / f"node{node}", b"".join(log[:length]), node_id=node)
@@ -327,7 +329,7 @@ FIRST, SECOND, THIRD = ("AAAAAAAAAAAAAAAAAAAA" + end for end in ("gA", "gQ", "gg
         {"replicas": [1, 2, 3], "directories": [FIRST, SECOND]},
     ],
 )
-def test_partition_needs_a_directory_for_each_replica(
+def test_partition_requires_a_directory_for_each_replica(
     tmp_path: Path, change: dict[str, Any]
 ) -> None:
     """Kafka refuses such a record, too."""
@@ -361,7 +363,7 @@ def test_logs_of_several_clusters_are_refused(tmp_path: Path) -> None:
         find_copies([tmp_path])
 
 
-def test_hole_in_the_log_ends_the_import_before_it(tmp_path: Path) -> None:
+def test_gap_in_the_log_ends_the_import_before_it(tmp_path: Path) -> None:
     log = kafka.batch(0, [kafka.leader_change()]) + kafka.batch(5, [NOOP])
     found = import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
     assert found.end_offset == 1
@@ -396,7 +398,7 @@ def test_aborted_transaction_has_no_effect(tmp_path: Path) -> None:
     assert not state(tmp_path / "exported").topics
 
 
-def test_transaction_without_an_end_waits_for_it(tmp_path: Path) -> None:
+def test_transaction_without_an_end_is_waited_for(tmp_path: Path) -> None:
     begin, end = kafka.metadata("BeginTransactionRecord"), kafka.metadata("EndTransactionRecord")
     node = kafka.write_node(tmp_path / "node", log_of(NOOP, begin, kafka.topic()))
     with Importer(find_copies([node]), str(tmp_path / "exported")) as importer:
@@ -409,7 +411,7 @@ def test_transaction_without_an_end_waits_for_it(tmp_path: Path) -> None:
     assert "orders" in state(tmp_path / "exported").topic_ids
 
 
-def test_topics_configs_go_with_it_and_not_to_the_next_one_of_its_name(tmp_path: Path) -> None:
+def test_deleted_topic_loses_its_configs_to_no_successor_of_its_name(tmp_path: Path) -> None:
     other = "AAAAAAAAAAAAAAAAAAAAAg"
     log = log_of(
         kafka.topic(), kafka.config("retention.ms", "1"), kafka.partition(),
@@ -422,7 +424,7 @@ def test_topics_configs_go_with_it_and_not_to_the_next_one_of_its_name(tmp_path:
     assert not image.imported
 
 
-def test_partitions_that_stand_in_another_order_are_put_in_theirs(tmp_path: Path) -> None:
+def test_partitions_are_put_into_order(tmp_path: Path) -> None:
     records = [kafka.topic(), kafka.partition(2), kafka.partition(0), kafka.partition(1)]
     node = kafka.write_node(tmp_path / "node", kafka.batch(0, records))
     found = import_all(tmp_path / "exported", node)
@@ -438,7 +440,7 @@ def detail(image: Image, index: int = 0) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("of", ["orders", ""])
-def test_eligible_leader_replicas_are_followed_and_cleared(tmp_path: Path, of: str) -> None:
+def test_eligible_leader_replicas_are_tracked_and_cleared(tmp_path: Path, of: str) -> None:
     change = kafka.metadata(
         "PartitionChangeRecord", partition_id=0, topic_id=kafka.UUID, isr=[1], eligible_leader_replicas=[2],
         last_known_elr=[],
@@ -483,10 +485,8 @@ def test_cluster_wide_clear_equals_kafkas_snapshot_of_every_topic(tmp_path: Path
     assert found.sound
 
 
-def test_doubt_begins_at_the_first_snapshot_that_differs(tmp_path: Path) -> None:
-    """The first doubtful snapshot counts in any order of discovery: another copy's may be earlier
-    or later.
-    """
+def test_export_differs_from_the_first_differing_snapshot_on(tmp_path: Path) -> None:
+    """In any order of discovery: another copy's snapshot may be earlier or later."""
     node = kafka.write_node(tmp_path / "node", log_of(kafka.topic(), *[NOOP] * 5))
     other = kafka.topic("other")
     for end_offset, doubt in ((4, 3), (2, 1), (5, 1)):
@@ -496,7 +496,7 @@ def test_doubt_begins_at_the_first_snapshot_that_differs(tmp_path: Path) -> None
         (node / f"{end_offset:020d}-{1:010d}.checkpoint").unlink()
 
 
-def test_snapshot_of_an_empty_state_is_compared_and_begun_with(tmp_path: Path) -> None:
+def test_snapshot_of_an_empty_state_is_compared_and_used_as_a_start(tmp_path: Path) -> None:
     """A controller that was elected before the bootstrap records were written takes one."""
     log = kafka.batch(0, [kafka.leader_change()]) + log_of(kafka.topic(), first=1)
     node = kafka.write_node(tmp_path / "node", log)
@@ -512,8 +512,8 @@ def test_snapshot_of_an_empty_state_is_compared_and_begun_with(tmp_path: Path) -
     verify_export(tmp_path / "begun")
 
 
-def test_fields_that_only_kafka_snapshots_have_are_no_difference(tmp_path: Path) -> None:
-    """Directories of before there were any, eligible replicas at a level without them, and a
+def test_fields_of_kafka_snapshots_alone_are_no_difference(tmp_path: Path) -> None:
+    """Directories from before directory ids, eligible replicas at a level without them, and a
     migration that never was.
     """
     log = log_of(
@@ -534,7 +534,7 @@ def test_fields_that_only_kafka_snapshots_have_are_no_difference(tmp_path: Path)
     assert "kraft.version" not in state(tmp_path / "exported").features
 
 
-def test_differences_are_named_by_field_and_remembered(
+def test_differences_are_named_by_field_and_stored(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = log_of(kafka.topic(), *(kafka.partition(index) for index in range(30)), NOOP)
@@ -559,8 +559,8 @@ def test_differences_are_named_by_field_and_remembered(
     assert "STATE: the state in this export is not that of Kafka's own snapshot" in shown.out
 
 
-def test_difference_in_eligible_replicas_is_named_in_kafkas_words(tmp_path: Path) -> None:
-    """[A list of 20 entities did not say what they had in common]"""
+def test_difference_in_eligible_replicas_is_described_in_kafkas_terms(tmp_path: Path) -> None:
+    """[A list of 20 entities did not say what they had in common.]"""
     ids = [f"{'A' * 20}{number:X}A" for number in range(7)]
     topics = [kafka.topic(f"topic-{number}", id_) for number, id_ in enumerate(ids)]
     places = [(index, id_) for id_ in ids for index in range(2)][:11]
@@ -585,7 +585,7 @@ def test_difference_in_eligible_replicas_is_named_in_kafkas_words(tmp_path: Path
     assert one.summary == "11 partitions of 6 topics: ELR; 1 scram credential: only in the snapshot"
 
 
-def test_state_shows_a_partition_with_what_kafka_prints_of_it(tmp_path: Path) -> None:
+def test_partition_state_shows_what_kafka_prints(tmp_path: Path) -> None:
     """Its eligible replicas and directories; a partition without any has empty ones."""
     log = log_of(
         kafka.topic(),
@@ -611,10 +611,10 @@ def test_clear_of_unknown_topic_stops_the_import(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("begins_with_state", [False, True])
-def test_import_refuses_log_that_was_cut_off_and_written_anew(
+def test_import_refuses_a_truncated_and_rewritten_log(
     tmp_path: Path, begins_with_state: bool
 ) -> None:
-    """Each batch that the export holds is compared: the one at the seam, and all before it."""
+    """Each batch of the export is compared: the one at the seam, and all before it."""
     start = 3 if begins_with_state else 0
     batches = [
         kafka.batch(start + at, [kafka.config("retention.ms", str(at), f"topic-{at}")])
@@ -642,14 +642,14 @@ def test_import_refuses_log_that_was_cut_off_and_written_anew(
     verify_export(target)
 
 
-def test_clock_that_goes_back_is_told(tmp_path: Path) -> None:
+def test_clock_set_back_is_reported(tmp_path: Path) -> None:
     log = kafka.batch(0, [NOOP], timestamp_ms=5000) + kafka.batch(1, [NOOP], timestamp_ms=3000)
     found = import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
     assert found.later_ms == 2000
 
 
 def test_import_in_parts_has_the_checkpoints_of_the_whole(real: Path, tmp_path: Path) -> None:
-    """Each part folds what the export holds already, and writes none of it again."""
+    """Each part folds the existing export, and writes none of it again."""
     log = next((real / "node101/__cluster_metadata-0").glob("*.log"))
     ends = [end for end, _ in batches(log.read_bytes())]
     kept = {}
@@ -667,7 +667,7 @@ def test_import_in_parts_has_the_checkpoints_of_the_whole(real: Path, tmp_path: 
     assert kept[4] == kept[1]
 
 
-def test_import_goes_on_where_it_ended(tmp_path: Path) -> None:
+def test_import_continues_where_it_ended(tmp_path: Path) -> None:
     node = kafka.write_node(
         tmp_path / "node", log_of(kafka.topic(), kafka.config("retention.ms", "1"))
     )
@@ -680,7 +680,7 @@ def test_import_goes_on_where_it_ended(tmp_path: Path) -> None:
     verify_export(tmp_path / "exported")
 
 
-def test_log_that_contradicts_itself_is_imported_up_to_there(tmp_path: Path) -> None:
+def test_contradictory_log_is_imported_up_to_the_contradiction(tmp_path: Path) -> None:
     node = kafka.write_node(tmp_path / "node", log_of(kafka.topic(), kafka.topic(), NOOP))
     found = import_all(tmp_path / "exported", node)
     at = len(log_of(kafka.topic()))
@@ -692,8 +692,8 @@ def test_log_that_contradicts_itself_is_imported_up_to_there(tmp_path: Path) -> 
     verify_export(tmp_path / "exported")
 
 
-def test_record_that_is_malformed_under_a_good_checksum_is_damage(tmp_path: Path) -> None:
-    """It is read from another copy if that has another one; what is before it is imported."""
+def test_malformed_record_with_a_valid_checksum_is_damage(tmp_path: Path) -> None:
+    """It is read from another copy if possible; records before it are imported."""
     begin, cut = log_of(kafka.topic()), kafka.batch(1, [kafka.topic("cut")[:-4]])
     broken = kafka.write_node(tmp_path / "node1", begin + cut + log_of(NOOP, first=2), node_id=1)
     log = f"{broken / '00000000000000000000.log'}: "
@@ -709,7 +709,7 @@ def test_record_that_is_malformed_under_a_good_checksum_is_damage(tmp_path: Path
     assert set(state(tmp_path / "both").topic_ids) == {"orders", "whole"}
 
 
-def test_export_of_raftlog_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_export_of_a_raftlog_cluster_is_not_continued(tmp_path: Path) -> None:
     from raftlog.metadata.records import record
     from raftlog.segments.writer import ExportWriter
     from raftlog.wire.records.v1 import records_pb2 as pb
@@ -724,15 +724,15 @@ def test_export_of_raftlog_is_not_gone_on_with(tmp_path: Path) -> None:
         import_all(tmp_path / "exported", node)
 
 
-def test_snapshot_before_the_log_alone_is_refused_with_the_reason(tmp_path: Path) -> None:
-    """[Kafka's own manual has shown it as an example of a snapshot to look into]"""
+def test_snapshot_without_a_log_before_it_is_refused_with_the_reason(tmp_path: Path) -> None:
+    """[Kafka's own manual has shown it as an example of a snapshot to inspect.]"""
     node = kafka.write_node(tmp_path / "node", b"")
     path = kafka.write_checkpoint(node, 0, epoch=0)
     with pytest.raises(NoKafkaLogError, match="the snapshot at offset 0 before any metadata"):
         import_all(tmp_path / "exported", path)
 
 
-def test_file_that_is_no_log_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_a_log_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("x")
     with pytest.raises(NoKafkaLogError, match="is neither a directory"):
         find_copies([tmp_path / "x.txt"])
@@ -741,12 +741,11 @@ def test_file_that_is_no_log_is_refused(tmp_path: Path) -> None:
         find_copies([tmp_path / "empty"])
 
 
-def test_eligible_leader_replicas_are_those_that_kafka_found(
+def test_eligible_leader_replicas_equal_those_of_kafka(
     imported: tuple[Imported, Path],
 ) -> None:
-    """Each change of an ISR in Kafka's history, decided anew by the controller's own rules.
-
-    Kafka's records say who was in the ISR; leader, ELR and last known leader follow from that.
+    """Each ISR change in Kafka's history is decided again by the controller's own rules. Kafka's
+    records give the ISR; leader, ELR and last known leader follow from it.
     """
 
     def with_elr(image: Image, one: Partition) -> Partition:

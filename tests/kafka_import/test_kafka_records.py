@@ -1,4 +1,4 @@
-"""Kafka's batches and records: every version as bytes and back, compression, cuts and damage."""
+"""Decoding of Kafka's batches and records."""
 
 import base64
 import struct
@@ -57,16 +57,14 @@ EVERY = [
 @pytest.mark.parametrize(("schema", "version"), EVERY, ids=lambda one: getattr(one, "name", one))
 @settings(max_examples=15)
 @given(data=st.data())
-def test_every_version_of_every_record_is_read_as_it_was_written(
-    schema: Any, version: int, data: Any
-) -> None:
+def test_every_version_of_every_record_round_trips(schema: Any, version: int, data: Any) -> None:
     fields = data.draw(messages_of(schema.fields, version))
     found = metadata_record(kafka.metadata(schema.name, version, **fields))
     assert (found.name, found.version, found.fields) == (schema.name, version, fields)
 
 
 @pytest.mark.parametrize("schema", METADATA.values(), ids=lambda one: one.name)
-def test_record_that_is_cut_off_is_refused_wherever_it_is_cut(schema: Any) -> None:
+def test_truncated_record_is_refused_at_every_length(schema: Any) -> None:
     whole = kafka.metadata(schema.name, **_sample(schema.fields))
     for length in range(len(whole)):
         with pytest.raises(MalformedRecordError):
@@ -95,7 +93,7 @@ def test_field_of_a_newer_kafka_is_kept_and_named() -> None:
     assert "cafe" in plain(found).fields
 
 
-def test_record_of_a_newer_kafka_is_kept_and_not_guessed_at() -> None:
+def test_record_of_a_newer_kafka_is_kept_undecoded() -> None:
     of_new_type = kafka.unsigned_varint(1) + kafka.unsigned_varint(77) + b"\0abc"
     found = metadata_record(of_new_type)
     assert (found.name, found.api_key, found.fields) == (UNKNOWN, 77, {"body": b"abc".hex()})
@@ -104,7 +102,7 @@ def test_record_of_a_newer_kafka_is_kept_and_not_guessed_at() -> None:
     assert is_unknown(metadata_record(of_new_version)) == "TopicRecord version 1"
 
 
-def test_another_frame_is_refused() -> None:
+def test_unknown_frame_is_refused() -> None:
     with pytest.raises(MalformedRecordError, match="frame version 2"):
         metadata_record(bytes([2, 20, 0, 0]))
 
@@ -114,7 +112,7 @@ def test_control_record_of_a_newer_kafka_is_kept() -> None:
     assert (found.name, found.api_key) == (UNKNOWN, -9)
 
 
-def test_lengths_are_held_against_the_bytes_that_are_there() -> None:
+def test_lengths_are_checked_against_the_available_bytes() -> None:
     huge = bytes([1, 4, 0, 2]) + kafka.unsigned_varint(2**31) + b"x"
     with pytest.raises(KafkaLogError, match="2147483647 bytes are said to follow"):
         metadata_record(huge)
@@ -142,8 +140,8 @@ NOOP = kafka.metadata("NoOpRecord")
     ("number", "codec"),
     [(1, "gzip"), (2, "snappy"), (3, "lz4"), (4, "zstd"), (5, "codec 5"), (7, "codec 7")],
 )
-def test_compressed_batch_is_refused_undecoded(number: int, codec: str) -> None:
-    """KRaft never compresses its log: nothing that a few bytes expand to is ever made."""
+def test_compressed_batch_is_refused_without_decompression(number: int, codec: str) -> None:
+    """KRaft never compresses its log, so a few bytes are never expanded."""
     first, data = kafka.batch(5, [NOOP]), kafka.batch(6, [kafka.topic(), NOOP], compression=number)
     found = batches(first + data)
     assert next(found)[1].base_offset == 5
@@ -154,14 +152,14 @@ def test_compressed_batch_is_refused_undecoded(number: int, codec: str) -> None:
         next(found)
 
 
-def test_last_batch_may_be_cut_off_and_zeros_may_follow() -> None:
+def test_last_batch_may_be_truncated_and_followed_by_zeros() -> None:
     first, second = kafka.batch(0, [NOOP]), kafka.batch(1, [NOOP])
     for length in range(len(second)):
         assert [one.base_offset for _, one in batches(first + second[:length])] == [0]
     assert [one.base_offset for _, one in batches(first + second + bytes(4096))] == [0, 1]
 
 
-def test_each_flipped_byte_of_a_batch_is_noticed() -> None:
+def test_each_flipped_byte_of_a_batch_is_detected() -> None:
     first, data = kafka.batch(0, [NOOP]), kafka.batch(1, [kafka.topic(), NOOP])
     for position in range(12, len(data)):
         broken = bytearray(data)
@@ -181,7 +179,7 @@ def test_impossible_length_is_refused(length: int) -> None:
         list(batches(bytes(broken)))
 
 
-def test_records_and_offsets_must_fit() -> None:
+def test_records_and_offsets_must_match() -> None:
     def with_count(count: int) -> bytes:
         data = bytearray(kafka.batch(0, [NOOP]))
         data[57:61] = struct.pack(">i", count)

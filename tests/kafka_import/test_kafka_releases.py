@@ -1,4 +1,6 @@
-"""Logs that releases of Kafka wrote: kept ones in the gate, a new one each night where Java is."""
+"""Logs written by releases of Kafka: stored ones in the gate, new ones each night if Java is
+installed.
+"""
 
 import os
 import re
@@ -23,7 +25,7 @@ def ids(text: str) -> tuple[int, ...]:
 
 
 def hold_against(target: Path, said: dict[str, str]) -> None:
-    """The state at the end of an export against what Kafka's commands said."""
+    """Compare the state at the end of an export with the output of Kafka's commands."""
     image = state(target)
     theirs: dict[tuple[str, int], Any] = {
         (topic, int(index)): (int(leader), ids(replicas), set(ids(isr)))
@@ -45,7 +47,7 @@ def hold_against(target: Path, said: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("release", ["3.3.2", "3.9.1"])
-def test_kept_log_of_a_release(release: str, tmp_path: Path) -> None:
+def test_stored_log_of_a_release_is_imported_correctly(release: str, tmp_path: Path) -> None:
     kafka.unpack(HERE / f"kafka-{release}.tar.gz", tmp_path)
     found = import_all(tmp_path / "exported", tmp_path / "node100")
     assert found.sound
@@ -61,7 +63,7 @@ def test_kept_log_of_a_release(release: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(bool(real_kafka.available()), reason=f"no Kafka: {real_kafka.available()}")
 @pytest.mark.parametrize("release", ["4.3.1"])
-def test_log_that_is_written_now(release: str, tmp_path: Path) -> None:
+def test_new_log_of_a_release_is_imported_correctly(release: str, tmp_path: Path) -> None:
     jars = Path(os.environ.get("KAFKA_JARS", tmp_path / "jars"))
     with real_kafka.running(release, jars, tmp_path) as kafka:
         said = real_kafka.live(kafka)

@@ -1,6 +1,4 @@
-"""A cluster of raftlog from the log of a Kafka cluster: what raftlog has a kind for, and a count of
-all else.
-"""
+"""A raftlog cluster restored from a Kafka cluster's log."""
 
 from pathlib import Path
 
@@ -32,7 +30,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "exported"
 
 
-def test_kafka_cluster_is_restored_with_the_kinds_that_raftlog_has(
+def test_kafka_cluster_is_restored_with_the_kinds_that_raftlog_supports(
     imported: Path, tmp_path: Path
 ) -> None:
     state = exported_state(str(imported), offset=LAST_SNAPSHOT)
@@ -57,7 +55,7 @@ def test_kafka_cluster_is_restored_with_the_kinds_that_raftlog_has(
     assert max(one.leader_epoch for one in image.partitions.values()) < EPOCHS_PER_RECOVERY
 
 
-def test_state_behind_the_last_snapshot_of_kafka_is_unvouched(imported: Path) -> None:
+def test_state_after_the_last_kafka_snapshot_is_unvouched(imported: Path) -> None:
     with pytest.raises(UnvouchedError, match="no controller vouches"):
         exported_state(str(imported), offset=None)
     assert exported_state(str(imported), offset=None, unvouched=True).vouched_by == ""

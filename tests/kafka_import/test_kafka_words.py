@@ -1,6 +1,4 @@
-"""Tests that commands on an imported Kafka log say that its records name no author, where raftlog's
-do.
-"""
+"""Output about an imported Kafka log, whose records name no author."""
 
 import json
 import re
@@ -79,7 +77,7 @@ def test_finding_of_an_imported_log_has_no_author(imported: Path) -> None:
     assert "controller" not in told("audit", with_origin(failed, "kafka"))
 
 
-def test_details_of_partitions_are_said_in_words(imported: Path) -> None:
+def test_details_of_partitions_are_described_in_words(imported: Path) -> None:
     said = told("history", ask("history", imported))
     assert '{"' not in said
     # As meta.properties says directory.id.
@@ -89,7 +87,7 @@ def test_details_of_partitions_are_said_in_words(imported: Path) -> None:
     assert "fenced, broker epoch 14" in told("diff", compute(while_fenced))
 
 
-def test_result_names_the_log_it_is_about_when_nested(imported: Path) -> None:
+def test_nested_result_names_its_log(imported: Path) -> None:
     result = ask("summary", imported)
     assert result.audit.origin == "kafka"
     assert with_origin(result, "") is result
@@ -102,7 +100,7 @@ def raftlog(*arguments: str) -> str:
     return done.stdout
 
 
-def test_history_of_an_export_names_no_author_either(imported: Path, ours: Path) -> None:
+def test_history_of_an_export_names_no_author(imported: Path, ours: Path) -> None:
     theirs, own = (
         raftlog("history", "topic", "orders", "--export", str(target)).splitlines()
         for target in (imported, ours)
@@ -113,7 +111,7 @@ def test_history_of_an_export_names_no_author_either(imported: Path, ours: Path)
     assert any(" controller " in line for line in own)
 
 
-def test_json_says_whose_log_it_is(imported: Path) -> None:
+def test_json_names_the_source_of_the_log(imported: Path) -> None:
     document = json.loads(raftlog("replay", "diff", str(imported), "--engine", "local", "--json"))
     assert document["origin"] == "kafka"
     assert {one["last_principal"] for one in document["differences"]} == {""}

@@ -1,6 +1,4 @@
-"""Every text, byte string and list of a request has a limit, and values within it have a form:
-sizes of reads, keys, hosts, shares of a node's memory, timeouts.
-"""
+"""Limits of every field of a request, and the form of keys, hosts and timeouts."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -54,7 +52,7 @@ PEERS_SAY = (
 
 
 def messages(type_: Any, seen: set[Any]) -> Iterator[type[Message]]:
-    """A message type and all that are in it."""
+    """Return a message type and all that it contains."""
     if type_ in seen:
         return
     seen.add(type_)
@@ -89,13 +87,13 @@ def test_every_field_has_a_limit(type_: type[Message]) -> None:
     checks_of(type_)
 
 
-def test_table_names_no_field_that_is_not_there() -> None:
+def test_table_names_only_existing_fields() -> None:
     for type_, rules in FIELDS.items():
         there = {field.name for field in type_.DESCRIPTOR.fields if limited(field)}
         assert set(rules) <= there, type_.DESCRIPTOR.full_name
 
 
-def test_field_without_row_has_the_limit_of_its_kind() -> None:
+def test_field_without_a_row_has_the_limit_of_its_kind() -> None:
     """A text, a byte string, a list of messages, a list of texts; a number has none."""
     assert rule_of(controller_pb2.OpenClientRequest, "name") == TEXT
     assert rule_of(data_pb2.DataRecord, "value") == OCTETS
@@ -145,7 +143,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("request_of", "limit", "field"), CASES)
-def test_request_names_no_more_than_is_served_in_one_go(
+def test_items_of_a_request_are_bounded_by_one_response(
     request_of: Any, limit: int, field: str
 ) -> None:
     check(request_of(limit))
@@ -165,7 +163,7 @@ def test_key_of_permitted_characters_is_accepted(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "ключ", "a b", "a//b", "/a", "a/", "a\n", "a%2Fb", "é"])
-def test_refusal_of_a_key_says_what_is_permitted(key: str) -> None:
+def test_refusal_of_a_key_names_the_permitted_characters(key: str) -> None:
     for request, field in (
         (broker.ListKeyValuesRequest(keys=[key]), "keys[0]"),
         (
@@ -180,7 +178,7 @@ def test_refusal_of_a_key_says_what_is_permitted(key: str) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["ключ", "a b", "a//b", "/a", "/", "a//"])
-def test_prefix_of_no_key_is_refused(prefix: str) -> None:
+def test_prefix_that_matches_no_valid_key_is_refused(prefix: str) -> None:
     with pytest.raises(
         ApiError, match=f"is not a beginning of a key: {PERMITTED}".replace("+", r"\+")
     ):
@@ -191,7 +189,7 @@ TOTAL = 20
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 12), st.booleans())))
-def test_shares_take_exactly_what_they_have_room_for(steps: list[tuple[str, int, bool]]) -> None:
+def test_shares_fill_exactly_the_available_room(steps: list[tuple[str, int, bool]]) -> None:
     shares = Shares(TOTAL)
     held: dict[str, int] = {}
     for holder, amount, back in steps:
@@ -205,7 +203,7 @@ def test_shares_take_exactly_what_they_have_room_for(steps: list[tuple[str, int,
         assert all(shares.held(one) == count for one, count in held.items())
 
 
-def test_greedy_holder_leaves_as_much_for_others() -> None:
+def test_greedy_holder_leaves_an_equal_share_for_others() -> None:
     shares = Shares(TOTAL)
     while shares.take("greedy"):
         pass
@@ -216,12 +214,12 @@ def test_greedy_holder_leaves_as_much_for_others() -> None:
 @pytest.mark.parametrize(
     ("named", "bounded"), [(0, 30), (1, 1), (99, 99), (100, 100), (101, 100), (2**31 - 1, 100)]
 )
-def test_timeout_is_the_clients_the_default_or_the_longest(named: int, bounded: int) -> None:
+def test_timeout_is_the_clients_or_the_default_up_to_the_maximum(named: int, bounded: int) -> None:
     assert bounded_timeout_ms(named, "timeout_ms", default_ms=30, max_ms=100) == bounded
 
 
 @pytest.mark.parametrize("named", [-1, -(2**31)])
-def test_negative_timeout_is_refused_and_the_field_named(named: int) -> None:
+def test_negative_timeout_is_refused_and_names_the_field(named: int) -> None:
     with pytest.raises(ApiError) as error:
         bounded_timeout_ms(named, "read.timeout_ms", default_ms=30, max_ms=100)
     assert (error.value.code, error.value.field) == (ErrorCode.INVALID_REQUEST, "read.timeout_ms")
@@ -271,7 +269,7 @@ def test_invalid_endpoints_are_refused(endpoint: str) -> None:
     "endpoints",
     ["h:1", "A://h:1", "A://h:1,B_2://[::1]:2", ",".join(f"L{i}://h:{i}" for i in range(1, 9))],
 )
-def test_where_a_node_is_reached(endpoints: str) -> None:
+def test_valid_endpoint_is_accepted(endpoints: str) -> None:
     assert not endpoints_error(endpoints)
 
 
@@ -296,7 +294,7 @@ def test_where_a_node_is_reached(endpoints: str) -> None:
         "A://" + "h" * 100_000 + ":1",
     ],
 )
-def test_where_no_node_is_reached(endpoints: str) -> None:
+def test_invalid_endpoint_is_refused(endpoints: str) -> None:
     error = endpoints_error(endpoints)
     assert error.isprintable()
     assert 0 < len(error) < 500

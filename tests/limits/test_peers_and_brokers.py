@@ -1,6 +1,4 @@
-"""Tests of field limits on messages to a replica and to a broker: beyond a limit the message is
-refused on arrival, without effect.
-"""
+"""Field limits of messages to a replica and to a broker."""
 
 from typing import Any
 
@@ -35,7 +33,7 @@ TEXTS = [
 @pytest.mark.parametrize(
     ("type_", "name"), TEXTS, ids=lambda value: getattr(value, "__name__", value)
 )
-def test_each_text_by_itself(type_: Any, name: str) -> None:
+def test_each_text_field_is_checked_separately(type_: Any, name: str) -> None:
     rule = rule_of(type_, name)
     values = (
         [b"x" * (rule.max_bytes + 1)]
@@ -52,7 +50,7 @@ def test_each_text_by_itself(type_: Any, name: str) -> None:
         )
 
 
-def test_field_deep_inside_is_named() -> None:
+def test_nested_invalid_field_is_named() -> None:
     request = data_pb2.ReplicaFetchRequest(
         partitions=[
             data_pb2.ReplicaFetchPartition(),
@@ -113,8 +111,8 @@ BAD_REQUESTS = [
 ]
 
 
-def test_fetch_that_follows_a_sound_one_is_checked_where_it_differs() -> None:
-    """Two texts alone have a limit, so a Fetch with the last one's texts needs no other look."""
+def test_fetch_is_checked_only_where_it_differs_from_the_last_valid_one() -> None:
+    """Only two texts have a limit, so a Fetch with the last one's texts needs no other check."""
     limited = {name for type_, name in TEXTS if type_ is pb.FetchRequest}
     assert limited == {"replica_directory_id", "spare_endpoint"}
     fields = pb.FetchRequest.DESCRIPTOR.fields
@@ -149,7 +147,7 @@ def test_fetch_that_follows_a_sound_one_is_checked_where_it_differs() -> None:
     BAD_REQUESTS,
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_request_of_a_peer_beyond_a_limit_never_reaches_the_core(
+def test_peer_request_beyond_a_limit_never_reaches_the_core(
     conversation: Any, field: str, request_: Any
 ) -> None:
     reached: list[Any] = []
@@ -170,7 +168,7 @@ def test_request_of_a_peer_beyond_a_limit_never_reaches_the_core(
     )
 
 
-def test_request_of_a_peer_within_the_limits_does() -> None:
+def test_peer_request_within_the_limits_reaches_the_core() -> None:
     reached: list[Any] = []
     acceptor = PeerAcceptor(
         Conversation.QUORUM, lambda request, reply_to: reached.append(request), FetchAddresses()

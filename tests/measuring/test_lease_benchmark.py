@@ -1,5 +1,3 @@
-"""The benchmark of leases: each step measures what it says, and each figure of the page is there."""
-
 import sys
 from pathlib import Path
 
@@ -29,7 +27,7 @@ STEPS = {
 }
 
 
-def test_every_figure_is_found_on_both_sides() -> None:
+def test_every_benchmark_figure_exists_on_both_sides() -> None:
     figures = ENTRIES["leases"].figures
     assert len(figures) == 20
     for figure in figures:
@@ -39,7 +37,7 @@ def test_every_figure_is_found_on_both_sides() -> None:
 
 
 @pytest.mark.nightly
-def test_steps_measure_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_benchmark_steps_measure_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small: dict[str, float] = {
         "LEASES": 20,
         "CLIENTS": 3,

@@ -1,4 +1,4 @@
-"""The files that one request passes on the leader: their number may fall, and not rise."""
+"""The number of files that one request passes on the leader, which may only fall."""
 
 import sys
 from pathlib import Path
@@ -25,7 +25,7 @@ def test_request_passes_no_more_files_than_before(
     assert len(files) <= MOST_FILES[request_name], files
 
 
-def test_roads_count_calls_of_the_leader_alone(found: dict[str, Road]) -> None:
+def test_roads_count_only_calls_on_the_leader(found: dict[str, Road]) -> None:
     for road in found.values():
         figures = road.figures()
         assert figures["files"] <= figures["functions"] <= figures["calls"]

@@ -1,4 +1,4 @@
-"""The profile by stage: its functions exist, its times add up, and the wrappers' own cost is taken off."""
+"""The profile by stage."""
 
 import sys
 import threading
@@ -50,13 +50,13 @@ def test_every_function_of_a_stage_exists(table: stages.Stages) -> None:
     assert [name for name, _, _ in stages.functions(table)]
 
 
-def test_function_that_is_gone_is_named() -> None:
+def test_missing_function_is_named() -> None:
     gone = "controller.decider:Decider.gone"
     assert stages.missing({"decide": (gone, "controller.decider:Decider.decide")}) == [gone]
     assert stages.find("no.such.module:Class.method") is None
 
 
-def test_self_time_goes_to_the_innermost_stage(clocks: Clocks) -> None:
+def test_self_time_is_charged_to_the_innermost_stage(clocks: Clocks) -> None:
     watch = Stopwatch(("outer", "inner"))
     inner = watch.wrap(lambda: clocks.burn(30), "inner")
 
@@ -70,7 +70,7 @@ def test_self_time_goes_to_the_innermost_stage(clocks: Clocks) -> None:
     assert watch.calls() == {"outer": 1, "inner": 1}
 
 
-def test_stage_that_waits_costs_no_cpu_and_does_not_distort_its_caller(clocks: Clocks) -> None:
+def test_waiting_stage_costs_no_cpu_and_does_not_distort_its_caller(clocks: Clocks) -> None:
     watch = Stopwatch(("round", "disk"), waiting=["disk"])
     disk = watch.wrap(lambda: clocks.wait(100), "disk")
 
@@ -95,7 +95,7 @@ def test_exception_leaves_the_stage(clocks: Clocks) -> None:
     assert watch.raw_ns() == pytest.approx({"a": 10 * MS, "b": 0})
 
 
-def test_other_threads_and_calls_within_a_stage_are_not_counted() -> None:
+def test_other_threads_and_nested_calls_are_not_counted() -> None:
     watch = Stopwatch(("a",))
     inner: Callable[[], None] = watch.wrap(lambda: None, "a")
     thread = threading.Thread(target=inner)
@@ -105,7 +105,7 @@ def test_other_threads_and_calls_within_a_stage_are_not_counted() -> None:
     assert watch.calls() == {"a": 1}
 
 
-def test_wrappers_cost_is_counted_where_it_arises() -> None:
+def test_wrapper_cost_is_charged_where_it_arises() -> None:
     watch = Stopwatch(("a", "b"))
     inner = watch.wrap(lambda: None, "b")
 
@@ -119,7 +119,7 @@ def test_wrappers_cost_is_counted_where_it_arises() -> None:
     assert total == sum(overhead.values()) + 2
 
 
-def test_stopwatch_that_is_off_counts_nothing(clocks: Clocks) -> None:
+def test_stopped_stopwatch_counts_nothing(clocks: Clocks) -> None:
     watch = Stopwatch(("a",))
     watch.on = False
     watch.wrap(lambda: clocks.burn(5), "a")()
@@ -169,7 +169,7 @@ def test_rows_add_up_to_the_cpu_of_the_process() -> None:
 
 
 @pytest.mark.parametrize(("off_writes", "factor"), [(500, 1.0), (100_000, 4.0)])
-def test_noise_does_not_make_wrappers_cost_what_they_cannot(off_writes: int, factor: float) -> None:
+def test_noise_does_not_inflate_the_wrapper_cost(off_writes: int, factor: float) -> None:
     profile = attribute(recorded(), 1000, off_writes)
     assert profile.factor == factor
     assert profile.total == pytest.approx(75 - 6 * factor)

@@ -1,4 +1,4 @@
-"""The watchers of the benchmark: what they count must be what they were told."""
+"""The benchmark's watchers."""
 
 import asyncio
 import sys
@@ -28,7 +28,7 @@ Handler = Callable[[Any, Any], Any]
 
 
 class _Server(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """A server of one method of bytes."""
+    """A server with one method on bytes."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -53,7 +53,7 @@ async def opened(address: str, streams: Streams) -> None:
     await asyncio.get_running_loop().create_connection(lambda: streams, host, int(port))
 
 
-async def test_each_message_of_each_stream_arrives_once_however_it_is_cut() -> None:
+async def test_each_message_of_each_stream_arrives_once_however_it_is_split() -> None:
     sizes = [0, 1, 16_383, 16_384, 100_000, 3]
 
     async def handler(requests: AsyncIterator[bytes], context: Any) -> None:
@@ -80,7 +80,7 @@ async def test_each_message_of_each_stream_arrives_once_however_it_is_cut() -> N
     assert got == dict.fromkeys(range(3), sizes)
 
 
-async def test_stream_that_ends_is_noticed() -> None:
+async def test_ended_stream_is_detected() -> None:
     async def handler(requests: AsyncIterator[bytes], context: Any) -> None:
         await context.abort(grpc.StatusCode.UNAVAILABLE, "no room")
 
@@ -90,7 +90,7 @@ async def test_stream_that_ends_is_noticed() -> None:
         assert "has ended" in await asyncio.wait_for(streams.ended, 10)
 
 
-def test_change_that_comes_twice_or_late_is_a_failure() -> None:
+def test_repeated_or_late_change_is_a_failure() -> None:
     seen = Seen()
     seen.watcher(0, 0, b"begins")
     seen.watcher(0, 0, b"of " + mark(3) + b" and " + mark(4))
@@ -103,7 +103,7 @@ def test_change_that_comes_twice_or_late_is_a_failure() -> None:
 
 
 class _Hub:
-    """Tells what is written to all streams but those that it forgets."""
+    """Sends each write to all streams except those that it drops."""
 
     def __init__(self, forgets: int) -> None:
         self._queues: list[asyncio.Queue[bytes]] = []
@@ -172,8 +172,8 @@ async def test_watchers_of_separate_keys_receive_their_own(
 
 
 class _Many:
-    """Tells the watches that share a stream what is written, as each side does: ours, all of them
-    at once, etcd one after the other.
+    """Sends each write to the watches on a stream as each side does: ours to all at once, etcd one
+    after the other.
     """
 
     def __init__(self, way: str) -> None:
@@ -232,7 +232,7 @@ async def test_watchers_on_one_stream_each_get_their_own_changes(
     assert (found["watchers"], found["shared"], many.streams) == (110, True, 1)
 
 
-def test_every_figure_of_the_peer_is_found() -> None:
+def test_every_figure_of_the_peer_exists() -> None:
     row = {
         "watchers": 10,
         "first_from_send_ms": {"p50": 1.0, "p99": 2.0},
@@ -259,6 +259,6 @@ def test_every_figure_of_the_peer_is_found() -> None:
     assert peers.ratios("watch", rows, theirs)["last of 10 p50"] == 1.0
 
 
-def test_field_of_bytes_is_as_protobuf_writes_it() -> None:
+def test_bytes_field_is_encoded_as_by_protobuf() -> None:
     assert peer._field(1, b"abc") == b"\x0a\x03abc"
     assert peer._field(2, b"x" * 300) == b"\x12\xac\x02" + b"x" * 300

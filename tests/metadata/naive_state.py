@@ -1,7 +1,4 @@
-"""The metadata as plain dicts, changed in place: what the fold is compared with.
-
-And histories of records that fit.
-"""
+"""The metadata as plain dicts, to compare with the fold; and random histories of valid records."""
 
 import base64
 from typing import Any, cast
@@ -13,7 +10,7 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 class NaiveState:
-    """Makes the records of a random history, and knows by itself what each of them does."""
+    """Makes the records of a random history, and tracks what each of them does."""
 
     def __init__(self) -> None:
         self.features: dict[str, int] = {}
@@ -32,7 +29,7 @@ class NaiveState:
         self.topics_made = 0
 
     def make(self, choice: int, n: int, offset: int, epoch: int) -> Record:
-        """The record of one choice, or a no-op where the choice does not fit the state."""
+        """Return the record of one choice, or a no-op where the choice does not fit the state."""
         makers = (
             self._register,
             self._change,

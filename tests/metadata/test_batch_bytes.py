@@ -1,4 +1,4 @@
-"""The bytes of the log: what goes in comes out, and nothing else is ever taken for it."""
+"""The encoding of batches."""
 
 import hashlib
 import struct
@@ -91,7 +91,7 @@ def test_batch_bytes_round_trip(first: int, batches: list) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(FIRST, BATCHES, st.data())
-def test_any_changed_byte_is_found_and_named(
+def test_any_changed_byte_is_detected_and_named(
     first: int, batches: list, data: st.DataObject
 ) -> None:
     encoded = encode(first, batches)
@@ -116,7 +116,7 @@ def test_any_changed_byte_is_found_and_named(
 
 @settings(max_examples=150, deadline=None)
 @given(FIRST, BATCHES, st.data())
-def test_chunk_cut_within_a_batch_is_refused(
+def test_chunk_truncated_inside_a_batch_is_refused(
     first: int, batches: list, data: st.DataObject
 ) -> None:
     encoded = encode(first, batches)
@@ -137,7 +137,7 @@ def test_chunk_cut_within_a_batch_is_refused(
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(min_size=1, max_size=200))
-def test_noise_is_never_taken_for_a_batch(noise: bytes) -> None:
+def test_random_bytes_are_never_taken_for_a_batch(noise: bytes) -> None:
     with pytest.raises(CorruptLogError):
         list(batch.headers(noise, expect_offset=0))
     with pytest.raises(CorruptLogError):
@@ -154,12 +154,12 @@ def one(base_offset: int = 7) -> bytes:
 
 
 def resealed(content: bytes) -> bytes:
-    """A batch with a checksum that fits: what a bug, not a disk, would write."""
+    """Return a batch with a valid checksum: what a bug, not a disk, would write."""
     return struct.pack(">II", len(content) + 4, google_crc32c.value(content)) + content
 
 
 @pytest.mark.parametrize("expected", [6, 8])
-def test_gap_or_an_overlap_is_refused(expected: int) -> None:
+def test_gap_or_overlap_is_refused(expected: int) -> None:
     with pytest.raises(CorruptLogError) as caught:
         list(batch.headers(one(), expect_offset=expected))
     assert caught.value.offset == expected
@@ -169,7 +169,7 @@ def test_gap_or_an_overlap_is_refused(expected: int) -> None:
         list(batch.headers(one(7) + one(10)))
 
 
-def test_an_epoch_that_goes_back_is_refused() -> None:
+def test_decreasing_epoch_is_refused() -> None:
     chunk = b"".join(
         batch.encode([RecordData(20, 0, b"")], base_offset=offset, epoch=epoch, timestamp_ms=0)
         for offset, epoch in enumerate((2, 2, 1))
@@ -206,7 +206,7 @@ def test_record_longer_than_its_batch_is_refused() -> None:
         batch.records(chunk, header)
 
 
-def test_empty_batch_cannot_be_made() -> None:
+def test_empty_batch_cannot_be_encoded() -> None:
     with pytest.raises(ValueError, match="at least one record"):
         batch.encode([], base_offset=0, epoch=1, timestamp_ms=0)
 
@@ -216,7 +216,7 @@ def test_empty_chunk_holds_nothing() -> None:
     assert batch.scan(b"", expect_offset=5) == (5, (), 0, ())
 
 
-def test_runs_of_equal_epochs() -> None:
+def test_runs_of_equal_epochs_are_found() -> None:
     chunk = b"".join(
         batch.encode([RecordData(20, 0, b"")], base_offset=offset, epoch=epoch, timestamp_ms=0)
         for offset, epoch in enumerate((1, 1, 2, 4, 4))
@@ -263,14 +263,14 @@ def test_log_hash_is_the_documented_chain() -> None:
     assert found.is_known
 
 
-def test_chunks_may_be_cut_anywhere_between_batches() -> None:
+def test_log_hash_does_not_depend_on_chunk_boundaries() -> None:
     whole = extended(EMPTY, b"".join(LOG))
     for cut in range(len(LOG) + 1):
         first = extended(EMPTY, b"".join(LOG[:cut]))
         assert extended(first, b"".join(LOG[cut:])) == whole
 
 
-def test_every_byte_of_a_batch_counts() -> None:
+def test_log_hash_covers_every_byte_of_a_batch() -> None:
     below, last = extended(EMPTY, b"".join(LOG[:3])), LOG[3]
     seen = {extended(below, last).digest}
     # All but the length, which no reader would get past.
@@ -281,7 +281,7 @@ def test_every_byte_of_a_batch_counts() -> None:
     assert len(seen) == len(last) - 4 + 1
 
 
-def test_restored_log_begins_another_chain_and_a_recovered_one_goes_on() -> None:
+def test_restored_log_starts_another_chain_and_a_recovered_one_continues() -> None:
     known = extended(EMPTY, b"".join(LOG))
     for kind, begin in (("restore", 6), ("unsafe recovery", 0)):
         what = pb.RecoveryRecord(kind=kind)

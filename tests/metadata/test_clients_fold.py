@@ -1,6 +1,4 @@
-"""Exactly-once clients in the image: equal to the plainest model, on every way into the fold, whole
-or group by group.
-"""
+"""Exactly-once clients in the image, compared with a plain model."""
 
 import random
 from typing import Any
@@ -31,7 +29,7 @@ def config(value: str) -> Record:
 
 
 class ClientsModel:
-    """Clients as plain dicts, and a random history of them."""
+    """Clients as plain dicts, with a random history."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -123,7 +121,7 @@ def encoded(model: ClientsModel) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_image_equals_the_model_on_every_way_into_the_fold(seed: int) -> None:
+def test_image_equals_the_model_for_every_way_of_folding(seed: int) -> None:
     model = ClientsModel(seed)
     model.run(300)
     image = whole(model)
@@ -189,7 +187,7 @@ def fold_write(builder: ImageBuilder, **identity: Any) -> None:
     )
 
 
-def test_done_results_are_forgotten_and_closing_leaves_none() -> None:
+def test_finished_results_and_closed_clients_are_dropped() -> None:
     builder = opened(
         *({"sequence": n} for n in (1, 3, 2, WINDOW)), {"sequence": 4, "all_below_done": 3}
     )
@@ -216,14 +214,14 @@ def test_done_results_are_forgotten_and_closing_leaves_none() -> None:
         {"sequence": 5, "all_below_done": 6},
     ],
 )
-def test_number_that_no_controller_admits_is_a_defect(write: dict[str, int]) -> None:
+def test_number_that_no_controller_accepts_is_a_defect(write: dict[str, int]) -> None:
     builder = opened({"sequence": 4, "all_below_done": 3})
     fold_write(builder, sequence=2 + WINDOW)
     with pytest.raises(FoldError):
         fold_write(builder, **write)
 
 
-def test_level_that_this_build_does_not_know_stops_it() -> None:
+def test_unknown_level_stops_this_build() -> None:
     level = pb.FeatureLevelRecord(
         name="metadata.version", feature_level=LATEST_METADATA_VERSION + 1
     )

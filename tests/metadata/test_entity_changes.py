@@ -1,4 +1,4 @@
-"""The one notion of a change: what each record of a log changed, and which questions ask for it."""
+"""The changes that each record of a log made, and queries for them."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ ID = bytes(range(16))
 
 
 def chunk_of(*batches: tuple[str, list[Any]]) -> bytes:
-    """Batches of a principal's records, a second apart."""
+    """Return batches of a principal's records, a second apart."""
     parts, offset = [], 0
     for number, (principal, messages) in enumerate(batches):
         parts.append(
@@ -59,7 +59,7 @@ def say(one: Changed) -> str:
     return words(raw(one.before), raw(one.after), fields, one.kind)
 
 
-def test_each_record_of_each_batch_tells_what_it_changed() -> None:
+def test_each_record_reports_its_changes() -> None:
     found = list(changes_of_chunk(ChangeRecorder(Image()), LOG))
     told = [(one.offset, one.timestamp_ms, one.principal, one.kind, one.key) for one in found]
     assert told[:6] == [
@@ -93,7 +93,7 @@ def test_changes_of_a_known_chunk_are_not_repeated() -> None:
     assert recorder.snapshot().state_hash == plain.snapshot().state_hash
 
 
-def test_only_the_kinds_that_are_wanted() -> None:
+def test_only_requested_kinds_are_returned() -> None:
     found = changes_of_chunk(ChangeRecorder(Image()), LOG, {"config"}.__contains__)
     assert [one.offset for one in found] == [4, 5, 6]
 
@@ -113,7 +113,7 @@ def test_only_the_kinds_that_are_wanted() -> None:
         ("hostname", "h", ("hostname", "h"), ("hostname", "g")),
     ],
 )
-def test_entity_question_selects_its_entities(
+def test_entity_query_selects_its_entities(
     kind: str, key: str, yes: tuple[str, str], no: tuple[str, str]
 ) -> None:
     asked = question(kind, key)
@@ -122,7 +122,7 @@ def test_entity_question_selects_its_entities(
     assert not asked.matches(*no)
 
 
-def test_cluster_is_its_leaders_voters_and_features() -> None:
+def test_cluster_query_selects_leaders_voters_and_features() -> None:
     assert question("cluster").kinds == {"leader", "voters", "feature"}
     assert all(question(kind).matches for kind in QUESTION_KINDS)
 
@@ -137,12 +137,12 @@ def test_cluster_is_its_leaders_voters_and_features() -> None:
         ("config", "topic", "is not TYPE NAME"),
     ],
 )
-def test_question_that_cannot_be_answered_says_so(kind: str, key: str, why: str) -> None:
+def test_unanswerable_query_is_refused(kind: str, key: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         question(kind, key)
 
 
-def test_value_is_text_or_base64_and_its_lease_an_entity() -> None:
+def test_value_is_shown_as_text_or_base64_and_a_lease_as_an_entity() -> None:
     recorder = ChangeRecorder(Image())
     messages = (
         pb.LeaseRecord(name="w", ttl_ms=5),
@@ -182,13 +182,13 @@ def test_value_is_text_or_base64_and_its_lease_an_entity() -> None:
         (pb.KeyValueRecord(key="k", value=b"\xff", lease_id=5), "base64 /w==, lease 5"),
     ],
 )  # fmt: skip
-def test_created_entity_is_told_in_words_that_a_line_can_wrap(message: Any, said: str) -> None:
-    """[a terminal broke the JSON of a hostname in the middle of its words]"""
+def test_created_entity_is_described_in_wrappable_words(message: Any, said: str) -> None:
+    """[A terminal broke the JSON of a hostname in the middle of its words.]"""
     (one,) = changes_of_chunk(ChangeRecorder(Image()), chunk_of(("User:ann", [message])))
     assert say(one) == f"created: {said}"
 
 
-def test_change_by_an_unclean_recovery_carries_what_it_knew() -> None:
+def test_change_by_an_unclean_recovery_has_its_known_facts() -> None:
     knew = pb.UncleanRecovery(
         strategy="balanced",
         logs=[pb.ReplicaLog(broker_id=2, broker_epoch=9, last_epoch=0, log_end_offset=4)],

@@ -1,4 +1,4 @@
-"""Maps and indexes of an image, against plain dicts and sets: no version changes, and nothing is missed."""
+"""Maps and indexes of an image, compared with plain dicts and sets."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def table(version: FlatMap[Any, Any] | FlatMutation[Any, Any]) -> Any:
 
 
 @given(_STEPS)
-def test_each_version_is_what_it_was(steps: list[tuple[str, Any, Any]]) -> None:
+def test_older_versions_do_not_change(steps: list[tuple[str, Any, Any]]) -> None:
     held: list[tuple[FlatMap[int, int], dict[int, int]]] = [(flat_map.empty(), {})]
     others: list[Any] = []
     mutation, naive = held[0][0].mutate(), dict[int, int]()
@@ -77,7 +77,7 @@ def test_each_version_is_what_it_was(steps: list[tuple[str, Any, Any]]) -> None:
             assert all((key in version) == (key in expected) for key in range(6))
 
 
-def test_version_that_nobody_holds_leaves_nothing_behind() -> None:
+def test_unreferenced_version_is_freed() -> None:
     oldest = version = written(dict.fromkeys(range(50), 1))
     for number in range(100):
         mutation = version.mutate()
@@ -94,7 +94,7 @@ def test_version_that_nobody_holds_leaves_nothing_behind() -> None:
     assert [oldest[key] for key in range(10)] == [1] * 10
 
 
-def test_version_whose_successors_are_gone_goes_on_in_place() -> None:
+def test_version_without_live_successors_is_updated_in_place() -> None:
     base = written({1: 1, 2: 2})
     pending = base.mutate()
     pending[1], pending[3] = 7, 7
@@ -109,7 +109,7 @@ def test_version_whose_successors_are_gone_goes_on_in_place() -> None:
     assert dict(again.finish().items()) == {1: 1, 2: 2, 4: 4}
 
 
-def test_version_with_a_successor_goes_on_by_itself() -> None:
+def test_version_with_a_successor_is_updated_separately() -> None:
     base = written({1: 1})
     one, other = base.mutate(), base.mutate()
     one[1], other[1] = 2, 3
@@ -117,7 +117,7 @@ def test_version_with_a_successor_goes_on_by_itself() -> None:
     assert (base[1], one.finish()[1], other.finish()[1]) == (1, 2, 3)
 
 
-def test_iterator_goes_on_while_the_next_version_is_made() -> None:
+def test_iterator_is_valid_while_the_next_version_is_made() -> None:
     base = written(dict.fromkeys(range(10), 1))
     items, mutation = iter(base.items()), base.mutate()
     first = next(items)
@@ -155,9 +155,7 @@ def about(entry: AccessControlEntry, resource_type: int, name: str) -> bool:
 
 
 @given(ENTRIES, st.lists(st.booleans(), min_size=12, max_size=12), st.text("ab", max_size=5))
-def test_resource_finds_the_entries_that_are_about_it(
-    made: list, removed: list[bool], name: str
-) -> None:
+def test_resource_finds_its_acl_entries(made: list, removed: list[bool], name: str) -> None:
     entries = [AccessControlEntry(bytes([n]) * 16, *one) for n, one in enumerate(made)]
     index, versions = AclIndex(), [AclIndex()]
     for entry in entries:
@@ -181,7 +179,7 @@ def test_resource_finds_the_entries_that_are_about_it(
 
 
 @given(ENTRIES)
-def test_when_all_are_gone_nothing_is_left(made: list) -> None:
+def test_empty_maps_keep_nothing(made: list) -> None:
     entries = [AccessControlEntry(bytes([n]) * 16, *one) for n, one in enumerate(made)]
     index = AclIndex()
     for entry in entries:
@@ -238,7 +236,7 @@ def test_replica_index_equals_plain_sets_and_keeps_older_versions(
             assert (_TOPICS[0], 4 * BLOCK) not in held
 
 
-def test_removing_what_is_not_there_is_an_error() -> None:
+def test_removing_a_missing_key_is_an_error() -> None:
     index = ReplicaIndex(pmap.empty())
     index.add(1, (b"a", 3))
     for broker_id, key in ((1, (b"a", 4)), (1, (b"b", 3)), (2, (b"a", 3))):
@@ -246,7 +244,7 @@ def test_removing_what_is_not_there_is_an_error() -> None:
             index.remove(broker_id, key)
 
 
-def test_no_replicas_are_false_and_sets_of_equal_keys_are_equal() -> None:
+def test_empty_replica_set_is_false_and_equal_sets_compare_equal() -> None:
     assert not NO_REPLICAS
     assert (b"a", 1) not in NO_REPLICAS
     nothing: object = "no key"

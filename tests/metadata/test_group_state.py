@@ -1,6 +1,4 @@
-"""A state taken apart by entity group is the same state, and each group is that of the records that
-change its entities.
-"""
+"""A state split into its entity groups."""
 
 import sys
 from pathlib import Path
@@ -30,7 +28,7 @@ def history() -> LogHistory:
     return history
 
 
-def test_groups_together_are_the_state(history: LogHistory) -> None:
+def test_groups_together_equal_the_state(history: LogHistory) -> None:
     image = history.draft.snapshot()
     whole = ImageBuilder(Image())
     for one in by_group(image):
@@ -48,8 +46,8 @@ def test_groups_together_are_the_state(history: LogHistory) -> None:
     assert again.state_bytes == image.state_bytes
 
 
-def test_each_group_folds_on_by_itself(history: LogHistory) -> None:
-    """Each group is folded from the state at half of the log, with the records of that group alone."""
+def test_each_group_can_be_folded_separately(history: LogHistory) -> None:
+    """From the state at half of the log, with the records of that group alone."""
     half = ImageBuilder(Image())
     middle = len(history.batches) // 2
     for data in history.batches[:middle]:

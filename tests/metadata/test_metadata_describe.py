@@ -1,5 +1,3 @@
-"""Tests of an image's description of topics and configs, layer by layer."""
-
 import json
 
 import pytest
@@ -114,7 +112,7 @@ def test_topic_config_is_that_of_the_strongest_layer() -> None:
     assert topic_config(image((2, "u", key, "8")), "t", key) == default
 
 
-def test_key_that_brokers_have_no_name_for_is_inherited_by_nobody() -> None:
+def test_key_without_a_broker_name_is_not_inherited() -> None:
     assert (
         topic_config(image((4, "", "num.io.threads", "9")), "t", "segment.ms")
         == (config_keys(2) or {})["segment.ms"].default
@@ -123,7 +121,7 @@ def test_key_that_brokers_have_no_name_for_is_inherited_by_nobody() -> None:
         topic_config(image(), "t", "num.io.threads")
 
 
-def test_every_name_is_one_of_a_key_and_has_its_default() -> None:
+def test_every_broker_name_belongs_to_a_key_with_its_default() -> None:
     topic, broker = config_keys(2) or {}, config_keys(4) or {}
     for key, name in BROKER_NAME.items():
         assert topic[key].default == broker[name].default, key
@@ -152,7 +150,7 @@ def test_inherited_topic_config_uses_the_topic_key() -> None:
         (((2, "t", "unclean.leader.election.enable", "true"),), True),
     ],
 )
-def test_unclean_leaders_are_allowed_by_the_topic_or_by_default_of_all(
+def test_unclean_leaders_are_allowed_by_the_topic_or_the_cluster_default(
     configs: tuple[tuple[int, str, str, str], ...], enabled: bool
 ) -> None:
     assert unclean_election_enabled(image(*configs), ID) is enabled

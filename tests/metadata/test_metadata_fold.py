@@ -1,6 +1,4 @@
-"""The fold: equal to the plainest state there is, in whatever order groups come, whatever map lies
-under it.
-"""
+"""The fold, compared with a plain model."""
 
 import random
 from collections import Counter
@@ -56,7 +54,7 @@ PLACE = ("offset", "epoch", "timestamp_ms", "state_hash")
 
 
 def history(choices: list[list[tuple[int, int]]]) -> tuple[NaiveState, list[list[Record]]]:
-    """Batches, the epoch growing by one with each."""
+    """Return batches whose epoch grows by one each."""
     naive, offset, batches = NaiveState(), 0, []
     for epoch, chosen in enumerate(choices, 1):
         records = []
@@ -148,7 +146,7 @@ def test_image_indexes_equal_recomputed_ones(choices: list) -> None:
 
 @settings(max_examples=75, deadline=None)
 @given(HISTORIES, st.randoms(use_true_random=False))
-def test_groups_may_be_folded_one_by_one_in_any_order(choices: list, random: Random) -> None:
+def test_groups_may_be_folded_separately_in_any_order(choices: list, random: Random) -> None:
     _, batches = history(choices)
     whole = fold(batches).snapshot()
     groups: dict[object, list[tuple[int, int, Record]]] = {}
@@ -203,7 +201,7 @@ def test_both_map_libraries_agree(choices: list) -> None:
 @settings(max_examples=75, deadline=None)
 @given(HISTORIES, HISTORIES)
 def test_older_images_never_change(choices: list, others: list) -> None:
-    """Neither by what is folded on top of them nor by another future folded on them."""
+    """Neither by records folded on top of them nor by another future."""
     _, batches = history(choices)
     builder = ImageBuilder(Image())
     kept = []
@@ -234,14 +232,14 @@ def test_encoded_batches_fold_like_records(choices: list, stop: int) -> None:
 
 @settings(max_examples=75, deadline=None)
 @given(HISTORIES)
-def test_records_survive_their_bytes(choices: list) -> None:
+def test_records_round_trip_through_bytes(choices: list) -> None:
     for records in history(choices)[1]:
         for one in records:
             assert parse(one.data) == one.message
             assert record(one.message) == one
 
 
-def test_added_config_of_the_same_value_leaves_the_hash() -> None:
+def test_rewriting_the_same_config_value_keeps_the_hash() -> None:
     one = record(pb.ConfigRecord(resource_type=2, resource_name="t", name="k", value="v"))
     builder = fold([[one]])
     before = builder.snapshot().state_hash
@@ -283,7 +281,7 @@ def test_record_that_does_not_fit_is_refused(message: object, complaint: str) ->
         builder.apply_batch([record(message)], base_offset=3, epoch=1, timestamp_ms=0)
 
 
-def test_leader_epoch_leaps_where_the_change_says_so_and_counts_on_from_there() -> None:
+def test_leader_epoch_jumps_where_the_change_says_so_and_continues_from_there() -> None:
     builder = fold([GROUND])
     seen = []
     for leader, leap in ((1, None), (-1, 1 << 22), (1, None), (None, None)):
@@ -313,7 +311,7 @@ def test_features_are_the_same_object_until_a_level_changes() -> None:
     assert [one is other for one, other in pairwise(seen)] == [True, False, False]
 
 
-def test_hostname_is_mapped_moved_and_forgotten() -> None:
+def test_hostname_is_mapped_moved_and_removed() -> None:
     first = pb.HostnameRecord(hostname="h", broker_id=0, reason="a")
     builder = fold([GROUND, [record(first)]])
     one = builder.hostnames["h"]
@@ -354,7 +352,7 @@ def test_export_cursor_is_set_moved_and_removed() -> None:
         then(90)
 
 
-def test_entry_is_added_and_removed() -> None:
+def test_acl_entry_is_added_and_removed() -> None:
     builder = fold([GROUND])
     before = builder.snapshot().state_hash
     entry = pb.AccessControlEntryRecord(id=b"i" * 16, resource_type=2, resource_name="t",
@@ -379,7 +377,7 @@ def test_entry_is_added_and_removed() -> None:
         then(pb.RemoveAccessControlEntryRecord(id=b"i" * 16))
 
 
-def test_client_of_somebody_stays_that_whatever_it_writes() -> None:
+def test_client_keeps_its_principal_whatever_it_writes() -> None:
     builder = fold([GROUND])
     opened = record(pb.OpenClientRecord(name="w", principal="User:a"))
     builder.apply_batch([opened], base_offset=builder.offset + 1, epoch=2, timestamp_ms=7)
@@ -391,7 +389,7 @@ def test_client_of_somebody_stays_that_whatever_it_writes() -> None:
     assert entity_bytes(Client(1, "w", 2, 3, "")) == b"\x95\x01\xa1w\x02\x03\xa0"
 
 
-def test_batch_must_follow_the_image() -> None:
+def test_batch_must_continue_the_image() -> None:
     builder = fold([GROUND])
     for base_offset in (2, 4):
         with pytest.raises(FoldError, match="does not follow"):
@@ -436,7 +434,7 @@ def test_every_record_type_has_a_message_and_a_group() -> None:
 
 
 class Noted(ImageBuilder):
-    """A builder that notes changes, as the replay's does."""
+    """A builder that records changes, as the replay's does."""
 
     seen: list[Any]
 
@@ -444,7 +442,7 @@ class Noted(ImageBuilder):
         self.seen.append((kind, key, old, new))
 
 
-def test_draft_that_accounts_in_a_way_of_its_own_hears_of_each_config() -> None:
+def test_custom_draft_receives_each_config_change() -> None:
     draft = Noted(Image())
     draft.seen = []
     changes = [(2, "t", "retention.ms", "1"), (2, "t", "retention.ms", "2")]
@@ -456,7 +454,7 @@ def test_draft_that_accounts_in_a_way_of_its_own_hears_of_each_config() -> None:
     assert draft.state_hash == 0
 
 
-def test_draft_that_accounts_in_a_way_of_its_own_hears_of_each_partition() -> None:
+def test_custom_draft_receives_each_partition_change() -> None:
     topic_id = b"t" * 16
     draft = Noted(Image())
     draft.seen = []
@@ -522,7 +520,7 @@ def from_bytes(records: list[Record]) -> Image:
 
 
 def long_history() -> list[Record]:
-    """Two topics, whose partitions come by turns and reach over several blocks."""
+    """Two topics whose partitions alternate and span several blocks."""
     rng, records, counts = random.Random(7), [topic(A), topic(B)], {A: 0, B: 0}
     while min(counts.values()) < 2 * BLOCK + 5:
         topic_id = rng.choice((A, B))
@@ -536,7 +534,7 @@ def long_history() -> list[Record]:
 
 
 @pytest.mark.parametrize("fold", [in_one_batch, from_bytes])
-def test_run_gives_the_image_that_single_records_give(fold: Fold) -> None:
+def test_run_gives_the_same_image_as_single_records(fold: Fold) -> None:
     records = long_history()
     expected, image = one_by_one(records), fold(records)
     assert difference(image, expected) == ""
@@ -563,7 +561,7 @@ def test_first_record_that_does_not_fit_is_named(fold: Fold, wrong: Record, text
         fold(records)
 
 
-def test_partitions_of_an_older_image_stay_as_they_were() -> None:
+def test_partitions_of_an_older_image_do_not_change() -> None:
     before = in_one_batch([topic(A), *(partition(A, index) for index in range(5))])
     builder = ImageBuilder(before)
     builder.apply_batch(
@@ -589,7 +587,7 @@ _UNSIGNED = {FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_UINT64, FieldDesc
 
 
 def folded(*messages: Any, image: Image | None = None) -> Image:
-    """Each in a batch of its own."""
+    """Fold each record in its own batch."""
     draft = ImageBuilder(image or Image())
     for message in messages:
         draft.apply_batch([record(message)], base_offset=draft.offset + 1, epoch=1, timestamp_ms=1)
@@ -629,7 +627,7 @@ def _fill(rng: Random, message: Message) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_a_record_says_the_fold_takes_it_or_refuses_it(seed: int) -> None:
+def test_fold_applies_or_refuses_any_record(seed: int) -> None:
     """Some records of each type are drawn, so that later ones meet the state left by earlier ones."""
     rng = Random(seed)
     image, taken = Image(), set()
@@ -648,7 +646,7 @@ def test_whatever_a_record_says_the_fold_takes_it_or_refuses_it(seed: int) -> No
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_topic_goes_whose_partition_names_a_broker_twice(moved: bool) -> None:
+def test_topic_whose_partition_names_a_broker_twice_can_be_removed(moved: bool) -> None:
     created = pb.PartitionRecord(topic_id=ONE, replicas=[1, 2] if moved else [2, 1, 2], isr=[1])
     change = pb.PartitionChangeRecord(topic_id=ONE)
     change.replicas.ids.extend([2, 2, 3] if moved else [2, 1, 1])
@@ -662,10 +660,10 @@ def test_topic_goes_whose_partition_names_a_broker_twice(moved: bool) -> None:
 
 
 @pytest.mark.parametrize("operation", [-1, 0, 64, 2**31 - 1])
-def test_entry_about_an_operation_that_is_none_gives_no_right_and_denies_none(
+def test_entry_with_an_unknown_operation_allows_and_denies_nothing(
     operation: int,
 ) -> None:
-    """A huge one costs no memory: bits are kept of operations that there are."""
+    """A huge number costs no memory: bits are kept only of known operations."""
     entries = [
         pb.AccessControlEntryRecord(
             id=bytes([number]) * 16, resource_type=AclResourceType.TOPIC, resource_name="a",

@@ -1,6 +1,4 @@
-"""A snapshot is the image: with the log after it the same state as the whole log; whatever is
-wrong with it is found.
-"""
+"""Snapshots of an image."""
 
 import random
 from collections.abc import Iterable, Iterator
@@ -51,7 +49,7 @@ def same(one: Image, other: Image) -> bool:
 
 @settings(max_examples=150, deadline=None)
 @given(HISTORIES, st.integers(0, 16), st.integers(1, 3000))
-def test_snapshot_and_the_log_behind_it_are_the_whole_log(
+def test_snapshot_and_the_log_after_it_equal_the_whole_log(
     choices: list, cut: int, piece: int
 ) -> None:
     _, batches = history(choices)
@@ -145,7 +143,7 @@ def test_every_field_of_an_image_has_a_kind_that_fills_it() -> None:
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_no_field_of_an_image_gets_lost(name: str) -> None:
+def test_no_field_of_an_image_is_lost(name: str) -> None:
     def plain(value: object) -> object:
         if isinstance(value, AclIndex):
             return [value.matching(type_, "t") for type_ in AclResourceType]
@@ -164,7 +162,7 @@ def test_no_field_of_an_image_gets_lost(name: str) -> None:
     assert plain(getattr(loaded, name)) == plain(getattr(image, name))
 
 
-def test_header_says_what_a_replica_needs() -> None:
+def test_header_has_what_a_replica_needs() -> None:
     header, _ = snapshot.load([content_of(everything())])
     assert header == SnapshotHeader("c", (3,), 19, 7, 99, (Voter(1, "c1:1", "d"),), 2)
 
@@ -186,7 +184,7 @@ def large(topics: int = 30, partitions: int = 200) -> Image:
     return builder.snapshot()
 
 
-def test_bytes_do_not_depend_on_the_order_in_which_the_maps_give_theirs(
+def test_bytes_do_not_depend_on_map_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     image = large()
@@ -207,7 +205,7 @@ def test_bytes_do_not_depend_on_the_order_in_which_the_maps_give_theirs(
 
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 63, 64, 65, 1000])
 @pytest.mark.parametrize("skewed", [False, True])
-def test_keys_are_sorted_in_small_steps_however_many_there_are(
+def test_keys_are_sorted_in_small_steps_whatever_their_number(
     count: int, skewed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshot, "SLICE_KEYS", 8)
@@ -226,7 +224,7 @@ def test_keys_are_sorted_in_small_steps_however_many_there_are(
     assert found == list(range(count))
 
 
-def test_hash_and_the_size_of_an_entity_are_those_of_its_canonical_bytes() -> None:
+def test_entity_hash_and_size_are_those_of_its_canonical_bytes() -> None:
     image = everything()
     state_hash = state_bytes = 0
     for kind in KINDS:
@@ -242,7 +240,7 @@ def test_hash_and_the_size_of_an_entity_are_those_of_its_canonical_bytes() -> No
 
 
 def test_writer_works_in_small_steps() -> None:
-    """Counted, not timed: what a step encodes, hashes and collects is bounded."""
+    """Counted, not timed: each step encodes, hashes and collects a bounded amount."""
     image = large()
     done = {"hashed": 0, "keys": 0}
     honest = encoded_hash
@@ -281,7 +279,7 @@ def test_writer_works_in_small_steps() -> None:
     assert len(steps) > 20
 
 
-def test_image_that_is_not_what_its_hash_says_is_never_written() -> None:
+def test_image_that_differs_from_its_hash_is_never_written() -> None:
     image = msgspec.structs.replace(everything(), state_hash=1)
     written: list[bytes] = []
     with pytest.raises(FatalError, match="its entities"):
@@ -298,7 +296,7 @@ def test_header_of_another_image_is_refused() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_flipped_bit_is_found(data: st.DataObject) -> None:
+def test_flipped_bit_is_detected(data: st.DataObject) -> None:
     content = bytearray(content_of(everything()))
     content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(CorruptLogError):
@@ -352,6 +350,6 @@ def test_load_rejects_valid_checkpoint_without_image(content: bytes, says: str) 
         snapshot.load([content])
 
 
-def test_hash_is_that_of_the_entities_loaded() -> None:
+def test_hash_is_that_of_the_loaded_entities() -> None:
     good = made(("feature", [("f", 1)]), state_hash=entity_hash("feature", "f", 1) & HASH_MASK)
     assert snapshot.load([good])[1].features["f"] == 1

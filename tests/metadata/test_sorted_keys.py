@@ -1,4 +1,4 @@
-"""The keys of a map in order: against a sorted list, with blocks of four keys."""
+"""The sorted keys of a map, compared with a sorted list, in blocks of four keys."""
 
 from itertools import pairwise
 
@@ -20,7 +20,7 @@ def _small_blocks() -> object:
 
 
 def changed(version: SortedKeys, present: set[str], keys: list[str]) -> SortedKeys:
-    """The next version: each key is added, or removed if it is there."""
+    """Return the next version: each key is added, or removed if present."""
     draft = version.mutate()
     for key in keys:
         if key in present:
@@ -49,14 +49,14 @@ def test_versions_equal_sorted_lists(steps: list[list[str]], prefix: str, after:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(KEYS, max_size=120))
-def test_neighbours_have_more_keys_than_half_a_block(keys: list[str]) -> None:
+def test_adjacent_blocks_have_more_keys_than_half_a_block(keys: list[str]) -> None:
     blocks = changed(SortedKeys(), set(), keys)._blocks
     sizes = [len(block) for block in blocks]
     assert all(0 < size <= 4 for size in sizes)
     assert all(a + b > 2 for a, b in pairwise(sizes))
 
 
-def test_keys_that_arrive_in_order_fill_their_blocks() -> None:
+def test_keys_added_in_order_fill_their_blocks() -> None:
     version = changed(SortedKeys(), set(), [f"{number:04d}" for number in range(40)])
     assert [len(block) for block in version._blocks] == [4] * 10
 

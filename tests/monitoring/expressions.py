@@ -26,7 +26,7 @@ OTHERS = {
 
 @cache
 def metrics() -> dict[str, set[str]]:
-    """The labels of every series by its name."""
+    """Return the labels of every series by its name."""
     found: dict[str, set[str]] = {name: labels | TARGET for name, labels in OTHERS.items()}
 
     def add(name: str, labels: set[str]) -> None:

@@ -1,4 +1,4 @@
-"""Simulated clusters that are scraped on virtual time: what Prometheus would have of real nodes."""
+"""Simulated clusters that are scraped on virtual time."""
 
 import asyncio
 import shutil
@@ -32,8 +32,6 @@ Usage = namedtuple("Usage", "total used free")
 
 
 class World:
-    """Clusters ``a``, and ``b`` if there are two, and what was scraped of them."""
-
     def __init__(self, *names: str) -> None:
         self.clusters = {
             name: DataCluster(seed=number, reserve_bytes=RESERVE_BYTES)
@@ -59,7 +57,7 @@ class World:
             await cluster.create(partitions=4, min_insync_replicas="2")
 
     async def run(self, seconds: int) -> None:
-        """Scrape and evaluate, so long."""
+        """Scrape and evaluate for this time."""
         for _ in range(seconds // EVERY_S):
             await asyncio.sleep(EVERY_S)
             self.at += EVERY_S
@@ -69,7 +67,7 @@ class World:
             self.fired[self.at] = self.rules.evaluate(self.at)
 
     def write_always(self, every_s: float = 3.0, writers: int = 1) -> None:
-        """Config writes of each cluster, and records, for as long as the world stands."""
+        """Write configs and records of each cluster for the life of the world."""
         loop = asyncio.get_running_loop()
         for cluster in self.clusters.values():
             for _ in range(writers):
@@ -82,11 +80,11 @@ class World:
             cluster.close()
 
     def pages(self, since: int = 0) -> set[Firing]:
-        """All that have fired from this moment on and wake somebody."""
+        """Return all alerts of severity page that have fired since then."""
         return {one for one in self._all(since) if one.severity == "critical"}
 
     def tickets(self, since: int = 0) -> set[str]:
-        """Names of the others."""
+        """Return the names of the other alerts."""
         return {one.name for one in self._all(since) if one.severity == "warning"}
 
     def _all(self, since: int) -> Iterator[Firing]:

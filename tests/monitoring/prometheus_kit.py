@@ -1,8 +1,6 @@
-"""A real Prometheus beside real nodes: the configuration of docs/monitoring.md, the shipped rules, and
-the queries of the shipped dashboards.
-
-Time is shortened, and nothing else: it scrapes and evaluates each second instead of each fifteen, and
-each ``for`` of a rule is a tenth of what is shipped (``SHORTER``).
+"""A real Prometheus with real nodes: the configuration of docs/monitoring.md, the shipped rules and
+dashboards. Only time is shortened: scrapes and evaluations every second instead of every fifteen,
+and each ``for`` of a rule is a tenth of the shipped one (``SHORTER``).
 """
 
 import json
@@ -72,13 +70,11 @@ def shortened_rules() -> dict[str, Any]:
 
 
 class Prometheus:
-    """Its HTTP API."""
-
     def __init__(self, address: str, process: subprocess.Popen[bytes]) -> None:
         self._address, self._process = address, process
 
     def ask(self, path: str, **parameters: object) -> Any:
-        """``data`` of an answer."""
+        """Return ``data`` of a response."""
         assert self._process.poll() is None, "Prometheus has ended"
         url = f"http://{self._address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
@@ -120,7 +116,7 @@ class Prometheus:
 
 @contextmanager
 def prometheus(directory: Path, targets: Sequence[str]) -> Iterator[Prometheus]:
-    """Until it is ready, and to its end."""
+    """Run Prometheus until the end of the block, once it is ready."""
     assert PROGRAM is not None
     directory.mkdir()
     (directory / "raftlog.rules.yml").write_text(yaml.safe_dump(shortened_rules()))

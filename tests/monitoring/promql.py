@@ -1,8 +1,6 @@
-"""The part of PromQL that the rules and dashboards use, over samples in memory.
-
-The grammar is a library's (promql-parser). What an expression means is written down here once more,
-from Prometheus' documentation, so that the gate needs no Prometheus; nightly ``promtool`` gets the
-same samples and must come to the same alerts.
+"""The part of PromQL that the rules and dashboards use, over samples in memory. The parser is
+promql-parser's; the semantics follow Prometheus' documentation, so that the gate needs no
+Prometheus. Nightly ``promtool`` evaluates the same samples and must raise the same alerts.
 """
 
 import itertools

@@ -1,5 +1,3 @@
-"""The dashboards: each query names what nodes have, and each panel has a place and a unit."""
-
 import json
 import re
 from itertools import combinations
@@ -18,7 +16,7 @@ FILES = sorted(DASHBOARDS.glob("*.json"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_each_query_names_what_nodes_have(path: Path) -> None:
+def test_each_query_uses_exposed_metrics(path: Path) -> None:
     board = json.loads(path.read_text(encoding="utf-8"))
     assert board["uid"] == path.stem
     queries = [one["expr"] for panel in board["panels"] for one in panel["targets"]]
@@ -52,7 +50,7 @@ def test_panels_have_titles_and_do_not_overlap(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_panel_that_is_empty_while_all_is_well_says_so(path: Path) -> None:
+def test_panel_that_is_empty_when_healthy_says_so(path: Path) -> None:
     board = json.loads(path.read_text(encoding="utf-8"))
     for panel in board["panels"]:
         if any(one["expr"].endswith("> 0") for one in panel["targets"]):
@@ -60,7 +58,7 @@ def test_panel_that_is_empty_while_all_is_well_says_so(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_panel_says_what_it_shows_when_it_is_bad_and_what_to_do(path: Path) -> None:
+def test_panel_describes_its_bad_state_and_the_remedy(path: Path) -> None:
     board = json.loads(path.read_text(encoding="utf-8"))
     commands = {one.name for one in COMMANDS}
     groups = {one.name.partition(" ")[0] for one in COMMANDS}
@@ -82,7 +80,7 @@ def _overlap(one: Any, other: Any) -> bool:
     )
 
 
-def test_command_prints_and_writes_them(tmp_path: Path) -> None:
+def test_command_prints_and_writes_the_dashboards(tmp_path: Path) -> None:
     runner = CliRunner()
     listed = runner.invoke(app, ["dashboards"]).stdout.split()
     assert listed == [path.stem for path in FILES]
@@ -94,7 +92,7 @@ def test_command_prints_and_writes_them(tmp_path: Path) -> None:
     assert runner.invoke(app, ["dashboards", "no-such"]).exit_code != 0
 
 
-def test_command_prints_the_rules_with_links_to_where_people_read() -> None:
+def test_command_prints_the_rules_with_links_to_the_documentation() -> None:
     runner = CliRunner()
     assert runner.invoke(app, ["rules"]).stdout == RULES.read_text(encoding="utf-8")
     linked = runner.invoke(app, ["rules", "--docs", "https://docs.example.org/"]).stdout

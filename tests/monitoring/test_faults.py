@@ -1,7 +1,5 @@
-"""Each fault has the pages that it deserves, and no other: the shipped nodes on simulated disks and
-networks are scraped on virtual time, and the rules evaluated as Prometheus does.
-
-Nightly promtool gets the same samples, and must come to the same alerts.
+"""Alerts by fault: shipped nodes on simulated disks and networks, scraped on virtual time. Nightly
+promtool evaluates the same samples, and must raise the same alerts.
 """
 
 import shutil
@@ -159,7 +157,7 @@ CASES = [
 
 
 def lived(case: Case) -> World:
-    """The case, to its end."""
+    """Run the case to its end."""
 
     async def main() -> World:
         world = World(*case.clusters)
@@ -181,7 +179,7 @@ def named(case: Case) -> str:
 @pytest.mark.parametrize(
     "case", [case if case.gate else nightly(case) for case in CASES], ids=named
 )
-def test_fault_has_the_pages_that_it_deserves(case: Case) -> None:
+def test_fault_fires_exactly_its_alerts(case: Case) -> None:
     world = lived(case)
     assert (world.pages(), world.tickets()) == (case.pages, case.tickets)
 
@@ -189,7 +187,7 @@ def test_fault_has_the_pages_that_it_deserves(case: Case) -> None:
 @pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 @pytest.mark.parametrize("case", CASES, ids=named)
-def test_promtool_comes_to_the_same_alerts(case: Case, tmp_path: Path) -> None:
+def test_promtool_fires_the_same_alerts(case: Case, tmp_path: Path) -> None:
     world = lived(case)
     whole = {at: firing for at, firing in world.fired.items() if at % 60 == 0 or at == world.at}
     file = tmp_path / "test.yml"

@@ -1,7 +1,5 @@
-"""Real nodes under a real Prometheus: what it scrapes, which alerts fire, and what dashboards show.
-
-The gate has the same rules on simulated nodes (test_faults.py), and the same queries against the names
-of metrics (test_dashboards.py).
+"""Real nodes under a real Prometheus. The gate has the same rules on simulated nodes
+(test_faults.py), and the same queries against the metric names (test_dashboards.py).
 """
 
 import os
@@ -54,14 +52,14 @@ class Watched(NamedTuple):
         return Firing(name, "warning", self.cluster.cluster_id)
 
     def settles(self) -> None:
-        """Until nothing fires."""
+        """Wait until nothing fires."""
         self.prometheus.wait(
             "all is well again",
             lambda: {one.name for one in self.prometheus.firing()} <= TRUE_OF_THE_MACHINE,
         )
 
     def only(self, *expected: Firing, lasting: int = 10) -> None:
-        """These fire, no other one does on the way there, and it stays so for some evaluations."""
+        """Assert that only these fire, also on the way there, and keep firing for some evaluations."""
         allowed = set(expected)
 
         def fire() -> bool:
@@ -83,7 +81,7 @@ class Watched(NamedTuple):
 
 @contextmanager
 def writing(cluster: LocalCluster) -> Iterator[None]:
-    """A client that writes metadata and records, several times a second."""
+    """A client that writes metadata and records several times a second."""
     ends = threading.Event()
 
     def write() -> None:
@@ -119,7 +117,7 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
             yield Watched(cluster, started)
 
 
-def test_healthy_cluster_then_a_lost_majority(watched: Watched) -> None:
+def test_lost_majority_fires_its_alerts_after_a_healthy_start(watched: Watched) -> None:
     cluster, asked = watched
     loaded = {one["name"] for group in asked.ask("rules")["groups"] for one in group["rules"]}
     assert loaded == {one.get("alert") or one["record"] for one in each_rule(load_rules())}
@@ -145,7 +143,7 @@ def test_healthy_cluster_then_a_lost_majority(watched: Watched) -> None:
     watched.settles()
 
 
-def test_paused_broker_is_shown_and_is_no_page(watched: Watched) -> None:
+def test_paused_broker_is_shown_without_a_page(watched: Watched) -> None:
     cluster, asked = watched
     watched.only(lasting=5)
     paused = cluster.brokers[0]

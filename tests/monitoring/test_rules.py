@@ -1,7 +1,3 @@
-"""The alerts: each names only metrics and labels that nodes have, has a page of its own to read, and
-fires when it has to.
-"""
-
 import re
 import shutil
 import subprocess
@@ -28,11 +24,11 @@ EVERY_S = 15
 @pytest.mark.parametrize(
     "rule", list(each_rule(load_rules())), ids=lambda rule: rule.get("alert", "recorded")
 )
-def test_expression_names_what_nodes_have(rule: Any) -> None:
+def test_rule_uses_exposed_metrics(rule: Any) -> None:
     assert faults_of(rule["expr"]) == []
 
 
-def test_wrong_name_or_label_is_found() -> None:
+def test_wrong_metric_name_or_label_is_detected() -> None:
     assert faults_of("raftlog_no_such_metric > 1") == ["no metric raftlog_no_such_metric"]
     assert faults_of('raftlog_low_on_space{brocker="4"}') == [
         "raftlog_low_on_space has no label brocker"
@@ -43,7 +39,7 @@ def test_wrong_name_or_label_is_found() -> None:
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
-def test_alert_names_the_remedy(rule: Any) -> None:
+def test_alert_links_to_the_remedy(rule: Any) -> None:
     assert rule["labels"].keys() == {"severity"}
     assert rule["labels"]["severity"] in {"critical", "warning"}
     notes = rule["annotations"]
@@ -105,7 +101,7 @@ def _seconds(text: str) -> int:
 
 
 @pytest.mark.parametrize("case", [_in_tiers(case) for case in CASES], ids=lambda case: case["name"])
-def test_alerts_fire_by_these_series_and_no_others(case: Any) -> None:
+def test_alerts_fire_for_these_series_only(case: Any) -> None:
     fired = _fired(case)
     for one in case["promql_expr_test"]:
         wanted = {
@@ -128,7 +124,7 @@ def test_every_alert_has_a_case_in_which_it_fires() -> None:
     [("check", "rules", "../../raftlog/monitoring/rules.yml"), ("test", "rules", TESTS.name)],
     ids=lambda words: words[0],
 )
-def test_promtool_says_the_same(words: tuple[str, ...]) -> None:
+def test_promtool_agrees(words: tuple[str, ...]) -> None:
     ran = subprocess.run(
         ["promtool", *words],
         cwd=TESTS.parent,

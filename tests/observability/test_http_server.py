@@ -1,5 +1,3 @@
-"""The HTTP side of a node, over real connections."""
-
 import asyncio
 import contextlib
 import signal
@@ -20,7 +18,7 @@ ON_SIGTERM = signal.getsignal(signal.SIGTERM)
 
 
 async def get(address: str, path: str) -> tuple[int, str, str]:
-    """(status, headers, body) of one GET."""
+    """Return (status, headers, body) of one GET."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(f"GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode())
@@ -65,7 +63,7 @@ async def test_metrics_are_read_at_each_scrape(node: Node) -> None:
     assert "raft_metrics_high_watermark 42.0" in (await get(server.address, "/metrics"))[2]
 
 
-async def test_readyz_gives_its_reason(node: Node) -> None:
+async def test_readyz_returns_its_reason(node: Node) -> None:
     server, state = node
     assert (await get(server.address, "/readyz"))[::2] == (503, "no leader is known\n")
     state["ready"] = (True, "follower of 2 in epoch 7")
@@ -98,7 +96,7 @@ BROKEN = [
 ]
 
 
-async def test_broken_requests_are_counted_and_leave_no_line(
+async def test_malformed_requests_are_counted_and_not_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     counted: list[str] = []
@@ -136,7 +134,7 @@ async def test_broken_requests_are_counted_and_leave_no_line(
     assert [one.getMessage() for one in caplog.records] == []
 
 
-async def test_failing_answer_is_logged_once_with_its_traceback(
+async def test_failing_handler_is_logged_once_with_its_traceback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def ready() -> tuple[bool, str]:
@@ -156,7 +154,7 @@ async def test_failing_answer_is_logged_once_with_its_traceback(
     assert isinstance(said["exc_info"], KeyError)
 
 
-async def test_node_is_called_by_an_address_or_a_name_of_its_own() -> None:
+async def test_requests_must_name_an_address_or_a_name_of_the_node() -> None:
     rules = HttpRules(names=frozenset({"c1.example"}))
     async with serving(rules) as address:
         for host, status in (
@@ -223,11 +221,11 @@ async def test_stop_frees_the_port_and_is_idempotent(node: Node) -> None:
     await again.stop()
 
 
-async def test_signals_stay_the_process_s(node: Node) -> None:
+async def test_http_server_keeps_signal_handlers_of_the_process(node: Node) -> None:
     assert signal.getsignal(signal.SIGTERM) == ON_SIGTERM
 
 
-async def test_silent_connections_shut_no_health_check_out(node: Node) -> None:
+async def test_silent_connections_do_not_block_health_checks(node: Node) -> None:
     server, _state = node
     host, _, port = server.address.rpartition(":")
     held = [
@@ -244,7 +242,7 @@ async def test_silent_connections_shut_no_health_check_out(node: Node) -> None:
         writer.close()
 
 
-async def test_connection_without_a_whole_request_is_closed(
+async def test_connection_without_a_complete_request_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("raftlog.node.observability.http_server.HTTP_REQUEST_TIMEOUT_MS", 100)

@@ -1,4 +1,4 @@
-"""The HTTP side of a node over TLS: health for everybody, the rest for who shows a certificate."""
+"""HTTP of a node over TLS: health for everyone, the rest with a certificate."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ NEEDED = "a client certificate is needed\n"
 
 
 def put(directory: Path, authority: trustme.CA, trusted: Iterable[trustme.CA]) -> TlsConfig:
-    """A certificate and whom it trusts; in place of those that may be there."""
+    """Write a certificate and its authorities in place of existing ones."""
     directory.mkdir(exist_ok=True)
     certificate = authority.issue_cert("127.0.0.1")
     tls = TlsConfig(directory / "pem", directory / "key", directory / "ca")
@@ -101,7 +101,7 @@ def test_https_serves_health_to_all_and_the_rest_with_a_certificate(
     (asyncio if loop == "asyncio" else uvloop).run(ask())
 
 
-async def test_metrics_and_page_want_the_right_to_see_them(tmp_path: Path) -> None:
+async def test_metrics_and_page_require_permission(tmp_path: Path) -> None:
     authority, seen = trustme.CA(), list[Caller]()
 
     def may_see(caller: Caller) -> None:
@@ -123,7 +123,7 @@ async def test_metrics_and_page_want_the_right_to_see_them(tmp_path: Path) -> No
     assert all(len(one.identity.fingerprint) == 64 for one in seen)
 
 
-async def test_certificate_of_another_authority_is_worse_than_none(tmp_path: Path) -> None:
+async def test_certificate_of_another_authority_is_refused_even_for_health(tmp_path: Path) -> None:
     authority, other = trustme.CA(), trustme.CA()
     async with serving(put(tmp_path / "node", authority, [authority])) as address:
         with pytest.raises((OSError, asyncio.IncompleteReadError, IndexError)):
@@ -131,14 +131,14 @@ async def test_certificate_of_another_authority_is_worse_than_none(tmp_path: Pat
         assert (await get(address, "/livez", client(authority)))[0] == 200
 
 
-async def test_plain_http_is_not_answered_there(tmp_path: Path) -> None:
+async def test_plain_http_is_not_answered_on_the_https_port(tmp_path: Path) -> None:
     authority = trustme.CA()
     async with serving(put(tmp_path / "node", authority, [authority])) as address:
         with pytest.raises((OSError, IndexError)):
             await get_plain(address, "/livez")
 
 
-async def test_renewed_files_count_for_the_next_connection(
+async def test_renewed_files_apply_to_the_next_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(certificates, "LOOK_AGAIN_S", 0.0)
@@ -181,8 +181,8 @@ def test_tls_is_1_2_or_later(tmp_path: Path, newest: ssl.TLSVersion, refusal: st
     assert said == refusal
 
 
-async def test_session_is_not_resumed(tmp_path: Path) -> None:
-    """It would be one that was checked against an authority of before."""
+async def test_tls_session_is_not_resumed(tmp_path: Path) -> None:
+    """It may have been verified against an earlier authority."""
     authority = trustme.CA()
     context = client(authority)
     async with serving(put(tmp_path / "node", authority, [authority])) as address:
@@ -195,7 +195,7 @@ async def test_session_is_not_resumed(tmp_path: Path) -> None:
     assert session is None or not session.has_ticket
 
 
-async def test_silent_handshakes_shut_no_health_check_out(
+async def test_silent_handshakes_do_not_block_health_checks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("raftlog.node.observability.http_server.HTTP_REQUEST_TIMEOUT_MS", 60_000)
@@ -217,7 +217,7 @@ async def test_silent_handshakes_shut_no_health_check_out(
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_handshake_that_takes_too_long_is_cut(
+def test_slow_handshake_is_aborted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop: str
 ) -> None:
     monkeypatch.setattr("raftlog.node.observability.http_server.HTTP_REQUEST_TIMEOUT_MS", 200)
@@ -236,7 +236,7 @@ def test_handshake_that_takes_too_long_is_cut(
     (asyncio if loop == "asyncio" else uvloop).run(ask())
 
 
-def test_files_that_are_no_use_are_a_mistake_at_the_start(tmp_path: Path) -> None:
+def test_unusable_tls_files_fail_at_startup(tmp_path: Path) -> None:
     authority = trustme.CA()
     tls = put(tmp_path / "node", authority, [authority])
     tls.ca_path.write_text("nothing")

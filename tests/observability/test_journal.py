@@ -1,5 +1,3 @@
-"""The journal of a node: bounded, readable after a crash, and never in the way."""
-
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +40,7 @@ def led(to: NodeJournal | RecentEvents, epoch: int, **details: Any) -> None:
     to.note(Kind.LEADER_CHANGED, epoch=epoch, leader_id=1, **details)
 
 
-def test_events_are_there_after_a_restart_and_numbers_go_on(tmp_path: Path) -> None:
+def test_events_survive_a_restart_and_numbers_continue(tmp_path: Path) -> None:
     first = opened(tmp_path)
     assert first.after == "format"
     led(first, 1)
@@ -65,7 +63,7 @@ def test_events_are_there_after_a_restart_and_numbers_go_on(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("clean", "after"), [(True, "stop"), (False, "error"), (None, "crash")])
-def test_next_life_knows_how_the_last_one_ended(
+def test_next_process_knows_how_the_last_one_ended(
     tmp_path: Path, clean: bool | None, after: str
 ) -> None:
     first = opened(tmp_path)
@@ -76,7 +74,7 @@ def test_next_life_knows_how_the_last_one_ended(
     assert opened(tmp_path).after == after
 
 
-def test_torn_line_and_garbage_cost_themselves_alone(tmp_path: Path) -> None:
+def test_torn_line_and_garbage_lose_only_themselves(tmp_path: Path) -> None:
     first = opened(tmp_path)
     led(first, 1)
     first.close()
@@ -94,7 +92,7 @@ def test_torn_line_and_garbage_cost_themselves_alone(tmp_path: Path) -> None:
     assert [one.number("epoch") for one in read_journal(tmp_path)] == [1, 2]
 
 
-def test_files_are_a_ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_journal_files_form_a_ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "MAX_BYTES", 2_000)
     monkeypatch.setattr(journal, "BURST", 10_000)
     one = opened(tmp_path)
@@ -123,9 +121,9 @@ def test_repeated_event_is_counted_not_written() -> None:
     assert [(one.number("epoch"), one.repeats) for one in events] == [(7, 0), (7, 4), (8, 0)]
 
 
-def test_journal_keeps_each_transition_when_a_state_comes_back_within_a_minute() -> None:
-    """[a controller was found, lost, and found again: the second finding was counted as a
-    repetition, and the outage never seemed to end]
+def test_journal_keeps_each_transition_when_a_state_returns_within_a_minute() -> None:
+    """[A controller was found, lost, and found again: the second finding was counted as a
+    repetition, and the outage never seemed to end.]
     """
     clock = Clock()
     recent = RecentEvents(4, "broker", wall_clock_ms=clock)
@@ -141,7 +139,7 @@ def test_journal_keeps_each_transition_when_a_state_comes_back_within_a_minute()
     assert len(recent.since(0, 0, 10)[0]) == 6
 
 
-def test_node_that_flaps_does_not_push_out_what_began_it() -> None:
+def test_flapping_node_does_not_displace_the_first_events() -> None:
     clock = Clock()
     recent = RecentEvents(1, "broker", wall_clock_ms=clock)
     for epoch in range(BURST + 50):
@@ -154,7 +152,7 @@ def test_node_that_flaps_does_not_push_out_what_began_it() -> None:
     assert events[-1].left_out == 50
 
 
-def test_memory_is_bounded_and_pages_go_on() -> None:
+def test_memory_is_bounded_and_paging_continues() -> None:
     clock = Clock()
     recent = RecentEvents(1, "broker", wall_clock_ms=clock)
     for epoch in range(KEPT_EVENTS + 10):
@@ -168,7 +166,7 @@ def test_memory_is_bounded_and_pages_go_on() -> None:
     assert [one.number("epoch") for one in page] == [KEPT_EVENTS + 9]
 
 
-def test_disk_that_fails_stops_nothing(tmp_path: Path, capfd: Any) -> None:
+def test_failing_disk_stops_nothing(tmp_path: Path, capfd: Any) -> None:
     one = opened(tmp_path)
     journal_file(tmp_path).mkdir()
     led(one, 1)
@@ -178,7 +176,7 @@ def test_disk_that_fails_stops_nothing(tmp_path: Path, capfd: Any) -> None:
     assert len(one.recent.since(0, 0, 10)[0]) == 2, "memory still has them"
 
 
-def test_directory_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+def test_unwritable_directory_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "journal").write_text("a file")
     one = opened(tmp_path)
     led(one, 1)
@@ -186,7 +184,7 @@ def test_directory_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     assert one.dropped == 1
 
 
-def test_details_are_those_of_the_kind() -> None:
+def test_details_match_the_kind() -> None:
     with pytest.raises(TypeError, match="has the details"):
         checked_details(Kind.LEADER_CHANGED, {"epoch": 1})
     with pytest.raises(TypeError, match="epoch is not of type int"):
@@ -200,7 +198,7 @@ def test_details_are_those_of_the_kind() -> None:
     assert typed_details("of a later build", {"x": "1"}) == {"x": "1"}
 
 
-def test_long_reason_is_cut() -> None:
+def test_long_reason_is_truncated() -> None:
     recent = RecentEvents(1, "broker", wall_clock_ms=Clock())
     recent.note(Kind.FENCED, reason="x" * 100_000)
     assert len(recent.since(0, 0, 1)[0][0].text("reason")) == journal.TEXT_MAX_CHARS

@@ -1,6 +1,4 @@
-"""Log lines: as they leave the process, their level at run time, and a writer that neither loses
-one nor waits for a reader.
-"""
+"""Log lines: format, level at run time, and the writer."""
 
 import asyncio
 import io
@@ -36,7 +34,7 @@ def _restore() -> Iterator[None]:
     structlog.contextvars.clear_contextvars()
 
 
-def test_json_when_not_a_terminal_with_bound_fields() -> None:
+def test_lines_are_json_with_bound_fields_without_a_terminal() -> None:
     out = io.StringIO()
     setup_logging("info", "auto", stream=out, node_id=3)
     structlog.get_logger("x").info("became leader", epoch=7)
@@ -50,7 +48,7 @@ def test_json_when_not_a_terminal_with_bound_fields() -> None:
     assert line["timestamp"].endswith("Z")
 
 
-def test_below_the_level_nothing_is_written() -> None:
+def test_lines_below_the_level_are_not_written() -> None:
     out = io.StringIO()
     setup_logging("warning", "json", stream=out)
     structlog.get_logger().info("quiet")
@@ -66,7 +64,7 @@ def test_libraries_log_in_the_same_form() -> None:
     assert (line["event"], line["level"], line["node_id"]) == ("port 80", "warning", 3)
 
 
-def test_exception_is_part_of_the_line() -> None:
+def test_exception_is_part_of_its_line() -> None:
     out = io.StringIO()
     setup_logging("info", "json", stream=out)
     try:
@@ -76,7 +74,7 @@ def test_exception_is_part_of_the_line() -> None:
     assert "JSONDecodeError" in json.loads(out.getvalue())["exception"]
 
 
-def test_console_is_for_people() -> None:
+def test_terminal_lines_are_human_readable() -> None:
     out = io.StringIO()
     setup_logging("info", "console", stream=out)
     structlog.get_logger().info("became leader", epoch=7)
@@ -85,7 +83,7 @@ def test_console_is_for_people() -> None:
     assert "{" not in out.getvalue()
 
 
-def test_setting_up_twice_does_not_double_lines() -> None:
+def test_configuring_twice_does_not_duplicate_lines() -> None:
     out = io.StringIO()
     setup_logging("info", "json", stream=out)
     setup_logging("info", "json", stream=out)
@@ -93,7 +91,7 @@ def test_setting_up_twice_does_not_double_lines() -> None:
     assert len(out.getvalue().splitlines()) == 1
 
 
-def test_spurious_wakeups_of_grpc_are_no_news_but_other_failures_are() -> None:
+def test_spurious_grpc_wakeups_are_not_logged_but_other_failures_are() -> None:
     out = io.StringIO()
     setup_logging("info", "json", stream=out)
     asyncio_log = logging.getLogger("asyncio")
@@ -106,7 +104,7 @@ def test_spurious_wakeups_of_grpc_are_no_news_but_other_failures_are() -> None:
 
 
 @pytest.mark.parametrize("logger", ["grpc._cython.cygrpc", "asyncio"])
-def test_peer_that_left_before_its_answer_is_no_news_but_other_failures_of_a_call_are(
+def test_peer_that_left_before_its_response_is_not_logged_but_other_failures_are(
     logger: str,
 ) -> None:
     out = io.StringIO()
@@ -120,7 +118,7 @@ def test_peer_that_left_before_its_answer_is_no_news_but_other_failures_of_a_cal
     assert "InternalError" in out.getvalue()
 
 
-async def test_another_level_and_the_configured_one_again() -> None:
+async def test_level_is_changed_and_reset_to_the_configured_one() -> None:
     applied: list[str] = []
     level = LogLevel("info", applied.append, lambda: 1_000)
     level.alter("debug", 30)
@@ -130,7 +128,7 @@ async def test_another_level_and_the_configured_one_again() -> None:
     assert applied == ["debug", "info"]
 
 
-async def test_last_one_counts_and_empty_is_the_configured_one() -> None:
+async def test_last_level_wins_and_an_empty_one_resets() -> None:
     applied: list[str] = []
     level = LogLevel("info", applied.append, lambda: 0)
     level.alter("debug", 20)
@@ -153,7 +151,7 @@ TIMEOUT_S = 20.0
 
 
 class Lines(logging.Handler):
-    """Keeps the events; waits for ``go`` before each."""
+    """Keeps the events; each waits for ``go``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,7 +185,7 @@ def line(event: str, level: int = logging.INFO, **fields: object) -> logging.Log
     return record
 
 
-def test_lines_are_written_later_by_themselves_and_in_order() -> None:
+def test_lines_are_written_asynchronously_in_order() -> None:
     lines = Lines()
     lines.go.clear()
     writer = LogWriter([lines])
@@ -210,7 +208,7 @@ def test_lines_are_written_later_by_themselves_and_in_order() -> None:
     ],
     ids=["an error", "an exception", "a line of a library"],
 )
-def test_urgent_line_is_written_at_once_after_the_waiting_lines(
+def test_urgent_line_is_written_at_once_after_the_queued_ones(
     urgent: logging.LogRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_writer, "LATER_S", TIMEOUT_S)
@@ -253,7 +251,7 @@ def test_log_writer_drops_and_counts_lines_when_its_reader_is_slow(
     assert told == [5]
 
 
-def test_errors_wait_once_for_who_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_lines_wait_only_once_for_a_hanging_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_writer, "FLUSH_S", 0.3)
     lines = Lines()
     lines.go.clear()
@@ -271,7 +269,7 @@ def test_errors_wait_once_for_who_hangs(monkeypatch: pytest.MonkeyPatch) -> None
     assert lines.events[1:] == [*map(str, range(100)), "again"]
 
 
-def test_newest_lines_include_waiting_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newest_lines_include_queued_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_writer, "LATER_S", TIMEOUT_S)
     tail = LogTail()
     tail.setFormatter(logging.Formatter("%(message)s"))
@@ -305,10 +303,10 @@ exit_process(3)
 
 
 @pytest.mark.parametrize("level", [logging.INFO, logging.ERROR])
-def test_first_lines_of_all_wait_no_longer_for_who_hangs(
+def test_first_lines_do_not_wait_longer_for_a_hanging_reader(
     level: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """[the caller itself wrote what waited, without an end, where the thread had not begun to]"""
+    """[The caller itself wrote the queue, without an end, if the thread had not started yet.]"""
     monkeypatch.setattr(log_writer, "FLUSH_S", 0.1)
     lines = Lines()
     lines.go.clear()
@@ -325,7 +323,7 @@ def test_first_lines_of_all_wait_no_longer_for_who_hangs(
     assert not writer.hangs
 
 
-def test_process_that_ends_writes_what_waits() -> None:
+def test_exiting_process_writes_queued_lines() -> None:
     program = """
 import structlog
 from raftlog.node.observability.logs import setup_logging

@@ -1,6 +1,4 @@
-"""Metrics: the families of each role, names in the form that Prometheus asks for, and scrapes that
-leave the loop to others.
-"""
+"""Metric families of each role, their names, and scrapes."""
 
 import asyncio
 import re
@@ -52,11 +50,11 @@ def test_metric_registries_share_nothing(metrics: MetricsRegistry) -> None:
     assert page(other) == []
 
 
-def test_process_metrics_on_demand() -> None:
+def test_process_metrics_are_optional() -> None:
     assert any(line.startswith("process_cpu_seconds_total") for line in page(MetricsRegistry()))
 
 
-def test_counter_and_labelled_gauge(metrics: MetricsRegistry) -> None:
+def test_counter_and_labelled_gauge_are_exposed(metrics: MetricsRegistry) -> None:
     metrics.counter("raftlog_elections", "Elections.", lambda: 3)
     metrics.gauges("raftlog_lag", "Lag.", ("broker",), lambda: [(("4",), 0), (("5",), 17)])
     lines = page(metrics)
@@ -65,7 +63,7 @@ def test_counter_and_labelled_gauge(metrics: MetricsRegistry) -> None:
     assert 'raftlog_lag{broker="5"} 17.0' in lines
 
 
-def test_metrics_are_read_at_a_scrape_only(metrics: MetricsRegistry) -> None:
+def test_metrics_are_read_only_at_a_scrape(metrics: MetricsRegistry) -> None:
     metrics.gauge("a", "A.", lambda: pytest.fail("read too early"))
 
 
@@ -82,12 +80,12 @@ def test_latency_buckets_are_cumulative_and_bounds_inclusive(metrics: MetricsReg
     assert "raftlog_fsync_seconds_sum 99.0043" in lines
 
 
-def test_latency_given_is_the_one_shown(metrics: MetricsRegistry) -> None:
+def test_registered_latency_is_the_given_one(metrics: MetricsRegistry) -> None:
     latency = Latency()
     assert metrics.latency("x_seconds", "X.", latency) is latency
 
 
-def test_quorum_metrics_of_a_leader(metrics: MetricsRegistry) -> None:
+def test_leader_exposes_quorum_metrics(metrics: MetricsRegistry) -> None:
     now = quorum_pb2.DescribeQuorumResponse(
         node_id=1,
         role="leader",
@@ -126,7 +124,7 @@ def broker_record(broker_id: int, *, fenced: bool) -> records_pb2.RegisterBroker
     )
 
 
-def test_controller_metrics_active_and_not(metrics: MetricsRegistry) -> None:
+def test_controller_metrics_show_active_and_standby(metrics: MetricsRegistry) -> None:
     builder = ImageBuilder(Image())
     records = [record(broker_record(4, fenced=True)), record(broker_record(5, fenced=False))]
     builder.apply_batch(records, base_offset=0, epoch=1, timestamp_ms=1234)
@@ -195,7 +193,7 @@ def test_watch_metrics_show_their_counts(metrics: MetricsRegistry) -> None:
     assert "raftlog_watches_too_slow_total 2.0" in lines
 
 
-def test_space_metrics_of_any_node(metrics: MetricsRegistry) -> None:
+def test_every_node_exposes_disk_space_metrics(metrics: MetricsRegistry) -> None:
     low = [False]
     add_space_metrics(metrics, lambda: low[0])
     assert "raftlog_low_on_space 0.0" in page(metrics)
@@ -224,7 +222,7 @@ def faults(family: Metric) -> Iterator[str]:
         yield f"{name} metric name should not include type"
 
 
-def test_names_and_units_are_those_of_prometheus() -> None:
+def test_names_and_units_follow_the_conventions_of_prometheus() -> None:
     families = [*of_a_controller(), *of_a_broker()]
     assert len(families) > 80
     assert [fault for family in families for fault in faults(family)] == []
@@ -258,7 +256,7 @@ def test_promtool_finds_no_fault_in_the_metrics(families: object) -> None:
     assert (ran.returncode, ran.stdout + ran.stderr) == (0, b"")
 
 
-async def test_scrapes_come_one_after_the_other_with_a_pause_between(
+async def test_scrapes_are_serialized_with_a_pause_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rendered = 0

@@ -1,4 +1,4 @@
-"""A node that speaks of itself does not wait for a disk that hangs."""
+"""Descriptions of a node while its disk hangs."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ from raftlog.node.observability.clock_watch import LOOK_EVERY_S, ClockWatch
 from raftlog.node.observability.journal import Kind, RecentEvents
 
 
-async def test_disk_that_hangs_is_unknown_and_holds_one_thread(
+async def test_hanging_disk_is_unknown_and_blocks_one_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on, asked = threading.Event(), []
@@ -50,7 +50,7 @@ async def test_concurrent_disk_usage_requests_share_one_answer(tmp_path: Path) -
     assert all(0 < free <= total for each in answers for free, total in each)
 
 
-def test_clock_watch_tells_once_that_a_clock_is_overruled_and_once_that_it_agrees() -> None:
+def test_clock_watch_logs_once_that_a_clock_is_overruled_and_once_that_it_agrees() -> None:
     off = -TOLERANCE_MS - 1
     once, twice = (7_000, TOLERANCE_MS), (7_001, 7_000, -9_000)
     looks = (None, *once, *twice, None, TOLERANCE_MS, 400, 0, off, off)

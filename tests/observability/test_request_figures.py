@@ -1,4 +1,4 @@
-"""Tests of a node's request counters and of their metrics."""
+"""Request counters of a node, and their metrics."""
 
 import asyncio
 import threading
@@ -35,7 +35,7 @@ def shown(metrics: MetricsRegistry) -> list[str]:
     return generate_latest(metrics.registry).decode().splitlines()
 
 
-def test_answers_are_counted_by_api_with_their_errors_and_times() -> None:
+def test_responses_are_counted_by_api_with_errors_and_durations() -> None:
     now = [10.0]
     figures = RequestFigures(lambda: now[0])
     figures.answered("create_topics", 9.998)
@@ -80,7 +80,7 @@ def _produced(*codes: int) -> data_pb2.ProduceResponse:
 
 
 @pytest.mark.parametrize("make", [_topics, _isrs, _produced])
-def test_each_item_that_failed_counts(make: Any) -> None:
+def test_each_failed_item_is_counted(make: Any) -> None:
     figures = RequestFigures(lambda: 0.0)
     figures.failed_parts("api", make(0, 36, 36, 17))
     assert figures.apis["api"].errors == {36: 2, 17: 1}
@@ -88,13 +88,13 @@ def test_each_item_that_failed_counts(make: Any) -> None:
     assert figures.apis["api"].errors == {36: 2, 17: 1, 77: 1}
 
 
-def test_kafka_names_of_requests_are_those_of_its_apis() -> None:
+def test_kafka_request_names_are_those_of_its_apis() -> None:
     assert api_name("incremental_alter_configs") == "IncrementalAlterConfigs"
     assert api_name("describe_cluster") == "DescribeCluster"
 
 
-def test_counting_an_answer_costs_little() -> None:
-    """Measured beside an empty call in the same run: on the way of every answer."""
+def test_counting_a_response_is_cheap() -> None:
+    """Compared with an empty call in the same run, as it is part of every response."""
     figures = RequestFigures(time.perf_counter)
 
     def cost(call: Any) -> float:
@@ -113,7 +113,7 @@ def test_counting_an_answer_costs_little() -> None:
 
 
 async def refreshed(metrics: MetricsRegistry, name: str) -> None:
-    """Once a scrape shows this metric: on a busy machine the first may come without it."""
+    """Scrape until this metric is present: on a busy machine the first scrape may lack it."""
     until = time.monotonic() + 30
     while not any(line.startswith(name) for line in shown(metrics)):
         assert time.monotonic() < until
@@ -130,7 +130,7 @@ def test_build_info_can_be_joined_with_node_metrics() -> None:
     assert "raftlog_event_loop_lag_seconds_count 0.0" in lines
 
 
-async def test_free_space_is_looked_up_at_the_scrape(tmp_path: Path) -> None:
+async def test_free_space_is_read_at_the_scrape(tmp_path: Path) -> None:
     metrics = MetricsRegistry(process=False)
     busy = [0.0]
     add_disk_metrics(metrics, tmp_path, lambda: busy[0])
@@ -178,7 +178,7 @@ async def test_scrape_while_a_disk_hangs_has_other_metrics_and_the_last_values_o
     assert any(line.startswith("raftlog_certificate_valid_seconds 8") for line in lines)
 
 
-async def test_directory_that_is_gone_does_not_spoil_the_scrape(tmp_path: Path) -> None:
+async def test_missing_directory_does_not_fail_the_scrape(tmp_path: Path) -> None:
     metrics = MetricsRegistry(process=False)
     add_disk_metrics(metrics, tmp_path / "gone", lambda: 0.0)
     await metrics.refresh()
@@ -187,7 +187,7 @@ async def test_directory_that_is_gone_does_not_spoil_the_scrape(tmp_path: Path) 
     assert not any(line.startswith("raftlog_log_dir") for line in lines)
 
 
-def test_callback_that_holds_the_loop_shows_as_lag() -> None:
+def test_blocking_callback_shows_as_loop_lag() -> None:
     async def main() -> Latency:
         lag = LoopLag()
         lag.start()

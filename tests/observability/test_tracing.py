@@ -1,5 +1,3 @@
-"""Off, traces cost an attribute; on, a request names the span that waits for it."""
-
 import asyncio
 import os
 import socket
@@ -68,13 +66,13 @@ def test_opentelemetry_is_imported_only_when_configured() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_exporter_that_there_is_not_is_refused() -> None:
+def test_unknown_exporter_is_refused() -> None:
     with pytest.raises(ConfigError, match="there is no exporter 'nobody'"):
         tracing.enable_from_environment("a", "b", {"OTEL_TRACES_EXPORTER": "nobody"})
     assert tracing.active is None
 
 
-async def test_call_is_a_span_that_its_request_names(kept: InMemorySpanExporter) -> None:
+async def test_call_is_a_span_named_by_its_request(kept: InMemorySpanExporter) -> None:
     future: asyncio.Future[pb.ControllerResponse] = asyncio.get_running_loop().create_future()
     assert tracing.active is not None
     sent = tracing.active.calling(listing(KNOWN), future)
@@ -88,7 +86,7 @@ async def test_call_is_a_span_that_its_request_names(kept: InMemorySpanExporter)
     assert span.status.is_ok
 
 
-async def test_error_of_a_call_is_that_of_its_span(kept: InMemorySpanExporter) -> None:
+async def test_error_of_a_call_is_set_on_its_span(kept: InMemorySpanExporter) -> None:
     assert tracing.active is not None
     for ended in (ApiError(ErrorCode.REQUEST_TIMED_OUT, "late"), None):
         future: asyncio.Future[pb.ControllerResponse] = asyncio.get_running_loop().create_future()
@@ -104,7 +102,7 @@ async def test_error_of_a_call_is_that_of_its_span(kept: InMemorySpanExporter) -
     assert names == ["REQUEST_TIMED_OUT", "NOT_CONTROLLER"]
 
 
-async def test_cheapest_write_becomes_a_message_that_can_name_a_span(
+async def test_traced_compact_write_is_sent_as_a_message_with_its_span(
     kept: InMemorySpanExporter,
 ) -> None:
     future: asyncio.Future[pb.ControllerResponse] = asyncio.get_running_loop().create_future()
@@ -125,7 +123,7 @@ def test_heartbeats_are_not_traced(kept: InMemorySpanExporter) -> None:
     assert kept.get_finished_spans() == ()
 
 
-async def test_read_of_a_broker_is_a_span_below_that_of_its_call(
+async def test_read_at_a_broker_is_a_child_span_of_its_call(
     kept: InMemorySpanExporter,
 ) -> None:
     future: asyncio.Future[broker_pb2.BrokerResponse] = asyncio.get_running_loop().create_future()
@@ -145,7 +143,7 @@ async def test_read_of_a_broker_is_a_span_below_that_of_its_call(
 
 
 @pytest.mark.parametrize("traceparent", ["", "x", "x" * 1_000_000, KNOWN[:-1] + "0"])
-def test_broker_begins_no_trace_with_what_it_answers_itself(
+def test_broker_starts_no_trace_for_what_it_answers_itself(
     kept: InMemorySpanExporter, traceparent: str
 ) -> None:
     assert tracing.active is not None
@@ -155,7 +153,7 @@ def test_broker_begins_no_trace_with_what_it_answers_itself(
     assert kept.get_finished_spans() == ()
 
 
-async def test_call_for_records_of_one_is_below_its_span_and_of_several_names_each(
+async def test_produce_for_one_span_is_its_child_and_for_several_links_each(
     kept: InMemorySpanExporter, provider: TracerProvider
 ) -> None:
     assert tracing.active is not None
@@ -178,7 +176,7 @@ async def test_call_for_records_of_one_is_below_its_span_and_of_several_names_ea
     assert (nobody.parent, list(nobody.links)) == (None, [])
 
 
-async def test_error_of_a_partition_is_that_of_the_call_for_its_records(
+async def test_partition_error_is_set_on_the_span_of_its_call(
     kept: InMemorySpanExporter,
 ) -> None:
     assert tracing.active is not None
@@ -194,7 +192,9 @@ async def test_error_of_a_partition_is_that_of_the_call_for_its_records(
 
 
 @pytest.mark.parametrize("request_", [reading(), producing()], ids=["read", "records"])
-def test_unary_method_takes_the_trace_of_its_metadata(request_: broker_pb2.BrokerRequest) -> None:
+def test_unary_method_continues_the_trace_of_its_metadata(
+    request_: broker_pb2.BrokerRequest,
+) -> None:
     tracing.take_header(request_, [("traceparent", KNOWN), ("other", "x")])
     assert tracing.parent_of(request_) == KNOWN
 
@@ -212,7 +212,7 @@ def test_unary_method_takes_the_trace_of_its_metadata(request_: broker_pb2.Broke
         "00-" + "٣" * 32 + "-" + "b2" * 8 + "-01",
     ],
 )
-def test_malformed_traceparent_begins_a_new_trace(kept: InMemorySpanExporter, hostile: str) -> None:
+def test_malformed_traceparent_starts_a_new_trace(kept: InMemorySpanExporter, hostile: str) -> None:
     assert tracing.active is not None
     served = tracing.active.serving("controller", listing(hostile), 0.5)
     assert served is not None
@@ -251,7 +251,7 @@ print(slowest, time.monotonic() - begun)
 
 
 class Collector:
-    """Takes connections, and answers none before it is let go on."""
+    """Accepts connections, and answers none before it is released."""
 
     def __init__(self) -> None:
         self.goes_on, self.spans = threading.Event(), 0
@@ -280,7 +280,9 @@ class Collector:
 
 
 @pytest.mark.parametrize("kind", ["hangs", "refuses"])
-def test_collector_that_hangs_or_refuses_neither_holds_a_node_nor_fills_it(kind: str) -> None:
+def test_hanging_or_refusing_collector_neither_blocks_a_node_nor_fills_its_memory(
+    kind: str,
+) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=100) as silent:
         port = silent.getsockname()[1]
         if kind == "refuses":

@@ -1,4 +1,4 @@
-"""A real browser, by its debugging pipe: messages of JSON, each ended by a zero byte."""
+"""A real browser, driven through its debugging pipe (JSON messages ended by a zero byte)."""
 
 import base64
 import json
@@ -33,7 +33,7 @@ class Page:
         self.call("Page.enable")
 
     def call(self, method: str, **params: Any) -> Any:
-        """Send a command; its result."""
+        """Send a command; return its result."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": params}
         if self._session:
@@ -63,7 +63,7 @@ class Page:
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def value(self, expression: str) -> Any:
-        """Return the value of a JavaScript expression; of a promise, its result."""
+        """Return the value of a JavaScript expression; the result if it is a promise."""
         found = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
@@ -71,21 +71,21 @@ class Page:
         return found["result"].get("value")
 
     def until(self, expression: str) -> None:
-        """Wait until it is true."""
+        """Wait until the expression is true."""
         end = time.monotonic() + PATIENCE_S
         while not self.value(expression):
             assert time.monotonic() < end, (expression, self.value("document.body.innerText"))
             time.sleep(0.05)
 
     def shot(self, path: Path) -> None:
-        """The whole page as PNG."""
+        """Return the whole page as PNG."""
         found = self.call("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(found["data"]))
 
 
 @contextmanager
 def browsing(directory: Path) -> Iterator[Page]:
-    """A browser with a profile of its own, and one page."""
+    """A browser with its own profile, and one page."""
     program = chromium()
     assert program is not None
     from_us, to_us = os.pipe(), os.pipe()

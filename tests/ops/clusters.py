@@ -1,4 +1,4 @@
-"""Survey of clusters in every condition, made by hand."""
+"""Hand-made surveys of clusters."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -66,8 +66,8 @@ def quorum(
     brokers: BrokersAnswer | None = None,
     brokers_failure: str = "",
 ) -> Survey:
-    """Nodes 1 to ``size``; ``leader`` 0: nobody leads. ``gone``: those that do not answer;
-    ``voters``: fields of their state as all tell it; ``says``: fields of a node's answer.
+    """Nodes 1 to ``size``; ``leader`` 0: nobody leads. ``gone``: nodes that do not answer;
+    ``voters``: fields of their state as every node reports it; ``says``: fields of a node's answer.
     """
     gone = gone or {}
     states = [voter(one, **(voters or {}).get(one, {})) for one in range(1, size + 1)]
@@ -102,7 +102,6 @@ def brokers(*described: Broker, **fields: Any) -> BrokersAnswer:
 
 
 def only(seen: Survey) -> Finding:
-    """The one finding there is."""
     findings = diagnose(seen)
     assert len(findings) == 1, findings
     return findings[0]

@@ -1,4 +1,4 @@
-"""A console over real connections, and what it is asked by."""
+"""A console on real connections, and its clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OPEN = Door(secured=False)
 
 
 class Counted:
-    """Looks that are counted."""
+    """A counter of surveys."""
 
     def __init__(self) -> None:
         self.looks = 0
@@ -36,7 +36,7 @@ async def serving(
     max_subscribers: int = 32,
     **more: Any,
 ) -> AsyncIterator[tuple[str, Console]]:
-    """(address, console)"""
+    """Yield (address, console)."""
     console = Console(look, door, pause_s=pause_s, max_subscribers=max_subscribers)
     server = HttpServer(
         "127.0.0.1",
@@ -54,7 +54,7 @@ async def serving(
 
 
 class Stream:
-    """One request whose answer may have no end."""
+    """One request with a possibly endless response."""
 
     def __init__(self, address: str, path: str = "/console/events", **headers: str) -> None:
         self._address, self._path = address, path

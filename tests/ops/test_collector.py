@@ -1,4 +1,4 @@
-"""Asking real addresses: nodes that answer, ports where nobody listens, and ports that hang."""
+"""Collecting from real addresses: nodes, refusing ports and hanging ports."""
 
 import asyncio
 import socket
@@ -27,7 +27,7 @@ import grpc.aio  # isort: skip
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """A port that accepts connections and never says a word."""
+    """A port that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=100) as listening:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
 
@@ -40,7 +40,7 @@ def dead() -> Iterator[str]:
 
 
 class FakeNode:
-    """A gRPC server that describes a quorum as it is told to."""
+    """A gRPC server with a scripted quorum description."""
 
     def __init__(self) -> None:
         self.server = grpc.aio.server()
@@ -134,13 +134,13 @@ async def look(*addresses: str, timeout_s: float = 2.0) -> Survey:
     return await Collector(ClientSecurity()).survey(addresses, timeout_s)
 
 
-async def test_host_name_that_does_not_resolve_is_seen() -> None:
+async def test_unresolvable_host_name_is_reported() -> None:
     (one,) = (await look("no-such-host.invalid:1")).nodes
     assert (one.reach, one.node_id) == (Reach.UNRESOLVED, -1)
     assert one.failure.startswith("the host name no-such-host.invalid does not resolve: ")
 
 
-async def test_name_server_that_does_not_answer_is_told_from_a_process_that_hangs(
+async def test_unresponsive_name_server_is_told_apart_from_a_hanging_process(
     monkeypatch: pytest.MonkeyPatch, silent: str
 ) -> None:
     async def never(host: str, port: int) -> Any:
@@ -154,14 +154,16 @@ async def test_name_server_that_does_not_answer_is_told_from_a_process_that_hang
     assert (other.endpoint, other.reach) == ("slow.example:1", Reach.UNRESOLVED)
 
 
-async def test_collector_tells_refusing_from_silent_addresses(dead: str, silent: str) -> None:
+async def test_collector_distinguishes_refusing_from_silent_addresses(
+    dead: str, silent: str
+) -> None:
     seen = await look(dead, silent, timeout_s=0.3)
     reach = {one.endpoint: one.reach for one in seen.nodes}
     assert reach == {dead: Reach.REFUSES, silent: Reach.SILENT}
     assert seen.answers == []
 
 
-async def test_voters_that_a_node_names_are_asked_and_a_hanging_one_is_not_waited_for(
+async def test_voters_named_by_a_node_are_asked_and_a_hanging_one_is_not_waited_for(
     node: FakeNode, dead: str, silent: str
 ) -> None:
     voters = [voter(1, endpoint=node.address), voter(2, endpoint=dead), voter(3, endpoint=silent)]
@@ -179,10 +181,10 @@ async def test_voters_that_a_node_names_are_asked_and_a_hanging_one_is_not_waite
     assert took_s < 2.0, f"a share of {GRACE} of the time is enough once somebody answered"
 
 
-async def test_cluster_without_a_leader_is_looked_at_again_before_it_is_down(
+async def test_cluster_without_a_leader_is_checked_again_before_it_is_called_down(
     node: FakeNode,
 ) -> None:
-    """[an election of a moment was an outage]"""
+    """[A brief election was reported as an outage.]"""
     voters = [voter(1, endpoint=node.address)]
     node.answer = described(1, "prospective", voters)
     looks = asyncio.create_task(look(node.address, timeout_s=1.0))
@@ -191,8 +193,8 @@ async def test_cluster_without_a_leader_is_looked_at_again_before_it_is_down(
     assert (await looks).leader is not None
 
 
-async def test_leader_that_answers_late_is_waited_for(node: FakeNode, silent: str) -> None:
-    """[a tenth of the time after the first follower it was over]"""
+async def test_slow_leader_is_waited_for(node: FakeNode, silent: str) -> None:
+    """[The survey ended a tenth of the timeout after the first follower.]"""
     leader = FakeNode()
     await leader.server.start()
     try:
@@ -209,7 +211,7 @@ async def test_leader_that_answers_late_is_waited_for(node: FakeNode, silent: st
         await leader.server.stop(None)
 
 
-async def test_node_under_two_addresses_is_one(node: FakeNode) -> None:
+async def test_node_with_two_addresses_is_listed_once(node: FakeNode) -> None:
     node.answer = described(1, "follower", [voter(1, endpoint=node.address)])
     seen = await look(f"localhost:{node.port}", node.address)
     assert [one.endpoint for one in seen.nodes] == [node.address]
@@ -229,7 +231,7 @@ async def test_collector_keeps_nodes_with_one_id_in_two_clusters_apart(node: Fak
         await other.server.stop(None)
 
 
-async def test_something_else_that_listens_there_is_told_apart(node: FakeNode) -> None:
+async def test_other_service_at_an_address_is_detected(node: FakeNode) -> None:
     stranger = grpc.aio.server()
     port = stranger.add_insecure_port("127.0.0.1:0")
     await stranger.start()
@@ -241,7 +243,7 @@ async def test_something_else_that_listens_there_is_told_apart(node: FakeNode) -
         await stranger.stop(None)
 
 
-async def test_clocks_disks_and_builds_are_asked_of_controllers_and_brokers(
+async def test_clocks_disks_and_builds_are_collected_from_controllers_and_brokers(
     node: FakeNode, silent: str
 ) -> None:
     serving = FakeNode()
@@ -272,7 +274,7 @@ async def test_clocks_disks_and_builds_are_asked_of_controllers_and_brokers(
         await serving.server.stop(None)
 
 
-async def test_build_that_does_not_tell_of_itself_is_seen_all_the_same(node: FakeNode) -> None:
+async def test_build_without_self_description_is_still_shown(node: FakeNode) -> None:
     node.answer = described(1, "leader", [voter(1, endpoint=node.address)], 1)
     (one,) = (await look(node.address)).nodes
     assert (one.reach, one.report) == (Reach.ANSWERS, None)
@@ -282,10 +284,10 @@ async def test_build_that_does_not_tell_of_itself_is_seen_all_the_same(node: Fak
     ("leads_by_ms", "overruled_ms", "follows_by_ms"),
     [(0, 0, 0), (7_200_000, 0, -7_200_000), (7_200_000, 7_200_000, -7_200_000)],
 )
-async def test_times_are_by_the_leaders_time_whatever_the_clocks_show(
+async def test_times_follow_the_leaders_clock_whatever_the_local_one_shows(
     node: FakeNode, leads_by_ms: int, overruled_ms: int, follows_by_ms: int
 ) -> None:
-    """[a machine whose clock was two seconds behind saw neither the log's end nor the journals']"""
+    """[A machine whose clock was two seconds behind saw neither the log's end nor the journals'.]"""
     other = FakeNode()
     await other.server.start()
     try:

@@ -1,4 +1,4 @@
-"""The console over HTTP: who may look, how often the cluster is asked, and its configuration."""
+"""The console over HTTP: access, load and configuration."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ async def test_page_loads_only_what_the_node_serves_and_has_no_inline_script() -
 
 
 @pytest.mark.parametrize("script", ["console.js", "curves.js"])
-async def test_script_puts_nothing_into_the_page_as_markup(script: str) -> None:
+async def test_script_inserts_no_markup_into_the_page(script: str) -> None:
     async with (
         serving(Counted().look) as (address, _),
         Stream(address, f"/console/{script}") as asset,
@@ -59,7 +59,7 @@ async def test_script_puts_nothing_into_the_page_as_markup(script: str) -> None:
         assert way not in text
 
 
-async def test_events_come_as_they_are_made() -> None:
+async def test_events_are_sent_as_they_occur() -> None:
     async with serving(Counted().look) as (address, _), Stream(address) as stream:
         assert stream.status == 200
         assert "text/event-stream" in stream.head
@@ -122,7 +122,7 @@ async def test_viewer_that_does_not_read_is_sent_nothing_more() -> None:
         assert 0 < looks == seen
 
 
-async def test_reader_that_takes_nothing_loses_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stalled_viewer_loses_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "STALLED_S", 0.1)
 
     async def large() -> bytes:
@@ -139,14 +139,14 @@ async def test_reader_that_takes_nothing_loses_its_place(monkeypatch: pytest.Mon
     assert logs == []
 
 
-async def test_places_are_shared_by_address() -> None:
+async def test_viewer_slots_are_shared_by_address() -> None:
     feed = Feed(Counted().look, pause_s=1, max_subscribers=8)
     assert [feed.subscribe("10.0.0.6") for _ in range(5)] == [True] * 4 + [False]
     assert feed.subscribe("10.0.0.7")
     await feed.close()
 
 
-async def test_newcomer_is_shown_no_look_from_before_a_pause() -> None:
+async def test_new_viewer_receives_no_survey_from_before_a_pause() -> None:
     feed = Feed(Counted().look, pause_s=0.05, max_subscribers=8)
     first = await feed.after(0)
     assert await feed.after(0) == first, "that is new enough for another one"
@@ -156,7 +156,7 @@ async def test_newcomer_is_shown_no_look_from_before_a_pause() -> None:
     await feed.close()
 
 
-async def test_look_that_fails_ends_nothing() -> None:
+async def test_failed_survey_ends_nothing() -> None:
     counted = Counted()
 
     async def failing() -> bytes:
@@ -181,7 +181,7 @@ async def test_stop_ends_streams_at_once() -> None:
     await stream.__aexit__()
 
 
-async def test_closed_feed_takes_nobody() -> None:
+async def test_closed_feed_accepts_no_viewer() -> None:
     feed = Feed(Counted().look, pause_s=1, max_subscribers=2)
     await feed.close()
     assert not feed.subscribe("10.0.0.1")
@@ -191,7 +191,7 @@ async def test_closed_feed_takes_nobody() -> None:
 # --- who may look --------------------------------------------------------------------------------
 
 
-async def test_token_opens_and_nothing_else_does() -> None:
+async def test_only_the_token_opens_the_console() -> None:
     door = Door(secured=True, token=TOKEN)
     counted = Counted()
     async with serving(counted.look, door) as (address, _):
@@ -229,12 +229,12 @@ async def test_secured_node_without_a_token_shows_nothing() -> None:
         ({"Host": "[::1]:9645"}, 200),
     ],
 )
-async def test_pages_of_strangers_read_nothing(headers: dict[str, str], status: int) -> None:
+async def test_cross_origin_pages_read_nothing(headers: dict[str, str], status: int) -> None:
     async with serving(Counted().look, OPEN) as (address, _), Stream(address, **headers) as stream:
         assert stream.status == status
 
 
-async def test_over_tls_a_certificate_is_needed_too(tmp_path: Path) -> None:
+async def test_tls_console_requires_a_certificate_too(tmp_path: Path) -> None:
     authority = trustme.CA()
     own = authority.issue_cert("127.0.0.1")
     tls = TlsConfig(tmp_path / "pem", tmp_path / "key", tmp_path / "ca")
@@ -280,12 +280,12 @@ def test_token_file_is_read(tmp_path: Path) -> None:
         ("", 0o600, "at least 16"),
     ],
 )
-def test_token_file_that_cannot_be_used(tmp_path: Path, text: str, mode: int, why: str) -> None:
+def test_unusable_token_file_is_refused(tmp_path: Path, text: str, mode: int, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         read_token(_written(tmp_path / "token", text, mode))
 
 
-def test_no_token_file_is_a_config_error(tmp_path: Path) -> None:
+def test_missing_token_file_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         read_token(tmp_path / "none")
 
@@ -336,7 +336,7 @@ def test_console_is_open_on_loopback_without_security() -> None:
     assert status(load()) == 200
 
 
-def test_tls_of_the_listeners_closes_it_until_there_is_a_token(
+def test_tls_listeners_close_the_console_until_there_is_a_token(
     tls: dict[str, str], tmp_path: Path
 ) -> None:
     assert status(load(**tls)) == 403
@@ -345,7 +345,7 @@ def test_tls_of_the_listeners_closes_it_until_there_is_a_token(
     assert status(with_token, authorization=f"Bearer {TOKEN}") == 200
 
 
-def test_https_and_an_authorizer_close_it_too(tls: dict[str, str]) -> None:
+def test_https_or_an_authorizer_closes_the_console_too(tls: dict[str, str]) -> None:
     assert status(load(**tls, **{"http.listener": "https://127.0.0.1:9645"})) == 403
     # The rules of today want TLS beside an authorizer; the door does not rely on them.
     plain = load()
@@ -353,19 +353,21 @@ def test_https_and_an_authorizer_close_it_too(tls: dict[str, str]) -> None:
     assert status(replace(plain, settings=settings)) == 403
 
 
-def test_token_is_asked_for_where_nothing_else_is_secured(tmp_path: Path) -> None:
+def test_token_is_required_even_if_nothing_else_is_secured(tmp_path: Path) -> None:
     config = load(**{"http.console.token.file": token_file(tmp_path)})
     assert status(config) == 401
     assert status(config, authorization=f"Bearer {TOKEN}") == 200
 
 
-def test_token_that_others_can_read_keeps_the_node_from_starting(tmp_path: Path) -> None:
+def test_token_file_readable_by_others_prevents_the_start(tmp_path: Path) -> None:
     config = load(**{"http.console.token.file": token_file(tmp_path, 0o644)})
     with pytest.raises(ConfigError, match="chmod 600"):
         door_of(config)
 
 
-async def test_looker_is_imported_at_the_first_look(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_survey_module_is_imported_at_the_first_survey(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delitem(sys.modules, "raftlog.ops.console_page", raising=False)
     local = Local("controller", 1, Image, lambda most: [], lambda: 0, lambda: ["127.0.0.1:1"])
     console = console_of(load(), local)

@@ -1,4 +1,4 @@
-"""The console in a real browser, where this machine has one: what strangers wrote does not run."""
+"""The console in a real browser, if installed: foreign text does not run."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ pytestmark = [
 
 
 async def look() -> bytes:
-    """Every text that a stranger may choose is hostile, and long."""
+    """Return a survey in which every text that others may choose is hostile and long."""
     made: dict[str, Any] = document(
         Survey((), None, HOSTILE, 5), Image(), [], None, {"role": "broker", "node_id": 4}
     )
@@ -89,8 +89,8 @@ async def test_console_shows_foreign_text_inert_at_phone_width(tmp_path: Path) -
         await asyncio.to_thread(visit, address)
 
 
-async def test_page_of_a_node_that_hangs_is_marked_as_not_live(tmp_path: Path) -> None:
-    """[a paused node keeps its connections: the last look stood there as live]"""
+async def test_page_of_a_hanging_node_is_marked_as_not_live(tmp_path: Path) -> None:
+    """[A paused node keeps its connections: its last survey was shown as live.]"""
     looks = 0
 
     async def first_only() -> bytes:

@@ -1,6 +1,5 @@
-"""The console of real nodes with TLS, in a real browser: signed in, as the cluster breaks.
-
-Screenshots are in the test's directory (``pytest --basetemp DIR``), for people to look at.
+"""The console of real nodes with TLS in a real browser, while the cluster fails. Screenshots are in
+the test's directory (``pytest --basetemp DIR``).
 """
 
 import os
@@ -47,7 +46,6 @@ def _files(authority: trustme.CA, directory: Path) -> TlsConfig:
 
 @pytest.fixture
 def secured(tmp_path: Path) -> Iterator[LocalCluster]:
-    """Three controllers and three brokers with TLS, and a token for their consoles."""
     files = _files(trustme.CA(), tmp_path)
     token = tmp_path / "console.token"
     token.touch(mode=0o600)
@@ -96,7 +94,7 @@ def _roles(page: Page) -> dict[str, int]:
     return {role: counts.get(role, 0) for role in ("table", "row", "cell", "columnheader")}
 
 
-def test_signed_in_while_the_cluster_breaks(secured: LocalCluster, tmp_path: Path) -> None:
+def test_signed_in_console_shows_the_failing_cluster(secured: LocalCluster, tmp_path: Path) -> None:
     watched, paused = secured.brokers[:2]
     with browsing(tmp_path / "browser") as page:
         page.size(*PHONE)

@@ -1,4 +1,4 @@
-"""Tests of the console: the cluster, changes in words, and stored keys."""
+"""The console's content: cluster, changes and stored keys."""
 
 from typing import Any
 
@@ -73,7 +73,7 @@ def _no_brokers() -> BrokersAnswer:
     )
 
 
-def test_findings_are_the_doctors_word_for_word() -> None:
+def test_findings_equal_the_doctors() -> None:
     for seen in (_seen(), Survey((), None, "no leader answers", 5)):
         made = document(seen, Image(), [], None, NODE)
         said = [(one.cause, one.consequence, one.remedy) for one in diagnose(seen)]
@@ -101,7 +101,7 @@ def test_console_shows_lao_as_unknown_without_a_leader() -> None:
 
 
 def test_console_lists_registered_brokers_without_a_leader() -> None:
-    """[three brokers served reads, and the page said that there were none]"""
+    """[Three brokers served reads, and the page listed none.]"""
     at = (Listener("", "b", 4),)
     process = Process("", "", 0, 0)
     known = {4: Registered(4, 7, "", at, (), "r1", False, False, (), 1, process, "")}
@@ -111,7 +111,7 @@ def test_console_lists_registered_brokers_without_a_leader() -> None:
     assert made["brokers"]["total"] == 1
 
 
-def test_config_that_changes_nothing_says_so() -> None:
+def test_config_without_effect_is_marked() -> None:
     configs = {(2, "t"): {"cleanup.policy": "compact", "segment.bytes": "9", "retention.ms": "1"}}
     made = document(_seen(), Image(configs=_mapped(configs)), [], None, NODE)["configs"]["shown"]
     assert {one["key"]: one["without_effect"] for one in made} == {
@@ -121,7 +121,7 @@ def test_config_that_changes_nothing_says_so() -> None:
     }
 
 
-def test_topics_and_configs_are_bounded_and_in_order() -> None:
+def test_topics_and_configs_are_bounded_and_sorted() -> None:
     topics = {b"%16d" % one: Topic(b"%16d" % one, f"t{one:04}", 1) for one in range(1000)}
     configs = {(2, f"t{one:04}"): {"k": "v"} for one in range(1000)}
     image = Image(topics=_mapped(topics), configs=_mapped(configs))
@@ -154,7 +154,7 @@ def _config(value: str) -> tuple[RecordType, bytes]:
     return RecordType.CONFIG, record.SerializeToString()
 
 
-def test_changes_are_told_newest_first_with_their_principal() -> None:
+def test_changes_are_listed_newest_first_with_their_principal() -> None:
     changes = RecentChanges()
     first = _chunk(3, _config("1"), _config(HOSTILE))
     found = changes.read([first], 5, Image())
@@ -166,7 +166,7 @@ def test_changes_are_told_newest_first_with_their_principal() -> None:
     assert [one["offset"] for one in again] == [5, 4, 3]
 
 
-def test_config_is_told_as_people_say_it() -> None:
+def test_config_change_is_described_in_words() -> None:
     deleted = records_pb2.ConfigRecord(resource_type=4, name="k").SerializeToString()
     chunk = _chunk(0, _config("1"), (RecordType.CONFIG, deleted), principal=ANONYMOUS_PRINCIPAL)
     found = RecentChanges().read([chunk], 2, Image())
@@ -183,7 +183,7 @@ def test_uncommitted_changes_are_not_shown() -> None:
     assert [one["offset"] for one in changes.read(chunks, 2, Image())] == [1, 0]
 
 
-def test_partitions_of_a_new_topic_are_one_row_with_it() -> None:
+def test_partitions_of_a_new_topic_share_its_row() -> None:
     topic = records_pb2.TopicRecord(name="t", topic_id=b"1" * 16).SerializeToString()
     partitions = [
         (
@@ -209,7 +209,7 @@ def test_texts_have_no_control_characters() -> None:
     assert made["a"][1:] == [3, None]
 
 
-def test_topic_is_told_by_its_name() -> None:
+def test_topic_is_shown_by_its_name() -> None:
     id_ = b"1" * 16
     change = records_pb2.PartitionChangeRecord(partition_id=3, topic_id=id_, leader=5)
     chunk = _chunk(0, (RecordType.PARTITION_CHANGE, change.SerializeToString()))
@@ -218,7 +218,7 @@ def test_topic_is_told_by_its_name() -> None:
     assert found["sentence"] == "partition 3 of topic orders: leader 5"
 
 
-def test_removed_topic_is_told_by_the_name_that_it_had() -> None:
+def test_removed_topic_is_shown_by_its_former_name() -> None:
     id_ = b"1" * 16
     removed = records_pb2.RemoveTopicRecord(topic_id=id_).SerializeToString()
     changes = RecentChanges()
@@ -232,8 +232,8 @@ def test_removed_topic_is_told_by_the_name_that_it_had() -> None:
     assert changes.read([chunk], 4, Image())[0]["sentence"] == "topic short was deleted"
 
 
-def test_key_that_is_put_again_and_again_is_one_row() -> None:
-    """[a counter pushed out what people had done]"""
+def test_repeatedly_written_key_is_one_row() -> None:
+    """[A counter displaced the changes made by people.]"""
     put = records_pb2.KeyValueRecord(key="n", value=b"1").SerializeToString()
     changes = RecentChanges()
     changes.read([_chunk(0, _config("v"))], 1, Image())
@@ -246,8 +246,8 @@ def test_key_that_is_put_again_and_again_is_one_row() -> None:
     ]
 
 
-def test_changes_of_partitions_at_one_time_are_one_row() -> None:
-    """[a fenced broker was in hundreds of them, and what people had done was gone]"""
+def test_simultaneous_partition_changes_are_one_row() -> None:
+    """[A fenced broker was in hundreds of them, and the changes made by people were gone.]"""
     many = [
         (
             RecordType.PARTITION_CHANGE,
@@ -326,7 +326,7 @@ def test_first_records_of_a_new_cluster_are_no_incident() -> None:
 def test_fenced_broker_is_an_incident_unless_it_stopped_in_order(
     reason: str, cause: int, shown: list[tuple[int, str, str]]
 ) -> None:
-    """[a broker was killed, and the page told of no incident]"""
+    """[A broker was killed, and the page showed no incident.]"""
     record = records_pb2.BrokerRegistrationChangeRecord(broker_id=5, fenced=True, reason=reason)
     record.cause = cause  # type: ignore[assignment]
     body = record.SerializeToString()
@@ -335,7 +335,7 @@ def test_fenced_broker_is_an_incident_unless_it_stopped_in_order(
     assert _told(Story(0, 99_000, (), (), (), ()), *rows) == shown
 
 
-def test_many_changes_at_a_time_are_one_line() -> None:
+def test_many_simultaneous_changes_are_one_line() -> None:
     story = Story(0, 99_000, (), (), (), ())
     many = [_row(1_000 + one, f"v={one}") for one in range(10)]
     later, other = _row(60_000, "later"), _row(1_005, "t", type_="TOPIC")
@@ -356,7 +356,7 @@ def test_many_changes_at_a_time_are_one_line() -> None:
     ]
 
 
-def test_chunks_that_were_read_are_not_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoded_chunks_are_not_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     changes = RecentChanges()
     chunks = [_chunk(one, _config("v")) for one in range(50)]
     changes.read(chunks, 50, Image())
@@ -434,18 +434,18 @@ SAID: list[tuple[RecordType, Message, str]] = [
 
 
 @pytest.mark.parametrize(("type_", "message", "said"), SAID, ids=lambda one: str(one)[:30])
-def test_record_is_a_sentence(type_: RecordType, message: Message, said: str) -> None:
+def test_record_is_described_in_a_sentence(type_: RecordType, message: Message, said: str) -> None:
     data = RecordData(type_, 0, message.SerializeToString())
     assert sentence(type_, record_to_dict(data)) == said
 
 
 @pytest.mark.parametrize("type_", list(RecordType))
-def test_record_that_this_build_cannot_decode_is_shown_by_its_bytes(type_: RecordType) -> None:
+def test_undecodable_record_is_shown_as_bytes(type_: RecordType) -> None:
     fields = record_to_dict(RecordData(type_, 99, b"\xff\xff"))
     assert sentence(type_, fields)
 
 
-def test_access_control_entry_is_a_sentence() -> None:
+def test_access_control_entry_is_described_in_a_sentence() -> None:
     entry = pb.AccessControlEntryRecord(
         resource_type=2, resource_name="t", pattern_type=3, principal="User:a", host="*",
         operation=3, permission_type=3,
@@ -455,7 +455,7 @@ def test_access_control_entry_is_a_sentence() -> None:
     assert said == "access control entry was added: allow User:a read on topic t"
 
 
-def test_values_are_text_or_hex_and_are_cut() -> None:
+def test_values_are_text_or_hex_and_shortened() -> None:
     assert shortened_value(b"10.0.0.1:80", 120) == "10.0.0.1:80"
     assert shortened_value(bytes(range(4)), 120) == "0x00010203"
     assert shortened_value("\u202eevil".encode(), 120).startswith("0xe280ae")
@@ -468,7 +468,7 @@ def _keys(*keys: KeyValue) -> Image:
     return Image(key_values=_mapped({one.key: one for one in keys}))
 
 
-def test_keys_are_bounded_and_in_order_and_their_values_cut() -> None:
+def test_keys_are_bounded_and_sorted_and_values_shortened() -> None:
     found = stored(_keys(*(KeyValue(f"k{at:05}", b"v" * 9999, 1, 2, 0) for at in range(1000))))
     assert (found["keys"]["total"], found["keys"]["partial"]) == (1000, False)
     shown = found["keys"]["shown"]
@@ -482,8 +482,8 @@ def test_console_reads_a_bounded_number_of_keys() -> None:
     assert found["locks"]["partial"]
 
 
-def test_lock_shows_its_holder_and_how_many_wait() -> None:
-    """The lowest create_offset holds, whatever the ids of the leases are."""
+def test_lock_shows_its_holder_and_the_number_of_waiters() -> None:
+    """The lowest create_offset holds it, whatever the lease ids are."""
     found = stored(
         _keys(
             KeyValue(f"locks/job/{7:020d}", b"late", 30, 30, 7),

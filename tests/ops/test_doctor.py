@@ -106,26 +106,26 @@ def test_screen_is_80_columns_wide(situation: str, monkeypatch: pytest.MonkeyPat
         assert finding.command in text, "a command is whole, and in one line"
 
 
-def test_headline_says_it_all() -> None:
+def test_headline_summarizes_the_state() -> None:
     assert shown(SITUATIONS["healthy"]).startswith("HEALTHY: cluster 2c3f2edf")
     assert ", leader 1 in epoch 7" in shown(SITUATIONS["healthy"]).splitlines()[0]
     assert shown(SITUATIONS["no quorum"]).splitlines()[0].endswith("no leader")
     assert shown(SITUATIONS["nobody"]).startswith("DOWN: no controller answers")
 
 
-def test_too_many_findings_are_counted() -> None:
+def test_omitted_findings_are_counted() -> None:
     text = shown(SITUATIONS["brokers"])
     assert f"... and {21 - MOST_FINDINGS} more" in text
 
 
-def test_table_says_whom_a_node_does_not_reach() -> None:
+def test_table_shows_which_nodes_a_node_does_not_reach() -> None:
     lines = shown(SITUATIONS["no quorum"]).splitlines()
     (fourth,) = (line for line in lines if line.startswith("4 "))
     assert fourth.endswith("all but 1")
 
 
-def test_nodes_that_say_nothing_of_themselves_are_named() -> None:
-    """[the disk of a broker that had not answered in time seemed to be well]"""
+def test_nodes_without_self_description_are_named() -> None:
+    """[The disk of a broker that had not answered in time seemed to be healthy.]"""
     both = quorum(3, brokers=brokers(broker(4), broker(5), broker(6, state=BrokerState.INACTIVE)))
     seen = told(both, {1: {}, 2: {}, 4: {}})
     assert seen.unreported == ["node 3", "broker 5"]
@@ -153,7 +153,6 @@ def test_json_has_every_finding() -> None:
 
 
 def commands(module: ModuleType) -> Iterator[str]:
-    """Yield the commands of the findings that a module declares; a value stands for a number."""
     nodes = [*ast.walk(ast.parse(Path(module.__file__ or "").read_text()))]
     parts = {id(one) for node in nodes if isinstance(node, ast.JoinedStr) for one in node.values}
     for node in nodes:
@@ -164,8 +163,8 @@ def commands(module: ModuleType) -> Iterator[str]:
                 yield text
 
 
-def test_each_command_of_a_finding_can_be_typed_as_it_is() -> None:
-    """[`raftlog topics describe` wanted the name of a topic]"""
+def test_each_suggested_command_runs_as_printed() -> None:
+    """[`raftlog topics describe` required a topic name.]"""
     found = {*commands(quorum_findings), *commands(node_findings)}
     assert len(found) > 15
     for text in sorted(found):
@@ -197,7 +196,7 @@ def cluster(directory: Path, port: int) -> Path:
 def test_doctor_names_the_start_command_of_the_local_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """[an operator copied `raftlog controller run -c FILE`, and there was no FILE]"""
+    """[An operator copied `raftlog controller run -c FILE`, and there was no FILE.]"""
     directory = cluster(tmp_path / "my cluster", 9094)
     monkeypatch.setenv(LOCAL_DIRECTORY, str(directory))
     assert [one.command for one in with_local_commands(FOUND, ADDRESSES)] == [

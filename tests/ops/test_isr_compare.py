@@ -1,6 +1,4 @@
-"""Leaders beside the controller: each way in which the two can differ has its name, and nothing
-else is said.
-"""
+"""Differences between the ISRs of leaders and of the controller."""
 
 from typing import Any
 
@@ -18,7 +16,7 @@ EPOCHS = {1: 0, 2: 1, 3: 2}
 
 
 def committed(*changes: object) -> Image:
-    """Brokers 1 to 3, a topic b with one partition of leader 1, a topic a with two of leader 2; and
+    """Brokers 1 to 3, a topic b with one partition of leader 1, a topic a with two of leader 2;
     then ``changes``.
     """
     messages = [
@@ -85,7 +83,7 @@ def shrink(topic: bytes = B, **fields: Any) -> rec.PartitionChangeRecord:
     return rec.PartitionChangeRecord(topic_id=topic, isr=rec.IdList(ids=[1, 2]), **fields)
 
 
-def test_where_both_say_the_same_nothing_is_said() -> None:
+def test_agreement_yields_no_difference() -> None:
     rows = compare(committed(), answers((1, B_ONE), (2, A_BOTH)))
     assert [(row.topic, row.key, row.leader_id) for row in rows] == [
         ("a", (A, 0), 2),
@@ -99,7 +97,7 @@ def test_where_both_say_the_same_nothing_is_said() -> None:
     ] == [(B, 0)]
 
 
-def test_unanswered_isr_proposal_is_a_difference_of_its_own() -> None:
+def test_unanswered_isr_proposal_is_its_own_kind_of_difference() -> None:
     proposing = [led(B, 0, (1, 2), partition_epoch=1, proposed=(1, 3))]
     (row,) = compare(committed(shrink()), answers((1, proposing)), [(B, 0)])
     (found,) = row.differences
@@ -109,14 +107,14 @@ def test_unanswered_isr_proposal_is_a_difference_of_its_own() -> None:
     assert row.differences[0].text == "broker 1 has proposed the same members in other epochs"
 
 
-def test_leader_that_is_behind_and_proposes_is_said_to_do_both() -> None:
+def test_leader_that_is_behind_and_proposes_has_both_differences() -> None:
     (row,) = compare(
         committed(shrink()), answers((1, [led(B, 0, (1, 2, 3), proposed=(1, 2))])), [(B, 0)]
     )
     assert [one.why for one in row.differences] == [Why.LEADER_BEHIND, Why.PROPOSED]
 
 
-def test_leaders_image_is_behind() -> None:
+def test_leader_with_an_older_image_is_behind() -> None:
     for change, behind in (
         (shrink(), B_ONE),
         (rec.PartitionChangeRecord(topic_id=B, leader=1), B_ONE),
@@ -131,7 +129,7 @@ def test_leaders_image_is_behind() -> None:
     )
 
 
-def test_member_that_the_leader_knows_under_an_older_epoch() -> None:
+def test_leader_with_an_older_epoch_of_a_member_is_behind() -> None:
     again = rec.RegisterBrokerRecord(broker_id=3, incarnation_id="i3-again", broker_epoch=8)
     (row,) = compare(committed(again), answers((1, B_ONE)), [(B, 0)])
     (found,) = row.differences
@@ -141,7 +139,7 @@ def test_member_that_the_leader_knows_under_an_older_epoch() -> None:
     )
 
 
-def test_stale_leader_beside_the_real_one() -> None:
+def test_stale_leader_beside_the_real_one_is_named() -> None:
     moved = rec.PartitionChangeRecord(topic_id=B, leader=2)
     real = led(B, 0, (1, 2, 3), leader_epoch=1, partition_epoch=1)
     rows = compare(committed(moved), answers((1, B_ONE), (2, [*A_BOTH, real])))
@@ -156,7 +154,7 @@ def test_leader_of_a_deleted_topic_is_stale_and_names_it() -> None:
     assert rows[-1].committed is None
 
 
-def test_leader_that_does_not_answer_and_one_that_is_none() -> None:
+def test_unresponsive_leader_and_partition_without_leader_are_named() -> None:
     unled = rec.PartitionChangeRecord(topic_id=A, partition_id=1, leader=-1)
     rows = compare(committed(unled), answers((2, A_BOTH[:1]), b1="REQUEST_TIMED_OUT"))
     assert why(rows) == {("a", 1): [Why.NO_LEADER], ("b", 0): [Why.NO_ANSWER]}
@@ -176,7 +174,7 @@ def test_impossible_isr_difference_is_a_conflict() -> None:
         }
 
 
-def test_difference_lasts_as_long_as_its_leader_does_not_move() -> None:
+def test_difference_persists_while_its_leader_does_not_move() -> None:
     first = compare(committed(shrink()), answers((1, B_ONE)), [(B, 0)])
     # The controller goes on, the leader stays where it was.
     later = compare(committed(shrink(), shrink()), answers((1, B_ONE)), [(B, 0)])

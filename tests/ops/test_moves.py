@@ -1,11 +1,9 @@
-"""Tests of the text about the bytes that a plan of moves has left to copy."""
-
 from __future__ import annotations
 
 from raftlog.ops.moves import ASK_S, BytesLeft
 
 
-def test_bytes_to_copy_are_told_with_an_estimate_once_some_are_copied() -> None:
+def test_bytes_to_copy_are_shown_with_an_estimate_once_some_are_copied() -> None:
     left = BytesLeft()
     assert left.is_due(0.0)
     left.saw(30_000_000, 0.0)
@@ -17,14 +15,14 @@ def test_bytes_to_copy_are_told_with_an_estimate_once_some_are_copied() -> None:
     assert left.in_words() == ""
 
 
-def test_bytes_that_grow_are_no_progress() -> None:
+def test_growing_bytes_are_no_progress() -> None:
     left = BytesLeft()
     for size_bytes, least in ((100, 100), (150, 100), (None, 100), (90, 90)):
         left.saw(size_bytes, 0.0)
         assert left.least == least
 
 
-def test_unknown_bytes_are_not_told() -> None:
+def test_unknown_bytes_are_not_shown() -> None:
     left = BytesLeft()
     left.saw(100, 0.0)
     left.saw(None, 5.0)

@@ -1,4 +1,4 @@
-"""Findings about machines and connections, brokers and their partitions."""
+"""Findings about machines, connections, brokers and partitions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,7 +29,7 @@ T = TlsTrouble
 
 
 def told(seen: Survey, says: Mapping[int, Mapping[str, Any]]) -> Survey:
-    """The same, with what nodes say of themselves; ids above the quorum's are of brokers."""
+    """The same with the nodes' own descriptions; ids above the quorum's are of brokers."""
 
     def about(kind: str, node_id: int) -> NodeReport:
         fields: dict[str, Any] = {"cluster_id": CLUSTER, "now_ms": 1, **says[node_id]}
@@ -46,7 +46,7 @@ def told(seen: Survey, says: Mapping[int, Mapping[str, Any]]) -> Survey:
 
 
 def behind_tls(gone: Mapping[int, TlsSeen], leader: int, **fields: Any) -> Survey:
-    """Three nodes; those that are gone cannot be connected to for TLS."""
+    """Three nodes behind TLS; those that are gone cannot be connected to."""
     seen = quorum(3, leader, dict.fromkeys(gone, Reach.OTHER), **fields)
     return replace(
         seen, nodes=tuple(replace(one, tls=gone.get(one.node_id, one.tls)) for one in seen.nodes)
@@ -60,7 +60,7 @@ def clocks(*ahead_ms: int) -> Survey:
     return told(quorum(3), {one: {"ahead_ms": ms} for one, ms in enumerate(ahead_ms, start=1)})
 
 
-def test_clock_that_differs_is_named_with_how_much() -> None:
+def test_deviating_clock_is_named_with_its_deviation() -> None:
     found = only(clocks(3, -90_000, 8))
     assert (found.code, found.severity) == ("CLOCKS_DIFFER", Severity.NOTICE)
     assert found.cause == "Clocks differ: that of node 2 90 s behind."
@@ -68,7 +68,7 @@ def test_clock_that_differs_is_named_with_how_much() -> None:
     assert only(clocks(0, 0, 0, 2_500)).cause == "Clocks differ: that of broker 4 2 s ahead."
 
 
-def test_clocks_that_agree_with_each_other_and_not_with_ours_are_no_finding() -> None:
+def test_clocks_that_deviate_only_from_the_local_one_are_no_finding() -> None:
     assert diagnose(clocks(99_000, 99_200, 98_900)) == []
     assert diagnose(clocks(700, 0, -200)) == []
     assert diagnose(clocks(50_000)) == [], "one clock differs from none"
@@ -77,7 +77,7 @@ def test_clocks_that_agree_with_each_other_and_not_with_ours_are_no_finding() ->
 # --- certificates that end -------------------------------------------------------------------
 
 
-def test_certificate_that_ends_soon_is_named() -> None:
+def test_certificate_that_expires_soon_is_named() -> None:
     def ends(in_ms: int) -> Survey:
         return told(quorum(3), {2: {"certificate_ends_at_ms": AT_MS + in_ms}})
 
@@ -97,7 +97,7 @@ def disk(free: int, total: int) -> Survey:
     return told(quorum(3), {2: says, 5: says})
 
 
-def test_disk_that_is_nearly_full_is_named_with_what_is_free() -> None:
+def test_nearly_full_disk_is_named_with_its_free_space() -> None:
     found = only(disk(4 * GIB, 50 * GIB))
     assert (found.code, found.severity) == ("DISK_NEARLY_FULL", Severity.NOTICE)
     assert found.cause == (
@@ -107,7 +107,7 @@ def test_disk_that_is_nearly_full_is_named_with_what_is_free() -> None:
 
 
 def test_broker_below_its_reserve_refuses_producers() -> None:
-    """[the doctor called the cluster healthy, with a notice]"""
+    """[The doctor called the cluster healthy, with a notice.]"""
     seen = disk(12 << 20, 200 << 20)
     full = [about_low(one) if one.name == "broker 5" else one for one in seen.broker_reports]
     found = diagnose(replace(seen, broker_reports=tuple(full)))
@@ -127,7 +127,7 @@ def about_low(one: NodeReport) -> NodeReport:
 
 
 def test_disk_below_its_reserve_is_named_once() -> None:
-    """[The doctor said of one disk that it was below its reserve, and that it was nearly full.]"""
+    """[The doctor reported one disk both as below its reserve and as nearly full.]"""
     low = quorum(3, voters={2: {"low_on_space": True}})
     says = {"disk_free_bytes": GIB, "disk_total_bytes": 50 * GIB}
     assert codes(told(low, {2: says})) == ["LOW_ON_SPACE"]
@@ -136,7 +136,7 @@ def test_disk_below_its_reserve_is_named_once() -> None:
     assert other.cause == "The disk of node 3 (1024 MiB, 2 % are free) is nearly full."
 
 
-def test_finding_about_many_nodes_says_how_many_more_there_are() -> None:
+def test_finding_about_many_nodes_counts_the_omitted_ones() -> None:
     """[A list that just ends makes eight certificates look like all of them.]"""
     many = range(11, 21)
 
@@ -154,7 +154,7 @@ def test_finding_about_many_nodes_says_how_many_more_there_are() -> None:
     assert one.cause.endswith("h17:1 and 3 more).")
 
 
-def test_finding_about_many_clocks_says_how_many_more_there_are() -> None:
+def test_finding_about_many_clocks_counts_the_omitted_ones() -> None:
     found = only(told(quorum(3), {one: {"ahead_ms": one // 30 * 5_000} for one in range(1, 40)}))
     assert found.cause.endswith("of broker 36 5 s ahead and 3 more.")
 
@@ -162,7 +162,7 @@ def test_finding_about_many_clocks_says_how_many_more_there_are() -> None:
 @pytest.mark.parametrize(
     ("free", "total"), [(6 * GIB, 50 * GIB), (30 * GIB, 9000 * GIB), (0, 0)], ids=str
 )
-def test_disk_with_room_a_large_one_and_one_that_nobody_knows(free: int, total: int) -> None:
+def test_disk_with_room_or_of_unknown_size_is_no_finding(free: int, total: int) -> None:
     assert diagnose(disk(free, total)) == []
 
 
@@ -187,7 +187,7 @@ def test_mixed_builds_and_levels_are_one_finding() -> None:
     assert codes(told(quorum(3), same)) == []
 
 
-def test_answers_of_another_cluster_do_not_count() -> None:
+def test_answers_of_another_cluster_are_ignored() -> None:
     seen = told(quorum(3), {1: {"version": "1"}, 9: {"version": "2", "cluster_id": "other"}})
     assert diagnose(seen) == []
 
@@ -208,7 +208,7 @@ def test_voter_with_another_cluster_id_counts_as_down() -> None:
     assert "cluster.id in its configuration" in found.remedy
 
 
-def test_no_quorum_is_reported_beside_a_node_of_another_cluster() -> None:
+def test_missing_quorum_is_reported_beside_a_node_of_another_cluster() -> None:
     seen = quorum(3, 0, {2: Reach.REFUSES})
     wrong = described(3, "prospective", [], cluster_id="other")
     nodes = (*seen.nodes[:2], AskedNode(endpoint(3), Reach.ANSWERS, wrong, node_id=3))
@@ -217,7 +217,7 @@ def test_no_quorum_is_reported_beside_a_node_of_another_cluster() -> None:
     assert "1 of 3 voters answers, 2 are needed" in found["NO_QUORUM"].cause
 
 
-def test_dead_voter_counts_beside_a_node_of_another_cluster() -> None:
+def test_dead_voter_is_reported_beside_a_node_of_another_cluster() -> None:
     seen = quorum(5, 1, {4: Reach.REFUSES}, voters={4: {"last_fetch_age_ms": 60_000}})
     wrong = described(5, "prospective", [], cluster_id="other")
     nodes = (*seen.nodes[:4], AskedNode(endpoint(5), Reach.ANSWERS, wrong, node_id=5))
@@ -235,7 +235,7 @@ EXPIRED = TlsSeen(T.EXPIRED, "shows a certificate that expired 2026-01-02T03:04:
 OWN = TlsSeen(T.OWN_EXPIRED, "hangs up on me.pem, which expired 2026-01-02T03:04:05Z")
 
 
-def test_expired_certificate_of_a_node_that_the_leader_still_hears() -> None:
+def test_expired_certificate_of_a_node_that_the_leader_still_hears_is_reported() -> None:
     found = only(behind_tls({3: EXPIRED}, 1))
     assert (found.code, found.severity) == ("CERTIFICATE_EXPIRED", Severity.DEGRADED)
     assert found.cause == f"Node 3 ({endpoint(3)}) {EXPIRED.text}."
@@ -243,28 +243,28 @@ def test_expired_certificate_of_a_node_that_the_leader_still_hears() -> None:
     assert "Renewal" in found.remedy
 
 
-def test_expired_certificate_of_a_node_that_is_cut_off_for_it() -> None:
+def test_expired_certificate_of_an_isolated_node_is_reported() -> None:
     away = {"last_fetch_age_ms": 60_000, "last_caught_up_age_ms": 60_000}
     found = {one.code: one for one in diagnose(behind_tls({3: EXPIRED}, 1, voters={3: away}))}
     assert set(found) == {"CERTIFICATE_EXPIRED", "VOTER_DOWN"}
     assert f"Node 3 gives another answer ({EXPIRED.text})" in found["VOTER_DOWN"].cause
 
 
-def test_all_certificates_have_expired() -> None:
+def test_expiry_of_all_certificates_is_reported() -> None:
     found = only(behind_tls(dict.fromkeys((1, 2, 3), EXPIRED), 0))
     assert (found.code, found.severity) == ("CERTIFICATE_EXPIRED", Severity.DOWN)
     assert found.cause.endswith(f"(also: {endpoint(2)} and {endpoint(3)}).")
     assert verdict([found]) is Verdict.DOWN
 
 
-def test_certificate_here_has_expired() -> None:
+def test_expired_client_certificate_is_reported() -> None:
     found = only(behind_tls(dict.fromkeys((1, 2, 3), OWN), 0))
     assert (found.code, found.severity) == ("OWN_CERTIFICATE_EXPIRED", Severity.DOWN)
     assert "me.pem, which expired" in found.cause
     assert found.command == "raftlog certs inspect FILE"
 
 
-def test_node_that_refuses_connections_is_named_beside_those_behind_tls() -> None:
+def test_refusing_node_is_named_beside_those_behind_tls() -> None:
     seen = quorum(2, 0, {1: Reach.OTHER, 2: Reach.REFUSES})
     seen = replace(seen, nodes=(replace(seen.nodes[0], tls=EXPIRED), seen.nodes[1]))
     found = {one.code: one for one in diagnose(seen)}
@@ -276,7 +276,7 @@ def test_node_that_refuses_connections_is_named_beside_those_behind_tls() -> Non
 
 
 @pytest.mark.parametrize("trouble", [one for one in T if one is not T.NONE])
-def test_each_trouble_is_one_finding_with_a_next_step(trouble: TlsTrouble) -> None:
+def test_each_problem_is_one_finding_with_a_next_step(trouble: TlsTrouble) -> None:
     found: Finding = only(
         behind_tls(dict.fromkeys((1, 2, 3), TlsSeen(trouble, "has a trouble")), 0)
     )
@@ -285,7 +285,7 @@ def test_each_trouble_is_one_finding_with_a_next_step(trouble: TlsTrouble) -> No
     assert found.command
 
 
-def test_brokers_that_serve_are_no_finding() -> None:
+def test_serving_brokers_are_no_finding() -> None:
     seen = quorum(3, brokers=brokers(broker(1), broker(2, state=BrokerState.STOPPING)))
     assert diagnose(seen) == []
 
@@ -295,7 +295,7 @@ def counts(**fields: int) -> dict[str, int]:
 
 
 def test_partitions_that_refuse_producers_are_an_outage() -> None:
-    """[two of three brokers were down: the alert woke somebody, and the doctor said DEGRADED]"""
+    """[Two of three brokers were down: the alert woke somebody, and the doctor reported DEGRADED.]"""
     seen = quorum(3, brokers=brokers(broker(4), partitions=counts(under_min_isr=2)))
     found = only(seen)
     assert (found.code, found.severity) == ("PARTITIONS_NOT_WRITABLE", Severity.DOWN)
@@ -304,9 +304,7 @@ def test_partitions_that_refuse_producers_are_an_outage() -> None:
     )
 
 
-def test_partitions_that_are_short_of_replicas_are_told_unless_a_fenced_broker_explains_it() -> (
-    None
-):
+def test_partitions_short_of_replicas_are_reported_unless_a_fenced_broker_explains_them() -> None:
     short = counts(under_replicated=1)
     found = only(quorum(3, brokers=brokers(broker(4), partitions=short)))
     assert (found.code, found.severity) == ("PARTITIONS_UNDER_REPLICATED", Severity.DEGRADED)
@@ -315,8 +313,8 @@ def test_partitions_that_are_short_of_replicas_are_told_unless_a_fenced_broker_e
     assert codes(quorum(3, brokers=brokers(broker(4), away, partitions=short))) == ["BROKER_FENCED"]
 
 
-def test_unregistered_broker_with_replicas_explains_partitions_that_are_short_of_them() -> None:
-    """[a broker was unregistered with its replicas: "wait: it catches up\"]"""
+def test_unregistered_broker_with_replicas_explains_partitions_short_of_replicas() -> None:
+    """[A broker was unregistered with its replicas: "wait: it catches up".]"""
     told = brokers(
         broker(4), partitions=counts(under_replicated=1), unregistered_replica_ids=[6, 7]
     )
@@ -325,7 +323,7 @@ def test_unregistered_broker_with_replicas_explains_partitions_that_are_short_of
     assert found.cause == "Brokers 6 and 7 are not registered, and replicas are assigned there."
 
 
-def test_throttle_that_was_left_behind_is_named_unless_replicas_are_moved() -> None:
+def test_leftover_throttle_is_named_unless_replicas_are_moved() -> None:
     told = brokers(broker(4), throttled_brokers=["", "5"])
     found = only(quorum(3, brokers=told))
     assert (found.code, found.severity) == ("THROTTLE_LEFT", Severity.NOTICE)
@@ -335,7 +333,7 @@ def test_throttle_that_was_left_behind_is_named_unless_replicas_are_moved() -> N
     assert codes(quorum(3, brokers=moves)) == []
 
 
-def test_no_broker_is_a_notice() -> None:
+def test_cluster_without_brokers_is_a_notice() -> None:
     assert only(quorum(3, brokers=brokers())).code == "NO_BROKERS"
 
 
@@ -358,7 +356,7 @@ def test_fenced_broker_is_reported_with_its_reason() -> None:
 
 @pytest.mark.parametrize("cause", list(Cause))
 def test_advice_about_a_fenced_broker_never_unregisters_it(cause: Cause) -> None:
-    """[who was paged copies the command that is shown: a registration is gone for good]"""
+    """[Operators copy the command that is shown: an unregistration cannot be undone.]"""
     away = broker(4, state=BrokerState.INACTIVE, cause=cause.value, state_age_ms=3_000)
     found = only(quorum(3, brokers=brokers(broker(1), away)))
     assert found.command in ("raftlog broker run -c FILE", "raftlog brokers list")
@@ -371,14 +369,14 @@ def test_expired_broker_is_not_called_unheard() -> None:
     assert only(quorum(3, brokers=brokers(away))).cause.endswith("is fenced for 3 s.")
 
 
-def test_fenced_broker_of_an_earlier_leader() -> None:
+def test_broker_fenced_under_an_earlier_leader_has_no_known_contact() -> None:
     away = broker(4, state=BrokerState.INACTIVE, state_age_is_at_least=True, last_contact_age_ms=-1)
     cause = only(quorum(3, brokers=brokers(away))).cause
     assert "for more than 0 ms; this leader has not heard of it" in cause
 
 
-def test_broker_that_has_missed_heartbeats_is_named_before_it_is_fenced() -> None:
-    """[paused for 8 s, and the doctor said HEALTHY]"""
+def test_broker_with_missed_heartbeats_is_named_before_it_is_fenced() -> None:
+    """[Paused for 8 s, and the doctor reported HEALTHY.]"""
     hangs = broker(5, last_contact_age_ms=6_200)
     found = only(quorum(3, brokers=brokers(broker(4), hangs)))
     assert (found.code, found.severity) == ("BROKER_SILENT", Severity.NOTICE)
@@ -386,7 +384,7 @@ def test_broker_that_has_missed_heartbeats_is_named_before_it_is_fenced() -> Non
     assert diagnose(quorum(3, brokers=brokers(broker(5, last_contact_age_ms=4_400)))) == []
 
 
-def test_how_long_a_broker_may_be_silent_is_what_its_controller_says() -> None:
+def test_allowed_silence_of_a_broker_is_its_controllers_setting() -> None:
     silent = broker(5, last_contact_age_ms=6_200)
     told = {"broker_session_timeout_ms": 30_000}
     assert diagnose(quorum(3, brokers=brokers(silent, **told))) == []
@@ -397,7 +395,7 @@ def test_how_long_a_broker_may_be_silent_is_what_its_controller_says() -> None:
     assert "it is fenced 9 s after it was last heard." in by_default.consequence
 
 
-def test_broker_that_holds_lao_back_is_named() -> None:
+def test_broker_that_delays_lao_is_named() -> None:
     held = brokers(
         broker(1), broker(2), held_back_by=[2], held_back_ms=4_000, lowest_acknowledged_offset=90
     )
@@ -421,7 +419,7 @@ def test_unknown_lao_is_reported_with_its_reason() -> None:
     assert "broker 1 has not reported" in found.cause
 
 
-def test_partitions_without_a_leader_and_recovering() -> None:
+def test_leaderless_and_recovering_partitions_are_reported() -> None:
     seen = quorum(
         3, brokers=brokers(broker(1), partitions={"total": 9, "offline": 2, "recovering": 1})
     )
@@ -429,7 +427,7 @@ def test_partitions_without_a_leader_and_recovering() -> None:
     assert diagnose(seen)[0].cause.startswith("2 partitions of 9 have no leader")
 
 
-def test_leader_that_does_not_describe_its_brokers() -> None:
+def test_leader_that_does_not_describe_its_brokers_is_reported() -> None:
     found = only(quorum(3, brokers_failure="UNAVAILABLE: claiming"))
     assert found.code == "BROKERS_UNKNOWN"
     assert "UNAVAILABLE: claiming" in found.cause

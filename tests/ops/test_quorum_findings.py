@@ -1,4 +1,4 @@
-"""Findings about the quorum: its leader, its voters, one cluster and one state."""
+"""Findings about the quorum."""
 
 import inspect
 import re
@@ -35,7 +35,7 @@ def test_healthy_quorum_has_no_findings(size: int) -> None:
     assert verdict([]) is Verdict.HEALTHY
 
 
-def test_lost_majority_says_who_is_missing_since_when_and_how_many_to_start() -> None:
+def test_lost_majority_names_the_missing_voters_since_when_and_how_many_to_start() -> None:
     since = {"unreachable_ms": 12_000, "unreachable_reason": "UNAVAILABLE"}
     found = only(quorum(4, 0, {1: R, 2: R}, voters={1: since, 2: {**since, "unreachable_ms": 9}}))
     assert (found.code, found.severity) == ("NO_QUORUM", Severity.DOWN)
@@ -46,7 +46,7 @@ def test_lost_majority_says_who_is_missing_since_when_and_how_many_to_start() ->
     assert found.remedy.startswith("Start one of nodes 1 and 2.")
 
 
-def test_all_that_are_missing_are_needed() -> None:
+def test_all_missing_voters_are_required() -> None:
     found = only(quorum(3, 0, {1: R, 3: S}))
     assert found.code == "NO_QUORUM"
     assert "node 1 refuses connections; node 3 does not answer" in found.cause
@@ -56,7 +56,7 @@ def test_all_that_are_missing_are_needed() -> None:
     assert only(quorum(2, 0, {2: R})).remedy.startswith("Start node 2.")
 
 
-def test_majority_without_a_leader_elects_one() -> None:
+def test_majority_without_a_leader_is_reported_as_electing() -> None:
     for gone in ({}, {3: R}):
         found = only(quorum(3, 0, gone))
         assert (found.code, found.severity) == ("ELECTION", Severity.DOWN)
@@ -64,7 +64,7 @@ def test_majority_without_a_leader_elects_one() -> None:
 
 
 def test_founding_a_quorum_needs_all_voters() -> None:
-    """[two of three new controllers were up: "an election is under way, a second at most"]"""
+    """[Two of three new controllers were up: "an election is under way, a second at most".]"""
     new = {one: {"votes_needed": 3} for one in (1, 2, 3)}
     found = only(quorum(3, 0, {3: R}, says=new))
     assert (found.code, found.severity) == ("NO_QUORUM", Severity.DOWN)
@@ -81,8 +81,8 @@ def test_founding_a_quorum_needs_all_voters() -> None:
     assert only(quorum(3, 0, says=new)).code == "ELECTION"
 
 
-def test_voters_that_do_not_reach_each_other_are_named_with_the_addresses_dialed() -> None:
-    """[all three had got new addresses: the doctor spoke of an election]"""
+def test_voters_that_do_not_reach_each_other_are_named_with_the_dialed_addresses() -> None:
+    """[All three had new addresses: the doctor reported an election.]"""
     dialed = "old-{}:9093: Connection refused"
     lost = {
         one: {"unreachable_ms": 9_000, "unreachable_reason": dialed.format(one)}
@@ -115,7 +115,7 @@ def piloted(seats: int = 3, after_ms: int = 60_000, **conditions: str) -> dict[i
     return {1: {"autopilot": told}}
 
 
-def test_voter_that_is_down_comes_with_what_autopilot_does_about_it() -> None:
+def test_dead_voter_is_reported_with_autopilots_plan() -> None:
     down = {3: {"last_fetch_age_ms": 5_000}}
     found = only(quorum(3, 1, {3: R}, voters=down, says=piloted(n4="ready")))
     assert found.code == "VOTER_DOWN"
@@ -124,7 +124,7 @@ def test_voter_that_is_down_comes_with_what_autopilot_does_about_it() -> None:
     assert "Autopilot" not in off.remedy
 
 
-def test_autopilot_without_a_spare_is_noticed() -> None:
+def test_autopilot_without_a_spare_is_reported() -> None:
     assert diagnose(quorum(3, says=piloted(n4="ready"))) == []
     found = only(quorum(3, says=piloted(n4="is silent")))
     assert (found.code, found.severity) == ("NO_SPARE", Severity.NOTICE)
@@ -132,7 +132,7 @@ def test_autopilot_without_a_spare_is_noticed() -> None:
     assert only(quorum(3, says=piloted())).cause == "Autopilot has no spare."
 
 
-def test_replacement_under_way_is_told() -> None:
+def test_replacement_under_way_is_reported() -> None:
     found = only(quorum(3, says=piloted(seats=4, n4="ready")))
     assert (found.code, found.severity) == ("VOTER_REPLACEMENT", Severity.DEGRADED)
     assert found.cause == "3 voters on 4 seats: a dead voter is being replaced."
@@ -141,12 +141,12 @@ def test_replacement_under_way_is_told() -> None:
 
 
 def follower_alone(**leader: Any) -> Survey:
-    """Node 2 answers, and follows node 1, which does not answer here, nor does node 3."""
+    """Node 2 answers and follows node 1; nodes 1 and 3 do not answer here."""
     return quorum(3, 1, {1: S, 3: S}, voters={1: leader})
 
 
-def test_leader_that_a_follower_hears_is_believed_when_it_does_not_answer_here() -> None:
-    """[the cluster was DOWN, as 1 of 3 voters answered, and its follower heard the leader]"""
+def test_leader_heard_by_a_follower_is_believed_when_it_does_not_answer_here() -> None:
+    """[The cluster was DOWN, as 1 of 3 voters answered, and its follower heard the leader.]"""
     found = only(follower_alone())
     assert (found.code, found.severity) == ("LEADER_UNSEEN", Severity.DEGRADED)
     assert found.cause == (
@@ -183,7 +183,7 @@ def test_finding_names_how_each_controller_fails_when_none_answers() -> None:
         (5, {3: R, 4: S}, "3 of 5 voters are left: one more failure stops all writes."),
     ],
 )
-def test_voter_that_is_down_says_how_many_more_may_fail(
+def test_dead_voter_is_reported_with_the_number_of_further_failures_allowed(
     size: int, gone: dict[int, Reach], left: str
 ) -> None:
     away = {"last_fetch_age_ms": 60_000, "last_caught_up_age_ms": 60_000}
@@ -204,22 +204,22 @@ def test_voter_that_is_down_says_how_many_more_may_fail(
 def test_advice_about_a_voter_depends_on_its_failure(
     gone: dict[int, Reach], words: list[str], command: str
 ) -> None:
-    """[a web server had the node's port: to start the node again could not help]"""
+    """[A web server had the node's port: starting the node again could not help.]"""
     away = {"last_fetch_age_ms": 60_000, "last_caught_up_age_ms": 60_000}
     found = only(quorum(5, 1, gone, voters=dict.fromkeys(gone, away)))
     assert all(word in found.remedy for word in words), found.remedy
     assert found.command.startswith(command)
 
 
-def test_voter_that_the_leader_hears_is_slow_and_not_down() -> None:
+def test_voter_heard_by_the_leader_is_slow_and_not_down() -> None:
     found = only(quorum(3, 1, {3: S}))
     assert (found.code, found.severity) == ("NODE_SLOW", Severity.NOTICE)
     assert verdict([found]) is Verdict.HEALTHY
 
 
-def test_voter_that_refuses_connections_is_down_however_lately_the_leader_heard_it() -> None:
-    """[HEALTHY for 2 s after a kill -9, and "has not answered within 1000 ms" of a port that
-    refused]
+def test_refusing_voter_is_down_however_recently_the_leader_heard_it() -> None:
+    """[HEALTHY for 2 s after a kill -9, and "has not answered within 1000 ms" for a port that
+    refused.]
     """
     lost = {"unreachable_ms": 300, "unreachable_reason": "Connection refused"}
     assert codes(quorum(3, 1, {3: R}, voters={3: lost})) == ["VOTER_DOWN"]
@@ -229,7 +229,7 @@ def test_voter_that_refuses_connections_is_down_however_lately_the_leader_heard_
     assert elsewhere.cause.startswith("Node 3 refuses connections, but fetches from the leader")
 
 
-def test_host_name_that_does_not_resolve_is_told_from_a_process_that_hangs() -> None:
+def test_unresolvable_host_name_is_told_apart_from_a_hanging_process() -> None:
     """["a process that hangs has to be ended first"]"""
     found = only(quorum(3, 0, {1: Reach.UNRESOLVED, 3: Reach.UNRESOLVED}))
     assert f"nodes 1 and 3 do not resolve ({endpoint(1)} and {endpoint(3)})" in found.cause
@@ -240,7 +240,7 @@ def test_host_name_that_does_not_resolve_is_told_from_a_process_that_hangs() -> 
     assert "look at the name servers" in down.remedy
 
 
-def test_voter_behind_is_reported_with_its_lag() -> None:
+def test_lagging_voter_is_reported_with_its_lag() -> None:
     lag = {"log_end_offset": 40, "last_caught_up_age_ms": 11_000}
     found = only(quorum(3, voters={2: lag}))
     assert found.code == "VOTER_BEHIND"
@@ -251,7 +251,7 @@ def test_voter_behind_is_reported_with_its_lag() -> None:
     assert diagnose(quorum(3, voters={2: {**lag, "last_caught_up_age_ms": 9_000}})) == []
 
 
-def test_different_bytes_below_the_same_offset_are_told() -> None:
+def test_different_bytes_below_the_same_offset_are_reported() -> None:
     def logs(third: bytes) -> Survey:
         same = {"image_offset": 99, "image_epoch": 7, "state_hash": b"a" * 16}
         return quorum(
@@ -270,7 +270,7 @@ def test_different_bytes_below_the_same_offset_are_told() -> None:
     assert diagnose(logs(b"")) == [], "a build that does not tell"
 
 
-def test_log_that_a_node_contradicts_is_told() -> None:
+def test_contradicted_log_is_reported() -> None:
     said = "controller 1 has another log from offset 21 on"
     node = NodeAnswer(cluster_id=CLUSTER, node_id=4, role="broker", log_contradiction=said)
     found = only(replace(quorum(3), broker_reports=(NodeReport("broker 4", node),)))
@@ -278,7 +278,7 @@ def test_log_that_a_node_contradicts_is_told() -> None:
     assert found.cause == f"Broker 4 says: {said}."
 
 
-def test_different_states_of_the_same_records_are_told() -> None:
+def test_different_states_of_the_same_records_are_reported() -> None:
     def states(third: bytes, epoch: int = 7) -> Survey:
         same = {"image_offset": 99, "image_epoch": 7, "state_hash": b"a" * 16}
         other = {"image_offset": 99, "image_epoch": epoch, "state_hash": third}
@@ -292,7 +292,7 @@ def test_different_states_of_the_same_records_are_told() -> None:
     assert diagnose(states(b"")) == []
 
 
-def test_disk_below_its_reserve() -> None:
+def test_disk_below_its_reserve_is_reported() -> None:
     found = only(quorum(3, voters={2: {"low_on_space": True}}))
     assert found.code == "LOW_ON_SPACE"
     assert "node 2" in found.cause
@@ -308,7 +308,7 @@ def test_quorum_finding_reports_two_clusters() -> None:
     assert CLUSTER in diagnose(both)[0].cause
 
 
-def test_address_of_nobody_is_a_notice() -> None:
+def test_unused_address_is_a_notice() -> None:
     seen = quorum(3)
     wrong = AskedNode("127.0.0.1:9", Reach.OTHER, None, "UNIMPLEMENTED: Method not found!")
     found = only(replace(seen, nodes=(*seen.nodes, wrong)))
@@ -317,11 +317,11 @@ def test_address_of_nobody_is_a_notice() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_quorum_that_bears_no_failure(size: int) -> None:
+def test_quorum_without_redundancy_is_reported(size: int) -> None:
     assert only(quorum(size)).code == "NO_REDUNDANCY"
 
 
-def test_feature_level_that_all_could_use() -> None:
+def test_unused_feature_level_that_all_support_is_reported() -> None:
     feature = {"name": "metadata.version", "finalized_level": 5, "min_supported_version": 1}
 
     def features(most: int) -> dict[str, object]:
@@ -349,7 +349,7 @@ def test_worst_finding_comes_first() -> None:
     assert seen.at_ms == AT_MS
 
 
-def test_operators_find_every_code_in_the_runbook() -> None:
+def test_every_code_is_in_the_runbook() -> None:
     sources = "".join(
         path.read_text() for path in Path(inspect.getfile(diagnosis)).parent.glob("*_findings.py")
     )
@@ -364,7 +364,7 @@ VOTERS = {one: {"replica_directory_id": f"dir-{one}"} for one in (1, 2, 3)}
 
 
 def replaced(leader: int = 1, gone: dict[int, Reach] | None = None, **voter: Any) -> Survey:
-    """Node 3 came back with an empty disk: the voter that it was fetches no more."""
+    """Node 3 came back with an empty disk: the voter with the old disk fetches no more."""
     return quorum(
         3,
         leader,
@@ -378,7 +378,7 @@ def replaced(leader: int = 1, gone: dict[int, Reach] | None = None, **voter: Any
     )
 
 
-def test_replaced_disk_is_said_to_be_one_and_not_a_slow_one() -> None:
+def test_replaced_disk_is_reported_instead_of_a_slow_voter() -> None:
     found = only(replaced())
     assert (found.code, found.severity) == ("VOTER_REPLACED", Severity.DEGRADED)
     assert found.cause == (
@@ -401,8 +401,8 @@ def test_replaced_voter_is_not_counted() -> None:
     assert more[0].consequence == "It does not count. 1 of 3 voters is left, 2 are needed."
 
 
-def test_voter_that_does_not_know_yet_that_it_is_one_has_its_own_directory() -> None:
-    """[it was added a moment ago, and has not read that far]"""
+def test_voter_that_does_not_know_its_role_yet_has_its_own_directory() -> None:
+    """[It was added a moment ago, and has not read that far.]"""
     says = {3: {"directory_id": "dir-3", "role": "observer"}}
     assert codes(quorum(3, voters=VOTERS, says=says)) == []
     older = {3: {"role": "observer"}}
@@ -438,7 +438,7 @@ def test_silent_observer_and_observer_with_another_id_are_not_duplicates() -> No
 
 
 def beside(node_id: int = 4, **fields: Any) -> Survey:
-    """A sound quorum of three in epoch 7, and one more node that takes itself for a voter."""
+    """A sound quorum of three in epoch 7, and one more node that believes it is a voter."""
     sound = quorum(3, voters=VOTERS, says={one: {"directory_id": f"dir-{one}"} for one in VOTERS})
     states = [voter(one, replica_directory_id=f"dir-{one}") for one in (1, 3, 4)]
     given: dict[str, Any] = {"directory_id": f"dir-{node_id}", "leader_epoch": 63, **fields}
@@ -448,7 +448,7 @@ def beside(node_id: int = 4, **fields: Any) -> Survey:
     return Survey((*nodes, found), sound.brokers, sound.brokers_failure, sound.at_ms)
 
 
-def test_node_that_was_removed_in_a_higher_epoch_than_the_others_is_named() -> None:
+def test_node_removed_in_a_higher_epoch_than_the_others_is_named() -> None:
     found = only(beside())
     assert (found.code, found.severity) == ("REMOVED_AHEAD", Severity.DEGRADED)
     assert found.cause == "Node 4 is not a voter, and is in epoch 63; the leader's is 7."
@@ -464,7 +464,7 @@ def test_node_that_was_removed_in_a_higher_epoch_than_the_others_is_named() -> N
         pytest.param({"directory_id": ""}, id="a build that does not say which directory"),
     ],
 )
-def test_node_that_is_not_removed_ahead_is_no_finding(fields: dict[str, Any]) -> None:
+def test_node_removed_in_no_higher_epoch_is_no_finding(fields: dict[str, Any]) -> None:
     assert "REMOVED_AHEAD" not in codes(beside(**fields))
 
 

@@ -1,5 +1,3 @@
-"""The reason why a led partition cannot be used, by what its leader says."""
-
 from __future__ import annotations
 
 import pytest
@@ -20,7 +18,7 @@ KEY = (b"t" * 16, 0)
         ((1, 2), {2: -1}, "a member of the ISR has not fetched"),
     ],
 )
-def test_unknown_high_watermark_is_explained_by_who_has_fetched(
+def test_unknown_high_watermark_is_explained_by_the_missing_fetches(
     isr: tuple[int, ...], follower_ends: dict[int, int], why: str
 ) -> None:
     led = pb.LedPartition(

@@ -1,4 +1,4 @@
-"""Ten incidents, each from what nodes and the log would say of it, and the story that is told."""
+"""Incidents, told from journals and the log."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ END = T0 + 3_600_000
 
 
 def node(name: str, *events: tuple[int, Kind, dict[str, Any]], failure: str = "") -> NodeEvents:
-    """Events by milliseconds after T0; their details are checked."""
+    """Events by milliseconds after T0, with validated details."""
     role, _, number = name.rpartition("-")
     told = tuple(
         NodeEvent(seq, T0 + at, int(number), role, kind.value, checked_details(kind, details))
@@ -80,7 +80,7 @@ def no_leader(at: int) -> tuple[int, Kind, dict[str, Any]]:
     return at, Kind.NO_LEADER, {"epoch": 1, "reason": "why"}
 
 
-def test_1_a_leader_is_killed() -> None:
+def test_story_01_killed_leader_is_told() -> None:
     told = story(
         node("controller-1", (90_000, Kind.STARTED, {"after": "crash"})),
         node("controller-2", won(60_050, 4, "leader gone"), active(60_070, 4)),
@@ -98,7 +98,7 @@ def test_1_a_leader_is_killed() -> None:
     )
 
 
-def test_2_a_leader_hangs_and_is_replaced_after_the_fetch_timeout() -> None:
+def test_story_02_hanging_leader_is_replaced_after_the_fetch_timeout() -> None:
     told = story(
         node("controller-1", (63_000, Kind.LOOP_STALL, {"gap_ms": 5_000}),
              (63_010, Kind.LOST_LEADERSHIP, {"epoch": 3, "reason": "a higher epoch has begun",
@@ -117,9 +117,9 @@ def test_2_a_leader_hangs_and_is_replaced_after_the_fetch_timeout() -> None:
     assert told.lines[0] is stall, "the cause comes first"
 
 
-def test_2a_a_campaign_that_was_won_is_not_that_of_the_next_epoch() -> None:
-    """[node 1 asked nobody before, as its predecessor had resigned: its campaign bore epoch 3, and
-    was told as the beginning of the election of epoch 4, 21 s later]
+def test_story_02a_won_campaign_is_not_that_of_the_next_epoch() -> None:
+    """[Node 1 had sent no vote requests before, as its predecessor had resigned: its campaign bore
+    epoch 3, and was told as the beginning of the election of epoch 4, 21 s later.]
     """
     told = story(
         node("controller-1",
@@ -137,7 +137,7 @@ def test_2a_a_campaign_that_was_won_is_not_that_of_the_next_epoch() -> None:
     assert texts[1].startswith("node 2 leads epoch 4, after 820 ms without a leader: node 1 had")
 
 
-def test_3_a_transfer_is_no_trouble() -> None:
+def test_story_03_transfer_is_a_change_without_suspects() -> None:
     told = story(
         node("controller-1",
              (60_000, Kind.LOST_LEADERSHIP, {"epoch": 3, "reason": "asked to transfer to node 2",
@@ -153,9 +153,9 @@ def test_3_a_transfer_is_no_trouble() -> None:
     assert told.suspects == ()
 
 
-def test_3a_a_leader_that_has_led_before_lost_only_its_last_leadership() -> None:
-    """[node 2 was restarted, led again and handed over for its full disk: the 11 s between were
-    told to be without a leader]
+def test_story_03a_earlier_leader_lost_only_its_last_leadership() -> None:
+    """[Node 2 was restarted, led again and resigned for its full disk: the 11 s between were told
+    to be without a leader.]
     """
     told = story(
         node("controller-2",
@@ -192,7 +192,7 @@ def test_3a_a_leader_that_has_led_before_lost_only_its_last_leadership() -> None
     assert "epoch 9, after at most 100 ms without a leader" in told.lines[-1].text
 
 
-def test_3b_of_a_transfer_either_journal_is_enough() -> None:
+def test_story_03b_transfer_needs_either_journal() -> None:
     given = node(
         "controller-1",
         (60_000, Kind.LOST_LEADERSHIP,
@@ -211,7 +211,7 @@ def test_3b_of_a_transfer_either_journal_is_enough() -> None:
     assert the(told, "ELECTION").weight is Weight.TROUBLE
 
 
-def test_4_a_quorum_is_lost_and_found() -> None:
+def test_story_04_lost_and_regained_quorum_is_told() -> None:
     why = "no leader is known in epoch 3: 1 of 3 voters can be reached, 2 are needed"
     told = story(
         node("controller-2", (61_000, Kind.NO_LEADER, {"epoch": 3, "reason": why}),
@@ -230,8 +230,8 @@ def test_4_a_quorum_is_lost_and_found() -> None:
 LOST, FOUND = Kind.CONTROLLER_LOST, Kind.CONTROLLER_FOUND
 
 
-def test_4a_of_controllers_that_are_all_dead_the_brokers_tell() -> None:
-    """[their journals were read, and an hour without a controller looked like no trouble]"""
+def test_story_04a_outage_is_told_by_brokers_when_all_controllers_are_dead() -> None:
+    """[Their journals were read, and an hour without a controller looked like no trouble.]"""
     told = story(
         node("broker-4", (60_000, LOST, {"controller_id": 1}),
              (72_000, Kind.FENCED, {"reason": "no controller reached for 12.1 s"})),
@@ -245,7 +245,7 @@ def test_4a_of_controllers_that_are_all_dead_the_brokers_tell() -> None:
     assert told.summary == ("1 time in which brokers reached no controller",)
 
 
-def test_4b_it_is_over_when_the_last_broker_has_found_one() -> None:
+def test_story_04b_outage_ends_when_the_last_broker_has_found_a_controller() -> None:
     told = story(
         node("broker-4", (60_000, LOST, {"controller_id": 1}),
              (80_000, FOUND, {"controller_id": 2, "epoch": 4})),
@@ -259,8 +259,8 @@ def test_4b_it_is_over_when_the_last_broker_has_found_one() -> None:
     )
 
 
-def test_4d_a_moment_after_the_start_is_not_the_outage() -> None:
-    """[a minute without controllers was told as the second in which they found each other]"""
+def test_story_04d_moment_after_the_start_is_not_the_outage() -> None:
+    """[A minute without controllers was told as the second in which they found each other.]"""
     told = story(
         node("controller-2", (119_000, Kind.NO_LEADER, {"epoch": 3, "reason": "why"}),
              (120_000, Kind.LEADER_CHANGED, {"epoch": 4, "leader_id": 3})),
@@ -271,7 +271,7 @@ def test_4d_a_moment_after_the_start_is_not_the_outage() -> None:
     assert the(told, "NO_LEADER").lasted_ms == 1_000
 
 
-def test_4c_what_the_controllers_tell_themselves_is_not_told_twice() -> None:
+def test_story_04c_outage_is_not_told_twice_when_controllers_report_it() -> None:
     told = story(
         node("controller-2", (61_000, Kind.NO_LEADER, {"epoch": 3, "reason": "why"}),
              (90_000, Kind.LEADER_CHANGED, {"epoch": 4, "leader_id": 3})),
@@ -283,9 +283,9 @@ def test_4c_what_the_controllers_tell_themselves_is_not_told_twice() -> None:
     assert [line.code for line in told.lines if line.weight is Weight.TROUBLE] == ["NO_LEADER"]
 
 
-def test_outage_of_brokers_is_told_per_broker_when_one_of_them_was_alone_before() -> None:
+def test_outage_is_told_per_broker_when_one_of_them_was_alone_before() -> None:
     """[0.6 s of one broker and, four minutes later, 22 s of three were told as one outage of three
-    that lasted from the first to the last]
+    that lasted from the first to the last.]
     """
     found = {"controller_id": 1, "epoch": 3}
     told = story(
@@ -308,7 +308,7 @@ def test_outage_of_brokers_is_told_per_broker_when_one_of_them_was_alone_before(
         (Kind.STARTED, {"after": "crash"}),
     ],
 )
-def test_broker_alone_ends_at_its_first_sign_of_a_controller(
+def test_isolation_of_a_broker_ends_at_its_first_sign_of_a_controller(
     kind: Kind, details: dict[str, Any]
 ) -> None:
     told = story(
@@ -328,7 +328,7 @@ def test_outage_does_not_end_when_another_node_hears_the_leader() -> None:
 
 
 def test_states_of_a_process_end_with_it() -> None:
-    """[a leader that was killed was told to hold visibility back for ever]"""
+    """[A killed leader was told to delay visibility forever.]"""
     told = story(
         node("controller-1",
              (60_000, Kind.PEER_LOST, {"peer_id": 3, "reason": "cut off"}),
@@ -345,7 +345,7 @@ def test_states_of_a_process_end_with_it() -> None:
     assert "for 11 s" in the(told, "UNREACHABLE").text
 
 
-def test_span_has_no_length_when_the_journal_left_events_out() -> None:
+def test_span_has_no_length_when_the_journal_dropped_events() -> None:
     whole = node(
         "broker-4", (60_000, LOST, {"controller_id": 1}), (90_000, LOST, {"controller_id": 1}),
         (93_000, FOUND, {"controller_id": 1, "epoch": 3}),
@@ -356,7 +356,7 @@ def test_span_has_no_length_when_the_journal_left_events_out() -> None:
     assert told.missing == ("broker-4: 7 events, too many at once for its journal",)
 
 
-def test_5_a_broker_is_paused_holds_lao_back_and_is_fenced() -> None:
+def test_story_05_paused_broker_delays_lao_and_is_fenced() -> None:
     told = story(
         node("controller-1",
              (61_000, Kind.LAO_STALLED, {"offset": 40, "brokers": "5", "reason": ""}),
@@ -375,7 +375,7 @@ def test_5_a_broker_is_paused_holds_lao_back_and_is_fenced() -> None:
     assert [line.code for line in told.lines] == ["LAO_STALL", "LOOP_STALL", "FENCED"]
 
 
-def test_6_a_broker_is_shut_down_in_order() -> None:
+def test_story_06_orderly_shutdown_of_a_broker_is_told() -> None:
     told = story(
         node("broker-5", (60_500, Kind.STOPPED, {"reason": "asked to stop", "clean": True})),
         log=LogPeriod((fence(60_400, "controlled shutdown", 9),)),
@@ -385,7 +385,7 @@ def test_6_a_broker_is_shut_down_in_order() -> None:
     assert told.summary == ()
 
 
-def test_7_a_disk_is_slow_then_hangs_then_is_full() -> None:
+def test_story_07_slow_hanging_and_full_disk_are_told() -> None:
     told = story(
         node("controller-1",
              *((60_000 + 1_000 * n, Kind.SLOW_FLUSH, {"above_ms": 500, "count": 2}) for n in range(4)),
@@ -405,7 +405,7 @@ def test_7_a_disk_is_slow_then_hangs_then_is_full() -> None:
     assert the(told, "WRITES_RESUMED").weight is Weight.NOTE
 
 
-def test_clock_that_was_overruled_is_told_with_its_error() -> None:
+def test_overruled_clock_is_told_with_its_error() -> None:
     told = story(
         node("controller-1", (60_000, Kind.CLOCK_OVERRULED, {"ahead_ms": 3_600_000}),
              (90_000, Kind.CLOCK_AGREES, {})),
@@ -416,7 +416,7 @@ def test_clock_that_was_overruled_is_told_with_its_error() -> None:
     assert told.summary == ("1 wrong clock (controller-1)",)
 
 
-def test_8_a_link_is_cut_and_nobody_stopped() -> None:
+def test_story_08_cut_link_is_told_though_no_process_stopped() -> None:
     lost = {"peer_id": 3, "reason": "it is connected and does not answer"}
     told = story(
         node("controller-1", (61_000, Kind.PEER_LOST, lost),
@@ -436,7 +436,7 @@ def test_8_a_link_is_cut_and_nobody_stopped() -> None:
     assert [line.code for line in stopped.lines] == ["STOPPED"], "it says itself why"
 
 
-def test_9_a_config_was_changed_before_it_began() -> None:
+def test_story_09_earlier_config_change_is_told() -> None:
     told = story(
         node("controller-1",
              (70_000, Kind.LAO_STALLED, {"offset": 40, "brokers": "5,6", "reason": ""})),
@@ -456,7 +456,7 @@ def test_9_a_config_was_changed_before_it_began() -> None:
     assert stall.text.endswith("and stands still: held back by brokers 5 and 6")
 
 
-def test_10_writes_stop_and_partitions_lose_their_leaders() -> None:
+def test_story_10_stopped_writes_and_lost_partition_leaders_are_told() -> None:
     def moved(at: int, key: str, to: int) -> Changed:
         return change(at, "partition", key, {"leader": 5}, {"leader": to})
 
@@ -485,7 +485,7 @@ def test_10_writes_stop_and_partitions_lose_their_leaders() -> None:
     assert slow.lines == (), "writes that are always rare leave no gap"
 
 
-def test_11_elections_from_outside_the_isr_say_what_they_knew() -> None:
+def test_story_11_elections_outside_the_isr_name_what_was_known() -> None:
     def moved(at: int, key: str, before: Any, after: Any, recovery: Any = None) -> Changed:
         one = change(at, "partition", key, before, after)
         return one._replace(recovery=msgspec.json.encode(recovery).decode() if recovery else "")
@@ -556,7 +556,7 @@ def test_many_unclean_elections_are_counted() -> None:
         ("controller-1", (10_000, Kind.WRITES_REFUSED, {"reason": "full"}), "writes were refused"),
     ],
 )
-def test_gap_in_the_writes_names_what_kept_the_leader_from_committing(
+def test_gap_in_the_writes_names_what_prevented_commits(
     role: str, event: tuple[int, Kind, dict[str, Any]], what: str
 ) -> None:
     steady = [T0 + 100 * n for n in range(100)]
@@ -585,7 +585,7 @@ def test_leader_of_an_unknown_epoch_is_not_guessed() -> None:
     assert texts[1].startswith("node 1 leads epoch 3: the process of the leader had ended")
 
 
-def test_lao_that_was_not_known_has_no_offset() -> None:
+def test_unknown_lao_has_no_offset() -> None:
     told = story(
         node("controller-1",
              (61_000, Kind.LAO_STALLED, {"offset": -1, "brokers": "5", "reason": ""}),
@@ -596,7 +596,7 @@ def test_lao_that_was_not_known_has_no_offset() -> None:
     )
 
 
-def test_winner_was_not_heard() -> None:
+def test_missing_journal_of_the_winner_is_reported() -> None:
     told = story(
         node("controller-2", failure="nothing came within 2000 ms"),
         log=LogPeriod((leader(60_000, 4, 2, 1),)),
@@ -619,7 +619,7 @@ def test_change_names_its_author(principal: str, client_id: int, who: str) -> No
     assert the(told, "CHANGED").text.startswith(f"{who} changed topic orders: ")
 
 
-def test_autopilot_tells_what_it_did_and_why() -> None:
+def test_autopilot_replacement_is_told_with_its_reason() -> None:
     def voters(*ids: int, reason: str = "") -> dict[str, Any]:
         return {"voters": [{"id": one, "endpoint": f"c{one}:1"} for one in ids], "reason": reason}
 
@@ -637,7 +637,7 @@ def test_autopilot_tells_what_it_did_and_why() -> None:
     assert the(told, "CHANGED").text.startswith("User:ann changed voters: ")
 
 
-def test_json_has_null_where_a_line_has_no_end() -> None:
+def test_json_has_null_for_an_open_end() -> None:
     lasting, open_, instant = (
         Line(T0, code, Weight.TROUBLE, "node 1", "it stood still", until_ms)
         for code, until_ms in (("A", T0 + 5), ("B", -1), ("C", 0))
@@ -654,14 +654,14 @@ def test_json_has_null_where_a_line_has_no_end() -> None:
     assert to_json(explained(told, []))["now"] == {"verdict": "healthy", "findings": []}
 
 
-def test_quiet_period_tells_no_story() -> None:
+def test_quiet_period_has_no_story() -> None:
     told = story(
         node("controller-1"), log=LogPeriod(writes_ms=tuple(T0 + n * 50 for n in range(99)))
     )
     assert (told.lines, told.summary, told.suspects, told.missing) == ((), (), (), ())
 
 
-def test_events_outside_the_period_are_left_out() -> None:
+def test_events_outside_the_period_are_omitted() -> None:
     told = story(node("controller-1", (-5, Kind.SLOW_FLUSH, {"above_ms": 500, "count": 1}),
                       (4_000_000, Kind.SLOW_FLUSH, {"above_ms": 500, "count": 1})))  # fmt: skip
     assert told.lines == ()

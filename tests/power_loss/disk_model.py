@@ -26,34 +26,30 @@ NameChange = dict[str, int | None]
 
 @dataclass(slots=True)
 class File:
-    """Bytes."""
-
     durable: bytes = b""
     pending: list[Written | Resized] = field(default_factory=list)
 
     def sync(self) -> None:
-        """All of it is durable."""
+        """Make all writes durable."""
         self.durable = replay(self.durable, self.pending)
         self.pending = []
 
 
 @dataclass(slots=True)
 class Directory:
-    """Names."""
-
     name: str
     """Its own, when it was made."""
     durable: Names = field(default_factory=dict)
     pending: list[NameChange] = field(default_factory=list)
 
     def sync(self) -> None:
-        """All of it is durable."""
+        """Make all changes durable."""
         self.durable = renamed(self.durable, self.pending)
         self.pending = []
 
 
 def replay(content: bytes, writes: list[Written | Resized]) -> bytes:
-    """The bytes after these writes."""
+    """Return the bytes after these writes."""
     data = bytearray(content)
     for one in writes:
         if isinstance(one, Resized):
@@ -66,7 +62,7 @@ def replay(content: bytes, writes: list[Written | Resized]) -> bytes:
 
 
 def renamed(names: Names, changes: list[NameChange]) -> Names:
-    """The names after these changes."""
+    """Return the names after these changes."""
     after: dict[str, int | None] = dict(names)
     for change in changes:
         after.update(change)
@@ -74,7 +70,7 @@ def renamed(names: Names, changes: list[NameChange]) -> Names:
 
 
 class Disk:
-    """The files and directories below a root, after the events so far."""
+    """The files and directories below a root after the events so far."""
 
     def __init__(self, recording: Recording) -> None:
         self.files: dict[int, File] = {}
@@ -89,7 +85,7 @@ class Disk:
                 self.directories[number] = Directory(own)
 
     def apply(self, event: Event) -> None:
-        """One more event."""
+        """Apply one more event."""
         match event:
             case Created(directory, name, file, is_directory):
                 self._change(directory, {name: file})
@@ -126,7 +122,7 @@ ROOT = 0
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """A new and empty file, or directory, got a name."""
+    """A new empty file or directory got a name."""
 
     directory: int
     name: str
@@ -136,7 +132,7 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Bytes of a file were replaced, or added."""
+    """Bytes of a file were replaced or appended."""
 
     file: int
     offset: int
@@ -145,7 +141,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """A file was cut off, or continued with zeros."""
+    """A file was truncated, or extended with zeros."""
 
     file: int
     size: int
@@ -153,7 +149,7 @@ class Resized:
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """A name went over to ``to_name``, in place of whatever had that."""
+    """A name was changed to ``to_name``, which is replaced if it exists."""
 
     directory: int
     name: str
@@ -173,7 +169,7 @@ class Linked:
 
 @dataclass(frozen=True, slots=True)
 class Unlinked:
-    """A name is gone."""
+    """A name was removed."""
 
     directory: int
     name: str
@@ -188,7 +184,7 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """The process said something, by ``marks.mark``."""
+    """The process reported something, by ``marks.mark``."""
 
     text: str
 
@@ -198,10 +194,7 @@ Event = Created | Written | Resized | Renamed | Linked | Unlinked | Synced | Mar
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """``files`` and ``directories``: what was there before, taken for durable.
-
-    Names are relative to the root.
-    """
+    """``files`` and ``directories``: the initial durable content. Names are relative to the root."""
 
     files: dict[str, bytes]
     directories: tuple[str, ...]
@@ -251,8 +244,8 @@ class CrashState:
 
 
 class Survivors:
-    """One choice of what survives, made item by item: ``of_file`` and ``of_directory`` give content
-    for a number.
+    """One choice of what survives, item by item: ``of_file`` and ``of_directory`` give content for
+    a number.
     """
 
     def __init__(self, disk: Disk, rng: Random) -> None:
@@ -269,7 +262,7 @@ class Survivors:
             self._names[number] = self._disk.directories[number].durable
 
     def everything(self, number: int) -> None:
-        """Return the state as if everything had been synced."""
+        """A prefix of a file's writes; any of a directory's changes, or a prefix of them."""
         if (file := self._disk.files.get(number)) is not None:
             self._contents[number] = replay(file.durable, file.pending)
         else:
@@ -295,11 +288,11 @@ class Survivors:
         self._names[number] = renamed(directory.durable, directory.pending[-1:])
 
     def size_alone(self, number: int) -> None:
-        """The file is as long as it was, and zeros."""
+        """The file has its size, and zeros."""
         self._contents[number] = _unwritten(self._disk.files[number], self._rng)
 
     def scattered(self, number: int) -> None:
-        """Any pages."""
+        """Return any subset of the pages."""
         self._contents[number] = _scattered(self._disk.files[number], self._rng)
 
     def state(self, name: str, *, scattered: bool = False) -> CrashState:
@@ -328,8 +321,8 @@ class Survivors:
 def crash_states(
     disk: Disk, rng: Random, *, samples: int, scattered: int = 0
 ) -> Iterator[CrashState]:
-    """Legal states of this moment: the corners, each item alone lost or alone kept, and ``samples``
-    drawn ones. Some may be equal.
+    """Legal states of this moment: the extremes, each item alone lost or alone kept, and
+    ``samples`` random ones. Some may be equal.
     """
     files = [number for number, file in disk.files.items() if file.pending]
     directories = [number for number, directory in disk.directories.items() if directory.pending]
@@ -392,7 +385,7 @@ def _name(disk: Disk, number: int) -> str:
 
 
 def _torn(file: File, rng: Random) -> bytes:
-    """Some of the writes, the last of them up to a sector."""
+    """Return a prefix of the writes, the last of them cut at a sector."""
     if not file.pending:
         return file.durable
     whole = rng.randrange(len(file.pending))
@@ -407,11 +400,9 @@ def _torn(file: File, rng: Random) -> bytes:
 
 
 def _unwritten(file: File, rng: Random) -> bytes:
-    """The size of all the writes, and zeros from where a write began, or from a sector on, after
-    what was durable.
-
-    Not only from a sector: the disk has zeros after the end of a file in its last block, and the
-    size may come before the bytes.
+    """Return the full size, with zeros from the start of a write or a sector on, after the durable
+    part. Not only from a sector: the disk has zeros after the end of a file in its last block, and
+    the size may be durable before the bytes.
     """
     whole = replay(file.durable, file.pending)
     changed = (
@@ -431,7 +422,7 @@ def _unwritten(file: File, rng: Random) -> bytes:
 
 
 def _scattered(file: File, rng: Random) -> bytes:
-    """Any of the pages that have changed; the size of all the writes."""
+    """Return a random subset of the changed pages; the full size."""
     whole = replay(file.durable, file.pending)
     old = (file.durable + bytes(max(0, len(whole) - len(file.durable))))[: len(whole)]
     pages = [

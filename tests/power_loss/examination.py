@@ -1,5 +1,5 @@
-"""Cuts the power at the moments of a recording, starts on what each cut leaves, and holds that
-against what had been promised.
+"""Simulates a power failure at the moments of a recording, starts on each remaining state, and
+compares the findings with the promises made before.
 """
 
 import copy
@@ -56,8 +56,6 @@ GATE = Depth()
 
 @dataclass(slots=True)
 class Examined:
-    """Figures, and what is wrong."""
-
     program: str
     moments: int = 0
     states: int = 0
@@ -115,7 +113,6 @@ class Starter:
         return process
 
     def close(self) -> None:
-        """Over."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
@@ -131,7 +128,7 @@ def _matters(event: Event, following: Event | None) -> bool:
 
 
 def _line_of(process: subprocess.Popen[str]) -> str:
-    """Empty if none comes."""
+    """Return a line; empty if none arrives."""
     assert process.stdout is not None
     begun_s = used_s = _processor_s(process.pid)[0]
     with selectors.DefaultSelector() as selector:
@@ -144,7 +141,7 @@ def _line_of(process: subprocess.Popen[str]) -> str:
 
 
 def _processor_s(pid: int) -> tuple[float, bool]:
-    """Return the processor time of a process with all its threads, waiting excluded."""
+    """Return the processor time of a process with all its threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:13])) / _CLOCK_TICKS_PER_S, fields[0] not in ("R", "D")
 
@@ -157,9 +154,8 @@ def examine(
     starter: Starter,
     depth: Depth = GATE,
 ) -> Examined:
-    """All of one recording, from where the program says that it begins.
-
-    The same recording and depth give the same states.
+    """Examine a recording from where the program reports that it begins. The same recording and
+    depth give the same states.
     """
     examined, disk = Examined(program), Disk(recording)
     found: dict[bytes, Found] = {}

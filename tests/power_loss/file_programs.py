@@ -1,4 +1,4 @@
-"""Recorded programs on files that belong to no node: exports, backups, and a restore from one."""
+"""Recorded programs on files that belong to no node: exports, backups, and a restore."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def _image() -> Image:
 
 
 def export(root: Path) -> None:
-    """Published three times, with a checkpoint each, merged, and published by the next writer, which
-    removes what was merged. A cursor follows each.
+    """Three publishes with a checkpoint each, merged, and published by the next writer, which
+    removes the merged files. A cursor follows each.
     """
     mark("begins")
     directory = root / "srv" / "exports" / "export"
@@ -93,7 +93,7 @@ def _publish(
 
 
 class _Rows:
-    """A table written as Spark does: a directory of files that are never synced."""
+    """A table as Spark writes it: a directory of files that are never synced."""
 
     def __init__(self, number: int) -> None:
         self._data = b"%d" % number * 2000
@@ -108,7 +108,7 @@ class _Rows:
 
 
 def ledger(root: Path) -> None:
-    """Three micro-batches: done when reported, with what the next one needs."""
+    """Three micro-batches: done when reported, with the state for the next one."""
     from replay.streaming.ledger import Ledger
 
     mark("begins")

@@ -10,12 +10,12 @@ MARK_FD = 777
 
 
 def open_marks() -> None:
-    """Called once, by the recorded process."""
+    """Open the descriptor; called once by the recorded process."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, MARK_FD)
     os.close(null)
 
 
 def mark(what: str, **details: Any) -> None:
-    """Say it: whatever happens to the disk from here on, this was said before."""
+    """Report: later disk operations come after this."""
     os.write(MARK_FD, json.dumps({"what": what, **details}).encode())

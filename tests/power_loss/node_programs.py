@@ -1,7 +1,5 @@
-"""Recorded programs on a node's store: each function is one program, on a directory that
-``prepare_``… has made before.
-
-A program says first what its directory holds, and then that it *begins*.
+"""Recorded programs on a node's store. Each function is one program, on a directory made by
+``prepare_``…: it first reports what its directory holds, then that it *begins*.
 """
 
 import asyncio
@@ -64,7 +62,7 @@ def _say_filled() -> None:
 
 
 def format_anew(root: Path) -> None:
-    """Into directories that are not there; then what is promised from the first record on."""
+    """Format new directories; then the promises from the first record on."""
     mark("unformatted")
     mark("begins")
     mark("identifying", identity=asdict(IDENTITY))
@@ -87,8 +85,8 @@ prepare_append = _format
 
 
 def append(root: Path) -> None:
-    """Votes, small and large chunks, syncs on the loop and beside it; stopped without closing,
-    closed in order.
+    """Append votes, small and large chunks, with syncs on the loop and in parallel; stop without
+    closing, or close in order.
     """
     _say_formatted()
     mark("begins")
@@ -118,9 +116,7 @@ prepare_group_commit = _format
 
 
 def group_commit(root: Path) -> None:
-    """Chunks that are appended while a sync runs, after it has reached the disk: they are of the
-    next one.
-    """
+    """Append chunks while a sync runs, after it has reached the disk: the next sync covers them."""
     _say_formatted()
     mark("begins")
     asyncio.run(_group_commit(root / "data"))
@@ -185,7 +181,7 @@ async def _truncate(directory: Path) -> None:
 
 
 def restart(root: Path) -> None:
-    """Opened again and again, written or not, closed or not."""
+    """Reopen again and again, written or not, closed or not."""
     _say_filled()
     mark("begins")
     asyncio.run(_restart(root / "data"))
@@ -205,7 +201,7 @@ prepare_move_start = prepare_install = _fill
 
 
 def move_start(root: Path) -> None:
-    """Two snapshots, the log's start moved to each, while records are written."""
+    """Take two snapshots and move the log's start to each, while records are written."""
     _say_filled()
     mark("begins")
     asyncio.run(_move_start(root / "data"))
@@ -225,7 +221,7 @@ async def _move_start(directory: Path) -> None:
 
 
 def install(root: Path) -> None:
-    """A snapshot of another log than this one's, then one that lies after the end."""
+    """Install a snapshot of another log than this one's, then one beyond the end."""
     _say_filled()
     mark("begins")
     asyncio.run(_install(root / "data"))
@@ -252,7 +248,7 @@ def prepare_install_over_start(root: Path) -> None:
 
 
 def install_over_start(root: Path) -> None:
-    """Onto a log that begins above 0 already."""
+    """Install on a log that begins above 0."""
     _say_filled()
     mark("identified", identity={**asdict(IDENTITY), "format_version": 2})
     mark("storing", name=file_name(EARLY), data=snapshot_of(EARLY).hex())
@@ -275,7 +271,7 @@ prepare_identify = _format
 
 
 def identify(root: Path) -> None:
-    """A broker's directory gets its node id, and another one."""
+    """Store a broker's node id, then another one."""
     _say_formatted()
     mark("begins")
     for node_id in (1003, 1004):
@@ -289,7 +285,7 @@ prepare_recover_by_hand = _fill
 
 
 def recover_by_hand(root: Path) -> None:
-    """Unsafe recovery: the vote and then the records that begin a new generation."""
+    """Recover unsafely: the vote, and then the records that begin a new generation."""
     _say_filled()
     vote = vote_as_said(VoteState(epoch=VOTE.epoch + unsafe_recovery.EPOCHS_SKIPPED))
     mark("recovering", end=len(LOG_EPOCHS), vote=vote)

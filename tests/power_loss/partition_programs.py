@@ -17,7 +17,7 @@ B7: PartitionKey = (b"b" * 16, 7)
 
 
 class SaidPartitions:
-    """A store that says of each step what it is about to do, and what was reported to it."""
+    """A store that reports each step before it is taken, and each result."""
 
     def __init__(self, directory: Path) -> None:
         self.store: RocksPartitionStore = open_partition_store(
@@ -67,7 +67,9 @@ def prepare_partitions(root: Path) -> None:
 
 
 def partitions(root: Path) -> None:
-    """Made, written, cut and deleted, closed in order and not."""
+    """Partition replicas that are created, written, truncated and deleted, and closed in order or
+    not.
+    """
     mark("begins")
     asyncio.run(_partitions(root / "data"))
 

@@ -11,17 +11,17 @@ Found = dict[str, Any]
 
 
 class Promises(Protocol):
-    """Folds what was said; says what is wrong with what was found."""
+    """Folds the reports; compares them with the findings."""
 
     def said(self, what: str, details: dict[str, Any]) -> None:
-        """The program has said something more."""
+        """Fold one more report."""
 
     def broken_by(self, found: Found) -> str | None:
         """Return the first promise that the findings break; None if they keep all."""
 
 
 class _Refuses:
-    """A start that refuses is itself what a power cut must never cause."""
+    """A refusing start breaks a promise by itself."""
 
     @staticmethod
     def refusal(found: Found) -> str | None:
@@ -59,9 +59,8 @@ Batches = list[list[Any]]
 
 @dataclass(slots=True)
 class Version:
-    """A log as it may be found: ``start`` and what follows.
-
-    It may lack what lies at or above ``durable``.
+    """A log that may be found: ``start`` and what follows. Records at or above ``durable`` may be
+    missing.
     """
 
     start: int
@@ -83,7 +82,7 @@ class Version:
 
 @dataclass(slots=True)
 class LogPromises(_Refuses):
-    """The promises about a node's directory, or by ``key`` about one log of many."""
+    """The promises about a node's directory, or with ``key`` about one of several logs."""
 
     versions: list[Version] = field(default_factory=lambda: [Version(0, [], 0)])
     """Any of them may be found; the last one is the newest."""

@@ -52,7 +52,7 @@ _ANYTHING = {"io_uring_setup", "io_submit", "sync", "syncfs"}
 
 
 class Recorder:
-    """Follows one program."""
+    """Traces one program."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.resolve()
@@ -116,9 +116,8 @@ class Recorder:
         return exit_code
 
     def _at_call(self, tid: int, status: int) -> int:
-        """Let a call that matters happen, alone, and note it.
-
-        The thread's last status: it may have ended in it.
+        """Let a relevant call happen alone, and record it. Return the thread's last status: it may
+        have ended in the call.
         """
         try:
             call = tracing.call_of(tid, self._names)
@@ -141,7 +140,7 @@ class Recorder:
         return status
 
     def _prepare(self, tid: int, call: Call) -> Callable[[int], None] | None:
-        """Return the event to note if the call succeeds; None if it concerns no file of ours."""
+        """Return the event to record if the call succeeds; None if it concerns no file of ours."""
         name, args = call
         if name in _ANYTHING:
             raise TracingError(f"{name} is not modelled")
@@ -252,12 +251,12 @@ class Recorder:
         return unlinked
 
     def _forget(self, identity: tuple[int, int, int] | None) -> None:
-        """A file without a name: the file system will give its number away."""
+        """Forget a file without a name: the file system will reuse its number."""
         if identity is not None and identity[2] == 1:
             self._numbers.pop(identity[:2], None)
 
     def _place(self, path: Path) -> tuple[int, str] | None:
-        """The directory and the name, if that is below the root."""
+        """Return the directory and the name, if below the root."""
         directory = path.parent
         if self._root not in (directory, *directory.parents) or not directory.exists():
             return None
@@ -351,9 +350,7 @@ def _run_apart(program: Callable[[], object]) -> None:
 
 
 def record(root: Path, into: Path, module: str, function: str, *arguments: str) -> Recording:
-    """Record ``module.function(root, *arguments)``, which must end well, in processes of its
-    own.
-    """
+    """Record ``module.function(root, *arguments)``, which must succeed, in its own processes."""
     command = [sys.executable, __file__, str(root), str(into), module, function, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -366,7 +363,6 @@ def record(root: Path, into: Path, module: str, function: str, *arguments: str) 
 
 
 def main() -> None:
-    """See above."""
     root, into, module_name, function, *arguments = sys.argv[1:]
     module = importlib.import_module(module_name)
     if (prepare := getattr(module, f"prepare_{function}", None)) is not None:

@@ -1,5 +1,5 @@
-"""A node's store that says of each step what it is about to do, and what was reported to it; and
-the bytes that go in.
+"""A node's store that reports each step before it is taken and each result, and the bytes that go
+in.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ IDENTITY = NodeIdentity(cluster_id="c1", node_id=1, directory_id="d1")
 
 
 def chunk_of(base_offset: int, *counts: int, epoch: int = 1, size: int = 10) -> tuple[bytes, int]:
-    """Batches with so many records of ``size`` bytes each; and where they end."""
+    """Return batches of this many records of ``size`` bytes each, and where they end."""
     parts = []
     for count in counts:
         records = [
@@ -39,7 +39,7 @@ def chunk_of(base_offset: int, *counts: int, epoch: int = 1, size: int = 10) -> 
 
 
 def batches_of(chunk: bytes, base_offset: int) -> list[list[Any]]:
-    """[base offset, end offset, hex] of each."""
+    """Return [base offset, end offset, hex] of each."""
     return [
         [base, end, chunk[position:behind].hex()]
         for base, end, _, position, behind in walk(chunk, base_offset)
@@ -47,7 +47,7 @@ def batches_of(chunk: bytes, base_offset: int) -> list[list[Any]]:
 
 
 def snapshot_of(snapshot_id: SnapshotId, *, size: int = 3000) -> bytes:
-    """A sound one."""
+    """Return a sound snapshot."""
     header = SnapshotHeader("c1", (), snapshot_id.end_offset, snapshot_id.epoch, 7_000, (), 2)
     body = batch.encode(
         [RecordData(1008, 0, b"x" * size)] * 3, base_offset=1, epoch=1, timestamp_ms=7_000
@@ -61,7 +61,7 @@ def vote_as_said(vote: VoteState) -> list[Any]:
 
 
 class SaidStore:
-    """A store of a node, opened and recovered."""
+    """An opened and recovered store of a node."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -86,7 +86,7 @@ class SaidStore:
         self.end = end
 
     async def flush(self, *, inline: bool = False) -> None:
-        """All that was done before."""
+        """Make all earlier writes durable."""
         done: asyncio.Future[int | StorageError] = asyncio.get_running_loop().create_future()
         self.store.flush(done.set_result, inline=inline)
         say_durable(await done)
@@ -99,13 +99,13 @@ class SaidStore:
         await self.flush(inline=inline)
 
     def truncate(self, end: int) -> None:
-        """Not durable."""
+        """Truncate; not durable."""
         mark("truncating", end=end)
         self.store.truncate(end)
         self.end = end
 
     async def vote(self, vote: VoteState) -> None:
-        """Durable when reported."""
+        """Write a vote; durable when reported."""
         mark("voting", vote=vote_as_said(vote))
         done: asyncio.Future[StorageError | None] = asyncio.get_running_loop().create_future()
         self.store.write_vote(vote, done.set_result)
@@ -113,7 +113,7 @@ class SaidStore:
         mark("voted", vote=vote_as_said(vote))
 
     async def snapshot(self, snapshot_id: SnapshotId) -> None:
-        """Take a snapshot in three parts; durable when reported."""
+        """Write a snapshot in three parts; durable when reported."""
         data = snapshot_of(snapshot_id)
         mark("storing", name=file_name(snapshot_id), data=data.hex())
         for at in range(0, len(data), 4000):
@@ -124,7 +124,7 @@ class SaidStore:
         mark("stored", name=file_name(snapshot_id))
 
     def start_at(self, snapshot_id: SnapshotId) -> None:
-        """Durable when it returns. Snapshots before it go."""
+        """Move the log's start; durable when it returns. Earlier snapshots are deleted."""
         self._drop_before(snapshot_id)
         self._say_new_format()
         mark("starting", end=snapshot_id.end_offset)
@@ -132,9 +132,8 @@ class SaidStore:
         mark("started", end=snapshot_id.end_offset)
 
     async def replace_by(self, snapshot_id: SnapshotId) -> None:
-        """A snapshot of another log: stored and installed, with the flush that makes it durable.
-
-        Once stored it counts.
+        """Store and install a snapshot of another log, with the flush that makes it durable. Once
+        stored it counts.
         """
         self._drop_before(snapshot_id)
         self._say_new_format()
@@ -154,13 +153,13 @@ class SaidStore:
         mark("identifying", identity={**asdict(self.store.identity), "format_version": 2})
 
     def close(self) -> None:
-        """Close the store: what was appended is durable, too."""
+        """Close the store, which makes everything durable."""
         self.store.close()
         mark("durable", end=self.end)
 
 
 def say_batches(chunk: bytes, base_offset: int) -> None:
-    """They are about to be appended."""
+    """Report that they are about to be appended."""
     for base, end, data in batches_of(chunk, base_offset):
         mark("appending", base=base, end=end, data=data)
 

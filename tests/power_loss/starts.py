@@ -49,7 +49,7 @@ def node(root: Path) -> dict[str, Any]:
 
 
 def _make_anew(root: Path, directory: Path) -> None:
-    """Format again, as an operator who saw no success."""
+    """Format again, as an operator would who saw no success."""
     if (root / "backup").exists():
         from raftlog.node.recovery.restore import restore
         from raftlog.ops.backup import inspect
@@ -189,7 +189,6 @@ def _without_a_probe(*_: object, **__: object) -> None:
 
 
 def main() -> None:
-    """See above."""
     opening.probe_open = _without_a_probe
     logging.disable()
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())

@@ -1,8 +1,6 @@
-"""The power is cut at each moment of what a node and a broker do to their disks: the next start
-keeps all that was promised, and each sync that is left out is noticed.
-
-Needs ptrace of own children, and fails where that is forbidden: without it nothing is shown. What
-it cannot show is in docs/correctness.md.
+"""Power failures at each moment of the disk operations of nodes and brokers: the next start keeps
+every promise, and each omitted sync is detected. Needs ptrace of own children, and fails where that
+is forbidden. Its limits are in docs/correctness.md.
 """
 
 from pathlib import Path
@@ -70,7 +68,7 @@ EDITS_IN_GATE = (
 
 
 @pytest.mark.parametrize("edit", in_gate(SHOWN_BY, EDITS_IN_GATE))
-def test_careless_edit_is_noticed(edit: str, scratch: Path, starter: Starter) -> None:
+def test_careless_edit_is_detected(edit: str, scratch: Path, starter: Starter) -> None:
     module, function, start = SHOWN_BY[edit]
     (program,) = (one for one in PROGRAMS if (one.module, one.function) == (module, function))
     root = scratch / edit

@@ -1,6 +1,4 @@
-"""Tests of the power-loss model: the recorder misses no write, the model loses what was not synced,
-and a broken promise is noticed.
-"""
+"""The power-loss model: recorder, disk model and examination."""
 
 import subprocess
 import sys
@@ -87,9 +85,7 @@ def everything_of(recording: Recording) -> CrashState:
 
 
 @pytest.mark.parametrize("program", ["append", "install"])
-def test_model_of_a_whole_run_of_rocksdb_is_what_lies_on_the_disk(
-    scratch: Path, program: str
-) -> None:
+def test_model_of_a_rocksdb_run_equals_the_disk(scratch: Path, program: str) -> None:
     root = scratch / f"whole-{program}"
     root.mkdir()
     state = everything_of(record(root, scratch / "recording", "node_programs", program))
@@ -115,7 +111,7 @@ def test_program_that_fails_is_not_examined(scratch: Path) -> None:
         recorded(scratch, "no_such_program")
 
 
-def test_where_ptrace_is_forbidden_nothing_passes_for_shown() -> None:
+def test_forbidden_ptrace_is_an_error_and_not_a_pass() -> None:
     # As a child whose request was refused: it ends instead of stopping.
     process = subprocess.Popen([sys.executable, "-c", ""])
     with pytest.raises(TracingError, match="nothing can be said of power loss"):
@@ -138,7 +134,7 @@ def states_after(
     return [state.files for state in crash_states(disk, Random(1), samples=samples)]
 
 
-def test_new_file_may_be_lost_whole_or_have_no_bytes_until_file_and_directory_are_synced() -> None:
+def test_new_file_may_be_lost_or_empty_until_file_and_directory_are_synced() -> None:
     made = (Created(ROOT, "a", 1, is_directory=False), Written(1, 0, b"x" * 1500))
     contents = {state.get("a") for state in states_after(*made)}
     assert {
@@ -157,7 +153,7 @@ def test_new_file_may_be_lost_whole_or_have_no_bytes_until_file_and_directory_ar
     }
 
 
-def test_names_survive_in_any_order_but_in_a_directory_of_rocksdb() -> None:
+def test_names_survive_in_any_order_except_in_a_rocksdb_directory() -> None:
     for name, expected in (
         ("ours", {(), ("a",), ("b",), ("a", "b")}),
         ("log", {(), ("a",), ("a", "b")}),
@@ -172,7 +168,7 @@ def test_names_survive_in_any_order_but_in_a_directory_of_rocksdb() -> None:
         assert drawn == expected
 
 
-def test_scattered_states_have_any_pages() -> None:
+def test_scattered_states_have_any_subset_of_pages() -> None:
     disk = Disk(Recording({"a": b""}, (), {"a": 1}, (), 0))
     disk.apply(Written(1, 0, b"1" * 4096 + b"2" * 4096))
     states = [
@@ -184,21 +180,21 @@ def test_scattered_states_have_any_pages() -> None:
 # --- what is noticed ----------------------------------------------------------------------------
 
 
-def test_careful_program_is_found_careful(scratch: Path, starter: Starter) -> None:
+def test_careful_program_passes(scratch: Path, starter: Starter) -> None:
     found = examined(scratch, starter, "careful")
     assert not found.broken
     assert found.moments > 10
     assert found.starts > 5
 
 
-def test_start_that_dies_is_a_broken_promise_and_the_next_one_goes_on(starter: Starter) -> None:
+def test_crashing_start_is_a_broken_promise_and_the_next_one_continues(starter: Starter) -> None:
     whole = CrashState("whole", {"value": b"1" * 2000}, ())
     assert "dies" in starter.start("dies", whole)["error"]
     assert starter.start("value", whole) == {"value": 1}
 
 
 @pytest.mark.parametrize("start", ["spins", "waits"])
-def test_start_that_hangs_is_a_broken_promise_and_one_that_takes_long_is_none(
+def test_hanging_start_is_a_broken_promise_and_a_slow_one_is_not(
     starter: Starter, start: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = CrashState("whole", {"value": b"1" * 2000}, ())

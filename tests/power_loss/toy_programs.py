@@ -1,4 +1,4 @@
-"""Small programs for the tests of the recorder and of the examination."""
+"""Small programs for tests of the recorder and of the examination."""
 
 import os
 import threading
@@ -27,7 +27,6 @@ def careful(root: Path) -> None:
 
 
 def everything(root: Path) -> None:
-    """Each kind of call once, from two threads."""
     (root / "d").mkdir()
     fd = os.open(root / "d" / "a", os.O_RDWR | os.O_CREAT)
     os.write(fd, b"abcdef")

@@ -35,7 +35,7 @@ _NAMES = {
 
 
 class TracingError(Exception):
-    """This machine does not let us look: nothing was shown."""
+    """This machine does not allow tracing: nothing was shown."""
 
 
 class _SyscallInfo(ctypes.Structure):
@@ -46,7 +46,7 @@ class _SyscallInfo(ctypes.Structure):
 
 
 class Call(NamedTuple):
-    """A thread is about to make a system call. ``name`` is empty if it is of no interest."""
+    """A thread is about to make a system call. ``name`` is empty if it is irrelevant."""
 
     name: str
     args: tuple[int, ...]
@@ -58,7 +58,7 @@ _libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c
 
 
 def names_of_this_machine() -> dict[int, str]:
-    """System calls by number. Raises TracingError."""
+    """Return system calls by number. Raises TracingError."""
     machine = platform.machine()
     if machine not in _NAMES:
         raise TracingError(
@@ -96,7 +96,7 @@ def resume(tid: int, sig: int = 0) -> None:
 
 
 def call_of(tid: int, names: dict[int, str]) -> Call | None:
-    """The call that a thread is about to make; None if it has made it."""
+    """Return the call that a thread is about to make; None if it has made it."""
     info = _info(tid)
     if info.op != _ENTRY:
         return None
@@ -104,7 +104,6 @@ def call_of(tid: int, names: dict[int, str]) -> Call | None:
 
 
 def result_of(tid: int) -> int:
-    """Return the result of a completed call; negative: -errno."""
     info = _info(tid)
     if info.op != _EXIT:
         raise TracingError(f"thread {tid} stopped for something else than the end of its call")
@@ -112,7 +111,7 @@ def result_of(tid: int) -> int:
 
 
 def is_stopped(tid: int) -> bool:
-    """Return whether a thread that we have stopped still is; if not, it was killed."""
+    """Return whether a thread that we stopped is still stopped; if not, it was killed."""
     try:
         _info(tid)
     except ProcessLookupError:

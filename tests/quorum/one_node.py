@@ -1,4 +1,4 @@
-"""Node 1 of three alone: the test plays its peers, with their messages."""
+"""Node 1 of three alone; the test sends the messages of its peers."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def one(
     fatal_allowed: bool = True,
     **options: Any,
 ) -> SimNode:
-    """Node 1 of three."""
+    """Return node 1 of three."""
     cluster = Cluster(3, start=False, checked=False, **options)
     cluster.fatal_allowed = fatal_allowed
     cluster[1].disk.vote = vote or VoteState()
@@ -53,7 +53,7 @@ def make_leader(node: SimNode) -> None:
 def follower_of_two(
     log: list[tuple[int, int]] | None = None, epoch: int = 3, **options: Any
 ) -> SimNode:
-    """Node 1 follows 2 in ``epoch``, its first Fetch is out."""
+    """Node 1 follows 2 in ``epoch``, with its first Fetch outstanding."""
     return one(VoteState(epoch, -1, "", 2), log, **options)
 
 
@@ -61,7 +61,7 @@ def follower_of_two(
 
 
 def ask(node: SimNode, request: object) -> Any:
-    """The node's answer, whether it may leave already or not."""
+    """Return the node's response, even if it is still held back."""
     return effects_of(node.receive(request), Reply)[0].response
 
 
@@ -80,7 +80,7 @@ def vote_request(to: int = 1, candidate: int = 2, **fields: Any) -> pb.VoteReque
 
 
 def granted(voter_id: int, epoch: int, **fields: Any) -> pb.VoteResponse:
-    """A vote of that voter, on the directory that the harness gives it."""
+    """A vote of that voter, on the directory that the harness assigns to it."""
     values: dict[str, Any] = {
         "leader_id": -1,
         "vote_granted": True,
@@ -129,14 +129,14 @@ def fetch_request(replica: int = 2, epoch: int = 1, **fields: Any) -> pb.FetchRe
 
 
 def fetch(node: SimNode, replica: int = 2, **fields: Any) -> list[ReplyFetch]:
-    """The node's answers to a Fetch, those to parked ones included."""
+    """Return the node's responses to a Fetch, and to parked ones."""
     return effects_of(
         node.receive(fetch_request(replica, node.up.epoch, **fields), replica), ReplyFetch
     )
 
 
 def caught_up(node: SimNode, replica: int = 2, **fields: Any) -> list[ReplyFetch]:
-    """A Fetch of a replica that has all and knows all."""
+    """Return a Fetch of a replica that has and knows everything."""
     values: dict[str, Any] = {
         "fetch_offset": node.up.log_end_offset,
         "last_fetched_epoch": node.up.epoch,
@@ -148,7 +148,6 @@ def caught_up(node: SimNode, replica: int = 2, **fields: Any) -> list[ReplyFetch
 def respond(
     node: SimNode, data: list[tuple[int, int]] | None = None, base: int | None = None, **fields: Any
 ) -> None:
-    """The leader 2 answers the Fetch that is out."""
     send = node.last(SendFetch)
     values = {"leader_id": 2, "leader_epoch": node.up.epoch, "high_watermark": -1}
     span = span_of(data, node.up.log_end_offset if base is None else base) if data else None

@@ -1,8 +1,7 @@
-"""N cores, a list of messages, simulated disks: deterministic, no clock of its own, no I/O.
-
-Nothing moves by itself: a test delivers, drops or repeats messages, completes disk work and moves
-the time. ``settle`` and ``run`` do all that in order. What must always hold is checked as it
-happens, see ``quorum_oracle``.
+"""Quorum cores with a list of messages and simulated disks: deterministic, without a clock or I/O.
+Nothing moves by itself: a test delivers, drops or repeats messages, completes disk work and
+advances the time. ``settle`` and ``run`` do all that in order. Invariants are checked as events
+happen, see ``quorum_oracle``.
 """
 
 from __future__ import annotations
@@ -75,13 +74,13 @@ DISKS = ("", "a", "b", "c")
 
 
 def voter(name: str) -> Voter:
-    """Voter of a name: 2 is node 2 with its first disk, 2b with its second."""
+    """Return the voter of a name: 2 is node 2 with its first disk, 2b with its second."""
     node_id = int(name.rstrip("abc"))
     return Voter(node_id, f"host{node_id}:1", f"dir{name}")
 
 
 def voters_value(*names: str) -> int:
-    """The value of a VotersRecord: two bits for each node say which of its disks."""
+    """Return the value of a VotersRecord: two bits for each node name its disk."""
     return -1 - sum(
         max(1, DISKS.index(name.lstrip("0123456789"))) << 2 * int(name.rstrip("abc"))
         for name in names
@@ -89,7 +88,7 @@ def voters_value(*names: str) -> int:
 
 
 def voters_of(value: int) -> tuple[Voter, ...]:
-    """The voters of such a value."""
+    """Return the voters of such a value."""
     code, found = -1 - value, []
     for node_id in range(1, 10):
         disk = code >> 2 * node_id & 3
@@ -100,9 +99,8 @@ def voters_of(value: int) -> tuple[Voter, ...]:
 
 @dataclass(slots=True)
 class Message:
-    """On its way.
-
-    ``sender_life``: answers find only the life of a node that asked (its links die with it).
+    """A message in flight. ``sender_life``: responses reach only the process that sent the request
+    (its links die with it).
     """
 
     source: int
@@ -127,7 +125,7 @@ class Message:
 
 @dataclass(slots=True)
 class Disk:
-    """The content that survives a crash: the durable log, and a prefix of the unflushed operations."""
+    """Content that survives a crash: the durable log, and a prefix of the unflushed operations."""
 
     vote: VoteState = field(default_factory=VoteState)
     log: list[Record] = field(default_factory=list)
@@ -216,8 +214,8 @@ def records_of(span: LogSpan) -> list[Record]:
 
 
 class SimNode:
-    """The smallest shell around a core: carries out effects in order, sends after a vote when the
-    vote is durable.
+    """A minimal shell around a core: executes effects in order, and sends after a vote once it is
+    durable.
     """
 
     def __init__(self, cluster: Cluster, config: QuorumConfig) -> None:
@@ -243,7 +241,6 @@ class SimNode:
 
     @property
     def role(self) -> Any:
-        """Return the present role, with the parts that only a leader or a follower has."""
         return self.up._node.role
 
     def start(self) -> None:
@@ -266,13 +263,13 @@ class SimNode:
         self.step(Tick())
 
     def crash(self, keep: int = 0) -> None:
-        """Lose the memory and what was not flushed, but for the first ``keep`` operations."""
+        """Lose the memory and everything unflushed except the first ``keep`` operations."""
         self.disk.make_durable(keep)
         self.disk.pending.clear()
         self.core = None
 
     def step(self, event: Event) -> list[Effect]:
-        """Return the effects, those included that follow while they are carried out."""
+        """Return the effects, with those that follow from executing them."""
         if self.core is None:
             return []
         at = len(self.effects)
@@ -284,15 +281,15 @@ class SimNode:
         return self.effects[at:]
 
     def receive(self, request: object, source: int = 2) -> list[Effect]:
-        """A request of a peer."""
+        """Receive a request of a peer."""
         return self.step(RequestReceived(request, (source, 0, 0)))
 
     def answer(self, send: Any, response: object, span: LogSpan | None = None) -> list[Effect]:
-        """The response to what this node has sent."""
+        """Receive the response to a request of this node."""
         return self.step(ResponseReceived(send.peer_id, send.correlation_id, response, span))
 
     def after(self, seconds: float) -> list[Effect]:
-        """Let the clock go on, and the timer go off."""
+        """Advance the clock, and fire the timer."""
         self.cluster.now += seconds
         return self.step(Tick())
 
@@ -300,7 +297,7 @@ class SimNode:
         return self.after(max(0.0, self.up.next_deadline() - self.cluster.now))
 
     def last(self, kind: type) -> Any:
-        """The latest effect of a kind."""
+        """Return the latest effect of a kind."""
         return effects_of(self, kind)[-1]
 
     def arm(self, core: QuorumCore, *, fired: bool) -> None:
@@ -383,9 +380,7 @@ class SimNode:
         self.propose([voters_value(*names)])
 
     def freeze(self, *, sound: bool = True) -> bool:
-        """The oldest snapshot that came whole becomes durable, and takes the place of the log; or
-        it is not sound.
-        """
+        """Make the oldest complete snapshot durable in place of the log; or report it as damaged."""
         if not self.freezing:
             return False
         snapshot_id = self.freezing.popleft()
@@ -405,7 +400,7 @@ class SimNode:
         return True
 
     def snapshot(self, end_offset: int = -1) -> SnapshotId:
-        """Make one of what is committed."""
+        """Take a snapshot of what is committed."""
         end_offset = self.high_watermark if end_offset == -1 else end_offset
         snapshot_id = SnapshotId(end_offset, self.log[end_offset - 1][0])
         self.disk.snapshots[snapshot_id] = self.log[:end_offset]
@@ -413,7 +408,7 @@ class SimNode:
         return snapshot_id
 
     def advance_start(self, snapshot_id: SnapshotId) -> None:
-        """Drop the log below a snapshot, and the snapshots before it. Durable at once."""
+        """Drop the log below a snapshot, and earlier snapshots; durable at once."""
         self.disk.make_durable(len(self.disk.pending))
         self.done_operations = self.operations
         self.start_offset = self.disk.start = snapshot_id.end_offset
@@ -423,13 +418,13 @@ class SimNode:
         self.step(LogStartAdvanced(snapshot_id))
 
     def compact(self) -> SnapshotId:
-        """A snapshot of all that is committed, and no log before it."""
+        """Take a snapshot of everything committed, and drop the log before it."""
         snapshot_id = self.snapshot()
         self.advance_start(snapshot_id)
         return snapshot_id
 
     def replace_disk(self) -> None:
-        """An empty disk in the place of the old one: another replica of the same id."""
+        """Replace the disk by an empty one: another replica of the same id."""
         disks = ("", "b", "c")
         # What it acknowledged may still be on its way: no leader can know that the disk is gone.
         self.cluster.lost_disks[self.config.directory_id] = self.disk
@@ -443,7 +438,7 @@ class SimNode:
         return self.config.directory_id[3:]
 
     def persist(self) -> bool:
-        """The oldest vote becomes durable, or if none waits, who leads."""
+        """Make the oldest vote durable, or if none waits, the leader's id."""
         if not self.held:
             saved, self.saving = self.saving, None
             if saved is None:
@@ -464,7 +459,7 @@ class SimNode:
         return True
 
     def flush(self) -> bool:
-        """The oldest flush completes. A report from before a truncation is not stepped."""
+        """Complete the oldest flush. A report from before a truncation is not stepped."""
         if not self.flushes:
             return False
         operations, truncations = self.flushes.popleft()
@@ -578,14 +573,14 @@ class Cluster:
         return [node for node in self.nodes.values() if node.alive]
 
     def others(self, *nodes: SimNode) -> list[SimNode]:
-        """Nodes that are alive, but for these."""
+        """Return the live nodes except these."""
         return [node for node in self.alive if node not in nodes]
 
     def leaders(self) -> list[SimNode]:
         return [node for node in self.alive if node.up.role == "leader"]
 
     def leader(self) -> SimNode:
-        """The one leader of the highest epoch."""
+        """Return the only leader of the highest epoch."""
         return max(self.leaders(), key=lambda node: node.up.epoch)
 
     # --- links and processes ---------------------------------------------------------------------
@@ -623,7 +618,7 @@ class Cluster:
             self[node_id].step(event)
 
     def isolate(self, *node_ids: int) -> None:
-        """Cut these off from the rest, silently, both ways."""
+        """Cut these nodes off from the rest, silently, in both directions."""
         self.blocked = lambda source, target: (source in node_ids) != (target in node_ids)
 
     def heal(self) -> None:
@@ -632,7 +627,7 @@ class Cluster:
     # --- moves -----------------------------------------------------------------------------------
 
     def deliver(self, message: Message) -> None:
-        """Hand over one message, if there is anybody to take it."""
+        """Deliver one message, if its receiver is alive."""
         target = self[message.target]
         if self.blocked(message.source, message.target):
             return
@@ -671,7 +666,7 @@ class Cluster:
                 node.step(Tick())
 
     def run(self, seconds: float) -> None:
-        """Let everything happen for so long."""
+        """Let everything happen for this time."""
         end = self.now + seconds
         while self.now < end:
             self.settle_until(end)
@@ -687,7 +682,7 @@ class Cluster:
     def run_until(
         self, condition: Callable[[], bool], seconds: float = 20.0, step: float = 0.005
     ) -> float:
-        """Run until it holds; returns how long that took."""
+        """Run until the condition holds; return how long that took."""
         begun = self.now
         while not condition():
             assert self.now - begun < seconds, f"not within {seconds} s: {self.picture()}"
@@ -738,7 +733,6 @@ def requests_of(node: SimNode, kind: type) -> Iterator[Any]:
 
 
 def effects_of(source: SimNode | list[Effect], kind: type) -> list[Any]:
-    """Effects of a kind: all of a node, or those among some."""
     effects = source.effects if isinstance(source, SimNode) else source
     return [effect for effect in effects if isinstance(effect, kind)]
 
@@ -746,7 +740,7 @@ def effects_of(source: SimNode | list[Effect], kind: type) -> list[Any]:
 def elected(
     voters: int = 3, observers: int = 0, *, seed: int | str = 0, **options: Any
 ) -> tuple[Cluster, SimNode]:
-    """A cluster with a leader, and that leader."""
+    """Return a cluster with a leader, and that leader."""
     cluster = Cluster(voters, observers, seed=seed, connected=True, **options)
     return cluster, cluster.elect()
 

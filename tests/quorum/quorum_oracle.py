@@ -1,4 +1,4 @@
-"""The invariants over all nodes together, checked at the moment they could break."""
+"""Invariants over all nodes, checked at the moment they could break."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Oracle:
-    """Knows everything that ever happened."""
+    """The whole history of the cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -26,7 +26,7 @@ class Oracle:
         self.highest_led_at_epoch_of: dict[int, int] = {}
 
     def became_leader(self, node: SimNode, epoch: int) -> None:
-        """Election safety, and leader completeness."""
+        """Check election safety and leader completeness."""
         assert epoch not in self.leader_of, (
             f"two leaders in epoch {epoch}: {self.leader_of[epoch]} and {node.id}"
         )
@@ -43,14 +43,14 @@ class Oracle:
         assert self.leading.pop(node.id)
 
     def appended(self, node: SimNode, base: int, records: list[tuple[int, int]]) -> None:
-        """(offset, epoch) names one record, for ever and everywhere."""
+        """Check that (offset, epoch) names one record, forever and everywhere."""
         for i, (epoch, value) in enumerate(records):
             known = self.written.setdefault((base + i, epoch), value)
             assert known == value, f"offset {base + i} of epoch {epoch} is {known} and {value}"
 
     def high_watermark(self, node: SimNode, offset: int) -> None:
-        """Monotone; what is committed never changes; it is durable on a majority; the own-epoch
-        rule.
+        """Check: monotone; what is committed never changes; it is durable on a majority; the
+        own-epoch rule.
         """
         assert offset > node.high_watermark, "the high watermark went back"
         assert offset <= len(node.log)
@@ -74,7 +74,7 @@ class Oracle:
             self.committed = node.log[:offset]
 
     def holds(self, voter: Voter, offset: int, record: tuple[int, int]) -> bool:
-        """Return whether this very replica has the record durably."""
+        """Return whether this replica has the record durably."""
         node = self.cluster[voter.node_id]
         disk = node.disk
         if voter.directory_id not in ("", node.config.directory_id):
@@ -86,13 +86,13 @@ class Oracle:
         return len(log) > offset and log[offset] == record
 
     def installs(self, node: SimNode, records: list[tuple[int, int]]) -> None:
-        """A snapshot holds what is committed, and nothing else; a leader never loads one."""
+        """Check that a snapshot holds exactly what is committed, and that a leader never loads one."""
         assert records == self.committed[: len(records)]
         assert node.up.role != "leader"
         assert len(records) > node.high_watermark
 
     def leaves(self, node: SimNode, effect: Any) -> None:
-        """Persist before send, flush before acknowledge."""
+        """Check: persist before send, flush before acknowledge."""
         if isinstance(effect, Reply) and isinstance(effect.response, pb.VoteResponse):
             response = effect.response
             assert node.disk.vote.epoch >= response.leader_epoch, (
@@ -121,8 +121,8 @@ class Oracle:
         self.rounds[node.up.epoch, number] = self.epoch_highest_led
 
     def read_index_confirmed(self, node: SimNode, number: int) -> None:
-        """Nobody was elected in a higher epoch before the round began, for the latest request that
-        shares it.
+        """Check that no node was elected in a higher epoch before the round began, for the latest
+        request that shares it.
         """
         epoch = node.up.epoch
         begun = [highest for (e, n), highest in self.rounds.items() if e == epoch and n <= number]

@@ -45,7 +45,7 @@ class Spent(NamedTuple):
 
 @dataclass(frozen=True)
 class Scene:
-    """A beginning, and what may happen from there on."""
+    """An initial state, and the possible events from there."""
 
     name: str
     begin: Callable[[], EvenCluster]
@@ -95,7 +95,7 @@ class Numbers(Generic[T]):
 
 
 class Violated(Exception):  # noqa: N818
-    """A rule is broken: by ``move``, in state ``at`` of the level."""
+    """A rule is broken by ``move``, in state ``at`` of the level."""
 
     at: int
     move: Move
@@ -107,7 +107,7 @@ Way = tuple["array[int]", "array[int]"]
 
 @dataclass
 class Result:
-    """The result of a search. ``broken``: a rule, and ``story`` the shortest way there."""
+    """The result of a search. ``broken``: a rule; ``story``: the shortest path there."""
 
     scene: str
     states: int = 0
@@ -124,7 +124,7 @@ class Result:
 
 
 class Search:
-    """The search through one scene, level by level: all states that are N steps away, then N + 1."""
+    """The search through one scene, level by level: all states N steps away, then N + 1."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
@@ -164,7 +164,7 @@ class Search:
     # --- the search -------------------------------------------------------------------------------
 
     def run(self, seconds: float = math.inf, depth: int = 10_000, show: bool = False) -> Result:
-        """Look at all states, level by level, for so long at most."""
+        """Examine all states, level by level, within this time."""
         begun = time.monotonic()
         result = Result(self.scene.name)
         seen, level = {self._first}, [self._first]
@@ -196,8 +196,8 @@ class Search:
     def _following(
         self, level: Sequence[bytes], seen: set[bytes], way: Way, until: float
     ) -> list[bytes]:
-        """The states one step after those of a level that were not seen before, and how each was
-        reached. Raises Violated, with the state and the move; TimeoutError.
+        """Return the new states one step after those of a level, and how each was reached. Raises
+        Violated, with the state and the move; TimeoutError.
         """
         following: list[bytes] = []
         for at, packed in enumerate(level):
@@ -218,7 +218,7 @@ class Search:
         return following
 
     def _possible(self, state: State) -> Iterator[Move]:
-        """Every step that the world may take next. A message is named by its place in the bag."""
+        """Return every possible next step. A message is named by its place in the bag."""
         left = Spent(*(may - has for may, has in zip(self.scene.budget, state.spent, strict=True)))
         link: object = None
         for at, message_id in enumerate(state.bag):
@@ -265,7 +265,7 @@ class Search:
                 yield [str(changed_id) for changed_id in sorted(changed)]
 
     def _after(self, state: State, move: Move) -> bytes | None:
-        """The state after a move; None if it is out of bounds. Raises Violated."""
+        """Return the state after a move; None if it is out of bounds. Raises Violated."""
         locals_, bag, past = list(state.locals), list(state.bag), state.past
         spent, events = self._consequences(state, move, bag)
         for at, event in events:
@@ -332,7 +332,7 @@ class Search:
         return []
 
     def _failed(self, state: State, message_id: int) -> list[tuple[int, Event]]:
-        """The asker is told that a request will not be answered, if it still runs."""
+        """Report to the sender, if it still runs, that a request will not be answered."""
         message = self._nodes.messages[message_id]
         asker = self._nodes.states[state.locals[message.asker - 1]]
         if not asker.alive or asker.life != message.life:
@@ -342,7 +342,7 @@ class Search:
     def _crashed(
         self, state: State, at: int, kept: int, noticed: bool, bag: list[int]
     ) -> list[tuple[int, Event]]:
-        """Answers to a process that is gone find nobody. Noticed: all links to it break at once."""
+        """Responses to a dead process are lost. If noticed, all links to it break at once."""
         events: list[tuple[int, Event]] = [(at, ("crash", kept))]
         messages = self._nodes.messages
         to_it = [number for number in bag if messages[number].target == at + 1]
@@ -376,7 +376,7 @@ class Search:
     # --- what must hold over all nodes together ---------------------------------------------------
 
     def _judge(self, past: Past, seen: Sighting, locals_: Sequence[int]) -> Past:
-        """The past with this in it. Raises Violated."""
+        """Return the history with this state. Raises Violated."""
         known = past.committed[: len(seen.log)]
         match seen.kind:
             case "leads":
@@ -425,7 +425,7 @@ class Search:
             )
 
     def _check_logs(self, locals_: Sequence[int]) -> None:
-        """Log matching: the same epoch at the same offset means the same log up to there."""
+        """Check log matching: the same epoch at the same offset means the same log up to there."""
         logs = sorted({self._nodes.states[state_id].log for state_id in locals_} - {-1})
         for i, one in enumerate(logs):
             for two in logs[i + 1 :]:
@@ -439,7 +439,7 @@ class Search:
     # --- the story --------------------------------------------------------------------------------
 
     def _named(self, state: State, move: Move) -> Move:
-        """The move with the message instead of its place."""
+        """Return the move with the message instead of its place."""
         return (move[0], state.bag[move[1]]) if move[0] in ("deliver", "break") else move
 
     def _story(self, ways: Sequence[Way], violated: Violated) -> list[str]:
@@ -473,12 +473,12 @@ ONE_RECORD = 5
 
 
 def cold() -> EvenCluster:
-    """All processes have just started, on empty disks."""
+    """All processes have just started on empty disks."""
     return EvenCluster(3, connected=True, fetch_max_bytes=ONE_RECORD)
 
 
 def elected() -> EvenCluster:
-    """Node 1 has been elected in epoch 1, and nobody has heard of it."""
+    """Node 1 has been elected in epoch 1, and no other node knows."""
     cluster = cold()
     while not cluster.leaders():
         if not cluster.move():
@@ -488,7 +488,7 @@ def elected() -> EvenCluster:
 
 
 def calm(observers: int = 0) -> EvenCluster:
-    """Node 1 leads epoch 1, and all have all of it."""
+    """Node 1 leads epoch 1, and all have its whole log."""
     cluster = EvenCluster(3, observers, connected=True, fetch_max_bytes=ONE_RECORD)
     cluster.elect()
     cluster.settle()
@@ -496,8 +496,8 @@ def calm(observers: int = 0) -> EvenCluster:
 
 
 def diverged() -> EvenCluster:
-    """Node 1 has led epoch 1, and was cut off with a record that nobody else has. Node 2 leads epoch
-    2; the links are whole again, and node 1 does not know it yet.
+    """Node 1 led epoch 1, and was isolated with a record that no other node has. Node 2 leads epoch
+    2; the links are up again, and node 1 does not know it yet.
     """
     cluster = calm()
     cluster.isolate(1)
@@ -530,8 +530,8 @@ def _led_by_another(cluster: EvenCluster) -> EvenCluster:
 
 
 def inherited(*, committed: bool = False) -> EvenCluster:
-    """Node 1 led epoch 1 and died with a record that only node 2 had besides. Nodes 2 and 3 know that
-    node 1 is gone. Committed: node 1 knew that the record is on two disks.
+    """Node 1 led epoch 1 and died with a record that only node 2 had in addition. Nodes 2 and 3
+    know that node 1 is down. Committed: node 1 knew that the record is on two disks.
     """
     cluster = calm()
     cluster.isolate(3)
@@ -550,7 +550,7 @@ def inherited(*, committed: bool = False) -> EvenCluster:
 
 
 def logged(observers: int = 1) -> EvenCluster:
-    """The world of ``calm`` with the voter set in the log; node 4 observes."""
+    """As ``calm``, with the voter set in the log; node 4 observes."""
     cluster = calm(observers)
     cluster[1].propose_voters("1", "2", "3")
     cluster.run_until(cluster.calm)
@@ -559,7 +559,7 @@ def logged(observers: int = 1) -> EvenCluster:
 
 
 def behind() -> EvenCluster:
-    """Node 3 was cut off while 1 and 2 committed two records."""
+    """Node 3 was isolated while 1 and 2 committed two records."""
     cluster = calm()
     cluster.isolate(3)
     cluster.propose(2)
@@ -571,7 +571,7 @@ def behind() -> EvenCluster:
 
 
 def compacted() -> EvenCluster:
-    """The world of ``after`` in which 1 and 2 have taken snapshots and dropped their logs."""
+    """As ``behind``, but 1 and 2 have taken snapshots and dropped their logs."""
     cluster = behind()
     cluster[1].compact()
     cluster[2].compact()

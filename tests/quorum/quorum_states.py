@@ -78,14 +78,14 @@ EVEN = Even(0)
 
 
 class EvenCluster(Cluster):
-    """A cluster whose states the search can begin with."""
+    """A cluster whose states the search can start from."""
 
     def rng_of(self, _node: SimNode) -> random.Random:
         return EVEN
 
 
 class Sighting(NamedTuple):
-    """An action of one node that must fit those of the others; the search judges it."""
+    """An action of one node that must be consistent with the others'; the search judges it."""
 
     kind: str
     """leads, commits, installs, round begun, round confirmed."""
@@ -100,7 +100,7 @@ class Sighting(NamedTuple):
 
 
 class Sightings:
-    """Stands for the oracle during one step."""
+    """Replaces the oracle during one step."""
 
     leaves = Oracle.leaves
     """Persist before send, flush before acknowledge: needs no other node."""
@@ -136,14 +136,14 @@ class Sightings:
         self.seen.append(Sighting("round confirmed", node.id, node.up.epoch, number))
 
     def appended(self, node: SimNode, base: int, records: list[Record]) -> None:
-        """The search compares the logs of all nodes."""
+        """Ignored: the search compares the logs of all nodes."""
 
     def lost_leadership(self, node: SimNode) -> None:
         """Ignored: the search judges the node that leads instead."""
 
 
 def leads(node: SimNode) -> bool:
-    """Return whether it leads; by its role it may have been removed by this very step."""
+    """Return whether it leads; its role may have been removed by this very step."""
     return node.role.start_offset != -1 or node.up.role == "resigned"
 
 
@@ -172,7 +172,7 @@ WORLD: Any = World()
 
 
 def value_of(what: Any, now: float, seen: dict[int, int] | None = None) -> Any:
-    """An object and all that it refers to as a value to compare."""
+    """Return an object and all that it refers to as a comparable value."""
     kind = type(what)
     if kind in (int, str, bytes, bool) or what is None or what in (math.inf, -math.inf):
         return what
@@ -219,8 +219,8 @@ def _slots_of(kind: type) -> list[str]:
 
 
 class LocalState(NamedTuple):
-    """One state of one node, and what the search wants to know of it. ``log`` and ``durable`` are
-    numbers of logs; ``durable`` is the one that a crash now would leave.
+    """One state of one node, with what the search needs. ``log`` and ``durable`` are numbers of
+    logs; ``durable`` is the one that a crash now would leave.
     """
 
     pickled: bytes
@@ -244,7 +244,7 @@ class LocalState(NamedTuple):
 
 
 class InFlight(NamedTuple):
-    """A message on its way. Messages of one link arrive in order, or not at all."""
+    """A message in flight. Messages of one link arrive in order, or not at all."""
 
     link: tuple[int, int, bool, bool]
     name: str
@@ -260,7 +260,7 @@ class InFlight(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A state after an event. ``broken``: the rule that it breaks; empty: none."""
+    """A state after an event. ``broken``: the broken rule; empty: none."""
 
     state: int
     sent: tuple[int, ...]
@@ -269,7 +269,7 @@ class Step(NamedTuple):
 
 
 class LocalStates:
-    """All states of nodes, messages and logs that were met, by number."""
+    """All states of nodes, messages and logs so far, by number."""
 
     def __init__(self) -> None:
         self.states: list[LocalState] = []
@@ -281,14 +281,14 @@ class LocalStates:
         self._log_ids: dict[tuple[Record, ...], int] = {}
 
     def adopt(self, node: SimNode) -> int:
-        """The number of the present state of a node of a cluster; the cluster has no further use
-        for it.
+        """Return the number of the present state of a cluster's node; the cluster may not be used
+        afterwards.
         """
         now, node.cluster = node.cluster.now, WORLD
         return self._state_id(node, now)
 
     def step(self, state_id: int, event: Event, correlation_id: int) -> Step:
-        """The step of an event; the next correlation id is the one above ``correlation_id``."""
+        """Return the step of an event; the next correlation id is the one above ``correlation_id``."""
         key = (state_id, event, correlation_id)
         step = self.steps.get(key)
         if step is None:
@@ -391,7 +391,7 @@ class LocalStates:
         return found
 
     def message_id(self, message: Message) -> int:
-        """The number of a message."""
+        """Return the number of a message."""
         name, span = type(message.body).__name__, message.span
         link = (message.source, message.target, name.startswith("Fetch"), "Snapshot" in name)
         key = (

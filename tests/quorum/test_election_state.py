@@ -1,4 +1,4 @@
-"""Tests of when a leader was last heard, and of the reasons of campaigns."""
+"""The last contact with a leader, and the reasons of campaigns."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from quorum_harness import Cluster, SimNode, elected
 from raftlog.quorum.election_state import AGE_MAX_MS, NEVER_HEARD, Heard
 
 
-def test_the_latest_word_of_the_latest_epoch_counts() -> None:
+def test_latest_contact_of_the_latest_epoch_counts() -> None:
     own = Heard(4, 10.0)
     assert own.and_of(4, 500, 11.0) == Heard(4, 10.5)
     assert own.and_of(4, 5_000, 11.0) == own
@@ -28,7 +28,7 @@ def test_peer_without_a_report_may_have_heard_the_leader_later(
     assert not NEVER_HEARD.and_of(4, 10, 11.0).by_all
 
 
-def test_a_new_leader_knows_when_the_old_one_was_heard_by_its_voters() -> None:
+def test_new_leader_knows_when_the_old_one_was_last_heard_by_its_voters() -> None:
     cluster = Cluster(3)
     old = cluster.elect()
     assert not old.up.succession.by_all, "the first one: nobody has heard any"
@@ -44,7 +44,7 @@ def test_a_new_leader_knows_when_the_old_one_was_heard_by_its_voters() -> None:
     assert died_at - 0.6 <= heard.at <= died_at
 
 
-def test_a_leader_that_resigns_was_heard_by_itself() -> None:
+def test_resigned_leader_counts_as_heard_by_itself() -> None:
     cluster = Cluster(3)
     old = cluster.elect()
     cluster.run(1.0)
@@ -61,7 +61,7 @@ def old_epoch_of(leader: object) -> int:
 
 
 def leader_after(begin: Callable[[Cluster, SimNode], None], seed: int) -> SimNode:
-    """Return the leader after ``begin`` did something to the first one."""
+    """Return the leader after ``begin`` was applied to the first one."""
     cluster, leader = elected(seed=seed)
     assert leader.up.campaign_reason == "cold start"
     cluster.run(1)
@@ -79,7 +79,7 @@ def leader_after(begin: Callable[[Cluster, SimNode], None], seed: int) -> SimNod
         (lambda cluster, leader: cluster.resign(), "leader resigned"),
     ],
 )
-def test_why_the_next_leader_campaigned(
+def test_reason_of_the_next_campaign_is_reported(
     begin: Callable[[Cluster, SimNode], None], reason: str, seed: int
 ) -> None:
     won = leader_after(begin, seed)
@@ -91,7 +91,7 @@ def test_why_the_next_leader_campaigned(
     assert {node.up.campaign_reason for node in followers} == {""}, "it follows: that is over"
 
 
-def test_a_voter_that_cannot_win_keeps_its_first_reason() -> None:
+def test_voter_that_cannot_win_keeps_its_first_reason() -> None:
     cluster, leader = elected()
     cluster.run(1)
     (survivor, other) = cluster.others(leader)

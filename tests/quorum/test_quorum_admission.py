@@ -1,4 +1,4 @@
-"""Tests of claims about epochs and leaders: each rule with the message that it refuses."""
+"""Claims about epochs and leaders: each rule with a message that it refuses."""
 
 from typing import Any
 
@@ -43,8 +43,8 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 @pytest.mark.parametrize("epoch", [MAX_EPOCH + 1, EPOCH_LIMIT])
 @pytest.mark.parametrize("kind", ["vote", "pre-vote", "begin", "end"])
-def test_no_request_takes_a_node_near_the_end_of_the_epochs(kind: str, epoch: int) -> None:
-    """The next candidate would have none left, and nobody could be elected ever after."""
+def test_no_request_takes_a_node_near_the_last_epoch(kind: str, epoch: int) -> None:
+    """The next candidate would have no epoch left, and no leader could ever be elected again."""
     node = one(VoteState(5))
     request, field = {
         "vote": (vote_request(1, replica_epoch=epoch), "replica_epoch"),
@@ -59,7 +59,7 @@ def test_no_request_takes_a_node_near_the_end_of_the_epochs(kind: str, epoch: in
     assert effects_of(node, Refused)[0].field == field
 
 
-def test_an_unproven_epoch_may_be_ahead_by_the_allowance_and_no_more() -> None:
+def test_unproven_epoch_may_be_ahead_only_by_the_allowance() -> None:
     node = one(VoteState(5))
     response = ask(node, vote_request(1, replica_epoch=5 + ALLOWANCE_EPOCHS + 1))
     assert response.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
@@ -75,8 +75,8 @@ def test_an_unproven_epoch_may_be_ahead_by_the_allowance_and_no_more() -> None:
     )
 
 
-def test_many_small_steps_are_bounded_by_time() -> None:
-    """A stranger who raises the epoch by one with each message needs years to use the epochs up."""
+def test_many_small_epoch_steps_are_bounded_by_time() -> None:
+    """A peer that raises the epoch by one with each message needs years to exhaust the epochs."""
     allowance, taken = EpochAllowance(0.0), 0
     for at in range(200_000):
         taken += 100 * allowance.spend(100, at / 1000)
@@ -87,8 +87,8 @@ def test_many_small_steps_are_bounded_by_time() -> None:
     )
 
 
-def test_a_node_that_was_away_for_a_million_epochs_catches_up() -> None:
-    """It disbelieves claims of others, but believes answers to its own requests at the addresses of
+def test_node_that_missed_a_million_epochs_catches_up() -> None:
+    """It disbelieves claims of others, but believes responses to its own requests from addresses of
     the voter set.
     """
     cluster = Cluster(3, start=False)
@@ -108,10 +108,9 @@ def test_a_node_that_was_away_for_a_million_epochs_catches_up() -> None:
     assert not effects_of(cluster[1], Refused)[0].contradiction, "no promise is broken"
 
 
-def test_an_answer_from_elsewhere_than_the_voter_set_says_is_no_proof() -> None:
-    """A leader may have moved, so it is followed where it says that it listens.
-
-    But anybody may say that.
+def test_response_from_an_address_outside_the_voter_set_is_no_proof() -> None:
+    """A leader may have moved, so it is followed to the address that it reports. But any peer may
+    report one.
     """
     node = one(VoteState(5), [(1, 1)])
     node.up._node.append_voters((VotersAt(0, node.cluster.voters),))
@@ -127,7 +126,7 @@ def test_an_answer_from_elsewhere_than_the_voter_set_says_is_no_proof() -> None:
 
 
 @pytest.mark.parametrize("epoch", [MAX_EPOCH + 1, EPOCH_LIMIT])
-def test_no_answer_takes_a_node_near_the_end_of_the_epochs(epoch: int) -> None:
+def test_no_response_takes_a_node_near_the_last_epoch(epoch: int) -> None:
     node = one(VoteState(5))
     node.step(PeerConnected(2))
     send = next(effect for effect in effects_of(node, Send) if effect.peer_id == 2)
@@ -149,7 +148,7 @@ def test_replica_neither_campaigns_nor_fails_in_the_last_epoch() -> None:
     ("vote", "log"),
     [(VoteState(MAX_EPOCH + 1), []), (VoteState(2**31), []), (VoteState(1), [(EPOCH_LIMIT, 1)])],
 )
-def test_a_directory_beyond_the_last_epoch_is_not_started_on(
+def test_directory_beyond_the_last_epoch_is_not_started(
     vote: VoteState, log: list[tuple[int, int]]
 ) -> None:
     with pytest.raises(FatalError, match="storage recover"):
@@ -160,10 +159,9 @@ def test_a_directory_beyond_the_last_epoch_is_not_started_on(
 
 
 @pytest.mark.parametrize("pre_vote", [True, False])
-def test_a_stranger_opens_no_epoch_where_a_leader_is_heard(pre_vote: bool) -> None:
-    """Its log may be longer, and hold the record that makes it a voter.
-
-    Then the leader that is heard will say so.
+def test_unknown_candidate_opens_no_epoch_while_a_leader_is_heard(pre_vote: bool) -> None:
+    """Its log may be longer, and hold the record that makes it a voter. Then the current leader
+    will report that.
     """
     longer = {"last_offset_epoch": 3, "last_offset": 90}
     request = vote_request(1, 9, replica_epoch=4, pre_vote=pre_vote, **longer)
@@ -182,7 +180,7 @@ def test_a_stranger_opens_no_epoch_where_a_leader_is_heard(pre_vote: bool) -> No
 @pytest.mark.parametrize(
     "short", [{"last_offset": 1}, {"last_offset_epoch": 3}, {"voter_directory_id": ""}]
 )
-def test_a_stranger_opens_an_epoch_only_with_a_log_that_may_have_made_it_a_voter(
+def test_unknown_candidate_opens_an_epoch_only_with_a_log_that_may_have_made_it_a_voter(
     short: dict[str, Any],
 ) -> None:
     node = one(VoteState(5), [(4, 1), (4, 2)])
@@ -200,7 +198,7 @@ def test_a_stranger_opens_an_epoch_only_with_a_log_that_may_have_made_it_a_voter
 @pytest.mark.parametrize(
     "endpoint", ["", "host9", "host9:0", "host9:99999", "a b:1", "h\n:1", "h" * 400 + ":1", ":1 "]
 )
-def test_a_strange_leader_says_where_it_listens(endpoint: str) -> None:
+def test_unknown_leader_reports_its_address(endpoint: str) -> None:
     node = one(VoteState(5))
     assert ask(node, begin(9, 6, endpoint)).error_code == ErrorCode.INVALID_REQUEST
     assert node.up.epoch == 5
@@ -209,7 +207,7 @@ def test_a_strange_leader_says_where_it_listens(endpoint: str) -> None:
     assert node.up.leader_id == 9
 
 
-def test_a_request_for_another_replica_changes_nothing() -> None:
+def test_request_for_another_replica_changes_nothing() -> None:
     node = one(VoteState(5))
     for request in (
         vote_request(1, replica_epoch=6, voter_directory_id="wiped"),
@@ -223,7 +221,7 @@ def test_a_request_for_another_replica_changes_nothing() -> None:
 
 
 def claimed(node: SimNode) -> SendFetch:
-    """Somebody says that 3 leads epoch 6; the Fetch that follows."""
+    """A peer claims that 3 leads epoch 6; return the Fetch that follows."""
     ask(node, begin(3, 6))
     assert node.up.leader_id == 3
     return node.last(SendFetch)
@@ -235,10 +233,8 @@ def no_leader(names: int) -> pb.FetchResponse:
     return pb.FetchResponse(error_code=code, leader_id=names, leader_epoch=6)
 
 
-def test_a_leader_that_was_only_claimed_gives_way_to_proof() -> None:
-    """Else one forged message would keep this voter from the true leader for as long as the epoch
-    lasts.
-    """
+def test_claimed_leader_is_replaced_by_a_proven_one() -> None:
+    """Otherwise one forged message would keep this voter from the true leader for the whole epoch."""
     node = one(VoteState(5))
     fetch = claimed(node)
     assert ask(node, begin(2, 6)).error_code == ErrorCode.INVALID_REQUEST, (
@@ -248,15 +244,15 @@ def test_a_leader_that_was_only_claimed_gives_way_to_proof() -> None:
     assert (node.up.role, node.up.leader_id, node.up.epoch) == ("follower", 2, 6)
 
 
-def test_answer_that_names_the_leader_asked_is_not_that_leaders_resignation() -> None:
-    """[another node at the leader's address said who leads: the voter campaigned for ever]"""
+def test_answer_that_names_the_asked_leader_is_not_its_resignation() -> None:
+    """[Another node at the leader's address named the leader: the voter campaigned forever.]"""
     node = one(VoteState(5))
     fetch = claimed(node)
     node.answer(fetch, no_leader(3))
     assert (node.up.role, node.up._node.fast_election) == ("follower", False)
 
 
-def test_leader_that_says_that_it_leads_is_followed_whoever_said_that_it_does_not() -> None:
+def test_leader_that_confirms_its_leadership_is_followed_whoever_denied_it() -> None:
     node = one(VoteState(5))
     fetch = claimed(node)
     node.answer(fetch, no_leader(-1))
@@ -270,7 +266,7 @@ def test_leader_that_says_that_it_leads_is_followed_whoever_said_that_it_does_no
     assert (node.up.role, node.up.leader_id) == ("follower", 3)
 
 
-def test_a_leader_that_has_answered_is_the_only_one_of_its_epoch() -> None:
+def test_leader_that_has_responded_is_the_only_one_of_its_epoch() -> None:
     node = one(VoteState(5))
     fetch = claimed(node)
     node.answer(fetch, pb.FetchResponse(leader_id=3, leader_epoch=6))
@@ -280,7 +276,7 @@ def test_a_leader_that_has_answered_is_the_only_one_of_its_epoch() -> None:
 
 
 def test_former_leader_follows_nobody_in_its_epoch() -> None:
-    """Also after a restart, when nobody has confirmed anything yet."""
+    """Also after a restart, before any response."""
     node = one(VoteState(5, 1, "dir1", 1))
     node.wait_for_deadline()
     send = effects_of(node, Send)[0]
@@ -293,7 +289,7 @@ def test_former_leader_follows_nobody_in_its_epoch() -> None:
 
 
 @pytest.mark.parametrize("voters", [(Voter(2, "a:1"), Voter(2, "b:1")), (Voter(-5, "a:1"),)])
-def test_a_voter_set_that_makes_no_sense_is_not_appended(voters: tuple[Voter, ...]) -> None:
+def test_invalid_voter_set_is_not_appended(voters: tuple[Voter, ...]) -> None:
     node = follower_of_two([(2, 1)])
     span = msgspec.structs.replace(span_of([(3, 1)], 1), voters=(VotersAt(1, voters),))
     answer = pb.FetchResponse(leader_id=2, leader_epoch=3, records=span.data)
@@ -303,8 +299,8 @@ def test_a_voter_set_that_makes_no_sense_is_not_appended(voters: tuple[Voter, ..
     assert "makes no sense" in effects_of(node, Refused)[0].reason
 
 
-def test_a_round_that_the_leader_does_not_know_is_forgotten() -> None:
-    """Echoed on and on it would be refused on and on."""
+def test_round_unknown_to_the_leader_is_dropped() -> None:
+    """Echoed again and again it would be refused again and again."""
     node = follower_of_two([(2, 1)])
     respond(node, round=2**62)
     assert node.last(SendFetch).request.round == 2**62

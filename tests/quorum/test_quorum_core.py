@@ -1,4 +1,4 @@
-"""The core as a whole: determinism, hostile input, its own checks."""
+"""The core as a whole: determinism, unexpected input, its own checks."""
 
 import random
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def test_same_input_same_output() -> None:
     assert history() == history()
 
 
-def test_effects_of_starting_come_with_the_first_step() -> None:
+def test_effects_of_starting_are_returned_by_the_first_step() -> None:
     node = Cluster(3, start=False)[1]
     node.disk.vote = VoteState(2)
     node.disk.log = [(4, 1)]
@@ -56,7 +56,7 @@ def test_effects_of_starting_come_with_the_first_step() -> None:
     assert node.effects[2:4] == [PersistVote(VoteState(4)), LeaderChanged(-1, 4)]
 
 
-def test_saving_the_leader_goes_behind_the_sends() -> None:
+def test_leader_id_is_saved_after_the_sends() -> None:
     """The leader's id is not a promise: nothing waits for it."""
     node = leader_of_three()
     kinds = [type(effect).__name__ for effect in node.effects]
@@ -64,8 +64,8 @@ def test_saving_the_leader_goes_behind_the_sends() -> None:
     assert kinds[became - 2 : became + 2] == ["Send", "Send", "BecameLeader", "SaveLeader"]
 
 
-def test_validate_finds_what_is_wrong() -> None:
-    """The checks can fail: each breach is named."""
+def test_validation_detects_each_inconsistency() -> None:
+    """The checks can fail: each violation is named."""
     breaches: list[tuple[str, Callable[[Any], object]]] = [
         ("flushed end", lambda node: setattr(node.log, "flushed_end", node.log.end + 1)),
         ("HW", lambda node: setattr(node, "high_watermark", node.log.end + 1)),
@@ -97,7 +97,7 @@ def test_validate_finds_what_is_wrong() -> None:
             node.up.validate()
 
 
-def test_a_node_that_contradicts_itself_does_nothing_more_in_production() -> None:
+def test_inconsistent_node_does_nothing_more_in_production() -> None:
     """Checks of O(1) run after every step, in production too; the step's effects are withheld."""
     breaches: list[tuple[str, Callable[[Any], object]]] = [
         ("flushed end", lambda node: setattr(node.log, "flushed_end", node.log.end + 1)),
@@ -127,7 +127,7 @@ def test_a_node_that_contradicts_itself_does_nothing_more_in_production() -> Non
 
 
 def test_deadline_is_never_late() -> None:
-    """A Tick before the deadline does nothing; at the deadline something happens or the deadline
+    """A Tick before the deadline does nothing; at the deadline an event happens or the deadline
     moves.
     """
     cluster = Cluster(3, connected=True)
@@ -147,7 +147,7 @@ def test_deadline_is_never_late() -> None:
         cluster.now += rng.random() * 0.2
 
 
-def test_step_without_effects_keeps_quiet() -> None:
+def test_step_without_effects_logs_nothing() -> None:
     node = leader_of_three()
     at = len(node.effects)
     node.step(VotePersisted(node.disk.vote))

@@ -1,5 +1,5 @@
-"""Fetches around an election: those of a voter that has voted, and the answers of a leader that is
-about to resign, which name its successor.
+"""Fetches around an election: early ones of a voter, and the answers of a resigning leader, which
+name its successor.
 """
 
 import pytest
@@ -24,7 +24,6 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
 def alone() -> SimNode:
-    """Node 1 of three; what it sends goes nowhere."""
     return one(VoteState(3), [(3, 7)], fatal_allowed=False)
 
 
@@ -50,7 +49,7 @@ def elect(node: SimNode) -> None:
 
 
 def fetch(node: SimNode, replica_id: int, number: int) -> list[ReplyFetch]:
-    """The answers to the Fetch of a voter that has all, and knows nothing."""
+    """Return the responses to the Fetch of a voter that has everything, and knows nothing."""
     request = fetch_request(
         replica_id, 4, fetch_offset=1, last_fetched_epoch=3, correlation_id=number
     )
@@ -94,7 +93,7 @@ def test_early_fetch_is_answered_with_the_first_writes_or_soon() -> None:
         assert [reply.offset for reply in replies] == [1, 1]
 
 
-def test_a_candidate_that_does_not_win_refuses_all_that_it_has_kept() -> None:
+def test_losing_candidate_refuses_all_kept_fetches() -> None:
     node = candidate()
     fetch(node, 2, 5)
     fetch(node, 3, 6)
@@ -102,7 +101,7 @@ def test_a_candidate_that_does_not_win_refuses_all_that_it_has_kept() -> None:
     assert [refused(reply) for reply in replies] == [(2, 5), (3, 6)]
 
 
-def test_a_candidate_keeps_one_fetch_of_each_voter_and_none_of_others() -> None:
+def test_candidate_keeps_one_fetch_per_voter_and_none_of_others() -> None:
     node = candidate()
     assert fetch(node, 2, 5) == []
     (older,) = fetch(node, 2, 6)
@@ -112,7 +111,7 @@ def test_a_candidate_keeps_one_fetch_of_each_voter_and_none_of_others() -> None:
 
 
 def vote_for(node: SimNode, candidate_id: int) -> SendFetch:
-    """The Fetch that follows the vote."""
+    """Vote, and return the Fetch that follows."""
     whole = {"last_offset_epoch": 3, "last_offset": 1}
     node.receive(vote_request(1, candidate_id, replica_epoch=4, **whole), candidate_id)
     assert node.up.voted_id == candidate_id
@@ -121,7 +120,7 @@ def vote_for(node: SimNode, candidate_id: int) -> SendFetch:
     return sent
 
 
-def test_a_voter_learns_who_leads_from_the_answer_and_uses_it() -> None:
+def test_voter_learns_the_leader_from_the_response_and_uses_it() -> None:
     node = alone()
     sent = vote_for(node, 2)
     node.answer(sent, pb.FetchResponse(leader_id=2, leader_epoch=4, high_watermark=1))
@@ -132,7 +131,7 @@ def test_a_voter_learns_who_leads_from_the_answer_and_uses_it() -> None:
     assert second.peer_id == 2, "one Fetch at a time"
 
 
-def test_a_voter_that_is_told_who_leads_does_not_ask_twice() -> None:
+def test_voter_that_learned_the_leader_does_not_ask_twice() -> None:
     node = alone()
     sent = vote_for(node, 2)
     node.receive(begin(2, 4))
@@ -142,7 +141,7 @@ def test_a_voter_that_is_told_who_leads_does_not_ask_twice() -> None:
     assert node.up.high_watermark == 1
 
 
-def test_a_voter_whose_candidate_loses_waits_and_then_follows_another() -> None:
+def test_voter_whose_candidate_loses_waits_and_then_follows_another() -> None:
     for lost in (True, False):
         node = alone()
         sent = vote_for(node, 2)
@@ -159,7 +158,7 @@ def test_a_voter_whose_candidate_loses_waits_and_then_follows_another() -> None:
         assert node.last(SendFetch).peer_id == 3
 
 
-def test_an_answer_of_an_epoch_that_another_leads_now_counts_for_nothing() -> None:
+def test_response_of_an_epoch_with_another_leader_is_ignored() -> None:
     node = alone()
     sent = vote_for(node, 2)
     node.receive(begin(3, 5), 3)
@@ -167,8 +166,8 @@ def test_an_answer_of_an_epoch_that_another_leads_now_counts_for_nothing() -> No
     assert (node.up.leader_id, node.up.epoch, node.up.high_watermark) == (3, 5, -1)
 
 
-def test_the_last_answer_of_a_leader_lets_its_successor_campaign_at_once() -> None:
-    """Before the request that says the same."""
+def test_last_response_of_a_leader_lets_its_successor_campaign_at_once() -> None:
+    """Before the request with the same content."""
     cluster, leader = elected()
     cluster.settle()
     others = cluster.others(leader)
@@ -186,8 +185,8 @@ def test_the_last_answer_of_a_leader_lets_its_successor_campaign_at_once() -> No
     assert cluster.now - begun < 0.01
 
 
-def test_a_voter_fetches_from_its_candidate_once_its_own_log_is_flushed() -> None:
-    """Its log was still on the way to the disk when it voted."""
+def test_voter_fetches_from_its_candidate_once_its_own_log_is_flushed() -> None:
+    """Its log was still being written when it voted."""
     cluster, leader = elected()
     cluster.settle()
     leader.propose([50])
@@ -208,7 +207,7 @@ def test_a_voter_fetches_from_its_candidate_once_its_own_log_is_flushed() -> Non
 
 
 def cluster_with_successor(voters: int = 3) -> tuple[Cluster, SimNode, SimNode]:
-    """A cluster, its leader, and the voter that the leader has named as its successor."""
+    """A cluster, its leader, and the voter that it has named as its successor."""
     cluster, leader = elected(voters)
     cluster.propose()
     cluster.settle()
@@ -223,7 +222,7 @@ def transfer(cluster: Cluster, leader: SimNode, successor: SimNode) -> None:
     cluster.run_until(lambda: successor.up.role == "leader", 0.05, step=0.001)
 
 
-def test_only_the_successor_knows_that_it_is_named_and_the_leader_leads_on() -> None:
+def test_only_the_successor_knows_that_it_is_named_and_the_leader_keeps_leading() -> None:
     cluster, leader, successor = cluster_with_successor()
     assert [node for node in cluster.alive if node.up.is_successor] == [successor]
     assert {node.disk.vote.epoch for node in cluster.alive} == {1}, "no vote is stored ahead"
@@ -234,7 +233,7 @@ def test_only_the_successor_knows_that_it_is_named_and_the_leader_leads_on() -> 
 
 
 @pytest.mark.parametrize("voters", [2, 3, 5])
-def test_a_leader_knows_whether_it_was_the_named_successor(voters: int) -> None:
+def test_leader_knows_whether_it_was_the_named_successor(voters: int) -> None:
     cluster, leader, successor = cluster_with_successor(voters)
     transfer(cluster, leader, successor)
     assert (successor.up.epoch, successor.up.succeeds_leader) == (2, True)
@@ -243,7 +242,7 @@ def test_a_leader_knows_whether_it_was_the_named_successor(voters: int) -> None:
     assert (leader.up.epoch, leader.up.succeeds_leader) == (3, False), "it was not named"
 
 
-def test_a_successor_campaigns_without_pre_votes() -> None:
+def test_successor_campaigns_without_pre_votes() -> None:
     cluster, leader, successor = cluster_with_successor()
     asked = len(list(requests_of(successor, pb.VoteRequest)))
     transfer(cluster, leader, successor)
@@ -263,7 +262,7 @@ def test_another_successor_or_none_replaces_the_named_one() -> None:
     assert not [node for node in cluster.alive if node.up.is_successor]
 
 
-def test_a_name_counts_in_its_epoch_alone() -> None:
+def test_named_successor_is_valid_in_its_epoch_only() -> None:
     cluster, leader, successor = cluster_with_successor()
     (other,) = cluster.others(leader, successor)
     transfer(cluster, leader, other)
@@ -273,7 +272,7 @@ def test_a_name_counts_in_its_epoch_alone() -> None:
     assert (successor.up.epoch, successor.up.succeeds_leader) == (3, False)
 
 
-def test_a_leader_names_no_stranger_and_not_itself() -> None:
+def test_leader_names_neither_a_non_voter_nor_itself() -> None:
     cluster, leader, _ = cluster_with_successor()
     for stranger in (9, leader.id, -1):
         leader.step(SuccessorChosen(stranger))
@@ -282,7 +281,7 @@ def test_a_leader_names_no_stranger_and_not_itself() -> None:
         assert not [node for node in cluster.alive if node.up.is_successor]
 
 
-def test_a_successor_on_another_disk_is_not_this_node() -> None:
+def test_successor_with_another_disk_is_not_this_node() -> None:
     cluster, leader, successor = cluster_with_successor()
     leader.step(SuccessorChosen(-1))
     cluster.propose()

@@ -1,6 +1,4 @@
-"""Votes, pre-votes, and who may lead (KIP-595, KIP-996), with the counter-examples to plainer
-rules.
-"""
+"""Votes, pre-votes and leadership (KIP-595, KIP-996), with counter-examples to simpler rules."""
 
 import random
 from typing import Any
@@ -44,7 +42,7 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
         (VoteState(3, 2, "dir2", 9), [], "unattached", 3),
     ],
 )
-def test_roles_at_the_start(
+def test_node_starts_in_the_expected_role(
     vote: VoteState, log: list[tuple[int, int]], role: str, epoch: int
 ) -> None:
     node = one(vote, log)
@@ -55,8 +53,8 @@ def test_roles_at_the_start(
         )
 
 
-def test_own_vote_of_an_epoch_is_never_campaigned_on_again() -> None:
-    """[Led again, offset and epoch would name two different records]"""
+def test_node_never_campaigns_again_in_an_epoch_in_which_it_voted_for_itself() -> None:
+    """[If it led again, offset and epoch would name two different records.]"""
     node = one(VoteState(3, 1, "dir1", 1), [(3, 1), (3, 2)])
     assert (
         ask(node, vote_request(1, replica_epoch=3, last_offset_epoch=2, last_offset=9)).vote_granted
@@ -72,9 +70,7 @@ def test_own_vote_of_an_epoch_is_never_campaigned_on_again() -> None:
 
 
 def test_voter_does_not_campaign_on_a_connection_just_after_voting() -> None:
-    """At a cold start a second campaign would unseat the leader that the first one is about to
-    elect.
-    """
+    """At a cold start a second campaign would unseat the leader that the first is about to elect."""
     node = one()
     assert ask(node, vote_request(1, replica_epoch=1)).vote_granted is True
     at = len(node.effects)
@@ -87,13 +83,13 @@ def test_voter_does_not_campaign_on_a_connection_just_after_voting() -> None:
     assert node.up.role == "prospective", "and no more than that"
 
 
-def test_a_vote_of_before_a_restart_delays_no_cold_start() -> None:
+def test_vote_from_before_a_restart_delays_no_cold_start() -> None:
     node = one(VoteState(3, 2, "dir2"))
     node.step(PeerConnected(2))
     assert node.up.role == "prospective"
 
 
-def test_a_restarted_candidate_follows_who_won_its_epoch() -> None:
+def test_restarted_candidate_follows_the_winner_of_its_epoch() -> None:
     node = one(VoteState(3, 1, "dir1"))
     assert ask(node, begin(3, 3)).error_code == ErrorCode.NONE
     assert (node.up.role, node.up.leader_id, node.up.voted_id) == ("follower", 3, 1)
@@ -140,8 +136,8 @@ def test_invalid_vote_request_is_refused(fields: dict[str, Any], error: ErrorCod
         assert (response.leader_epoch, node.up.epoch) == (0, 5)
 
 
-def test_checks_come_in_order() -> None:
-    """The epoch is taken last: what is refused changes nothing."""
+def test_checks_are_in_order() -> None:
+    """The epoch is applied last: a refused request changes nothing."""
     node = one(VoteState(5))
     assert (
         ask(node, vote_request(1, replica_epoch=9, voter_id=3)).error_code
@@ -152,7 +148,7 @@ def test_checks_come_in_order() -> None:
     assert node.up.epoch == 5
 
 
-def test_a_vote_is_durable_before_it_is_told() -> None:
+def test_vote_is_durable_before_it_is_sent() -> None:
     node = one()
     ask(node, vote_request(1, replica_epoch=2))
     assert effects_of(node, PersistVote) == [PersistVote(VoteState(2, 2, "dir2"))], (
@@ -170,7 +166,7 @@ def test_a_vote_is_durable_before_it_is_told() -> None:
     ("epoch", "end", "granted"),
     [(3, 5, True), (3, 6, True), (4, 1, True), (3, 4, False), (2, 9, False), (0, 0, False)],
 )
-def test_only_a_log_as_complete_as_ours_gets_a_vote(
+def test_candidate_needs_a_log_as_complete_as_the_voters(
     pre_vote: bool, epoch: int, end: int, granted: bool
 ) -> None:
     node = one(VoteState(5), [(1, 1), (1, 2), (3, 3), (3, 4), (3, 5)])
@@ -182,7 +178,7 @@ def test_only_a_log_as_complete_as_ours_gets_a_vote(
     assert node.up.voted_id == (2 if granted and not pre_vote else -1)
 
 
-def test_another_disk_than_the_configured_one_gets_no_vote() -> None:
+def test_candidate_on_another_disk_than_the_configured_one_gets_no_vote() -> None:
     node = one(VoteState(5))
     for pre_vote in (True, False):
         assert not ask(
@@ -190,11 +186,8 @@ def test_another_disk_than_the_configured_one_gets_no_vote() -> None:
         ).vote_granted
 
 
-def test_a_candidate_may_be_outside_the_known_voter_set() -> None:
-    """The log that made it a voter may not be here yet.
-
-    Its log must be as complete all the same.
-    """
+def test_candidate_may_be_outside_the_known_voter_set() -> None:
+    """The log that made it a voter may not be here yet; still its log must be as complete."""
     node = one(VoteState(5), [(4, 1), (4, 2)])
     for offset, expected in ((1, False), (2, True)):
         request = vote_request(1, 9, last_offset_epoch=4, last_offset=offset)
@@ -202,7 +195,7 @@ def test_a_candidate_may_be_outside_the_known_voter_set() -> None:
     assert node.up.voted_id == 9
 
 
-def test_pre_votes_leave_nothing_behind() -> None:
+def test_pre_votes_change_no_state() -> None:
     node = one(VoteState(5))
     for candidate in (2, 3):
         assert ask(node, vote_request(1, candidate, pre_vote=True)).vote_granted, (
@@ -221,14 +214,14 @@ def test_voter_votes_once_in_an_epoch() -> None:
     assert node.up.voted_id == 2
 
 
-def test_a_granted_vote_gives_the_candidate_its_time() -> None:
+def test_granted_vote_postpones_the_voters_own_election() -> None:
     node = one(VoteState(5))
     node.cluster.now += 0.9
     ask(node, vote_request(1))
     assert node.up.next_deadline() >= node.cluster.now + 1.0
 
 
-def test_a_refused_candidate_does_not_postpone_the_election() -> None:
+def test_refused_candidate_does_not_postpone_the_election() -> None:
     node = one(VoteState(5), [(5, 1)])
     before = node.up.next_deadline()
     node.up._node.end_fast_election()  # a cold start is in a hurry anyway
@@ -237,8 +230,10 @@ def test_a_refused_candidate_does_not_postpone_the_election() -> None:
     assert node.up.next_deadline() == before
 
 
-def test_a_candidate_that_lost_a_part_of_its_log_does_not_get_the_vote_again() -> None:
-    """It asked, crashed before its own vote was on its disk, and asks in the same epoch."""
+def test_candidate_that_lost_part_of_its_log_does_not_get_the_vote_again() -> None:
+    """It requested votes, crashed before its own vote was durable, and requests again in the same
+    epoch.
+    """
     node = one(VoteState(5), [(4, 1), (4, 2)])
     whole = {"last_offset_epoch": 4, "last_offset": 2}
     assert ask(node, vote_request(1, replica_epoch=6, **whole)).vote_granted
@@ -247,7 +242,7 @@ def test_a_candidate_that_lost_a_part_of_its_log_does_not_get_the_vote_again() -
     assert ask(node, vote_request(1, replica_epoch=6, **whole)).vote_granted
 
 
-def test_a_candidate_asks_before_its_own_vote_is_durable() -> None:
+def test_candidate_requests_votes_before_its_own_vote_is_durable() -> None:
     cluster = Cluster(3)
     node = cluster[1]
     node.step(PeerConnected(2))
@@ -311,7 +306,7 @@ def test_vote_of_another_node_or_directory_at_the_voters_address_does_not_count(
     assert node.up.role == "candidate"
 
 
-def test_late_repeated_and_foreign_answers_change_nothing() -> None:
+def test_late_repeated_and_foreign_responses_change_nothing() -> None:
     node = Cluster(5)[1]
     node.step(PeerConnected(2))
     node.step(PeerConnected(3))
@@ -330,7 +325,7 @@ def test_late_repeated_and_foreign_answers_change_nothing() -> None:
     assert node.up.epoch == 1, "an answer to a role before this one"
 
 
-def test_an_answer_with_a_higher_epoch_ends_the_campaign() -> None:
+def test_response_with_a_higher_epoch_ends_the_campaign() -> None:
     node = Cluster(3)[1]
     node.step(PeerConnected(2))
     send = effects_of(node, Send)[0]
@@ -338,7 +333,7 @@ def test_an_answer_with_a_higher_epoch_ends_the_campaign() -> None:
     assert (node.up.role, node.up.epoch, node.up.leader_id) == ("follower", 7, 3)
 
 
-def test_an_answer_from_another_cluster_teaches_nothing() -> None:
+def test_response_from_another_cluster_is_ignored() -> None:
     node = Cluster(3)[1]
     node.step(PeerConnected(2))
     send = effects_of(node, Send)[0]
@@ -350,8 +345,8 @@ def test_an_answer_from_another_cluster_teaches_nothing() -> None:
 # --- two leaders, illegal steps -----------------------------------------------------------------
 
 
-def test_a_second_leader_of_an_epoch_is_a_claim_that_is_refused() -> None:
-    """Anybody can send this: that it comes says nothing about the rules that this node keeps."""
+def test_claim_of_a_second_leader_in_an_epoch_is_refused() -> None:
+    """Any peer can send it: it shows no violation by this node."""
     node = one(VoteState(5, -1, "", 2))
     at = len(node.effects)
     response = ask(node, begin(3, 5))
@@ -364,7 +359,7 @@ def test_a_second_leader_of_an_epoch_is_a_claim_that_is_refused() -> None:
     assert ask(node, vote_request(1, replica_epoch=9)).vote_granted, "it lives on"
 
 
-def test_the_table_is_enforced() -> None:
+def test_role_transitions_are_enforced() -> None:
     node = one().up._node
     with pytest.raises(FatalError, match="no way from unattached of epoch 0 to leader"):
         node.become_leader((1,))
@@ -396,7 +391,7 @@ def test_election_timer_starts_a_campaign_without_links() -> None:
 
 @pytest.mark.parametrize("voters", [3, 5])
 @pytest.mark.parametrize("seed", range(10))
-def test_a_dead_leader_is_replaced_at_once(voters: int, seed: int) -> None:
+def test_dead_leader_is_replaced_at_once(voters: int, seed: int) -> None:
     cluster, leader = elected(voters, seed=seed)
     cluster.propose(3)
     cluster.run(random.Random(seed).random() * 0.01)
@@ -407,7 +402,7 @@ def test_a_dead_leader_is_replaced_at_once(voters: int, seed: int) -> None:
     assert cluster.leader().up.epoch <= epoch + 2
 
 
-def test_a_silent_leader_is_replaced_after_the_fetch_timeout() -> None:
+def test_silent_leader_is_replaced_after_the_fetch_timeout() -> None:
     for seed in range(10):
         cluster, leader = elected(seed=seed)
         cluster.isolate(leader.id)
@@ -415,10 +410,8 @@ def test_a_silent_leader_is_replaced_after_the_fetch_timeout() -> None:
         assert 0.6 < took < 1.3
 
 
-def test_all_restarted_at_once() -> None:
-    """Followers of a leader that came back are told by it that it leads no more: nobody waits for a
-    timeout.
-    """
+def test_simultaneously_restarted_voters_elect_without_a_timeout() -> None:
+    """A leader that returned tells its followers that it leads no more."""
     cluster = Cluster(3, connected=True)
     cluster.elect()
     for node_id in (1, 2, 3):
@@ -430,8 +423,8 @@ def test_all_restarted_at_once() -> None:
 
 
 def test_lost_leader_and_refused_pre_votes_are_retried_soon() -> None:
-    """2 knows that the leader is gone, 3 still believes in it: 2 asks again and again, a little
-    apart, until 3 knows too.
+    """2 knows that the leader is down, 3 still believes in it: 2 retries at short intervals until 3
+    knows too.
     """
     cluster, leader = elected()
     two, three = cluster.others(leader)
@@ -449,7 +442,7 @@ def test_lost_leader_and_refused_pre_votes_are_retried_soon() -> None:
     assert cluster.now - begun < 0.45
 
 
-def test_pre_votes_stop_hurrying_when_the_lost_peer_is_back() -> None:
+def test_pre_votes_slow_down_when_the_lost_peer_is_back() -> None:
     cluster, leader = elected()
     two = cluster.others(leader)[0]
     two.step(PeerLost(leader.id))
@@ -462,7 +455,7 @@ def test_pre_votes_stop_hurrying_when_the_lost_peer_is_back() -> None:
     assert len(cluster.oracle.leader_of) == 1, "no needless election"
 
 
-def test_told_of_a_leader_that_is_known_to_be_dead() -> None:
+def test_claim_of_a_leader_known_to_be_dead_is_not_followed() -> None:
     cluster = Cluster(3)
     node = cluster[1]
     node.step(PeerConnected(3))
@@ -475,8 +468,8 @@ def test_told_of_a_leader_that_is_known_to_be_dead() -> None:
     assert asked, "does not wait for the fetch timeout"
 
 
-def test_a_leader_that_answers_is_not_gone() -> None:
-    """Its process came back and was elected before our control link to it was up again."""
+def test_responding_leader_is_not_treated_as_dead() -> None:
+    """Its process returned and was elected before our control link to it was up again."""
     cluster = Cluster(3)
     cluster[3].step(PeerLost(1))
     cluster[1].step(PeerConnected(2))
@@ -493,7 +486,7 @@ def test_a_leader_that_answers_is_not_gone() -> None:
 
 
 def test_hopeless_candidate_delays_an_urgent_election_briefly() -> None:
-    """The leader is gone; somebody whose log is too short has already opened the next epoch."""
+    """The leader is down; a candidate whose log is too short has already opened the next epoch."""
     node = one(VoteState(5, -1, "", 3), [(5, 1)])
     node.step(PeerLost(3))
     assert not ask(node, vote_request(1, replica_epoch=6)).vote_granted
@@ -501,8 +494,8 @@ def test_hopeless_candidate_delays_an_urgent_election_briefly() -> None:
     assert node.up.next_deadline() <= node.cluster.now + 0.04
 
 
-def test_a_node_cut_off_does_not_disturb_when_it_returns() -> None:
-    """Pre-vote: its epoch has not moved, and who hears a leader refuses it."""
+def test_isolated_node_does_not_disturb_the_leader_when_it_returns() -> None:
+    """Pre-votes: its epoch has not changed, and voters that hear a leader refuse it."""
     cluster, leader = elected()
     away = cluster.others(leader)[0]
     cluster.isolate(away.id)
@@ -514,7 +507,7 @@ def test_a_node_cut_off_does_not_disturb_when_it_returns() -> None:
     assert not effects_of(leader, LostLeadership)
 
 
-def test_a_leader_that_sends_but_cannot_be_reached_is_replaced() -> None:
+def test_leader_that_sends_but_cannot_be_reached_is_replaced() -> None:
     """A repeated BeginQuorumEpoch does not reset the fetch timer."""
     cluster, leader = elected()
     cluster.blocked = lambda source, target: target == leader.id
@@ -524,7 +517,7 @@ def test_a_leader_that_sends_but_cannot_be_reached_is_replaced() -> None:
 
 
 def test_quorum_settles_when_two_voters_are_cut_from_each_other() -> None:
-    """Two that do not see each other, one that sees both: no endless elections."""
+    """Two that cannot reach each other, and one that reaches both: no endless elections."""
     cluster = Cluster(3, connected=True)
     cluster.elect()
     cluster.blocked = lambda source, target: {source, target} == {1, 2}
@@ -538,7 +531,7 @@ def test_quorum_settles_when_two_voters_are_cut_from_each_other() -> None:
 # --- resigning ----------------------------------------------------------------------------------
 
 
-def test_resigned_leader_hands_over() -> None:
+def test_resigned_leader_is_succeeded_at_once() -> None:
     cluster, leader = elected()
     cluster.resign()
     took = cluster.run_until(lambda: bool(cluster.leaders()) and cluster.calm())
@@ -552,7 +545,9 @@ def test_resigned_leader_hands_over() -> None:
     ("preferred", "delay_ms"),
     [((2, 1, 3), 10), ((2, 3, 1, 4), 10), ((2, 3, 4, 1), 20), ((2, 3), 40), ((), 40)],
 )
-def test_end_quorum_epoch_sets_the_pace(preferred: tuple[int, ...], delay_ms: int) -> None:
+def test_end_quorum_epoch_decides_who_campaigns_when(
+    preferred: tuple[int, ...], delay_ms: int
+) -> None:
     node = one(VoteState(5, -1, "", 3))
     ask(node, end_request(3, 5, *preferred))
     assert node.up.role == "follower"
@@ -561,7 +556,7 @@ def test_end_quorum_epoch_sets_the_pace(preferred: tuple[int, ...], delay_ms: in
 
 
 def test_first_preferred_candidate_campaigns_at_once() -> None:
-    """The leader that names it first would grant the pre-vote."""
+    """The leader that prefers it would grant the pre-vote."""
     node = one(VoteState(5, -1, "", 3))
     ask(node, end_request(3, 5, 1, 2))
     assert (node.up.role, node.up.epoch) == ("candidate", 6)
@@ -584,7 +579,7 @@ def test_first_preferred_candidate_campaigns_at_once() -> None:
         (begin(3, 4), ErrorCode.FENCED_LEADER_EPOCH),
     ],
 )
-def test_bad_leader_requests_change_nothing(request_: object, error: ErrorCode) -> None:
+def test_invalid_leader_requests_change_nothing(request_: object, error: ErrorCode) -> None:
     node = one(VoteState(5, -1, "", 3))
     deadline = node.up.next_deadline()
     assert ask(node, request_).error_code == error
@@ -607,7 +602,7 @@ def test_check_quorum_resigns_an_isolated_leader() -> None:
     assert "majority" in effects_of(leader, LostLeadership)[0].reason
 
 
-def test_check_quorum_leaves_a_served_leader_alone() -> None:
+def test_check_quorum_keeps_a_leader_with_followers() -> None:
     cluster, leader = elected(5)
     for node in cluster.alive:
         if node is not leader and len(cluster.alive) > 3:
@@ -621,7 +616,7 @@ def test_check_quorum_leaves_a_served_leader_alone() -> None:
 
 
 def test_resigned_node_rejoins_by_asking() -> None:
-    """Resigned, alone, then healed: it neither leads its epoch again nor disturbs the new
+    """Resigned, isolated, then healed: it neither leads its epoch again nor disturbs the new
     leader.
     """
     cluster, leader = elected()
@@ -634,8 +629,8 @@ def test_resigned_node_rejoins_by_asking() -> None:
     assert cluster.leader() is not leader
 
 
-def test_voters_tell_each_other_who_leads() -> None:
-    """A node that was unreachable for the election learns the leader from a refused pre-vote."""
+def test_voters_learn_the_leader_from_each_other() -> None:
+    """A node that was unreachable during the election learns the leader from a refused pre-vote."""
     cluster = Cluster(3)
     cluster.isolate(3)
     cluster[1].step(PeerConnected(2))

@@ -1,7 +1,5 @@
-"""A silent leader is replaced in time, however far the voters are.
-
-A rival is waited for a round trip: with less, three of five far voters campaign in each epoch, and
-split its votes for ever.
+"""A silent leader is replaced in time, however far the voters are. A rival is waited for during a
+round trip: otherwise three of five far voters campaign in each epoch, and split its votes forever.
 """
 
 import pytest
@@ -14,7 +12,7 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
 def doubting(voters: int = 3, *, node_id: int = 1, log: int = 5) -> SimNode:
-    """A follower of the highest id, which is silent; its timer is about to end."""
+    """Node 1 follows the node with the highest id, which is silent; its timer is about to expire."""
     cluster = Cluster(voters, start=False, checked=False)
     cluster.blocked = lambda source, target: True
     node = cluster[node_id]
@@ -46,15 +44,15 @@ def time_out(node: SimNode) -> None:
     assert node.up.role == "prospective"
 
 
-def test_the_question_of_one_with_a_shorter_log_is_its_answer() -> None:
+def test_pre_vote_request_of_a_voter_with_a_shorter_log_counts_as_its_grant() -> None:
     node = doubting()
     time_out(node)
     assert not ask(node, 2, end=4)
     assert node.up.role == "candidate"
 
 
-def test_a_question_that_came_before_the_own_timer_ended_counts() -> None:
-    """[Refused and forgotten, it cost both a whole timeout]"""
+def test_pre_vote_request_before_the_own_timeout_counts() -> None:
+    """[Refused and forgotten, it cost both a whole timeout.]"""
     node = doubting()
     node.role._hears_leader = True
     node.cluster.run(0.9)
@@ -67,8 +65,8 @@ def test_a_question_that_came_before_the_own_timer_ended_counts() -> None:
     )
 
 
-def test_an_old_question_does_not_count() -> None:
-    """It may hear the leader again."""
+def test_old_pre_vote_request_does_not_count() -> None:
+    """Its sender may hear the leader again."""
     node = doubting()
     node.role._hears_leader = True
     node.cluster.run(0.4)
@@ -76,7 +74,7 @@ def test_an_old_question_does_not_count() -> None:
     time_out(node)
 
 
-def test_follower_of_a_silent_leader_asks_again_when_another_asks() -> None:
+def test_follower_of_a_silent_leader_retries_when_another_requests_pre_votes() -> None:
     node = doubting(5)
     time_out(node)
     node.role.lost()
@@ -87,7 +85,7 @@ def test_follower_of_a_silent_leader_asks_again_when_another_asks() -> None:
 
 
 def in_doubt(leader: int = 3) -> SimNode:
-    """Its round is lost: 2 has refused it. The leader had led for 9 s when it was last heard."""
+    """Its round is lost: 2 has refused it. The leader had led for 9 s when last heard."""
     node = doubting()
     node.role.node.leader_id = leader
     time_out(node)
@@ -98,8 +96,9 @@ def in_doubt(leader: int = 3) -> SimNode:
 
 
 def test_follower_may_return_to_a_leader_that_still_leads() -> None:
-    """[It asked while the two were cut off from each other, and its question came when it heard the
-    leader long since: a leader that nobody else missed was deposed]
+    """[It requested pre-votes while the two were isolated from each other, and its request arrived
+    when it had long been hearing the leader again: a leader that no other voter missed was
+    deposed.]
     """
     timeout_ms = doubting().role.node.config.fetch_timeout_ms
     late = in_doubt()
@@ -110,7 +109,7 @@ def test_follower_may_return_to_a_leader_that_still_leads() -> None:
 
 
 @pytest.mark.parametrize("behind_ms", [0, 1_000, None])
-def test_the_question_of_one_that_lost_the_leader_about_then_is_its_answer(
+def test_pre_vote_request_of_a_voter_that_lost_the_leader_at_the_same_time_counts_as_its_grant(
     behind_ms: int | None,
 ) -> None:
     """None stands for a build that does not report it."""
@@ -122,8 +121,8 @@ def test_the_question_of_one_that_lost_the_leader_about_then_is_its_answer(
     assert node.up.role == "candidate"
 
 
-def test_the_question_of_the_leader_itself_is_its_answer() -> None:
-    """It leads no more, whatever it remembers."""
+def test_pre_vote_request_of_the_leader_itself_counts_as_its_grant() -> None:
+    """It leads no more, whatever this node remembers."""
     node = in_doubt(leader=2)
     assert not ask(node, 2, end=4, heard_leading_ms=0)
     assert node.up.role in ("prospective", "candidate")
@@ -155,8 +154,8 @@ def test_lower_id_campaigns_first_with_equal_logs() -> None:
     assert two.up.role == "prospective"
 
 
-def test_a_rival_is_waited_for_but_not_for_ever() -> None:
-    """It may be cut off from a third that this node reaches."""
+def test_rival_is_waited_for_but_not_forever() -> None:
+    """It may be isolated from a third voter that this node reaches."""
     node = doubting(5, node_id=2)
     time_out(node)
     begun = node.cluster.now
@@ -171,8 +170,8 @@ def test_a_rival_is_waited_for_but_not_for_ever() -> None:
     assert 0.8 < node.cluster.now - begun < 1.1
 
 
-def test_candidate_of_five_is_answered_before_older_requests_count() -> None:
-    """[Two that go by the same questions at once split the votes of those that asked]"""
+def test_candidate_of_five_waits_for_responses_before_older_requests_count() -> None:
+    """[Two that count the same requests at once split the votes.]"""
     node = doubting(5)
     time_out(node)
     for candidate in (2, 3):
@@ -182,8 +181,8 @@ def test_candidate_of_five_is_answered_before_older_requests_count() -> None:
     assert node.up.role == "candidate"
 
 
-def test_the_silent_leader_is_not_waited_for() -> None:
-    """The other follower hears it: the round is lost, and the leader is asked for records again."""
+def test_silent_leader_is_not_waited_for() -> None:
+    """The other follower hears it: the round is lost, and the leader is fetched from again."""
     cluster, leader = elected()
     away = cluster.others(leader)[0]
     cluster.blocked = lambda source, target: {source, target} == {leader.id, away.id}
@@ -197,7 +196,7 @@ def test_the_silent_leader_is_not_waited_for() -> None:
     assert not any(persisted.vote.epoch > 1 for persisted in effects_of(away, PersistVote))
 
 
-def test_a_stranger_is_no_supporter() -> None:
+def test_request_of_a_non_voter_is_no_support() -> None:
     node = doubting()
     time_out(node)
     assert not ask(node, 7, end=4)
@@ -212,7 +211,7 @@ def test_a_stranger_is_no_supporter() -> None:
 # --- how long a rival goes first ----------------------------------------------------------------
 
 
-def test_a_rival_goes_first_for_as_long_as_an_election_takes() -> None:
+def test_rival_goes_first_for_the_duration_of_an_election() -> None:
     hints = ElectionHints(0.5)
     hints.note_rival(1, 100.0, 0.02)
     assert hints.yields_until() == 100.02, "nobody has answered yet"
@@ -231,7 +230,7 @@ def test_late_answer_lets_a_rival_go_first_for_at_most_the_fetch_timeout() -> No
     assert hints.yields_until() == 101.0
 
 
-def test_how_far_the_others_are_is_known_in_the_next_epoch_too() -> None:
+def test_known_round_trip_times_survive_the_epoch() -> None:
     hints = ElectionHints(0.5)
     hints.note_answer(2, 0.1)
     hints.note_answer(3, 0.2)

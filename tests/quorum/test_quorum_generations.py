@@ -1,5 +1,5 @@
-"""A directory that belongs to one generation of the log follows no log that does not descend from
-it, and only all voters found a quorum.
+"""Log generations: a directory follows only logs that descend from its own, and only all voters
+start a new quorum.
 """
 
 import random
@@ -35,7 +35,7 @@ MINE, OTHER = 11, 22
 
 
 def without_directory(name: str) -> Voter:
-    """A voter as ``controller.quorum.voters`` names it."""
+    """A voter as named by ``controller.quorum.voters``."""
     return replace(voter(name), directory_id="")
 
 
@@ -54,7 +54,7 @@ def node_of(generation: int, *, epoch: int = 3, log: tuple[tuple[int, int], ...]
     return QuorumCore(config, recovered, random.Random(1), 100.0)
 
 
-def test_lineage_names_ancestors_and_forgets_what_is_truncated() -> None:
+def test_lineage_names_ancestors_and_drops_truncated_ones() -> None:
     lineage = Lineage([GenerationAt(0, 5), GenerationAt(7, 5), GenerationAt(9, 0)])
     assert (lineage.current, lineage.recoveries, lineage.below(9)) == (0, 1, (5,))
     lineage.append([GenerationAt(11, 8)])
@@ -69,7 +69,7 @@ def test_lineage_names_ancestors_and_forgets_what_is_truncated() -> None:
     assert (lineage.current, lineage.recoveries) == (2, 1), "no truncation reaches a snapshot"
 
 
-def test_new_generation_differs_with_every_part_of_its_origin() -> None:
+def test_generation_depends_on_every_part_of_its_origin() -> None:
     origin = ("cluster", "directory", 3, 17, 1_700_000_000_000)
     others = [(*origin[:at], f"{origin[at]}1", *origin[at + 1 :]) for at in range(len(origin))]
     found = {new_generation(*origin), *(new_generation(*other) for other in others)}
@@ -121,7 +121,7 @@ def test_follower_keeps_its_log_when_the_leader_has_another_one() -> None:
     assert (refused.field, refused.contradiction) == ("generation", True)
 
 
-def test_leader_answers_where_the_last_batch_of_a_follower_is_another_one() -> None:
+def test_leader_reports_where_the_last_batch_of_a_follower_differs() -> None:
     node = leader_of_three()
     node.propose([50, 51])
     node.flush()
@@ -148,7 +148,7 @@ def test_follower_has_its_log_compared_in_each_epoch_until_the_leader_has_it() -
     assert not send.compare
 
 
-def test_second_leader_of_an_epoch_that_this_node_led_is_told_as_a_conflict() -> None:
+def test_second_leader_of_an_epoch_that_this_node_led_is_reported_as_a_conflict() -> None:
     node = leader_of_three()
     response = pb.BeginQuorumEpochResponse(leader_id=3, leader_epoch=1, voter_id=2)
     send = next(
@@ -182,10 +182,10 @@ def test_voter_refuses_a_candidate_of_another_log(bound: int, theirs: int, grant
     ("known_directories", "alive", "elects"),
     [(False, (1, 2), False), (False, (1, 2, 3), True), (True, (1, 2), True)],
 )
-def test_configured_set_founds_a_quorum_with_the_votes_of_all(
+def test_configured_voter_set_starts_a_quorum_with_the_votes_of_all(
     known_directories: bool, alive: tuple[int, ...], elects: bool
 ) -> None:
-    """``known_directories``: the set says on which disks its voters are."""
+    """``known_directories``: the set names the directories of its voters."""
     cluster = Cluster(3, start=False, known_directories=known_directories)
     for node_id in alive:
         cluster[node_id].start()
@@ -195,11 +195,11 @@ def test_configured_set_founds_a_quorum_with_the_votes_of_all(
 
 
 @pytest.mark.parametrize(("generations", "elects"), [((11, 0), False), ((11, 0, 12), True)])
-def test_restored_log_of_configured_voters_needs_the_votes_of_all_for_its_first_leader(
+def test_restored_log_of_configured_voters_requires_all_votes_for_its_first_leader(
     generations: tuple[int, ...], elects: bool
 ) -> None:
-    """[One of three was not started yet, and another one has got a new disk: the two elect the
-    first, and what was acknowledged by the others is gone.] 0: a restore ended the one before.
+    """[One of three was not started yet, and another one has a new disk: the two elect the first,
+    and the acknowledged writes of the others are lost.] 0: a restore ended the previous generation.
     """
     config = QuorumConfig(CLUSTER, 1, "dir1", tuple(map(without_directory, "123")))
     log = tuple(GenerationAt(5 + at, one) for at, one in enumerate(generations))
@@ -208,8 +208,8 @@ def test_restored_log_of_configured_voters_needs_the_votes_of_all_for_its_first_
     assert (core._node.votes_needed < 3) is elects
 
 
-def test_voters_with_new_disks_elect_nobody_beside_one_with_records() -> None:
-    """[They found the quorum anew, and the records of the third are gone.]"""
+def test_voters_with_new_disks_elect_no_leader_beside_one_with_records() -> None:
+    """[They start a new quorum, and the records of the third are lost.]"""
     cluster = Cluster(3, known_directories=False, connected=True)
     leader = cluster.elect()
     cluster.propose(3)

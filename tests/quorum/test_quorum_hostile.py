@@ -193,7 +193,7 @@ BUILDERS: tuple[Callable[..., SimNode], ...] = (
 NODES = [(builder, logged) for builder in BUILDERS for logged in (False, True)]
 
 
-def test_the_nodes_are_in_all_roles() -> None:
+def test_attacked_nodes_cover_all_roles() -> None:
     roles = Counter(builder(logged=logged).up.role for builder, logged in NODES)
     assert set(roles) == {
         "unattached",
@@ -306,7 +306,7 @@ def outstanding(node: SimNode) -> list[Any]:
 
 
 def span_for(node: SimNode, rng: random.Random) -> Any:
-    """The checked content of a FetchResponse: sound bytes, which may say anything."""
+    """Return the decoded content of a FetchResponse: sound bytes with arbitrary content."""
     core, kind = node.up, rng.randrange(6)
     epoch = rng.choice((core.epoch, core.epoch, core.epoch - 1, core.epoch + 1, 1, EPOCH_LIMIT))
     base = core.log_end_offset if kind else rng.choice((0, core.log_end_offset + 1))
@@ -321,7 +321,7 @@ def span_for(node: SimNode, rng: random.Random) -> Any:
 
 
 def state(node: SimNode) -> tuple[Any, ...]:
-    """All that a refusal must leave alone."""
+    """Return all state that a refusal must not change."""
     inner, core = node.up._node, node.up
     return (
         inner.vote,
@@ -341,7 +341,7 @@ def state(node: SimNode) -> tuple[Any, ...]:
 
 
 class Attack:
-    """Sends messages to one node, and looks at what comes of each."""
+    """Sends messages to one node, and checks the results."""
 
     def __init__(self, node: SimNode, seen: Counter[str]) -> None:
         self.node, self.seen = node, seen
@@ -393,7 +393,7 @@ class Attack:
         self.node.up.validate()
 
     def live_on(self) -> None:
-        """The disk does its work, time passes."""
+        """Complete disk work and let time pass."""
         node = self.node
         for _ in range(3):
             while node.persist() or node.flush() or (node.freezing and node.freeze(sound=False)):
@@ -407,7 +407,7 @@ class Attack:
 
 
 def attacks() -> list[tuple[Callable[..., SimNode], bool, Any, Any, Any]]:
-    """(node, with a log, kind, field, value): each field at each value alone."""
+    """Yield (node, with a log, kind, field, value): each field at each value alone."""
     found: list[Any] = []
     for builder, logged in NODES:
         core = builder(logged=logged).up
@@ -453,7 +453,7 @@ def send(attack: Attack, kind: Any, changes: list[tuple[Any, Any]], rng: random.
 
 
 @pytest.mark.parametrize("block", range(5))
-def test_any_messages_one_after_the_other(block: int) -> None:
+def test_core_survives_random_sequences_of_messages(block: int) -> None:
     """The effects of an accepted message stay, and the next message meets them."""
     seen = Counter[str]()
     for number in range(MESSAGES // 2 // 5 // 12):

@@ -1,6 +1,4 @@
-"""Voter sets in the log (KIP-853): when they are in force, who counts, and what a leader may
-propose.
-"""
+"""Voter sets in the log (KIP-853)."""
 
 from functools import partial
 from typing import Any
@@ -32,7 +30,7 @@ def voters(*names: str) -> tuple[Voter, ...]:
 
 
 def logged(voting: int = 3, observing: int = 1, **options: Any) -> tuple[Cluster, SimNode]:
-    """A cluster whose first set is in the log and committed, and its leader."""
+    """Return a cluster whose first voter set is in the log and committed, and its leader."""
     cluster = Cluster(voting, observing, connected=True, **options)
     leader = cluster.elect()
     leader.propose_voters(*(str(v.node_id) for v in cluster.voters))
@@ -40,7 +38,7 @@ def logged(voting: int = 3, observing: int = 1, **options: Any) -> tuple[Cluster
     return cluster, leader
 
 
-def test_a_set_is_in_force_when_it_is_appended() -> None:
+def test_voter_set_takes_effect_when_appended() -> None:
     cluster, leader = logged()
     leader.propose_voters("1", "2", "3", "4")
     assert (leader.up.voters, leader.up.voters_offset) == (voters("1", "2", "3", "4"), 2)
@@ -56,7 +54,7 @@ def test_a_set_is_in_force_when_it_is_appended() -> None:
         )
 
 
-def test_a_removed_voter_observes_when_that_is_committed() -> None:
+def test_removed_voter_observes_once_the_removal_is_committed() -> None:
     cluster, leader = logged(observing=0)
     gone = cluster.others(leader)[0]
     leader.propose_voters(*(str(i) for i in (1, 2, 3) if i != gone.id))
@@ -69,8 +67,8 @@ def test_a_removed_voter_observes_when_that_is_committed() -> None:
     assert len(list(requests_of(gone, pb.VoteRequest))) == asked
 
 
-def test_a_removed_voter_ends_no_leadership_once_that_is_committed() -> None:
-    """Its certificate is as good as before."""
+def test_removed_voter_ends_no_leadership_once_the_removal_is_committed() -> None:
+    """Its certificate is still valid."""
     cluster, leader = logged(observing=0)
     follower, gone = cluster.others(leader)
     epoch = leader.up.epoch
@@ -94,8 +92,8 @@ def test_a_removed_voter_ends_no_leadership_once_that_is_committed() -> None:
     assert leader.up.role == "leader"
 
 
-def test_removed_voter_follows_once_other_epochs_pass_its_own() -> None:
-    """Till then each leader refuses it, and it gives up no epoch in which it may have voted."""
+def test_removed_voter_follows_once_other_epochs_exceed_its_own() -> None:
+    """Until then each leader refuses it, and it abandons no epoch in which it may have voted."""
     cluster, leader = logged(voting=4, observing=0)
     first, second, gone = cluster.others(leader)
     epoch = leader.up.epoch
@@ -116,8 +114,8 @@ def test_removed_voter_follows_once_other_epochs_pass_its_own() -> None:
     assert gone.up.epoch > epoch + 20
 
 
-def test_a_removed_voter_is_heard_until_that_is_committed() -> None:
-    """Else nobody could lead: perhaps the others lack the record that removes it."""
+def test_removed_voter_is_heard_until_the_removal_is_committed() -> None:
+    """Otherwise there might be no leader: the others may lack the record that removes it."""
     log = RecoveredLog(VoteState(), 0, 4, ())
     history = VoterHistory(voters("1", "2", "3", "9"), log)
     history.append(VotersAt(4, voters("1", "2", "3")))
@@ -131,7 +129,7 @@ def test_a_removed_voter_is_heard_until_that_is_committed() -> None:
     assert not history.may_lead(3, -1), "what was dropped was committed"
 
 
-def test_a_removed_leader_is_not_counted_and_resigns_when_that_is_committed() -> None:
+def test_removed_leader_is_not_counted_and_resigns_once_the_removal_is_committed() -> None:
     cluster, leader = logged(observing=0)
     others = cluster.others(leader)
     cluster.crash(others[1].id)
@@ -220,7 +218,7 @@ def test_valid_voter_set_is_proposed(changed: tuple[Voter, ...]) -> None:
     assert not leader.fatal
 
 
-def test_directories_that_become_known_are_no_change() -> None:
+def test_learned_directories_are_no_change_of_replicas() -> None:
     known, unknown = (
         VoterSet(voters("1", "2")),
         VoterSet((Voter(1, "host1:1"), Voter(2, "host2:1"))),
@@ -273,7 +271,7 @@ def test_progress_of_a_replica_survives_a_voter_change() -> None:
     assert (2, "dir2") in progress.observers
 
 
-def test_an_uncounted_leader_is_in_no_majority() -> None:
+def test_uncounted_leader_is_in_no_majority() -> None:
     progress = Progress(VoterSet(voters("2", "3")), 1, 0.0, counts_leader=False)
     progress.heard_from(2, "dir2").acknowledge(5, 9, 1.0)
     assert progress.majority_offset(9) == -1
@@ -283,9 +281,9 @@ def test_an_uncounted_leader_is_in_no_majority() -> None:
     assert progress.majority_heard_at(8.0) == 1.0
 
 
-def test_observers_are_not_shown_rounds() -> None:
-    """Else an observer that becomes a voter could echo a number that was still handed out after it
-    had been shown it.
+def test_observers_receive_no_rounds() -> None:
+    """Otherwise an observer that becomes a voter could echo a round that is still shared after it
+    received it.
     """
     cluster, leader = logged()
     cluster.request_read_index()
@@ -315,8 +313,8 @@ def test_leader_describes_what_replicas_report() -> None:
     assert 0 <= seen.observers[0].last_caught_up_age_ms <= 1000
 
 
-def test_an_unknown_leader_is_dialed_where_it_says() -> None:
-    """A lagging log: the leader is none of its voters, or moved."""
+def test_unknown_leader_is_dialed_at_its_reported_address() -> None:
+    """With a lagging log: the leader is not among its voters, or has moved."""
     node = one(VoteState(1), [(1, 1), (1, voters_value("1", "2"))])
     ask(node, begin(7, 2, "host7:1", voter_directory_id=""))
     assert node.up.role == "unattached", (
@@ -335,7 +333,7 @@ def test_an_unknown_leader_is_dialed_where_it_says() -> None:
 # --- transfer, hung disk, little space ----------------------------------------------------------
 
 
-def test_the_successor_leads_next() -> None:
+def test_successor_leads_next() -> None:
     for successor in (1, 2, 3, 4, 5):
         cluster, leader = logged(5, 0)
         if successor == leader.id:
@@ -349,7 +347,7 @@ def test_the_successor_leads_next() -> None:
         assert took < 0.1
 
 
-def test_a_dead_successor_costs_little() -> None:
+def test_dead_successor_costs_little_time() -> None:
     cluster, leader = logged()
     successor = next(node.id for node in cluster.alive if node is not leader and node.id != 4)
     cluster.crash(successor)
@@ -357,7 +355,7 @@ def test_a_dead_successor_costs_little() -> None:
     assert cluster.run_until(lambda: bool(cluster.leaders()) and cluster.calm(), 2) < 0.3
 
 
-def test_a_slow_disk_that_gets_on_does_not_cost_the_leadership() -> None:
+def test_slow_disk_with_progress_does_not_cost_the_leadership() -> None:
     node = Cluster(1, start=False)[1]
     node.start()
     node.cluster.settle()
@@ -380,7 +378,7 @@ def test_a_slow_disk_that_gets_on_does_not_cost_the_leadership() -> None:
     assert node.up.role == "leader"
 
 
-def test_low_on_space_a_sole_voter_leads_all_the_same() -> None:
+def test_sole_voter_leads_even_with_low_disk_space() -> None:
     node = Cluster(1, start=False)[1]
     node.start()
     node.step(SpaceChanged(True))
@@ -388,10 +386,9 @@ def test_low_on_space_a_sole_voter_leads_all_the_same() -> None:
     assert node.up.role == "leader"
 
 
-def test_a_change_right_behind_a_snapshot_is_still_to_be_committed() -> None:
-    """Its record has the very offset where the snapshot ends.
-
-    Taken for what the snapshot holds, no truncation would reach it.
+def test_voter_change_right_after_a_snapshot_is_not_committed_by_it() -> None:
+    """Its record has the offset at which the snapshot ends. If it were taken for the snapshot's
+    content, no truncation would reach it.
     """
     cluster, leader = logged()
     for other in cluster.alive:

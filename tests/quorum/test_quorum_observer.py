@@ -1,4 +1,4 @@
-"""Nodes that are not in the voter set."""
+"""Nodes outside the voter set."""
 
 import random
 
@@ -24,7 +24,7 @@ from raftlog.quorum.events import (
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
-def test_asks_one_voter_after_the_other() -> None:
+def test_observer_asks_the_voters_in_turn() -> None:
     cluster = Cluster(3, 1, start=False)
     observer = cluster[4]
     observer.start()
@@ -39,7 +39,7 @@ def test_asks_one_voter_after_the_other() -> None:
     assert asked[:3] == asked[3:6]
 
 
-def test_finds_the_leader_and_keeps_up() -> None:
+def test_observer_finds_the_leader_and_keeps_up() -> None:
     cluster, leader = elected(3, 2)
     cluster.propose(5)
     cluster.run_until(cluster.calm)
@@ -48,7 +48,7 @@ def test_finds_the_leader_and_keeps_up() -> None:
     assert (cluster[4].up.role, cluster[4].up.leader_id) == ("observer", leader.id)
 
 
-def test_follows_a_new_leader() -> None:
+def test_observer_follows_a_new_leader() -> None:
     cluster, leader = elected(3, 1)
     cluster.crash(leader.id)
     assert cluster.run_until(lambda: bool(cluster.leaders()) and cluster.calm()) < 0.3
@@ -57,10 +57,7 @@ def test_follows_a_new_leader() -> None:
     other.run_until(lambda: other[4].up.leader_id not in (-1, leader.id), 5)
 
 
-def test_takes_no_epoch_that_has_no_leader() -> None:
-    """A voter that was removed and does not know it may be far ahead of everybody. An observer that
-    took its epoch would be refused by each leader. Found by a simulated cluster in which such a
-    voter campaigned on."""
+def test_observer_adopts_no_epoch_without_a_leader() -> None:
     cluster, leader = elected(3, 1)
     epoch = leader.up.epoch
     cluster.crash(4)
@@ -89,7 +86,7 @@ def test_takes_no_epoch_that_has_no_leader() -> None:
     assert (observer.up.epoch, observer.up.leader_id) == (epoch + 9, 2)
 
 
-def test_never_asks_for_votes_or_leads_but_grants() -> None:
+def test_observer_never_requests_votes_or_leads_but_grants_votes() -> None:
     cluster = Cluster(3, 1)
     observer = cluster[4]
     for voter in (1, 2, 3):
@@ -112,10 +109,11 @@ def test_never_asks_for_votes_or_leads_but_grants() -> None:
     assert (observer.up.role, observer.up.epoch, observer.up.voted_id) == ("observer", 5, 2)
 
 
-def test_an_observer_grants_nothing_to_who_does_not_name_its_directory() -> None:
+def test_observer_grants_no_vote_to_a_candidate_that_does_not_name_its_directory() -> None:
     """A candidate that counts by a configured set takes any disk of a node for that voter: also a
-    new one, which has forgotten what the old one acknowledged. Found by a simulated cluster in
-    which a voter far behind was elected so."""
+    new one, which has forgotten what the old one acknowledged. A simulated cluster elected a voter
+    far behind in this way.
+    """
     observer = Cluster(3, 1)[4]
     for epoch, pre_vote in ((0, True), (5, False)):
         vote = vote_request(4, replica_epoch=epoch, pre_vote=pre_vote, voter_directory_id="")
@@ -123,10 +121,8 @@ def test_an_observer_grants_nothing_to_who_does_not_name_its_directory() -> None
     assert (observer.up.epoch, observer.up.voted_id) == (5, -1)
 
 
-def test_a_wiped_voter_is_an_observer() -> None:
-    """The same id with another directory: it promised votes and acknowledgements which it no longer
-    knows of.
-    """
+def test_voter_with_a_new_disk_is_an_observer() -> None:
+    """The same id with another directory: it does not know its earlier votes and acknowledgements."""
     voters = tuple(Voter(i, f"h{i}:1", f"dir{i}") for i in (1, 2, 3))
     config = QuorumConfig(CLUSTER, 1, "wiped", voters)
     core = QuorumCore(config, RecoveredLog(VoteState(), 0, 0, ()), random.Random(0), 0.0)
@@ -144,7 +140,7 @@ def test_a_wiped_voter_is_an_observer() -> None:
     )
 
 
-def test_a_wiped_voter_cannot_make_a_majority() -> None:
+def test_voter_with_a_new_disk_cannot_complete_a_majority() -> None:
     cluster = Cluster(3, start=False)
     for i in (1, 2):
         cluster[i].start()
@@ -163,7 +159,7 @@ def test_a_wiped_voter_cannot_make_a_majority() -> None:
     assert not cluster.leaders()
 
 
-def test_observer_restarts_with_what_it_knew() -> None:
+def test_restarted_observer_keeps_its_state() -> None:
     cluster, leader = elected(3, 1)
     cluster.crash(4)
     cluster.restart(4)

@@ -1,4 +1,4 @@
-"""The small parts: epoch index, log state, voter set, progress, rounds."""
+"""Epoch index, log state, voter set, progress, rounds."""
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +19,7 @@ def voter_set(count: int, *, known: bool = True) -> VoterSet:
     )
 
 
-def test_epoch_0_of_a_partition_is_an_epoch_like_any_other() -> None:
+def test_epoch_0_of_a_partition_is_an_ordinary_epoch() -> None:
     log = LogEnds(0, 0, ())
     log.append(LogSpan(0, 2, ((0, 0),), b"", 0))
     assert log.epochs.entries == ((0, 0),)
@@ -29,7 +29,7 @@ def test_epoch_0_of_a_partition_is_an_epoch_like_any_other() -> None:
     assert (log.epochs.last_epoch, log.epochs.last_start) == (0, -1)
 
 
-def test_end_offset_for_epoch() -> None:
+def test_epoch_index_returns_the_end_offset_of_an_epoch() -> None:
     index = EpochIndex([(2, 10), (4, 15), (7, 30)])
 
     def look(epoch: int) -> tuple[int, int]:
@@ -50,7 +50,7 @@ def test_end_offset_for_epoch() -> None:
     assert EpochIndex().last_epoch == 0
 
 
-def test_epochs_never_go_back() -> None:
+def test_epochs_never_decrease() -> None:
     index = EpochIndex([(2, 10)])
     index.append(2, 12)
     assert index.entries == ((2, 10),)
@@ -73,9 +73,8 @@ def log_of(epochs: list[int]) -> LogState:
 def test_divergence_ends_at_the_longest_common_prefix(
     leader_epochs: list[int], follower_epochs: list[int]
 ) -> None:
-    """Two logs as Raft makes them: equal (offset, epoch) means equal before.
-
-    Rounds of truncation end at what is common.
+    """Two logs as Raft makes them: equal (offset, epoch) implies equal prefixes. Truncation rounds
+    end at the common prefix.
     """
     leader, follower = log_of(leader_epochs), log_of(follower_epochs)
     # A record is named by its epoch and where that epoch began: epochs that begin elsewhere would
@@ -117,7 +116,7 @@ def test_divergence_ends_at_the_longest_common_prefix(
         (3, 5, ((2, 3), (4, 3)), False),
     ],
 )
-def test_a_span_must_continue_the_log(
+def test_span_must_continue_the_log(
     base: int, end: int, epochs: tuple[tuple[int, int], ...], good: bool
 ) -> None:
     assert log_of([1, 1, 2]).accepts(LogSpan(base, end, epochs, b"", 0), max_epoch=4) is good
@@ -151,7 +150,7 @@ def test_voter_set_counts_majorities() -> None:
 
 
 def test_same_id_on_another_disk_never_counts() -> None:
-    """A wiped disk: with the directory known and with the first one seen taken for it."""
+    """A wiped disk, with the directory known or with the first one seen taken for it."""
     for known in (True, False):
         progress = Progress(voter_set(3, known=known), 1, 0.0)
         progress.heard_from(2, "dir2").acknowledge(5, 9, 1.0)
@@ -162,7 +161,7 @@ def test_same_id_on_another_disk_never_counts() -> None:
         assert progress.voters[2].end_offset == 5
 
 
-def test_majority_offset_counts_the_leader_where_it_has_flushed() -> None:
+def test_majority_offset_counts_the_leader_at_its_flushed_end() -> None:
     progress = Progress(voter_set(3), 1, 0.0)
     assert progress.majority_offset(100) == -1
     progress.heard_from(2, "dir2").acknowledge(7, 9, 1.0)
@@ -186,7 +185,7 @@ def test_majority_heard_at_is_the_time_of_its_oldest_member() -> None:
     assert Progress(voter_set(1), 1, 10.0).majority_heard_at(20.0) == 20.0
 
 
-def test_replica_is_caught_up_at_the_fetch_whose_leader_end_it_has() -> None:
+def test_replica_is_caught_up_at_the_fetch_that_reaches_the_leader_end() -> None:
     replica = Progress(voter_set(3), 1, 0.0).heard_from(2, "dir2")
     replica.acknowledge(3, 5, 1.0)
     seen: list[float | None] = [replica.caught_up_at]
@@ -196,7 +195,7 @@ def test_replica_is_caught_up_at_the_fetch_whose_leader_end_it_has() -> None:
     assert seen == [None, 1.0, 3.0], "at 2.0 it has what the leader had at the Fetch before"
 
 
-def test_preferred_candidates_go_by_offset() -> None:
+def test_preferred_candidates_are_ordered_by_offset() -> None:
     progress = Progress(voter_set(4), 1, 0.0)
     progress.heard_from(4, "dir4").acknowledge(9, 9, 1.0)
     progress.heard_from(2, "dir2").acknowledge(7, 9, 1.0)
@@ -213,7 +212,7 @@ def test_observers_are_bounded_and_forgotten() -> None:
     assert min(progress.observers) == (111, "d")
 
 
-def test_rounds_are_shared_only_until_shown() -> None:
+def test_rounds_are_shared_only_until_sent() -> None:
     rounds = Rounds()
     assert [rounds.request(), rounds.request()] == [1, 1]
     rounds.show()

@@ -1,4 +1,4 @@
-"""Fetch, divergence, the high watermark, and what an acknowledgement promises (KIP-595)."""
+"""Fetch, divergence, the high watermark, and acknowledgements (KIP-595)."""
 
 import math
 from typing import Any
@@ -69,14 +69,14 @@ def test_invalid_fetch_is_refused(fields: dict[str, Any], error: ErrorCode) -> N
     assert node.up.describe(node.cluster.now).voters[1].log_end_offset == -1, "acknowledges nothing"
 
 
-def test_only_a_leader_serves() -> None:
+def test_only_a_leader_serves_fetches() -> None:
     node = follower_of_two()
     (reply,) = fetch(node, 3)
     assert reply.response.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (reply.response.leader_id, reply.response.leader_epoch) == (2, 3)
 
 
-def test_fetch_at_the_end_waits() -> None:
+def test_fetch_at_the_log_end_waits() -> None:
     node = leader_of_three()
     caught_up(node)
     assert node.up.high_watermark == 1
@@ -87,7 +87,7 @@ def test_fetch_at_the_end_waits() -> None:
     assert (reply.max_bytes, reply.response.error_code, reply.response.high_watermark) == (0, 0, 1)
 
 
-def test_max_wait_and_max_bytes_are_bounded_by_the_leader() -> None:
+def test_max_wait_and_max_bytes_are_capped_by_the_leader() -> None:
     node = leader_of_three(fetch_max_wait_ms=100, fetch_max_bytes=500)
     (reply,) = fetch(node, max_bytes=10_000)
     assert reply.max_bytes == 500
@@ -97,7 +97,7 @@ def test_max_wait_and_max_bytes_are_bounded_by_the_leader() -> None:
     assert len(caught_up(node, max_wait_ms=0)) == 1, "who does not want to wait need not"
 
 
-def test_a_proposal_is_sent_before_the_disk_is_touched() -> None:
+def test_proposal_is_sent_before_it_is_written_to_disk() -> None:
     node = leader_of_three()
     caught_up(node)
     for replica in (2, 3, 9):
@@ -124,14 +124,14 @@ def test_proposals_for_another_epoch_are_dropped() -> None:
 
 
 @pytest.mark.parametrize(("base", "epoch"), [(0, 1), (2, 1), (1, 2)])
-def test_a_proposal_that_does_not_fit_is_fatal(base: int, epoch: int) -> None:
+def test_proposal_that_does_not_fit_is_fatal(base: int, epoch: int) -> None:
     node = leader_of_three()
     node.cluster.fatal_allowed = True
     node.step(Proposed(1, span_of([(epoch, 99)], base)))
     assert "the log ends at 1" in effects_of(node, Fatal)[0].reason
 
 
-def test_leader_counts_itself_where_it_has_flushed() -> None:
+def test_leader_counts_itself_at_its_flushed_end() -> None:
     node = leader_of_three()
     caught_up(node)
     node.propose([50])
@@ -161,7 +161,7 @@ def test_only_a_record_of_its_own_epoch_commits() -> None:
     assert node.up.high_watermark == 3
 
 
-def test_high_watermark_never_goes_back() -> None:
+def test_high_watermark_never_decreases() -> None:
     node = leader_of_three()
     node.propose([50, 51])
     node.flush()
@@ -209,7 +209,7 @@ def test_leader_names_the_point_where_logs_diverge(
         assert node.up.high_watermark == -1
 
 
-def test_high_watermark_releases_all_and_is_told_at_once() -> None:
+def test_high_watermark_releases_all_fetches_and_is_sent_at_once() -> None:
     """KIP-1166."""
     node = leader_of_three()
     node.propose([50])
@@ -247,8 +247,8 @@ def test_parked_fetches_end_with_the_leadership() -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_replaced_disk_does_not_count(known: bool) -> None:
-    """The wiped disk's Fetch is served, and counts for nothing."""
+def test_replaced_disk_does_not_count(known: bool) -> None:
+    """The new disk's Fetch is served, but does not count."""
     node = leader_of_three(known_directories=known)
     caught_up(node, fetch_offset=0, last_fetched_epoch=0)
     node.propose([50])
@@ -261,8 +261,8 @@ def test_a_replaced_disk_does_not_count(known: bool) -> None:
     assert node.up.role == "resigned", "nor for check-quorum"
 
 
-def test_a_diverging_follower_is_there() -> None:
-    """It acknowledges nothing, but a leader that is busy with it has its majority."""
+def test_diverging_follower_counts_for_check_quorum() -> None:
+    """It acknowledges nothing, but the leader has contact with its majority."""
     node = leader_of_three()
     node.cluster.now += 1.0
     (reply,) = fetch(node, fetch_offset=9, last_fetched_epoch=1)
@@ -322,7 +322,7 @@ def test_describe_shows_the_offsets_and_ages_of_replicas() -> None:
     assert follower.parked_fetches == 0
 
 
-def test_begin_goes_to_silent_voters_only() -> None:
+def test_begin_quorum_epoch_is_sent_to_silent_voters_only() -> None:
     node = leader_of_three()
     assert [r.voter_id for r in requests_of(node, pb.BeginQuorumEpochRequest)] == [2, 3]
     node.cluster.now += 0.4
@@ -334,7 +334,7 @@ def test_begin_goes_to_silent_voters_only() -> None:
 # --- the follower -------------------------------------------------------------------------------
 
 
-def test_first_fetch_says_everything() -> None:
+def test_first_fetch_states_all_fields() -> None:
     node = follower_of_two([(1, 1), (2, 2)], fetch_max_wait_ms=111, fetch_max_bytes=222)
     (send,) = effects_of(node, SendFetch)
     request = send.request
@@ -359,7 +359,7 @@ def test_first_fetch_says_everything() -> None:
 
 
 def test_next_fetch_waits_for_the_flush() -> None:
-    """The Fetch is the acknowledgement."""
+    """The Fetch acknowledges."""
     node = follower_of_two()
     at = len(node.effects)
     respond(node, [(3, 1), (3, 2)], high_watermark=1)
@@ -375,7 +375,7 @@ def test_next_fetch_waits_for_the_flush() -> None:
     assert len(effects_of(node, SendFetch)) == 2, "one outstanding"
 
 
-def test_empty_answer_is_asked_again_at_once() -> None:
+def test_empty_response_is_followed_by_a_fetch_at_once() -> None:
     node = follower_of_two()
     respond(node)
     assert len(effects_of(node, SendFetch)) == 2
@@ -391,8 +391,8 @@ def test_follower_high_watermark_stays_within_its_log_and_never_falls() -> None:
     assert node.up.high_watermark == 2, "a new leader may know less"
 
 
-def test_late_and_repeated_answers_append_nothing() -> None:
-    """Late and repeated answers, and resent data that overlaps."""
+def test_late_and_repeated_responses_append_nothing() -> None:
+    """Late and repeated responses, and resent data that overlaps."""
     node = follower_of_two()
     first = node.last(SendFetch)
     respond(node, [(3, 1), (3, 2)])
@@ -419,7 +419,7 @@ def test_late_and_repeated_answers_append_nothing() -> None:
         (None, None, {"records": b"not to be trusted"}),
     ],
 )
-def test_answers_that_do_not_fit_are_refused_and_asked_again(
+def test_responses_that_do_not_fit_are_refused_and_fetched_again(
     records: list[tuple[int, int]] | None, base: int | None, fields: dict[str, Any]
 ) -> None:
     node = follower_of_two([(2, 1), (2, 2)])
@@ -454,7 +454,7 @@ def test_unanswered_fetch_is_given_up() -> None:
     assert node.up.log_end_offset == 0
 
 
-def test_truncation_goes_epoch_by_epoch() -> None:
+def test_log_is_truncated_epoch_by_epoch() -> None:
     node = follower_of_two([(1, 1), (1, 2), (2, 3), (2, 4), (3, 5)], epoch=6)
     respond(node, diverging_epoch=pb.EpochEndOffset(epoch=2, end_offset=8))
     assert effects_of(node, Truncate) == [Truncate(4)], "the smaller of its end and ours"
@@ -466,9 +466,9 @@ def test_truncation_goes_epoch_by_epoch() -> None:
     assert node.last(SendFetch).request.last_fetched_epoch == 1
 
 
-def test_an_epoch_of_the_leader_that_is_not_here_cuts_at_the_end_of_an_older_one() -> None:
+def test_unknown_epoch_of_the_leader_truncates_to_the_end_of_an_older_one() -> None:
     """The leader's epoch may end inside a batch of this log: only the ends of its own epochs are
-    certainly batch ends.
+    certainly batch boundaries.
     """
     node = follower_of_two([(4, 0), (4, 1), (4, 2), (4, 3), (4, 4), (7, 5)], epoch=8)
     respond(node, diverging_epoch=pb.EpochEndOffset(epoch=6, end_offset=3))
@@ -479,8 +479,8 @@ def test_an_epoch_of_the_leader_that_is_not_here_cuts_at_the_end_of_an_older_one
     assert node.last(Truncate) == Truncate(2)
 
 
-def test_truncation_of_what_is_not_flushed_waits_for_the_disk() -> None:
-    """A flush from before the truncation is no proof; the one behind it is."""
+def test_truncation_of_unflushed_records_waits_for_the_disk() -> None:
+    """A flush from before the truncation is no proof; the one after it is."""
     node = follower_of_two([(1, 1)], epoch=6)
     respond(node, [(2, 2), (3, 3)])
     assert node.up.flushed_end_offset == 1
@@ -493,7 +493,7 @@ def test_truncation_of_what_is_not_flushed_waits_for_the_disk() -> None:
 
 
 @pytest.mark.parametrize("hint", [(9, 3), (-1, 3), (2, -1), (2, 99), (3, 5)])
-def test_divergence_that_makes_no_sense_is_refused(hint: tuple[int, int]) -> None:
+def test_impossible_divergence_is_refused(hint: tuple[int, int]) -> None:
     node = follower_of_two([(2, 1), (2, 2)])
     respond(node, diverging_epoch=pb.EpochEndOffset(epoch=hint[0], end_offset=hint[1]))
     assert not effects_of(node, Truncate)
@@ -503,9 +503,8 @@ def test_divergence_that_makes_no_sense_is_refused(hint: tuple[int, int]) -> Non
 
 @pytest.mark.parametrize("hint", [(2, 1), (1, 5), (0, 0)])
 def test_truncation_below_the_high_watermark_is_refused(hint: tuple[int, int]) -> None:
-    """The leader lacks what is committed.
-
-    Its word does not end this node, which has it: it follows no further, and says so.
+    """The leader lacks committed records. That does not stop this node, which has them: it stops
+    following, and reports it.
     """
     node = follower_of_two([(2, 1), (2, 2)])
     respond(node, high_watermark=2)
@@ -528,8 +527,8 @@ def test_refused_fetch_names_the_new_leader() -> None:
     assert node.last(SendFetch).peer_id == 3
 
 
-def test_fetch_timer_is_reset_by_answers_of_the_leader() -> None:
-    """Answers of the leader that are free of errors: empty, with data, diverging. Nothing else."""
+def test_fetch_timer_is_reset_only_by_responses_of_the_leader() -> None:
+    """Error-free responses of the leader: empty, with data, or diverging. Nothing else."""
     good: list[dict[str, Any]] = [
         {},
         {"data": [(3, 9)]},
@@ -574,8 +573,8 @@ def test_crash_of_the_leader_before_its_flush_loses_nothing_committed() -> None:
     assert [value for _, value in leader.log[1:3]] == [70, 71]
 
 
-def test_idle_cluster_elects_nobody_and_fetches_rarely() -> None:
-    """No elections, no records; each follower one Fetch in each fetch_max_wait_ms."""
+def test_idle_cluster_elects_no_leader_and_fetches_rarely() -> None:
+    """No elections, no records; one Fetch per follower and fetch_max_wait_ms."""
     cluster = Cluster(3, connected=True)
     cluster.elect()
     before = len(cluster.history)
@@ -585,7 +584,7 @@ def test_idle_cluster_elects_nobody_and_fetches_rarely() -> None:
     assert all(math.isfinite(node.up.next_deadline()) for node in cluster.alive)
 
 
-def test_a_high_watermark_alone_waits_a_moment_for_company() -> None:
+def test_high_watermark_alone_is_sent_after_a_short_delay() -> None:
     node = leader_of_three(high_watermark_linger_ms=5)
     assert fetch(node, 2, fetch_offset=1, last_fetched_epoch=1) == []
     assert node.up.high_watermark == 1
@@ -598,7 +597,7 @@ def test_a_high_watermark_alone_waits_a_moment_for_company() -> None:
     assert (reply.response.high_watermark, reply.max_bytes) == (1, 0)
 
 
-def test_data_takes_the_high_watermark_along() -> None:
+def test_data_carries_the_high_watermark() -> None:
     node = leader_of_three(high_watermark_linger_ms=5)
     fetch(node, 2, fetch_offset=1, last_fetched_epoch=1)
     node.propose([50])
@@ -610,11 +609,11 @@ def test_data_takes_the_high_watermark_along() -> None:
 @pytest.mark.parametrize(
     ("disk_busy_s", "resigns"), [(1.0, True), (None, True), (0.4, False), (0.0, False)]
 )
-def test_only_a_disk_that_is_at_it_for_that_long_hangs(
+def test_only_a_disk_that_is_busy_for_that_long_hangs(
     disk_busy_s: float | None, resigns: bool
 ) -> None:
-    """[a loop that is late hears late of flushes that were done in a millisecond: a busy leader was
-    replaced for its disk]
+    """[A slow loop learns late of flushes that took a millisecond: a busy leader was replaced for
+    its disk.]
     """
     node = leader_of_three(fetch_timeout_ms=1000)
     node.propose([50])

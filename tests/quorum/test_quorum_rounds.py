@@ -1,4 +1,4 @@
-"""Read-index rounds: proof of leading now."""
+"""Read-index rounds."""
 
 from one_node import caught_up, follower_of_two, leader_of_three, respond
 from quorum_harness import Cluster, effects_of, elected
@@ -12,7 +12,7 @@ from raftlog.quorum.events import (
 )
 
 
-def test_a_round_needs_echoes() -> None:
+def test_round_requires_echoes_of_a_majority() -> None:
     node = leader_of_three()
     caught_up(node)
     caught_up(node)
@@ -29,7 +29,7 @@ def test_a_round_needs_echoes() -> None:
     assert effects_of(node, ReadIndexConfirmed) == [ReadIndexConfirmed(1)]
 
 
-def test_fetch_that_does_not_know_the_round_is_answered_at_once() -> None:
+def test_fetch_without_the_current_round_is_answered_at_once() -> None:
     node = leader_of_three()
     caught_up(node)
     node.step(ReadIndexRequested())
@@ -47,7 +47,7 @@ def test_observers_confirm_no_round() -> None:
     assert not effects_of(node, ReadIndexConfirmed)
 
 
-def test_rounds_are_shared_until_a_voter_was_told() -> None:
+def test_rounds_are_shared_until_sent_to_a_voter() -> None:
     node = leader_of_three()
     caught_up(node)
     for _ in range(3):
@@ -80,7 +80,7 @@ def test_round_is_confirmed_by_a_majority_of_five() -> None:
     assert effects_of(leader, ReadIndexConfirmed) == [ReadIndexConfirmed(1)]
 
 
-def test_single_voter_confirms_at_once() -> None:
+def test_single_voter_confirms_rounds_at_once() -> None:
     node = Cluster(1).elect()
     node.step(ReadIndexRequested())
     assert node.effects[-2:] == [ReadIndexStarted(1), ReadIndexConfirmed(1)]
@@ -104,8 +104,8 @@ def test_follower_echoes_the_highest_round_of_this_leader() -> None:
     assert node.last(SendFetch).request.round == 0, "another epoch, other numbers"
 
 
-def test_a_deposed_leader_confirms_nothing() -> None:
-    """[a Fetch that is on its way was sent before its sender voted for another]"""
+def test_deposed_leader_confirms_no_round() -> None:
+    """[A Fetch in flight was sent before its sender voted for another.]"""
     cluster, leader = elected()
     # Release both parked Fetches; the followers' next ones stay on their way.
     cluster.propose()
@@ -125,7 +125,7 @@ def test_a_deposed_leader_confirms_nothing() -> None:
     assert leader.last(ReplyFetch).response.round == 1
 
 
-def test_round_under_load_and_through_a_cluster() -> None:
+def test_round_is_confirmed_under_load_in_a_cluster() -> None:
     cluster = Cluster(3, connected=True)
     cluster.elect()
     number = cluster.request_read_index()

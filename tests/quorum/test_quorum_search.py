@@ -1,5 +1,5 @@
-"""The exhaustive search over the shipped core: nothing is broken in any state within the bounds, and
-each rule that is broken on purpose is found by the search alone, with the shortest story.
+"""The exhaustive search over the shipped core: no rule is broken within the bounds, and each rule
+that is broken on purpose is found with the shortest story.
 """
 
 from dataclasses import replace
@@ -14,7 +14,7 @@ from simulation.mutants.registry import MUTANTS
 
 
 class Broken(NamedTuple):
-    """A rule that is broken, where the search looks for it, and what it then finds."""
+    """A broken rule, the scene in which the search looks for it, and the expected finding."""
 
     rule: str
     scene: str

@@ -1,4 +1,4 @@
-"""Snapshots (KIP-630): who needs one, how it is fetched, served and begun with."""
+"""Snapshots (KIP-630)."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
 def compacted_leader() -> SimNode:
-    """Leads epoch 1 with [0, 6) committed; the log begins at 4."""
+    """Node 1 leads epoch 1 with [0, 6) committed; its log begins at 4."""
     node = leader_of_three()
     node.propose([1, 2, 3, 4, 5])
     node.flush()
@@ -74,7 +74,7 @@ def answer(node: SimNode, **fields: Any) -> None:
 
 
 def part(node: SimNode, data: bytes, **fields: Any) -> None:
-    """The answer to the last FetchSnapshot."""
+    """Return the response to the last FetchSnapshot."""
     send = node.last(SendFetchSnapshot)
     values: dict[str, Any] = {
         "leader_id": 2,
@@ -127,7 +127,7 @@ def test_empty_follower_gets_a_snapshot_when_it_is_shorter() -> None:
     assert fetch(node, 3, fetch_offset=1, last_fetched_epoch=1)[-1].max_bytes > 0
 
 
-def test_the_newest_is_named_and_older_ones_are_served_until_dropped() -> None:
+def test_newest_snapshot_is_named_and_older_ones_are_served_until_dropped() -> None:
     node = compacted_leader()
     node.snapshot(6)
     assert fetch(node, 3)[-1].response.snapshot_id.end_offset == 6
@@ -163,7 +163,7 @@ def test_invalid_snapshot_fetch_is_refused(fields: dict[str, Any], error: ErrorC
     )
 
 
-def test_any_node_serves_who_follows_no_epoch() -> None:
+def test_any_node_serves_snapshots_to_replicas_without_an_epoch() -> None:
     node = follower_of_two([(1, 1), (1, 2), (3, 3)])
     answer(node)
     node.snapshot(2)
@@ -219,7 +219,7 @@ def test_snapshot_installation_replaces_the_log() -> None:
     )
 
 
-def test_a_damaged_snapshot_is_fetched_again() -> None:
+def test_damaged_snapshot_is_fetched_again() -> None:
     node = fetching_follower()
     part(node, b"abcdefghij")
     node.step(SnapshotStored(SnapshotId(9, 2), error="a byte has changed"))
@@ -253,8 +253,8 @@ def test_unexpected_snapshot_part_restarts_the_installation(fields: dict[str, An
     assert len(effects_of(node, SendFetch)) == fetches + 1
 
 
-def test_a_slow_link_is_asked_for_less() -> None:
-    """KIP-1219: else the same part would be asked for, and never come, for ever."""
+def test_smaller_parts_are_requested_over_a_slow_link() -> None:
+    """KIP-1219: otherwise the same part would be requested forever, and never arrive."""
     node = fetching_follower()
     sizes = []
     for _ in range(8):
@@ -266,7 +266,7 @@ def test_a_slow_link_is_asked_for_less() -> None:
 
 
 @pytest.mark.parametrize(("end_offset", "epoch"), [(2, 1), (1, 1), (9, 4), (9, 0), (0, 1)])
-def test_a_snapshot_that_cannot_be_is_refused(end_offset: int, epoch: int) -> None:
+def test_impossible_snapshot_is_refused(end_offset: int, epoch: int) -> None:
     node = follower_of_two([(1, 1), (1, 2)])
     answer(node)
     assert node.up.high_watermark == 2
@@ -275,10 +275,8 @@ def test_a_snapshot_that_cannot_be_is_refused(end_offset: int, epoch: int) -> No
     assert node.up.log_end_offset == 2
 
 
-def test_another_history_stays_until_the_snapshot_is_there() -> None:
-    """Part of it may be committed, and a majority may rest on its being here: this node cannot tell
-    which.
-    """
+def test_diverging_log_is_kept_until_the_snapshot_is_complete() -> None:
+    """Part of it may be committed, and a majority may rest on this copy: this node cannot tell."""
     node = fetching_follower([(1, 1)] + [(2, at) for at in range(11)])
     assert len(effects_of(node, SendFetchSnapshot)) == 1
     assert not effects_of(node, Truncate)
@@ -289,7 +287,7 @@ def test_another_history_stays_until_the_snapshot_is_there() -> None:
     assert (node.up.log_start_offset, node.up.log_end_offset, node.up.high_watermark) == (9, 9, 9)
 
 
-def test_another_epoch_drops_what_came() -> None:
+def test_new_epoch_drops_received_parts() -> None:
     node = fetching_follower()
     part(node, b"abcdef")
     node.receive(vote_request(1, 3), 3)
@@ -313,7 +311,7 @@ def test_replica_does_not_lead_during_snapshot_installation() -> None:
     assert (node.up.log_end_offset, node.up.high_watermark) == (9, 9)
 
 
-def test_beginning_with_a_snapshot() -> None:
+def test_node_starts_by_loading_its_snapshot() -> None:
     node = Cluster(3, start=False)[1]
     node.disk.log = [(1, 1), (1, 2), (2, 3)]
     node.disk.snapshots = {SnapshotId(2, 1): [(1, 1), (1, 2)]}
@@ -335,7 +333,7 @@ def test_core_stops_at_an_invalid_snapshot_event() -> None:
     assert "which is not there" in node.fatal
 
 
-def test_log_start_in_the_index() -> None:
+def test_log_start_is_in_the_epoch_index() -> None:
     index = EpochIndex([(1, 0), (3, 4), (5, 9)])
     index.drop_before(4, 12)
     assert list(index.entries) == [(3, 4), (5, 9)]
@@ -347,7 +345,7 @@ def test_log_start_in_the_index() -> None:
     assert index.entries == ()
 
 
-def test_log_state_behind_a_snapshot() -> None:
+def test_log_state_continues_after_a_snapshot() -> None:
     log = LogState(RecoveredLog(VoteState(), 10, 12, ((5, 10),), 0, 3, (SnapshotId(10, 3),)))
     assert log.snapshot_for(10, 3) is None
     assert log.snapshot_for(10, 4) == SnapshotId(10, 3)

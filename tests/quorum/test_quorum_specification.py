@@ -27,7 +27,7 @@ Reached == PrintT(<<"reached", [n \\in Nodes |->
 
 
 class Reached(Search):
-    """A search that notes what the module has, too, of each state."""
+    """A search that also records each state in the module's terms."""
 
     def begin(self) -> set[tuple[Local, ...]]:
         self.reached = {self._known(self._unpack(self._first))}

@@ -53,7 +53,7 @@ FILES = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 
 
 def show_fields(message: Any) -> str:
-    """Fields that are set, but for those that are always the same."""
+    """Show the fields that are set, except those that are always the same."""
     constant = (
         "cluster_id",
         "replica_directory_id",
@@ -87,7 +87,6 @@ def show_id(snapshot_id: Any) -> str:
 
 
 def show_voters(voters: tuple[Voter, ...]) -> str:
-    """Ids, and what differs from the usual directory and endpoint of a node."""
     parts = []
     for voter in voters:
         n = voter.node_id
@@ -151,7 +150,7 @@ def state(node: SimNode) -> str:
 
 
 class Player:
-    """Plays commands."""
+    """Executes commands."""
 
     def __init__(self) -> None:
         self.cluster: Cluster
@@ -281,7 +280,7 @@ class Player:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_transcript_is_played_as_recorded(file: Path) -> None:
+def test_transcript_is_reproduced(file: Path) -> None:
     player = Player()
     old = file.read_text()
     new: list[str] = []

@@ -1,4 +1,4 @@
-"""A whole cluster on virtual time, without faults, for tests of what clients make of it."""
+"""A whole cluster without faults on virtual time, for tests of clients."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -15,12 +15,12 @@ CONFIG = SwarmConfig(brokers=2, clients=0, writes_per_s=0.0, reads_per_s=0.0)
 
 
 class Cluster(World):
-    """Three controllers and two brokers, and nobody who does anything."""
+    """Three controllers and two idle brokers."""
 
     def client(
         self, name: str = "client", bootstrap: Sequence[str] = (), **options: Any
     ) -> raftlog.AsyncClient:
-        """A client on a host of its own; ``bootstrap``: by default all brokers."""
+        """Return a client on its own host; ``bootstrap``: by default all brokers."""
         return raftlog.AsyncClient.over(
             lambda: self.network.transport_for(name),
             bootstrap or [member.endpoint for member in self.members],
@@ -30,8 +30,8 @@ class Cluster(World):
 
 
 def client_beside_a_lagging_broker(cluster: Cluster, lags_s: float) -> raftlog.AsyncClient:
-    """A client that watches at one broker and reads at the other, which applies everything so much
-    later from now on.
+    """A client that watches at one broker and reads at the other, which applies everything with
+    this delay from now on.
     """
     ahead, behind = cluster.members
     client = cluster.client("beside", [behind.endpoint])
@@ -43,7 +43,6 @@ def client_beside_a_lagging_broker(cluster: Cluster, lags_s: float) -> raftlog.A
 
 
 def on_cluster(work: Callable[[Cluster], Awaitable[None]]) -> None:
-    """Run a test on a cluster that is up."""
 
     async def main() -> None:
         cluster = Cluster(1, CONFIG, all_checkers(), Outcome(1, CONFIG))

@@ -1,4 +1,4 @@
-"""Double barriers on a whole cluster, on virtual time."""
+"""Double barriers on a simulated cluster."""
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ NAME = "step"
 
 
 @scenario(on_cluster)
-async def test_group_begins_together_and_ends_together(cluster: Cluster) -> None:
+async def test_group_enters_and_leaves_together(cluster: Cluster) -> None:
     inside: list[int] = []
     log: list[tuple[str, int]] = []
 
@@ -77,7 +77,7 @@ def before_it_forms(
     barrier: AsyncDoubleBarrier,
     first: Callable[[], Coroutine[Any, Any, object]],
 ) -> None:
-    """Do something between the look at who waits and the group that comes of it, once."""
+    """Run something once between the read of the waiting processes and the forming of the group."""
     form = barrier._form
     done: list[bool] = []
 
@@ -91,7 +91,7 @@ def before_it_forms(
 
 
 @scenario(on_cluster)
-async def test_group_is_complete_when_it_is_formed(
+async def test_group_is_complete_when_formed(
     cluster: Cluster, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clients = [cluster.client(name) for name in "abc"]
@@ -133,10 +133,10 @@ async def test_double_barrier_group_is_formed_once(
 
 
 @scenario(on_cluster)
-async def test_group_that_somebody_else_has_formed_is_looked_at_for_certain(
+async def test_group_formed_by_another_process_is_read_strictly(
     cluster: Cluster, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker that lags would show the same again and again."""
+    """A lagging broker would return the same state again and again."""
     barriers = [AsyncDoubleBarrier(cluster.client(f"c{n}"), NAME, 2) for n in range(3)]
     first = asyncio.ensure_future(barriers[0].enter())
     await asyncio.sleep(0.5)
@@ -184,7 +184,7 @@ async def test_process_that_gives_up_leaves_the_barrier(
 
 
 @scenario(on_cluster)
-async def test_group_that_is_formed_as_one_gives_up_has_it(
+async def test_group_formed_as_a_member_times_out_includes_it(
     cluster: Cluster, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster.client("a") as one, cluster.client("b") as other:
@@ -206,7 +206,7 @@ async def test_group_that_is_formed_as_one_gives_up_has_it(
 
 
 async def killed(cluster: Cluster, count: int) -> None:
-    """One that enters, and is killed while it waits: it says nothing more, and its lease ends."""
+    """A process that is killed while it waits to enter: it sends nothing more, and its lease ends."""
     dead = AsyncDoubleBarrier(cluster.client("dead"), NAME, count, ttl_s=5.0)
     await dead._place.enter("")
     dead._place.abandon()
@@ -228,7 +228,7 @@ async def test_killed_process_does_not_count_after_its_lease(
 
 
 @scenario(on_cluster)
-async def test_others_end_without_one_that_was_killed_when_its_lease_does(cluster: Cluster) -> None:
+async def test_others_leave_without_a_killed_member_when_its_lease_ends(cluster: Cluster) -> None:
     begun = cluster.loop.time()
     await killed(cluster, 2)
     async with cluster.client("a") as client:
@@ -258,7 +258,7 @@ async def test_barrier_reports_a_lost_lease_and_refuses_wrong_counts(
 
 
 @scenario(on_cluster)
-async def test_body_that_fails_waits_for_nobody(cluster: Cluster) -> None:
+async def test_failing_body_waits_for_no_other_member(cluster: Cluster) -> None:
     async with cluster.client("a") as one, cluster.client("b") as other:
         second = AsyncDoubleBarrier(other, NAME, 2)
         entering = asyncio.ensure_future(second.enter())

@@ -1,5 +1,3 @@
-"""``raftlog kv lock``: what it says is what became of the command."""
-
 import asyncio
 import math
 import time
@@ -18,7 +16,7 @@ from raftlog.recipes import AsyncLock, command
 
 
 class _Unreleased:
-    """A lock that is taken, and not let go: nobody answers any more."""
+    """A lock that was acquired and cannot be released: no server answers any more."""
 
     key, token, generation, is_held = "locks/job/1", 5, 7, True
     asked = 0
@@ -41,7 +39,7 @@ class _Unreleased:
 
 
 class _Lost(_Unreleased):
-    """A lock that is lost 0.3 s after it was taken, and is kept for ``remaining_s`` from then on."""
+    """A lock that is lost 0.3 s after it was acquired, and kept for ``remaining_s`` from then on."""
 
     keeps_s, is_held = 0.0, False
     lost_at = math.inf
@@ -73,12 +71,12 @@ while :; do sleep 0.02; done
 
 
 @pytest.mark.parametrize(("keeps_s", "asked"), [(1.0, True), (0.0, False)])
-def test_command_and_its_children_are_dead_before_the_lock_can_be_taken(
+def test_command_and_its_children_are_dead_before_the_lock_can_be_acquired(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, keeps_s: float, asked: bool
 ) -> None:
-    """A lock that the cluster says is gone already can be another's now: nobody is asked to end.
-
-    [The end of the command was told 10 s late: the lost lock was released, and nobody answered]
+    """A lock that is gone according to the cluster can be another's now: no process is asked to
+    terminate. [The end of the command was reported 10 s late: the lost lock was released, and no
+    server answered.]
     """
     _Lost.asked = 0
     monkeypatch.chdir(tmp_path)
@@ -106,7 +104,7 @@ def test_environment_of_the_command_has_the_fencing_token(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "timeout_s"), [((), None), (("--wait", "0"), 0), (("-n",), 0), (("--wait", "2"), 2)]
 )
-def test_lock_is_tried_once_or_for_as_long_as_it_is_told(
+def test_lock_is_tried_once_or_until_the_given_timeout(
     options: tuple[str, ...], timeout_s: float | None
 ) -> None:
     app = typer.Typer()
@@ -117,9 +115,9 @@ def test_lock_is_tried_once_or_for_as_long_as_it_is_told(
     assert _Unreleased.timeouts == [timeout_s]
 
 
-def test_exit_code_is_that_of_the_command_if_nobody_takes_the_lock_back() -> None:
-    """[The quorum was away when the command had ended: the lock goes with its time, and what ran
-    under it had succeeded.]
+def test_exit_code_is_that_of_the_command_if_the_release_fails() -> None:
+    """[The quorum was unavailable when the command had ended: the lock expires, and the command had
+    succeeded.]
     """
     _Unreleased.asked = 0
     command.lock("job", ["true"])
@@ -128,7 +126,7 @@ def test_exit_code_is_that_of_the_command_if_nobody_takes_the_lock_back() -> Non
     assert (failed.value.exit_code, _Unreleased.asked) == (7, 2)
 
 
-def test_name_that_is_no_part_of_a_key_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_lock_name_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recipes, "AsyncLock", AsyncLock)
     with pytest.raises(FailedError, match="'a b' is not a valid lock name") as failed:
         command.lock("a b", ["true"])

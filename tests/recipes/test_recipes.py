@@ -1,4 +1,4 @@
-"""Locks, elections and barriers on a whole cluster, on virtual time."""
+"""Locks, elections and barriers on a simulated cluster."""
 
 import asyncio
 import dataclasses
@@ -29,20 +29,20 @@ from raftlog.recipes.place import until_gone
 
 
 async def lock_key(client: raftlog.AsyncClient, lock: AsyncLock) -> raftlog.KeyValue:
-    """A lock's key, as another client finds it."""
+    """Return a lock's key as another client finds it."""
     found = await client.kv.get(lock.key, read="strict")
     assert found is not None
     return found
 
 
 async def lease_of(client: raftlog.AsyncClient, lock: AsyncLock) -> int:
-    """The id of the lease of a lock's key."""
+    """Return the lease id of a lock's key."""
     lease_id = (await lock_key(client, lock)).lease_id
     assert lease_id is not None
     return lease_id
 
 
-def test_lock_has_one_holder_at_a_time_in_the_order_of_their_coming() -> None:
+def test_lock_has_one_holder_at_a_time_in_order_of_arrival() -> None:
     async def test(cluster: Cluster) -> None:
         order: list[int] = []
         tokens: list[int] = []
@@ -91,7 +91,7 @@ async def test_lock_that_was_never_held_guards_nothing_and_is_not_reentrant(
             await client.kv.alter(lock.guard(), raftlog.Put("k", "late"))
 
 
-def test_only_the_next_one_looks_when_the_holder_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_next_waiter_reads_when_the_holder_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(cluster: Cluster) -> None:
         async with cluster.client() as client:
             holder = AsyncLock(client, "l")
@@ -141,7 +141,9 @@ async def test_acquire_that_times_out_leaves_no_key(cluster: Cluster) -> None:
 
 
 @scenario(on_cluster)
-async def test_lock_of_one_that_died_goes_to_the_next_after_its_time(cluster: Cluster) -> None:
+async def test_lock_of_a_dead_holder_is_acquired_by_the_next_after_its_ttl(
+    cluster: Cluster,
+) -> None:
     dead = AsyncLock(cluster.client("dead"), "l", ttl_s=5.0)
     assert await dead.acquire()
     dead._place.lease._keeper._task.cancel()  # it says nothing more
@@ -161,7 +163,7 @@ async def test_lock_of_one_that_died_goes_to_the_next_after_its_time(cluster: Cl
 
 
 @scenario(on_cluster)
-async def test_leader_that_abandons_leads_no_more_and_is_followed_after_its_time(
+async def test_leader_that_abandons_stops_leading_and_is_succeeded_after_its_ttl(
     cluster: Cluster,
 ) -> None:
     async with cluster.client("old") as old, cluster.client("new") as new:
@@ -177,7 +179,7 @@ async def test_leader_that_abandons_leads_no_more_and_is_followed_after_its_time
 
 
 @scenario(on_cluster)
-async def test_lock_that_is_taken_away_says_so(cluster: Cluster) -> None:
+async def test_lost_lock_is_reported_to_its_holder(cluster: Cluster) -> None:
     async with cluster.client("a") as one, cluster.client("b") as other:
         lock = AsyncLock(one, "l", ttl_s=4.0)
         await lock.acquire()
@@ -199,7 +201,7 @@ async def test_lock_that_is_taken_away_says_so(cluster: Cluster) -> None:
 
 
 @scenario(on_cluster)
-async def test_release_of_a_lock_that_was_lost_is_silent_as_the_end_of_its_block(
+async def test_release_of_a_lost_lock_is_silent_at_the_end_of_its_block(
     cluster: Cluster,
 ) -> None:
     async with cluster.client("a", timeout_s=0.5) as client:
@@ -225,8 +227,8 @@ async def test_acquire_raises_client_closed_when_its_client_is_closed(cluster: C
 
 
 @scenario(on_cluster)
-async def test_lock_that_was_lost_can_be_acquired_anew(cluster: Cluster) -> None:
-    """[It was lost with the connection, and the same object said for ever that it is held already]"""
+async def test_lost_lock_can_be_acquired_again(cluster: Cluster) -> None:
+    """[It was lost with the connection, and the object reported forever that it is held.]"""
     async with cluster.client("a") as one, cluster.client("b") as other:
         lock = AsyncLock(one, "l", ttl_s=4.0)
         await lock.acquire()
@@ -243,8 +245,8 @@ async def test_lock_that_was_lost_can_be_acquired_anew(cluster: Cluster) -> None
 
 
 @scenario(on_cluster)
-async def test_acquire_that_is_cancelled_leaves_no_contender(cluster: Cluster) -> None:
-    """[Cancelled while its key was on the way, it stayed in the queue for the time of its lease]"""
+async def test_cancelled_acquire_leaves_no_contender(cluster: Cluster) -> None:
+    """[Cancelled while its key was in flight, it stayed in the queue until its lease ended.]"""
     async with cluster.client("a") as one, cluster.client("b") as other:
         async with AsyncLock(one, "l"):
             for number in range(40):
@@ -261,8 +263,8 @@ async def test_acquire_that_is_cancelled_leaves_no_contender(cluster: Cluster) -
 
 
 @scenario(on_cluster)
-async def test_lock_whose_answer_is_lost_is_held_by_one_place(cluster: Cluster) -> None:
-    """[The server made the place, the client tried again under another name, and waited for itself]"""
+async def test_lock_whose_response_is_lost_has_one_place(cluster: Cluster) -> None:
+    """[The server created the place, the client retried under another name, and waited for itself.]"""
     async with cluster.client("a") as one, cluster.client("b") as other:
         await one.kv.put("k", "v")
         tokens: list[int] = []
@@ -287,7 +289,7 @@ async def test_lock_whose_answer_is_lost_is_held_by_one_place(cluster: Cluster) 
 
 @scenario(on_cluster)
 async def test_contenders_take_turns_while_leaders_die(cluster: Cluster) -> None:
-    """[After a change of the leader each waited for the other, and none for the lock]"""
+    """[After a change of the leader each waited for the other, and none for the lock.]"""
     turns: list[tuple[int, str]] = []
     inside = 0
 
@@ -319,7 +321,7 @@ async def test_contenders_take_turns_while_leaders_die(cluster: Cluster) -> None
 
 
 @scenario(on_cluster)
-async def test_block_of_a_lock_that_was_lost_ends_though_nobody_answers(cluster: Cluster) -> None:
+async def test_block_of_a_lost_lock_ends_though_no_server_answers(cluster: Cluster) -> None:
     async with cluster.client("a") as one:
         async with AsyncLock(one, "l", ttl_s=4.0) as lock:
             for host in cluster.fleet.hosts():
@@ -330,10 +332,10 @@ async def test_block_of_a_lock_that_was_lost_ends_though_nobody_answers(cluster:
 
 
 @scenario(on_cluster)
-async def test_release_that_failed_can_be_repeated(
+async def test_failed_release_can_be_repeated(
     cluster: Cluster, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """[The second one did nothing, and the next holder waited for the whole time of the lease]"""
+    """[The second one did nothing, and the next holder waited for the whole lease.]"""
     write, failed = Core.write, errors.UnknownOutcomeError(ErrorCode.REQUEST_TIMED_OUT, "late")
 
     async def fail(*_: Any, **__: Any) -> None:
@@ -408,10 +410,10 @@ async def test_barrier_holds_until_it_is_lifted(cluster: Cluster) -> None:
 
 
 @scenario(on_cluster)
-async def test_observer_of_an_election_sees_each_leader_that_its_watch_tells_of(
+async def test_observer_of_an_election_sees_each_leader_of_its_watch(
     cluster: Cluster,
 ) -> None:
-    """Also where it reads at a broker that lags behind the one that it watches at."""
+    """Also when it reads at a broker that lags behind the one it watches at."""
     async with cluster.client("a") as leading:
         election = AsyncElection(leading, "e", "one")
         observer = AsyncElection(client_beside_a_lagging_broker(cluster, 2.0), "e")
@@ -426,7 +428,7 @@ async def test_observer_of_an_election_sees_each_leader_that_its_watch_tells_of(
 
 
 @scenario(on_cluster)
-async def test_barrier_that_stands_is_seen_at_a_broker_that_lags(cluster: Cluster) -> None:
+async def test_held_barrier_is_seen_at_a_lagging_broker(cluster: Cluster) -> None:
     beside = client_beside_a_lagging_broker(cluster, 2.0)
     async with cluster.client("a") as client:
         await AsyncBarrier(client, "b").hold()
@@ -434,7 +436,7 @@ async def test_barrier_that_stands_is_seen_at_a_broker_that_lags(cluster: Cluste
 
 
 @scenario(on_cluster)
-async def test_wait_for_a_key_that_is_gone_already_ends_at_a_broker_that_lags(
+async def test_wait_for_an_already_deleted_key_ends_at_a_lagging_broker(
     cluster: Cluster,
 ) -> None:
     async with cluster.client("a") as client:
@@ -467,7 +469,7 @@ async def test_barrier_wait_raises_when_its_watch_is_closed(
 
 
 @scenario(on_cluster)
-async def test_names_of_which_one_begins_with_the_other_are_independent(cluster: Cluster) -> None:
+async def test_names_that_are_prefixes_of_each_other_are_independent(cluster: Cluster) -> None:
     async with cluster.client() as client:
         async with AsyncLock(client, "a/b"):
             for name in ("a", "a/b/c", "a/00000000000000000001"):
@@ -492,7 +494,7 @@ async def test_names_of_which_one_begins_with_the_other_are_independent(cluster:
 
 
 @scenario(on_cluster)
-async def test_recipes_look_once_when_their_timeout_is_zero(cluster: Cluster) -> None:
+async def test_recipes_try_once_when_their_timeout_is_zero(cluster: Cluster) -> None:
     async with cluster.client("a") as client, cluster.client("b") as late:
         for timeout_s in (0, 0.0005, -1):
             lock, election = AsyncLock(client, "l"), AsyncElection(client, "e")
@@ -532,7 +534,7 @@ def test_each_recipe_has_a_blocking_twin_with_the_same_arguments() -> None:
 
 
 def test_recipe_name_must_be_a_valid_key_part() -> None:
-    """[The cluster refused the key, in words of its own, and the lease stayed for its time]"""
+    """[The cluster refused the key with its own message, and the lease stayed until it ended.]"""
     client = raftlog.AsyncClient("127.0.0.1:1")
     makers: list[Callable[[str], object]] = [
         lambda name: AsyncLock(client, name),
@@ -553,7 +555,7 @@ def test_recipe_name_must_be_a_valid_key_part() -> None:
 
 
 @scenario(on_cluster)
-async def test_place_that_is_refused_leaves_no_lease_behind(cluster: Cluster) -> None:
+async def test_refused_place_leaves_no_lease_behind(cluster: Cluster) -> None:
     async with cluster.client() as client:
         with pytest.raises(errors.InvalidRequestError):
             await AsyncLock(client, "l", value="x" * 20_000).acquire()
@@ -591,7 +593,7 @@ async def test_free_lock_is_acquired_by_one_write_and_no_read(
 async def test_answer_without_number_of_siblings_makes_the_client_read_the_queue(
     cluster: Cluster, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A retry of a write that was executed is answered without it."""
+    """The retry of an executed write is answered without it."""
     granted = AsyncLeases.grant
 
     async def without_items(self: AsyncLeases, *args: Any, **kwargs: Any) -> AsyncLease:
@@ -608,8 +610,8 @@ async def test_answer_without_number_of_siblings_makes_the_client_read_the_queue
 
 
 @scenario(on_cluster)
-async def test_place_whose_write_is_not_visible_in_time_is_given_up(cluster: Cluster) -> None:
-    """[The key stayed for the time of a lease that nobody kept alive]"""
+async def test_place_whose_write_is_not_visible_in_time_is_removed(cluster: Cluster) -> None:
+    """[The key stayed for the time of a lease that was not kept alive.]"""
     async with cluster.client("a", acks="visible", timeout_s=2.0) as one, cluster.client() as other:
         await one.kv.put("k", "v")
         cluster.network.pause(cluster.members[1].name)
@@ -620,7 +622,7 @@ async def test_place_whose_write_is_not_visible_in_time_is_given_up(cluster: Clu
         assert await other.leases.list() == []
 
 
-def test_blocking_twins_show_what_the_others_do_and_change_nothing() -> None:
+def test_blocking_twins_show_the_state_of_the_others_and_change_nothing() -> None:
     with raftlog.Client("127.0.0.1:1") as client:
         lock = recipes.Lock(client, "l")
         assert (lock.token, lock.key, lock.is_held, client.token) == (0, "", False, None)
@@ -632,7 +634,9 @@ def test_blocking_twins_show_what_the_others_do_and_change_nothing() -> None:
 
 
 @scenario(on_cluster)
-async def test_client_given_one_broker_goes_on_when_that_one_is_gone(cluster: Cluster) -> None:
+async def test_client_with_one_configured_broker_continues_when_it_is_down(
+    cluster: Cluster,
+) -> None:
     given, other = cluster.members
     async with cluster.client(bootstrap=[given.endpoint], timeout_s=5.0) as client:
         lock = AsyncLock(client, "l", ttl_s=5.0)

@@ -1,4 +1,4 @@
-"""Exports of whole logs, and the questions of tests about them, asked without Spark."""
+"""Exports of whole logs, and jobs on them without Spark."""
 
 import importlib
 import sys
@@ -25,17 +25,17 @@ def written(log: LogHistory, directory: Path, **options: Any) -> Path:
 
 
 def opened(directory: Path, **options: Any) -> Export:
-    """Return an export as far as a request with these options reaches into it."""
+    """Open an export as far as a request with these options reads it."""
     return open_export(JobRequest(**{"job": "audit"} | options, export=str(directory)))
 
 
 def ask(job: str, directory: Path, **options: Any) -> Any:
-    """Return the result of a job, as the command line would have it."""
+    """Return the result of a job as the command line would."""
     return compute(JobRequest(job=job, export=str(directory), **options))
 
 
 def ask_shared(workers: int, job: str, directory: Path, **options: Any) -> Any:
-    """Return the same from the whole log, with its work shared as by a number of workers, in this
+    """Return the result for the whole log, with the work shared as among several workers, in this
     process.
     """
     request = JobRequest(job=job, export=str(directory), **options)

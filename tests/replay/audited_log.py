@@ -1,4 +1,4 @@
-"""A log to break by hand: what a controller would write, and what none would."""
+"""A log to break by hand: records that a controller would write, and others."""
 
 from typing import Any
 
@@ -12,13 +12,13 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 class AuditedLog(LogHistory):
-    """Five brokers. Topics have one partition, with the replicas that are named."""
+    """Five brokers. Topics have one partition, with the given replicas."""
 
     def __init__(self, *, metadata_version: int = LATEST_METADATA_VERSION) -> None:
         super().__init__(71, brokers=5, metadata_version=metadata_version)
 
     def forge(self, *messages: Any, epoch: int | None = None) -> int:
-        """A batch that the fold would refuse, or one of another epoch: in the log alone."""
+        """Append a batch that the fold would refuse, or one of another epoch: to the log only."""
         base = self.end_offset
         self.positions[base] = len(self.batches)
         self.batches.append(
@@ -66,7 +66,7 @@ class AuditedLog(LogHistory):
         return pb.PartitionChangeRecord(topic_id=self.topics[name], **values)
 
     def change(self, name: str, **named: Any) -> int:
-        """Write a change by the controller itself, unless a ``principal`` is named."""
+        """Append a change by the controller, unless a ``principal`` is named."""
         principal = named.pop("principal", "")
         return self.append(self.changed(name, **named), principal=principal)
 
@@ -84,7 +84,7 @@ class AuditedLog(LogHistory):
     def members(
         self, brokers: list[int], epochs: dict[int, int] | None = None
     ) -> list[pb.BrokerState]:
-        """Brokers as a leader proposes them."""
+        """Return brokers as a leader proposes them."""
         return [
             pb.BrokerState(broker_id=one, broker_epoch=(epochs or {}).get(one, self.epoch_of(one)))
             for one in brokers
@@ -110,9 +110,8 @@ class AuditedLog(LogHistory):
         high_watermark: int | None = None,
         applied: dict[int, int] | None = None,
     ) -> int:
-        """A progress record.
-
-        ``applied``: who has changed; everybody has applied what is reached if it is not given.
+        """Append a progress record. ``applied``: the brokers that changed; by default all have
+        applied ``reached``.
         """
         named = applied if applied is not None else dict.fromkeys(self.active(), reached)
         self.reached = max(self.reached, reached)

@@ -1,4 +1,4 @@
-"""A browser without a window, where the machine has one."""
+"""A headless browser, if installed."""
 
 import os
 import shutil
@@ -20,19 +20,19 @@ def find_browser() -> str | None:
 
 
 class Browser:
-    """Each call starts it anew, with nothing kept from before."""
+    """Each call starts the browser with an empty profile."""
 
     def __init__(self, executable: str, home: Path) -> None:
         self._executable, self._home, self._started = executable, home, 0
 
     def dom(self, url: str, *, width: int = 1280) -> str:
-        """The document after its scripts have run, as HTML."""
+        """Return the document after its scripts have run, as HTML."""
         return self._run(url, "--dump-dom", f"--window-size={width},1000")
 
     def screenshot(
         self, url: str, path: Path, *, width: int, height: int, dark: bool = False
     ) -> None:
-        """A PNG file of the top of the page."""
+        """Write a PNG file of the top of the page."""
         scheme = f"--blink-settings=preferredColorScheme={int(not dark)}"
         self._run(url, f"--screenshot={path}", f"--window-size={width},{height}", scheme)
 

@@ -1,7 +1,5 @@
-"""A naive reference for the jobs' figures: record by record, from the whole image.
-
-No kernel, no column, no interval: the state after each record lasts until the next one was
-written.
+"""A naive reference for the jobs' figures, record by record from the whole image: the state after
+each record lasts until the next one.
 """
 
 from collections import Counter
@@ -18,7 +16,7 @@ Key = tuple[str, int]
 
 
 def messages(chunks: Iterable[bytes]) -> Iterator[tuple[int, RecordType, Any, batch.BatchHeader]]:
-    """Offset, type, message, and the header of its batch."""
+    """Yield offset, type, message, and the header of its batch."""
     for data in chunks:
         for header in batch.headers(data):
             for index, record in enumerate(batch.records(data, header)):

@@ -1,4 +1,4 @@
-"""Two hours of a cluster whose incidents are known to the second: what a report has to tell."""
+"""Two hours of a cluster with known incidents."""
 
 from log_history import LogHistory
 
@@ -11,9 +11,7 @@ BROKERS = 6
 
 
 class IncidentHistory(LogHistory):
-    """A clock in seconds since the beginning; a record that is added moves it by some
-    milliseconds.
-    """
+    """A clock in seconds since the beginning, which each record advances by some milliseconds."""
 
     def __init__(self, seed: int = 61) -> None:
         super().__init__(seed, brokers=0)
@@ -22,7 +20,7 @@ class IncidentHistory(LogHistory):
         """Brokers that apply nothing beyond an offset."""
 
     def at(self, seconds: float) -> None:
-        """Go on at that time, with a progress record at once and each ten seconds until then."""
+        """Advance to that time, with a progress record at once and every ten seconds."""
         until = BEGIN_MS + round(seconds * 1000)
         self.timestamp_ms += 300
         self.progress()
@@ -32,16 +30,15 @@ class IncidentHistory(LogHistory):
         self.timestamp_ms = max(self.timestamp_ms, until)
 
     def wait(self, seconds: float) -> None:
-        """Go on at that time without a record until then."""
+        """Advance to that time without a record."""
         self.timestamp_ms = max(self.timestamp_ms, BEGIN_MS + round(seconds * 1000))
 
     def tick(self) -> None:
-        """A no-op, and a progress record."""
+        """Append a no-op and a progress record."""
         self.append(pb.NoOpRecord())
         self.progress()
 
     def progress(self) -> None:
-        """All have applied everything but those that are held."""
         high_watermark = self.end_offset
         applied = {
             broker_id: min(high_watermark - 1, self.held.get(broker_id, high_watermark))
@@ -63,7 +60,6 @@ class IncidentHistory(LogHistory):
         )
 
     def partitions(self) -> list[Partition]:
-        """All of them, topic by topic."""
         topics = [self.draft.topics[topic_id] for _, topic_id in sorted(self.topics.items())]
         return [
             self.draft.partitions[topic.id, index]
@@ -76,8 +72,8 @@ class IncidentHistory(LogHistory):
         return [broker.id for broker in brokers if broker is not None and not broker.fenced]
 
     def rejoin(self, broker_id: int) -> None:
-        """Back into every ISR that it has left; a leaderless partition of which it is the last gets
-        it as leader.
+        """Return to every ISR that it left; a leaderless partition of which it is the last member
+        gets it as leader.
         """
         for old in self.partitions():
             if broker_id in old.replicas and old.leader == -1:
@@ -96,7 +92,7 @@ class IncidentHistory(LogHistory):
 
 
 def two_hours() -> IncidentHistory:
-    """See the steps; the report of it is known."""
+    """Return the history with the steps below."""
     log = IncidentHistory()
     log.wait(0)
     for broker_id in range(1, BROKERS + 1):
@@ -203,9 +199,7 @@ def _flapping(log: IncidentHistory) -> None:
 
 
 def _slow_broker(log: IncidentHistory) -> None:
-    """Broker 6 holds LAO back from 105:00 for two minutes, stays unfenced, and catches up at one
-    blow.
-    """
+    """Broker 6 delays LAO from 105:00 for two minutes, stays unfenced, and catches up at once."""
     log.at(105 * 60)
     log.held[6] = log.end_offset - 1
     log.alter_config("payments", "retention.ms", "60000", "User:bob")

@@ -1,4 +1,4 @@
-"""A Kafka cluster's log to break by hand: what its controller would write, and what none would."""
+"""A Kafka cluster's log to break by hand: records that its controller would write, and others."""
 
 import base64
 import sys
@@ -20,7 +20,7 @@ def uuid(number: int) -> str:
 
 
 class KafkaLog:
-    """Five brokers, unfenced. Topics have one partition, with the replicas that are named."""
+    """Five unfenced brokers. Topics have one partition, with the given replicas."""
 
     def __init__(self) -> None:
         self.batches: list[bytes] = []
@@ -34,7 +34,7 @@ class KafkaLog:
             self.register(broker_id)
 
     def append(self, *records: Any) -> int:
-        """One batch; its base offset."""
+        """Append one batch; return its base offset."""
         base = self.end_offset
         stamped = {"epoch": self.epoch, "timestamp_ms": 1000 + 10 * base + self.waited_ms}
         self.batches.append(kafka.batch(base, records, **stamped))
@@ -54,7 +54,7 @@ class KafkaLog:
         return kafka.metadata("RegisterBrokerRecord", **defaults | values)
 
     def register(self, broker_id: int, **values: Any) -> int:
-        """A new incarnation, which is unfenced at once."""
+        """Register a new incarnation, unfenced at once."""
         at = self.append(self.registration(broker_id, **values))
         self.epochs[broker_id] = values.get("broker_epoch", at)
         self.append(self.standing(broker_id, fenced=-1))
@@ -67,7 +67,7 @@ class KafkaLog:
         )
 
     def topic(self, name: str, replicas: list[int], **values: Any) -> int:
-        """The offset of its partition's record."""
+        """Create a topic; return the offset of its partition's record."""
         self.ids += 1
         id_ = self.topics[name] = values.pop("topic_id", uuid(self.ids))
         said = {"replicas": replicas, "isr": replicas, "leader": replicas[0]} | values

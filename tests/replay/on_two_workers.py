@@ -1,5 +1,5 @@
 """A program for spark-submit, started by ``test_two_workers.py``: one session on two worker
-processes, several questions, one JSON line.
+processes, several jobs, one line of JSON.
 """
 
 import json
@@ -26,14 +26,14 @@ pool.ALONE_RECORDS = 0
 
 
 def executor(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The Java process that this Python works for: its daemon's parent."""
+    """Return the Java process that this Python works for: its daemon's parent."""
     stat = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
     for batch in batches:
         yield pa.record_batch([pa.array([int(stat[1])] * batch.num_rows)], names=["executor"])
 
 
 def main(directory: str) -> None:
-    """Ask, and print."""
+    """Run the jobs, and print the results."""
     spark = build_session("raftlog on two workers")
     request = JobRequest(job="summary", export=directory)
     export = open_export(request)

@@ -1,4 +1,4 @@
-"""Fifty seconds of a small cluster, told to the millisecond: what is lost is known by adding up."""
+"""Fifty seconds of a small cluster with known outages."""
 
 from log_history import LogHistory
 
@@ -8,9 +8,8 @@ HOUR_MS = 3_600_000
 
 
 class OutageStory(LogHistory):
-    """A log in which time passes only when told.
-
-    ``start_ms``: from when on the fifty seconds are; an hour ends after 27 of them.
+    """A log in which time passes only on request. ``start_ms``: start of the fifty seconds; an hour
+    ends after 27 of them.
     """
 
     def __init__(self) -> None:
@@ -26,9 +25,8 @@ class OutageStory(LogHistory):
         self.timestamp_ms = self.start_ms + round(1000 * second)
 
     def _begin(self) -> None:
-        """Topic a: two partitions on 1, 2, 3, led by 1 and 2, min.insync.replicas 2.
-
-        Topic b: one on 1. The default is 3.
+        """Topic a: two partitions on 1, 2, 3, led by 1 and 2, min.insync.replicas 2. Topic b: one
+        on 1. The default is 3.
         """
         self.append(
             pb.ConfigRecord(
@@ -47,8 +45,8 @@ class OutageStory(LogHistory):
         self.topics["b"] = topic_id
 
     def _all_fall(self) -> None:
-        """3 at 10 s, 2 at 20 s (both partitions of a are under min ISR from here), 1 at 25 s:
-        nobody leads until 28 s.
+        """3 at 10 s, 2 at 20 s (both partitions of a are under min ISR from here), 1 at 25 s: no
+        leader until 28 s.
         """
         self.at(10)
         self.set_fenced(3, fenced=True)

@@ -1,4 +1,4 @@
-"""Results to draw a page of, without Spark."""
+"""Results for a page, made without Spark."""
 
 from typing import Any
 
@@ -31,7 +31,6 @@ AXIS = Axis(BEGINS_MS, ENDS_MS, 15_001)
 
 
 def at(minutes: float) -> int:
-    """Return the time this many minutes after the beginning."""
     return BEGINS_MS + round(minutes * 60_000)
 
 
@@ -81,7 +80,7 @@ def incident(**more: Any) -> Incident:
 
 
 def audited() -> AuditResult:
-    """Two rules, which were kept."""
+    """Two rules without findings."""
     link = "docs/audit.md#"
     kept = [
         RuleResult("ISR_EMPTY", "critical", "an ISR is empty", f"{link}isr_empty", 60, 0),

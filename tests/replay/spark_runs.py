@@ -1,4 +1,4 @@
-"""One Spark for all tests of the directory: it takes seconds to start."""
+"""One Spark for all tests of the directory: its start takes seconds."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def replay(spark: SparkSession) -> Replay:
-    """Run a job on an export, as the command line would, and return its result."""
+    """Run a job on an export as the command line would, and return its result."""
 
     def run(job: str, directory: Path, **options: Any) -> Any:
         return compute(JobRequest(job=job, export=str(directory), **options), spark)

@@ -1,5 +1,3 @@
-"""Tests of the kernels' operations on columns of numbers, against NumPy."""
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -14,7 +12,7 @@ NUMBERS = st.one_of(
 
 @settings(deadline=None)  # The first look of pyarrow may import pandas.
 @given(st.lists(NUMBERS, max_size=60))
-def test_different_values_and_which_each_is(numbers: list[int]) -> None:
+def test_distinct_returns_the_values_and_the_index_of_each(numbers: list[int]) -> None:
     values = np.array(numbers, np.int64)
     different, which = distinct(values)
     assert different.tolist() == sorted(set(numbers))
@@ -22,7 +20,7 @@ def test_different_values_and_which_each_is(numbers: list[int]) -> None:
 
 
 @pytest.mark.parametrize("far", [2**60, MISSING])
-def test_no_table_is_made_for_values_that_lie_far_apart(far: int) -> None:
+def test_no_table_is_made_for_sparse_values(far: int) -> None:
     different, which = distinct(np.array([7, far, 7], np.int64))
     assert different[which].tolist() == [7, far, 7]
 
@@ -36,7 +34,7 @@ SMALL = st.integers(0, 60)
     st.one_of(st.lists(NUMBERS, max_size=20), st.lists(SMALL, max_size=20)),
 )
 @example([-5, 3, 9], [9, 3, 4])
-def test_where_numbers_stand_among_a_few(few: list[int], wanted: list[int]) -> None:
+def test_positions_of_numbers_among_a_few_are_found(few: list[int], wanted: list[int]) -> None:
     known = Known(np.array(few, np.int64))
     assert known.values.tolist() == sorted(set(few))
     for some in (wanted, [*few, *wanted]):

@@ -1,4 +1,4 @@
-"""What was lost, in a story in which it is known to the millisecond."""
+"""Availability figures of a story with known outages."""
 
 from pathlib import Path
 
@@ -89,7 +89,7 @@ def test_availability_report_is_printed_in_words(
     assert "1 failover; 4 times a broker was out of service" in said
 
 
-def test_a_broker_that_comes_and_goes(tmp_path: Path) -> None:
+def test_flapping_broker_is_counted_by_kind_of_departure(tmp_path: Path) -> None:
     """A restart without a fencing, a removal while fenced, a removal while in service."""
     log = OutageStory()
     log.at(60)

@@ -1,6 +1,4 @@
-"""An export that is cut into buckets says what it said before, read by as many workers as there
-are, and each of them reads his share.
-"""
+"""Bucketed exports: the same answers, with the buckets shared among workers."""
 
 import importlib
 import shutil
@@ -32,7 +30,7 @@ from replay.selection import select
 
 @pytest.fixture(scope="module")
 def twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The same invented history without buckets, and with some of its ranges in buckets."""
+    """The same generated history without buckets, and with some of its ranges in buckets."""
     log = LogHistory(11).run(440)
     plain, cut = tmp_path_factory.mktemp("plain"), tmp_path_factory.mktemp("cut")
     for directory in (plain, cut):
@@ -54,9 +52,7 @@ def audited(directory: Path, workers: int, at_offset: int | None = None) -> audi
 
 
 @pytest.mark.parametrize("job", ["availability", "lao"])
-def test_other_jobs_say_of_buckets_what_they_say_of_the_whole(
-    twice: tuple[Path, Path], job: str
-) -> None:
+def test_other_jobs_give_the_same_answers_for_buckets(twice: tuple[Path, Path], job: str) -> None:
     plain, cut = twice
     assert ask_shared(3, job, cut, limit=500) == ask_shared(1, job, plain, limit=500)
 
@@ -79,7 +75,7 @@ QUESTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("asked", QUESTIONS, ids=str)
 @pytest.mark.parametrize("checkpoints", [False, True])
-def test_state_diff_and_history_say_of_buckets_what_they_say_of_the_whole(
+def test_state_diff_and_history_give_the_same_answers_for_buckets(
     twice: tuple[Path, Path], asked: dict[str, Any], checkpoints: bool
 ) -> None:
     found = []
@@ -104,7 +100,7 @@ def test_state_diff_and_history_say_of_buckets_what_they_say_of_the_whole(
     ],
     ids=str,
 )
-def test_question_about_one_topic_reads_its_buckets_only(
+def test_query_for_one_topic_reads_only_its_buckets(
     twice: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]
 ) -> None:
     _, cut = twice
@@ -131,7 +127,7 @@ def test_question_about_one_topic_reads_its_buckets_only(
 
 
 @pytest.mark.parametrize("at_offset", [None, 251])
-def test_the_audit_of_buckets_is_that_of_the_whole(
+def test_audit_of_buckets_equals_that_of_the_whole(
     twice: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, at_offset: int | None
 ) -> None:
     plain, cut = twice
@@ -142,7 +138,7 @@ def test_the_audit_of_buckets_is_that_of_the_whole(
         assert audited(cut, workers, at_offset) == expected
 
 
-def test_each_worker_reads_his_share_of_the_files(
+def test_each_worker_reads_its_share_of_the_files(
     twice: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, cut = twice
@@ -162,7 +158,7 @@ def test_each_worker_reads_his_share_of_the_files(
     assert read == Counter({one.file: 1 for one in manifest.buckets} | dict.fromkeys(tail, COUNT))
 
 
-def test_a_bucket_that_was_exchanged_is_no_answer(twice: tuple[Path, Path], tmp_path: Path) -> None:
+def test_exchanged_bucket_is_refused(twice: tuple[Path, Path], tmp_path: Path) -> None:
     """Its pages' checksums are right."""
     _, cut = twice
     export = tmp_path / "export"
@@ -175,7 +171,7 @@ def test_a_bucket_that_was_exchanged_is_no_answer(twice: tuple[Path, Path], tmp_
         audited(export, 2)
 
 
-def test_all_buckets_are_shared_out(twice: tuple[Path, Path]) -> None:
+def test_all_buckets_are_shared_among_workers(twice: tuple[Path, Path]) -> None:
     plain, cut = (partition_shuffle(opened(one), COLUMNS, types=PARTITION_TYPES) for one in twice)
     assert shares(plain, 2) == [Share((0,), 2), Share((1,), 2)]
     assert shares(cut, 1) == [Share()]

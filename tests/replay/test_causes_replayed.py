@@ -1,4 +1,4 @@
-"""Jobs class the departures of brokers by cause, and not by the words beside it."""
+"""Jobs classify the departures of brokers by cause, not by text."""
 
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return exported(tmp_path_factory.mktemp("plain") / "export")
 
 
-def test_rewording_changes_no_class(
+def test_rewording_changes_no_classification(
     plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fencing, "_WORDS", SAME_WORDS)
@@ -74,7 +74,7 @@ def test_jobs_show_the_reason_and_the_cause(replay: Replay, plain: Path) -> None
     assert told > {("session timed out", "SESSION_TIMED_OUT"), (None, None)}
 
 
-def test_causes_and_leaves_in_columns(spark: SparkSession, plain: Path) -> None:
+def test_causes_and_departures_are_columns(spark: SparkSession, plain: Path) -> None:
     opened = open_export(JobRequest(job="sql", export=str(plain)))
     brokers = VIEWS["brokers"](Views(spark, opened))
     left = brokers.where(has_left(sf.col("fenced"), sf.col("in_controlled_shutdown")))

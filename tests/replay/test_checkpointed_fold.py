@@ -1,6 +1,4 @@
-"""Tests that a job from a checkpoint gives the answer from the beginning, which is also the nodes';
-it reads nothing below the checkpoint, and names it.
-"""
+"""Jobs that start from a checkpoint: the same answers, and nothing below it is read."""
 
 import shutil
 from pathlib import Path
@@ -42,14 +40,16 @@ def history() -> LogHistory:
 
 @pytest.fixture(scope="module")
 def exported(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Not to be changed. A few files, each of a few row groups."""
+    """Not to be modified. A few files, each with a few row groups."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("raftlog.segments.writer.ROW_GROUP_RECORDS", 50)
         return exported_to(tmp_path_factory.mktemp("export"), history, 350)
 
 
 def both(directory: Path, job: str, **asked: Any) -> tuple[Any, Any]:
-    """The answer, and that from the beginning, but for what it says of the checkpoint."""
+    """Return the answer from the checkpoint, and that from the beginning, both without naming the
+    checkpoint.
+    """
     request = JobRequest(job=job, export=str(directory), **asked)
     found = compute(request)
     whole = compute(replace(request, from_the_beginning=True))
@@ -57,10 +57,10 @@ def both(directory: Path, job: str, **asked: Any) -> tuple[Any, Any]:
     return found, msgspec.structs.replace(whole, checkpoint=found.checkpoint)
 
 
-def test_state_at_a_time_is_that_behind_the_last_batch_of_then_when_log_time_went_back(
+def test_state_at_a_time_includes_all_records_of_then_when_log_time_was_set_back(
     tmp_path: Path,
 ) -> None:
-    """[log time was years ahead for a while: the records of then were missing in all states]"""
+    """[Log time was years ahead for a while: those records were missing in all states.]"""
     history = LogHistory(23).run(200)
     before_ms, before = history.timestamp_ms, history.end_offset - 1
     history.timestamp_ms += 10 * 365 * 86_400_000
@@ -77,7 +77,7 @@ def test_state_at_a_time_is_that_behind_the_last_batch_of_then_when_log_time_wen
 
 
 @pytest.mark.parametrize("seed", in_gate(range(4), {0, 1}))
-def test_the_state_at_any_offset_is_what_the_nodes_had(seed: int, tmp_path: Path) -> None:
+def test_state_at_any_offset_equals_the_nodes(seed: int, tmp_path: Path) -> None:
     rng = Random(seed)
     history = LogHistory(seed + 40, metadata_version=1 + seed % 2).run(500)
     exported_to(tmp_path, history, rng.choice([90, 200, 1000]))
@@ -94,7 +94,7 @@ def test_the_state_at_any_offset_is_what_the_nodes_had(seed: int, tmp_path: Path
     assert len(begins) >= 3
 
 
-def test_time_and_offsets_inside_a_batch_choose_the_same(exported: Path) -> None:
+def test_time_and_offsets_inside_a_batch_select_the_same_state(exported: Path) -> None:
     rng = Random(5)
     points = rng.sample(range(RECORDS_OF_LOG), 6)
     some = read_manifest(exported).checkpoints[::3]
@@ -130,7 +130,7 @@ def test_answers_about_one_entity_equal_the_whole_fold(
         assert found == whole
 
 
-def test_differences_are_the_same_from_anywhere_to_anywhere(
+def test_differences_do_not_depend_on_checkpoints(
     exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "SLICE_ROWS", 23)
@@ -153,7 +153,7 @@ def test_differences_are_the_same_from_anywhere_to_anywhere(
 
 def recurring(seed: int, directory: Path) -> tuple[list[tuple[int, int]], str]:
     """An export in which five topic names belong to many topics in turn; pairs of its offsets, and
-    the id of one of the topics.
+    one topic id.
     """
     history = LogHistory(seed, topic_names=5).run(RECORDS_OF_LOG)
     exported_to(directory, history, 350)
@@ -167,7 +167,7 @@ def recurring(seed: int, directory: Path) -> tuple[list[tuple[int, int]], str]:
 def test_answers_equal_the_plain_fold_when_topic_names_recur(
     seed: int, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name that is free at one of the points is taken in the state at the checkpoint."""
+    """A name that is unused at one of the points is used in the state at the checkpoint."""
     monkeypatch.setattr(pool, "ALONE_RECORDS", 0)
     monkeypatch.setattr(pool, "workers", lambda: workers)
     begins = set()
@@ -204,7 +204,7 @@ def test_spark_equals_the_plain_fold_when_topic_names_recur(
             assert replay("diff", tmp_path, from_offset=begin, at_offset=end, key=key) == found
 
 
-def test_a_history_begins_at_an_offset_or_a_time(exported: Path) -> None:
+def test_history_starts_at_an_offset_or_a_time(exported: Path) -> None:
     every = ask("history", exported, key=("broker", ""), limit=10_000).changes
     for one in every[2 :: len(every) // 6]:
         found, whole = both(
@@ -219,10 +219,8 @@ def test_a_history_begins_at_an_offset_or_a_time(exported: Path) -> None:
         assert found.changes == [each for each in every if each.timestamp_ms >= one.timestamp_ms]
 
 
-def test_a_history_that_begins_beside_a_checkpoint_loses_nothing(exported: Path) -> None:
-    """The history begins at the checkpoint's very offset, or at its time: changes of the same
-    millisecond may lie below it.
-    """
+def test_history_that_starts_at_a_checkpoint_loses_nothing(exported: Path) -> None:
+    """At the checkpoint's offset, or at its time: changes of the same millisecond may lie below it."""
     for one in read_manifest(exported).checkpoints[1::4]:
         for kind in ("config", "partition", "client"):
             for beginning in ({"from_offset": one.offset}, {"since_ms": one.timestamp_ms}):
@@ -231,7 +229,7 @@ def test_a_history_that_begins_beside_a_checkpoint_loses_nothing(exported: Path)
                 assert found.checkpoint.offset < one.offset
 
 
-def test_the_summary_begins_late_and_audits_everything(exported: Path) -> None:
+def test_summary_starts_late_and_audits_everything(exported: Path) -> None:
     found, whole = both(exported, "summary")
     assert found == whole
     assert found.checkpoint is not None
@@ -242,7 +240,7 @@ SPARKS: list[tuple[str, dict[str, Any]]] = [
     ("diff", {"from_offset": 600, "at_offset": 850}),
 ]
 """Questions for Spark at night; the gate asks for a state in
-``test_spark_begins_where_nothing_is_behind``.
+``test_spark_starts_from_a_checkpoint_at_the_end``.
 """
 MORE_SPARKS: list[tuple[str, dict[str, Any]]] = [
     ("state", {"at_offset": 700, "key": ("topic", "topic-3")}),
@@ -265,7 +263,7 @@ MORE_SPARKS: list[tuple[str, dict[str, Any]]] = [
     ("job", "asked"),
     [*SPARKS, *(pytest.param(*one, marks=pytest.mark.nightly) for one in MORE_SPARKS)],
 )
-def test_spark_begins_there_too(
+def test_spark_starts_from_the_checkpoint_too(
     replay: Replay, exported: Path, job: str, asked: dict[str, Any]
 ) -> None:
     found, whole = both(exported, job, **asked)
@@ -274,7 +272,7 @@ def test_spark_begins_there_too(
     assert replay(job, exported, **asked) == found
 
 
-def test_spark_begins_where_nothing_is_behind(replay: Replay, exported: Path) -> None:
+def test_spark_starts_from_a_checkpoint_at_the_end(replay: Replay, exported: Path) -> None:
     last = read_manifest(exported).checkpoints[-1]
     found = replay("state", exported, at_offset=last.offset)
     assert (found.point.offset, found.point.records) == (last.offset, last.offset + 1)
@@ -282,7 +280,9 @@ def test_spark_begins_where_nothing_is_behind(replay: Replay, exported: Path) ->
     assert found == ask("state", exported, at_offset=last.offset)
 
 
-def test_several_workers_say_the_same(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_workers_give_the_same_answer(
+    exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = ask("diff", exported, from_offset=700)
     state = ask("state", exported)
     monkeypatch.setattr(pool, "ALONE_RECORDS", 0)
@@ -291,7 +291,7 @@ def test_several_workers_say_the_same(exported: Path, monkeypatch: pytest.Monkey
     assert ask("state", exported) == state
 
 
-def test_fold_from_a_checkpoint_reads_nothing_below_and_says_so(
+def test_fold_from_a_checkpoint_reads_nothing_below_and_reports_it(
     exported: Path, history: LogHistory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = Path(shutil.copytree(exported, tmp_path / "copy"))
@@ -313,7 +313,7 @@ def test_fold_from_a_checkpoint_reads_nothing_below_and_says_so(
     assert "it is missing" in capsys.readouterr().err
 
 
-def test_only_the_row_groups_behind_it_are_read(exported: Path) -> None:
+def test_only_row_groups_after_the_checkpoint_are_read(exported: Path) -> None:
     request = JobRequest(job="state", export=str(exported), at_offset=RECORDS_OF_LOG - 10)
     export = begun(open_export(request), request)
     assert export.begin is not None
@@ -323,7 +323,7 @@ def test_only_the_row_groups_behind_it_are_read(exported: Path) -> None:
     assert read <= RECORDS_OF_LOG - export.begin.offset + 2 * 50
 
 
-def test_a_damaged_checkpoint_is_no_answer(exported: Path, tmp_path: Path) -> None:
+def test_damaged_checkpoint_is_refused(exported: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(exported, tmp_path / "copy"))
     last = read_manifest(copy).checkpoints[-1]
     content = bytearray((copy / last.file).read_bytes())

@@ -1,4 +1,4 @@
-"""Columns that say nothing are not read, and the rows are what they were."""
+"""Columns without values are not read, and the rows are unchanged."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return written(log, tmp_path_factory.mktemp("export"), max_segment_records=250)
 
 
-def test_the_rows_are_those_of_the_files(exported: Path) -> None:
+def test_rows_equal_those_of_the_files(exported: Path) -> None:
     export = opened(exported)
     files = [pq.read_table(exported / one.file) for one in export.segments]
     assert len(files) > 1
@@ -31,7 +31,7 @@ def test_the_rows_are_those_of_the_files(exported: Path) -> None:
         assert [value for table in read for value in table[name].to_pylist()] == whole
 
 
-def test_columns_without_values_are_left_out_of_each_row_group(exported: Path) -> None:
+def test_empty_columns_are_skipped_in_each_row_group(exported: Path) -> None:
     export = opened(exported)
     skipped = 0
     for one in export.segments:
@@ -56,12 +56,12 @@ def test_lists_of_an_imported_log_are_read(exported: Path) -> None:
     assert list(told.runs([0], ["directories"])) == [([0], ["directories"])]
 
 
-def test_rows_are_counted_where_no_column_says_anything(exported: Path) -> None:
+def test_rows_are_counted_when_all_columns_are_empty(exported: Path) -> None:
     export = opened(exported)
     assert sum(table.num_rows for table in slices(export, ["directories"])) == export.record_count
 
 
-def test_statistics_that_deny_what_rows_say_are_found(tmp_path: Path) -> None:
+def test_statistics_that_contradict_the_rows_are_detected(tmp_path: Path) -> None:
     """A reader that trusts the statistics would not see the rows."""
     said = pa.table({"offset": [3, 4], "leader": [1, None], "isr": [[1], []], "rack": ["a", None]})
     silent = pa.table(

@@ -1,5 +1,5 @@
-"""Tests of the exit code of each command for each kind of damage to an export: 2, not an export, or
-not for this build; 3, not what was written; 6, an error of the disk.
+"""Exit codes for damaged exports: 2, not an export, or not for this build; 3, not what was written;
+6, a disk error.
 """
 
 import errno
@@ -50,7 +50,7 @@ Harms = Callable[[Path], None]
 
 
 def segment(directory: Path, kind: str) -> Path:
-    """The second: what comes first is often looked at apart."""
+    """The second segment: the first one is often read separately."""
     return directory / read_manifest(directory).of_kind(kind)[1].file
 
 
@@ -118,7 +118,7 @@ def code_of(command: tuple[str, ...], directory: Path) -> int:
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_command_says_by_its_exit_code_what_is_wrong(
+def test_exit_code_names_the_kind_of_damage(
     harm: str, exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     harms, code, commands = HARMS[harm]
@@ -136,7 +136,7 @@ def test_a_command_says_by_its_exit_code_what_is_wrong(
 
 
 class Broken(io.BytesIO):
-    """A file on a disk that fails."""
+    """A file on a failing disk."""
 
     def _fail(self, *_: Any) -> Any:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -145,7 +145,7 @@ class Broken(io.BytesIO):
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".rls", MANIFEST_NAME])
-def test_a_disk_that_fails_is_not_taken_for_damage(
+def test_failing_disk_is_not_reported_as_damage(
     suffix: str,
     exported: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -172,7 +172,7 @@ def test_a_disk_that_fails_is_not_taken_for_damage(
 
 
 @pytest.mark.parametrize("command", ["verify", "history", "replay audit"])
-def test_output_that_nobody_can_take_is_the_disks_fault(command: str, exported: Path) -> None:
+def test_unwritable_output_is_reported_as_a_disk_error(command: str, exported: Path) -> None:
     words = [word.replace("{}", str(exported)) for word in COMMANDS[command]]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
@@ -185,7 +185,7 @@ def test_output_that_nobody_can_take_is_the_disks_fault(command: str, exported: 
 
 
 @pytest.mark.parametrize("command", ["verify", "log dump", "replay summary"])
-def test_output_that_nobody_reads_is_neither_done_nor_refused(command: str, exported: Path) -> None:
+def test_unread_output_is_neither_success_nor_a_refusal(command: str, exported: Path) -> None:
     words = [word.replace("{}", str(exported)) for word in COMMANDS[command]]
     reading, writing = os.pipe()
     os.close(reading)
@@ -206,7 +206,7 @@ SPARKS = ("summary", "state", "audit", "verify", "availability", "lao", "report"
 @pytest.mark.parametrize(
     "harm", ["no directory", "another manifest", "no Parquet file", "a bit in Parquet"]
 )
-def test_jobs_of_spark_say_the_same(
+def test_spark_jobs_use_the_same_exit_codes(
     harm: str, replay: Replay, exported: Path, tmp_path: Path
 ) -> None:
     harms, code, _ = HARMS[harm]
@@ -224,7 +224,7 @@ def test_jobs_of_spark_say_the_same(
     assert found == dict.fromkeys(SPARKS, code)
 
 
-def test_a_report_that_a_full_disk_does_not_take_is_the_disks_fault(tmp_path: Path) -> None:
+def test_report_on_a_full_disk_is_a_disk_error(tmp_path: Path) -> None:
     from replay.report import page
 
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY

@@ -57,12 +57,12 @@ def raw(directory: Path, wanted: Span | None = None, max_records: int = 60) -> p
 
 
 @pytest.mark.parametrize("max_records", [1, 7, 10**6])
-def test_runs_of_any_length_give_each_record_once(exported: Path, max_records: int) -> None:
+def test_runs_of_any_length_return_each_record_once(exported: Path, max_records: int) -> None:
     assert raw(exported, max_records=max_records).equals(parquet(exported))
 
 
 @pytest.mark.parametrize("column", ["offset", "timestamp_ms"])
-def test_options_choose_exactly_what_lies_between_them(exported: Path, column: str) -> None:
+def test_options_select_exactly_their_range(exported: Path, column: str) -> None:
     whole = parquet(exported)
     values = whole.column(column).to_pylist()
     name = {"offset": "Offset", "timestamp_ms": "Timestamp"}[column]
@@ -95,7 +95,7 @@ def test_every_flipped_byte_is_an_error_that_names_file_and_offset(tmp_path: Pat
         assert found.equals(whole.slice(20, 6))
 
 
-def test_a_file_that_was_cut_or_exchanged(tmp_path: Path) -> None:
+def test_truncated_or_exchanged_file_is_refused(tmp_path: Path) -> None:
     first, second, other = (tmp_path / name for name in ("first", "second", "other"))
     log = LogHistory(73).run(60)
     export(log, first)
@@ -146,7 +146,7 @@ def offsets(rows: DataFrame) -> list[int]:
     return sorted(row.offset for row in rows.select("offset").collect())
 
 
-def test_spark_finds_it_by_its_name_and_reads_the_rows_of_the_parquet_form(
+def test_spark_finds_the_data_source_by_name_and_reads_the_parquet_rows(
     spark: SparkSession, exported: Path
 ) -> None:
     rows = spark.read.format("raftlog").load(str(exported))

@@ -1,6 +1,4 @@
-"""Tests of the differences between two points, and of the state of some entities, on histories with
-plain answers.
-"""
+"""Differences between two points, and the state of some entities."""
 
 import io
 import json
@@ -21,10 +19,7 @@ from replay.jobs import diff, state
 
 @dataclass
 class Day:
-    """A short history, and where it was exported.
-
-    ``noon``: the offset (inclusive) of the first point.
-    """
+    """A short history, and its export. ``noon``: the offset (inclusive) of the first point."""
 
     log: LogHistory
     directory: Path
@@ -35,8 +30,8 @@ class Day:
 
 @pytest.fixture(scope="module")
 def day(tmp_path_factory: pytest.TempPathFactory) -> Day:
-    """Until noon there are orders, old and mails; afterwards old goes, new comes, mails is made
-    anew, and so on.
+    """Until noon there are orders, old and mails; afterwards old is deleted, new created, mails
+    recreated, and so on.
     """
     log = LogHistory(61)
     for name in ("orders", "old", "mails"):
@@ -116,7 +111,7 @@ def test_diff_lists_created_changed_and_deleted_entities(day: Day) -> None:
     assert "2 applied, 1 progress" in shown
 
 
-def test_between_times_of_one_kind_and_of_one_topic(day: Day) -> None:
+def test_diff_is_limited_to_times_kinds_and_topics(day: Day) -> None:
     times = {"from_time_ms": day.noon_ms, "at_time_ms": day.log.timestamp_ms}
     kind = ask("diff", day.directory, key=("config", ""), **times)
     assert found(kind) == {("config", "topic:orders:retention.ms"): "changed"}
@@ -124,7 +119,7 @@ def test_between_times_of_one_kind_and_of_one_topic(day: Day) -> None:
     assert (len(topic.differences), topic.total) == (1, 2)
 
 
-def test_diff_from_the_beginning_and_to_itself(day: Day) -> None:
+def test_diff_covers_the_beginning_and_is_empty_for_equal_points(day: Day) -> None:
     result = ask("diff", day.directory, key=("topic", ""), at_offset=day.noon)
     assert result.begin is None
     assert found(result) == {("topic", name): "created" for name in ("mails", "old", "orders")}
@@ -132,14 +127,14 @@ def test_diff_from_the_beginning_and_to_itself(day: Day) -> None:
     assert (nothing.total, nothing.differences, nothing.left_out) == (0, [], {})
 
 
-def test_points_in_the_wrong_order(day: Day) -> None:
+def test_points_in_the_wrong_order_are_refused(day: Day) -> None:
     with pytest.raises(ReplayError, match="lies after the end of the diff"):
         ask("diff", day.directory, from_offset=day.noon + 1, at_offset=day.noon)
     with pytest.raises(ReplayError, match="there is no offset -1: a log begins at offset 0"):
         ask("diff", day.directory, from_offset=-1)
 
 
-def test_a_diff_is_what_two_states_differ_in(tmp_path: Path) -> None:
+def test_diff_equals_the_difference_of_two_states(tmp_path: Path) -> None:
     log = LogHistory(67).run(700)
     export(log, tmp_path)
     offsets = sorted(log.hashes)
@@ -167,7 +162,7 @@ def test_a_diff_is_what_two_states_differ_in(tmp_path: Path) -> None:
     assert all(bytes(one.after) == after.get((one.kind, one.key), b"null") for one in values)
 
 
-def test_state_of_one_entity_and_of_one_kind(day: Day) -> None:
+def test_state_is_limited_to_an_entity_or_a_kind(day: Day) -> None:
     topic = ask("state", day.directory, key=("topic", "mails"))
     assert [(row.kind, row.key) for row in topic.rows] == [
         ("partition", "mails-0"),
@@ -188,7 +183,7 @@ def test_state_of_one_entity_and_of_one_kind(day: Day) -> None:
     assert "leader_epoch: 0" in shown
 
 
-def test_history_by_field_of_what_has_no_group_of_its_own(day: Day) -> None:
+def test_history_by_field_covers_entities_without_a_group(day: Day) -> None:
     result = ask("history", day.directory, key=("partition", "orders-0"))
     assert [one.type_name for one in result.changes] == ["PARTITION", "PARTITION_CHANGE"]
     assert [one.field for one in result.changes[1].fields] == ["isr", "partition_epoch"]
@@ -212,5 +207,7 @@ def test_history_by_field_of_what_has_no_group_of_its_own(day: Day) -> None:
         ),
     ],
 )
-def test_field_changes_are_told_in_words(before: str | None, after: str | None, says: str) -> None:
+def test_field_changes_are_described_in_words(
+    before: str | None, after: str | None, says: str
+) -> None:
     assert words(raw(before), raw(after), field_changes(before, after)) == says

@@ -1,4 +1,4 @@
-"""Tests of the choice of an engine for a job of ``raftlog replay``, and of its message."""
+"""The choice of an engine for a job, and its message."""
 
 import json
 import re
@@ -55,7 +55,7 @@ def choice(directory: Path, *conf: str, **asked: Any) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("job", LOCAL_JOBS)
-def test_small_export_is_answered_without_spark(small: Path, job: str) -> None:
+def test_small_export_is_processed_without_spark(small: Path, job: str) -> None:
     records = open_export(JobRequest(job=job, export=str(small))).record_count
     engine, said = choice(small, job=job)
     assert engine == "local"
@@ -65,14 +65,14 @@ def test_small_export_is_answered_without_spark(small: Path, job: str) -> None:
 
 @pytest.mark.parametrize("job", sorted({*JOBS} - {*LOCAL_JOBS}))
 @pytest.mark.parametrize("engine", ["auto", "local"])
-def test_job_without_a_local_engine_takes_spark_and_says_so(
+def test_job_without_a_local_engine_uses_spark_and_says_so(
     small: Path, job: str, engine: str
 ) -> None:
     assert choice(small, job=job, engine=engine) == ("spark", f"in Spark: {job} needs Spark")
     assert choice(small, job=job, engine="spark") == ("spark", "")
 
 
-def test_named_engine_and_settings_for_spark_decide(small: Path) -> None:
+def test_named_engine_and_spark_settings_decide(small: Path) -> None:
     assert choice(small, job="audit", engine="spark") == ("spark", "")
     assert choice(small, job="audit", engine="local") == ("local", "")
     assert choice(small, "a=b", job="audit") == ("spark", "in Spark: --conf is for Spark")
@@ -88,7 +88,7 @@ def test_named_engine_and_settings_for_spark_decide(small: Path) -> None:
         (1, LOCAL_MAX_BYTES + 1, "spark"),
     ],
 )
-def test_spark_is_taken_above_either_limit(
+def test_spark_is_used_above_either_limit(
     small: Path, monkeypatch: pytest.MonkeyPatch, records: int, size: int, engine: str
 ) -> None:
     def enlarged(request: JobRequest) -> Export:
@@ -116,7 +116,7 @@ def test_spark_is_taken_above_either_limit(
 
 
 def test_checkpoint_counts_for_the_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A question after a checkpoint reads what lies after it."""
+    """A job from a checkpoint reads what lies after it."""
     log = LogHistory(11).run(400)
     export(log, tmp_path, checkpoint_records=100)
     last = open_export(JobRequest(job="state", export=str(tmp_path))).manifest.checkpoints[-1]
@@ -127,11 +127,11 @@ def test_checkpoint_counts_for_the_choice(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def no_process(*_: Any, **__: Any) -> None:
-    """Stand in the place of every process that is started."""
+    """Replace every process start."""
     pytest.fail("Spark was started")
 
 
-def test_missing_export_is_reported_without_a_start_of_spark(
+def test_missing_export_is_reported_without_starting_spark(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subprocess, "Popen", no_process)
@@ -156,7 +156,7 @@ def test_missing_export_is_reported_without_a_start_of_spark(
     ],
     ids=str,
 )
-def test_mistake_of_a_user_is_reported_without_a_start_of_spark(
+def test_user_mistake_is_reported_without_starting_spark(
     small: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -190,7 +190,7 @@ def run_without_extras(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("job", [one for one in LOCAL_JOBS if one != "report"])
-def test_export_extra_alone_answers(small: Path, job: str) -> None:
+def test_export_extra_suffices_for_local_jobs(small: Path, job: str) -> None:
     asked = ["topic", "t0"] if job == "history" else []
     done = run_without_extras(job, str(small), *asked, "--json")
     assert done.returncode in {0, 3}, done.stderr[-500:]

@@ -1,6 +1,4 @@
-"""The figures of the jobs are those of a reference that looks at the whole image after each
-record, wherever slices are cut and however many parts there are.
-"""
+"""The jobs' figures, compared with a naive reference, for any slices and shares."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -26,7 +24,7 @@ LIVES = (0, 2, 7)
 
 
 class Asker:
-    """Asks jobs about an export, as so many workers would share it."""
+    """Runs jobs on an export, shared among this many workers."""
 
     def __init__(self, directory: Path, buckets: int) -> None:
         self.directory, self.buckets = directory, buckets

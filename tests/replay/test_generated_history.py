@@ -1,4 +1,4 @@
-"""Generated histories are valid, repeatable, and contain the incidents that they name."""
+"""Generated histories: valid, repeatable, with the incidents that they name."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def history() -> tuple[GeneratedHistory, bytes]:
 
 
 def rows(log: bytes) -> Iterator[tuple[int, batch.BatchHeader, int, Any]]:
-    """(offset, header, type, message)."""
+    """Yield (offset, header, type, message)."""
     for header in batch.headers(log, expect_offset=0):
         for index, data in enumerate(batch.records(log, header)):
             yield header.base_offset + index, header, data.type, parse(data)
@@ -70,7 +70,7 @@ def test_generate_command_shows_size_and_state_hash_of_the_history(tmp_path: Pat
     assert f"state hash at {last}" in done.stdout
 
 
-def test_a_history_folds_to_the_state_that_it_says(history: tuple[GeneratedHistory, bytes]) -> None:
+def test_history_folds_to_its_stated_state(history: tuple[GeneratedHistory, bytes]) -> None:
     said, log = history
     image = ImageBuilder(Image())
     image.apply_chunk(log, verify=True)
@@ -88,7 +88,7 @@ def test_a_history_folds_to_the_state_that_it_says(history: tuple[GeneratedHisto
     assert RECORDS <= said.records < RECORDS + 500
 
 
-def test_the_same_seed_gives_the_same_bytes_and_another_one_others(
+def test_same_seed_gives_the_same_bytes_and_another_seed_other_ones(
     history: tuple[GeneratedHistory, bytes],
 ) -> None:
     again, log = made(records=3000)
@@ -97,7 +97,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_others(
     assert made(msgspec.structs.replace(SMALL, seed=4), 3000)[1] != log
 
 
-def test_everything_that_can_happen_happens(history: tuple[GeneratedHistory, bytes]) -> None:
+def test_every_kind_of_event_happens(history: tuple[GeneratedHistory, bytes]) -> None:
     said, log = history
     assert said.count_incidents().keys() == {
         "broker crash", "controller failover", "controller hand-over", "rack outage", "rolling restart", "site outage",
@@ -117,7 +117,7 @@ def test_everything_that_can_happen_happens(history: tuple[GeneratedHistory, byt
     )
 
 
-def test_a_crash_is_in_the_log_as_a_session_that_times_out_and_a_new_registration(
+def test_crash_is_a_session_timeout_and_a_new_registration(
     history: tuple[GeneratedHistory, bytes],
 ) -> None:
     said, log = history
@@ -141,7 +141,7 @@ def test_a_crash_is_in_the_log_as_a_session_that_times_out_and_a_new_registratio
     assert fenced[0] < registered[0] < unfenced[0] <= crash.ends_ms
 
 
-def test_progress_is_below_what_every_unfenced_broker_has_applied_and_never_goes_back(
+def test_progress_is_below_every_unfenced_brokers_applied_offset_and_never_decreases(
     history: tuple[GeneratedHistory, bytes],
 ) -> None:
     registered: dict[int, int] = {}
@@ -179,7 +179,7 @@ def test_generated_history_can_be_skewed() -> None:
 
 
 @pytest.mark.parametrize("brokers", [1, 2, 3])
-def test_a_cluster_may_be_tiny(brokers: int) -> None:
+def test_cluster_may_be_tiny(brokers: int) -> None:
     said, log = made(Profile(seed=5, brokers=brokers, racks=1, topics=1, partitions=1), 2000)
     image = ImageBuilder(Image())
     image.apply_chunk(log)
@@ -187,7 +187,7 @@ def test_a_cluster_may_be_tiny(brokers: int) -> None:
 
 
 @pytest.mark.nightly
-def test_spark_finds_the_same_state_and_nothing_wrong(
+def test_spark_finds_the_same_state_and_no_violation(
     replay: Replay, history: tuple[GeneratedHistory, bytes], tmp_path: Path
 ) -> None:
     said, log = history
@@ -203,8 +203,8 @@ def test_spark_finds_the_same_state_and_nothing_wrong(
 # --- the command --------------------------------------------------------------------------------
 
 
-def test_a_broker_whose_partition_was_moved_away_while_it_was_slow_does_not_come_back() -> None:
-    """[an audit of ten million records: ISRs had members that were no replicas]"""
+def test_slow_broker_does_not_rejoin_a_partition_that_was_moved_away() -> None:
+    """[An audit of ten million records: ISRs had members that were not replicas.]"""
     log = GeneratedLog(1, SMALL.begin_ms, lambda _chunk: None)
     cluster = Cluster(log, SMALL)
     begun_ms = _begin(cluster, Workload(cluster, Schedule(log.rng)))
@@ -228,7 +228,7 @@ def test_a_broker_whose_partition_was_moved_away_while_it_was_slow_does_not_come
     assert set(moved.isr) <= set(moved.replicas)
 
 
-def test_the_command_writes_an_export_and_what_happened(tmp_path: Path) -> None:
+def test_command_writes_an_export_and_its_incidents(tmp_path: Path) -> None:
     directory, incidents = tmp_path / "made-up", tmp_path / "incidents.json"
     words = [
         str(directory),
@@ -251,13 +251,13 @@ def test_the_command_writes_an_export_and_what_happened(tmp_path: Path) -> None:
     assert "holds an export already" in again.stderr
 
 
-def test_a_skew_that_there_is_not_is_refused(tmp_path: Path) -> None:
+def test_unknown_skew_is_refused(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, [str(tmp_path / "x"), "--skew", "hot"])
     assert done.exit_code == 2
     assert not (tmp_path / "x").exists()
 
 
-def test_a_generator_that_dies_is_told_and_leaves_no_records(tmp_path: Path) -> None:
+def test_dying_generator_is_reported_and_leaves_no_records(tmp_path: Path) -> None:
     def kill(done: int, total: int) -> None:
         for child in active_children():
             os.kill(child.pid or 0, signal.SIGKILL)
@@ -267,7 +267,7 @@ def test_a_generator_that_dies_is_told_and_leaves_no_records(tmp_path: Path) -> 
     assert verify_export(tmp_path / "made-up").segments == ()
 
 
-def test_an_error_in_writing_ends_the_generator(tmp_path: Path) -> None:
+def test_write_error_ends_the_generator(tmp_path: Path) -> None:
     def fail(done: int, total: int) -> None:
         raise OSError("the disk is full")
 

@@ -1,4 +1,4 @@
-"""Tables of numbers by a key, and durations counted by group, are the same however they come."""
+"""Grouped tables, and durations by group."""
 
 import math
 
@@ -36,7 +36,7 @@ def test_grouped_columns_are_merged_as_declared(rows: Rows, more: Rows, size: in
     assert list(tables[0].by_key()) == sorted(expected)
 
 
-def test_grouped_rows_are_moved_a_few_times_and_not_with_each_slice() -> None:
+def test_grouped_rows_are_not_moved_for_each_slice() -> None:
     table = Grouped(np.add)
     for slice_ in range(200):
         table.add(np.arange(50) + 50 * slice_, 1)
@@ -45,7 +45,7 @@ def test_grouped_rows_are_moved_a_few_times_and_not_with_each_slice() -> None:
 
 
 @given(ROWS, ROWS, st.integers(1, 9))
-def test_figures_are_those_of_all_durations(rows: Rows, more: Rows, size: int) -> None:
+def test_figures_cover_all_durations(rows: Rows, more: Rows, size: int) -> None:
     parts = Histogram(), Histogram()
     for part, some in zip(parts, (rows, more), strict=True):
         for piece in pieces_of(some, size):

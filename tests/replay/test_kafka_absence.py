@@ -1,5 +1,5 @@
-"""Tests of the time for which a Kafka cluster had no controller: an active one writes NoOp records
-at regular times.
+"""The time without a controller in a Kafka cluster, whose active controller writes NoOp records at
+regular intervals.
 """
 
 import sys
@@ -32,14 +32,13 @@ def availability(exported: Path) -> AvailabilityResult:
 
 
 def absences(result: AvailabilityResult) -> list[tuple[int, int, int | None]]:
-    """Return for each failover the silence in the log, and the time without a controller."""
     return [
         (each.silent_ms, each.absent_least_ms, each.absent_most_ms) for each in result.failovers
     ][::-1]
 
 
 def idle(log: KafkaLog, times: int, every_ms: int = 490) -> None:
-    """NoOp records, 10 ms longer apart than ``every_ms``."""
+    """NoOp records, each interval 10 ms longer than ``every_ms``."""
     for _ in range(times):
         log.waited_ms += every_ms
         log.append(kafka.metadata("NoOpRecord"))
@@ -90,8 +89,8 @@ def test_silence_for_longer_than_the_interval_is_absence(tmp_path: Path) -> None
     assert (lost.lost_ms, lost.unknown_ms) == (8_000, 0)
 
 
-def test_the_longest_pause_of_an_active_controller_is_the_bound(tmp_path: Path) -> None:
-    """Each one's own: the next one's interval may be another."""
+def test_longest_pause_of_an_active_controller_is_the_bound(tmp_path: Path) -> None:
+    """Its own: the next controller's interval may differ."""
     log = KafkaLog()
     idle(log, 5)
     idle(log, 1, every_ms=1_790)
@@ -107,7 +106,7 @@ def test_the_longest_pause_of_an_active_controller_is_the_bound(tmp_path: Path) 
     ]  # fmt: skip
 
 
-def test_a_controller_that_is_replaced_at_once_was_never_absent_for_certain(tmp_path: Path) -> None:
+def test_controller_replaced_at_once_was_not_certainly_absent(tmp_path: Path) -> None:
     log = KafkaLog()
     idle(log, 5)
     log.waited_ms += 290
@@ -118,7 +117,7 @@ def test_a_controller_that_is_replaced_at_once_was_never_absent_for_certain(tmp_
 
 @pytest.mark.parametrize("times", [0, 2])
 def test_absence_is_not_concluded_from_few_records(tmp_path: Path, times: int) -> None:
-    """They may be off, or the controller was active for a moment."""
+    """NoOps may be disabled, or the controller was active only briefly."""
     log = KafkaLog()
     idle(log, times)
     log.waited_ms += 9_990
@@ -130,7 +129,7 @@ def test_absence_is_not_concluded_from_few_records(tmp_path: Path, times: int) -
     assert (lost.lost_ms, lost.unknown_ms) == (0, 10_000)
 
 
-def test_controllers_of_raftlog_promise_no_such_records(tmp_path: Path) -> None:
+def test_raftlog_controllers_promise_no_such_records(tmp_path: Path) -> None:
     log = LogHistory()
     for _ in range(5):
         log.append(pb.NoOpRecord())
@@ -141,20 +140,20 @@ def test_controllers_of_raftlog_promise_no_such_records(tmp_path: Path) -> None:
     assert [most for _, _, most in absences(availability(tmp_path))] == [None]
 
 
-def test_a_real_controller_that_was_killed(real: Path) -> None:
-    """It wrote a NoOp each 476 to 524 ms."""
+def test_killed_real_controller_is_absent_for_the_expected_time(real: Path) -> None:
+    """It wrote a NoOp every 476 to 524 ms."""
     assert absences(availability(real)) == [(2_162, 1_638, 2_162), (157, 52, 157)]
 
 
 def test_restarted_kafka_controller_is_absent_in_between(tmp_path: Path) -> None:
-    """The only one, after 38 s; it had written a NoOp at least each 1,064 ms."""
+    """The only one, after 38 s; it had written a NoOp at least every 1,064 ms."""
     kafka.unpack(KEPT / "kafka-4.3.1.tar.gz", tmp_path / "kafka")
     imported(tmp_path / "kafka", tmp_path / "exported")
     assert absences(availability(tmp_path / "exported")) == [(39_497, 38_433, 39_497)]
 
 
 @pytest.mark.parametrize("slice_rows", [7, pytest.param(1, marks=pytest.mark.nightly)])
-def test_wherever_the_log_is_cut_into_slices_it_is_the_same(
+def test_absence_does_not_depend_on_slices(
     real: Path, monkeypatch: pytest.MonkeyPatch, slice_rows: int
 ) -> None:
     whole = availability(real)
@@ -162,11 +161,11 @@ def test_wherever_the_log_is_cut_into_slices_it_is_the_same(
     assert availability(real) == whole
 
 
-def test_spark_says_the_same(replay: Replay, real: Path) -> None:
+def test_spark_gives_the_same_absences(replay: Replay, real: Path) -> None:
     assert replay("availability", real, limit=100) == availability(real)
 
 
-def test_the_report_shows_both_bounds(real: Path, tmp_path: Path) -> None:
+def test_report_shows_both_bounds(real: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     request = JobRequest(job="report", export=str(real), output=str(page))
     found = compute(request)

@@ -1,6 +1,4 @@
-"""One record of Kafka's clears the eligible leader replicas of all topics: every engine folds it into
-each topic's group, however the groups are shared out.
-"""
+"""Kafka's record that clears the eligible leader replicas of all topics, in every engine."""
 
 import json
 from pathlib import Path
@@ -26,7 +24,7 @@ CLEAR = kafka.metadata("ClearElrRecord", topic_name="")
 
 
 class Cleared:
-    """Eleven topics; those of an even number have eligible replicas, which are cleared twice."""
+    """Eleven topics; the even ones have eligible replicas, which are cleared twice."""
 
     def __init__(self, directory: Path) -> None:
         log = KafkaLog()
@@ -73,7 +71,9 @@ def ask(cleared: Cleared, question: dict[str, Any]) -> Any:
     return compute(JobRequest(export=str(cleared.exported), **question))
 
 
-def test_clear_of_every_topic_is_a_change_of_each_that_had_any(cleared: Cleared) -> None:
+def test_clear_of_every_topic_changes_each_topic_that_had_eligible_replicas(
+    cleared: Cleared,
+) -> None:
     found = ask(cleared, questions(cleared)[4])
     partitions = [one for one in found.differences if one.kind == "partition"]
     assert [one.key for one in partitions] == sorted(f"{name}-0" for name in TOPICS[::2])
@@ -98,7 +98,7 @@ def test_clear_of_every_topic_is_the_same_in_checkpoints_shares_and_buckets(
         assert msgspec.structs.replace(found, checkpoint=None) == expected
 
 
-def test_buckets_hold_a_clear_of_every_topic_each(tmp_path: Path) -> None:
+def test_each_bucket_contains_a_clear_of_every_topic(tmp_path: Path) -> None:
     cleared = Cleared(tmp_path)
     before = [ask(cleared, one) for one in questions(cleared)]
     with ExportWriter(str(cleared.exported), "c", 0, max_segment_records=cleared.end) as writer:

@@ -1,6 +1,4 @@
-"""Each rule that judges the log of a Kafka cluster: a log that breaks it, and what is next to it and
-allowed.
-"""
+"""Audit rules for Kafka logs: a log that breaks each, and allowed neighbours."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -29,7 +27,7 @@ RECOVERED, RECOVERING = 0, 1
 
 
 def offence(breaks: Breaks) -> Breaks:
-    """Part of the broken log; its brokers are unfenced before it and after it."""
+    """Register a part of the broken log; its brokers are unfenced before and after it."""
     OFFENCES.append(breaks)
     return breaks
 
@@ -49,7 +47,7 @@ def strangers(log: KafkaLog) -> Found:
 
 @offence
 def fenced(log: KafkaLog) -> Found:
-    """One stays in an ISR with others, one enters it, one leads on, and one is made a leader."""
+    """One stays in an ISR with others, one enters it, one keeps leading, and one is made a leader."""
     log.topic("fenced", [1, 2, 3], isr=[1, 2])
     log.topic("led", [2])
     stays = log.append(log.standing(2, fenced=1))
@@ -151,7 +149,7 @@ def registrations(log: KafkaLog) -> Found:
 
 @offence
 def controllers(log: KafkaLog) -> Found:
-    """A voter that comes, and one that goes, is not an offence; nor is the first set of a log."""
+    """A voter that joins or leaves is allowed; so is the first set of a log."""
     twice = log.append(kafka.leader_change(102))
     log.epoch += 1
     headless = log.append(kafka.metadata("NoOpRecord"))
@@ -228,7 +226,7 @@ def level_of(log: KafkaLog, level: int) -> int:
 
 @offence
 def features(log: KafkaLog) -> Found:
-    """Level 0 is off; and who has gone supports nothing."""
+    """Level 0 is off; and an unregistered broker supports nothing."""
 
     def supports(low: int, high: int) -> list[dict[str, str | int]]:
         one = {"min_supported_version": low, "max_supported_version": high}
@@ -251,7 +249,9 @@ def features(log: KafkaLog) -> Found:
 
 @offence
 def features_of_controllers(log: KafkaLog) -> Found:
-    """Its registration replaces the one before; and its metadata.version has our import's name."""
+    """A registration replaces the previous one; and its metadata.version is named as our import
+    names it.
+    """
 
     def controller(name: str, high: int) -> int:
         known = {"name": name, "min_supported_version": 1, "max_supported_version": high}
@@ -281,8 +281,8 @@ def features_of_controllers(log: KafkaLog) -> Found:
 
 @offence
 def directories(log: KafkaLog) -> Found:
-    """One that was registered earlier is none, nor is one that the same batch registers, nor what
-    is not a directory.
+    """Allowed: one registered earlier, one that the same batch registers, and values that are not
+    directories.
     """
     first, second, third = map(uuid, (5001, 5002, 5003))
     log.register(5, log_dirs=[first])
@@ -310,7 +310,7 @@ def directories(log: KafkaLog) -> Found:
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found, list[int]]:
-    """The export, what is there to be found, and where it begins and ends or a part of it does."""
+    """Return the export, the expected findings, and the boundaries of its parts."""
     log = KafkaLog()
     expected: Found = []
     bounds = [0]
@@ -335,7 +335,7 @@ JUDGING = [rule.id for rule in choose((), "kafka") if rule is not CONTROLLER_EPO
 
 
 @pytest.mark.parametrize("rule", JUDGING)
-def test_a_rule_finds_what_breaks_it_and_nothing_else(
+def test_rule_finds_its_violations_and_nothing_else(
     broken: tuple[Path, Found, list[int]], result: AuditResult, rule: str
 ) -> None:
     there = sorted(at for id_, at in broken[1] if id_ == rule)
@@ -344,7 +344,7 @@ def test_a_rule_finds_what_breaks_it_and_nothing_else(
 
 
 @pytest.mark.parametrize("slice_rows", [7, pytest.param(1, marks=pytest.mark.nightly)])
-def test_wherever_the_log_is_cut_into_slices_the_same_is_found(
+def test_findings_do_not_depend_on_slices(
     broken: tuple[Path, Found, list[int]],
     result: AuditResult,
     monkeypatch: pytest.MonkeyPatch,
@@ -354,7 +354,7 @@ def test_wherever_the_log_is_cut_into_slices_the_same_is_found(
     assert ask("audit", broken[0], limit=1000) == result
 
 
-def test_spark_finds_the_same(
+def test_spark_finds_the_same_violations(
     replay: Replay, broken: tuple[Path, Found, list[int]], result: AuditResult
 ) -> None:
     assert replay("audit", broken[0], limit=1000) == result
@@ -374,10 +374,10 @@ def found_in_pieces(
     return [] if found is None else sorted((row.rule, row.offset) for row in found.collect())
 
 
-def test_a_watch_remembers_the_directories_of_a_broker_that_has_gone(
+def test_watch_remembers_the_directories_of_an_unregistered_broker(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """It may come back with other ones, while a partition still names the old one."""
+    """It may return with other ones, while a partition still names the old one."""
     log, first, second, stranger = KafkaLog(), uuid(5001), uuid(5002), uuid(5003)
     log.register(5, log_dirs=[first])
     log.append(kafka.metadata("UnregisterBrokerRecord", broker_id=5, broker_epoch=log.epochs[5]))
@@ -395,14 +395,14 @@ def test_a_watch_remembers_the_directories_of_a_broker_that_has_gone(
 
 
 @pytest.mark.nightly
-def test_wherever_a_watch_looks_it_finds_the_same(
+def test_findings_of_a_watch_do_not_depend_on_its_polls(
     spark: SparkSession, broken: tuple[Path, Found, list[int]], tmp_path: Path
 ) -> None:
     export, expected, bounds = broken
     assert found_in_pieces(spark, export, bounds, tmp_path / "job") == sorted(expected)
 
 
-def test_rules_of_kafka_judge_no_other_log() -> None:
+def test_kafka_rules_judge_no_other_log() -> None:
     ours, theirs = ({rule.id for rule in choose((), origin)} for origin in ("", "kafka"))
     assert theirs - ours == {
         "DIRECTORY_NOT_REGISTERED", "PRODUCER_IDS_OVERLAP", "TRANSACTION_OUT_OF_PLACE",

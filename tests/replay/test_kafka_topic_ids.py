@@ -1,4 +1,4 @@
-"""Topic ids of an imported log are as Kafka prints them, in what is said and in what is asked."""
+"""Topic ids of an imported log, in Kafka's form."""
 
 import json
 import subprocess
@@ -40,7 +40,7 @@ def ids(real: Path) -> dict[str, str]:
 
 
 def ask(job: str, exported: Path, *key: str, **values: Any) -> Any:
-    """The answer as a program reads it."""
+    """Return the answer as JSON."""
     request = JobRequest(job=job, export=str(exported), limit=10_000, **values)
     if key:
         request = msgspec.structs.replace(request, key=key)
@@ -56,7 +56,7 @@ def command(*arguments: str) -> str:
     return done.stdout
 
 
-def test_an_id_is_known_in_both_forms_and_nothing_else() -> None:
+def test_topic_id_is_parsed_in_both_forms_only() -> None:
     digits = "b81694542c544f2e961a3c71ba6a228c"
     text = kafka_id(digits)
     assert text == "uBaUVCxUTy6WGjxxumoijA"
@@ -67,7 +67,7 @@ def test_an_id_is_known_in_both_forms_and_nothing_else() -> None:
         assert parse_topic_id(other) is None
 
 
-def test_jobs_say_ids_as_kafka_does(real: Path, ids: dict[str, str]) -> None:
+def test_jobs_print_topic_ids_as_kafka_does(real: Path, ids: dict[str, str]) -> None:
     exported = real / "exported"
     rows = ask("state", exported, "topic", TOPIC)["rows"]
     said = [one["value"]["topic_id"] for one in rows if one["kind"] == "partition"]
@@ -84,7 +84,7 @@ def test_jobs_say_ids_as_kafka_does(real: Path, ids: dict[str, str]) -> None:
     assert {one["topic_id"] for one in told if one["topic_name"] == TOPIC} <= {ids[TOPIC]}
 
 
-def test_a_topic_of_the_same_name_again_has_another_id(tmp_path: Path) -> None:
+def test_recreated_topic_has_another_id(tmp_path: Path) -> None:
     log = KafkaLog()
     log.topic("again", [1])
     first = log.topics["again"]
@@ -108,7 +108,7 @@ def test_a_topic_of_the_same_name_again_has_another_id(tmp_path: Path) -> None:
     assert ask("state", tmp_path / "exported", "topic", first)["rows"] == []
 
 
-def test_both_forms_are_taken_as_a_key(real: Path, ids: dict[str, str]) -> None:
+def test_both_forms_are_accepted_as_a_key(real: Path, ids: dict[str, str]) -> None:
     exported, id_ = real / "exported", ids[TOPIC]
     whole = ask("state", exported, "topic", TOPIC)["rows"]
     assert whole
@@ -121,7 +121,7 @@ def test_both_forms_are_taken_as_a_key(real: Path, ids: dict[str, str]) -> None:
     assert [each["key"] for each in one] == [f"{TOPIC}-2"]
 
 
-def test_a_name_that_looks_like_an_id_is_a_name(tmp_path: Path) -> None:
+def test_name_that_looks_like_an_id_is_a_name(tmp_path: Path) -> None:
     log = KafkaLog()
     log.topic("other", [1])
     named = log.topics["other"]
@@ -131,7 +131,7 @@ def test_a_name_that_looks_like_an_id_is_a_name(tmp_path: Path) -> None:
     assert {one["key"] for one in rows if one["kind"] == "topic"} == {named}
 
 
-def test_a_finding_says_the_id_as_kafka_does(tmp_path: Path) -> None:
+def test_finding_prints_the_topic_id_as_kafka_does(tmp_path: Path) -> None:
     log = KafkaLog()
     log.topic("twice", [1, 1])
     log.import_into(tmp_path)
@@ -139,7 +139,7 @@ def test_a_finding_says_the_id_as_kafka_does(tmp_path: Path) -> None:
     assert (found["rule"], found["topic_id"]) == ("DUPLICATE_REPLICA", log.topics["twice"])
 
 
-def test_our_own_logs_have_hex_digits(tmp_path: Path) -> None:
+def test_raftlog_topic_ids_are_hexadecimal(tmp_path: Path) -> None:
     log = LogHistory()
     id_ = log.create_topic("orders")
     export(log, tmp_path)
@@ -147,7 +147,7 @@ def test_our_own_logs_have_hex_digits(tmp_path: Path) -> None:
     assert [one["value"].get("id", id_.hex()) for one in rows] == [id_.hex()] * 3
 
 
-def test_other_commands_say_and_take_them(real: Path, ids: dict[str, str]) -> None:
+def test_other_commands_print_and_accept_kafka_ids(real: Path, ids: dict[str, str]) -> None:
     source, id_ = ("--export", str(real / "exported")), ids[TOPIC]
     told = command("history", "topic", id_, *source)
     assert f"created: id {id_}" in told
@@ -162,7 +162,9 @@ def test_other_commands_say_and_take_them(real: Path, ids: dict[str, str]) -> No
     assert named["id"] == id_
 
 
-def test_spark_takes_and_says_the_same(replay: Replay, real: Path, ids: dict[str, str]) -> None:
+def test_spark_accepts_and_prints_kafka_ids(
+    replay: Replay, real: Path, ids: dict[str, str]
+) -> None:
     key = ("partition", f"{ids[TOPIC]}-1")
     request = JobRequest(job="history", export=str(real / "exported"), key=key)
     found = compute(request)
@@ -170,5 +172,5 @@ def test_spark_takes_and_says_the_same(replay: Replay, real: Path, ids: dict[str
     assert replay("history", real / "exported", key=key) == found
 
 
-def test_an_id_that_no_topic_has_finds_nothing(real: Path) -> None:
+def test_unknown_topic_id_finds_nothing(real: Path) -> None:
     assert ask("state", real / "exported", "topic", uuid(1))["rows"] == []

@@ -1,6 +1,4 @@
-"""A watch on the import of a Kafka log that is still written: what is appended is judged, once, by
-the rules for Kafka's logs.
-"""
+"""A watch on the import of a growing Kafka log."""
 
 import signal
 import subprocess
@@ -31,7 +29,7 @@ PATIENCE_S = 120.0
 
 
 class LiveLog:
-    """A node's directory to which real records are appended, batch by batch."""
+    """A node's directory to which real records are appended batch by batch."""
 
     def __init__(self, directory: Path) -> None:
         kafka.unpack(KEPT, directory / "kept")
@@ -47,13 +45,13 @@ class LiveLog:
             log.write(data)
 
     def write(self, part: float) -> None:
-        """Up to such a part of the real batches."""
+        """Write up to this part of the real batches."""
         until = self._ends[round(part * len(self._ends)) - 1]
         self._append(self._data[self._written : until])
         self._written = until
 
     def break_rules(self) -> int:
-        """Write what no controller writes; return its offset."""
+        """Write records that no controller writes; return their offset."""
         record = kafka.config("retention.ms", "1", "never-was")
         self._append(kafka.batch(self.end_offset, [record], epoch=self._epoch, timestamp_ms=2**41))
         return self.end_offset
@@ -100,12 +98,10 @@ def following(live: LiveLog, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.nightly
-def test_a_watch_follows_an_import_that_follows_kafka(
+def test_watch_follows_an_import_that_follows_kafka(
     spark: SparkSession, live: LiveLog, following: subprocess.Popen[str], tmp_path: Path
 ) -> None:
-    """Two processes behind a log that grows: `import kafka --follow`, and a stream that looks
-    again and again.
-    """
+    """Two processes that follow a growing log: `import kafka --follow`, and a polling stream."""
     ledger = Ledger(tmp_path / "watched")
     judge = audit.judge(choose((), "kafka"))
     queries: list[StreamingQuery] = []

@@ -1,4 +1,4 @@
-"""Tests of the text of LAO's figures, without Spark."""
+"""The text of LAO's figures."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def told(log: LogHistory, directory: Path) -> LaoResult:
     return result
 
 
-def test_a_stall_ends_when_the_controller_measured_that_it_did(tmp_path: Path) -> None:
+def test_stall_ends_when_the_controller_measured_its_end(tmp_path: Path) -> None:
     log = Measuring()
     log.measured(4_000, 20)
     log.wait(1_000)
@@ -73,9 +73,7 @@ def test_incomplete_lao_measurement_is_not_believed(tmp_path: Path, measured: in
     assert up.waited_ms == 3_700
 
 
-def test_an_outage_of_a_site_is_one_stall(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_outage_of_a_site_is_one_stall(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = Story()
     log.level()
     log.wait(1_000)

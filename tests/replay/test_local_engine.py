@@ -1,6 +1,4 @@
-"""Tests that each job gives the same answer without Spark, for any boundaries of slices and any
-number of workers.
-"""
+"""Jobs without Spark: the same answers, for any slices and workers."""
 
 import json
 import subprocess
@@ -73,7 +71,7 @@ def test_local_engine_equals_spark(
 
 
 @pytest.mark.parametrize("job", LOCAL_JOBS)
-def test_json_of_a_job_is_as_declared(
+def test_json_of_a_job_matches_its_declaration(
     exported: tuple[Path, LogHistory], tmp_path: Path, job: str
 ) -> None:
     asked: dict[str, Any] = {"report": {"output": str(tmp_path / "report.html")}}.get(job, {})
@@ -83,7 +81,7 @@ def test_json_of_a_job_is_as_declared(
     validator(f"replay {job}")(msgspec.json.decode(msgspec.json.encode(result)))
 
 
-def test_the_report_is_the_same_page(
+def test_report_page_is_the_same(
     replay: Replay,
     exported: tuple[Path, LogHistory],
     tmp_path: Path,
@@ -106,7 +104,7 @@ def test_local_engine_equals_spark_for_selections(
 
 
 @pytest.mark.parametrize("buckets", [1, 4])
-def test_the_state_is_that_of_the_nodes_at_each_batch(
+def test_state_equals_the_nodes_at_each_batch(
     exported: tuple[Path, LogHistory], buckets: int
 ) -> None:
     directory, log = exported
@@ -125,7 +123,7 @@ def test_worker_processes_share_the_fold(
     assert found.state_hash == format_hash(log.hashes[log.end_offset - 1])
 
 
-def test_a_damaged_page_is_no_answer(exported: tuple[Path, LogHistory], tmp_path: Path) -> None:
+def test_damaged_page_is_refused(exported: tuple[Path, LogHistory], tmp_path: Path) -> None:
     _, log = exported
     export(log, tmp_path)
     (file,) = (tmp_path / "records").glob("*.parquet")
@@ -150,7 +148,7 @@ def test_spark_only_job_is_refused_by_the_local_engine(
         ask("sql", exported[0])
 
 
-def test_a_job_without_spark_imports_neither_that_nor_the_logs_of_nodes(
+def test_job_without_spark_imports_neither_spark_nor_node_logs(
     exported: tuple[Path, LogHistory], tmp_path: Path
 ) -> None:
     program = """
@@ -179,7 +177,7 @@ main()
 
 
 @pytest.mark.parametrize("other_threads", [0, 1])
-def test_workers_are_copies_only_of_a_process_without_other_threads(
+def test_workers_are_forked_only_without_other_threads(
     exported: tuple[Path, LogHistory], other_threads: int
 ) -> None:
     program = """

@@ -1,4 +1,4 @@
-"""Logs that say little: no controller, no broker; and times that no calendar has."""
+"""Logs without controllers or brokers, and timestamps outside the calendar."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ NOOP = kafka.metadata("NoOpRecord")
     ],
     ids=["no-op", "no controller", "end of time"],
 )
-def test_every_job_answers_about_a_log_that_says_little(
+def test_every_job_answers_for_a_nearly_empty_log(
     tmp_path: Path, log: bytes, job: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     imported(kafka.write_node(tmp_path / "node", log), tmp_path / "exported")
@@ -57,7 +57,7 @@ def test_log_without_a_leader_change_has_no_failover(tmp_path: Path) -> None:
         (1 << 62, "9999-12-31 23:59:59Z"),
     ],
 )
-def test_every_time_can_be_shown(at_ms: int, shown: str) -> None:
+def test_every_timestamp_can_be_shown(at_ms: int, shown: str) -> None:
     assert format_time(at_ms) == shown
     assert format_moment(at_ms)[:19] == shown[:19]
 
@@ -66,7 +66,7 @@ def test_every_time_can_be_shown(at_ms: int, shown: str) -> None:
     ("text", "at_ms"),
     [("9" * 400, MAX_MS), ("-" + "9" * 400, -1), ("1700000000000", 1_700_000_000_000)],
 )
-def test_milliseconds_are_kept_within_what_a_log_can_hold(text: str, at_ms: int) -> None:
+def test_milliseconds_are_limited_to_what_a_log_can_hold(text: str, at_ms: int) -> None:
     assert parse_time_ms(text) == at_ms
 
 

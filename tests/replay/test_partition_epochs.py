@@ -1,4 +1,4 @@
-"""The kernels count each partition's epochs as the fold does, wherever slices are cut."""
+"""The kernels count each partition's epochs as the fold does, for any slices."""
 
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ def change(log: LogHistory, topic_id: bytes, **fields: Any) -> None:
 
 
 def moves(log: LogHistory, name: str) -> list[tuple[int, Epochs]]:
-    """Each change that lets the leader epoch grow or stay, and what the image has after it."""
+    """Each change that raises or keeps the leader epoch, and the image after it."""
     topic_id = log.create_topic(name, partitions=2)
     first, *others = log.draft.partitions[topic_id, 0].replicas
     steps: list[dict[str, Any]] = [
@@ -81,7 +81,7 @@ def moves(log: LogHistory, name: str) -> list[tuple[int, Epochs]]:
 
 
 @pytest.mark.parametrize("slice_rows", [3, 131_072])
-def test_epochs_are_those_of_the_image(
+def test_epochs_equal_those_of_the_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_rows: int
 ) -> None:
     log = LogHistory(19).run(150)
@@ -112,8 +112,8 @@ def followed(directory: Path) -> list[tuple[int, Epochs]]:
 
 
 @pytest.mark.parametrize("release", ["3.3.2", "3.9.1", "4.3.1", "4.4.0"])
-def test_epochs_of_a_real_kafka_are_those_of_the_image(release: str, tmp_path: Path) -> None:
-    """The image's are Kafka's own: each import is held against Kafka's snapshots."""
+def test_epochs_of_a_real_kafka_log_equal_those_of_the_image(release: str, tmp_path: Path) -> None:
+    """The image's are Kafka's own: each import is compared with Kafka's snapshots."""
     kafka.unpack(KEPT / f"kafka-{release}.tar.gz", tmp_path / "node")
     found = imported(tmp_path / "node", tmp_path / "exported")
     assert found.sound
@@ -124,12 +124,10 @@ def test_epochs_of_a_real_kafka_are_those_of_the_image(release: str, tmp_path: P
 
 
 @pytest.mark.parametrize("slice_rows", [1, 131_072])
-def test_eligible_replicas_that_are_cleared_take_a_partition_epoch(
+def test_clearing_eligible_replicas_takes_a_partition_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_rows: int
 ) -> None:
-    """Eligible replicas are cleared if there were any, and once, whatever follows; for one topic or
-    for all.
-    """
+    """Once, if there were any, whatever follows; for one topic or for all."""
     log = KafkaLog()
     clear = kafka.metadata("ClearElrRecord", topic_name="one")
     log.topic("one", [1, 2, 3], isr=[1])

@@ -1,6 +1,4 @@
-"""Tests that a job's memory does not grow with the number of changes of a partition, nor with the
-number of deleted topics.
-"""
+"""A job's memory does not grow with changes of a partition, nor with deleted topics."""
 
 import tracemalloc
 from functools import cache, partial
@@ -58,7 +56,7 @@ def rare(slices: int) -> pa.Table:
 
 @cache
 def records(slice_: int) -> pa.Table:
-    """Each partition that is new, then brokers that leave ISRs and come back in another order."""
+    """Each new partition, then brokers that leave ISRs and return in another order."""
     topics = topics_of(slice_)
     new = topics if slice_ == 0 else topics[STAY:]
     created = [(each, partition) for each in new for partition in range(PARTITIONS)]
@@ -119,14 +117,14 @@ GROWS_BYTES = 40
 which ISRs became short, which the report draws."""
 
 
-def test_memory_is_not_that_of_the_records() -> None:
+def test_memory_does_not_grow_with_the_records() -> None:
     peak(2)
     few, many = 20, 60
     grown = (peak(many) - peak(few)) / ((many - few) * SLICE)
     assert grown < GROWS_BYTES
 
 
-def test_stays_in_isrs_end_with_their_topics() -> None:
+def test_isr_memberships_end_with_their_topics() -> None:
     slices = 20
     facts = facts_of(slices)
     partitions = Partitions(facts)
@@ -138,7 +136,7 @@ def test_stays_in_isrs_end_with_their_topics() -> None:
     assert most <= 3 * PARTITIONS * (STAY + 2 * COME)
 
 
-def test_troubles_are_the_same_however_the_log_is_cut() -> None:
+def test_outages_do_not_depend_on_slices() -> None:
     slices = 20
     facts = facts_of(slices)
 

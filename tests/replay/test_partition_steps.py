@@ -1,5 +1,5 @@
-"""The steps of the partition kernels are those of the one fold, for every kind of change: each way
-to name or to leave out each field, from each kind of state, alone and after another change.
+"""The steps of the partition kernels equal those of the fold for every kind of change from each
+kind of state.
 """
 
 from itertools import pairwise, product
@@ -45,7 +45,7 @@ Change = dict[str, Any]
 
 
 def every(fields: dict[str, tuple[Any, ...]]) -> list[Change]:
-    """Every choice of a value, or of none, for each field."""
+    """Yield every choice of a value, or of none, for each field."""
     return [
         {name: value for name, value in zip(fields, chosen, strict=True) if value is not None}
         for chosen in product(*fields.values())
@@ -56,9 +56,7 @@ CHANGES = [*every(FIELDS), *every(REASSIGNMENT)]
 
 
 def records_of(histories: list[tuple[Change, list[Change]]]) -> pa.Table:
-    """The rows of a log in which each history is that of one partition; the changes of all
-    partitions in turns.
-    """
+    """Return the rows of a log with one partition per history, its changes interleaved."""
     rows = RowBuffer()
     messages: list[Any] = [pb.TopicRecord(name="t", topic_id=TOPIC_ID)]
     messages += [
@@ -79,7 +77,7 @@ def records_of(histories: list[tuple[Change, list[Change]]]) -> pa.Table:
 
 
 def folded(begun: Change, changes: list[Change]) -> dict[str, Any]:
-    """A partition's state after its changes, by the fold of the controllers."""
+    """Return a partition's state after its changes, by the controllers' fold."""
     now = Partition(
         TOPIC_ID,
         0,
@@ -107,7 +105,7 @@ def folded(begun: Change, changes: list[Change]) -> dict[str, Any]:
 
 
 def stepped(histories: list[tuple[Change, list[Change]]], slices: int) -> list[dict[str, Any]]:
-    """The same of all partitions by the kernel, in a number of slices."""
+    """Return the same for all partitions by the kernel, in several slices."""
     rows = records_of(histories)
 
     def of(types: Any, columns: Any) -> pa.Table:
@@ -125,15 +123,15 @@ def stepped(histories: list[tuple[Change, list[Change]]], slices: int) -> list[d
 
 
 @pytest.mark.parametrize("slices", [1, 3])
-def test_steps_are_those_of_the_fold_for_every_change_from_every_state(slices: int) -> None:
+def test_steps_equal_the_fold_for_every_change_from_every_state(slices: int) -> None:
     histories = [(begun, [change]) for begun in BEGINNINGS for change in CHANGES]
     assert len(histories) > 1500
     expected = [folded(begun, changes) for begun, changes in histories]
     assert stepped(histories, slices) == expected
 
 
-def test_steps_are_those_of_the_fold_for_pairs_of_changes() -> None:
-    """Each change after each of some others: what the first leaves is carried on."""
+def test_steps_equal_the_fold_for_pairs_of_changes() -> None:
+    """Each change after each of some others: the first one's result is carried over."""
     firsts = CHANGES[:: len(CHANGES) // 7]
     histories = [(BEGINNINGS[2], [first, change]) for first in firsts for change in CHANGES[::3]]
     expected = [folded(begun, changes) for begun, changes in histories]

@@ -1,5 +1,5 @@
-"""Tests that Spark's state of an exported log equals that of the simulated nodes; hundreds of
-seeds: scripts/agreement.
+"""Spark's state of an exported log equals that of the simulated nodes. Hundreds of seeds:
+scripts/agreement.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def _quiet() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ExportedRun]:
-    """Honest ones by seed, and one of each mutant."""
+    """Honest runs by seed, and one of each mutant."""
     directory = tmp_path_factory.mktemp("runs")
     found = {str(seed): live(seed, directory / str(seed)) for seed in HONEST}
     assert [run.failure for run in found.values()] == [""] * len(HONEST)
@@ -56,7 +56,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ExportedRun]:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", HONEST[:2])
-def test_the_replay_of_a_life_agrees_with_its_nodes(
+def test_replay_of_a_run_agrees_with_its_nodes(
     spark: SparkSession, runs: dict[str, ExportedRun], seed: int
 ) -> None:
     answer = ask(spark, runs[str(seed)])
@@ -82,7 +82,7 @@ def test_local_fold_of_a_simulated_run_equals_its_nodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_the_audit_finds_nothing_in_honest_runs_and_what_mutants_break(
+def test_audit_finds_nothing_in_honest_runs_and_the_violations_of_mutants(
     spark: SparkSession, runs: dict[str, ExportedRun]
 ) -> None:
     found = {name: findings_of(spark, run) for name, run in runs.items()}
@@ -94,10 +94,10 @@ def test_the_audit_finds_nothing_in_honest_runs_and_what_mutants_break(
 
 
 @pytest.mark.nightly
-def test_a_node_with_another_state_is_noticed(
+def test_node_with_another_state_is_detected(
     spark: SparkSession, runs: dict[str, ExportedRun]
 ) -> None:
-    """The replay of one run is held against the nodes of another."""
+    """The replay of one run is compared with the nodes of another."""
     one, other = runs["0"], runs["2"]
     assert not is_disputed(one)
     forged = ExportedRun(
@@ -107,7 +107,7 @@ def test_a_node_with_another_state_is_noticed(
     assert any("the replay has" in line for line in ask(spark, forged).disagreements)
 
 
-def test_each_mutant_that_is_not_seen_has_a_reason() -> None:
+def test_each_undetected_mutant_has_a_reason() -> None:
     assert set(WHY_UNSEEN) < set(SEEDED)
     one, other = Sight(SEEDED["registration-keeps-isr"]), Sight(SEEDED[UNSEEN])
     one.add(None, ())

@@ -1,6 +1,4 @@
-"""Each rule of the audit: a history that breaks it, made by hand, and what is next to it and
-allowed.
-"""
+"""Audit rules: a hand-made history that breaks each, and allowed neighbours."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -46,9 +44,8 @@ OFFENCES: list[Breaks] = []
 
 
 def offence(breaks: Breaks) -> Breaks:
-    """Part of the broken history; leaves brokers as it found them, all registered and unfenced.
-
-    Its topics are deleted after it.
+    """Register a part of the broken history; it leaves all brokers registered and unfenced. Its
+    topics are deleted after it.
     """
     OFFENCES.append(breaks)
     return breaks
@@ -199,7 +196,7 @@ def too_early(log: AuditedLog) -> Found:
 
 @offence
 def eligible(log: AuditedLog) -> Found:
-    """A clean election from the eligible replicas is none."""
+    """A clean election from the eligible replicas is allowed."""
     log.topic("eligible", [1, 2, 4, 5])
     log.propose("eligible", [1, 2])
     log.propose("eligible", [1], eligible_leader_replicas=[2])
@@ -221,7 +218,7 @@ def eligible(log: AuditedLog) -> Found:
 
 
 def logs(log: AuditedLog, ends: dict[int, int]) -> list[pb.ReplicaLog]:
-    """Reports of replicas; ``ends``: end of each log, -1 of an empty one."""
+    """Return reports of replicas; ``ends``: end of each log, -1 of an empty one."""
     return [
         pb.ReplicaLog(
             broker_id=id_,
@@ -235,8 +232,8 @@ def logs(log: AuditedLog, ends: dict[int, int]) -> list[pb.ReplicaLog]:
 
 @offence
 def recovered_too_early(log: AuditedLog) -> Found:
-    """A longer log that was live; a replica that was not waited for; a leader that said nothing.
-    Not: one that was away and had more, or one that was silent beside the last leader.
+    """A longer log that was live; a replica that was not waited for; a leader without a report.
+    Allowed: an absent one with more, or a silent one beside the last leader.
     """
 
     def recover(name: str, leader: int, ends: dict[int, int], **known: Any) -> int:
@@ -349,7 +346,7 @@ def same_id_again(log: AuditedLog) -> Found:
 
 @offence
 def ends_too_early(log: AuditedLog) -> Found:
-    """Complete without one that it added; cancelled, and the new ones stay; given up for another
+    """Completed without one that it added; cancelled while the new ones stay; replaced by another
     that ends at once, too early.
     """
     log.topic("early", [1, 2])
@@ -376,8 +373,8 @@ def ends_too_early(log: AuditedLog) -> Found:
 
 @offence
 def forgets_where_it_began(log: AuditedLog) -> Found:
-    """A second one takes what the first is adding for replicas there were; another one removes who
-    is none, or loses one.
+    """A second one takes what the first is adding for original replicas; another one removes a
+    non-replica, or loses one.
     """
     log.topic("forgets", [1, 2])
     log.change("forgets", **begun([3, 2, 1], adding=[3], removing=[1]))
@@ -472,9 +469,7 @@ def high_watermark(log: AuditedLog) -> Found:
 
 @offence
 def applied(log: AuditedLog) -> Found:
-    """Beyond the log, and so back again in the record after; and back of what was said long
-    before.
-    """
+    """Beyond the log, and back in the next record; and below what was reported long before."""
     level = log.end_offset - 1
     log.say(level)
     beyond = log.say(level, applied={2: log.end_offset})
@@ -575,7 +570,7 @@ def known(name: str, low: int, high: int) -> pb.FeatureRange:
 
 @offence
 def unsupported(log: AuditedLog) -> Found:
-    """A level that a broker does not know, and a broker that does not know the level."""
+    """A level that a broker does not support, and a broker that does not support the level."""
 
     def registers(*features: pb.FeatureRange) -> int:
         at = log.append(log.registration(4, features=features), *log.removals(4))
@@ -598,7 +593,7 @@ def unsupported(log: AuditedLog) -> Found:
 
 
 def allowed() -> AuditedLog:
-    """Next to each rule, on the right side of it."""
+    """Allowed neighbours of each rule."""
     log = AuditedLog(metadata_version=1)
     _early(log)
     _lives(log)
@@ -624,8 +619,8 @@ def _early(log: AuditedLog) -> None:
 
 
 def _lives(log: AuditedLog) -> None:
-    """A registration that is amended keeps its epoch; a new incarnation of an ISR's last member
-    stays in it (KIP-903).
+    """An amended registration keeps its epoch; a new incarnation of an ISR's last member stays in
+    it (KIP-903).
     """
     log.topic("a", [1, 2, 3])
     broker = log.draft.brokers[2]
@@ -656,8 +651,8 @@ def _lives(log: AuditedLog) -> None:
 
 
 def _supported(log: AuditedLog) -> None:
-    """A broker that is gone, or a feature that is off, decides nothing; a broker that does not know
-    lao.version may be registered.
+    """An unregistered broker or a disabled feature decides nothing; a broker without lao.version
+    may be registered.
     """
     features = [known("another", 1, 2), known("lao.version", 0, 0)]
     log.append(log.registration(2, features=features))
@@ -672,7 +667,7 @@ def _supported(log: AuditedLog) -> None:
 
 def _elections(log: AuditedLog) -> None:
     """Unclean leaders that say so; the second while the first has not recovered, so its record does
-    not say it anew.
+    not repeat it.
     """
     log.topic("unclean", [3, 4, 5], isr=[3])
     log.append(
@@ -708,7 +703,7 @@ def _within_batches(log: AuditedLog) -> None:
 
 
 def _moves(log: AuditedLog) -> None:
-    """A proposal that completes a reassignment hands the leadership to one who has just come in."""
+    """A proposal that completes a reassignment makes a replica leader that has just joined."""
     log.topic("moving", [1, 2])
     log.change("moving", replicas=[3, 2, 1], adding_replicas=[3], removing_replicas=[1])
     done: dict[str, Any] = {
@@ -736,7 +731,7 @@ def _moves(log: AuditedLog) -> None:
 
 
 def _many(log: AuditedLog) -> None:
-    """A broker that holds very much leaves its ISRs in several batches, and stays fenced
+    """A broker with very many partitions leaves its ISRs in several batches, and stays fenced
     meanwhile.
     """
     log.topic("many", [1, 4])
@@ -819,7 +814,7 @@ def no_right(log: AuditedLog) -> Found:
 
 @offence
 def other_voters(log: AuditedLog) -> Found:
-    """Two for two, and one whose directory is another; a recovery by hand may name any."""
+    """Two replaced by two, and one with another directory; an unsafe recovery may name any."""
     log.append(pb.RecoveryRecord(kind="unsafe recovery"), control=True)
     voters(log, {1: "", 2: "b", 3: "c"})
     voters(log, {1: "a", 2: "b", 3: "c", 4: "d"})
@@ -868,7 +863,7 @@ def config_of_nobody(log: AuditedLog) -> Found:
 
 
 def broken_log() -> tuple[AuditedLog, Found]:
-    """All offences one behind the other, and what there is to be found."""
+    """All offences in sequence, and the expected findings."""
     log = AuditedLog()
     expected: Found = []
     for breaks in OFFENCES:
@@ -896,7 +891,7 @@ def broken(broken_export: tuple[Path, Found]) -> tuple[Found, AuditResult]:
 @pytest.mark.parametrize(
     "rule", [rule.id for rule in choose(()) if rule is not CONTROLLER_EPOCH_WENT_BACK]
 )
-def test_a_rule_finds_what_breaks_it_and_nothing_else(
+def test_rule_finds_its_violations_and_nothing_else(
     broken: tuple[Found, AuditResult], rule: str
 ) -> None:
     expected, result = broken
@@ -915,14 +910,14 @@ def test_a_rule_finds_what_breaks_it_and_nothing_else(
         assert each.expected
 
 
-def test_spark_finds_the_same(
+def test_spark_finds_the_same_violations(
     replay: Replay, broken: tuple[Found, AuditResult], broken_export: tuple[Path, Found]
 ) -> None:
     assert replay("audit", broken_export[0], limit=1000) == broken[1]
 
 
 @pytest.mark.parametrize("slice_rows", [29, pytest.param(1, marks=pytest.mark.nightly)])
-def test_the_same_is_found_wherever_the_log_is_cut_into_slices(
+def test_findings_do_not_depend_on_slices(
     broken: tuple[Found, AuditResult],
     broken_export: tuple[Path, Found],
     monkeypatch: pytest.MonkeyPatch,
@@ -932,7 +927,7 @@ def test_the_same_is_found_wherever_the_log_is_cut_into_slices(
     assert ask("audit", broken_export[0], limit=1000) == broken[1]
 
 
-def test_worker_processes_find_the_same(
+def test_worker_processes_find_the_same_violations(
     broken: tuple[Found, AuditResult],
     broken_export: tuple[Path, Found],
     monkeypatch: pytest.MonkeyPatch,
@@ -943,7 +938,7 @@ def test_worker_processes_find_the_same(
     assert ask("audit", broken_export[0], limit=1000) == broken[1]
 
 
-def test_an_epoch_that_goes_back_is_found(tmp_path: Path) -> None:
+def test_decreasing_epoch_is_found(tmp_path: Path) -> None:
     """No export of ours holds one: the writer refuses it."""
     log = LogHistory(2)
     elected = log.end_offset
@@ -1001,11 +996,11 @@ def test_every_rule_belongs_to_one_family_and_is_explained() -> None:
     assert re.findall(r"^### (\w+)", document, re.MULTILINE) == [rule.id for rule in RULES]
 
 
-def test_the_size_of_a_fencing_batch_is_the_controllers() -> None:
+def test_fencing_batch_size_equals_the_controllers() -> None:
     assert departed.FENCING_BATCH_MAX == MAX_REMOVALS
 
 
-def test_rules_are_chosen_by_id() -> None:
+def test_rules_are_selected_by_id() -> None:
     assert [rule.id for rule in choose(["lao-went-back", "ISR_EMPTY"])] == [
         "ISR_EMPTY",
         "LAO_WENT_BACK",

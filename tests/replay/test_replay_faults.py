@@ -1,4 +1,4 @@
-"""Damage and misuse: one readable paragraph, never an answer that may be wrong."""
+"""Damage and misuse are reported in one readable paragraph, never by a wrong answer."""
 
 import json
 import shutil
@@ -52,7 +52,7 @@ def readable(error: Exception) -> str:
     return text
 
 
-def test_a_corrupt_file_is_named_with_its_offsets(replay: Replay, exported: Path) -> None:
+def test_corrupt_file_is_named_with_its_offsets(replay: Replay, exported: Path) -> None:
     segment = second(exported)
     flip(exported / segment.file, 1000)
     with pytest.raises(CorruptExportError) as caught:
@@ -63,7 +63,7 @@ def test_a_corrupt_file_is_named_with_its_offsets(replay: Replay, exported: Path
     )
 
 
-def test_a_corrupt_file_that_is_not_needed_does_not_matter(exported: Path) -> None:
+def test_corrupt_file_that_is_not_needed_does_not_matter(exported: Path) -> None:
     segment = second(exported)
     flip(exported / segment.file, 1000)
     assert (
@@ -72,12 +72,10 @@ def test_a_corrupt_file_that_is_not_needed_does_not_matter(exported: Path) -> No
     )
 
 
-def test_a_page_that_changes_after_the_check_is_found_by_its_own_checksum(
+def test_page_changed_after_the_check_is_detected_by_its_own_checksum(
     replay: Replay, exported: Path
 ) -> None:
-    """The hash in the manifest is made to fit, as if the byte had flipped between the check and the
-    read.
-    """
+    """The hash in the manifest is made to match, as if the byte had flipped between check and read."""
     segment = second(exported)
     path = exported / segment.file
     body = next(
@@ -98,14 +96,14 @@ def test_a_page_that_changes_after_the_check_is_found_by_its_own_checksum(
     assert "checksum of a page does not match" in text
 
 
-def test_a_missing_file_is_named(replay: Replay, exported: Path) -> None:
+def test_missing_file_is_named(replay: Replay, exported: Path) -> None:
     segment = second(exported)
     (exported / segment.file).unlink()
     with pytest.raises(CorruptExportError, match=f"{segment.file}.*is missing"):
         replay("summary", exported)
 
 
-def test_a_file_of_another_cluster_is_named(replay: Replay, exported: Path, tmp_path: Path) -> None:
+def test_file_of_another_cluster_is_named(replay: Replay, exported: Path, tmp_path: Path) -> None:
     other = LogHistory(61)
     other.cluster_id = "another-cluster"
     export(other.run(200), tmp_path / "other")
@@ -122,7 +120,7 @@ def test_a_file_of_another_cluster_is_named(replay: Replay, exported: Path, tmp_
     )
 
 
-def test_directory_without_a_manifest_is_no_export(tmp_path: Path) -> None:
+def test_directory_without_a_manifest_is_not_an_export(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="is not an export"):
         ask("summary", tmp_path)
 
@@ -141,7 +139,7 @@ def test_export_of_a_newer_format_is_refused(exported: Path) -> None:
 
 
 @pytest.mark.parametrize("job", ["state", "audit", "history", "lao", "summary"])
-def test_history_that_does_not_begin_at_the_beginning(tmp_path: Path, job: str) -> None:
+def test_history_with_a_late_start_is_refused(tmp_path: Path, job: str) -> None:
     history = LogHistory(62).run(100)
     begin = sorted(history.positions)[5]
     with ExportWriter(tmp_path, CLUSTER_ID, 0, start_offset=begin) as writer:
@@ -151,7 +149,7 @@ def test_history_that_does_not_begin_at_the_beginning(tmp_path: Path, job: str) 
         ask(job, tmp_path, key=("broker", "1"))
 
 
-def test_a_record_that_does_not_fit_is_named(replay: Replay, tmp_path: Path) -> None:
+def test_record_that_does_not_fit_is_named(replay: Replay, tmp_path: Path) -> None:
     history = LogHistory(63).run(50)
     export(history, tmp_path)
     offset = history.end_offset
@@ -167,21 +165,21 @@ def test_a_record_that_does_not_fit_is_named(replay: Replay, tmp_path: Path) -> 
     assert readable(caught.value).startswith(f"record PARTITION_CHANGE at offset {offset} names")
 
 
-def test_an_unknown_spark_error_keeps_its_first_line() -> None:
+def test_unknown_spark_error_keeps_its_first_line() -> None:
     text = (
         "[OUT_OF_DISK] no space left on device\n\tat org.apache.spark.Something(Something.scala:1)"
     )
     assert str(explain(text, [])) == "Spark failed: [OUT_OF_DISK] no space left on device"
 
 
-def test_figures_of_a_time_after_the_end_are_refused(exported: Path) -> None:
+def test_time_range_after_the_end_is_refused(exported: Path) -> None:
     end_ms = read_manifest(exported).segments[-1].max_timestamp_ms
     assert opened(exported, since_ms=end_ms).segments
     with pytest.raises(ReplayError, match=r"holds nothing from 2023-.*Z on: it ends at 2023-"):
         opened(exported, since_ms=end_ms + 1)
 
 
-def test_count_of_one_is_told_in_the_singular() -> None:
+def test_count_of_one_is_printed_in_the_singular() -> None:
     assert [counted(count, "time") for count in (0, 1, 2)] == ["0 times", "1 time", "2 times"]
     assert [counted(count, "batch", "batches") for count in (1, 2)] == ["1 batch", "2 batches"]
 

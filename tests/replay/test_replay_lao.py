@@ -1,4 +1,4 @@
-"""Tests of which broker held LAO back and for how long, in histories with known answers."""
+"""Which broker delayed LAO and for how long, in histories with known answers."""
 
 from io import StringIO
 from pathlib import Path
@@ -21,7 +21,7 @@ HOUR = 3_600_000
 
 
 class Story(LogHistory):
-    """A log in which time passes only when told, and writes are what LAO is waited for."""
+    """A log in which time passes only on request, and LAO is waited for by writes."""
 
     def __init__(self) -> None:
         super().__init__(61)
@@ -35,7 +35,7 @@ class Story(LogHistory):
         return self.alter_config("orders", "k", "1")
 
     def reach(self, lao: int, **applied: int) -> int:
-        """A progress record that names only who changed: ``b1=17``: broker 1 had applied 17."""
+        """Append a progress record that names only changes: ``b1=17``: broker 1 had applied 17."""
         named = {int(name[1:]): offset for name, offset in applied.items()}
         return self.append(
             pb.ProgressRecord(
@@ -51,22 +51,20 @@ class Story(LogHistory):
         )
 
     def level(self) -> int:
-        """All have applied all."""
+        """All brokers have applied everything."""
         last = self.end_offset - 1
         return self.reach(last, **{f"b{b}": last for b in self.active()})
 
 
 class Told(NamedTuple):
-    """One long story with one thing after another, and what is known of each."""
+    """One long story of several parts, with the expected results of each."""
 
     result: LaoResult
     known: dict[str, Any]
 
 
 def dies(log: Story, known: dict[str, Any]) -> None:
-    """Kill -9 of broker 2: its session runs out 9 s later, and no progress is recorded
-    meanwhile.
-    """
+    """Kill -9 of broker 2: its session expires 9 s later, and no progress is recorded meanwhile."""
     before = log.level()
     log.wait(60_000)  # an idle minute is not a stall
     written = log.write()
@@ -82,9 +80,8 @@ def dies(log: Story, known: dict[str, Any]) -> None:
 
 
 def is_slow(log: Story, known: dict[str, Any]) -> None:
-    """Broker 3 applies one record a sample, 5 s late: one hold-up, not two.
-
-    Then it is level at one blow.
+    """Broker 3 applies one record a sample, 5 s late: one hold-up, not two. Then it catches up at
+    once.
     """
     first, second, third = log.write(), log.write(), log.write()
     log.wait(5_000)
@@ -100,7 +97,7 @@ def is_slow(log: Story, known: dict[str, Any]) -> None:
 
 
 def fails_over(log: Story, known: dict[str, Any]) -> None:
-    """A new controller, and then a pause that leaves no trace."""
+    """A new controller, and then a pause without a trace."""
     log.write()
     log.wait(4_000)
     log.elect(2)
@@ -112,7 +109,7 @@ def fails_over(log: Story, known: dict[str, Any]) -> None:
 
 
 def leaves_in_order(log: Story, known: dict[str, Any]) -> None:
-    """Broker 3 shuts down in order while broker 2 is dead; whose successor registers before its
+    """Broker 3 shuts down in order while broker 2 is dead, whose successor registers before its
     session has ended.
     """
     log.write()
@@ -144,7 +141,7 @@ def takes_hours(log: Story, known: dict[str, Any]) -> None:
 
 
 def has_not_ended(log: Story, known: dict[str, Any]) -> None:
-    """The export is made in the middle of it: broker 1 stands where LAO does."""
+    """The export is made during the hold-up: broker 1 is at LAO."""
     written = log.write()
     log.wait(1_500)
     log.write()
@@ -162,7 +159,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     return Told(ask("lao", directory), known | {"directory": directory})
 
 
-def test_each_hold_up_is_laid_to_who_it_was(told: Told) -> None:
+def test_each_hold_up_is_attributed_to_its_broker(told: Told) -> None:
     _, _, died = told.known["dies"]
     _, two, level = told.known["slow"]
     failed_over, traceless = told.known["failover"]
@@ -187,14 +184,16 @@ def test_each_hold_up_is_laid_to_who_it_was(told: Told) -> None:
     assert told.result.held_ms == sum(up.held_ms for up in ups)
 
 
-def test_brokers_by_their_own_words(told: Told) -> None:
+def test_brokers_are_summarized_by_their_hold_ups(told: Told) -> None:
     brokers = {broker.broker_id: broker for broker in told.result.brokers}
     held = {id_: (each.hold_ups, each.held_ms, each.longest_ms) for id_, each in brokers.items()}
     assert held == {1: (1, 7_000, 7_000), 2: (2, 18_010, 9_010), 3: (1, 6_000, 6_000)}
     assert [broker.broker_id for broker in told.result.brokers] == [2, 1, 3]
 
 
-def test_since_a_time_and_what_is_printed(told: Told, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lao_report_is_limited_by_time_and_printed(
+    told: Told, capsys: pytest.CaptureFixture[str]
+) -> None:
     later = ask("lao", told.known["directory"], since_ms=told.known["hour"] + 2 * HOUR, limit=2)
     assert [up.broker_ids for up in later.hold_ups] == [[1]]
     assert (later.samples, later.records, later.waiting, later.max_ms) == (1, 3, 2, 1_500)
@@ -206,7 +205,7 @@ def test_since_a_time_and_what_is_printed(told: Told, capsys: pytest.CaptureFixt
     assert "LAO was held back 7 times" in said
 
 
-def test_unknown_is_not_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_lao_is_not_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = Story()
     log.wait(60_000)
     log.write()
@@ -223,7 +222,7 @@ def test_unknown_is_not_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 class Alone(Story):
-    """A cluster from before its first broker on; it never has more than one."""
+    """A cluster from before its first broker on, which never has more than one."""
 
     def __init__(self) -> None:
         LogHistory.__init__(self, 62, brokers=0)
@@ -281,7 +280,7 @@ def test_lao_hold_up_has_the_cause_no_broker_when_none_is_in_service(
 
 
 def all_took(took_us: int, count: int) -> pb.DurationSketch:
-    """Return a controller's measurements of this many records that take the same time."""
+    """Return a controller's measurements of this many records with equal durations."""
     return pb.DurationSketch(
         count=count,
         sum_us=took_us * count,
@@ -291,7 +290,7 @@ def all_took(took_us: int, count: int) -> pb.DurationSketch:
     )
 
 
-def test_lao_measurements_of_controllers_are_joined(tmp_path: Path) -> None:
+def test_lao_measurements_of_controllers_are_merged(tmp_path: Path) -> None:
     log = LogHistory(7)
     for took_us, count in ((4_000, 90), (7_000, 9), (2_000_000, 1)):
         log.append(

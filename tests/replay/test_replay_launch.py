@@ -1,4 +1,4 @@
-"""Tests of starting spark-submit from the command line: arguments, environment, Java, exit codes."""
+"""Starting spark-submit: arguments, environment, Java, exit codes."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def fake_java(home: Path, script: str) -> Path:
 
 @pytest.fixture(scope="module")
 def shimmed_java(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A JAVA_HOME made by the shim, around the wheel's Java where it is installed, else around the
+    """A JAVA_HOME made by the shim, around the wheel's Java where installed, else around the
     machine's.
     """
     wheel = java.wheel_home() or java.find_java_home(os.environ)
@@ -50,12 +50,12 @@ def shimmed_java(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def clean_environment(home: Path, java_home: Path) -> dict[str, str]:
-    """No virtual environment, and a python3 on PATH that is not ours."""
+    """No virtual environment, and another python3 on PATH."""
     return {"PATH": "/usr/bin:/bin", "HOME": str(home), "JAVA_HOME": str(java_home)}
 
 
 def fake_spark(home: Path, script: str) -> dict[str, str]:
-    """An environment with a Java and a spark-submit that are scripts, and an export beside them."""
+    """An environment whose Java and spark-submit are scripts, with an export."""
     fake_java(home, "echo 'openjdk version \"21\"' >&2")
     export(LogHistory(5).run(26), home / "exported")
     path = home / "bin" / "spark-submit"
@@ -90,7 +90,7 @@ def test_java_runs_through_the_shim(shimmed_java: Path) -> None:
     assert (java.java_version(launcher) or 0) >= java.MIN_JAVA
 
 
-def test_the_shim_drops_two_arguments_and_keeps_the_others(tmp_path: Path) -> None:
+def test_shim_drops_two_arguments_and_keeps_the_others(tmp_path: Path) -> None:
     wheel = tmp_path / "a wheel's home"
     fake_java(wheel, "printf '%s\\n' \"$@\"")
     home = java.make_shim(wheel, [tmp_path / "cache"])
@@ -115,7 +115,7 @@ def test_the_shim_drops_two_arguments_and_keeps_the_others(tmp_path: Path) -> No
     ]
 
 
-def test_the_shim_is_made_where_it_can_be(tmp_path: Path) -> None:
+def test_shim_is_created_where_possible(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     home = java.make_shim(tmp_path / "wheel", [tmp_path / "file", tmp_path / "cache"])
     assert home.is_relative_to(tmp_path / "cache")
@@ -123,7 +123,7 @@ def test_the_shim_is_made_where_it_can_be(tmp_path: Path) -> None:
         java.make_shim(tmp_path / "wheel", [tmp_path / "file"])
 
 
-def test_the_shim_follows_the_wheel(tmp_path: Path) -> None:
+def test_shim_follows_the_wheel(tmp_path: Path) -> None:
     java.make_shim(tmp_path / "old", [tmp_path / "cache"])
     home = java.make_shim(tmp_path / "new", [tmp_path / "cache"])
     assert str(tmp_path / "new") in (home / "bin" / "java").read_text()
@@ -137,7 +137,7 @@ def test_java_version_is_parsed(tmp_path: Path, version: str, found: int) -> Non
     )
 
 
-def test_java_home_wins_over_path_and_old_java_is_passed_over(tmp_path: Path) -> None:
+def test_java_home_takes_precedence_over_path_and_old_java_is_skipped(tmp_path: Path) -> None:
     new, old, wheel = tmp_path / "new", tmp_path / "old", tmp_path / "wheel"
     fake_java(new, "echo 'openjdk version \"21.0.1\"' >&2")
     fake_java(old, "echo 'java version \"1.8.0\"' >&2")
@@ -160,7 +160,7 @@ def test_missing_java_error_lists_what_was_tried(
         java.find_java_home({"JAVA_HOME": "/nowhere", "PATH": str(old.parent)})
 
 
-def test_the_environment_keeps_what_is_set(tmp_path: Path) -> None:
+def test_environment_keeps_existing_settings(tmp_path: Path) -> None:
     fake_java(tmp_path, "echo 'openjdk version \"21\"' >&2")
     ours = java.spark_environment({"JAVA_HOME": str(tmp_path)})
     assert ours["PYSPARK_PYTHON"] == sys.executable
@@ -179,7 +179,7 @@ PROBE = "import json, os, pyspark, sys; print(json.dumps([sys.argv[1:], pyspark.
 
 
 @pytest.mark.parametrize("others", [[], ["/before it"], ["/before it", "/after it"]])
-def test_workers_take_pyspark_from_where_it_is_installed(tmp_path: Path, others: list[str]) -> None:
+def test_workers_use_pyspark_from_its_installation(tmp_path: Path, others: list[str]) -> None:
     spark_home = Path(str(find_spec("pyspark").submodule_search_locations[0]))  # type: ignore[index]
     launcher = make_launcher(spark_home, [tmp_path / "a cache"])
     assert launcher is not None
@@ -292,7 +292,7 @@ COMMANDS = [
 @pytest.mark.parametrize(
     ("words", "asked"), COMMANDS, ids=lambda value: value[0] if isinstance(value, list) else ""
 )
-def test_a_request_survives_the_command_line_of_spark_submit(
+def test_request_survives_the_spark_submit_command_line(
     words: list[str], asked: JobRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert parsed(words) == (asked, [])
@@ -311,7 +311,7 @@ def test_invalid_watch_arguments_are_refused_before_spark_starts(words: list[str
     assert refused.exit_code == EXIT_INPUT
 
 
-def test_every_job_can_be_asked_for() -> None:
+def test_every_job_has_a_request() -> None:
     assert {asked.job for _, asked in COMMANDS} | {"verify"} == {*JOBS}
 
 
@@ -325,20 +325,20 @@ def test_times_and_settings_are_parsed() -> None:
     assert format_time(1_700_000_000_999) == "2023-11-14 22:13:20Z"
 
 
-def test_a_bad_time_is_refused() -> None:
+def test_invalid_time_is_refused() -> None:
     result = CliRunner().invoke(create_app(lambda *_: 0), ["state", "e", "--at-time", "yesterday"])
     assert result.exit_code == 2
     assert "yesterday" in result.output
 
 
-def test_the_exit_code_is_passed_on() -> None:
+def test_exit_code_is_passed_on() -> None:
     assert (
         CliRunner().invoke(create_app(lambda *_: EXIT_FINDINGS), ["audit", "e"]).exit_code
         == EXIT_FINDINGS
     )
 
 
-def test_the_command_line_of_spark_submit() -> None:
+def test_spark_submit_command_line_is_built() -> None:
     words = command(
         {"SPARK_HOME": "/spark"}, JobRequest(job="audit", export="e"), ["spark.master=local[1]"]
     )
@@ -347,7 +347,7 @@ def test_the_command_line_of_spark_submit() -> None:
     assert words[4:] == ["--request", '{"job": "audit", "export": "e"}']
 
 
-def test_raftlog_gets_the_commands() -> None:
+def test_raftlog_has_the_replay_commands() -> None:
     app = typer.Typer()
     app.command("other")(lambda: None)
     register(app)
@@ -368,7 +368,7 @@ def test_importing_the_command_line_needs_no_pyspark() -> None:
 
 
 @pytest.mark.nightly
-def test_through_spark_submit_and_the_shim(tmp_path: Path, shimmed_java: Path) -> None:
+def test_replay_runs_through_spark_submit_and_the_shim(tmp_path: Path, shimmed_java: Path) -> None:
     history = LogHistory(71).run(300)
     history.create_topic("orders", 1)
     bad = history.alter_isr("orders", 0, [1, 2], {2: 9})
@@ -388,9 +388,7 @@ def test_through_spark_submit_and_the_shim(tmp_path: Path, shimmed_java: Path) -
 
 
 @pytest.mark.nightly
-def test_a_directory_that_is_no_export_ends_in_exit_code_2(
-    tmp_path: Path, shimmed_java: Path
-) -> None:
+def test_directory_that_is_not_an_export_exits_with_2(tmp_path: Path, shimmed_java: Path) -> None:
     done = run_cli(tmp_path, shimmed_java, "audit", str(tmp_path))
     assert (done.returncode, done.stdout) == (EXIT_INPUT, "")
     assert "is not an export" in done.stderr
@@ -400,7 +398,7 @@ def test_a_directory_that_is_no_export_ends_in_exit_code_2(
 @pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_replay_stops_spark(tmp_path: Path, number: signal.Signals) -> None:
-    """Spark ends first, with time to clean up, and nothing is said but one line."""
+    """Spark ends first, with time to clean up, and only one line is printed."""
     environ = fake_spark(
         tmp_path,
         "trap 'echo half an answer; rm started; exit 143' TERM\ntouch started\nwhile :; do sleep"
@@ -429,10 +427,10 @@ def test_interrupted_replay_stops_spark(tmp_path: Path, number: signal.Signals) 
     "job",
     ["audit exported --engine spark", "watch exported -o watched --every 1 --engine spark"],
 )
-def test_an_answer_that_nobody_takes_leaves_no_spark_behind(
+def test_unwritable_answer_leaves_no_spark_process(
     tmp_path: Path, job: str, reader: str, code: int
 ) -> None:
-    """[It was wrong usage; and Spark, which nothing ends, went on with a watch.]"""
+    """[It was reported as wrong usage, and Spark continued with a watch.]"""
     goes_on = "while :; do sleep 0.05; done" if "watch" in job else "rm started"
     environ = fake_spark(
         tmp_path,
@@ -448,8 +446,8 @@ def test_an_answer_that_nobody_takes_leaves_no_spark_behind(
 
 
 @pytest.mark.nightly
-def test_a_watch_tells_at_once_and_says_how_far_it_has_come(tmp_path: Path) -> None:
-    """It goes on for ever: Ctrl-C is its end, and no failure."""
+def test_watch_reports_at_once_and_prints_its_position_at_the_end(tmp_path: Path) -> None:
+    """It runs until Ctrl-C, which is no failure."""
     (tmp_path / "watched").mkdir()
     done = {"batch": 4, "end_offset": 70, "alerts": 2}
     (tmp_path / "watched" / "done.json").write_text(json.dumps(done))
@@ -539,7 +537,7 @@ def test_submitted_file_runs_each_job(job: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def settings(records: int, *given: str) -> dict[str, str]:
-    """Return the settings for a history of this many records, if ``given`` came with --conf."""
+    """Return the settings for a history of this many records; ``given``: settings by --conf."""
     found: dict[str, str] = {}
     context = SimpleNamespace(getConf=lambda: SimpleNamespace(contains=given.__contains__))
     session = SimpleNamespace(sparkContext=context, conf=SimpleNamespace(set=found.__setitem__))
@@ -547,7 +545,7 @@ def settings(records: int, *given: str) -> dict[str, str]:
     return found
 
 
-def test_a_long_history_is_cut_into_more_pieces_and_a_short_one_is_not_compiled() -> None:
+def test_long_history_is_split_into_more_tasks_and_a_short_one_is_not_compiled() -> None:
     assert settings(50_000_000) == {"spark.sql.shuffle.partitions": "334"}
     assert settings(1_000_000) == {"spark.sql.shuffle.partitions": "8"}
     few = settings(200_000)

@@ -1,4 +1,4 @@
-"""Audit and state of a log in which partitions were moved about, as a controller writes it."""
+"""Audit and state of a log with reassignments, as a controller writes it."""
 
 import sys
 from pathlib import Path
@@ -56,7 +56,7 @@ class Logged(Cell):
 
 @pytest.fixture(scope="module")
 def moved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Logged, Path]:
-    """Reassigned to its end, begun and cancelled, elected, led uncleanly, grown."""
+    """Reassigned to completion, begun and cancelled, elected, elected uncleanly, extended."""
     cell = Logged(brokers=5)
     topic = cell.create_on((1, 2, 3))
     cell.reassign([4, 5, 3])
@@ -84,22 +84,22 @@ def moved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Logged, Path]:
     return cell, directory
 
 
-def test_the_parallel_fold_gives_the_controllers_state(moved: tuple[Logged, Path]) -> None:
+def test_parallel_fold_gives_the_controllers_state(moved: tuple[Logged, Path]) -> None:
     cell, directory = moved
     result = ask_shared(3, "state", directory, limit=1)
     assert result.state_hash == format_hash(cell.pending.state_hash & HASH_MASK)
 
 
-def test_the_audit_finds_nothing_wrong_in_moves(moved: tuple[Logged, Path]) -> None:
+def test_audit_accepts_reassignments(moved: tuple[Logged, Path]) -> None:
     _, directory = moved
     result = ask("audit", directory)
     assert (result.findings, result.passed) == ([], True)
     assert result.checked >= 10
 
 
-def test_a_stale_epoch_in_a_change_that_completes_a_move_is_found(tmp_path: Path) -> None:
-    """The record takes a broker of a former incarnation in, and completes a reassignment in the
-    same breath.
+def test_stale_epoch_in_a_completing_change_is_found(tmp_path: Path) -> None:
+    """The record adds a broker of an earlier incarnation, and completes a reassignment at the same
+    time.
     """
     again = Logged(brokers=3)
     moving = again.create_on((1, 2))

@@ -1,5 +1,5 @@
-"""Records and files in whatever order, or there twice: the same answers, or an error that says what
-is wrong.
+"""Records and files out of order or duplicated: the same answers, or an error that names the
+problem.
 """
 
 import dataclasses
@@ -61,9 +61,7 @@ def publish(directory: Path, segments: list[Segment]) -> None:
 
 
 def rewrite(directory: Path, change: Change, *, records_of: int | None = None) -> Segment:
-    """Change the second Parquet file, and make the manifest fit, as a writer with a defect
-    would.
-    """
+    """Change the second Parquet file, and make the manifest match, as a defective writer would."""
     manifest = read_manifest(directory)
     segment = manifest.of_kind(RECORDS)[1]
     path = directory / segment.file
@@ -103,7 +101,7 @@ def test_records_out_of_order_within_a_file_change_no_answer(
 def test_records_far_out_of_order_are_refused(
     exported: Path, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slices are put in order, one by one: what is further off is found, and nothing is answered."""
+    """Slices are sorted one by one: records further off are detected."""
     monkeypatch.setattr(reading, "SLICE_ROWS", 20)
     segment = rewrite(exported, backwards)
     with pytest.raises(CorruptExportError, match=rf"{segment.file} .* stands after offset \d+"):
@@ -120,27 +118,27 @@ def test_files_in_any_order_change_no_answer(spark: SparkSession, pristine: Path
         assert lao.run(turned, request, pool) == lao.run(export, request, pool)
 
 
-def test_a_manifest_whose_files_are_out_of_order_is_refused(exported: Path) -> None:
+def test_manifest_with_files_out_of_order_is_refused(exported: Path) -> None:
     publish(exported, list(reversed(read_manifest(exported).segments)))
     with pytest.raises(ExportGapError, match="history begins at 0, but the first segment is "):
         ask("state", exported)
 
 
-def test_a_segment_that_is_named_twice_is_refused(exported: Path) -> None:
+def test_segment_named_twice_is_refused(exported: Path) -> None:
     segments = list(read_manifest(exported).segments)
     publish(exported, [*segments[:4], *segments[2:4], *segments[4:]])
     with pytest.raises(ExportGapError, match=r"an overlap between .* and"):
         ask("state", exported)
 
 
-def test_a_copy_of_a_segment_that_is_not_named_does_not_count(exported: Path) -> None:
+def test_unnamed_copy_of_a_segment_is_ignored(exported: Path) -> None:
     segment = read_manifest(exported).of_kind(RECORDS)[0]
     shutil.copy(exported / segment.file, exported / RECORDS / f"{7:020d}-{9:020d}.parquet")
     result = ask("state", exported, limit=1)
     assert result.state_hash == format_hash(HISTORY.hashes[HISTORY.end_offset - 1])
 
 
-def test_rows_that_are_there_twice_are_refused_by_their_number(exported: Path) -> None:
+def test_duplicate_rows_are_refused_by_their_number(exported: Path) -> None:
     segment = rewrite(exported, lambda table: pa.concat_tables([table, table.slice(3, 5)]))
     with pytest.raises(RaftlogError) as caught:
         ask("audit", exported)
@@ -150,8 +148,8 @@ def test_rows_that_are_there_twice_are_refused_by_their_number(exported: Path) -
     assert expected in str(caught.value)
 
 
-def test_a_record_in_the_place_of_another_is_refused_by_the_fold(exported: Path) -> None:
-    """The number of rows fits: one record is there twice, and another is not."""
+def test_duplicate_record_in_place_of_another_is_refused_by_the_fold(exported: Path) -> None:
+    """The number of rows matches: one record is duplicated, and another is missing."""
 
     def change(table: pa.Table) -> pa.Table:
         changing = pc.indices_nonzero(pc.is_valid(table["group_kind"])).to_pylist()

@@ -1,5 +1,3 @@
-"""Audit and history."""
-
 import json
 from pathlib import Path
 from typing import Any
@@ -29,7 +27,7 @@ def small(seed: int = 51) -> LogHistory:
 # --- audit --------------------------------------------------------------------------------------
 
 
-def test_a_clean_history_passes(tmp_path: Path) -> None:
+def test_clean_history_passes(tmp_path: Path) -> None:
     log = LogHistory(52, with_entries=False).run(1200)
     export(log, tmp_path)
     result = ask("audit", tmp_path)
@@ -65,7 +63,7 @@ def values(result: history.HistoryResult) -> list[tuple[int, str, Any, Any]]:
     ]
 
 
-def test_history_of_a_config_key(tmp_path: Path) -> None:
+def test_history_of_a_config_key_is_listed(tmp_path: Path) -> None:
     log = small()
     first = log.alter_config("orders", "retention.ms", "1", "User:bob")
     log.alter_config("orders", "cleanup.policy", "compact")
@@ -84,7 +82,7 @@ def test_history_of_a_config_key(tmp_path: Path) -> None:
     assert len(everything.changes) == 4
 
 
-def test_history_of_a_topic_that_was_made_twice(tmp_path: Path) -> None:
+def test_history_of_a_recreated_topic_is_listed(tmp_path: Path) -> None:
     log = small()
     log.create_topic("other", 1)
     changed = log.alter_isr("orders", 0, [1, 2])
@@ -103,7 +101,7 @@ def test_history_of_a_topic_that_was_made_twice(tmp_path: Path) -> None:
     assert values(result)[-1][3]["topic_id"] == again.hex()
 
 
-def test_history_of_a_broker(tmp_path: Path) -> None:
+def test_history_of_a_broker_is_listed(tmp_path: Path) -> None:
     log = small()
     epoch = log.draft.brokers[2].epoch
     log.set_fenced(2, fenced=True)
@@ -120,8 +118,8 @@ def test_history_of_a_broker(tmp_path: Path) -> None:
     )
 
 
-def test_history_of_access_control_entries(tmp_path: Path) -> None:
-    """The history names who granted and revoked what."""
+def test_history_of_access_control_entries_names_principals(tmp_path: Path) -> None:
+    """Who granted and revoked what."""
     log = LogHistory(53)
     read, topic = AclOperation.READ, AclResourceType.TOPIC
     of_alice = log.add_entry("User:alice", read, topic, "orders", by="User:admin")
@@ -157,7 +155,7 @@ def test_history_of_access_control_entries(tmp_path: Path) -> None:
     assert "orders" not in shown
 
 
-def test_a_report_tells_of_entries_as_history_does(tmp_path: Path) -> None:
+def test_report_describes_entries_as_history_does(tmp_path: Path) -> None:
     log = LogHistory(54)
     operation, type_ = AclOperation.ALTER_CONFIGS, AclResourceType.EXPORT_CURSOR
     id_ = log.add_entry("User:alice", operation, type_, "e", host="10.0.0.1", by="User:admin")
@@ -187,12 +185,12 @@ def test_a_report_tells_of_entries_as_history_does(tmp_path: Path) -> None:
         (("user", "bob"), "there is no kind 'user'"),
     ],
 )
-def test_a_key_of_no_known_form(tmp_path: Path, key: tuple[str, str], says: str) -> None:
+def test_invalid_key_is_refused(tmp_path: Path, key: tuple[str, str], says: str) -> None:
     export(small(), tmp_path)
     with pytest.raises(ReplayError, match=says):
         ask("history", tmp_path, key=key)
 
 
-def test_a_key_that_never_was(tmp_path: Path) -> None:
+def test_key_that_never_existed_is_reported(tmp_path: Path) -> None:
     export(small(), tmp_path)
     assert ask("history", tmp_path, key=("topic", "nobody")).total == 0

@@ -1,6 +1,4 @@
-"""Tests that the sides of the benchmark answer the same questions alike: Spark, DuckDB, and one
-process of pyarrow.
-"""
+"""The sides of the benchmark (Spark, DuckDB, one process of pyarrow) give the same answers."""
 
 import sys
 from io import StringIO
@@ -32,7 +30,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 @pytest.mark.nightly
-def test_every_question_has_one_answer(exported: tuple[Path, str], spark: SparkSession) -> None:
+def test_all_sides_give_the_same_answers(exported: tuple[Path, str], spark: SparkSession) -> None:
     directory, _ = exported
     rows = records(spark, opened(directory))
     rows.withColumnRenamed("offset", "at_offset").createOrReplaceTempView("records")
@@ -49,7 +47,7 @@ def test_single_process_fold_reaches_the_state_hash(exported: tuple[Path, str]) 
     assert arrow_side.fold(str(directory)) == state_hash
 
 
-def test_a_side_is_watched_from_outside_and_ended_in_time(exported: tuple[Path, str]) -> None:
+def test_side_is_measured_from_outside_and_ended_in_time(exported: tuple[Path, str]) -> None:
     directory, state_hash = exported
     side = watch("benchmarks.replay.arrow_side", [str(directory)], limit_s=60)
     assert list(side.steps) == ["scan", "fold"]
@@ -63,7 +61,7 @@ def test_a_side_is_watched_from_outside_and_ended_in_time(exported: tuple[Path, 
     assert watch("benchmarks.replay.arrow_side", [str(directory)], limit_s=0.01).over == "start"
 
 
-def test_sides_that_disagree_are_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disagreeing_sides_are_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     said = {"benchmarks.replay.spark_side": "a", "benchmarks.replay.arrow_side": "b"}
 
     def watched(module: str, arguments: list[str], *, limit_s: float) -> Side:
@@ -74,7 +72,7 @@ def test_sides_that_disagree_are_no_measurement(monkeypatch: pytest.MonkeyPatch)
         runner.measure(Path("x"), [], 1.0)
 
 
-def test_growth_and_skew_are_ratios_of_the_time_a_record() -> None:
+def test_growth_and_skew_are_ratios_of_the_time_per_record() -> None:
     def result(records: int, skew: str, seconds: float) -> dict[str, Any]:
         side = {"steps": {"fold": {"seconds": seconds, "cpu_s": 1.0, "peak_mb": 1.0}}, "over": ""}
         return {"records": records, "skew": skew, "sides": {"Spark": side}}
@@ -89,7 +87,7 @@ def test_growth_and_skew_are_ratios_of_the_time_a_record() -> None:
     assert tables.even_of([small, large, hot], hot) is small
 
 
-def test_a_side_that_fails_or_finds_something_does_not_take_the_table_with_it() -> None:
+def test_failing_side_does_not_prevent_the_table() -> None:
     measured = {
         "job: audit": Measured(1.0, 1.0, 1.0, "audit found something"),
         "job: lao": Measured(1.0, 1.0, 1.0),

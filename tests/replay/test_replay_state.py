@@ -1,6 +1,4 @@
-"""The parallel fold gives the state that the nodes had, at any point and with any number of
-tasks.
-"""
+"""The parallel fold gives the nodes' state at any point, with any number of tasks."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -50,7 +48,7 @@ def image_at(history: LogHistory, offset: int) -> Image:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.6, 1.0])
-def test_state_hash_at_an_offset(
+def test_state_hash_at_an_offset_equals_the_nodes(
     replay: Replay, history: LogHistory, exported: Path, share: float
 ) -> None:
     ends = sorted(history.hashes)
@@ -61,7 +59,7 @@ def test_state_hash_at_an_offset(
 
 
 @pytest.mark.parametrize("partitions", in_gate((1, 7, 16), (7,)))
-def test_every_number_of_tasks_gives_the_same(
+def test_state_does_not_depend_on_the_number_of_tasks(
     history: LogHistory, exported: Path, partitions: int
 ) -> None:
     result = ask_shared(partitions, "state", exported, limit=5000)
@@ -87,7 +85,7 @@ def test_every_number_of_tasks_gives_the_same(
     }
 
 
-def test_an_offset_within_a_batch_means_the_batch_before(
+def test_offset_within_a_batch_means_the_previous_batch(
     history: LogHistory, exported: Path
 ) -> None:
     ends = sorted(history.hashes)
@@ -96,7 +94,7 @@ def test_an_offset_within_a_batch_means_the_batch_before(
     assert (result.point.offset, result.state_hash) == (before, format_hash(history.hashes[before]))
 
 
-def test_state_at_a_time(history: LogHistory, exported: Path) -> None:
+def test_state_at_a_time_is_returned(history: LogHistory, exported: Path) -> None:
     whole = image_at(history, history.end_offset - 1)
     middle = image_at(history, sorted(history.hashes)[len(history.hashes) // 2])
     for image, time_ms in ((middle, middle.timestamp_ms), (whole, whole.timestamp_ms + 1_000_000)):
@@ -129,7 +127,7 @@ def test_state_hash_equals_the_fold_for_more_brokers(tmp_path: Path, seed: int) 
 
 
 @pytest.mark.parametrize("share", in_gate((0.3, 0.7, 1.0), (0.7,)))
-def test_clients_and_their_results(
+def test_state_includes_clients_and_their_results(
     replay: Replay, with_clients: tuple[LogHistory, Path], share: float
 ) -> None:
     history, directory = with_clients
@@ -159,7 +157,7 @@ def test_clients_and_their_results(
         assert expected == sorted(row for row in found if row[0] == named)
 
 
-def test_history_of_a_client(with_clients: tuple[LogHistory, Path]) -> None:
+def test_history_of_a_client_is_listed(with_clients: tuple[LogHistory, Path]) -> None:
     history, directory = with_clients
     clients = image_at(history, history.end_offset - 1).clients
     client_id = max(clients, key=lambda id_: clients[id_].all_below_done)
@@ -170,7 +168,7 @@ def test_history_of_a_client(with_clients: tuple[LogHistory, Path]) -> None:
     assert {f"{client_id}-{sequence}" for sequence in (1, 2, 3)} <= written
 
 
-def test_an_increment_is_seen(replay: Replay, tmp_path: Path) -> None:
+def test_state_covers_a_later_export(replay: Replay, tmp_path: Path) -> None:
     history = LogHistory(41).run(60)
     export(history, tmp_path)
     first = replay("state", tmp_path, limit=1)
@@ -181,11 +179,11 @@ def test_an_increment_is_seen(replay: Replay, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, 10**6])
-def test_an_offset_that_is_not_there(exported: Path, offset: int) -> None:
+def test_missing_offset_is_refused(exported: Path, offset: int) -> None:
     with pytest.raises(ReplayError, match=f"offset {offset} is not in .*: it holds offsets 0 to"):
         ask("state", exported, at_offset=offset)
 
 
-def test_a_time_before_the_first_record(exported: Path) -> None:
+def test_time_before_the_first_record_is_refused(exported: Path) -> None:
     with pytest.raises(ReplayError, match="holds nothing from 1970-01-01 00:00:00Z or before"):
         ask("state", exported, at_time_ms=0)

@@ -1,6 +1,4 @@
-"""The report's aggregates: of two hours whose incidents are known, and of histories that would be
-too much to draw.
-"""
+"""The report's aggregates: two hours with known incidents, and histories too large to draw."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +44,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> ReportResult:
 
 
 def second(at_ms: int | None) -> int:
-    """Since the history's beginning."""
     assert at_ms is not None
     return (at_ms - BEGIN_MS) // 1000
 
@@ -56,7 +53,7 @@ def events(report: ReportResult, number: int) -> dict[str, Event]:
 
 
 @pytest.mark.nightly
-def test_each_incident_is_told_once_with_what_belongs_to_it(report: ReportResult) -> None:
+def test_each_incident_is_listed_once_with_its_events(report: ReportResult) -> None:
     incidents = report.timeline.incidents
     assert [(each.number, each.severity) for each in incidents] == [
         (1, CRITICAL), (2, WARNING), (3, WARNING), (4, WARNING),
@@ -84,7 +81,7 @@ def test_each_incident_is_told_once_with_what_belongs_to_it(report: ReportResult
 
 
 @pytest.mark.nightly
-def test_an_incident_says_what_was_changed_shortly_before(report: ReportResult) -> None:
+def test_incident_lists_changes_shortly_before_it(report: ReportResult) -> None:
     before = report.timeline.incidents[0].before
     assert [event.text for event in before] == [
         "broker 3: num.replica.fetchers = 8, by User:deploy",
@@ -114,7 +111,7 @@ def add(condition: Condition, runs: Runs) -> None:
 
 def test_incident_of_many_partitions_ranks_above_a_longer_one_of_few() -> None:
     """A rack that fails for a minute; fifteen partitions that flap for an hour, before and after
-    it; and a broker that is fenced while the rack's partitions are short, and takes none along.
+    it; and a broker that is fenced while the rack's partitions are short, without affecting any.
     """
     hour = 3_600_000
     flaps = [
@@ -149,7 +146,7 @@ def test_incident_of_many_partitions_ranks_above_a_longer_one_of_few() -> None:
     assert kept[0].short == 2300
 
 
-def test_spell_that_lasts_counts_up_to_the_end_of_the_log() -> None:
+def test_open_outage_counts_up_to_the_end_of_the_log() -> None:
     """Two partitions from 1 s on, one of them until 4 s; a third one from 5 s on."""
     found = troubles((), [(1000, 4000, 1), (1000, NEVER, 1), (5000, NEVER, 1)]).short
     assert found.extent(0, 9000, 10_000) == (2, 3000 + 9000 + 5000)
@@ -165,7 +162,7 @@ def test_brokers_rank_incidents_without_partitions() -> None:
     assert [each.brokers for each in found] == [2, 1]
 
 
-def test_events_belong_together_up_to_a_minute_apart() -> None:
+def test_events_up_to_a_minute_apart_belong_together() -> None:
     events = [Event("fenced", WARNING, at, at + 1, at, 1, "") for at in (0, GAP_MS, 2 * GAP_MS + 1)]
     found, total = find_sessions(events, Axis(0, 9 * GAP_MS, 1000), troubles())
     assert total == 2
@@ -195,7 +192,7 @@ def test_hold_up_of_ten_seconds_is_a_warning() -> None:
 
 
 def test_cluster_without_a_broker_has_no_incident(tmp_path: Path) -> None:
-    """Its controllers change, and write what nobody can apply."""
+    """Its controllers change, and write records that no broker can apply."""
     log = LogHistory(3, brokers=0)
     for leader_id in (1, 2, 1):
         log.elect(leader_id)
@@ -223,7 +220,7 @@ def test_report_lists_only_earlier_changes_as_before() -> None:
 
 
 @pytest.mark.nightly
-def test_lanes_show_reigns_and_the_lives_of_brokers(report: ReportResult) -> None:
+def test_lanes_show_controller_epochs_and_broker_lives(report: ReportResult) -> None:
     controllers, *lanes = report.timeline.lanes
     assert [span.text for span in controllers.spans] == [f"{each} · epoch {each}" for each in (1, 2, 3)]  # fmt: skip
     ends = [span.ends_ms for span in controllers.spans[:-1]]
@@ -242,7 +239,7 @@ def test_lanes_show_reigns_and_the_lives_of_brokers(report: ReportResult) -> Non
     assert held == ["broker 3"]
 
 
-def test_spans_of_a_crowded_lane_become_one_in_a_few_steps() -> None:
+def test_crowded_lane_is_merged_in_a_few_steps() -> None:
     def reign(number: int) -> Controller:
         ends_ms = 10 * number + 10
         return Controller(number, 1, number, None, 10 * number, ends_ms, None, ends_ms, None, None, None)  # fmt: skip
@@ -255,7 +252,7 @@ def test_spans_of_a_crowded_lane_become_one_in_a_few_steps() -> None:
 
 
 @pytest.mark.nightly
-def test_curves_show_the_worst_of_each_step(report: ReportResult) -> None:
+def test_curves_show_the_worst_value_of_each_step(report: ReportResult) -> None:
     timeline = report.timeline
     assert len(timeline.levels) == timeline.axis.buckets <= MAX_BUCKETS
     assert max(level.short for level in timeline.levels) == 5
@@ -286,7 +283,7 @@ def test_every_job_is_on_the_page(report: ReportResult) -> None:
 
 
 @pytest.mark.nightly
-def test_the_page_is_where_it_was_asked_for(report: ReportResult) -> None:
+def test_page_is_written_to_the_requested_path(report: ReportResult) -> None:
     page = Path(report.output).read_text()
     assert page.startswith("<!doctype html>")
     assert "No leader for clicks-0" in page

@@ -1,7 +1,4 @@
-"""The page as a browser shows it.
-
-Collected only on a machine that has one: see ``conftest.py``, which says so.
-"""
+"""The page in a browser. Collected only where one is installed: see ``conftest.py``."""
 
 import re
 from html import escape
@@ -51,7 +48,7 @@ def rows(path: Path) -> list[Pixels]:
 
 
 def runs(row: Pixels, wanted: tuple[int, int, int], least: int = 40) -> list[tuple[int, int]]:
-    """Stretches of a row in about that colour, from and to (exclusive)."""
+    """Return stretches of a row in about that colour, from and to (exclusive)."""
     edges = [
         index
         for index in range(1, WIDTH)
@@ -65,7 +62,7 @@ def runs(row: Pixels, wanted: tuple[int, int, int], least: int = 40) -> list[tup
 
 
 def over(ground: str, colour: str, alpha: float) -> tuple[int, int, int]:
-    """A colour with some opacity on a ground."""
+    """Blend a colour with an opacity over a background."""
     red, green, blue = (
         round(below * (1 - alpha) + above * alpha)
         for below, above in zip(rgb(ground), rgb(colour), strict=True)
@@ -75,7 +72,7 @@ def over(ground: str, colour: str, alpha: float) -> tuple[int, int, int]:
 
 @pytest.mark.nightly
 def test_report_fits_a_phone(browser: Browser, tmp_path: Path) -> None:
-    """[one incident's table made the page 687 px wide; titles of curves were cut]"""
+    """[One incident's table made the page 687 px wide; titles of curves were cut.]"""
     measure = """const frame = document.querySelector("iframe");
       const all = [...frame.contentDocument.querySelectorAll(".title span, .incident .what, .extent")];
       const cut = all.filter((each) => each.getBoundingClientRect().right > frame.contentWindow.innerWidth);
@@ -93,7 +90,7 @@ def test_report_fits_a_phone(browser: Browser, tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_link_to_an_incident_draws_all_and_zooms_in(browser: Browser, report: str) -> None:
+def test_link_to_an_incident_draws_everything_and_zooms_in(browser: Browser, report: str) -> None:
     shown = browser.dom(f"{report}#incident-1")
     root = re.search(r"<html[^>]*>", shown)
     assert root is not None
@@ -108,7 +105,7 @@ def test_a_link_to_an_incident_draws_all_and_zooms_in(browser: Browser, report: 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_the_timeline_shows_the_truth_in_light_and_dark(
+def test_timeline_is_correct_in_light_and_dark(
     browser: Browser, report: str, tmp_path: Path, dark: bool
 ) -> None:
     browser.screenshot(report, tmp_path / "page.png", width=WIDTH, height=HEIGHT, dark=dark)

@@ -1,6 +1,4 @@
-"""The page as a document: whole in itself, safe whatever the names are, bounded, readable in light
-and dark. Needs no browser.
-"""
+"""The page as a document: self-contained, safe, bounded, readable in light and dark."""
 
 import errno
 import os
@@ -65,7 +63,7 @@ def document(result: ReportResult) -> Document:
 
 
 def luminance(colour: str) -> float:
-    """Relative, as WCAG defines it."""
+    """Return the relative luminance by WCAG."""
     channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     red, green, blue = (
         each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in channels
@@ -79,7 +77,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def themes() -> list[dict[str, str]]:
-    """The variables of the style sheet: light, dark."""
+    """Return the variables of the style sheet: light, dark."""
     style = (Path(page.__file__).parent / "templates" / "report.css").read_text()
     blocks = re.findall(r":root[^{]*\{([^}]*)\}", style)
     return [dict(re.findall(r"--([\w-]+): (#\w{6})", block)) for block in blocks]
@@ -88,7 +86,7 @@ def themes() -> list[dict[str, str]]:
 # --- whole in itself ----------------------------------------------------------------------------
 
 
-def test_a_page_loads_nothing(plain: Document) -> None:
+def test_page_loads_nothing(plain: Document) -> None:
     read = plain
     links = [
         value
@@ -115,7 +113,7 @@ def test_every_link_of_the_page_has_a_target(plain: Document) -> None:
     assert len(plain.ids) == len(set(plain.ids))
 
 
-def test_timeline_needs_no_script_to_be_drawn(plain: Document) -> None:
+def test_timeline_is_drawn_without_a_script(plain: Document) -> None:
     """Bars and curves are in the document; the script adds zoom."""
     fenced = [each for _, each in plain.elements if each.get("class") == "bar at fenced"]
     assert [each["style"] for each in fenced] == ["--b:0.5;--w:0.25"]
@@ -133,7 +131,7 @@ def test_incidents_are_rows_with_their_extent(plain: Document) -> None:
     assert "Changed on purpose in the ten minutes before: 1" in shown
 
 
-def test_a_broken_rule_is_named_with_its_offsets_first() -> None:
+def test_violated_rule_is_named_first_with_its_offsets() -> None:
     rule, *kept = sample.audited().rules
     finding = Finding(
         "ISR_EMPTY", "critical", 712, [712, 700], 2, sample.at(71), "User:bob", "partition orders-1", None, "orders", 1, None,
@@ -153,7 +151,7 @@ def test_a_broken_rule_is_named_with_its_offsets_first() -> None:
 # --- safe ---------------------------------------------------------------------------------------
 
 
-def test_names_are_only_ever_text(plain: Document) -> None:
+def test_names_are_escaped_everywhere(plain: Document) -> None:
     harmless = [tag for tag, _ in plain.elements]
     lane = Lane("broker 1", HOSTILE, [sample.span("fenced", 0, 120, HOSTILE)])
     hurt = sample.incident(title=HOSTILE, events=[sample.event("x", 3, 60, None, HOSTILE)] * 3)
@@ -168,7 +166,7 @@ def test_names_are_only_ever_text(plain: Document) -> None:
 # --- bounded ------------------------------------------------------------------------------------
 
 
-def test_the_largest_page_is_not_much_larger() -> None:
+def test_largest_page_is_bounded() -> None:
     spans = [
         sample.span(state, step, step + 0.5, "session timed out")
         for step in range(120)
@@ -186,7 +184,7 @@ def test_the_largest_page_is_not_much_larger() -> None:
 # --- readable -----------------------------------------------------------------------------------
 
 
-def test_text_and_marks_stand_out_in_light_and_dark() -> None:
+def test_text_and_marks_have_contrast_in_light_and_dark() -> None:
     light, dark = themes()
     assert set(light) == set(dark)
     for theme in (light, dark):
@@ -199,8 +197,8 @@ def test_text_and_marks_stand_out_in_light_and_dark() -> None:
             assert contrast(theme[grade], theme[f"{grade}-tint"]) >= 4.5, grade
 
 
-def test_states_differ_in_more_than_colour() -> None:
-    """Each state has a rule of its own in the style sheet, but the plain bar of one."""
+def test_states_differ_by_more_than_colour() -> None:
+    """Each state has its own rule in the style sheet, except the plain bar of one."""
     style = (Path(page.__file__).parent / "templates" / "report.css").read_text()
     rules = dict(re.findall(r"^\.bar\.(\w+) \{ ([^}]*)\}", style, re.MULTILINE))
     marks = [rules.get(state, "") for state in STATES]
@@ -221,14 +219,14 @@ def test_panel_scales_counts_to_the_highest_and_durations_logarithmically() -> N
 # --- where it goes ------------------------------------------------------------------------------
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_unwritable_path_is_named(tmp_path: Path) -> None:
     with pytest.raises(ReplayError, match=r"is a directory: name a file"):
         page.writable(str(tmp_path))
     with pytest.raises(ReplayError, match=r"there is no directory .*missing"):
         page.writable(str(tmp_path / "missing" / "report.html"))
 
 
-def test_a_place_that_takes_nothing_is_named_before_the_work_is_done(
+def test_unwritable_path_is_named_before_the_work_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(**_: Any) -> None:
@@ -241,7 +239,7 @@ def test_a_place_that_takes_nothing_is_named_before_the_work_is_done(
         page.writable(str(tmp_path / "report.html"))
 
 
-def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     page.write("new", tmp_path / "report.html")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [
         ("report.html", "new")
@@ -252,7 +250,7 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "taken"]
 
 
-def test_page_is_written_into_a_pipe_and_never_put_in_its_place(tmp_path: Path) -> None:
+def test_page_is_written_into_a_pipe_and_never_replaces_it(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -265,7 +263,7 @@ def test_page_is_written_into_a_pipe_and_never_put_in_its_place(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == [pipe]
 
 
-def test_page_in_a_full_device_is_an_error(tmp_path: Path) -> None:
+def test_page_on_a_full_device_is_an_error(tmp_path: Path) -> None:
     device = tmp_path / "link"
     device.symlink_to("/dev/full")
     with pytest.raises(ReplayError, match=r"link: No space left on device"):
@@ -274,7 +272,7 @@ def test_page_in_a_full_device_is_an_error(tmp_path: Path) -> None:
     assert Path("/dev/full").is_char_device()
 
 
-def test_page_goes_where_a_link_points_and_the_link_stays(tmp_path: Path) -> None:
+def test_page_is_written_to_the_target_of_a_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("pages/report.html")
     (tmp_path / "pages").mkdir()
     for text in ("first", "second"):
@@ -291,7 +289,7 @@ def test_page_is_not_written_through_a_link_at_its_temporary_name(tmp_path: Path
     assert (kept.read_text(), (tmp_path / "report.html").read_text()) == ("kept", "new")
 
 
-def test_a_page_of_another_systems_log_says_nothing_of_lao() -> None:
+def test_page_of_an_imported_log_does_not_mention_lao() -> None:
     ours = sample.result()
     theirs = document(replace(ours, header=replace(ours.header, origin="kafka")))
     assert "lao" not in theirs.ids
@@ -304,7 +302,7 @@ def test_a_page_of_another_systems_log_says_nothing_of_lao() -> None:
     assert any("LAO" in word for word in document(ours).words)
 
 
-def test_text_of_the_log_is_harmless_in_templates() -> None:
+def test_log_text_is_escaped_in_templates() -> None:
     evil = "a\x1b[31m<b>\u202e"
     template = Environment(autoescape=True, finalize=page.harmless).from_string(
         "{{ name }}|{{ ours }}|{{ count }}|{{ name | upper }}"

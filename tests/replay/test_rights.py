@@ -1,6 +1,4 @@
-"""The audit of rights against the authorizer itself: random entries and writes, each asked of the
-image below its batch.
-"""
+"""The audit of permissions, compared with the authorizer on random entries and writes."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -65,7 +63,7 @@ def judged_rights(rows: pa.Table, end_offset: int, **named: Any) -> list[Finding
 
 
 def random_history(seed: int, writes: int) -> LogHistory:
-    """Entries come and go; principals set configs and create topics."""
+    """Entries are added and removed; principals set configs and create topics."""
     log = LogHistory(seed)
     rng = log.rng
     log.alter_config("a", "key", "1")
@@ -108,7 +106,7 @@ def random_entry(log: LogHistory) -> None:
 
 
 def batches(log: LogHistory) -> Iterator[tuple[batch.BatchHeader, list[Any], Image]]:
-    """Each batch with its messages, and the image below it."""
+    """Yield each batch with its messages, and the image below it."""
     draft = ImageBuilder(Image())
     for chunk in log.batches:
         header = batch.header_at(chunk, 0)
@@ -120,7 +118,7 @@ def batches(log: LogHistory) -> Iterator[tuple[batch.BatchHeader, list[Any], Ima
 def refused(
     log: LogHistory, super_users: frozenset[str] = frozenset(), *, everyone: bool = False
 ) -> list[int]:
-    """Return what the authorizer refuses from every host: from the first entry on, or else always."""
+    """Return what the authorizer refuses from every host: from the first entry on, or always."""
     found, begun = list[int](), bool(super_users)
     authorizer = Authorizer(super_users, everyone)
     for header, messages, image in batches(log):
@@ -157,7 +155,7 @@ def log() -> LogHistory:
     return random_history(5, 600)
 
 
-def test_the_audit_agrees_with_the_authorizer(log: LogHistory, tmp_path: Path) -> None:
+def test_audit_agrees_with_the_authorizer(log: LogHistory, tmp_path: Path) -> None:
     expected = refused(log)
     writes = sum(bool(header.principal) for header, _, _ in batches(log))
     assert 0.2 * writes < len(expected) < 0.8 * writes
@@ -175,8 +173,8 @@ def test_the_audit_agrees_with_the_authorizer(log: LogHistory, tmp_path: Path) -
     assert f"judges what was written after offset {rule.begins}" in console.export_text()
 
 
-def test_a_super_user_is_not_found(log: LogHistory, tmp_path: Path) -> None:
-    """And who names one is told of what came before the first entry, too."""
+def test_super_user_is_not_reported(log: LogHistory, tmp_path: Path) -> None:
+    """And with a named super user writes from before the first entry are reported, too."""
     export(log, tmp_path)
     named = frozenset({"User:alice", "User:nobody"})
     result = ask("audit", tmp_path, rules=RULE, super_users=tuple(named), limit=10_000)
@@ -186,7 +184,7 @@ def test_a_super_user_is_not_found(log: LogHistory, tmp_path: Path) -> None:
     assert rule.begins == 1 < expected[0] < min(refused(log))
 
 
-def test_everyone_may_write_to_what_no_entry_is_about(
+def test_everyone_may_write_to_resources_without_entries(
     replay: Replay, log: LogHistory, tmp_path: Path
 ) -> None:
     """The setting ``allow.everyone.if.no.acl.found`` opens only resources without an entry."""
@@ -209,8 +207,8 @@ def test_everyone_may_write_to_what_no_entry_is_about(
 
 
 class TurnsOfEveryone(NamedTuple):
-    """``closed``: the writes that were refused, and the entries that closed the way before each;
-    ``pieces``: at which offsets entries were removed.
+    """``closed``: the refused writes, each with the entries that caused it; ``pieces``: offsets at
+    which entries were removed.
     """
 
     log: LogHistory
@@ -219,8 +217,8 @@ class TurnsOfEveryone(NamedTuple):
 
 
 def turns_of_everyone() -> TurnsOfEveryone:
-    """Any entry about the resource closes the way, by a prefix or all names, too, and whoever it is
-    for; without one it is open again.
+    """Any entry about the resource, also by a prefix or for all names, and for whichever principal,
+    closes it; without one it is open again.
     """
     log = LogHistory(9)
 
@@ -243,7 +241,7 @@ def turns_of_everyone() -> TurnsOfEveryone:
     return TurnsOfEveryone(log, closed, (first_piece, second_piece))
 
 
-def test_the_way_of_everyone_closes_and_opens_with_entries(tmp_path: Path) -> None:
+def test_access_of_everyone_closes_and_opens_with_entries(tmp_path: Path) -> None:
     log, closed, _ = turns_of_everyone()
     export(log, tmp_path)
     asked = structs.replace(_asked(tmp_path), allow_everyone_if_no_acl_found=True)
@@ -253,10 +251,10 @@ def test_the_way_of_everyone_closes_and_opens_with_entries(tmp_path: Path) -> No
 
 
 @pytest.mark.nightly
-def test_a_watch_knows_of_everyone_what_it_has_forgotten(
+def test_watch_knows_resources_open_to_everyone_by_forgotten_entries(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Entries that are gone are not remembered."""
+    """Removed entries are not remembered."""
     log, closed, pieces = turns_of_everyone()
     rows = rows_of(spark, log, tmp_path / "export")
     ledger = Ledger(tmp_path / "job")
@@ -281,8 +279,8 @@ def test_rights_audit_judges_nothing_without_entries(tmp_path: Path) -> None:
     assert [(each.rule, each.offset) for each in named.findings] == [(rule.id, written)]
 
 
-def test_an_export_of_before_the_columns_is_read(spark: SparkSession, tmp_path: Path) -> None:
-    """It has no entries; a session whose name is not known is not judged."""
+def test_export_from_before_the_columns_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    """It has no entries; a session with an unknown name is not judged."""
     old = LogHistory(8)
     old.append(pb.OpenClientRecord(name="c"), principal="User:bob")
     old.alter_config("a", "key", "1", "User:bob")
@@ -299,10 +297,10 @@ def test_an_export_of_before_the_columns_is_read(spark: SparkSession, tmp_path: 
 
 
 @pytest.mark.nightly
-def test_pieces_find_what_the_whole_does(
+def test_pieces_find_the_same_as_the_whole(
     spark: SparkSession, log: LogHistory, tmp_path: Path
 ) -> None:
-    """Each finding once, by entries of all pieces before."""
+    """Each finding once, by entries of all earlier pieces."""
     rows = rows_of(spark, log, tmp_path / "export")
     bases = sorted(log.positions)
     bounds = [0, *(bases[len(bases) * quarter // 4] for quarter in (1, 2, 3)), log.end_offset]
@@ -316,8 +314,8 @@ def test_pieces_find_what_the_whole_does(
 
 
 def test_rights_audit_remembers_entries_over_batches(spark: SparkSession, tmp_path: Path) -> None:
-    """The audit remembers the present entries and the first one, whose removal must not end the
-    rule; and the first level with entries, which counts where super users are named.
+    """The present entries and the first one, whose removal must not disable the rule; and the first
+    level with entries, which counts where super users are named.
     """
     log = LogHistory(7)
     ids = [log.add_entry("User:a", ALTER_CONFIGS, TOPIC, name) for name in ("a", "b", "c")]
@@ -354,7 +352,7 @@ def test_rights_audit_remembers_entries_over_batches(spark: SparkSession, tmp_pa
         ("delete_acls", RecordType.REMOVE_ACCESS_CONTROL_ENTRY),
     ],
 )
-def test_a_record_needs_what_its_request_does(request_: str, type_: RecordType) -> None:
+def test_record_requires_the_permission_of_its_request(request_: str, type_: RecordType) -> None:
     row = CONTROLLER[request_]
     assert isinstance(row, Each | All | Whole)
     assert (NEEDS[type_].operation, NEEDS[type_].type.name) == (row.operation, row.of)

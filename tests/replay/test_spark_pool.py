@@ -1,6 +1,4 @@
-"""Tasks of a pool that Spark runs: their results in order, their errors as ours, and shuffles of
-which each task reads its share.
-"""
+"""Tasks of a pool run by Spark: order of results, errors, and shuffles."""
 
 import importlib
 import shutil
@@ -38,14 +36,14 @@ QUESTIONS: tuple[dict[str, Any], ...] = (
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A history of invented changes in several files, in which many rules are broken."""
+    """A generated history in several files, in which many rules are violated."""
     directory = tmp_path_factory.mktemp("shuffled")
     log = LogHistory(11).run(400)
     return written(log, directory, max_segment_records=90)
 
 
 def halving() -> Callable[[int], float]:
-    """Inside, as Spark's workers know no module of tests."""
+    """Defined inside, as Spark's workers know no test module."""
 
     def halved(number: int) -> float:
         if number == 13:
@@ -55,25 +53,25 @@ def halving() -> Callable[[int], float]:
     return halved
 
 
-def test_results_come_in_the_order_of_the_tasks(spark: SparkSession) -> None:
+def test_results_are_in_the_order_of_the_tasks(spark: SparkSession) -> None:
     tasks = SparkPool(spark, 0)
     assert list(tasks.map(halving(), range(12))) == [number / 2 for number in range(12)]
     assert list(tasks.map(halving(), [])) == []
 
 
-def test_error_of_a_task_keeps_its_type_and_its_fields(spark: SparkSession) -> None:
+def test_task_error_keeps_its_type_and_fields(spark: SparkSession) -> None:
     with pytest.raises(CorruptExportError, match=r"^file x is corrupt$") as caught:
         list(SparkPool(spark, 0).map(halving(), range(15)))
     error = caught.value
     assert (error.file, error.base_offset, error.last_offset) == ("x", 7, 9)
 
 
-def test_error_of_another_program_arrives_as_a_replay_error() -> None:
+def test_error_of_another_program_becomes_a_replay_error() -> None:
     error = retold("FileNotFoundError", "no file", "{}")
     assert (type(error), str(error)) == (ReplayError, "no file")
 
 
-def test_large_work_is_cut_into_as_many_tasks_as_there_are_cores(spark: SparkSession) -> None:
+def test_large_work_is_split_into_one_task_per_core(spark: SparkSession) -> None:
     cores = spark.sparkContext.defaultParallelism
     assert SparkPool(spark, pool.ALONE_RECORDS).size == 1
     assert SparkPool(spark, pool.ALONE_RECORDS + 1).size == cores
@@ -82,7 +80,7 @@ def test_large_work_is_cut_into_as_many_tasks_as_there_are_cores(spark: SparkSes
 @pytest.mark.parametrize(
     "asked", in_gate(QUESTIONS, QUESTIONS[:6]), ids=lambda asked: str(asked["job"])
 )
-def test_answer_by_a_shuffle_of_spark_is_that_of_one_process(
+def test_result_of_a_spark_shuffle_equals_that_of_one_process(
     spark: SparkSession, history: Path, asked: dict[str, Any]
 ) -> None:
     request = JobRequest(export=str(history), **asked)
@@ -94,9 +92,7 @@ def test_answer_by_a_shuffle_of_spark_is_that_of_one_process(
         assert job.run(open_export(request), request, shared) == expected
 
 
-def test_task_of_a_shuffle_reads_its_stretch_of_the_files_alone(
-    spark: SparkSession, history: Path
-) -> None:
+def test_shuffle_task_reads_only_its_part_of_the_files(spark: SparkSession, history: Path) -> None:
     """The bytes that a task reads fall with the number of tasks."""
     export = opened(history)
     shared = SparkPool(spark, 0)

@@ -27,14 +27,14 @@ def exported(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> E
 
 
 @pytest.mark.parametrize("tasks", [None, 1, 7, 200])
-def test_state_hashes_are_those_of_the_nodes_at_every_end_of_a_batch(
+def test_state_hashes_equal_the_nodes_at_every_batch_end(
     history: LogHistory, exported: Export, tasks: int | None
 ) -> None:
     assert state_hashes(exported, Pool(0), history.hashes, tasks=tasks) == history.hashes
 
 
 @pytest.mark.parametrize("tasks", [1, 7])
-def test_state_hashes_by_a_shuffle_of_spark_are_those_of_the_nodes(
+def test_state_hashes_by_a_spark_shuffle_equal_the_nodes(
     spark: SparkSession, history: LogHistory, exported: Export, tasks: int
 ) -> None:
     pool = SparkPool(spark, 0)
@@ -42,7 +42,7 @@ def test_state_hashes_by_a_shuffle_of_spark_are_those_of_the_nodes(
     assert state_hashes(exported, pool, history.hashes, tasks=tasks) == history.hashes
 
 
-def test_state_hash_inside_a_batch_or_beyond_the_end_is_that_of_the_batch_before(
+def test_state_hash_inside_a_batch_or_beyond_the_end_is_that_of_the_previous_batch(
     history: LogHistory, exported: Export
 ) -> None:
     ends = sorted(history.hashes)
@@ -54,6 +54,6 @@ def test_state_hash_inside_a_batch_or_beyond_the_end_is_that_of_the_batch_before
     }
 
 
-def test_state_hash_before_the_first_batch_is_that_of_nothing(exported: Export) -> None:
+def test_state_hash_before_the_first_batch_is_that_of_the_empty_state(exported: Export) -> None:
     assert state_hashes(exported, Pool(0), [-1]) == {-1: 0}
     assert state_hashes(exported, Pool(0), []) == {}

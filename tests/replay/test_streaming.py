@@ -1,6 +1,4 @@
-"""The stream over an export that is still written, and jobs on it: each record and each alert once,
-whatever happens.
-"""
+"""Streams over a growing export, and jobs on them: each record and each alert once."""
 
 import shutil
 from contextlib import nullcontext
@@ -41,7 +39,7 @@ def reader(directory: Path, **options: str) -> RawStreamReader:
 # --- the source ---------------------------------------------------------------------------------
 
 
-def test_a_stream_goes_from_file_to_file(tmp_path: Path) -> None:
+def test_stream_continues_from_file_to_file(tmp_path: Path) -> None:
     log = LogHistory(91).run(400)
     write(tmp_path, log, 120)
     stream = reader(tmp_path, maxFilesPerTrigger="1")
@@ -76,7 +74,7 @@ def test_stream_leaves_later_records_for_the_next_trigger(tmp_path: Path) -> Non
     assert stream.latestOffset(before, ReadAllAvailable()) == before
 
 
-def test_where_a_stream_begins(tmp_path: Path) -> None:
+def test_stream_starts_at_the_requested_offset(tmp_path: Path) -> None:
     log = LogHistory(93).run(100)
     write(tmp_path, log, 100)
     end = reader(tmp_path).reportLatestOffset()["offset"]
@@ -90,7 +88,7 @@ def test_where_a_stream_begins(tmp_path: Path) -> None:
         reader(tmp_path, maxFilesPerTrigger="0")
 
 
-def test_another_log_or_an_older_export_is_not_read_on(tmp_path: Path) -> None:
+def test_stream_does_not_continue_on_another_log_or_an_older_export(tmp_path: Path) -> None:
     write(tmp_path / "one", LogHistory(94).run(200), 200)
     position = reader(tmp_path / "one").reportLatestOffset()
     export(LogHistory(94).run(60), tmp_path / "older")
@@ -131,7 +129,7 @@ class CrashError(Exception):
 
 
 def count_elections(piece: Piece) -> Judged:
-    """An alert for each election, with the number of it: what was remembered, and one more."""
+    """An alert for each election with its number: the remembered one plus one."""
     known = piece.remembered("elections")
     elections = piece.records.where("type_name = 'LEADER_CHANGE'").select("offset", "leader_id")
     before = 0 if known is None else known.count()
@@ -142,7 +140,7 @@ def count_elections(piece: Piece) -> Judged:
 
 
 def pieces(spark: SparkSession, log: LogHistory, tmp_path: Path) -> list[DataFrame]:
-    """One election a piece, and a last piece without any."""
+    """Return pieces with one election each, and a last piece without any."""
     ends = [log.end_offset]
     for leader_id in (2, 3):
         log.elect(leader_id)
@@ -161,7 +159,7 @@ def pieces(spark: SparkSession, log: LogHistory, tmp_path: Path) -> list[DataFra
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("step", ["rename", "remember", "finish"])
-def test_an_alert_is_there_once_whenever_the_job_is_killed(
+def test_alert_is_written_once_whenever_the_job_is_killed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     batches = pieces(spark, LogHistory(96), tmp_path)
@@ -189,7 +187,7 @@ def test_an_alert_is_there_once_whenever_the_job_is_killed(
 
 
 @pytest.mark.nightly
-def test_a_ledger_keeps_to_its_job_and_its_offsets(spark: SparkSession, tmp_path: Path) -> None:
+def test_ledger_is_bound_to_its_job_and_offsets(spark: SparkSession, tmp_path: Path) -> None:
     batches = pieces(spark, LogHistory(97), tmp_path)
     ledger = Ledger(tmp_path / "job")
     assert ledgers.output(spark, tmp_path / "job") is None
@@ -217,8 +215,8 @@ def test_streaming_directory_admits_one_job(tmp_path: Path) -> None:
         assert second.done.end_offset == 50
 
 
-def test_a_job_whose_checkpoint_was_deleted_does_not_start(tmp_path: Path) -> None:
-    """Spark would count from 0 again, and what is counted as done would be skipped."""
+def test_job_with_a_deleted_checkpoint_does_not_start(tmp_path: Path) -> None:
+    """Spark would count from 0 again, and skip what is recorded as done."""
     ledger = Ledger(tmp_path / "job")
     ledger.finish(3, 50, 2)
     nobody = cast(SparkSession, None)
@@ -229,9 +227,7 @@ def test_a_job_whose_checkpoint_was_deleted_does_not_start(tmp_path: Path) -> No
 
 
 @pytest.mark.nightly
-def test_a_checkpoint_that_is_another_one_skips_nothing(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_another_checkpoint_skips_nothing(spark: SparkSession, tmp_path: Path) -> None:
     log = LogHistory(99).run(120)
     write(tmp_path / "export", log, log.end_offset)
     job = tmp_path / "job"
@@ -261,7 +257,7 @@ def test_a_checkpoint_that_is_another_one_skips_nothing(
 
 
 @pytest.mark.nightly
-def test_a_job_follows_an_export_over_restarts(spark: SparkSession, tmp_path: Path) -> None:
+def test_job_follows_an_export_over_restarts(spark: SparkSession, tmp_path: Path) -> None:
     log = LogHistory(98).run(120)
     log.elect(2)
     told: list[tuple[int, int]] = []
@@ -311,8 +307,6 @@ LATE = (
 
 
 class Query:
-    """A query that ends, or fails with what is said."""
-
     def __init__(self, failure: str | None) -> None:
         self._failure = failure
 
@@ -330,7 +324,7 @@ class Query:
         (["ReplayError: offsets are missing", None], 1, False),
     ],
 )
-def test_a_query_whose_source_was_late_begins_again(
+def test_query_whose_source_was_late_is_restarted(
     failures: list[str | None], begun: int, ends: bool
 ) -> None:
     left = iter(failures)

@@ -31,7 +31,7 @@ def rows_of(spark: SparkSession, log: LogHistory, directory: Path) -> DataFrame:
 
 
 def audited_rows(rows: DataFrame) -> pa.Table:
-    """The columns of records that the streaming audit reads, in order."""
+    """Return the columns that the streaming audit reads, in order."""
     return audit.with_memory(Piece(rows, 0, 0, lambda _: None))
 
 
@@ -48,8 +48,10 @@ def in_pieces(rows: DataFrame, bounds: list[int], directory: Path) -> Found:
 
 
 @pytest.mark.nightly
-def test_pieces_of_a_broken_history(spark: SparkSession, tmp_path: Path) -> None:
-    """Each offence once, also where the cut is between it and what it is compared with."""
+def test_pieces_of_a_broken_history_find_each_violation_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Also where the boundary is between it and what it is compared with."""
     log, expected = AuditedLog(), []
     cuts: list[int] = []
     for breaks in OFFENCES:
@@ -69,7 +71,7 @@ def test_pieces_of_a_broken_history(spark: SparkSession, tmp_path: Path) -> None
 
 
 @pytest.mark.nightly
-def test_an_epoch_may_begin_where_a_piece_does(spark: SparkSession, tmp_path: Path) -> None:
+def test_epoch_may_begin_at_a_piece_boundary(spark: SparkSession, tmp_path: Path) -> None:
     log = AuditedLog()
     ((_, offset, _),) = headless(log)
     rows = rows_of(spark, log, tmp_path / "export")

@@ -1,4 +1,4 @@
-"""Timelines say what the fold says, from when to when."""
+"""Timelines agree with the fold."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ Rows = list[dict[str, Any]]
 
 
 class Eventful(LogHistory):
-    """Also with what only operators and accidents do."""
+    """Also with changes that only operators and accidents make."""
 
     def _step(self, dice: float) -> None:
         if dice < 0.25 or not self.topics:
@@ -102,10 +102,7 @@ class Eventful(LogHistory):
         self.set_fenced(broker_id, fenced=False)
 
     def revive(self, name: str) -> None:
-        """No controller would: the id of a topic that was removed comes back.
-
-        The fold allows it.
-        """
+        """Revive the id of a removed topic. No controller would; the fold allows it."""
         topic_id = self.topics[name]
         self.delete_topic(name)
         replicas = self.active()[:2]
@@ -122,7 +119,7 @@ class Eventful(LogHistory):
 
 
 class Folded:
-    """Timelines as the fold has them: one record after the other, and a look at the image."""
+    """Timelines by the fold: one record after the other, with the image after each."""
 
     def __init__(self, log: LogHistory) -> None:
         self.brokers: Rows = []
@@ -281,7 +278,7 @@ def in_order(plain: Rows) -> Rows:
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_a_timeline_says_what_the_fold_says(
+def test_timeline_equals_the_fold(
     spark: SparkSession, eventful: Export, log: LogHistory, name: str
 ) -> None:
     expected = getattr(Folded(log), name)
@@ -292,9 +289,7 @@ def test_a_timeline_says_what_the_fold_says(
 
 
 @pytest.mark.parametrize("size", [1, 7, 100])
-def test_wherever_the_records_are_cut_into_slices_a_timeline_is_the_same(
-    eventful: Export, log: LogHistory, size: int
-) -> None:
+def test_timeline_does_not_depend_on_slices(eventful: Export, log: LogHistory, size: int) -> None:
     """State is carried from slice to slice: an interval begins in one and ends in another."""
     whole = ExportLog(eventful, Pool(0))
     facts = facts_of(whole)
@@ -312,8 +307,8 @@ def test_wherever_the_records_are_cut_into_slices_a_timeline_is_the_same(
 
 
 def test_timeline_follows_implicit_removals_of_kafka(spark: SparkSession, tmp_path: Path) -> None:
-    """A topic's configs go with it; and one record clears the eligible leader replicas of many
-    partitions, whose epochs grow by that.
+    """A topic's configs are removed with it; and one record clears the eligible leader replicas of
+    many partitions, which raises their epochs.
     """
     theirs = KafkaLog()
     theirs.topic("gone", [1, 2, 3], isr=[1])

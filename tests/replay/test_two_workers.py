@@ -1,6 +1,4 @@
-"""The jobs on a Spark with two worker processes: nothing in them needs one machine's memory, or the
-driver's; and a job of a user's own.
-"""
+"""Jobs on a Spark with two worker processes, and a user's own job."""
 
 import json
 import os
@@ -55,7 +53,7 @@ def run(words: list[str], directory: Path, **environ: str) -> subprocess.Complet
 
 
 @pytest.mark.nightly
-def test_job_of_ones_own_runs_on_two_workers(
+def test_users_own_job_runs_on_two_workers(
     made_up: tuple[Path, GeneratedHistory], tmp_path: Path
 ) -> None:
     directory, history = made_up

@@ -1,6 +1,4 @@
-"""The job verify: a good export passes, and each way in which one can be wrong is named, all of
-them at once.
-"""
+"""The job verify: a good export passes, and every defect is named at once."""
 
 import shutil
 from io import StringIO
@@ -66,7 +64,7 @@ def history() -> LogHistory:
 
 @pytest.fixture(scope="module")
 def good(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four pairs of files, two nodes' word at the end, and a snapshot's on the way."""
+    """Four pairs of files, the reports of two nodes at the end, and a snapshot's in between."""
     directory = tmp_path_factory.mktemp("verify") / "export"
     ends = sorted(history.hashes)
     with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=100) as writer:
@@ -88,7 +86,7 @@ def copy(good: Path, tmp_path: Path) -> Path:
 
 
 def refit(directory: Path, *segments: Segment, **fields: object) -> None:
-    """Make the manifest fit what was done to files, as somebody who wants to hide it would."""
+    """Make the manifest match the modified files, as a forger would."""
     manifest = read_manifest(directory)
     fitting = {one.file: one for one in segments}
     changed = []
@@ -102,7 +100,7 @@ def refit(directory: Path, *segments: Segment, **fields: object) -> None:
 
 
 def rewrite_column(path: Path, name: str, column: pa.Array) -> None:
-    """The same Parquet file with another column."""
+    """Replace a column of a Parquet file."""
     table = pq.read_table(path)
     metadata = pq.read_metadata(path).metadata
     table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), column)
@@ -136,7 +134,7 @@ def test_verify_passes_a_good_export_in_any_number_of_tasks(
     assert "2 recorded states agree with the fold" in out.getvalue()
 
 
-def test_a_state_that_a_node_did_not_have(history: LogHistory, copy: Path) -> None:
+def test_state_that_no_node_had_is_named(history: LogHistory, copy: Path) -> None:
     ends = sorted(history.hashes)
     other = said(history, ends[50], 2, state_hash="0" * 32)
     refit(copy, state_hashes=(said(history, ends[50], 1), other))
@@ -149,8 +147,8 @@ def test_a_state_that_a_node_did_not_have(history: LogHistory, copy: Path) -> No
     assert result.end_said_by == []
 
 
-def test_a_state_said_behind_another_record(history: LogHistory, copy: Path) -> None:
-    """A node that followed another leader at that offset; and an offset inside a batch."""
+def test_state_reported_after_another_record_is_named(history: LogHistory, copy: Path) -> None:
+    """By a node that followed another leader at that offset; and at an offset inside a batch."""
     ends = sorted(history.hashes)
     inside = next(end for before, end in pairwise(ends) if end - before > 1) - 1
     forked = said(history, ends[60], 3, epoch=epoch_at(history, ends[60]) + 1)
@@ -161,7 +159,7 @@ def test_a_state_said_behind_another_record(history: LogHistory, copy: Path) -> 
     assert "there is none" in texts[inside]
 
 
-def test_files_that_are_damaged_are_all_named(copy: Path) -> None:
+def test_damaged_files_are_all_named(copy: Path) -> None:
     raw, records = read_manifest(copy).of_kind(RAW), read_manifest(copy).of_kind(RECORDS)
     (copy / raw[0].file).unlink()
     path = copy / records[2].file
@@ -175,8 +173,8 @@ def test_files_that_are_damaged_are_all_named(copy: Path) -> None:
     assert [state.folded for state in result.states] == [None, None]
 
 
-def test_a_value_that_is_another_in_parquet(copy: Path) -> None:
-    """No checksum can see it: the file was written so."""
+def test_altered_value_in_parquet_is_named(copy: Path) -> None:
+    """No checksum can detect it: the file was written so."""
     segment = read_manifest(copy).of_kind(RECORDS)[1]
     names = pq.read_table(copy / segment.file)["type_name"].to_pylist()
     at = names.index("PARTITION_CHANGE")
@@ -193,8 +191,8 @@ def test_a_value_that_is_another_in_parquet(copy: Path) -> None:
     assert f"column isr has [99] at offset {segment.base_offset + at}, and raw/" in fault.message
 
 
-def test_files_of_two_logs_in_one_export(copy: Path) -> None:
-    """Each whole by itself, and every offset there once."""
+def test_files_of_two_logs_in_one_export_are_named(copy: Path) -> None:
+    """Each is sound by itself, and every offset exists once."""
     manifest = read_manifest(copy)
     last = manifest.segments[-2]
     refit(copy, replace(last, first_epoch=0))
@@ -205,7 +203,7 @@ def test_files_of_two_logs_in_one_export(copy: Path) -> None:
     )
 
 
-def test_a_history_that_begins_late_is_checked_and_not_folded(tmp_path: Path) -> None:
+def test_history_with_a_late_start_is_checked_and_not_folded(tmp_path: Path) -> None:
     history = LogHistory(92).run(100)
     begin = sorted(history.positions)[5]
     with ExportWriter(tmp_path, CLUSTER_ID, 0, start_offset=begin) as writer:
@@ -219,7 +217,7 @@ def test_a_history_that_begins_late_is_checked_and_not_folded(tmp_path: Path) ->
     )
 
 
-def test_only_up_to_an_offset(history: LogHistory, good: Path) -> None:
+def test_verify_stops_at_the_given_offset(history: LogHistory, good: Path) -> None:
     ends = sorted(history.hashes)
     result = ask_shared(2, "verify", good, at_offset=ends[95])
     assert result.passed
@@ -245,7 +243,7 @@ def test_verify_reads_an_export_at_a_uri(
     assert f"{segment.file} (offsets 0 to" in str(caught.value)
 
 
-def test_a_level_that_this_build_does_not_know(copy: Path) -> None:
+def test_unknown_level_is_refused(copy: Path) -> None:
     refit(copy, metadata_version=99)
     with pytest.raises(
         ReplayError, match=r"exported at metadata\.version 99, and this build knows up to"

@@ -1,5 +1,5 @@
-"""Verify folds an export from checkpoint to checkpoint: a state that somebody made up, with
-everything that names it, is found by the slice that leads to it, and nothing else is accused.
+"""Verify folds an export from checkpoint to checkpoint: the slice that leads to a forged state
+names it, and nothing else is accused.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ def history() -> LogHistory:
 
 @pytest.fixture(scope="module")
 def exported(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Not to be changed: take a copy."""
+    """Not to be modified: take a copy."""
     directory = tmp_path_factory.mktemp("export")
     with ExportWriter(
         directory, CLUSTER_ID, 0, max_segment_records=170, checkpoint_records=EVERY
@@ -69,13 +69,13 @@ def copy(exported: Path, tmp_path: Path) -> Path:
 
 
 def verified(directory: Path, workers: int = 4, **asked: Any) -> VerifyResult:
-    """Verify in this process with the slices that this number of workers would have."""
+    """Verify in this process with the slices for this number of workers."""
     result: VerifyResult = ask_shared(workers, "verify", directory, **asked)
     return result
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5, 40])
-def test_a_good_export_passes(exported: Path, history: LogHistory, workers: int) -> None:
+def test_good_export_passes(exported: Path, history: LogHistory, workers: int) -> None:
     result = verified(exported, workers)
     assert result.passed, result.faults
     checkpoints = read_manifest(exported).checkpoints
@@ -88,7 +88,7 @@ def test_a_good_export_passes(exported: Path, history: LogHistory, workers: int)
     assert all(one.folded == one.state_hash for one in result.states)
 
 
-def test_a_part_of_it_passes(exported: Path, history: LogHistory) -> None:
+def test_part_of_a_good_export_passes(exported: Path, history: LogHistory) -> None:
     for offset in sorted(history.hashes)[5::60]:
         result = verified(exported, at_offset=offset)
         assert result.passed, result.faults
@@ -132,7 +132,7 @@ def _config_changed(draft: ImageBuilder) -> None:
 
 
 def _nothing(draft: ImageBuilder) -> None:
-    """The state stays."""
+    """Keep the state."""
 
 
 def _epoch_changed(draft: ImageBuilder) -> None:
@@ -144,7 +144,7 @@ def _time_changed(draft: ImageBuilder) -> None:
 
 
 def forged(directory: Path, one: Checkpoint, edit: Edit, **header: Any) -> Checkpoint:
-    """A checkpoint with another state, whose file and entry fit each other in everything."""
+    """A checkpoint with another state, whose file and entry are consistent."""
     manifest = read_manifest(directory)
     draft = ImageBuilder(load_checkpoint(open_place(directory), manifest.owner, one))
     log_hash = log_hash_at(one, draft)
@@ -190,7 +190,7 @@ def rewrite(directory: Path, *changed: tuple[Checkpoint, Checkpoint | None]) -> 
     ],
 )
 @pytest.mark.parametrize("workers", [1, 5])
-def test_a_state_that_was_made_up_is_found(
+def test_forged_state_is_detected(
     copy: Path, which: int, edit: Edit, found: str, workers: int
 ) -> None:
     one = read_manifest(copy).checkpoints[which]
@@ -208,10 +208,10 @@ def test_a_state_that_was_made_up_is_found(
     assert run_job(JobRequest(job="verify", export=str(copy)), spark=False) == EXIT_FINDINGS
 
 
-def test_all_that_follow_from_a_made_up_state_do_not_hide_it(
+def test_forged_state_is_detected_although_all_later_ones_follow_from_it(
     copy: Path, history: LogHistory
 ) -> None:
-    """The forger folds on from his own state, and writes every later checkpoint to fit."""
+    """The forger folds on from the forged state, and makes every later checkpoint match."""
     known = read_manifest(copy).checkpoints
     first = forged(copy, known[1], _config_changed)
     manifest = read_manifest(copy)
@@ -236,7 +236,7 @@ def test_all_that_follow_from_a_made_up_state_do_not_hide_it(
         )  # fmt: skip
 
 
-def test_a_log_hash_that_was_made_up_is_found(copy: Path) -> None:
+def test_forged_log_hash_is_detected(copy: Path) -> None:
     one = read_manifest(copy).checkpoints[1]
     manifest = read_manifest(copy)
     image = load_checkpoint(open_place(copy), manifest.owner, one)
@@ -248,7 +248,7 @@ def test_a_log_hash_that_was_made_up_is_found(copy: Path) -> None:
     assert f"it says {'00' * 32}" in fault.message
 
 
-def test_a_checkpoint_that_was_moved_is_found(copy: Path) -> None:
+def test_moved_checkpoint_is_detected(copy: Path) -> None:
     """The true state of one offset under another, in file and manifest."""
     one = read_manifest(copy).checkpoints[2]
 
@@ -275,7 +275,7 @@ def test_dropped_checkpoint_does_not_change_the_state(copy: Path, exported: Path
     assert found.checkpoint.offset < one.offset == true.checkpoint.offset
 
 
-def test_a_missing_file_is_found_and_the_rest_is_folded(copy: Path) -> None:
+def test_missing_file_is_named_and_the_rest_is_folded(copy: Path) -> None:
     one = read_manifest(copy).checkpoints[3]
     (copy / one.file).unlink()
     result = verified(copy)
@@ -286,7 +286,7 @@ def test_a_missing_file_is_found_and_the_rest_is_folded(copy: Path) -> None:
     assert all(state.folded == state.state_hash for state in result.states)
 
 
-def test_a_node_that_said_something_else_is_named(copy: Path) -> None:
+def test_node_with_a_different_report_is_named(copy: Path) -> None:
     manifest = read_manifest(copy)
     wrong = replace(manifest.state_hashes[4], state_hash=format_hash(7))
     known = (*manifest.state_hashes[:4], wrong, *manifest.state_hashes[5:])
@@ -295,7 +295,7 @@ def test_a_node_that_said_something_else_is_named(copy: Path) -> None:
     assert (fault.check, fault.first_offset) == ("STATE", wrong.offset)
 
 
-def test_a_log_that_does_not_fold_is_a_finding(tmp_path: Path) -> None:
+def test_unfoldable_log_is_a_finding(tmp_path: Path) -> None:
     history = LogHistory(1).run(100)
     with ExportWriter(tmp_path, CLUSTER_ID, 0, checkpoint_records=30) as writer:
         writer.append_chunk(b"".join(history.batches) + history.unfoldable())
@@ -306,7 +306,7 @@ def test_a_log_that_does_not_fold_is_a_finding(tmp_path: Path) -> None:
     assert run_job(JobRequest(job="verify", export=str(tmp_path)), spark=False) == EXIT_FINDINGS
 
 
-def test_a_slice_believes_only_what_it_begins_with(exported: Path, history: LogHistory) -> None:
+def test_slice_trusts_only_its_starting_checkpoint(exported: Path, history: LogHistory) -> None:
     manifest = read_manifest(exported)
     end = manifest.end_offset - 1
     for one in plan_slices(manifest.checkpoints, manifest, end, 6):

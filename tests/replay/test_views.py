@@ -1,5 +1,3 @@
-"""The views over an export, and SQL on them."""
-
 import logging
 import re
 from collections.abc import Callable
@@ -29,9 +27,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "replay_sql.md"
 
 @pytest.fixture(scope="module")
 def log() -> LogHistory:
-    """Broker 3 is fenced once; orders exists twice, the first one with two values of a config
-    key.
-    """
+    """Broker 3 is fenced once; orders exists twice, the first time with two values of a config key."""
     log = LogHistory(81)
     log.create_topic("orders", 1)
     log.alter_config("orders", "retention.ms", "1000", "User:alice")
@@ -54,7 +50,7 @@ def exported(log: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def prefix(spark: SparkSession, exported: Path) -> str:
-    """Name prefix of all views of the export: making them takes seconds."""
+    """Name prefix of all views of the export: creating them takes seconds."""
     views.register(spark, str(exported), prefix="v_")
     return "v_"
 
@@ -67,7 +63,7 @@ def ask(spark: SparkSession, prefix: str) -> Callable[[str], list[tuple[Any, ...
     return answer
 
 
-def test_each_view_answers_in_sql(
+def test_each_view_can_be_queried(
     ask: Callable[[str], list[tuple[Any, ...]]], log: LogHistory
 ) -> None:
     assert ask("SELECT count(*), max(offset) FROM v_records") == [
@@ -100,7 +96,7 @@ def test_each_view_answers_in_sql(
     ]
 
 
-def test_the_document_names_the_columns_that_there_are(spark: SparkSession, prefix: str) -> None:
+def test_document_names_the_actual_columns(spark: SparkSession, prefix: str) -> None:
     sections = dict(
         re.findall(r"^### `(\w+)`\n(.*?)(?=^#|\Z)", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
     )
@@ -115,13 +111,13 @@ def test_the_document_names_the_columns_that_there_are(spark: SparkSession, pref
         }, name
 
 
-def test_views_reach_as_far_as_asked(spark: SparkSession, exported: Path) -> None:
+def test_views_are_limited_to_the_requested_offset(spark: SparkSession, exported: Path) -> None:
     reached = views.register(spark, str(exported), prefix="early_", at_offset=1, verify=False)
     assert reached.manifest.cluster_id
     assert spark.table("early_records").count() == 2
 
 
-def test_a_damaged_file_is_named_before_there_is_a_view(
+def test_damaged_file_is_named_before_a_view_exists(
     spark: SparkSession, log: LogHistory, tmp_path: Path
 ) -> None:
     export(log, tmp_path)
@@ -161,7 +157,7 @@ def test_sql_job_prints_limited_rows(replay: Replay, exported: Path) -> None:
         ("SELEKT 1", r"PARSE_SYNTAX_ERROR.*'SELEKT'"),
     ],
 )
-def test_a_query_that_cannot_be_asked(
+def test_invalid_query_is_refused(
     replay: Replay, exported: Path, query: str | None, message: str
 ) -> None:
     with pytest.raises(ReplayError, match=message) as raised:
@@ -183,7 +179,7 @@ def test_a_query_that_cannot_be_asked(
         ("-- a SELECT\n/* or\nnot */ CACHE TABLE brokers", "CACHE"),
     ],
 )
-def test_an_export_is_asked_and_not_changed(spark: SparkSession, text: str, first: str) -> None:
+def test_export_is_queried_and_not_changed(spark: SparkSession, text: str, first: str) -> None:
     with pytest.raises(
         ReplayError, match=f"^this {first} is not a query: an export is asked, not changed"
     ):

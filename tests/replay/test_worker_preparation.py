@@ -1,6 +1,4 @@
-"""Preparation of a process for kernels: what the C library does with free memory, and what garbage
-collections of a Python worker of Spark look through.
-"""
+"""Preparation of worker processes: the C library's memory, and Python's garbage collection."""
 
 import gc
 import platform
@@ -49,7 +47,7 @@ def _nothing_set_aside() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_nothing_set_aside")
-def test_prepared_worker_keeps_what_is_loaded_out_of_collections() -> None:
+def test_prepared_worker_excludes_loaded_modules_from_collections() -> None:
     assert gc.get_freeze_count() == 0
     prepare_worker()
     first = gc.get_freeze_count()

@@ -1,4 +1,4 @@
-"""Writes of principals that have no right to them, each beside one that has."""
+"""Writes of principals without permission, each beside one with permission."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ PREFIXED, DENY = PatternType.PREFIXED, AclPermission.DENY
 
 
 def write_without_rights(log: AuditedLog) -> list[int]:
-    """The offsets of those that had none. What comes before the first entry is not judged, and
-    deleting topics is everybody's right, also after it.
+    """Return the offsets of writes without permission. What precedes the first entry is not judged,
+    and deleting topics is allowed to all, also after it.
     """
     log.alter_config("early", "retention.ms", "1", "User:dave")
     log.add_entry("User:*", AclOperation.DELETE, TOPIC, "*")
@@ -38,7 +38,7 @@ def without_entries(log: AuditedLog) -> list[int]:
 
 
 def by_turns(log: AuditedLog) -> list[int]:
-    """Granted, removed, granted again; in the batch that follows it counts."""
+    """Granted, removed, granted again; a change takes effect in the next batch."""
     before = log.alter_config("turns", "retention.ms", "1", "User:alice")
     entry = log.add_entry("User:alice", AclOperation.ALL, TOPIC, "turns")
     log.alter_config("turns", "retention.ms", "2", "User:alice")
@@ -76,9 +76,7 @@ def by_patterns(log: AuditedLog) -> list[int]:
 
 
 def by_hosts(log: AuditedLog) -> list[int]:
-    """Return changes that were allowed from some host, and those that each entry denies from every
-    host.
-    """
+    """Return changes that some host may make, and those that the entries deny from every host."""
     log.add_entry("User:frank", ALTER_CONFIGS, TOPIC, "h", host="10.0.0.1")
     log.alter_config("h", "retention.ms", "1", "User:frank")
     elsewhere = log.add_entry(
@@ -94,7 +92,7 @@ def by_hosts(log: AuditedLog) -> list[int]:
 
 
 def of_every_kind(log: AuditedLog) -> list[int]:
-    """Return a change of each kind by alice, who lacks the right, and by olivia, who has it."""
+    """Make a change of each kind by alice, without permission, and by olivia, with it."""
     log.add_entry("User:alice", AclOperation.DELETE, TOPIC, "alice's", permission=DENY)
     created = partly_allowed(log, "alice's", "User:alice")
     for type_, operation in (
@@ -115,8 +113,8 @@ def of_every_kind(log: AuditedLog) -> list[int]:
 
 
 def partly_allowed(log: AuditedLog, name: str, by: str) -> list[int]:
-    """One batch of each kind; the offsets of those that need a right. All of a node's own are by
-    the same principal.
+    """One batch of each kind; return the offsets that require permission. A node's own records are
+    all by the same principal.
     """
     log.topics[name] = log.rng.getrandbits(128).to_bytes(16, "big")
     partition: dict[str, Any] = {

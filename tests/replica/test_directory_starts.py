@@ -1,4 +1,4 @@
-"""A voter whose data directory was set back, or that runs twice, is told by its starts."""
+"""Detection of a voter's data directory that was restored from a copy, or is used twice."""
 
 import asyncio
 import math
@@ -24,12 +24,11 @@ VOTERS = tuple(Voter(i, f"c{i}:9093", f"dir-{i}") for i in (1, 2, 3))
 
 
 def started(*nonces: int) -> pb.DirectoryStart:
-    """The last of these starts."""
+    """Return the last of these starts."""
     return pb.DirectoryStart(count=len(nonces), nonces=nonces[::-1][:DIRECTORY_NONCES_MAX])
 
 
 def starts_of(voters: tuple[Voter, ...] = VOTERS) -> VoterStarts:
-    """Return node 1's knowledge of starts: nothing after its first start."""
     store = SimDisk(NodeIdentity("c", 1, "dir-1"), random.Random(1)).open()
     store.recover()
     store.begin_start()
@@ -57,7 +56,7 @@ def code(starts: VoterStarts, told: pb.DirectoryStart, directory_id: str = "dir-
         (started(7, 8, 5, 6), ErrorCode.DIRECTORY_SET_BACK),  # an older copy, started twice
     ],
 )
-def test_start_is_refused_if_its_directory_does_not_remember_the_known_one(
+def test_start_is_refused_if_its_directory_does_not_know_the_last_one(
     told: pb.DirectoryStart, expected: int
 ) -> None:
     starts = starts_of()
@@ -77,7 +76,7 @@ def test_refusal_names_both_starts() -> None:
     assert refusal.field == "start"
 
 
-def test_own_directory_of_another_process_is_in_use() -> None:
+def test_own_directory_started_by_another_process_is_in_use() -> None:
     starts = starts_of()
     assert code(starts, starts.told, "dir-1") == 0
     assert code(starts, started(1, 2), "dir-1") == ErrorCode.DIRECTORY_IN_USE
@@ -106,7 +105,7 @@ def test_only_starts_of_voters_are_remembered() -> None:
     assert [starts.known(f"dir-{i}") for i in (1, 2, 8, 9)] == [None] * 4
 
 
-def test_start_passed_on_by_a_leader_is_remembered_if_it_is_newer() -> None:
+def test_start_passed_on_by_a_leader_is_remembered_if_newer() -> None:
     starts = starts_of()
     starts.remember(2, "dir-2", 3, 9)
     starts.learn(
@@ -122,7 +121,7 @@ def test_start_passed_on_by_a_leader_is_remembered_if_it_is_newer() -> None:
     assert told == {("dir-2", 3), ("dir-3", 5), ("dir-1", 1)}
 
 
-def test_directories_of_voters_without_a_named_one_are_bounded() -> None:
+def test_directories_of_unnamed_voters_are_bounded() -> None:
     starts = starts_of(tuple(replace(voter, directory_id="") for voter in VOTERS))
     for number in range(100):
         starts.remember(2, f"disk-{number}", 1, number)
@@ -135,7 +134,7 @@ def test_directories_of_voters_without_a_named_one_are_bounded() -> None:
     assert [one.directory_id for one in starts.passed_on()] == ["dir-2", "dir-1"]
 
 
-def test_refused_start_is_the_next_one_too_until_a_leader_serves_it() -> None:
+def test_refused_start_is_repeated_until_a_leader_serves_it() -> None:
     disk = SimDisk(NodeIdentity("c", 1, "dir-1"), random.Random(1))
 
     def begin() -> tuple[DirectoryStart, VoterStarts]:
@@ -163,7 +162,7 @@ async def caught_up(world: World, end: int, nodes: list[Node]) -> None:
 
 
 async def restarted(world: World, node: Node, leader: Node) -> None:
-    """Restart a follower, and write until all know of its start."""
+    """Restart a follower, and write until all voters know of its start."""
     count = node.disk.starts.count
     node.kill()
     node.start()
@@ -194,7 +193,7 @@ async def test_start_of_a_follower_reaches_every_voter() -> None:
 
 
 @simulated
-async def test_follower_that_was_set_back_stops_and_acknowledges_nothing() -> None:
+async def test_restored_follower_stops_and_acknowledges_nothing() -> None:
     world = World(VOTERS)
     leader = await world.leader()
     follower, witness = (n for n in world.nodes if n is not leader)
@@ -222,9 +221,9 @@ async def test_follower_that_was_set_back_stops_and_acknowledges_nothing() -> No
 
 
 @simulated
-async def test_voter_that_was_set_back_elects_nobody_and_is_not_elected() -> None:
-    """A voter lacks what the leader and one that was set back had committed: without the leader
-    the two must not go on.
+async def test_restored_voter_elects_nobody_and_is_not_elected() -> None:
+    """A third voter lacks what the leader and the restored one had committed: without the leader
+    the two must not continue.
     """
     world = World(VOTERS)
     leader = await world.leader()
@@ -252,8 +251,8 @@ async def test_voter_that_was_set_back_elects_nobody_and_is_not_elected() -> Non
 
 
 @simulated
-async def test_follower_that_forgets_what_it_acknowledged_in_this_epoch_is_set_back() -> None:
-    """The copy was made while the node ran: no start tells it apart."""
+async def test_follower_that_lost_its_acknowledgements_of_this_epoch_counts_as_restored() -> None:
+    """The copy was made while the node ran: its start is the same."""
     world = World(VOTERS)
     leader = await world.leader()
     follower = next(n for n in world.nodes if n is not leader)
@@ -270,7 +269,7 @@ async def test_follower_that_forgets_what_it_acknowledged_in_this_epoch_is_set_b
 
 
 @simulated
-async def test_second_process_with_a_directory_ends_and_the_first_one_goes_on() -> None:
+async def test_second_process_with_a_directory_exits_and_the_first_continues() -> None:
     world = World(VOTERS)
     leader = await world.leader()
     follower = next(n for n in world.nodes if n is not leader)
@@ -284,7 +283,7 @@ async def test_second_process_with_a_directory_ends_and_the_first_one_goes_on() 
 
 
 @simulated
-async def test_copy_that_was_started_for_a_trial_does_not_shut_out_the_voter() -> None:
+async def test_copy_that_was_started_briefly_does_not_exclude_the_voter() -> None:
     world = World(VOTERS)
     leader = await world.leader()
     follower, witness = (n for n in world.nodes if n is not leader)
@@ -300,7 +299,7 @@ async def test_copy_that_was_started_for_a_trial_does_not_shut_out_the_voter() -
 
 @simulated
 async def test_candidate_keeps_no_fetch_of_a_later_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy asks: only a leader sees that the voter fetches, too."""
+    """From a copy: only a leader sees that the voter fetches, too."""
     world = World(VOTERS)
     leader = await world.leader()
     follower = next(n for n in world.nodes if n is not leader)
@@ -332,7 +331,7 @@ async def test_candidate_keeps_no_fetch_of_a_later_start(monkeypatch: pytest.Mon
 
 
 @simulated
-async def test_second_process_is_the_voter_once_the_first_one_has_ended() -> None:
+async def test_second_process_becomes_the_voter_once_the_first_has_ended() -> None:
     world = World(VOTERS)
     leader = await world.leader()
     follower = next(n for n in world.nodes if n is not leader)
@@ -358,7 +357,7 @@ async def test_second_process_is_the_voter_once_the_first_one_has_ended() -> Non
 
 
 @simulated
-async def test_copy_of_the_leaders_directory_ends() -> None:
+async def test_copy_of_the_leaders_directory_exits() -> None:
     world = World(VOTERS)
     leader = await world.leader()
     twin = Node(world, leader.id, disk=leader.disk.copied(), name="twin")
@@ -368,7 +367,7 @@ async def test_copy_of_the_leaders_directory_ends() -> None:
 
 
 @simulated
-async def test_node_whose_process_was_killed_is_not_taken_for_a_second_one() -> None:
+async def test_node_with_a_killed_process_is_not_taken_for_a_second_one() -> None:
     world = World(VOTERS)
     leader = await world.leader()
     follower = next(n for n in world.nodes if n is not leader)
@@ -378,7 +377,7 @@ async def test_node_whose_process_was_killed_is_not_taken_for_a_second_one() -> 
 
 
 @simulated
-async def test_refusal_by_a_node_that_does_not_lead_stops_nobody() -> None:
+async def test_refusal_by_a_non_leader_stops_nobody() -> None:
     world = World(VOTERS)
     leader = await world.leader()
     follower = next(n for n in world.nodes if n is not leader)
@@ -417,7 +416,7 @@ async def test_start_of_another_cluster_is_not_remembered() -> None:
 
 
 @simulated
-async def test_start_in_the_answer_of_another_node_is_not_the_voters() -> None:
+async def test_start_in_the_response_of_another_node_is_not_the_voters() -> None:
     world = World(VOTERS)
     leader = await world.leader()
     asked, other = (n for n in world.nodes if n is not leader)
@@ -436,7 +435,7 @@ async def test_start_in_the_answer_of_another_node_is_not_the_voters() -> None:
 
 
 @simulated
-async def test_refusal_waits_until_the_epoch_that_it_names_is_durable() -> None:
+async def test_refusal_waits_until_its_epoch_is_durable() -> None:
     world = World(VOTERS)
     leader = await world.leader()
     follower = next(n for n in world.nodes if n is not leader)

@@ -1,4 +1,4 @@
-"""The dialing side of links: silent links, snapshots, and whether peers answer."""
+"""The dialing side of links to peers."""
 
 import asyncio
 from typing import Any, cast
@@ -34,7 +34,7 @@ class ClosingDialer(FakeDialer):
 
 
 class DialTransport:
-    """Remembers every dialer, in order."""
+    """Keeps every dialer, in order."""
 
     def __init__(self) -> None:
         self.dialers: list[tuple[Conversation, ClosingDialer]] = []
@@ -71,7 +71,7 @@ class Observed(PeerListener):
 
 
 class Stage:
-    """A peer whose links are up; answers may take a second."""
+    """A peer whose links are up; responses may take a second."""
 
     def __init__(self, conversation: Conversation = Conversation.REPLICATION) -> None:
         self.transport, self.observed, self.kind = DialTransport(), Observed(), conversation
@@ -102,7 +102,7 @@ class Stage:
 
 @pytest.mark.parametrize("conversation", [Conversation.QUORUM, Conversation.REPLICATION])
 @simulated
-async def test_link_that_says_nothing_is_replaced(conversation: Conversation) -> None:
+async def test_silent_link_is_replaced(conversation: Conversation) -> None:
     stage = Stage(conversation)
     stage.ask(7)
     await asyncio.sleep(0.9)
@@ -132,10 +132,7 @@ async def test_link_that_says_nothing_is_replaced(conversation: Conversation) ->
 
 
 @simulated
-async def test_link_that_speaks_before_there_is_another_one_is_kept() -> None:
-    """A peer that was cut off or asleep: nothing is lost by that, and its link need not be made
-    anew.
-    """
+async def test_link_that_speaks_before_its_replacement_is_kept() -> None:
     stage = Stage()
     stage.ask(7)
     await asyncio.sleep(1.1)
@@ -149,7 +146,7 @@ async def test_link_that_speaks_before_there_is_another_one_is_kept() -> None:
 
 
 @simulated
-async def test_slow_link_is_not_dialed_again_and_again() -> None:
+async def test_slow_link_is_not_redialed_repeatedly() -> None:
     stage = Stage()
     for number in range(50):
         dialer = (
@@ -165,7 +162,7 @@ async def test_slow_link_is_not_dialed_again_and_again() -> None:
 
 
 @simulated
-async def test_peer_that_says_nothing_on_any_link_is_dialed_ever_more_rarely() -> None:
+async def test_peer_that_is_silent_on_all_links_is_dialed_with_growing_backoff() -> None:
     stage = Stage()
     for number in range(600):
         stage.ask(number)
@@ -177,7 +174,7 @@ async def test_peer_that_says_nothing_on_any_link_is_dialed_ever_more_rarely() -
 
 
 @simulated
-async def test_link_on_which_nothing_is_asked_may_say_nothing() -> None:
+async def test_link_without_requests_may_be_silent() -> None:
     stage = Stage()
     stage.ask(7)
     stage.answer(stage.dialers[0], stage.dialers[0].link, 7)
@@ -186,7 +183,7 @@ async def test_link_on_which_nothing_is_asked_may_say_nothing() -> None:
 
 
 @simulated
-async def test_when_the_silent_link_breaks_the_other_attempt_is_given_up() -> None:
+async def test_second_attempt_is_cancelled_when_the_silent_link_breaks() -> None:
     stage = Stage()
     stage.ask(7)
     await asyncio.sleep(1.1)
@@ -201,7 +198,7 @@ async def test_when_the_silent_link_breaks_the_other_attempt_is_given_up() -> No
 
 
 @simulated
-async def test_hanging_up_ends_both_and_watches_no_more() -> None:
+async def test_closing_ends_both_links_and_the_watch() -> None:
     stage = Stage()
     stage.ask(7)
     await asyncio.sleep(1.1)
@@ -212,7 +209,7 @@ async def test_hanging_up_ends_both_and_watches_no_more() -> None:
 
 
 @simulated
-async def test_patience_is_twice_what_an_answer_took_within_its_bounds() -> None:
+async def test_silence_limit_is_twice_the_response_time_within_bounds() -> None:
     ended: list[float] = []
     loop = asyncio.get_running_loop()
     silence = Silence(1.0, lambda: ended.append(loop.time()))
@@ -295,7 +292,7 @@ async def test_snapshot_link_closes_when_idle_and_reconnects() -> None:
 
 
 @simulated
-async def test_request_without_a_link_in_time_gets_no_answer() -> None:
+async def test_request_without_a_link_in_time_fails() -> None:
     stage = SnapshotStage()
     stage.link.send(7, pb.FetchSnapshotRequest())
     await asyncio.sleep(0.9 * SNAPSHOT_CONNECT_S)
@@ -308,7 +305,7 @@ async def test_request_without_a_link_in_time_gets_no_answer() -> None:
 
 
 @simulated
-async def test_request_on_a_lost_link_is_unanswered_and_its_late_answer_dropped() -> None:
+async def test_request_on_a_lost_link_fails_and_its_late_response_is_dropped() -> None:
     stage = SnapshotStage()
     stage.link.send(7, pb.FetchSnapshotRequest())
     old = stage.dialer.open()
@@ -332,7 +329,7 @@ async def test_closed_snapshot_link_reports_its_pending_request_once() -> None:
 
 
 @simulated
-async def test_link_that_says_nothing_is_hung_up_and_another_one_is_dialed() -> None:
+async def test_silent_snapshot_link_is_closed_and_redialed() -> None:
     stage = SnapshotStage(answer_s=1.0)
     stage.link.send(7, pb.FetchSnapshotRequest())
     first = stage.dialer
@@ -348,7 +345,7 @@ async def test_link_that_says_nothing_is_hung_up_and_another_one_is_dialed() -> 
 
 
 @simulated
-async def test_slow_snapshot_link_is_given_more_time_each_time() -> None:
+async def test_slow_snapshot_link_gets_more_time_each_time() -> None:
     stage = SnapshotStage(answer_s=1.0)
     stage.link.send(7, pb.FetchSnapshotRequest())
     stage.dialer.open()
@@ -364,7 +361,7 @@ async def test_slow_snapshot_link_is_given_more_time_each_time() -> None:
 
 
 @simulated
-async def test_peer_with_both_links_is_reached() -> None:
+async def test_peer_with_both_links_counts_as_reached() -> None:
     stage = Stage()
     await asyncio.sleep(5)
     assert stage.peer.reach() == PeerReach(2)
@@ -372,7 +369,7 @@ async def test_peer_with_both_links_is_reached() -> None:
 
 
 @simulated
-async def test_lost_link_is_told_with_the_reason_of_the_last_attempt() -> None:
+async def test_lost_link_is_reported_with_the_reason_of_the_last_attempt() -> None:
     stage = Stage(Conversation.QUORUM)
     (dialer,) = stage.dialers
     await asyncio.sleep(1)
@@ -387,7 +384,7 @@ async def test_lost_link_is_told_with_the_reason_of_the_last_attempt() -> None:
 
 
 @simulated
-async def test_longest_of_both_links_is_told() -> None:
+async def test_longest_response_time_of_both_links_is_reported() -> None:
     stage = Stage(Conversation.QUORUM)
     stage.dialers[0].lose()
     await asyncio.sleep(1)
@@ -399,7 +396,7 @@ async def test_longest_of_both_links_is_told() -> None:
 
 
 @simulated
-async def test_peer_that_owes_an_answer_for_longer_than_one_may_take_is_not_reached() -> None:
+async def test_peer_with_an_overdue_response_does_not_count_as_reached() -> None:
     stage = Stage()
     stage.ask(7)
     await asyncio.sleep(0.9)
@@ -412,9 +409,9 @@ async def test_peer_that_owes_an_answer_for_longer_than_one_may_take_is_not_reac
 
 
 @simulated
-async def test_peer_of_another_cluster_answers_and_is_not_reached() -> None:
-    """[a voter that was formatted with a wrong cluster id said that all voters could be reached,
-    which is enough for an election]
+async def test_peer_of_another_cluster_does_not_count_as_reached() -> None:
+    """[A voter formatted with a wrong cluster id reported that all voters could be reached, which
+    is enough for an election.]
     """
     stage = Stage(Conversation.QUORUM)
     (dialer,) = stage.dialers

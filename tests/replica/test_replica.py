@@ -1,6 +1,4 @@
-"""Three replicas on simulated disks and network: they elect, replicate, survive the leader, and
-agree byte for byte.
-"""
+"""Three replicas on simulated disks and network."""
 
 import asyncio
 import random
@@ -28,7 +26,7 @@ T = TypeVar("T")
 
 
 class Recorder:
-    """A listener that writes down what it hears."""
+    """A listener that records its calls."""
 
     def __init__(self) -> None:
         self.leads = 0
@@ -68,9 +66,8 @@ class Recorder:
 
 
 class Node:
-    """One node of the quorum, whose disk outlives its process.
-
-    ``disk``: that of another node, copied; ``name``: of its machine.
+    """One node of the quorum, whose disk outlives its process. ``disk``: a copy of another node's;
+    ``name``: of its machine.
     """
 
     def __init__(
@@ -155,7 +152,7 @@ class World:
 
 
 @simulated
-async def test_replica_describes_its_backlog_and_whether_it_hears_the_leader() -> None:
+async def test_replica_describes_its_backlog_and_its_contact_with_the_leader() -> None:
     world = World()
     leader = await world.leader()
     end = leader.propose(3)
@@ -186,7 +183,7 @@ async def test_failed_flush_stops_the_node_before_it_acknowledges() -> None:
 
 
 @simulated
-async def test_node_that_contradicts_itself_stops_before_it_says_anything() -> None:
+async def test_inconsistent_node_stops_before_it_sends_anything() -> None:
     world = World()
     leader = await world.leader()
     leader.replica.core.validate_each_step = False
@@ -210,7 +207,7 @@ async def test_node_that_contradicts_itself_stops_before_it_says_anything() -> N
 
 
 @simulated
-async def test_request_for_a_round_from_inside_a_step_is_refused() -> None:
+async def test_round_request_during_a_step_is_refused() -> None:
     world = World()
     leader = await world.leader()
     seen: list[BaseException] = []
@@ -225,7 +222,7 @@ async def test_request_for_a_round_from_inside_a_step_is_refused() -> None:
     await world.until(lambda: seen)
 
 
-def test_proposal_costs_each_follower_one_fetch_and_no_more(
+def test_proposal_costs_each_follower_exactly_one_fetch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fetches: list[int] = []
@@ -254,7 +251,7 @@ def test_proposal_costs_each_follower_one_fetch_and_no_more(
 
 @pytest.mark.parametrize("disk_hangs", [True, False])
 @simulated
-async def test_leader_goes_for_its_disk_when_the_disk_is_at_it_and_not_when_it_hears_late(
+async def test_leader_resigns_for_a_hanging_disk_and_not_for_a_late_report(
     disk_hangs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The flush's report is late, either from a hung disk or from one that finished long ago."""

@@ -1,5 +1,5 @@
-"""Tests of the shell's duties to the state machine: nothing leaves before the vote that precedes it
-is durable, and late responses change nothing.
+"""The shell's duties to the state machine: nothing leaves before the vote that precedes it is
+durable, and late responses change nothing.
 """
 
 import asyncio
@@ -97,7 +97,7 @@ class FakeTransport:
 
 
 class Silent:
-    """A listener that only remembers."""
+    """A listener that only records."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
@@ -135,7 +135,7 @@ class Shell:
         self.votes.pop(0)[1](None)
 
     def ask(self, link: FakeLink, *, epoch: int, candidate: int = 2) -> None:
-        """A VoteRequest on the control conversation."""
+        """Send a VoteRequest on the control conversation."""
         request = pb.VoteRequest(
             cluster_id="c",
             voter_id=1,
@@ -149,7 +149,7 @@ class Shell:
 
 
 @simulated
-async def test_vote_leaves_only_when_it_is_durable() -> None:
+async def test_vote_is_sent_only_when_durable() -> None:
     shell = Shell()
     link = FakeLink()
     shell.ask(link, epoch=5)
@@ -168,7 +168,7 @@ async def test_vote_leaves_only_when_it_is_durable() -> None:
 
 
 @simulated
-async def test_all_that_follows_a_vote_waits_for_it_in_order() -> None:
+async def test_everything_after_a_vote_waits_for_it_in_order() -> None:
     shell = Shell()
     first, second = FakeLink(), FakeLink()
     shell.ask(first, epoch=5)
@@ -187,7 +187,7 @@ async def test_all_that_follows_a_vote_waits_for_it_in_order() -> None:
 
 
 class Leads(Shell):
-    """The quorum's effects are what the test says."""
+    """A quorum whose effects are scripted."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.effects: list[events.Effect] = []
@@ -207,7 +207,7 @@ class Leads(Shell):
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_leader_is_saved_later_and_delays_no_reply(
+def test_leader_id_is_saved_later_and_delays_no_reply(
     replaced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     five = VoteState(epoch=5, voted_id=2, leader_id=2)
@@ -230,8 +230,8 @@ def test_leader_is_saved_later_and_delays_no_reply(
     run(main())
 
 
-def test_leader_is_saved_after_all_earlier_votes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else an older vote would come to the disk after it."""
+def test_leader_id_is_saved_after_all_earlier_votes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise an older vote would be written after it."""
     votes = [VoteState(epoch=epoch) for epoch in (5, 6, 7)]
     led = VoteState(epoch=7, leader_id=2)
 
@@ -249,7 +249,7 @@ def test_leader_is_saved_after_all_earlier_votes(monkeypatch: pytest.MonkeyPatch
 
 
 @simulated
-async def test_disk_that_fails_while_saving_the_leader_stops_the_node(
+async def test_disk_error_while_saving_the_leader_stops_the_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shell = Leads(monkeypatch)
@@ -259,11 +259,11 @@ async def test_disk_that_fails_while_saving_the_leader_stops_the_node(
     assert [name for name, _ in shell.listener.calls][-1] == "failed"
 
 
-def test_vote_that_follows_a_request_that_fails_when_it_is_released_is_written_once(
+def test_vote_after_a_request_that_fails_on_release_is_written_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else the second answer to it would release what waits for the next vote, before that is
-    durable.
+    """Otherwise the second response to it would release what waits for the next vote, before that
+    is durable.
     """
     first, second = VoteState(epoch=5, voted_id=1), VoteState(epoch=6, voted_id=1)
     request, steps = pb.VoteRequest(voter_id=2), []
@@ -298,7 +298,7 @@ def test_vote_that_follows_a_request_that_fails_when_it_is_released_is_written_o
 
 
 @simulated
-async def test_no_message_leaves_after_a_vote_could_not_be_stored() -> None:
+async def test_no_message_is_sent_after_a_vote_could_not_be_stored() -> None:
 
     shell = Shell()
     link = FakeLink()
@@ -312,7 +312,7 @@ async def test_no_message_leaves_after_a_vote_could_not_be_stored() -> None:
 
 
 @simulated
-async def test_answer_counts_only_on_the_link_its_request_left_on() -> None:
+async def test_response_counts_only_on_the_link_of_its_request() -> None:
     shell = Shell()
     heard: list[tuple[int, int]] = []
     shell.replica.answered = lambda peer, number, response: heard.append((peer, number))  # type: ignore[method-assign, assignment]
@@ -334,10 +334,8 @@ async def test_answer_counts_only_on_the_link_its_request_left_on() -> None:
 
 
 @simulated
-async def test_empty_answer_is_none() -> None:
-    """An exception in here would end the link's task, and with it every election that needs this
-    peer.
-    """
+async def test_empty_response_is_ignored() -> None:
+    """An exception here would end the link's task, and with it every election that needs this peer."""
     shell = Shell()
     unanswered: list[int] = []
     shell.replica.unanswered = lambda peer, number: unanswered.append(number)  # type: ignore[method-assign, assignment]
@@ -395,7 +393,7 @@ def batches(*contents: tuple[int, bytes]) -> list[bytes]:
 
 
 @simulated
-async def test_fetch_tells_the_core_only_of_a_last_batch_that_is_another_one() -> None:
+async def test_fetch_reports_a_last_batch_to_the_core_only_if_it_differs() -> None:
     shell = Shell()
     replica = shell.replica
     mine, others = batches((0, b"a"), (1, b"b")), batches((0, b"a"), (1, b"c"))
@@ -411,7 +409,7 @@ async def test_fetch_tells_the_core_only_of_a_last_batch_that_is_another_one() -
 
 
 @simulated
-async def test_truncation_says_loudly_what_the_log_called_committed() -> None:
+async def test_truncation_of_committed_records_is_logged_as_critical() -> None:
     shell = Shell()
     replica = shell.replica
     progress = record(records_pb2.ProgressRecord(high_watermark=2)).data
@@ -448,8 +446,8 @@ async def test_dying_process_that_still_accepts_is_probed_again() -> None:
 
 
 @simulated
-async def test_dying_process_is_probed_soon_and_then_less_and_less_often() -> None:
-    """Nobody leads until it is known to be gone; one that lives on is not to be stormed."""
+async def test_dying_process_is_probed_with_growing_intervals() -> None:
+    """There is no leader until it is known to be dead; one that survives must not be flooded."""
     shell = Shell()
     begun, probed_at_ms = asyncio.get_running_loop().time(), list[int]()
 
@@ -468,7 +466,7 @@ async def test_dying_process_is_probed_soon_and_then_less_and_less_often() -> No
 
 
 @simulated
-async def test_peer_whose_links_are_back_is_probed_no_more() -> None:
+async def test_peer_with_restored_links_is_not_probed_any_more() -> None:
     shell = Shell()
     probes: list[str] = []
 
@@ -493,9 +491,9 @@ async def test_peer_whose_links_are_back_is_probed_no_more() -> None:
 
 @pytest.mark.parametrize("where", ["request", "tick", "held reply", "disk turn"])
 @simulated
-async def test_exception_ends_the_replica_wherever_it_comes_from(where: str) -> None:
-    """A process that lives on after a state machine that does not looks well from outside: no
-    election, no answer, /livez ok.
+async def test_any_exception_ends_the_replica(where: str) -> None:
+    """A process whose state machine has stopped looks healthy from outside: no election, no
+    response, /livez ok.
     """
     shell = Shell()
     link = FakeLink()
@@ -526,7 +524,7 @@ async def test_exception_ends_the_replica_wherever_it_comes_from(where: str) -> 
     assert len(link.sent) == sent, "and not another word"
 
 
-def test_refusals_are_counted_and_logged_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_are_counted_and_logged_occasionally(monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer that reaches the port can send a million of them."""
     log = Mock()
     monkeypatch.setattr("raftlog.node.replica.listener.log", log)
@@ -554,10 +552,8 @@ def test_refusals_are_counted_and_logged_now_and_then(monkeypatch: pytest.Monkey
     ids=["closed", "too large"],
 )
 @simulated
-async def test_answer_that_cannot_be_sent_ends_its_own_link_at_most(
-    error: Exception, ends: bool
-) -> None:
-    """It is sent in a step that somebody else's vote or message has begun."""
+async def test_unsendable_response_ends_its_own_link_at_most(error: Exception, ends: bool) -> None:
+    """It is sent in a step that another peer's vote or message has begun."""
     shell = Shell()
     broken, sound = FakeLink(), FakeLink()
     broken.fails = error
@@ -596,8 +592,8 @@ async def test_request_on_a_link_that_has_just_closed_is_reported_unanswered(
 
 
 @simulated
-async def test_node_at_another_address_answers_for_the_peer_only_if_it_is_the_peer() -> None:
-    """[A voter dialed its leader where the configuration has other nodes, too: one of those did not
+async def test_node_at_another_address_answers_for_a_peer_only_if_it_is_the_peer() -> None:
+    """[A voter dialed its leader at configured addresses of other nodes, too: one of those did not
     lead, and was taken for the leader.]
     """
     told: list[tuple[str, Any]] = []
@@ -636,8 +632,8 @@ async def test_node_at_another_address_answers_for_the_peer_only_if_it_is_the_pe
 
 
 @simulated
-async def test_address_at_which_another_node_does_not_lead_is_left() -> None:
-    """[An observer asks for no votes, so that nobody told it an id: it asked there for ever.]"""
+async def test_address_of_another_node_is_abandoned() -> None:
+    """[An observer requests no votes, so it learned no id, and kept asking there forever.]"""
     transport = FakeTransport()
     peer = Peer(
         2,
@@ -665,7 +661,7 @@ async def test_address_at_which_another_node_does_not_lead_is_left() -> None:
 
 @simulated
 async def test_delayed_flush_runs_with_the_next_one_or_in_time() -> None:
-    """[The first record of an epoch is synced alone, and the writes that follow it again]"""
+    """[The first record of an epoch is synced alone, and the writes that follow it again.]"""
     store = SimDisk(NodeIdentity("c", 1, "dir-1"), random.Random(1)).open()
     store.recover()
     flushes = Mock()

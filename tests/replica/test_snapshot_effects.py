@@ -1,4 +1,4 @@
-"""Tests of the shell's work on a fetched snapshot, on one of its own, and on the log below it."""
+"""The shell's work on fetched and own snapshots, and on the log below them."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ def content(
 
 
 class Stage(Shell):
-    """A shell whose events are written down, and never reach the state machine."""
+    """A shell whose events are recorded, and never reach the state machine."""
 
     def __init__(self, wall_clock_ms: Callable[[], int] = lambda: 1000) -> None:
         super().__init__(wall_clock_ms)
@@ -69,7 +69,7 @@ class Stage(Shell):
 
 
 @simulated
-async def test_sound_snapshot_takes_the_place_of_the_log_and_its_voters_are_told() -> None:
+async def test_sound_snapshot_replaces_the_log_and_reports_its_voters() -> None:
     stage = Stage()
     stage.append(3)
     stage.fetch(content())
@@ -88,7 +88,7 @@ async def test_sound_snapshot_takes_the_place_of_the_log_and_its_voters_are_told
 
 
 @simulated
-async def test_recovery_in_the_log_of_its_leader_ends_the_generation_here() -> None:
+async def test_recovery_in_the_leaders_log_ends_the_generation() -> None:
     replica = Stage().replica
     chunk = beginning_chunk(pb.RecoveryRecord(), VOTERS, base_offset=0, epoch=1, timestamp_ms=1)
     steps: list[ev.Event] = []
@@ -133,7 +133,9 @@ async def test_damaged_snapshot_changes_nothing_and_is_reported() -> None:
     ids=["of another cluster", "with impossible voters"],
 )
 @simulated
-async def test_snapshot_for_another_node_is_refused_without_stopping(sent: bytes, why: str) -> None:
+async def test_snapshot_of_another_cluster_is_refused_without_stopping(
+    sent: bytes, why: str
+) -> None:
     stage = Stage()
     stage.append(3)
     stage.fetch(sent)
@@ -197,9 +199,7 @@ async def test_installed_snapshot_ends_the_one_being_written() -> None:
 
 
 @simulated
-async def test_log_start_waits_for_this_nodes_own_disk_and_then_nothing_is_served_from_below() -> (
-    None
-):
+async def test_log_start_waits_for_the_own_disk_and_then_nothing_below_is_served() -> None:
     stage = Stage()
     replica = stage.replica
     stage.append(10)
@@ -223,7 +223,7 @@ async def test_log_start_waits_for_this_nodes_own_disk_and_then_nothing_is_serve
 
 
 @simulated
-async def test_timestamp_of_which_no_batch_was_made_is_no_time_of_the_log() -> None:
+async def test_timestamp_without_a_batch_does_not_count_as_log_time() -> None:
     clock_ms = [4_000_000]
     stage = Stage(lambda: clock_ms[0])
     stage.append_stamped(8_000)
@@ -234,7 +234,7 @@ async def test_timestamp_of_which_no_batch_was_made_is_no_time_of_the_log() -> N
 
 
 @simulated
-async def test_log_time_of_batches_that_are_dropped_goes_with_them() -> None:
+async def test_log_time_of_dropped_batches_is_dropped() -> None:
     stage = Stage(lambda: 8_500)
     stage.append_stamped(7_000, 9_000, 4_000_000)
     assert stage.replica.next_timestamp_ms() == 4_000_000

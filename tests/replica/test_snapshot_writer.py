@@ -1,6 +1,4 @@
-"""Writing a snapshot never holds the loop for longer than a slice, whatever its size; and it ends
-one way or the other.
-"""
+"""Writing and serving snapshots in bounded slices."""
 
 import asyncio
 import itertools
@@ -28,7 +26,7 @@ ID = SnapshotId(8, 3)
 
 
 class Store:
-    """A stand-in for the store that the test controls."""
+    """A store that the test controls."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
@@ -100,7 +98,7 @@ async def test_snapshot_writer_yields_the_loop_between_slices() -> None:
 
 
 @simulated
-async def test_error_of_the_disk_ends_it() -> None:
+async def test_disk_error_ends_the_snapshot_writer() -> None:
     store, done = Store(), Outcome()
     store.failure = StorageError("no")
     start(store, iter([b"a", b"b"]), done)
@@ -172,7 +170,7 @@ def ask(position: int, max_bytes: int = 30, end_offset: int = 8) -> pb.FetchSnap
 
 
 @pytest.mark.parametrize(("position", "count"), [(0, 30), (90, 10), (99, 1)])
-def test_piece_is_what_there_is_from_its_position(position: int, count: int) -> None:
+def test_piece_contains_the_bytes_from_its_position(position: int, count: int) -> None:
     response = ask(position)
     assert response.bytes == Shelf.content[position : position + count]
     assert (response.size, response.position, response.error_code) == (100, position, 0)
@@ -184,7 +182,7 @@ def test_position_beyond_the_end_is_refused(position: int) -> None:
     assert (response.error_code, response.bytes) == (ErrorCode.POSITION_OUT_OF_RANGE, b"")
 
 
-def test_snapshot_that_is_gone_is_said_to_be() -> None:
+def test_missing_snapshot_is_reported() -> None:
     assert ask(0, end_offset=9).error_code == ErrorCode.SNAPSHOT_NOT_FOUND
 
 
@@ -198,7 +196,7 @@ def test_no_piece_is_larger_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(ask(0, 1 << 30).bytes) == 7
 
 
-def test_snapshot_counts_as_fetched_while_pieces_of_it_are_asked_for() -> None:
+def test_snapshot_counts_as_fetched_while_its_pieces_are_requested() -> None:
     clock, unused, shelf = [0.0], cast("Any", None), cast("Any", Shelf())
     snapshots = ReplicaSnapshots(shelf, unused, "c", step=unused, fail=unused, now=lambda: clock[0])
     snapshots.ids = (ID,)

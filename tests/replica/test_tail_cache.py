@@ -1,6 +1,4 @@
-"""The end of the log in memory serves the very bytes, by whole batches, or says that it does not
-have them.
-"""
+"""The end of the log in memory."""
 
 import pytest
 
@@ -52,7 +50,7 @@ def test_tail_cache_serves_at_least_one_batch_and_no_more_than_fits() -> None:
     assert cache.read(5, cache.end_offset, len(chunks[5]) + 1) == chunks[5]
 
 
-def test_newest_chunk_is_cut_like_any_other() -> None:
+def test_newest_chunk_is_split_like_any_other() -> None:
     cache, _ = filled()
     data, behind = chunk(cache.end_offset, 1, 2)
     begin = cache.end_offset
@@ -71,7 +69,7 @@ def test_tail_cache_serves_nothing_outside_its_range() -> None:
         cache.read(7, cache.end_offset, 1 << 20)
 
 
-def test_old_chunks_make_room_and_the_rest_stays_right() -> None:
+def test_old_chunks_are_evicted_and_the_rest_stays_correct() -> None:
     cache = TailCache(0, 5_000)
     end = 0
     for _ in range(3_000):
@@ -85,7 +83,7 @@ def test_old_chunks_make_room_and_the_rest_stays_right() -> None:
     assert batch.scan(kept, expect_offset=cache.start_offset).end_offset == end
 
 
-def test_truncated_log_is_forgotten() -> None:
+def test_truncated_log_is_dropped_from_the_cache() -> None:
     cache, _ = filled()
     cache.reset(8)
     assert cache.read(5, 8, 1 << 20) is None

@@ -1,6 +1,4 @@
-"""The audit log: a line for each request that changes something and for each refusal, whoever asks
-in whatever way.
-"""
+"""The audit log: a line for each request that changes something, and for each refusal."""
 
 import errno
 import json
@@ -81,7 +79,7 @@ class FakeLink:
 
 
 class Handler:
-    """Keeps what it gets, and by which link it knows it."""
+    """Keeps what it receives, by link."""
 
     def __init__(self) -> None:
         self.links: list[Link] = []
@@ -156,7 +154,7 @@ def created(number: int = 7, *codes: int) -> controller.ControllerResponse:
     return response
 
 
-def test_write_is_told_with_what_became_of_it() -> None:
+def test_write_is_audited_with_its_outcome() -> None:
     world = World(C.CONTROLLER)
     world.ask(create())
     assert world.memory.events == []
@@ -175,10 +173,10 @@ def test_write_is_told_with_what_became_of_it() -> None:
     assert [one.resource for one in event.touched] == [Resource(AclResourceType.TOPIC, "t")]
 
 
-def test_audit_event_that_cannot_be_written_delays_no_answer(
+def test_unwritable_audit_event_delays_no_response(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The answer may be one of many that a commit releases."""
+    """The response may be one of many that a commit releases."""
     world = World(C.CONTROLLER)
     for number in (7, 8):
         world.ask(create(number))
@@ -195,7 +193,7 @@ def test_audit_event_that_cannot_be_written_delays_no_answer(
     assert [entry["log_level"] for entry in logs] == ["error"]
 
 
-def test_item_that_is_refused_is_told_with_the_entry_that_decides() -> None:
+def test_refused_item_is_audited_with_the_deciding_entry() -> None:
     world = World(C.CONTROLLER)
     world.ask(create(7, "t", "u"))
     world.answer(created(7, ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0))
@@ -207,7 +205,7 @@ def test_item_that_is_refused_is_told_with_the_entry_that_decides() -> None:
 
 
 def test_lease_granted_with_keys_is_decided_by_its_own_operation() -> None:
-    """[The line of a lock that was taken said that no entry allows its lease: ALTER was asked]"""
+    """[The line of an acquired lock reported that no entry allows its lease: ALTER was checked.]"""
     granting = [
         AccessControlEntry(b"1", kind, "q", 3, "User:CN=alice", "*", operation, 3)
         for kind, operation in (
@@ -271,7 +269,9 @@ def test_audit_event_names_the_client_and_the_forwarding_broker() -> None:
 
 
 @pytest.mark.parametrize("conversation", [C.CONTROLLER, C.BROKER])
-def test_audit_event_has_the_claimed_and_the_proved_principal(conversation: Conversation) -> None:
+def test_audit_event_has_the_claimed_and_the_authenticated_principal(
+    conversation: Conversation,
+) -> None:
     world = World(conversation)
     for number, stated in ((7, "User:admin"), (8, "User:CN=alice"), (9, "")):
         write = create(number)
@@ -288,7 +288,7 @@ def test_audit_event_has_the_claimed_and_the_proved_principal(conversation: Conv
     assert claims == ["User:admin", "", ""]
 
 
-def test_forwarded_principal_is_no_claim_in_the_audit_event() -> None:
+def test_forwarded_principal_is_not_audited_as_a_claim() -> None:
     world = World(C.CONTROLLER, NODE)
     forwarded = create()
     forwarded.client.principal, forwarded.client.host = "User:bob", "10.9.9.9"
@@ -297,7 +297,7 @@ def test_forwarded_principal_is_no_claim_in_the_audit_event() -> None:
     assert (world.one.source.caller.principal, world.one.claimed) == ("User:bob", "")
 
 
-def test_broker_tells_what_its_client_wrote_and_read() -> None:
+def test_broker_audits_its_clients_writes_and_reads() -> None:
     world = World(C.BROKER)
     world.ask(broker.BrokerRequest(correlation_id=7, write=create()))
     world.answer(broker.BrokerResponse(correlation_id=7, write=created()))
@@ -315,7 +315,7 @@ def test_broker_tells_what_its_client_wrote_and_read() -> None:
     assert (world.one.source.method, world.one.refused) == ("DescribeCluster", True)
 
 
-def test_reads_are_told_if_they_are_wanted() -> None:
+def test_reads_are_audited_on_request() -> None:
     world = World(C.BROKER, reads=True)
     world.ask(broker.BrokerRequest(correlation_id=8, metadata=broker.MetadataRequest()))
     world.answer(broker.BrokerResponse(correlation_id=8, metadata=broker.MetadataResponse()))
@@ -362,7 +362,7 @@ def test_routine_requests_of_nodes_are_not_audited() -> None:
     assert (len(world.handler.got), world.memory.events) == (1, [])
 
 
-def test_no_write_is_hidden_behind_a_number_that_is_used_twice() -> None:
+def test_reused_number_hides_no_write() -> None:
     world = World(C.BROKER)
     world.ask(broker.BrokerRequest(correlation_id=7, write=create()))
     world.ask(broker.BrokerRequest(correlation_id=7, metadata=broker.MetadataRequest()))
@@ -370,7 +370,7 @@ def test_no_write_is_hidden_behind_a_number_that_is_used_twice() -> None:
 
 
 def test_refusal_does_not_end_the_audit_of_a_pending_request() -> None:
-    """A refusal under the same number must not stand for the write."""
+    """A refusal under the same number must not replace the write."""
     world = World(C.CONTROLLER)
     world.ask(create(7))
     beat = controller.BrokerHeartbeatRequest(broker_id=1)
@@ -383,7 +383,7 @@ def test_refusal_does_not_end_the_audit_of_a_pending_request() -> None:
     ]
 
 
-def test_no_item_hides_behind_many_others() -> None:
+def test_item_is_audited_among_many_others() -> None:
     world = World(C.CONTROLLER)
     names = [f"decoy-{number}" for number in range(150)] + ["secret"]
     world.ask(create(7, *names))
@@ -396,7 +396,7 @@ def test_no_item_hides_behind_many_others() -> None:
     assert (len(event.touched), event.more_resources) == (100, 51)
 
 
-def test_refused_read_is_a_refusal_with_its_names() -> None:
+def test_refused_read_is_audited_with_its_names() -> None:
     world = World(C.BROKER)
     metadata = broker.MetadataRequest(topics=["t", "x" * 900])
     world.ask(broker.BrokerRequest(correlation_id=8, metadata=metadata))
@@ -417,7 +417,7 @@ def test_refused_read_is_a_refusal_with_its_names() -> None:
     assert told["status_code"] == "TOPIC_AUTHORIZATION_FAILED"
 
 
-def test_unrequested_answer_is_ignored() -> None:
+def test_unsolicited_response_is_ignored() -> None:
     world = World(C.BROKER)
     world.ask(broker.BrokerRequest(correlation_id=0, write=create(0)))
     world.answer(broker.BrokerResponse(api_versions=broker.ApiVersionsResponse()))
@@ -426,7 +426,7 @@ def test_unrequested_answer_is_ignored() -> None:
     assert world.one.offset == 41
 
 
-def test_connection_that_closes_leaves_an_unknown_result() -> None:
+def test_closed_connection_leaves_an_unknown_result() -> None:
     world = World(C.CONTROLLER)
     world.ask(create())
     world.guard.closed(world.link, "gone")
@@ -435,7 +435,7 @@ def test_connection_that_closes_leaves_an_unknown_result() -> None:
     assert world.handler.closed_links == world.accepted == world.handler.links
 
 
-def test_unary_call_is_told_too() -> None:
+def test_unary_call_is_audited_too() -> None:
     memory, handler = Memory(), Handler()
     auditor = Auditor(3, "c", memory, lambda: 0)
     guard = guarded_handler(handler, C.CONTROLLER, RULE, Duties(auditor=auditor))
@@ -476,7 +476,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_line_is_an_ocsf_api_activity(tmp_path: Path) -> None:
+def test_audit_line_is_an_ocsf_api_activity(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     log = AuditLog(path, max_bytes=1 << 20, max_backups=1)
     log.add(event(refused=True, message="no\x1b[2J"))
@@ -496,7 +496,7 @@ def test_line_is_an_ocsf_api_activity(tmp_path: Path) -> None:
     assert line["unmapped"]["peer"] == {"ip": "10.0.0.2", "port": 9}
 
 
-def test_lines_that_share_parts_are_those_of_their_events(tmp_path: Path) -> None:
+def test_lines_with_shared_parts_equal_their_events(tmp_path: Path) -> None:
     """Names of callers and resources look like the parts, and no part is taken for another."""
     odd = 'a"resources":[],"offset":1\x1b\u202e'
     other = replace(SOURCE, caller=Caller(f"User:{odd}", "10.0.0.1"))
@@ -520,7 +520,7 @@ def test_lines_that_share_parts_are_those_of_their_events(tmp_path: Path) -> Non
     assert lines(path) == [json.loads(json.dumps(one.document())) for one in events]
 
 
-def test_files_rotate_and_the_oldest_goes(tmp_path: Path) -> None:
+def test_files_rotate_and_the_oldest_is_deleted(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     log = AuditLog(path, max_bytes=1500, max_backups=2)
     for number in range(9):
@@ -533,7 +533,7 @@ def test_files_rotate_and_the_oldest_goes(tmp_path: Path) -> None:
     assert kept == [str(number) for number in range(9)][-len(kept) :]
 
 
-def test_audit_log_that_cannot_be_rotated_is_written_on_and_says_so(
+def test_audit_log_that_cannot_be_rotated_is_appended_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "audit.log"
@@ -552,7 +552,7 @@ def test_audit_log_that_cannot_be_rotated_is_written_on_and_says_so(
     assert [one["error"] for one in logs] == ["Read-only file system"]
 
 
-def test_flood_of_refusals_is_counted_and_writes_have_their_lines(tmp_path: Path) -> None:
+def test_flood_of_refusals_is_counted_while_writes_keep_their_lines(tmp_path: Path) -> None:
     path, now = tmp_path / "audit.log", [0.0]
     log = AuditLog(path, max_bytes=1 << 30, max_backups=0, clock=lambda: now[0])
     burst = audit_log.REFUSALS_BURST
@@ -569,9 +569,7 @@ def test_flood_of_refusals_is_counted_and_writes_have_their_lines(tmp_path: Path
     assert log.dropped == 8
 
 
-def test_disk_that_takes_nothing_is_said_and_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_is_reported_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "audit.log"
     log = AuditLog(path, max_bytes=1 << 20, max_backups=0)
     write = os.write
@@ -590,18 +588,18 @@ def test_disk_that_takes_nothing_is_said_and_counted(
     assert (log.dropped, log.failed) == (1, "")
 
 
-def test_audit_log_that_is_a_link_is_an_error_at_the_start(tmp_path: Path) -> None:
+def test_audit_log_that_is_a_link_fails_at_startup(tmp_path: Path) -> None:
     (tmp_path / "audit.log").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match=r"audit\.log\.file: .*symbolic links"):
         AuditLog(tmp_path / "audit.log", max_bytes=1, max_backups=0)
 
 
-def test_file_that_cannot_be_opened_is_an_error_at_the_start(tmp_path: Path) -> None:
+def test_unwritable_file_fails_at_startup(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"audit\.log\.file: Is a directory"):
         AuditLog(tmp_path, max_bytes=1, max_backups=0)
 
 
-def test_number_that_is_used_for_something_else_hides_no_write_of_a_group() -> None:
+def test_number_reused_by_another_request_hides_no_write_of_a_group() -> None:
     world = World(C.CONTROLLER)
     changes: Any = [(2, "t", "a", "1"), (2, "u", "a", "1")]
     world.ask(ConfigWrites([7, 8], changes, [1, 1], 0, 0, "", "User:root", "", 9))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Verdicts: Kafka's rules, the same from the fast way and from the one that says why."""
+"""Verdicts of the authorizer, by Kafka's rules."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,20 +73,20 @@ def test_prefixed_entry_matches_each_name_with_the_prefix_but_a_literal_does_not
     assert not allowed(index(entry(name="ord")))
 
 
-def test_star_is_every_name_as_a_literal_and_everybody_as_a_principal() -> None:
+def test_star_is_every_name_as_a_literal_and_everyone_as_a_principal() -> None:
     assert allowed(index(entry(name="*")))
     assert allowed(index(entry("User:*")), BOB)
     assert not allowed(index(entry("User:*", type_=Kind.GROUP, name="*")), BOB)
 
 
-def test_entry_with_a_host_is_about_that_host() -> None:
+def test_entry_with_a_host_matches_that_host_only() -> None:
     at = index(entry(host="10.0.0.1"))
     assert allowed(at)
     assert not allowed(at, Caller("User:alice", "10.0.0.2"))
     assert not allowed(at, Caller("User:alice", ""))
 
 
-def test_deny_wins_over_any_allow() -> None:
+def test_deny_takes_precedence_over_any_allow() -> None:
     everything = [
         entry(), entry("User:*", number=1), entry(name="*", number=2),
         entry(pattern=PatternType.PREFIXED, name="o", number=3), entry(operation=Op.ALL, number=4),
@@ -175,8 +175,8 @@ def test_verdicts_agree_with_a_scan_of_all_entries(
     assert allowed(index(*entries), caller, operation, authorizer=authorizer) == expected
 
 
-def test_verdict_is_that_of_the_index_that_is_asked() -> None:
-    """[An entry is removed, and an older verdict still admits its principal.]"""
+def test_verdict_is_that_of_the_queried_index() -> None:
+    """[An entry is removed, and an older verdict still authorizes its principal.]"""
     allow, deny = entry(), entry(permission=Perm.DENY, number=1)
     with_allow = index(allow)
     assert allowed(with_allow)
@@ -185,7 +185,7 @@ def test_verdict_is_that_of_the_index_that_is_asked() -> None:
     assert allowed(with_allow)
 
 
-def test_cached_verdicts_are_bounded_and_stay_right() -> None:
+def test_cached_verdicts_are_bounded_and_stay_correct() -> None:
     at = index(entry(name="orders-", pattern=PatternType.PREFIXED))
     for number in range(2 * VERDICTS_MAX):
         name = f"orders-{number}" if number % 2 else f"other-{number}"
@@ -193,8 +193,8 @@ def test_cached_verdicts_are_bounded_and_stay_right() -> None:
         assert len(at.verdicts) <= VERDICTS_MAX
 
 
-def test_verdict_about_a_name_of_megabytes_is_not_kept() -> None:
-    """[A request with it is refused, and the audit log asks for the verdict all the same.]"""
+def test_verdict_about_a_name_of_megabytes_is_not_cached() -> None:
+    """[A request with it is refused, and the audit log asks for the verdict again.]"""
     at = index(entry(name="x", pattern=PatternType.PREFIXED))
     long = Resource(Kind.TOPIC, "x" * (4 << 20))
     assert allowed(at, resource=long)

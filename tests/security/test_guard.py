@@ -1,4 +1,4 @@
-"""Tests that messages with a node's id are accepted from that node alone, in every conversation."""
+"""Messages with a node's id are accepted from that node only, in every conversation."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -101,7 +101,7 @@ def in_body(kind: Any, body: str, field: str | None, node_id: int) -> Any:
 
 
 def requests_of(node_id: int) -> list[tuple[Conversation, Any]]:
-    """One of each kind that claims to be of a node."""
+    """Return a message of each kind that claims to be from a node."""
     state = data.ReplicaState(replica_id=node_id)
     return [
         *(
@@ -121,7 +121,7 @@ def requests_of(node_id: int) -> list[tuple[Conversation, Any]]:
 
 
 def error_of(response: Any) -> tuple[int, int]:
-    """(correlation id, error code) of any response."""
+    """Return (correlation id, error code) of any response."""
     correlation_id = getattr(response, "correlation_id", 7)
     if isinstance(response, quorum.QuorumMessage):
         body = response.WhichOneof("body")
@@ -150,7 +150,7 @@ def deliver(
 
 @pytest.mark.parametrize("number", range(len(requests_of(ME))))
 @pytest.mark.parametrize("who", [of(OTHER), CLIENT, ANONYMOUS], ids=["other", "client", "nobody"])
-def test_another_certificate_is_refused_and_nothing_reaches_the_handler(
+def test_message_with_another_certificate_is_refused_before_the_handler(
     number: int, who: PeerIdentity
 ) -> None:
     conversation, message = requests_of(ME)[number]
@@ -163,8 +163,8 @@ def test_another_certificate_is_refused_and_nothing_reaches_the_handler(
 
 
 @pytest.mark.parametrize("body", QUORUM_CLAIMS)
-def test_broker_has_no_part_in_the_quorum_whatever_it_shows(body: str) -> None:
-    """A voter that hears no leader would take it for a voter that it does not know yet."""
+def test_broker_is_never_accepted_in_the_quorum(body: str) -> None:
+    """A voter without a leader would take it for a voter that it does not know yet."""
     message = in_body(quorum.QuorumMessage, body, QUORUM_CLAIMS[body], ME)
     for brokers, got in ((), [message]), ((OTHER,), [message]), ((ME,), []):
         link, recorder = FakeLink(of(ME)), Recorder()
@@ -179,7 +179,7 @@ def test_broker_has_no_part_in_the_quorum_whatever_it_shows(body: str) -> None:
 
 
 @pytest.mark.parametrize("number", range(len(requests_of(ME))))
-def test_nodes_own_certificate_is_taken(number: int) -> None:
+def test_nodes_own_certificate_is_accepted(number: int) -> None:
     conversation, message = requests_of(ME)[number]
     link, recorder = deliver(conversation, message, of(ME))
     assert (recorder.got, link.sent, link.complaints) == ([message], [], [])
@@ -196,7 +196,7 @@ def test_nodes_own_certificate_is_taken(number: int) -> None:
     ],
     ids=["create_topics", "no body", "export", "snapshot", "a response"],
 )
-def test_guard_passes_messages_without_a_node_id_on(
+def test_guard_passes_on_messages_without_a_node_id(
     conversation: Conversation, message: Any
 ) -> None:
     link, recorder = deliver(conversation, message, CLIENT)
@@ -204,7 +204,7 @@ def test_guard_passes_messages_without_a_node_id_on(
 
 
 @pytest.mark.parametrize("body", ["register_broker", "broker_heartbeat"])
-def test_broker_without_an_id_has_no_certificate_that_names_it(body: str) -> None:
+def test_broker_without_an_id_is_accepted_without_a_naming_certificate(body: str) -> None:
     message = in_body(controller.ControllerRequest, body, "broker_id", -1)
     link, recorder = deliver(C.CONTROLLER, message, of(ME))
     assert recorder.got == []
@@ -240,14 +240,14 @@ def asked(principal: str) -> controller.ControllerRequest:
         "no id",
     ],
 )
-def test_controller_takes_the_principal_of_the_certificate_but_what_nodes_forward(
+def test_controller_uses_the_principal_of_the_certificate_except_for_forwarded_requests(
     who: PeerIdentity, stated: str, written: str
 ) -> None:
     _, recorder = deliver(C.CONTROLLER, asked(stated), who)
     assert [one.client.principal for one in recorder.got] == [written]
 
 
-def test_host_and_node_are_what_the_connection_shows() -> None:
+def test_host_and_node_are_those_of_the_connection() -> None:
     stated = {"principal": "User:x", "host": "10.9.9.9", "node_id": 1}
 
     def signed(who: PeerIdentity, conversation: Conversation, **client: Any) -> Any:
@@ -284,13 +284,13 @@ def test_host_and_node_are_what_the_connection_shows() -> None:
         ("x", ""),
     ],
 )
-def test_host_of_a_peer(peer: str, host: str) -> None:
+def test_host_of_a_peer_is_parsed(peer: str, host: str) -> None:
     assert host_of(peer) == host
 
 
 @pytest.mark.parametrize("body", ["broker_heartbeat", "create_topics", "remove_raft_voter"])
 def test_guard_refuses_node_requests_on_a_client_listener(body: str) -> None:
-    """Its authority may be another one, which issues somebody the name of a node."""
+    """Its authority may differ, and may issue a node's name to anybody."""
     link, recorder = FakeLink(of(ME)), Recorder()
     message = in_body(controller.ControllerRequest, body, CONTROLLER_CLAIMS[body], ME)
     message.client.principal, message.client.host = "User:admin", "127.0.0.1"
@@ -306,7 +306,7 @@ def test_guard_refuses_node_requests_on_a_client_listener(body: str) -> None:
     assert not got.client.HasField("node_id")
 
 
-def test_nodes_certificate_reads_no_log_on_a_listener_for_clients() -> None:
+def test_node_certificate_reads_no_log_on_a_client_listener() -> None:
     recorder, readers = Recorder(), LogReaders(Authorization(Authorizer()), Image)
     duties = Duties(readers, nodes_come=False)
     acceptors = guarded({C.OBSERVER: partial(_give, recorder)}, RULE, duties)
@@ -324,7 +324,7 @@ READS: list[tuple[Conversation, Any]] = [
 
 
 @pytest.mark.parametrize(("conversation", "message"), READS)
-def test_log_is_served_to_nodes_and_clients_with_the_right(
+def test_log_is_served_to_nodes_and_permitted_clients(
     conversation: Conversation, message: Any
 ) -> None:
     entry = AccessControlEntry(
@@ -353,7 +353,7 @@ def test_log_is_served_to_nodes_and_clients_with_the_right(
     assert delivered(CLIENT) == refused
 
 
-def test_log_is_read_by_nodes_only_until_the_image_is_known() -> None:
+def test_log_is_served_only_to_nodes_until_the_image_is_known() -> None:
     root = PeerIdentity("CN=root", frozenset({"CN=root"}))
     everybody = Authorizer(frozenset({"User:CN=root"}), allow_everyone_if_no_acl_found=True)
     found: list[int] = []
@@ -372,7 +372,7 @@ def _give(recorder: Recorder, _: Link) -> Recorder:
 
 
 @pytest.mark.parametrize("who", [CLIENT, of(OTHER)], ids=["client", "node"])
-def test_broker_takes_the_principal_of_the_certificate_alone(who: PeerIdentity) -> None:
+def test_broker_uses_the_principal_of_the_certificate_only(who: PeerIdentity) -> None:
     write = asked("User:admin")
     write.client.sequence = 9
     request = broker.BrokerRequest(correlation_id=1, write=write)
@@ -394,7 +394,7 @@ def test_guard_refuses_a_node_request_that_a_broker_would_forward(
     assert "through no broker" in link.complaints[0]
 
 
-def test_read_of_a_broker_is_left_as_it_is() -> None:
+def test_read_at_a_broker_is_left_unchanged() -> None:
     request = broker.BrokerRequest(metadata=broker.MetadataRequest())
     _, recorder = deliver(C.BROKER, request, CLIENT)
     assert recorder.got == [broker.BrokerRequest(metadata=broker.MetadataRequest())]
@@ -426,9 +426,7 @@ def test_guard_without_rules_passes_messages_through() -> None:
 
 
 def test_every_kind_of_request_has_a_row() -> None:
-    """Every kind of request found by reflection has a row; one that is added without it fails here,
-    and is not served.
-    """
+    """A kind without a row fails here, and is not served."""
     permissions.check_rows()
     fields = controller.ControllerRequest.DESCRIPTOR.oneofs_by_name["body"].fields
     assert set(CONTROLLER_CLAIMS) == {field.name for field in fields}
@@ -465,7 +463,7 @@ def group(principal: str, host: str = "10.9.9.9") -> ConfigWrites:
     ],
     ids=["client", "nobody", "forwarded"],
 )
-def test_group_of_writes_stays_one_and_has_the_proved_sender(
+def test_group_of_writes_stays_one_and_has_the_authenticated_sender(
     who: PeerIdentity, written: str, host: str
 ) -> None:
     _, recorder = deliver(C.CONTROLLER, group("User:admin"), who)
@@ -474,7 +472,7 @@ def test_group_of_writes_stays_one_and_has_the_proved_sender(
     assert (got.principal, got.host) == (written, host)
 
 
-def test_writes_of_a_node_in_its_own_name_have_its_id_each() -> None:
+def test_writes_of_a_node_in_its_own_name_each_have_its_id() -> None:
     _, recorder = deliver(C.CONTROLLER, group("", ""), of(OTHER))
     told = [(one.client.principal, one.client.node_id) for one in recorder.got]
     assert told == [("User:CN=node-4", OTHER)] * 2
@@ -483,7 +481,7 @@ def test_writes_of_a_node_in_its_own_name_have_its_id_each() -> None:
     assert (got.principal, got.host) == ("User:CN=node-4", "somebody")
 
 
-def test_each_write_of_a_group_counts_in_a_quota() -> None:
+def test_each_write_of_a_group_counts_towards_the_quota() -> None:
     quotas = Quotas(per_principal=1, per_address=0, clock=lambda: 1.0)
     link, recorder = deliver(C.CONTROLLER, group(""), CLIENT, Duties(quotas=quotas))
     assert len(recorder.got) + len(link.sent) == 2

@@ -1,6 +1,4 @@
-"""Tests of the sources of keys: bounded in bytes, time and number of fetches, and kept until newer
-ones arrive.
-"""
+"""Sources of keys, bounded in bytes, time and number of fetches."""
 
 import asyncio
 import os
@@ -36,7 +34,7 @@ URL = "https://issuer.example/jwks"
 
 
 class Fetches:
-    """Stands for the network: each fetch waits until it is let go."""
+    """A network on which each fetch waits until the test releases it."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -82,7 +80,7 @@ async def test_key_set_is_fetched_once_for_all_waiters() -> None:
     keys.close()
 
 
-async def test_unknown_key_is_worth_one_fetch_after_the_backoff() -> None:
+async def test_unknown_key_triggers_one_fetch_after_the_backoff() -> None:
     fetches = Fetches()
     fetches.let_go(3)
     keys = endpoint(fetches, backoff_s=0.05)
@@ -139,7 +137,7 @@ async def test_early_key_fetch_delays_no_request() -> None:
     keys.close()
 
 
-async def test_known_keys_are_used_while_it_fails_and_it_is_said_once_for_each_reason() -> None:
+async def test_known_keys_are_used_during_failures_which_are_logged_once_per_reason() -> None:
     fetches = Fetches()
     fetches.let_go()
     with capture_logs() as logs:
@@ -201,14 +199,14 @@ def test_keys_are_fetched_from_a_url() -> None:
         assert fetch_keys(found.url) == KeySet.parse(US.jwks())
 
 
-def test_no_proxy_stands_between_us_and_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_is_not_used_for_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.delenv("no_proxy", raising=False)
     with serving(US.jwks()) as found:
         assert fetch_keys(found.url).ids == {"k1"}
 
 
-def test_https_is_checked_by_the_systems_authorities(
+def test_https_is_verified_by_the_systems_authorities(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     authority = trustme.CA()
@@ -236,7 +234,7 @@ def fail(handler: BaseHTTPRequestHandler) -> None:
 
 
 def flood(handler: BaseHTTPRequestHandler) -> None:
-    """It goes on for as long as somebody reads."""
+    """Send as long as the client reads."""
     handler.send_response(200)
     handler.end_headers()
     for _ in range(100_000):
@@ -244,7 +242,7 @@ def flood(handler: BaseHTTPRequestHandler) -> None:
 
 
 def trickle(handler: BaseHTTPRequestHandler) -> None:
-    """A byte now and then, for ever."""
+    """Send a byte now and then, forever."""
     handler.send_response(200)
     handler.end_headers()
     for _ in range(10_000):
@@ -266,7 +264,7 @@ def silence(handler: BaseHTTPRequestHandler) -> None:
         (silence, "timed out"),
     ],
 )
-def test_answer_that_is_none(
+def test_invalid_key_response_is_reported(
     answer: Callable[[BaseHTTPRequestHandler], None], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(issuer_keys, "FETCH_MAX_S", 0.1)
@@ -296,7 +294,7 @@ def write(path: Path, content: bytes) -> None:
     os.replace(fresh, path)
 
 
-async def test_file_is_read_again_when_it_has_changed(
+async def test_changed_key_file_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(certificates, "LOOK_AGAIN_S", 0.0)
@@ -317,7 +315,7 @@ async def test_file_is_read_again_when_it_has_changed(
     keys.close()
 
 
-def test_file_without_keys_is_a_mistake_at_the_start(tmp_path: Path) -> None:
+def test_key_file_without_keys_fails_at_startup(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"sasl\.oauthbearer\.jwks\.endpoint\.url: No such file"):
         FileKeys(tmp_path / "nothing")
     write(tmp_path / "jwks.json", b"[]")

@@ -1,4 +1,4 @@
-"""The table of permissions covers every method and every kind of request there is."""
+"""The permission table covers every method and every kind of request."""
 
 import importlib
 from typing import Any
@@ -58,7 +58,7 @@ def body_of(service: str, method: Any) -> str | None:
 
 
 def test_every_method_of_every_service_has_a_row() -> None:
-    """Every method found by reflection has a row; one that is added without it fails here."""
+    """A method without a row fails here."""
     assert {service.name for service in SERVICES} == {
         "Broker",
         "Controller",
@@ -93,14 +93,14 @@ def test_every_body_has_a_row_and_every_row_a_body(service: str) -> None:
     assert set(rows) == {one.name for one in fields}
 
 
-def test_requests_of_the_quorum_are_of_nodes() -> None:
+def test_quorum_requests_are_for_nodes_only() -> None:
     bodies = quorum_pb2.QuorumMessage.DESCRIPTOR.oneofs_by_name["body"].fields
     assert set(QUORUM) == {one.name for one in bodies if one.name.endswith("_request")}
     assert set(QUORUM.values()) == {OfNode()}
     assert len(Conversation) == 9, "a new conversation needs rows, too"
 
 
-def test_each_row_asks_for_what_an_entry_can_give() -> None:
+def test_each_row_requires_what_an_entry_can_grant() -> None:
     every = [*CONTROLLER.values(), *BROKER.values(), *LOG.values()]
     wholes = [row for row in every if isinstance(row, Whole) and not row.of.startswith("CLIENT")]
     for whole in wholes:
@@ -136,7 +136,7 @@ OF_A_NODE = [row for row in requests_of(ME) if row[0] in OF_CLIENTS] + [
 ]
 
 
-def test_client_listener_has_only_conversations_of_clients() -> None:
+def test_client_listener_has_only_client_conversations() -> None:
     assert set(for_clients(EVERYTHING)) == {
         C.CONTROLLER,
         C.OBSERVER,
@@ -169,7 +169,7 @@ def test_client_listener_refuses_messages_of_nodes(number: int, who: Any) -> Non
     assert complaint == "node 3 sends this to another listener: CLIENTS is for clients"
 
 
-def test_refusal_on_a_closed_link_is_dropped_and_the_rest_handed_on() -> None:
+def test_refusal_on_a_closed_link_is_dropped_and_the_rest_passed_on() -> None:
     conversation, message = OF_A_NODE[0]
     link, recorder = FakeLink(CLIENT), Recorder()
     link.close()
@@ -180,7 +180,7 @@ def test_refusal_on_a_closed_link_is_dropped_and_the_rest_handed_on() -> None:
     assert (recorder.got, link.sent, len(link.complaints)) == ([own], [], 1)
 
 
-def test_client_listener_passes_requests_of_clients_on() -> None:
+def test_client_listener_passes_on_requests_of_clients() -> None:
     clients = [body for body, field in CONTROLLER_CLAIMS.items() if field is None]
     assert clients
     requests = [in_body(controller.ControllerRequest, body, None, 0) for body in clients]

@@ -1,4 +1,4 @@
-"""Principals that certificates prove, and how much one principal or address may ask of a node."""
+"""Principals by certificate, and request quotas of principals and addresses."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ RULE = Authentication(NodeRule.parse("CN=node-{id}"))
 C = Conversation
 
 
-def test_quota_admits_its_number_a_second_and_refusals_cost_nothing() -> None:
+def test_quota_admits_its_number_per_second_and_refusals_cost_nothing() -> None:
     rates = Rates(10)
     assert [rates.wait_s("a", 1, 0.0) for _ in range(11)] == [0.0] * 10 + [0.1]
     assert rates.wait_s("b", 1, 0.0) == 0.0
@@ -29,7 +29,7 @@ def test_quota_admits_its_number_a_second_and_refusals_cost_nothing() -> None:
     assert [rates.wait_s("a", 1, 99.0) for _ in range(11)] == [0.0] * 10 + [0.1]
 
 
-def test_there_are_only_so_many_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_quota_buckets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quotas, "REMEMBERED", 2)
     rates = Rates(1)
     for name in ("a", "b", "a", "c"):
@@ -37,7 +37,7 @@ def test_there_are_only_so_many_buckets(monkeypatch: pytest.MonkeyPatch) -> None
     assert list(rates._buckets) == ["a", "c"]
 
 
-def test_refusal_says_how_long_to_wait() -> None:
+def test_refusal_has_a_throttle_time() -> None:
     now = [0.0]
     made = Quotas(per_principal=0, per_address=2, clock=lambda: now[0])
     caller = Caller("User:a", "10.0.0.1")
@@ -77,7 +77,7 @@ WRITE = controller.ControllerRequest(
 THROTTLED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
-def test_principal_has_its_rate_over_all_its_connections() -> None:
+def test_principal_has_one_rate_over_all_its_connections() -> None:
     world = World(C.BROKER, per_principal=3)
     assert world.ask(CLIENT, READ, READ) == []
     assert world.ask(CLIENT, READ, READ, READ) == [THROTTLED, THROTTLED]
@@ -90,7 +90,7 @@ def test_principal_has_its_rate_over_all_its_connections() -> None:
     assert world.ask(CLIENT, READ) == []
 
 
-def test_nodes_have_no_limit_where_they_are_nodes() -> None:
+def test_nodes_have_no_quota_on_node_listeners() -> None:
     world = World(C.CONTROLLER, per_principal=1, per_address=1)
     forwarded = controller.ControllerRequest()
     forwarded.CopyFrom(WRITE)
@@ -127,11 +127,11 @@ def principal(rules: str, subject: str = SUBJECT) -> str:
         ("RULE:CN=(.*?),.*/$1$7/", "User:Alice"),
     ],
 )
-def test_first_rule_that_matches_the_whole_subject_counts(rules: str, expected: str) -> None:
+def test_first_rule_that_matches_the_whole_subject_applies(rules: str, expected: str) -> None:
     assert principal(rules) == expected
 
 
-def test_pattern_that_matches_a_part_is_no_match() -> None:
+def test_partial_match_of_a_pattern_does_not_count() -> None:
     assert principal("RULE:CN=Alice/admin/") == NOBODY
     assert principal("RULE:.*Alice/admin/,DEFAULT") == f"User:{SUBJECT}"
 
@@ -160,7 +160,7 @@ def identity(*names: str) -> PeerIdentity:
 @pytest.mark.parametrize(
     "text", ["CN=node-{id}", "DNS:c{id}.example.org", "URI:spiffe://example.org/raftlog/{id}"]
 )
-def test_rule_names_one_name_of_the_certificate(text: str) -> None:
+def test_rule_selects_one_name_of_the_certificate(text: str) -> None:
     rule = NodeRule.parse(text)
     assert rule.admits(identity("CN=x", rule.name_of(12)), 12)
     assert not rule.admits(identity(rule.name_of(12)), 1)
@@ -176,8 +176,8 @@ def test_node_rule_rejects_malformed_rule(text: str) -> None:
         NodeRule.parse(text)
 
 
-def test_kind_of_name_is_not_another() -> None:
-    """A host that is called like a node in its alternative names is not that node."""
+def test_name_kinds_are_not_mixed_up() -> None:
+    """A host whose alternative name looks like a node's name is not that node."""
     assert not CN.admits(identity("DNS:node-1", "URI:node-1"), 1)
 
 

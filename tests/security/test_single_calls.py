@@ -1,4 +1,4 @@
-"""A call that is not a request of a conversation is guarded like one: refused, counted, told."""
+"""Unary calls are guarded, counted and audited like the requests of a conversation."""
 
 import pytest
 from test_audit import ALICE, NODE, FakeLink, Memory
@@ -45,7 +45,7 @@ def test_forbidden_call_is_refused_counted_and_audited() -> None:
     )
 
 
-def test_node_may_look_where_nodes_come_and_is_a_client_elsewhere() -> None:
+def test_node_is_authorized_on_node_listeners_and_a_client_elsewhere() -> None:
     readers = LogReaders(Authorization(Authorizer()), Image)
     check(FakeLink(NODE), Duties(readers))
     with pytest.raises(ApiError):
@@ -62,7 +62,7 @@ def test_quota_throttles_clients_and_not_nodes() -> None:
         check(FakeLink(NODE), duties)
 
 
-def test_change_is_told_with_what_came_of_it() -> None:
+def test_change_is_audited_with_its_outcome() -> None:
     memory = Memory()
     duties = Duties(None, Auditor(3, "c", memory, lambda: 1))
     wrong = ApiError(ErrorCode.INVALID_REQUEST, "no such level")

@@ -1,6 +1,4 @@
-"""Tokens: which count and what they say, which keys of a JWK set verify them, and how long a
-verdict is remembered.
-"""
+"""Verification of tokens."""
 
 import asyncio
 import base64
@@ -53,20 +51,20 @@ def refused(text: str, rules: TokenRules = RULES, keys: KeySet = KEYS) -> str:
     return str(caught.value)
 
 
-def test_good_token_names_its_principal_until_its_end_and_the_skew() -> None:
+def test_valid_token_names_its_principal_until_its_expiry_plus_skew() -> None:
     assert prove(token()) == Proved("User:alice", NOW_S + 300 + SKEW_S)
     assert prove(token(aud=["x", "other"])).principal == "User:alice"
     assert prove(token(sub="Zoë Müller")).principal == "User:Zoë Müller"
 
 
 @pytest.mark.parametrize("algorithm", ["EdDSA", "ES256", "ES384", "RS256", "RS512", "PS256"])
-def test_each_asymmetric_algorithm_is_taken(algorithm: str) -> None:
+def test_each_asymmetric_algorithm_is_accepted(algorithm: str) -> None:
     key = MAKE.get(algorithm, lambda: RSA)()
     signed = jwt.encode(claims(NOW_S), key, algorithm=algorithm, headers={"kid": "k"})
     assert prove(signed, keys=KeySet.parse(jwks(jwk(key, "k")))).principal == "User:alice"
 
 
-def test_claim_that_names_the_principal_can_be_another() -> None:
+def test_principal_claim_is_configurable() -> None:
     rules = TokenRules(ISSUER, frozenset({AUDIENCE}), subject_claim="email")
     assert prove(token(email="a@example"), rules).principal == "User:a@example"
     assert refused(token(), rules) == "the token has no claim email"
@@ -108,16 +106,16 @@ def test_token_with_unacceptable_claims_is_refused(changed: dict[str, Any], why:
     assert re.search(why, refused(token(**changed)))
 
 
-def test_skew_is_on_the_side_of_the_token() -> None:
+def test_clock_skew_is_applied_in_favour_of_the_token() -> None:
     for changed in ({"exp": NOW_S - SKEW_S + 1}, {"nbf": NOW_S + SKEW_S}, {"iat": NOW_S + SKEW_S}):
         assert prove(token(**changed)).principal == "User:alice"
 
 
-def test_name_that_is_as_long_as_a_principal_may_be() -> None:
+def test_longest_principal_is_accepted() -> None:
     assert len(prove(token(sub="x" * (PRINCIPAL_MAX_CHARS - 5))).principal) == PRINCIPAL_MAX_CHARS
 
 
-def test_no_signature_at_all() -> None:
+def test_unsigned_token_is_refused() -> None:
     body = segment(claims(NOW_S))
     for algorithm in ("none", "None", "NONE", ""):
         header = segment({"alg": algorithm, "kid": "k1"})
@@ -125,8 +123,8 @@ def test_no_signature_at_all() -> None:
         assert "algorithm that is not taken" in refused(f"{header}.{body}.AA")
 
 
-def test_public_key_is_no_secret_to_sign_with() -> None:
-    """The old confusion: HS256 under the bytes of the public key, in each of its forms."""
+def test_public_key_is_not_accepted_as_a_secret() -> None:
+    """The known confusion: HS256 with the bytes of the public key, in each of its forms."""
     public = RSA.public_key()
     encoding, form = serialization.Encoding, serialization.PublicFormat
     secrets = [
@@ -142,7 +140,7 @@ def test_public_key_is_no_secret_to_sign_with() -> None:
             refused(f"{signed}.{segment(mac)}", keys=keys)
 
 
-def test_another_key_with_the_same_id() -> None:
+def test_token_signed_by_another_key_with_the_same_id_is_refused() -> None:
     assert "signature" in refused(Issuer("k1").token(**claims(NOW_S)))
 
 
@@ -151,7 +149,7 @@ def test_token_with_a_changed_claim_is_refused() -> None:
     assert "signature" in refused(f"{header}.{segment(claims(NOW_S, sub='bob'))}.{signature}")
 
 
-def test_key_is_used_for_its_own_algorithm_alone() -> None:
+def test_key_is_used_only_for_its_own_algorithm() -> None:
     keys = KeySet.parse(jwks(jwk(RSA, "k", alg="RS256")))
     ps = jwt.encode(claims(NOW_S), RSA, algorithm="PS256", headers={"kid": "k"})
     assert refused(ps, keys=keys) == "the issuer's key is none for PS256"
@@ -160,7 +158,7 @@ def test_key_is_used_for_its_own_algorithm_alone() -> None:
 
 
 @pytest.mark.parametrize("kid", ["k2", "", 7, None, "k" * 256])
-def test_key_that_is_not_there(kid: Any) -> None:
+def test_token_with_an_unknown_key_is_refused(kid: Any) -> None:
     headers = {"alg": "EdDSA", "kid": kid} if kid is not None else {"alg": "EdDSA"}
     text = f"{segment(headers)}.{segment(claims(NOW_S))}.{segment(b'x' * 64)}"
     with pytest.raises(TokenRefusedError) as caught:
@@ -169,7 +167,7 @@ def test_key_that_is_not_there(kid: Any) -> None:
     assert isinstance(caught.value, UnknownKeyError) == (kid == "k2")
 
 
-def test_extensions_that_must_be_understood_are_not() -> None:
+def test_token_with_critical_extensions_is_refused() -> None:
     # The library understands one of them.
     for extension in ("b64", "x"):
         header = {"alg": "EdDSA", "kid": "k1", "crit": [extension], extension: True}
@@ -199,7 +197,7 @@ def test_malformed_token_is_refused(text: str) -> None:
     refused(text)
 
 
-def test_payload_that_is_none() -> None:
+def test_invalid_payload_is_refused() -> None:
     key, _ = US.keys["k1"]
     for payload in (b"[" * 3000, b"null", b"[]", b"\xff", b'"alice"'):
         text = jwt.api_jws.encode(payload, key, algorithm="EdDSA", headers={"kid": "k1"})
@@ -207,7 +205,7 @@ def test_payload_that_is_none() -> None:
 
 
 class CountedRules:
-    """Looks at a token as TokenRules does, and counts how often."""
+    """Verifies a token as TokenRules does, and counts the calls."""
 
     def __init__(self) -> None:
         self._rules = TokenRules(ISSUER, frozenset({AUDIENCE}))
@@ -256,7 +254,7 @@ async def test_valid_token_is_verified_once_until_it_expires() -> None:
     assert len(rules.looked_at) == 2
 
 
-async def test_refusal_is_not_remembered() -> None:
+async def test_refusal_is_not_cached() -> None:
     tokens, rules = set_up(Source(KeySet.parse(US.jwks())))
     early = minted(nbf=NOW_S + 100)
     with pytest.raises(TokenRefusedError, match="not valid yet"):
@@ -265,7 +263,7 @@ async def test_refusal_is_not_remembered() -> None:
     assert len(rules.looked_at) == 2
 
 
-async def test_longest_unused_verdict_is_forgotten() -> None:
+async def test_least_recently_used_verdict_is_evicted() -> None:
     tokens, rules = set_up(Source(KeySet.parse(US.jwks())), remembered=2)
     a, b, c = (minted(sub=name) for name in "abc")
     for one in (a, b, a, c, a, b):
@@ -273,7 +271,7 @@ async def test_longest_unused_verdict_is_forgotten() -> None:
     assert rules.looked_at == [a, b, c, b]
 
 
-async def test_key_that_the_issuer_has_withdrawn_verifies_nothing_more() -> None:
+async def test_withdrawn_key_verifies_no_token_any_more() -> None:
     source = Source(KeySet.parse(US.jwks()))
     tokens, _ = set_up(source)
     good = minted()
@@ -283,7 +281,7 @@ async def test_key_that_the_issuer_has_withdrawn_verifies_nothing_more() -> None
         await tokens.prove(good, NOW_S)
 
 
-async def test_key_that_is_not_known_is_asked_for_once() -> None:
+async def test_unknown_key_is_requested_once() -> None:
     source = Source(KeySet.parse(Issuer("k0").jwks()), newer=lambda: KeySet.parse(US.jwks()))
     tokens, _ = set_up(source)
     assert (await tokens.prove(minted(), NOW_S)).principal == "User:alice"
@@ -297,7 +295,7 @@ async def test_key_that_is_not_known_is_asked_for_once() -> None:
     assert source.asked == 2, "nothing but an unknown key is worth asking"
 
 
-async def test_before_the_first_keys_a_token_waits_for_them() -> None:
+async def test_token_waits_for_the_first_keys() -> None:
     source = Source(None, newer=lambda: KeySet.parse(US.jwks()))
     tokens, _ = set_up(source)
     assert (await tokens.prove(minted(), NOW_S)).principal == "User:alice"
@@ -319,7 +317,7 @@ def algorithms(*entries: Any) -> dict[str, set[str]]:
     return found
 
 
-def test_key_is_for_the_algorithms_of_its_kind_or_for_the_one_that_it_names() -> None:
+def test_key_is_for_the_algorithms_of_its_type_or_its_named_one() -> None:
     every = {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}
     assert algorithms(jwk(RSA, "k")) == {"k": every}
     assert algorithms(jwk(RSA, "k", alg="PS512")) == {"k": {"PS512"}}
@@ -365,11 +363,11 @@ def test_symmetric_algorithms_are_refused() -> None:
         [],
     ],
 )
-def test_key_that_is_not_for_us_is_passed_over(entry: Any) -> None:
+def test_unsuitable_key_is_skipped(entry: Any) -> None:
     assert algorithms(entry) == {}
 
 
-def test_private_half_of_a_key_is_not_looked_at() -> None:
+def test_private_part_of_a_key_is_ignored() -> None:
     pairs: list[tuple[Any, Any]] = [(RSA, RSAAlgorithm), (MAKE["ES256"](), ECAlgorithm)]
     for key, kind in pairs:
         entry = {**kind.to_jwk(key, as_dict=True), "kid": "k", "key_ops": ["sign", "verify"]}
@@ -399,6 +397,6 @@ def test_malformed_key_set_is_rejected(content: bytes, why: str) -> None:
         KeySet.parse(content)
 
 
-def test_sets_are_equal_if_their_keys_are() -> None:
+def test_key_sets_are_equal_if_their_keys_are() -> None:
     assert KeySet.parse(jwks(GOOD)) == KeySet.parse(json.dumps(json.loads(jwks(GOOD))).encode())
     assert KeySet.parse(jwks(GOOD)) != KeySet.parse(jwks(jwk(MAKE["EdDSA"](), "good")))

@@ -1,4 +1,4 @@
-"""A log in which brokers come and go for every cause."""
+"""A log in which brokers leave and return for every cause."""
 
 from typing import Any
 
@@ -124,7 +124,7 @@ class Story(LogHistory):
         self._do(unfence(self.draft, self.broker(broker_id), Cause.ACTIVE_WITHOUT_HEARTBEATS))
 
     def _amend(self, broker: Broker) -> None:
-        """Write again what the registration would otherwise reset."""
+        """Restore what the registration would otherwise reset."""
         amended = pb.RegisterBrokerRecord(
             broker_id=broker.id,
             broker_epoch=broker.epoch,
@@ -159,7 +159,7 @@ def decoded(data: bytes) -> tuple[batch.BatchHeader, list[Record]]:
 
 
 def images(batches: list[bytes]) -> list[Image]:
-    """After each batch."""
+    """Yield the image after each batch."""
     draft, found = ImageBuilder(Image()), []
     for data in batches:
         header, records = decoded(data)
@@ -169,10 +169,9 @@ def images(batches: list[bytes]) -> list[Image]:
 
 
 def counting(batches: list[bytes]) -> list[list[Any]]:
-    """After each batch: its offset; who counts for LAO, and who of all was unfenced whatever it had
-    applied, to one that claims then.
-
-    Both again for one that has taken every batch as a part of its tail.
+    """Return after each batch: its offset; the brokers that count for LAO, and those that were
+    unfenced whatever they had applied, for a controller that claims then. Both again for one with
+    every batch in its tail.
     """
     tail, found = LaoTracker(9, 10**9), []
     tail.seed(Image())
@@ -192,8 +191,8 @@ def _counting(tracker: LaoTracker) -> tuple[list[int], list[int]]:
 
 
 def reported(image: Image) -> list[Any]:
-    """A controller claims at the image, and heartbeats come into force: what earlier reports
-    count for, and LAO; then after it.
+    """Claim at the image, and enable heartbeats: return what earlier reports count for, and LAO;
+    then after it.
     """
     at = image.offset + 1
     tracker = LaoTracker(9, at)

@@ -1,4 +1,4 @@
-"""Plausible logs from a seed: every batch fits the state before it, as a controller's would."""
+"""Valid random logs from a seed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LogHistory:
         with_entries: bool = True,
     ) -> None:
         """``topic_names``: number of topics that take turns on their names; 0: each has a new name.
-        ``with_entries``: access control entries come and go.
+        ``with_entries``: access control entries are added and removed.
         """
         self.with_entries = with_entries
         self.topic_names = topic_names
@@ -80,7 +80,7 @@ class LogHistory:
     high_watermark = end_offset
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """The source's side: whole batches."""
+        """Return whole batches, as a source."""
         index, out = self.positions[offset], b""
         while index < len(self.batches) and (
             not out or len(out) + len(self.batches[index]) <= max_bytes
@@ -133,7 +133,7 @@ class LogHistory:
         return base
 
     def elect(self, leader_id: int, heard_ms: int | None = None) -> None:
-        """``heard_ms``: how long before the leader before was last heard; None if not said."""
+        """``heard_ms``: how long before the previous leader was last heard; None if not stated."""
         self.epoch += 1
         change = pb.LeaderChangeRecord(leader_id=leader_id, voters=[1, 2, 3])
         if heard_ms is not None:
@@ -142,9 +142,8 @@ class LogHistory:
         self.append(change, control=True)
 
     def register(self, broker_id: int) -> int:
-        """A new incarnation, which leaves every ISR of the old one in the same batch.
-
-        Returns the broker epoch.
+        """Register a new incarnation, which leaves every ISR of the old one in the same batch.
+        Return the broker epoch.
         """
         epoch = self.end_offset
         first = pb.RegisterBrokerRecord(
@@ -176,7 +175,7 @@ class LogHistory:
             )
 
     def removals(self, broker_id: int) -> list[Any]:
-        """Out of every ISR; its last member stays in it, and leads no more."""
+        """Remove from every ISR; its last member stays in it, and leads no more."""
         changes = []
         for old in self._held():
             if broker_id not in old.isr:
@@ -192,8 +191,8 @@ class LogHistory:
         return changes
 
     def _elections(self, broker_id: int) -> list[Any]:
-        """Write the elections that waited for a broker; every other leader epoch leaps, as after a
-        recovery of the log.
+        """Append the elections that waited for a broker; every other leader epoch jumps, as after a
+        recovery.
         """
         changes = [
             pb.PartitionChangeRecord(
@@ -295,7 +294,7 @@ class LogHistory:
         )
 
     def open_client(self) -> int:
-        """A new client, whose writes are those from now on; its predecessor's results stay, or go
+        """Open a client for the writes from now on; its predecessor's results stay, or are removed
         with it.
         """
         if self.client_id in self.draft.clients and self.rng.random() < 0.5:
@@ -312,14 +311,14 @@ class LogHistory:
         return self.client_id
 
     def move_cursor(self, name: str) -> int:
-        """An export has come to the end, or its cursor goes."""
+        """Move a cursor to the end, or remove it."""
         cursor = pb.ExportCursorRecord(name=name, target=f"{name}'s")
         if name not in self.draft.export_cursors or self.rng.random() < 0.8:
             cursor.end_offset = self.end_offset
         return self.append(cursor, principal="User:exporter")
 
     def unfoldable(self) -> bytes:
-        """A batch for the end, which no node goes beyond: it changes a partition that is not there."""
+        """Append an unfoldable batch at the end: it changes a missing partition."""
         change = pb.PartitionChangeRecord(topic_id=bytes(16), partition_id=9, leader=1)
         return batch.encode(
             [record(change).data],
@@ -329,7 +328,7 @@ class LogHistory:
         )
 
     def change_key(self, key: str) -> int:
-        """A key is put, deleted, or goes with its lease."""
+        """Put or delete a key, or end its lease."""
         leases = sorted(id_ for id_, _ in self.draft.snapshot().leases.items())
         dice = self.rng.random()
         if dice < 0.2:
@@ -357,7 +356,7 @@ class LogHistory:
         permission: AclPermission = AclPermission.ALLOW,
         by: str = "",
     ) -> bytes:
-        """Returns the entry's id."""
+        """Return the entry's id."""
         entry = pb.AccessControlEntryRecord(
             id=self.rng.getrandbits(128).to_bytes(16, "big"),
             resource_type=type_,
@@ -377,7 +376,7 @@ class LogHistory:
         return self.append(pb.RemoveAccessControlEntryRecord(id=id_), principal=by)
 
     def _change_entries(self) -> None:
-        """One comes or goes."""
+        """Add or remove one."""
         rng = self.rng
         if self.entries and rng.random() < 0.4:
             self.remove_entry(rng.choice(self.entries), by="User:admin")
@@ -393,7 +392,6 @@ class LogHistory:
         )
 
     def least_applied(self, broker_id: int, epoch: int) -> int:
-        """Reports do not go back."""
         return max(epoch, self.reached, self.applied.get((broker_id, epoch), -1))
 
     def progress(self) -> None:
@@ -443,7 +441,7 @@ class LogHistory:
         )
 
     def run(self, records: int) -> LogHistory:
-        """Go on until the log has ``records`` records or a few more."""
+        """Append until the log has at least ``records`` records."""
         while self.end_offset < records:
             self._step(self.rng.random())
         return self

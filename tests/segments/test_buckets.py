@@ -1,6 +1,4 @@
-"""The records by entity group: each row where the rule says, nothing else, made again after a
-crash, and held against the records.
-"""
+"""Records by entity group."""
 
 import errno
 import os
@@ -46,7 +44,7 @@ def history() -> LogHistory:
 
 @pytest.fixture(scope="module")
 def exports(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An export without buckets, and the same with them. Not to be changed: take a copy."""
+    """An export without buckets, and the same with them. Not to be modified: take a copy."""
     exports = tmp_path_factory.mktemp("exports")
     with at(exports / "plain") as writer:
         writer.append_chunk(b"".join(history.batches))
@@ -90,7 +88,7 @@ def faults(directory: Path, begin: int = -1) -> list[Fault]:
     return [fault for one in raws for fault in check_range(place, manifest, one).faults]
 
 
-def test_each_row_is_where_its_group_is_and_where_its_client_is(exported: Path) -> None:
+def test_each_row_is_in_the_bucket_of_its_group_and_of_its_client(exported: Path) -> None:
     with at(exported) as writer:
         large = [one for one in writer.manifest.of_kind(RECORDS) if one.records * 2 > ROWS]
         assert add_buckets(writer) == len(large)
@@ -133,7 +131,7 @@ def test_merged_bucketed_files_lose_their_buckets(history: LogHistory, bucketed:
 
 
 @pytest.mark.parametrize("call", [0, 1, COUNT - 1, COUNT])
-def test_a_crash_leaves_nothing_that_the_next_writer_keeps(
+def test_next_writer_keeps_nothing_of_a_crash(
     exported: Path, monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:
     calls = 0
@@ -200,7 +198,7 @@ def publish(directory: Path, manifest: Manifest, buckets: list[Bucket]) -> None:
     (directory / MANIFEST_NAME).write_bytes(encode(replace(manifest, bucketing=bucketing)))
 
 
-def test_a_range_has_all_of_its_buckets(bucketed: Path) -> None:
+def test_range_has_all_of_its_buckets(bucketed: Path) -> None:
     manifest = read_manifest(bucketed)
     for wrong in (
         list(manifest.buckets[1:]),
@@ -215,7 +213,7 @@ def test_a_range_has_all_of_its_buckets(bucketed: Path) -> None:
         read_manifest(bucketed)
 
 
-def test_a_disk_that_fails_while_rows_are_compared_is_no_fault_of_theirs(
+def test_disk_error_during_the_comparison_is_not_reported_as_a_fault(
     exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*_: object, **__: object) -> None:
@@ -227,7 +225,7 @@ def test_a_disk_that_fails_while_rows_are_compared_is_no_fault_of_theirs(
         faults(exported)
 
 
-def test_another_rule_is_let_alone(bucketed: Path) -> None:
+def test_buckets_by_another_rule_are_left_alone(bucketed: Path) -> None:
     with at(bucketed) as writer:
         bucketing = writer.manifest.bucketing
         assert bucketing is not None

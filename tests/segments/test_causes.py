@@ -1,4 +1,4 @@
-"""Decisions rest on the cause of a broker's change and not on its words."""
+"""Decisions depend on the cause of a broker's change, not on its text."""
 
 from typing import Any
 
@@ -23,12 +23,12 @@ def reword(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fencing, "_WORDS", words)
 
 
-def test_the_enum_is_that_of_the_records() -> None:
+def test_cause_enum_matches_the_records() -> None:
     named = {name.removeprefix("CAUSE_"): number for name, number in pb.BrokerCause.items()}
     assert named == {cause.name: cause.value for cause in Cause}
 
 
-def test_a_cause_has_its_name_and_an_unknown_one_its_number() -> None:
+def test_cause_has_its_name_and_an_unknown_one_its_number() -> None:
     assert [cause_name(Cause, number) for number in (0, Cause.CAUGHT_UP, 99)] == [
         None,
         "CAUGHT_UP",
@@ -36,7 +36,7 @@ def test_a_cause_has_its_name_and_an_unknown_one_its_number() -> None:
     ]
 
 
-def test_other_words_change_no_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_do_not_affect_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Story()
     reword(monkeypatch)
     story = Story()
@@ -55,7 +55,7 @@ def test_other_words_change_no_decision(monkeypatch: pytest.MonkeyPatch) -> None
     assert told[0] == told[1]
 
 
-def test_a_snapshot_keeps_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshot_keeps_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     reword(monkeypatch)
     for image in Story().claimed_at:
         header, loaded = load(pieces(image, header_of(image, cluster_id="c", generations=())))
@@ -67,7 +67,7 @@ def test_a_snapshot_keeps_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
         assert reported(loaded) == reported(image)
 
 
-def test_a_cause_that_this_build_does_not_know_stops_it() -> None:
+def test_unknown_cause_stops_this_build() -> None:
     draft = ImageBuilder(Image())
     first = record(pb.RegisterBrokerRecord(broker_id=1, broker_epoch=0))
     draft.apply_batch([first], base_offset=0, epoch=1, timestamp_ms=0)
@@ -78,7 +78,7 @@ def test_a_cause_that_this_build_does_not_know_stops_it() -> None:
         draft.apply_batch([record(change)], base_offset=1, epoch=1, timestamp_ms=0)
 
 
-def test_a_snapshot_with_an_unknown_cause_is_corrupt() -> None:
+def test_snapshot_with_an_unknown_cause_is_corrupt() -> None:
     draft = ImageBuilder(Image())
     draft.apply_batch(
         [record(pb.RegisterBrokerRecord(broker_id=1))], base_offset=0, epoch=1, timestamp_ms=0

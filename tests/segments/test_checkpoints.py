@@ -1,6 +1,4 @@
-"""Checkpoints of an export: each is the state that its offset had, however the export was made; and
-whatever is done to one is found, or is the same state.
-"""
+"""Checkpoints of an export."""
 
 import hashlib
 import shutil
@@ -48,7 +46,7 @@ def history() -> LogHistory:
 
 @pytest.fixture(scope="module")
 def exported(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Not to be changed: take a copy."""
+    """Not to be modified: take a copy."""
     directory = tmp_path_factory.mktemp("export")
     export(history, directory, checkpoint_records=EVERY)
     return directory
@@ -66,7 +64,6 @@ def faults(directory: Path) -> list[str]:
 
 
 def require_true(directory: Path, history: LogHistory) -> tuple[Checkpoint, ...]:
-    """Every checkpoint of an export is what the log's own fold had there."""
     place, manifest = open_place(directory), read_manifest(directory)
     for one in manifest.checkpoints:
         image = load_checkpoint(place, manifest.owner, one)
@@ -84,7 +81,7 @@ def require_true(directory: Path, history: LogHistory) -> tuple[Checkpoint, ...]
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_each_checkpoint_is_the_state_that_its_offset_had(seed: int, tmp_path: Path) -> None:
+def test_each_checkpoint_is_the_state_at_its_offset(seed: int, tmp_path: Path) -> None:
     history = LogHistory(seed, metadata_version=1 + seed % 2).run(500)
     export(history, tmp_path, checkpoint_records=EVERY)
     made = require_true(tmp_path, history)
@@ -96,7 +93,7 @@ def test_each_checkpoint_is_the_state_that_its_offset_had(seed: int, tmp_path: P
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_an_export_made_piece_by_piece_has_the_same_checkpoints(
+def test_export_made_in_pieces_has_the_same_checkpoints(
     seed: int, history: LogHistory, exported: Path, tmp_path: Path
 ) -> None:
     rng = Random(seed)
@@ -114,7 +111,7 @@ def test_an_export_made_piece_by_piece_has_the_same_checkpoints(
     assert require_true(tmp_path, history) == read_manifest(exported).checkpoints
 
 
-def test_an_older_export_gets_them_with_the_next_run(
+def test_older_export_gets_checkpoints_with_the_next_run(
     history: LogHistory, exported: Path, tmp_path: Path
 ) -> None:
     export(history, tmp_path, checkpoint_records=0)
@@ -124,7 +121,7 @@ def test_an_older_export_gets_them_with_the_next_run(
     assert require_true(tmp_path, history) == read_manifest(exported).checkpoints
 
 
-def test_there_are_none_where_the_beginning_is_not_known(
+def test_export_with_an_unknown_beginning_has_no_checkpoints(
     history: LogHistory, tmp_path: Path
 ) -> None:
     start = next(iter(offset for offset in history.positions if offset > 50))
@@ -136,7 +133,7 @@ def test_there_are_none_where_the_beginning_is_not_known(
     assert manifest.checkpoints == ()
 
 
-def test_a_log_that_does_not_fold_is_exported_and_said(tmp_path: Path) -> None:
+def test_unfoldable_log_is_exported_and_reported(tmp_path: Path) -> None:
     history = LogHistory(1).run(100)
     with ExportWriter(tmp_path, CLUSTER_ID, 0, checkpoint_records=EVERY) as writer:
         writer.append_chunk(b"".join(history.batches) + history.unfoldable())
@@ -160,7 +157,7 @@ def no_op(offset: int, history: LogHistory) -> bytes:
     )
 
 
-def test_there_are_only_so_many(
+def test_number_of_checkpoints_is_bounded(
     history: LogHistory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoints, "MAX_CHECKPOINTS", 6)
@@ -189,7 +186,7 @@ def test_newest_checkpoints_are_kept(exported: Path, monkeypatch: pytest.MonkeyP
     assert kept[-3:] == known[-3:]
 
 
-def test_a_state_larger_than_the_log_since_the_last_one_waits(tmp_path: Path) -> None:
+def test_state_larger_than_the_log_since_the_last_checkpoint_waits(tmp_path: Path) -> None:
     history = LogHistory(2).run(50)
     for number in range(30):
         history.alter_config("orders", f"key-{number}", "x" * 500)
@@ -200,7 +197,7 @@ def test_a_state_larger_than_the_log_since_the_last_one_waits(tmp_path: Path) ->
     assert 0 < sum(one.bytes for one in made) < raw
 
 
-def test_leftovers_of_a_writer_that_crashed_are_removed(copy: Path, history: LogHistory) -> None:
+def test_leftovers_of_a_crashed_writer_are_removed(copy: Path, history: LogHistory) -> None:
     left = copy / CHECKPOINTS / f"{history.end_offset + 7:020d}-{1:010d}.checkpoint"
     below = copy / CHECKPOINTS / f"{33:020d}-{1:010d}.checkpoint"
     temporary = copy / CHECKPOINTS / f".tmp-{below.name}"
@@ -213,9 +210,7 @@ def test_leftovers_of_a_writer_that_crashed_are_removed(copy: Path, history: Log
     assert require_true(copy, history)
 
 
-def test_a_damaged_checkpoint_does_not_keep_the_export_from_going_on(
-    copy: Path, tmp_path: Path
-) -> None:
+def test_damaged_checkpoint_does_not_stop_the_export(copy: Path, tmp_path: Path) -> None:
     history = LogHistory(3).run(600)
     last = read_manifest(copy).checkpoints[-1]
     (copy / last.file).write_bytes(b"")
@@ -231,7 +226,7 @@ def test_a_damaged_checkpoint_does_not_keep_the_export_from_going_on(
             assert format_hash(image.state_hash) == format_hash(history.hashes[one.offset])
 
 
-def test_the_last_one_before_a_point(exported: Path) -> None:
+def test_last_checkpoint_before_a_point_is_found(exported: Path) -> None:
     known = read_manifest(exported).checkpoints
     first, second = known[:2]
     assert last_at(known) == known[-1]
@@ -262,7 +257,7 @@ def test_any_flipped_byte_is_named(exported: Path, which: int, position: float, 
     assert one.describe() in fault
 
 
-def test_an_export_is_verified_with_its_checkpoints(copy: Path) -> None:
+def test_export_is_verified_with_its_checkpoints(copy: Path) -> None:
     one = read_manifest(copy).checkpoints[1]
     (copy / one.file).write_bytes(b"RAFTLOG")
     with pytest.raises(CorruptExportError, match=f"{one.file}.*is corrupt: it has 7 bytes"):
@@ -354,7 +349,7 @@ PLANTS: tuple[tuple[Plant, str], ...] = (
 @pytest.mark.parametrize(
     ("plant", "found"), PLANTS, ids=[plant.__name__.strip("_") for plant, _ in PLANTS]
 )
-def test_damaged_checkpoint_is_found(copy: Path, plant: Plant, found: str) -> None:
+def test_damaged_checkpoint_is_detected(copy: Path, plant: Plant, found: str) -> None:
     manifest = read_manifest(copy)
     one = manifest.checkpoints[2]
     changed = plant(copy, manifest, one)
@@ -376,7 +371,7 @@ def test_damaged_checkpoint_is_found(copy: Path, plant: Plant, found: str) -> No
     ],
     ids=["swapped", "twice", "beyond-the-end", "outside"],
 )
-def test_a_manifest_that_names_them_wrongly_is_refused(
+def test_manifest_with_wrong_checkpoints_is_refused(
     copy: Path, disorder: Callable[[tuple[Checkpoint, ...]], tuple[Checkpoint, ...]]
 ) -> None:
     manifest = read_manifest(copy)

@@ -1,6 +1,4 @@
-"""Merging small files: the same records in fewer files, nothing lost at any crash, readers under
-way left in peace.
-"""
+"""Merging the small files of an export."""
 
 import shutil
 from pathlib import Path
@@ -29,7 +27,7 @@ from raftlog.segments.writer import KEEP_RETIRED_MS, ExportWriter, OpenPair
 
 
 class Crash(BaseException):
-    """The process is gone."""
+    """The process has died."""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +37,7 @@ def history() -> LogHistory:
 
 @pytest.fixture(scope="module")
 def made(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twelve pairs of about twenty records. Not to be changed: take a copy."""
+    """Twelve pairs of about twenty records. Not to be modified: take a copy."""
     directory = tmp_path_factory.mktemp("export")
     with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=20) as writer:
         writer.append_chunk(b"".join(history.batches))
@@ -62,7 +60,7 @@ def writer_at(
 
 
 def content(directory: Path) -> tuple[bytes, list[dict[str, object]]]:
-    """All that an export holds, by its manifest alone."""
+    """Return all that an export holds, by its manifest only."""
     manifest = verify_export(directory)
     raw = b"".join(
         data for segment in manifest.of_kind(RAW) for data in read_segment(directory, segment)
@@ -83,7 +81,7 @@ def named(manifest: Manifest) -> set[str]:
     return {segment.file for segment in manifest.segments}
 
 
-def test_the_same_records_in_one_pair(history: LogHistory, exported: Path) -> None:
+def test_merged_pair_has_the_same_records(history: LogHistory, exported: Path) -> None:
     before, files = content(exported), named(read_manifest(exported))
     with writer_at(exported) as writer:
         assert compact(writer) == len(files) // 2 - 1
@@ -130,7 +128,7 @@ def test_large_files_are_left_alone_and_merged_ones_stay_within_the_bounds(expor
         assert compact(writer) == 0
 
 
-def test_a_range_that_is_not_the_same_in_both_forms_is_left_alone(exported: Path) -> None:
+def test_range_that_differs_between_the_forms_is_left_alone(exported: Path) -> None:
     manifest = read_manifest(exported)
     first, second = manifest.of_kind(RECORDS)[2:4]
     joined = replace(first, last_offset=second.last_offset)
@@ -140,12 +138,10 @@ def test_a_range_that_is_not_the_same_in_both_forms_is_left_alone(exported: Path
 
 
 @pytest.mark.parametrize("call", range(4))
-def test_a_crash_at_any_step_loses_nothing_and_leaves_nothing(
+def test_crash_at_any_step_loses_nothing_and_leaves_nothing(
     history: LogHistory, exported: Path, monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:
-    """Two manifests and two files are written: the process dies after one after the other of
-    them.
-    """
+    """Two manifests and two files are written: the process dies after each of them in turn."""
     before, calls = content(exported), 0
 
     def counted(real: object) -> object:
@@ -195,7 +191,7 @@ def test_damaged_files_are_not_merged(exported: Path) -> None:
     assert len(verify_export(exported).of_kind(RAW)) >= 8
 
 
-def test_a_manifest_cannot_have_others_files_removed(exported: Path) -> None:
+def test_manifest_cannot_remove_files_of_others(exported: Path) -> None:
     manifest = read_manifest(exported)
     path = exported / MANIFEST_NAME
     path.write_bytes(
@@ -210,7 +206,7 @@ def test_a_manifest_cannot_have_others_files_removed(exported: Path) -> None:
         writer_at(exported)
 
 
-def test_an_export_that_follows_merges_what_has_piled_up(tmp_path: Path) -> None:
+def test_following_export_merges_accumulated_files(tmp_path: Path) -> None:
     history = LogHistory(102).run(90)
 
     class Source:

@@ -1,6 +1,4 @@
-"""An export's cursor is where the export is, moves only when something has happened, and is nobody
-else's.
-"""
+"""The cursor of an export."""
 
 from typing import Any
 
@@ -21,7 +19,7 @@ NEWS, PROGRESS, CURSOR = (
 
 
 class Cluster:
-    """Its cursors, and the log that they are written to."""
+    """A cluster's cursors, and the log that records them."""
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
@@ -41,7 +39,7 @@ class Cluster:
         self.cursors[name] = Cursor(end_offset, target, int(self.now * 1000))
 
     def log(self, *messages: Any) -> bytes:
-        """A chunk with a batch of each."""
+        """Return a chunk with a batch of each."""
         chunk = b""
         for message in messages:
             chunk += batch.encode(
@@ -58,7 +56,7 @@ class Cluster:
 
 
 def manifest(end_offset: int) -> Manifest:
-    """One that reaches there."""
+    """Return a manifest up to that offset."""
     segment = Segment(
         kind=RAW, file="raw/0.rls", base_offset=0, last_offset=end_offset - 1, first_epoch=1, last_epoch=1,
         min_timestamp_ms=0, max_timestamp_ms=0, batches=1, records=end_offset, bytes=1, sha256="",
@@ -74,7 +72,7 @@ def manifest(end_offset: int) -> Manifest:
 
 
 def run(cluster: Cluster, *messages: Any) -> None:
-    """One export from where the last one ended to the end."""
+    """Export from where the last run ended to the end."""
     keeper = cluster.keeper(begin=cluster.end_offset)
     keeper.hear(cluster.log(*messages))
     keeper.published(manifest(cluster.end_offset))
@@ -97,8 +95,8 @@ def test_cursor_moves_for_records_but_not_for_its_own_or_progress() -> None:
     assert cluster.puts == [0, 2, 7]
 
 
-def test_news_that_are_read_twice_are_no_older() -> None:
-    """After a lost connection the same batch may be read again, and no news with it."""
+def test_records_read_twice_are_not_older() -> None:
+    """After a lost connection the same batch may be read again, without news."""
     cluster = Cluster()
     keeper = cluster.keeper()
     first, second = cluster.log(NEWS), cluster.log(NEWS)
@@ -136,7 +134,7 @@ def test_failed_cursor_move_is_repeated() -> None:
     assert cluster.puts == [0, 1, 1 + LAG_MAX_RECORDS]
 
 
-def test_a_cursor_that_somebody_has_taken_over_ends_the_export() -> None:
+def test_replaced_cursor_ends_the_export() -> None:
     cluster = Cluster()
     keeper = cluster.keeper()
     keeper.hear(cluster.log(NEWS))
@@ -145,7 +143,7 @@ def test_a_cursor_that_somebody_has_taken_over_ends_the_export() -> None:
         keeper.published(manifest(1))
 
 
-def test_another_exports_cursor_is_not_touched() -> None:
+def test_cursor_of_another_export_is_not_changed() -> None:
     cluster = Cluster()
     cluster.keeper("here")
     with pytest.raises(
@@ -158,14 +156,14 @@ def test_another_exports_cursor_is_not_touched() -> None:
     cluster.keeper("there")  # set by hand, for whoever comes
 
 
-def test_an_export_that_begins_anew_takes_its_cursor_back() -> None:
+def test_export_that_restarts_moves_its_cursor_back() -> None:
     cluster = Cluster()
     run(cluster, NEWS, NEWS, NEWS)
     cluster.keeper(begin=1)
     assert cluster.cursors["c"].end_offset == 1
 
 
-def test_a_stream_moves_it_now_and_then_and_at_its_end() -> None:
+def test_stream_moves_the_cursor_periodically_and_at_its_end() -> None:
     cluster = Cluster()
     keeper = cluster.keeper()
     for _ in range(5):
@@ -179,7 +177,7 @@ def test_a_stream_moves_it_now_and_then_and_at_its_end() -> None:
     assert cluster.puts == [0, 1, 3, 5, 6]
 
 
-def test_news_that_is_read_and_not_published_yet_counts_at_the_next_publish() -> None:
+def test_news_read_before_a_publish_counts_at_the_next_publish() -> None:
     cluster = Cluster()
     keeper = cluster.keeper()
     keeper.hear(cluster.log(NEWS, NEWS, NEWS))

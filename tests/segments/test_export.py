@@ -1,4 +1,4 @@
-"""Export: round trip, going on, and what a crash leaves."""
+"""Exports: round trip, continuation, and crashes."""
 
 from pathlib import Path
 from typing import Any
@@ -137,7 +137,7 @@ def test_typed_columns_hold_the_fields_of_records(tmp_path: Path) -> None:
     assert int(rows[5]["timestamp"].timestamp() * 1000) == rows[5]["timestamp_ms"]
 
 
-def test_columns_of_entries_and_of_owners(tmp_path: Path) -> None:
+def test_columns_contain_entries_and_owners(tmp_path: Path) -> None:
     """An entry's principal and resource type are not in the columns of batches and configs."""
     log = LogHistory(5)
     added_at = log.end_offset
@@ -166,7 +166,7 @@ def test_columns_of_entries_and_of_owners(tmp_path: Path) -> None:
     assert clients == [("c", "User:bob"), ("d", None)]
 
 
-def test_a_column_of_voters(tmp_path: Path) -> None:
+def test_column_contains_voters(tmp_path: Path) -> None:
     log = LogHistory(5)
     entries = [
         pb.VoterEntry(voter_id=id_, voter_directory_id=directory, endpoint=f"host-{id_}:1")
@@ -218,7 +218,7 @@ def test_small_byte_bound_rolls(history: LogHistory, tmp_path: Path) -> None:
     assert len(verify_export(tmp_path).of_kind(RAW)) > 3
 
 
-def test_incremental_export_adds_only_what_is_new(tmp_path: Path) -> None:
+def test_incremental_export_adds_only_new_records(tmp_path: Path) -> None:
     history = LogHistory(5).run(100)
     first = export(history, tmp_path)
     before = read_manifest(tmp_path)
@@ -238,7 +238,7 @@ def test_progress_reaches_the_total(history: LogHistory, tmp_path: Path) -> None
     assert seen[-1] == (history.end_offset, history.end_offset)
 
 
-def test_export_of_a_log_that_begins_later(history: LogHistory, tmp_path: Path) -> None:
+def test_log_with_a_late_start_is_exported(history: LogHistory, tmp_path: Path) -> None:
     class Trimmed:
         cluster_id, generation, start_offset = CLUSTER_ID, 0, sorted(history.positions)[9]
         connections = 0
@@ -250,7 +250,7 @@ def test_export_of_a_log_that_begins_later(history: LogHistory, tmp_path: Path) 
     verify_export(tmp_path)
 
 
-def test_retention_past_the_export_is_a_gap(history: LogHistory, tmp_path: Path) -> None:
+def test_retention_beyond_the_export_is_a_gap(history: LogHistory, tmp_path: Path) -> None:
     with ExportWriter(tmp_path, CLUSTER_ID, 0) as export_writer:
         export_writer.append_chunk(history.batches[0])
         export_writer.commit(1)
@@ -294,7 +294,7 @@ def test_another_log_is_refused(
         ExportWriter(tmp_path, cluster_id, generation)
 
 
-def test_epoch_going_back_is_refused(history: LogHistory, tmp_path: Path) -> None:
+def test_decreasing_epoch_is_refused(history: LogHistory, tmp_path: Path) -> None:
     export(history, tmp_path)
     offset = history.end_offset
     older = batch.encode(
@@ -348,7 +348,7 @@ def test_export_directory_admits_one_writer(tmp_path: Path) -> None:
 
 
 class Crash(BaseException):
-    """The process is gone."""
+    """The process has died."""
 
 
 STEPS = ("sync_file", "publish", "sha256_of", "write_atomically")
@@ -356,7 +356,7 @@ STEPS = ("sync_file", "publish", "sha256_of", "write_atomically")
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("when", [0, 1])
-def test_a_crash_between_steps_leaves_the_old_export(
+def test_crash_between_steps_leaves_the_old_export(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, when: int
 ) -> None:
     history = LogHistory(6).run(80)
@@ -392,13 +392,13 @@ def test_a_crash_between_steps_leaves_the_old_export(
     assert found == named
 
 
-def test_a_directory_that_is_no_export_is_left_alone(tmp_path: Path) -> None:
+def test_directory_that_is_not_an_export_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(ExportError, match=r"not empty \(thesis\.txt\) and has no manifest"):
         ExportWriter(tmp_path, CLUSTER_ID, 0)
 
 
-def test_a_foreign_file_among_the_segments_is_named(history: LogHistory, tmp_path: Path) -> None:
+def test_foreign_file_among_the_segments_is_named(history: LogHistory, tmp_path: Path) -> None:
     export(history, tmp_path)
     (tmp_path / RECORDS / "mine.parquet").write_text("x")
     with pytest.raises(ExportError, match=r"mine\.parquet is not part of this export"):
@@ -411,7 +411,7 @@ def test_unwritable_directory_is_named(tmp_path: Path) -> None:
         ExportWriter(tmp_path / "file" / "export", CLUSTER_ID, 0)
 
 
-def test_a_source_that_gives_nothing_is_an_error(history: LogHistory, tmp_path: Path) -> None:
+def test_source_without_records_is_an_error(history: LogHistory, tmp_path: Path) -> None:
     class Empty:
         cluster_id, generation, start_offset, high_watermark = CLUSTER_ID, 0, 0, 5
         connections = 1
@@ -423,7 +423,7 @@ def test_a_source_that_gives_nothing_is_an_error(history: LogHistory, tmp_path: 
         export(Empty(), tmp_path)
 
 
-def test_record_without_columns_of_its_own_has_one_for_each_plain_field() -> None:
+def test_record_without_own_columns_has_one_for_each_plain_field() -> None:
     assert plain_fields(RecordType.KEY_VALUE) == {
         "key_value_key": pa.string(), "key_value_value": pa.binary(), "key_value_lease_id": pa.int64(),
     }  # fmt: skip

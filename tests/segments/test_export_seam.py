@@ -1,6 +1,4 @@
-"""An export that continues: only with the log that it was made of, even if another one has the same
-cluster and generation.
-"""
+"""An export continues only with the log that it was made from."""
 
 import resource
 from collections.abc import Callable, Iterator
@@ -65,7 +63,7 @@ class Directory(Cluster):
 
 
 def forked(seed: int, *, at: int = 100) -> tuple[LogHistory, LogHistory]:
-    """Two logs of one generation that are the same up to about an offset."""
+    """Return two logs of one generation that are equal up to about an offset."""
     one, other = (LogHistory(seed).run(at) for _ in range(2))
     assert one.batches == other.batches
     other.rng.seed(seed + 1000)
@@ -103,7 +101,7 @@ def test_directory_may_lag_behind_the_export_but_not_differ(tmp_path: Path) -> N
 
 
 def test_export_continues_where_the_log_begins_at_its_end(tmp_path: Path) -> None:
-    """The last batch of the export is not there to be compared."""
+    """The last batch of the export is not available for comparison."""
     history = LogHistory(9).run(100)
     export(history, tmp_path)
     history.start_offset = history.end_offset
@@ -114,7 +112,7 @@ def test_export_continues_where_the_log_begins_at_its_end(tmp_path: Path) -> Non
 
 
 def test_follow_ends_when_the_log_is_replaced_between_two_polls(tmp_path: Path) -> None:
-    """Also before anything was published, so that no manifest could tell."""
+    """Also before the first publish, so that no manifest could show it."""
     exported, other = forked(10)
     source, polls = Cluster(exported), 0
     other.run(exported.end_offset + 100)
@@ -150,7 +148,7 @@ def said(log: LogHistory, *, node_id: int = 1) -> StateHash:
 
 
 def test_export_refuses_log_whose_hash_no_node_names(tmp_path: Path) -> None:
-    """The last batch is the same: only the log hash knows what lies below."""
+    """The last batch is the same: only the log hash covers earlier ones."""
     exported, other = forked(12)
     export(exported, tmp_path)
     exported.run(300)
@@ -191,7 +189,7 @@ def others(tmp_path: Path, exported: Path) -> Path:
 
 
 def claim(exported: Path, file: str) -> None:
-    """The manifest says that a file is to be removed."""
+    """Let the manifest name a file for removal."""
     manifest = replace(read_manifest(exported), retired=(Retired(file=file, since_ms=0),))
     (exported / MANIFEST_NAME).write_bytes(encode(manifest))
 
@@ -214,8 +212,8 @@ def behind_link(exported: Path, others: Path) -> None:
     (exported / RAW).symlink_to(others)
 
 
-def test_writer_removes_nothing_behind_a_link(exported: Path, others: Path) -> None:
-    """Neither what its own pattern takes for leftovers, nor what the manifest calls retired."""
+def test_writer_removes_nothing_through_a_link(exported: Path, others: Path) -> None:
+    """Neither files that look like its leftovers, nor files that the manifest calls retired."""
     behind_link(exported, others)
     before = sorted(path.name for path in others.iterdir())
     verify_export(exported)
@@ -237,7 +235,7 @@ def merge(exported: Path) -> None:
 
 
 @pytest.mark.parametrize("work", [append, merge])
-def test_writer_writes_nothing_behind_a_link(
+def test_writer_writes_nothing_through_a_link(
     exported: Path, others: Path, work: Callable[[Path], None]
 ) -> None:
     for path in others.iterdir():
@@ -262,7 +260,7 @@ def test_writer_does_not_write_through_a_link_at_a_temporary_name(
     assert verify_export(exported).end_offset > end
 
 
-def test_lock_is_not_made_through_a_link(exported: Path, others: Path) -> None:
+def test_lock_is_not_created_through_a_link(exported: Path, others: Path) -> None:
     (exported / ".lock").unlink()
     (exported / ".lock").symlink_to(others / "new")
     with pytest.raises(ExportError, match=r"cannot write to"):
@@ -275,7 +273,7 @@ def test_lock_is_not_made_through_a_link(exported: Path, others: Path) -> None:
 
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
-    """The kernel refuses what goes beyond, as on a full disk, when a file is closed, too."""
+    """The kernel refuses larger files, as on a full disk, also when a file is closed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -291,7 +289,7 @@ def go_on(target: Path, history: LogHistory, batches: list[bytes], size: int) ->
 
 
 @pytest.mark.parametrize("size", [100, 6_000, 30_000])
-def test_the_export_is_as_it_was_and_goes_on(tmp_path: Path, size: int) -> None:
+def test_export_is_unchanged_and_continues_after_a_full_disk(tmp_path: Path, size: int) -> None:
     history = LogHistory(31).run(1500)
     half = len(history.batches) // 2
     with ExportWriter(tmp_path, CLUSTER_ID, 0) as writer:

@@ -1,4 +1,4 @@
-"""An export that follows a growing log, and what nodes have said of the state on the way."""
+"""Exports that follow a growing log."""
 
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,7 @@ from raftlog.segments.writer import ExportWriter
 
 
 class Growing:
-    """A log of which a little more is there at each poll; one second passes meanwhile.
-
-    ``failing``: what polls raise, by number.
-    """
+    """A log that grows at each poll, after one second. ``failing``: exceptions of polls, by number."""
 
     generation = start_offset = 0
     connections = 1
@@ -62,7 +59,7 @@ class Growing:
 
 
 def run(source: Growing, target: Path, policy: PublishPolicy, **more: object) -> list[int]:
-    """Follow until the log is over; the ends that were published."""
+    """Follow to the end of the log; return the published ends."""
     ends: list[int] = []
 
     def published(manifest: Manifest) -> None:
@@ -94,7 +91,7 @@ def test_followed_export_publishes_at_a_size(tmp_path: Path) -> None:
     assert all(50 <= segment.records < 100 for segment in read_manifest(tmp_path).segments[:-2])
 
 
-def test_a_cluster_without_a_leader_is_waited_for(tmp_path: Path) -> None:
+def test_cluster_without_a_leader_is_waited_for(tmp_path: Path) -> None:
     source = Growing(
         LogHistory(83).run(60),
         batches=5,
@@ -120,7 +117,7 @@ def test_permanent_error_ends_the_export_and_keeps_published_files(tmp_path: Pat
     assert run(source, tmp_path, PublishPolicy()) == [source.history.end_offset]
 
 
-def test_the_end_is_where_a_node_has_said_its_state(tmp_path: Path) -> None:
+def test_export_ends_where_a_node_has_reported_its_state(tmp_path: Path) -> None:
     history = LogHistory(85).run(120)
     ends = sorted(history.hashes)
     source = Growing(history, batches=0)
@@ -145,7 +142,7 @@ def test_the_end_is_where_a_node_has_said_its_state(tmp_path: Path) -> None:
     assert replace(manifest, state_hashes=(), features=None).segments == manifest.segments
 
 
-def test_claims_beyond_the_end_wait_for_their_records(tmp_path: Path) -> None:
+def test_reports_beyond_the_end_wait_for_their_records(tmp_path: Path) -> None:
     history = LogHistory(86).run(60)
     ends = sorted(history.hashes)
     with ExportWriter(tmp_path, CLUSTER_ID, 0) as writer:
@@ -159,7 +156,7 @@ def test_claims_beyond_the_end_wait_for_their_records(tmp_path: Path) -> None:
         ]
 
 
-def test_a_node_that_claims_a_state_beyond_the_log_does_not_hold_the_export_up(
+def test_node_that_reports_a_state_beyond_the_log_does_not_delay_the_export(
     tmp_path: Path,
 ) -> None:
     history = LogHistory(87).run(40)
@@ -172,7 +169,7 @@ def test_a_node_that_claims_a_state_beyond_the_log_does_not_hold_the_export_up(
 
 
 @pytest.mark.nightly
-def test_the_manifest_keeps_a_bounded_number(tmp_path: Path) -> None:
+def test_manifest_keeps_a_bounded_number_of_reports(tmp_path: Path) -> None:
     history = LogHistory(88).run(40)
     export(history, tmp_path)
     manifest = read_manifest(tmp_path)
@@ -200,7 +197,7 @@ def test_manifest_holds_the_feature_levels(tmp_path: Path) -> None:
     assert manifest.metadata_version == 2
 
 
-def test_a_callback_that_fails_ends_the_export_and_the_publish_stays(tmp_path: Path) -> None:
+def test_failing_callback_ends_the_export_and_the_publish_stays(tmp_path: Path) -> None:
     history = LogHistory(90).run(40)
 
     def refuse(manifest: Manifest) -> None:
@@ -212,7 +209,7 @@ def test_a_callback_that_fails_ends_the_export_and_the_publish_stays(tmp_path: P
     assert export(history, tmp_path).records == 0
 
 
-def test_checkpoints_are_published_on_the_way(tmp_path: Path) -> None:
+def test_checkpoints_are_published_while_following(tmp_path: Path) -> None:
     source = Growing(LogHistory(86).run(400), batches=2)
     seen: list[int] = []
     policy = PublishPolicy(interval_s=5.0, checkpoint_records=40)

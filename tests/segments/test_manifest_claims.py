@@ -1,5 +1,5 @@
-"""Tests of claims of a manifest or a Parquet file about the log: for each forgery with correct
-checksums, `raftlog verify` names the contradicted fact and its offset.
+"""Claims of a manifest or a Parquet file about the log: for each forgery with valid checksums,
+`raftlog verify` names the contradicted fact and its offset.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ Document = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An export of a log, in some pairs of files, with checkpoints."""
+    """Export a log in some pairs of files, with checkpoints."""
     where = tmp_path_factory.mktemp("honest") / "exported"
     history = LogHistory(5).run(300)
     with ExportWriter(
@@ -79,7 +79,7 @@ def rewritten(where: Path, edit: Callable[[pa.Table], pa.Table], **options: Any)
 
 
 def verified(where: Path, *more: str) -> tuple[int, str]:
-    """Exit code and all that it prints, on one line."""
+    """Return exit code and output, on one line."""
     out, err = StringIO(), StringIO()
     code = 0
     with redirect_stdout(out), redirect_stderr(err):
@@ -90,14 +90,14 @@ def verified(where: Path, *more: str) -> tuple[int, str]:
     return code, " ".join((out.getvalue() + err.getvalue()).split())
 
 
-def test_an_honest_export_denies_nothing(honest: Path) -> None:
+def test_honest_export_contradicts_nothing(honest: Path) -> None:
     code, said = verified(honest)
     assert code == 0
     assert "lacks" not in said
     assert "MANIFEST" not in said
 
 
-def test_another_origin_would_switch_rules_off_and_is_found(forged: Path) -> None:
+def test_forged_origin_that_would_disable_rules_is_detected(forged: Path) -> None:
     code, said = verified(changed(forged, origin="kafka"))
     assert code == 3
     assert (
@@ -116,7 +116,7 @@ def test_claimed_difference_is_shown_without_control_characters(
     )
 
 
-def test_an_imported_log_is_not_raftlogs_own(forged: Path) -> None:
+def test_imported_log_does_not_count_as_raftlogs_own(forged: Path) -> None:
     manifest = read_manifest(forged)
     place = open_place(forged)
     (checked, *_) = [check_range(place, manifest, one) for one in manifest.of_kind("raw")]
@@ -130,7 +130,7 @@ def test_an_imported_log_is_not_raftlogs_own(forged: Path) -> None:
     ] == [("MANIFEST", 17)]
 
 
-def test_nodes_that_were_named_are_never_left_out_silently(forged: Path) -> None:
+def test_named_nodes_are_never_omitted_silently(forged: Path) -> None:
     code, said = verified(changed(forged, origin="kafka"), "--bootstrap-controller", "127.0.0.1:1")
     assert code == 3
     assert "can't vouch for it" in said
@@ -157,7 +157,7 @@ def test_impossible_manifest_is_refused(forged: Path, fields: Document) -> None:
         ("checkpoints", "timestamp_ms"),
     ],
 )
-def test_manifest_with_a_time_that_no_calendar_has_is_refused(
+def test_manifest_with_a_time_outside_the_calendar_is_refused(
     forged: Path, files: str, field: str, time_ms: int
 ) -> None:
     document = json.loads((forged / "manifest.json").read_text())
@@ -168,7 +168,7 @@ def test_manifest_with_a_time_that_no_calendar_has_is_refused(
 
 
 @pytest.mark.parametrize("statistics", [True, False])
-def test_rows_with_a_time_that_no_calendar_has_are_damage(forged: Path, statistics: bool) -> None:
+def test_rows_with_a_time_outside_the_calendar_are_damage(forged: Path, statistics: bool) -> None:
     def edit(rows: pa.Table) -> pa.Table:
         times = pa.array([1 << 62] * rows.num_rows, pa.int64()).cast(
             rows.schema.field("timestamp").type
@@ -193,7 +193,7 @@ def test_rows_with_a_time_that_no_calendar_has_are_damage(forged: Path, statisti
         ({"features": None, "metadata_version": None}, "says level 0 of metadata.version"),
     ],
 )
-def test_levels_are_those_of_the_log(forged: Path, fields: Document, why: str) -> None:
+def test_levels_equal_those_of_the_log(forged: Path, fields: Document, why: str) -> None:
     code, said = verified(changed(forged, **fields))
     assert (code, why in said) == (3, True), said
 
@@ -221,7 +221,7 @@ def test_batch_claims_are_checked_against_parquet_rows(
     assert f"and the manifest says {value}" in said
 
 
-def test_a_column_that_was_taken_away_is_named_with_its_first_offset(forged: Path) -> None:
+def test_removed_column_is_named_with_its_first_offset(forged: Path) -> None:
     rows = pa.concat_tables(
         pq.read_table(one) for one in sorted((forged / "records").glob("*.parquet"))
     )
@@ -242,7 +242,7 @@ def test_a_column_that_was_taken_away_is_named_with_its_first_offset(forged: Pat
     )
 
 
-def test_a_column_that_says_nothing_may_be_missing(forged: Path) -> None:
+def test_empty_column_may_be_missing(forged: Path) -> None:
     code, said = verified(rewritten(forged, lambda table: table.drop_columns(["last_known_elr"])))
     assert (code, "lacks" in said) == (0, False)
 
@@ -268,14 +268,14 @@ def of_another_type(table: pa.Table) -> pa.Table:
         (lambda table: table.drop_columns(["isr"]), "it has no column isr"),
     ],
 )
-def test_columns_that_no_writer_writes_are_damage(
+def test_unknown_columns_are_damage(
     forged: Path, edit: Callable[[pa.Table], pa.Table], why: str
 ) -> None:
     code, said = verified(rewritten(forged, edit))
     assert (code, why in said) == (3, True), said
 
 
-def test_an_index_of_pages_is_not_believed(forged: Path) -> None:
+def test_page_index_is_not_trusted(forged: Path) -> None:
     code, said = verified(rewritten(forged, lambda table: table, write_page_index=True))
     assert code == 3
     assert "index of pages" in said
@@ -291,7 +291,7 @@ def with_footer(where: Path, edit: Callable[[bytes], bytes]) -> Path:
     return changed(where)
 
 
-def test_statistics_that_deny_a_value_are_found(forged: Path) -> None:
+def test_statistics_that_contradict_a_value_are_detected(forged: Path) -> None:
     """Spark would skip the row group for a condition on that column."""
     most = {
         group.column(index).statistics.max
@@ -310,7 +310,7 @@ def test_statistics_that_deny_a_value_are_found(forged: Path) -> None:
     assert "deny what type_name says" in said
 
 
-def test_nulls_that_are_miscounted_are_found(honest: Path) -> None:
+def test_wrong_null_counts_are_detected(honest: Path) -> None:
     from raftlog.segments.parquet_files import RowGroupStatistics
 
     path = min((honest / "records").glob("*.parquet"))
@@ -324,8 +324,8 @@ def test_nulls_that_are_miscounted_are_found(honest: Path) -> None:
     assert "nulls of" in some.at_end()
 
 
-def test_a_column_that_was_taken_out_of_buckets_alone_is_named(forged: Path) -> None:
-    """Jobs read buckets in place of the records."""
+def test_column_removed_from_buckets_only_is_named(forged: Path) -> None:
+    """Jobs read buckets instead of the records."""
     with ExportWriter(forged, CLUSTER_ID, 0, max_segment_records=100) as writer:
         assert add_buckets(writer)
     buckets = sorted((forged / "buckets").rglob("*.parquet"))
@@ -342,7 +342,7 @@ def test_a_column_that_was_taken_out_of_buckets_alone_is_named(forged: Path) -> 
 
 
 @pytest.mark.parametrize("count", [10**12, 2**63 - 1, -1])
-def test_a_count_of_buckets_takes_no_memory(forged: Path, count: int) -> None:
+def test_huge_bucket_count_takes_no_memory(forged: Path, count: int) -> None:
     document = json.loads((forged / "manifest.json").read_text())
     first = next(one for one in document["segments"] if one["kind"] == "records")
     bucket = first | {"kind": "buckets", "bucket": 0}
@@ -351,13 +351,13 @@ def test_a_count_of_buckets_takes_no_memory(forged: Path, count: int) -> None:
         read_manifest(changed(forged, bucketing=bucketing))
 
 
-def test_lists_in_lists_are_damage(forged: Path) -> None:
+def test_nested_lists_are_damage(forged: Path) -> None:
     (forged / "manifest.json").write_bytes(b'{"a":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}")
     with pytest.raises(CorruptExportError, match="corrupt"):
         read_manifest(forged)
 
 
-def test_a_manifest_is_read_up_to_a_bound(forged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_manifest_size_is_bounded(forged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifests, "MAX_BYTES", 1 << 20)
     with (forged / "manifest.json").open("r+b") as file:
         file.truncate(1 << 40)
@@ -365,7 +365,7 @@ def test_a_manifest_is_read_up_to_a_bound(forged: Path, monkeypatch: pytest.Monk
         read_manifest(forged)
 
 
-def test_a_cluster_id_that_is_no_text_is_damage(forged: Path) -> None:
+def test_cluster_id_that_is_not_text_is_damage(forged: Path) -> None:
     path = min((forged / "raw").iterdir())
     data = bytearray(path.read_bytes())
     (length,) = struct.unpack(">H", data[10:12])
@@ -380,8 +380,8 @@ def test_a_cluster_id_that_is_no_text_is_damage(forged: Path) -> None:
 
 
 def test_unreadable_file_is_an_error_and_no_finding(forged: Path) -> None:
-    """A link that leads to itself: the operating system reads nothing there, and who asks again
-    elsewhere may find all of it whole.
+    """A link to itself: the operating system reads nothing there, and elsewhere the export may be
+    whole.
     """
     path = min((forged / "records").iterdir())
     path.unlink()
@@ -394,7 +394,7 @@ def test_unreadable_file_is_an_error_and_no_finding(forged: Path) -> None:
     assert (code, "cannot read" in said) == (1, True), said
 
 
-def test_a_directory_in_the_place_of_a_file_is_a_missing_file(forged: Path) -> None:
+def test_directory_in_place_of_a_file_is_a_missing_file(forged: Path) -> None:
     path = min((forged / "raw").iterdir())
     path.unlink()
     path.mkdir()
@@ -402,7 +402,7 @@ def test_a_directory_in_the_place_of_a_file_is_a_missing_file(forged: Path) -> N
     assert (code, "it is missing" in said) == (3, True), said
 
 
-def test_a_beginning_that_was_cut_off_is_told(forged: Path) -> None:
+def test_truncated_beginning_is_reported(forged: Path) -> None:
     """The level in the manifest shows that there must have been hashes."""
     document = json.loads((forged / "manifest.json").read_text())
     begin = sorted({one["base_offset"] for one in document["segments"]})[1]

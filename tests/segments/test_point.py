@@ -1,6 +1,4 @@
-"""The state at a point of an export: that of the log's own fold at every offset, or an error where
-a node has recorded another one.
-"""
+"""The state at a point of an export."""
 
 from pathlib import Path
 
@@ -48,7 +46,7 @@ def at(directory: Path, offset: int) -> PointState:
     return state_at(open_place(directory), read_manifest(directory), offset)
 
 
-def test_every_offset_has_the_state_of_the_log(history: LogHistory, exported: Path) -> None:
+def test_state_at_every_offset_equals_the_logs(history: LogHistory, exported: Path) -> None:
     ends = sorted(history.hashes)
     recorded = ends[10::37]
     with_fields(exported, state_hashes=said(history, *recorded))
@@ -65,7 +63,7 @@ def test_every_offset_has_the_state_of_the_log(history: LogHistory, exported: Pa
             assert found.begin.offset <= earlier[-1], "a recorded state follows the checkpoint"
 
 
-def test_a_state_that_a_controller_did_not_have_is_refused(
+def test_state_that_contradicts_a_controller_is_refused(
     history: LogHistory, exported: Path
 ) -> None:
     ends = sorted(history.hashes)
@@ -96,7 +94,7 @@ def test_report_inside_a_batch_vouches_for_nothing(history: LogHistory, exported
                     at(exported, offset)
 
 
-def test_a_checkpoint_is_not_believed_before_a_recorded_state_follows_it(
+def test_checkpoint_is_not_trusted_before_a_recorded_state_follows_it(
     history: LogHistory, exported: Path
 ) -> None:
     ends = sorted(history.hashes)
@@ -112,7 +110,7 @@ def test_point_outside_the_export_is_refused(history: LogHistory, exported: Path
     assert at(exported, end - 1).after == ()
 
 
-def test_a_time_is_the_last_batch_that_is_not_later(history: LogHistory, exported: Path) -> None:
+def test_time_selects_the_last_batch_that_is_not_later(history: LogHistory, exported: Path) -> None:
     place, manifest = open_place(exported), read_manifest(exported)
     first, last = (
         manifest.segments[0].min_timestamp_ms,
@@ -126,14 +124,14 @@ def test_a_time_is_the_last_batch_that_is_not_later(history: LogHistory, exporte
         point_of(place, manifest, offset=None, time_ms=1 << 42)
 
 
-def test_offset_behind_the_end_is_refused_with_the_offsets_of_the_export(
+def test_offset_beyond_the_end_is_refused_with_the_offsets_of_the_export(
     history: LogHistory, exported: Path
 ) -> None:
     with pytest.raises(ConfigError, match=f"offsets 0 to {history.end_offset - 1}"):
         exported_state(str(exported), offset=history.end_offset)
 
 
-def test_the_manifest_names_every_generation_of_the_log(tmp_path: Path) -> None:
+def test_manifest_names_every_generation_of_the_log(tmp_path: Path) -> None:
     history = LogHistory(4, generation=9)
     history.epoch += 1
     history.append(pb.LeaderChangeRecord(leader_id=1, voters=[1], generation=8), control=True)
@@ -144,7 +142,7 @@ def test_the_manifest_names_every_generation_of_the_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_export_that_begins_late_has_a_state_from_its_first_batches_on(
+def test_export_with_a_late_start_has_a_state_from_its_first_batch_on(
     seed: int, tmp_path: Path
 ) -> None:
     history = LogHistory(seed, generation=77).run(300)
@@ -182,7 +180,7 @@ def test_export_that_begins_late_has_a_state_from_its_first_batches_on(
         at(tmp_path / "e", ends[120])
 
 
-def test_export_that_begins_late_is_not_folded_from_nothing_when_its_checkpoints_are_damaged(
+def test_export_with_a_late_start_is_not_folded_from_nothing_when_its_checkpoints_are_damaged(
     tmp_path: Path,
 ) -> None:
     directory = tmp_path / "e"

@@ -1,6 +1,4 @@
-"""Raw segments held against Parquet files, the manifest and the rules of a log: each way in which
-they can differ is named.
-"""
+"""Raw segments compared with Parquet files, the manifest and the rules of a log."""
 
 import io
 from itertools import pairwise
@@ -70,7 +68,9 @@ def test_valid_ranges_pass(
     assert facts.ends == {ends[3]: 1, ends[-1]: history.epoch}
 
 
-def test_ranges_that_are_not_the_same_in_both_forms(history: LogHistory, tmp_path: Path) -> None:
+def test_ranges_that_differ_between_the_forms_are_named(
+    history: LogHistory, tmp_path: Path
+) -> None:
     small, large = (
         written(history, tmp_path / "small", 40),
         written(history, tmp_path / "large", 100),
@@ -83,7 +83,9 @@ def test_ranges_that_are_not_the_same_in_both_forms(history: LogHistory, tmp_pat
     assert "it ends before offset" in fault(place, raws[2], *records[:1])
 
 
-def test_rows_that_are_missing_or_too_many(exported: tuple[LocalPlace, Segment, Segment]) -> None:
+def test_missing_or_additional_rows_are_named(
+    exported: tuple[LocalPlace, Segment, Segment],
+) -> None:
     place, raw, records = exported
     whole = pq.read_table(place.directory / records.file)
     rewrite(place, records, lambda table: table.slice(0, 50))
@@ -105,10 +107,10 @@ def test_rows_that_are_missing_or_too_many(exported: tuple[LocalPlace, Segment, 
 
 
 @pytest.mark.nightly
-def test_any_value_of_any_column_that_is_another(
+def test_any_changed_value_of_any_column_is_named(
     exported: tuple[LocalPlace, Segment, Segment],
 ) -> None:
-    """A file whose every checksum is right, as it was written so."""
+    """In a file whose every checksum is right, as it was written so."""
     place, raw, records = exported
     whole = pq.read_table(place.directory / records.file)
     for index, field in enumerate(whole.schema):
@@ -128,7 +130,7 @@ def test_any_value_of_any_column_that_is_another(
         assert f"at offset {at}, and {raw.file} says" in fault(place, raw, records)
 
 
-def test_columns_that_are_newer_than_the_file(
+def test_columns_newer_than_the_file_are_checked(
     exported: tuple[LocalPlace, Segment, Segment],
 ) -> None:
     place, raw, records = exported
@@ -153,10 +155,10 @@ def test_columns_that_are_newer_than_the_file(
         ([1, 2], [5, 5], "it has last offset 1, and the manifest says 2"),
     ],
 )
-def test_a_chain_that_is_broken(
+def test_broken_chain_is_named(
     tmp_path: Path, epochs: list[int], times: list[int], why: str
 ) -> None:
-    """One NO_OP a batch; the manifest says: three records, epochs 1 to 2, all at 5 ms."""
+    """One NO_OP per batch; the manifest says: three records, epochs 1 to 2, all at 5 ms."""
     (tmp_path / RAW).mkdir()
     writer = RawWriter(tmp_path / RAW / "x.rls", RawHeader(CLUSTER_ID, 0, 0))
     chunks = [

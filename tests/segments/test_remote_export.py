@@ -1,6 +1,4 @@
-"""An export at a URI: the same files as in a directory, whole or not at all, one writer at a
-time.
-"""
+"""Exports at a URI."""
 
 import json
 import tempfile
@@ -26,7 +24,7 @@ URI = "memory://bucket/exported"
 
 
 class Crash(BaseException):
-    """The process is gone."""
+    """The process has died."""
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +43,7 @@ def objects(file_system: fsspec.AbstractFileSystem) -> set[str]:
     return {path.removeprefix("/bucket/exported/") for path in file_system.find("/bucket/exported")}
 
 
-def test_the_same_files_as_in_a_directory(
+def test_remote_export_has_the_same_files_as_a_directory(
     memory: fsspec.AbstractFileSystem, tmp_path: Path
 ) -> None:
     history = LogHistory(71).run(150)
@@ -67,7 +65,7 @@ def test_the_same_files_as_in_a_directory(
     assert found == b"".join(history.batches) == ExportLog(URI).read(0, 1 << 30)
 
 
-def test_uris_are_told_from_paths(tmp_path: Path) -> None:
+def test_uris_are_distinguished_from_paths(tmp_path: Path) -> None:
     assert [is_uri(text) for text in ("s3://b/x", "memory:x", "a/b", "file:///x", "/2026-11-21T10:00")] == [
         True, True, False, False, False,
     ]  # fmt: skip
@@ -81,7 +79,7 @@ def test_uris_are_told_from_paths(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["put", "replace"])
-def test_a_crash_leaves_the_old_export(
+def test_crash_leaves_the_old_export(
     memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     history = LogHistory(72).run(80)
@@ -148,7 +146,7 @@ def test_remote_export_admits_one_writer(memory: fsspec.AbstractFileSystem) -> N
     assert LOCK_NAME not in objects(memory)
 
 
-def test_directory_that_is_no_export_is_left_alone(memory: fsspec.AbstractFileSystem) -> None:
+def test_directory_that_is_not_an_export_is_left_alone(memory: fsspec.AbstractFileSystem) -> None:
     memory.pipe_file("/bucket/exported/thesis.txt", b"years of work")
     with pytest.raises(ExportError, match=r"not empty \(thesis\.txt\) and has no manifest"):
         ExportWriter(URI, CLUSTER_ID, 0)
@@ -183,7 +181,7 @@ def test_damage_of_a_remote_export_is_named(memory: fsspec.AbstractFileSystem) -
 
 
 class Refusing:
-    """A store whose plugin raises what its library does."""
+    """A store whose plugin raises its library's exceptions."""
 
     protocol = ("s3", "s3a")
 
@@ -194,10 +192,10 @@ class Refusing:
         return refuse
 
 
-def test_directories_are_made_only_where_there_are_any(
+def test_directories_are_created_only_where_they_exist(
     memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An object store would make a bucket of a name that was mistyped."""
+    """An object store would create a bucket for a mistyped name."""
     made: list[str] = []
     monkeypatch.setattr(type(memory), "makedirs", lambda self, path, exist_ok: made.append(path))
     export(LogHistory(76).run(30), URI)
@@ -252,7 +250,7 @@ def test_plugin_error_is_one_message() -> None:
         read_manifest(place)
 
 
-def test_an_upload_that_was_cut_is_noticed(
+def test_truncated_upload_is_detected(
     memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history = LogHistory(75).run(40)

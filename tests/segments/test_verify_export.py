@@ -1,6 +1,4 @@
-"""Verification: every flipped byte is found and named, and so is a file that is missing, foreign or
-from the future.
-"""
+"""Verification names every flipped byte, and missing, foreign and newer files."""
 
 import json
 import pickle
@@ -31,7 +29,7 @@ from raftlog.segments.verify import verify_export
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two commits, so two segments of each kind. Not to be changed: take a copy."""
+    """Two commits, so two segments of each kind. Not to be modified: take a copy."""
     directory = tmp_path_factory.mktemp("export")
     history = LogHistory(8).run(60)
     export(history, directory)
@@ -48,7 +46,7 @@ def rewrite(directory: Path, manifest: Manifest) -> None:
     (directory / MANIFEST_NAME).write_bytes(encode(manifest))
 
 
-def test_a_good_export_passes(exported: Path) -> None:
+def test_good_export_passes(exported: Path) -> None:
     seen: list[str] = []
     manifest = verify_export(exported, lambda segment: seen.append(segment.file))
     assert seen == [segment.file for segment in manifest.segments]
@@ -76,7 +74,7 @@ def test_any_flipped_byte_is_named(exported: Path, which: int, position: float, 
     )
 
 
-def test_any_flipped_byte_of_the_manifest_is_noticed(copy: Path) -> None:
+def test_any_flipped_byte_of_the_manifest_is_detected(copy: Path) -> None:
     path = copy / MANIFEST_NAME
     good = path.read_bytes()
     for position in range(0, len(good), 7):
@@ -87,7 +85,7 @@ def test_any_flipped_byte_of_the_manifest_is_noticed(copy: Path) -> None:
             verify_export(copy)
 
 
-def test_a_raw_segment_shows_damage_by_itself(copy: Path) -> None:
+def test_raw_segment_shows_damage_by_itself(copy: Path) -> None:
     segment = read_manifest(copy).of_kind(RAW)[0]
     path = copy / segment.file
     good = path.read_bytes()
@@ -108,7 +106,7 @@ def test_a_raw_segment_shows_damage_by_itself(copy: Path) -> None:
         list(read_batches(path))
 
 
-def test_a_raw_segment_names_the_first_bad_offset(copy: Path) -> None:
+def test_raw_segment_names_the_first_bad_offset(copy: Path) -> None:
     segment = read_manifest(copy).of_kind(RAW)[0]
     path = copy / segment.file
     batches = list(read_batches(path))
@@ -140,7 +138,7 @@ def test_truncated_file_is_named(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [RAW, RECORDS])
-def test_a_file_of_another_cluster_is_named(copy: Path, tmp_path: Path, kind: str) -> None:
+def test_file_of_another_cluster_is_named(copy: Path, tmp_path: Path, kind: str) -> None:
     other = LogHistory(8)
     other.cluster_id = "another-cluster"
     export(other.run(60), tmp_path / "other")
@@ -154,7 +152,7 @@ def test_a_file_of_another_cluster_is_named(copy: Path, tmp_path: Path, kind: st
 
 
 @pytest.mark.parametrize(("shift", "what"), [(5, "a gap"), (-5, "an overlap")])
-def test_gap_and_overlap_in_the_manifest(copy: Path, shift: int, what: str) -> None:
+def test_gap_and_overlap_in_the_manifest_are_named(copy: Path, shift: int, what: str) -> None:
     manifest = read_manifest(copy)
     *rest, last = manifest.segments
     moved = replace(last, base_offset=last.base_offset + shift)
@@ -165,14 +163,14 @@ def test_gap_and_overlap_in_the_manifest(copy: Path, shift: int, what: str) -> N
         verify_export(copy)
 
 
-def test_a_kind_that_ends_early_is_named(copy: Path) -> None:
+def test_kind_that_ends_early_is_named(copy: Path) -> None:
     manifest = read_manifest(copy)
     rewrite(copy, replace(manifest, segments=(*manifest.segments[:2], manifest.segments[3])))
     with pytest.raises(ExportGapError, match="raw files end before offset"):
         read_manifest(copy)
 
 
-def test_a_manifest_may_not_point_outside(copy: Path) -> None:
+def test_manifest_may_not_point_outside(copy: Path) -> None:
     manifest = read_manifest(copy)
     outside = replace(manifest.segments[0], file="../../etc/passwd")
     rewrite(copy, replace(manifest, segments=(outside, *manifest.segments[1:])))
@@ -180,7 +178,7 @@ def test_a_manifest_may_not_point_outside(copy: Path) -> None:
         read_manifest(copy)
 
 
-def test_a_newer_format_is_named_before_anything_else(copy: Path) -> None:
+def test_newer_format_is_named_before_anything_else(copy: Path) -> None:
     path = copy / MANIFEST_NAME
     document = json.loads(path.read_bytes()) | {"format_version": 2, "checksum": "of another rule"}
     path.write_bytes(msgspec.json.encode(document))
@@ -190,17 +188,15 @@ def test_a_newer_format_is_named_before_anything_else(copy: Path) -> None:
         read_manifest(copy)
 
 
-def test_directory_without_a_manifest_is_no_export(tmp_path: Path) -> None:
+def test_directory_without_a_manifest_is_not_an_export(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"is not an export: it has no manifest\.json"):
         read_manifest(tmp_path)
     with pytest.raises(ExportError, match="nowhere is not an export: it does not exist"):
         read_manifest(tmp_path / "nowhere")
 
 
-def test_raw_segments_that_changed_places_are_not_read(copy: Path) -> None:
-    """Each file is sound in itself: only the manifest says which one belongs where, and whose it
-    is.
-    """
+def test_swapped_raw_segments_are_not_read(copy: Path) -> None:
+    """Each file is sound by itself: only the manifest says where it belongs."""
     manifest = read_manifest(copy)
     one, two = manifest.of_kind(RAW)
     first, second = copy / one.file, copy / two.file

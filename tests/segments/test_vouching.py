@@ -1,5 +1,5 @@
-"""Tests of who vouches for an export's bytes: each forgery with correct checksums contradicts a
-hash that the forger could not write, and unvouched parts are reported.
+"""Who vouches for an export: each forgery with valid checksums contradicts a hash that the forger
+could not write, and unvouched parts are reported.
 """
 
 import shutil
@@ -34,7 +34,7 @@ Edit = Callable[[batch.BatchHeader, list[batch.RecordData]], tuple[str, list[bat
 
 
 class World:
-    """A log whose progress records name its hash, and what a node would say of it."""
+    """A log whose progress records contain its hash, and what a node would report."""
 
     def __init__(self) -> None:
         self.history = LogHistory(5).run(300)
@@ -55,7 +55,7 @@ def world() -> World:
 def exported(
     where: Path, batches: Sequence[bytes], said: Sequence[StateHash], signer: Signer | None = None
 ) -> Path:
-    """Export these bytes: every checksum and the manifest match them."""
+    """Export these bytes, with matching checksums and manifest."""
     with ExportWriter(where, CLUSTER_ID, 0, max_segment_records=60, signer=signer) as writer:
         writer.append_chunk(b"".join(batches))
         writer.record(said)
@@ -70,7 +70,7 @@ def judged(where: Path, asked: Sequence[StateHash] = ()) -> Vouching:
 
 
 def rewritten(batches: Sequence[bytes], edit: Edit) -> list[bytes]:
-    """The batches as a forger writes them: other contents, right checksums."""
+    """Return the batches as a forger writes them: other contents, right checksums."""
     made = []
     for data in batches:
         (header,) = batch.headers(data)
@@ -92,7 +92,7 @@ def rewritten(batches: Sequence[bytes], edit: Edit) -> list[bytes]:
 
 
 def mallory(batches: Sequence[bytes]) -> tuple[int, list[bytes]]:
-    """One batch in the middle gets another principal."""
+    """Forge the principal of one batch in the middle."""
     headers = [next(batch.headers(data)) for data in batches]
     base = next(
         one.base_offset for one in headers[len(headers) // 2 :] if one.principal == "User:alice"
@@ -107,7 +107,7 @@ def mallory(batches: Sequence[bytes]) -> tuple[int, list[bytes]]:
 
 
 def another_value(batches: Sequence[bytes]) -> tuple[int, list[bytes]]:
-    """One config gets another value, and all progress records forget the hashes that they named."""
+    """Forge the value of one config, and remove the recorded hashes from all progress records."""
     found: list[int] = []
 
     def edit(
@@ -130,7 +130,7 @@ def another_value(batches: Sequence[bytes]) -> tuple[int, list[bytes]]:
 
 
 def renumbered(batches: Sequence[bytes]) -> list[bytes]:
-    """Leave these batches out and renumber the offsets without a gap."""
+    """Omit these batches and renumber the offsets without a gap."""
     made, offset = [], 0
     for data in batches:
         (header,) = batch.headers(data)
@@ -151,9 +151,7 @@ def renumbered(batches: Sequence[bytes]) -> list[bytes]:
     return made
 
 
-def test_a_whole_export_is_vouched_for_by_nodes_and_by_the_log(
-    world: World, tmp_path: Path
-) -> None:
+def test_whole_export_is_vouched_for_by_nodes_and_by_the_log(world: World, tmp_path: Path) -> None:
     words = [world.said(world.last, 1), world.said(world.last, 2)]
     found = judged(exported(tmp_path / "e", world.batches, words))
     assert found.faults == []
@@ -169,7 +167,7 @@ def test_a_whole_export_is_vouched_for_by_nodes_and_by_the_log(
     assert judged(tmp_path / "e", [world.said(world.last)]).warnings == []
 
 
-def test_a_principal_that_was_changed_consistently(world: World, tmp_path: Path) -> None:
+def test_consistently_forged_principal_is_detected(world: World, tmp_path: Path) -> None:
     at, forged = mallory(world.batches)
     where = exported(tmp_path / "e", forged, [world.said(world.last)])
     found = judged(where)
@@ -181,7 +179,7 @@ def test_a_principal_that_was_changed_consistently(world: World, tmp_path: Path)
     assert found.witnesses == []
 
 
-def test_recorded_hashes_that_were_dropped_everywhere(world: World, tmp_path: Path) -> None:
+def test_recorded_hashes_removed_everywhere_are_reported(world: World, tmp_path: Path) -> None:
     _, forged = another_value(world.batches)
     where = exported(tmp_path / "e", forged, [])
     found = judged(where)
@@ -191,7 +189,9 @@ def test_recorded_hashes_that_were_dropped_everywhere(world: World, tmp_path: Pa
     assert [one.check for one in judged(where, [world.said(world.last)]).faults] == ["LOG_HASH"]
 
 
-def test_hashes_that_were_dropped_from_some_records(world: World, tmp_path: Path) -> None:
+def test_recorded_hashes_removed_from_some_records_are_reported(
+    world: World, tmp_path: Path
+) -> None:
     _, stripped = another_value(world.batches)
     half = len(world.batches) // 2
     where = exported(tmp_path / "e", [*world.batches[:half], *stripped[half:]], [])
@@ -199,7 +199,7 @@ def test_hashes_that_were_dropped_from_some_records(world: World, tmp_path: Path
     assert "names no log hash, and those before it do" in fault.message
 
 
-def test_an_end_that_was_cut(world: World, tmp_path: Path) -> None:
+def test_truncated_end_is_detected(world: World, tmp_path: Path) -> None:
     kept = world.batches[:-4]
     where = exported(tmp_path / "e", kept, [world.said(world.last)])
     last = read_manifest(where).end_offset - 1
@@ -219,7 +219,7 @@ def test_an_end_that_was_cut(world: World, tmp_path: Path) -> None:
     ]
 
 
-def test_word_of_the_first_record_behind_the_end_counts(world: World, tmp_path: Path) -> None:
+def test_report_of_the_first_record_after_the_end_counts(world: World, tmp_path: Path) -> None:
     headers = [next(batch.headers(data)) for data in world.batches]
     at = next(i for i, one in enumerate(headers) if i > 100 and one.record_count == 1)
     where = exported(tmp_path / "e", world.batches[:at], [])
@@ -230,7 +230,7 @@ def test_word_of_the_first_record_behind_the_end_counts(world: World, tmp_path: 
     assert (found.end_offset, found.agrees) == (headers[at].end_offset, True)
 
 
-def test_a_middle_that_was_cut(world: World, tmp_path: Path) -> None:
+def test_removed_middle_is_detected(world: World, tmp_path: Path) -> None:
     headers = [next(batch.headers(data)) for data in world.batches]
     at = next(i for i, one in enumerate(headers) if i > 40 and one.principal and not one.control)
     cut = renumbered([*world.batches[:at], *world.batches[at + 1 :]])
@@ -238,7 +238,9 @@ def test_a_middle_that_was_cut(world: World, tmp_path: Path) -> None:
     assert any("the progress record at offset" in one.message for one in judged(where).faults)
 
 
-def test_a_history_that_was_made_anew_from_its_beginning(world: World, tmp_path: Path) -> None:
+def test_history_forged_from_its_beginning_is_detected_by_others_hashes_only(
+    world: World, tmp_path: Path
+) -> None:
     """A whole new history with matching hashes: only another party's hash, or a signature, reveals
     it.
     """
@@ -270,7 +272,7 @@ def test_a_history_that_was_made_anew_from_its_beginning(world: World, tmp_path:
     assert f"node 1 says {world.known.digest.hex()}" in fault.message
 
 
-def test_a_signature_is_of_everything_that_the_manifest_names(
+def test_signature_covers_everything_that_the_manifest_names(
     world: World, signer: Signer, tmp_path: Path
 ) -> None:
     where = exported(tmp_path / "e", world.batches, [world.said(world.last)], signer)
@@ -291,7 +293,7 @@ def test_a_signature_is_of_everything_that_the_manifest_names(
     assert forged(manifest) == ""
 
 
-def test_a_signed_export_goes_on_with_its_key_alone(
+def test_signed_export_continues_only_with_its_key(
     world: World, signer: Signer, tmp_path: Path
 ) -> None:
     where = exported(tmp_path / "e", world.batches[:50], [], signer)
@@ -313,7 +315,7 @@ def signer() -> Signer:
     return Signer(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
 
 
-def test_an_export_that_begins_late_takes_its_beginning_from_a_snapshots_word(
+def test_export_with_a_late_start_relies_on_a_snapshots_report(
     world: World, tmp_path: Path
 ) -> None:
     headers = [next(batch.headers(data)) for data in world.batches]
@@ -334,7 +336,7 @@ def test_an_export_that_begins_late_takes_its_beginning_from_a_snapshots_word(
 def test_log_of_a_restored_cluster_is_vouched_for_from_its_beginning(
     tmp_path: Path, by_log: bool
 ) -> None:
-    """Its level was set below, in the state that it was restored with; its log hash begins here."""
+    """Its level was set in the restored state; its log hash begins here."""
     messages = [pb.RecoveryRecord(kind=RESTORED), pb.NoOpRecord()]
     known, chunks = unknown(26), list[bytes]()
     for at, message in enumerate(messages):

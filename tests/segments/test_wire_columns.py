@@ -1,6 +1,4 @@
-"""Columns of many messages at once are those that protobuf gives of each, whatever the messages
-hold: what the decoder does not know it leaves to protobuf.
-"""
+"""Columns of many messages decoded at once equal those by protobuf."""
 
 import random
 from typing import Any
@@ -39,7 +37,7 @@ def value(field: Any, dice: random.Random) -> Any:
 
 
 def fill(message: Any, dice: random.Random, least: float) -> None:
-    """Set each field with a probability; ``least`` is that of a field to be left out."""
+    """Set each field with a probability; ``least``: the probability that a field is omitted."""
     for field in message.DESCRIPTOR.fields:
         if dice.random() < least or (field.name == "imported" and dice.random() < 0.9):
             continue
@@ -84,7 +82,7 @@ def table(records: list[tuple[int, int, bytes]]) -> pa.Table:
 def both(
     records: list[tuple[int, int, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[pa.Table, pa.Table]:
-    """The rows of records that are decoded at once, and one by one."""
+    """Return the rows of records decoded at once, and one by one."""
     monkeypatch.setattr(columns, "_FEW", 1)
     at_once = table(records)
     monkeypatch.setattr(columns, "_FEW", len(records) + 1)
@@ -92,7 +90,7 @@ def both(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_columns_decoded_at_once_are_those_of_protobuf(
+def test_columns_decoded_at_once_equal_those_of_protobuf(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     dice = random.Random(seed)
@@ -139,7 +137,7 @@ PLAIN = pb.ConfigRecord(resource_type=2, resource_name="orders", name="a", value
     ],
     ids=["twice", "unknown", "order", "utf8", "wide", "long-zero", "empty"],
 )
-def test_odd_message_among_usual_ones_is_decoded_by_protobuf(
+def test_unusual_message_is_decoded_by_protobuf(
     monkeypatch: pytest.MonkeyPatch, body: bytes
 ) -> None:
     usual = PLAIN.SerializeToString()
@@ -165,7 +163,7 @@ def test_odd_message_among_usual_ones_is_decoded_by_protobuf(
         "no-text",
     ],
 )
-def test_message_that_does_not_parse_is_refused_with_its_offset(
+def test_malformed_message_is_refused_with_its_offset(
     monkeypatch: pytest.MonkeyPatch, body: bytes
 ) -> None:
     monkeypatch.setattr(columns, "_FEW", 1)

@@ -1,5 +1,3 @@
-"""Fixtures of the simulation tests: nodes log nothing."""
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,6 +1,4 @@
-"""A process may stop itself for an error that a fault has raised, once; for any other error of its
-disk the run fails.
-"""
+"""Injected disk errors excuse one stop of a process, and no other error."""
 
 import random
 from collections.abc import Callable
@@ -50,7 +48,7 @@ def _damage_log(disk: SimDisk) -> None:
 
 
 @pytest.mark.parametrize("damage", [_damage_vote, _damage_log])
-def test_damage_excuses_those_who_meet_it_as_long_as_it_is_there(
+def test_damage_excuses_its_readers_while_it_exists(
     damage: Callable[[SimDisk], None],
 ) -> None:
     disk = _controller_disk()
@@ -68,7 +66,7 @@ def test_damage_excuses_those_who_meet_it_as_long_as_it_is_there(
     assert not disk.excuses(CorruptLogError("a batch"))
 
 
-def test_damage_of_a_replica_is_no_excuse_once_the_replica_is_gone() -> None:
+def test_damage_of_a_deleted_replica_is_no_excuse() -> None:
     disk = SimPartitionDisk("disk", random.Random(1))
     disk.durable = {KEY: ReplicaChunks([0], [_chunk()])}
     disk.live = {KEY: disk.durable[KEY].copy()}
@@ -80,10 +78,10 @@ def test_damage_of_a_replica_is_no_excuse_once_the_replica_is_gone() -> None:
     assert not disk.excuses(CorruptLogError("a batch"))
 
 
-def test_defect_that_stops_a_node_after_a_fault_of_its_disk_is_noticed(
+def test_defect_that_stops_a_node_after_an_injected_disk_error_is_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One real fault of a disk, then an error of the store's own making: the fault of before is no
+    """One injected disk error, then an error of the store's own making, which the first does not
     excuse.
     """
     append: Any = SimLogStore.append

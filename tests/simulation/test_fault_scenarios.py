@@ -1,7 +1,4 @@
-"""Scenarios with one fault of their own: a majority that loses its disks, a replica whose disk is
-replaced during its ISR change (KIP-903), brokers whose wall clocks are years ahead, a broker whose
-disk hangs, dead voters and spares, leaders that hang; and a quiet cluster.
-"""
+"""Scenarios with one fault each, and a quiet cluster."""
 
 import asyncio
 import random
@@ -45,7 +42,7 @@ from simulation.world import World
 
 
 @pytest.mark.nightly
-def test_recovered_quorum_leads_on_and_brokers_keep_their_records() -> None:
+def test_recovered_quorum_continues_and_brokers_keep_their_records() -> None:
     found: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     for seed in range(6):
@@ -59,7 +56,7 @@ def test_recovered_quorum_leads_on_and_brokers_keep_their_records() -> None:
         assert faults[f"quorum_lost{what}"], what
 
 
-def test_locks_of_the_log_before_hold_nothing_in_the_one_that_goes_on() -> None:
+def test_locks_of_the_previous_generation_hold_nothing_in_the_next() -> None:
     """Seed 8: an old guard meets the lock that has its key and its offset."""
     outcome = run_swarm(8, HOLDERS)
     assert outcome.failure is None
@@ -68,7 +65,7 @@ def test_locks_of_the_log_before_hold_nothing_in_the_one_that_goes_on() -> None:
 
 
 class Elections:
-    """A world whose leader resigns, and who leads next: its epoch, and from when on."""
+    """A world whose leader resigns; the next leader with its epoch and time."""
 
     def __init__(self, *next_leaders: str) -> None:
         self.services = {name: self._service(name) for name in ("c1", "c2")}
@@ -112,7 +109,7 @@ def succeeded(*next_leaders: str, within_s: float = 60.0) -> Elections:
 
 
 def test_voter_with_the_longer_log_is_reelected_until_another_can_lead() -> None:
-    """[seeds 771994 and 775264 of an older build: of two voters one lacked three records]"""
+    """[Seeds 771994 and 775264 of an older build: of two voters one lacked three records.]"""
     assert succeeded("c2").resigned == 1
     world = succeeded("c1", "c1", "c2")
     assert (world.resigned, world.leads) == (3, "c2")
@@ -125,7 +122,7 @@ def test_recovery_fails_when_no_leader_or_no_other_leader_is_elected() -> None:
         succeeded(*["c1"] * 100, within_s=20.0)
 
 
-def test_checkers_of_the_life_after_change_nothing() -> None:
+def test_checkers_of_the_next_generation_change_nothing() -> None:
     watched, alone = run_swarm(1, RECOVERED, all_checkers()), run_swarm(1, RECOVERED, [])
     assert watched.failure is None
     assert watched.digest == alone.digest
@@ -143,7 +140,7 @@ NO_CHECK = Edit(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_late_proposal_by_an_epoch_that_is_over_is_refused_and_nothing_is_lost(seed: int) -> None:
+def test_late_proposal_of_an_ended_epoch_is_refused_and_nothing_is_lost(seed: int) -> None:
     found = race(seed, all_checkers())
     assert found.failure is None
     assert ErrorCode.INELIGIBLE_REPLICA.name in found.answers
@@ -163,7 +160,7 @@ def test_acknowledged_records_are_lost_without_the_check() -> None:
     assert len(found.lost) == 2 * RECORDS
 
 
-def test_checkers_notice_the_committed_isr_without_the_check() -> None:
+def test_checkers_detect_the_committed_isr_without_the_check() -> None:
     with edited([NO_CHECK]):
         found = race(1, all_checkers())
     assert "I21" in str(found.failure) or "I24" in str(found.failure)
@@ -177,7 +174,7 @@ CONFIG = SwarmConfig(voters=3, brokers=3, clients=1, data_per_s=20.0, reads_per_
 
 
 class Stamps(Checker):
-    """Notes by how much timestamps of records are ahead, and what is dropped."""
+    """Records by how much timestamps are ahead, and what is dropped."""
 
     def __init__(self) -> None:
         self.ahead_ms: list[int] = []
@@ -196,7 +193,7 @@ class Stamps(Checker):
 
 
 def test_brokers_with_wrong_clocks_keep_all_records_and_stamp_them_with_the_quorums_time() -> None:
-    """[a broker's clock was ahead once: all that was committed in its partitions was dropped]"""
+    """[A broker's clock was ahead once: everything committed in its partitions was dropped.]"""
     stamps = Stamps()
 
     async def main() -> None:
@@ -228,8 +225,8 @@ HANG_TIMEOUT_S = CONFIG.session_timeout_ms / 1000
 PROBATION_S = 10.0
 
 
-def test_leaderships_leave_a_broker_whose_disk_hangs_and_it_comes_back() -> None:
-    """It heartbeats all the time; without its own word it would lead on."""
+def test_leaderships_leave_a_broker_with_a_hanging_disk_and_return() -> None:
+    """It heartbeats throughout; without its own report it would lead on."""
     took: list[float] = []
 
     async def main() -> None:
@@ -286,7 +283,7 @@ FIVE = replace(REPLACED, voters=5, observers=0)
     ],
 )
 @pytest.mark.parametrize("seed", [1, 2])
-def test_story_of_a_lost_quorum_ends_well(
+def test_lost_quorum_scenario_passes(
     story: str, config: SwarmConfig, replaced: int, seed: int
 ) -> None:
     found = run_story(getattr(replaced_voter, story), config, seed, all_checkers())
@@ -322,7 +319,7 @@ def needless_elections(seeds: range) -> list[str]:
 
 
 @pytest.mark.nightly
-def test_there_is_no_needless_election() -> None:
+def test_no_needless_election_happens() -> None:
     seen: Counter[str] = Counter()
     virtual_s, campaigns = 0.0, 0
     for seed in range(SEEDS):
@@ -338,18 +335,18 @@ def test_there_is_no_needless_election() -> None:
 
 
 @pytest.mark.nightly
-def test_the_same_seed_is_the_same_life() -> None:
+def test_same_seed_gives_the_same_run() -> None:
     (one, _), (again, _) = flap(3), flap(3)
     assert one.digest == again.digest
     assert one.digest != flap(4)[0].digest
 
 
-def test_few_lives_have_no_needless_election() -> None:
+def test_few_runs_have_no_needless_election() -> None:
     assert needless_elections(range(2)) == []
 
 
 @pytest.mark.nightly
-def test_followers_that_grant_pre_votes_while_they_hear_the_leader_are_noticed(
+def test_followers_that_grant_pre_votes_while_they_hear_the_leader_are_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Follower, "grants_pre_vote", lambda self: True)
@@ -357,7 +354,7 @@ def test_followers_that_grant_pre_votes_while_they_hear_the_leader_are_noticed(
 
 
 @pytest.mark.nightly
-def test_leader_that_takes_any_silent_voter_for_the_majority_is_noticed(
+def test_leader_that_takes_any_silent_voter_for_the_majority_is_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     honest = Leader.on_tick

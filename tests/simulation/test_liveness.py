@@ -1,6 +1,4 @@
-"""The liveness phase heals no broker whose id another member has, and demands reads of every mode
-at each healed broker and of every partition.
-"""
+"""The liveness phase."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -19,12 +17,12 @@ CONFIG = SwarmConfig(brokers=2, safety_s=3.0, liveness_s=20.0, reads_per_s=0.0, 
 DATA = SwarmConfig(brokers=3, safety_s=4.0, liveness_s=20.0, reads_per_s=0.0, data_per_s=5.0)
 
 
-def test_broker_that_never_gets_a_lease_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broker_that_never_gets_a_lease_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReadLease, "held", lambda *_: False)
     assert "serves a read, strict: " in str(run_swarm(1, CONFIG).failure)
 
 
-def test_reads_of_one_mode_that_stay_behind_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lagging_reads_of_one_mode_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     read = Client.read_config
 
     async def behind(self: Client, key: str, mode: Any = None) -> Any:
@@ -37,7 +35,7 @@ def test_reads_of_one_mode_that_stay_behind_are_noticed(monkeypatch: pytest.Monk
     assert "serves a read, repeatable: its image is 0" in str(run_swarm(1, CONFIG).failure)
 
 
-def test_partitions_that_take_records_and_give_none_are_noticed(
+def test_partitions_that_accept_records_and_return_none_are_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = run_swarm(1, DATA)
@@ -65,7 +63,7 @@ def lost_its_id(one: Any, *others: Any, controllers: list[Any]) -> bool:
     return liveness.lost_its_id(one, [one, *others], controllers)
 
 
-def test_broker_whose_id_another_member_has_got_cannot_be_healed() -> None:
+def test_broker_whose_id_another_member_has_cannot_be_healed() -> None:
     stale, down = controller(5, b1=201, b4=204), SimpleNamespace(service=None)
     newest = controller(9, b4=201)
     b1, b4 = host("b1", 201), host("b4", 201)

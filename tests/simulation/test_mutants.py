@@ -1,6 +1,4 @@
-"""Every rule that is broken on purpose is noticed, by a simulated cluster or by a test, and an edit that
-does not apply is an error.
-"""
+"""Mutants: every rule that is broken on purpose is detected by a simulated cluster or by a test."""
 
 import re
 import time
@@ -61,7 +59,7 @@ MAJORITY = Edit(
 
 @pytest.fixture(scope="module")
 def hunts(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[hunt.Fate]]]:
-    """Begin all hunts of the session at once, two at a time; each test waits for its own."""
+    """Begin all hunts of the session, two at a time; each test waits for its own."""
     cases = [
         item.callspec.params
         for item in request.session.items
@@ -124,7 +122,7 @@ def test_each_row_of_the_proposals_has_a_mutant_or_a_reason() -> None:
     assert all(len(why) > 20 for why in NO_EDIT.values())
 
 
-def test_rows_and_tables_of_rows_select_their_mutants() -> None:
+def test_rows_and_tables_select_their_mutants() -> None:
     assert [one.name for one in select(["HB-20"])] == ["HB-20.1", "HB-20.2", "HB-20.3"]
     assert [one.name for one in select(["vote-twice", "ID-4"])] == ["vote-twice", "ID-4"]
     assert len(select([])) == len(MUTANTS) == len(SEEDED) + len(ROWS)
@@ -134,7 +132,7 @@ def test_rows_and_tables_of_rows_select_their_mutants() -> None:
 
 
 @pytest.mark.parametrize("name", in_gate(CONFIGS, GATE_CONFIGS))
-def test_config_of_hunts_fails_no_check_without_an_edit(name: str) -> None:
+def test_hunt_configs_fail_no_check_without_an_edit(name: str) -> None:
     for seed in range(3):
         assert run_swarm(seed, getattr(configs, name)).failure is None
 
@@ -145,7 +143,7 @@ def offset_of_a_majority() -> int:
     return progress.majority_offset(5)
 
 
-def test_edit_is_in_force_inside_its_block_alone() -> None:
+def test_edit_applies_only_inside_its_block() -> None:
     before = find_function(MAJORITY.target).__code__
     assert offset_of_a_majority() == 5
     with edited([MAJORITY]):
@@ -176,7 +174,7 @@ def test_edit_that_does_not_apply_is_an_error_and_changes_nothing(edit: Edit, wh
     assert offset_of_a_majority() == 5
 
 
-def test_stale_edit_names_the_module_that_defines_its_function_now() -> None:
+def test_stale_edit_names_the_module_that_now_defines_its_function() -> None:
     moved = MAJORITY._replace(target="raftlog.quorum.core:Progress.majority_offset")
     with (
         pytest.raises(StaleMutantError, match=r"majority_offset is in raftlog\.quorum\.leader"),
@@ -199,7 +197,7 @@ def identity(new: str, old: str = "return stored", test: str = "") -> RowMutant:
     )  # fmt: skip
 
 
-def test_mutant_that_spins_is_ended_and_hung() -> None:
+def test_endless_mutant_is_ended_and_reported_as_hung() -> None:
     begun = time.monotonic()
     fate = hunt.hunt_one(majority("while True: pass", "offsets.sort()"), 7, 3, run_wall_s=3.0)
     assert fate == hunt.Hung(7, 1)
@@ -220,7 +218,7 @@ def test_mutant_that_proves_nothing_is_broken(mutant: Mutant, message: str) -> N
     assert message in fate.message
 
 
-def test_mutant_that_breaks_nothing_survives() -> None:
+def test_mutant_without_effect_survives() -> None:
     assert run_mutant(majority("offsets[-self._majority + 0]"), [0, 1]) == Survived(2)
     harmless = identity("return configured if stored == NO_NODE_ID else stored")
     assert hunt.hunt_one(harmless, 0, 1) == Survived(1)

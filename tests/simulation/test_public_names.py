@@ -1,6 +1,4 @@
-"""The simulator looks at the shipped code through public names, and replaces none of it: else each
-refactoring of the one breaks the other.
-"""
+"""The simulator uses public names of the shipped code, and replaces none of it."""
 
 import ast
 from collections.abc import Iterator
@@ -19,7 +17,7 @@ EXCEPTIONS = {"simulation/twins/loop.py": ASYNCIO, "simulation/faults/voters.py"
 
 
 def _reached_into(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Private attributes of anything but ``self``, ``cls`` and ``super()``."""
+    """Private attributes of anything except ``self``, ``cls`` and ``super()``."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             name, owner = node.attr, ast.unparse(node.value)
@@ -51,6 +49,6 @@ def test_simulator_replaces_no_method() -> None:
     assert found == []
 
 
-def test_private_names_are_found() -> None:
+def test_private_names_are_detected() -> None:
     text = "self._a; b._c; cls._d; e.f._g; getattr(h, '_i'); super()._j; k._replace(); m.__n__"
     assert [name for _, name in _reached_into(ast.parse(text))] == ["_c", "_g", "_i"]

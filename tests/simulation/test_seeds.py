@@ -1,6 +1,4 @@
-"""Hundreds of swarm runs: all promises hold, every fault has really happened; the same seed is the
-same run in any process.
-"""
+"""Hundreds of swarm runs: all promises hold, and every fault happened."""
 
 import json
 import os
@@ -79,7 +77,7 @@ for seed in range(int(sys.argv[1])):
 
 
 @pytest.mark.parametrize("seeds", [2, nightly(12)])
-def test_same_seed_is_the_same_run_byte_for_byte_in_another_process(seeds: int) -> None:
+def test_same_seed_gives_the_same_run_byte_for_byte_in_another_process(seeds: int) -> None:
     def begin(hash_seed: str) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         return subprocess.Popen(
@@ -112,7 +110,7 @@ def test_lao_above_the_applied_offset_of_a_broker_is_refused(
     assert "LAO" in str(run_swarm(1, SwarmConfig()).failure)
 
 
-def test_acknowledging_before_the_disk_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acknowledging_before_the_disk_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     def never_durable(self: Replica, effect: object) -> None:
         self._log._write()
         self._log._flushed(self.log_end_offset)
@@ -121,7 +119,7 @@ def test_acknowledging_before_the_disk_is_noticed(monkeypatch: pytest.MonkeyPatc
     assert "does not hold it durably" in str(run_swarm(1, SwarmConfig()).failure)
 
 
-def test_cluster_that_cannot_recover_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_that_cannot_recover_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     # Cuts are never mended.
     monkeypatch.setattr(SimNetwork, "unblock", lambda self, source, target: None)
     config = SwarmConfig(safety_s=10.0, liveness_s=10.0, faults={"isolate": 1.0})
@@ -141,6 +139,6 @@ CASES = [
 
 
 @pytest.mark.parametrize("regression", CASES)
-def test_seed_that_failed_once_holds(regression: dict) -> None:
+def test_previously_failing_seed_passes(regression: dict) -> None:
     config = SwarmConfig.from_json(json.dumps(regression["config"]))
     assert run_swarm(regression["seed"], config).failure is None

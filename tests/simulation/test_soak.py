@@ -1,6 +1,4 @@
-"""Soaks: a run that does not end is a failure of its seed alone, a failure shrinks to a smaller
-config that fails in the same way, and an interrupted soak says what it saw.
-"""
+"""Soaks: endless runs, shrinking, interruption."""
 
 import asyncio
 import json
@@ -77,7 +75,7 @@ class _Stuck(Checker):
             pass
 
 
-def test_loop_in_which_time_stands_still_ends_after_so_many_steps() -> None:
+def test_loop_without_progress_of_time_ends_after_a_number_of_steps() -> None:
     async def spin() -> None:
         while True:
             await asyncio.sleep(0)
@@ -95,7 +93,7 @@ def test_bound_on_steps_is_the_same_on_each_machine() -> None:
     assert "raftlog debug simulate --seed 1 " in failure_report(short)
 
 
-def test_step_that_does_not_return_ends_after_so_much_real_time() -> None:
+def test_step_that_does_not_return_ends_after_a_real_timeout() -> None:
     begun = time.monotonic()
     outcome = run_swarm(1, QUIET, [_Stuck()], max_real_s=0.2)
     assert isinstance(outcome.failure, RunTooLongError)
@@ -104,7 +102,7 @@ def test_step_that_does_not_return_ends_after_so_much_real_time() -> None:
 
 
 @pytest.mark.nightly
-def test_soak_goes_on_with_the_next_seed() -> None:
+def test_soak_continues_with_the_next_seed() -> None:
     # Small ones, of which the one in the middle takes the most steps.
     few, many, also_few = (run_swarm(seed).steps for seed in (1, 29, 5))
     bound = (max(few, also_few) + many) // 2
@@ -117,8 +115,8 @@ def test_soak_goes_on_with_the_next_seed() -> None:
 
 
 def _run(seed: int, config: SwarmConfig) -> Outcome:
-    """Fails as long as links are reset and there are three voters; otherwise, if brokers die, in
-    another way.
+    """Fails while links are reset and there are three voters; otherwise, if brokers die, in another
+    way.
     """
     outcome = Outcome(seed, config)
     if "reset_links" in config.faults and config.voters >= 3:
@@ -130,7 +128,7 @@ def _run(seed: int, config: SwarmConfig) -> Outcome:
     return outcome
 
 
-def test_shrink_keeps_only_the_faults_that_the_failure_needs() -> None:
+def test_shrink_keeps_only_the_faults_that_the_failure_requires() -> None:
     names = ("burst", "kill_broker", "partition", "pause", "reset_links")
     config = SwarmConfig(
         voters=7, observers=2, brokers=8, clients=3, safety_s=20.0, faults=dict.fromkeys(names, 1.0)
@@ -143,7 +141,7 @@ def test_shrink_keeps_only_the_faults_that_the_failure_needs() -> None:
     assert left.safety_s < 2
 
 
-def test_report_holds_the_command_that_replays_it() -> None:
+def test_report_contains_the_command_that_replays_the_run() -> None:
     outcome = _run(3, replace(SwarmConfig(), faults={"reset_links": 2.0}))
     outcome.transcript.append("1.0 c1 leader")
     report = failure_report(outcome)

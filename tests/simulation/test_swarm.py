@@ -1,4 +1,4 @@
-"""Swarm runs: what one config says, and that a run is decided by its seed and config alone."""
+"""Configs of swarm runs."""
 
 import pytest
 
@@ -15,21 +15,21 @@ from simulation.swarm.faults import FAULTS
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_config_survives_its_line_of_json(seed: int) -> None:
+def test_config_round_trips_through_json(seed: int) -> None:
     config = draw(seed)
     line = config.to_json()
     assert "\n" not in line
     assert SwarmConfig.from_json(line) == config
 
 
-def test_config_with_something_unknown_is_refused_by_name() -> None:
+def test_config_with_an_unknown_field_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="votes"):
         SwarmConfig.from_json('{"votes": 3}')
     with pytest.raises(ConfigError, match="meteor"):
         SwarmConfig.from_json('{"faults": {"meteor": 1.0}}')
 
 
-def test_each_fault_that_strikes_has_a_coroutine_of_its_name() -> None:
+def test_each_fault_has_a_coroutine_of_its_name() -> None:
     kinds = {
         kind: {n for n, one in FAULTS.items() if one.kind == kind} for kind in ("every", "once")
     }

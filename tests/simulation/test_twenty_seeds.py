@@ -1,6 +1,4 @@
-"""A few swarm runs, each a test of its own: all promises hold.
-
-Nine of them are in the gate, and no checker is idle in these. Three hundred are in
+"""A few swarm runs, each a test of its own; nine are in the gate. Three hundred are in
 ``test_seeds.py``, nightly.
 """
 

@@ -1,8 +1,6 @@
-"""A process that opens damaged directories for a test: if RocksDB dies or spins over them, the test
-can say over which.
-
-It reads the path of a directory from each line, answers with one line of JSON, and removes the
-directory. Its argument names what the directories hold: ``log``, or ``partitions``.
+"""A process that opens damaged directories, so that a test survives a crash or hang of RocksDB. It
+answers each path on its input with a line of JSON, and removes the directory. Its argument names
+the content of the directories: ``log`` or ``partitions``.
 """
 
 import asyncio
@@ -41,7 +39,7 @@ class Prober:
         )
 
     def open(self, directory: Path, what: str) -> dict[str, Any]:
-        """Return what it finds. Fail if it does not answer, or dies."""
+        """Return its findings. Fail if it does not answer, or dies."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -74,7 +72,7 @@ def _digest(data: bytes) -> str:
 
 
 def _snapshots(found: tuple[SnapshotId, ...], read: Any) -> dict[str, str]:
-    """Return each snapshot's content as it is served, or that its receiver would refuse it."""
+    """Return each snapshot's content as served, or that its receiver would refuse it."""
     served = {}
     for one in found:
         data = read(one, 0, 1 << 30)

@@ -1,10 +1,7 @@
-"""Processes to be killed: each opens a store and appends for ever in group commits, saying what is
-durable.
-
-What a Python process imports takes longer than what it does here: one process has imported it all,
-and forks one writer for each line it reads, ``directory round``. A writer says on the common pipe
-``pid N``, then what it learns of or is about to do (``open E``, ``truncating E``, ``durable E``,
-``vote E``, ``starting E``, ``started E``); ``gone`` comes when it is dead.
+"""Processes to be killed, which append to a store forever and report what is durable. One process
+imports everything, and forks a writer for each line ``directory round`` that it reads. A writer
+reports on the common pipe ``pid N``, then what it does or learns (``open E``, ``truncating E``,
+``durable E``, ``vote E``, ``starting E``, ``started E``); ``gone`` follows when it is dead.
 """
 
 import asyncio
@@ -41,13 +38,13 @@ def snapshot_of(snapshot_id: SnapshotId) -> bytes:
 
 
 def next_chunk(base_offset: int, round_: int) -> tuple[bytes, int]:
-    """Small and large ones; the epoch is the round's number. The chunk and its end."""
+    """Return a small or large chunk, whose epoch is the round's number, and its end."""
     counts, body = ((2, 3), b"y" * 3000) if base_offset % 3 == 0 else ((1,), b"body")
     return make_chunk(base_offset, *counts, epoch=round_, body=body), base_offset + sum(counts)
 
 
 def say(what: str, number: int) -> None:
-    """One line, whole: a write to a pipe that is so short is not torn."""
+    """Write one line; such short writes to a pipe are atomic."""
     os.write(1, f"{what} {number}\n".encode())
 
 
@@ -141,8 +138,8 @@ class Writers:
     def until_killed(
         self, directory: Path, round_: int, rng: Random, opens_in_s: float
     ) -> Iterator[tuple[str, int]]:
-        """Let a writer run until it has said some lines, and kill it a moment later; yield all that
-        it has said. Every eighth dies while it opens the store, within ``opens_in_s``.
+        """Let a writer run until it has reported some lines, and kill it a moment later; yield all
+        that it reported. Every eighth dies while it opens the store, within ``opens_in_s``.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -1,4 +1,4 @@
-"""Both partition stores behind one face."""
+"""Both partition stores behind one interface."""
 
 import asyncio
 from pathlib import Path
@@ -35,7 +35,7 @@ RECORDS = 6
 
 
 async def fill(directory: Path) -> RocksPartitionStore:
-    """Every replica with two chunks, flushed; the store stays open."""
+    """Write two chunks to every replica, and flush; the store stays open."""
     store = open_rocks_partitions(directory)
     store.recover()
     for base in (0, RECORDS // 2):

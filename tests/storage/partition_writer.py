@@ -1,8 +1,5 @@
-"""Writes to partition replicas until it is killed, and says what has become durable: forks a writer
-for each line that it reads.
-
-What a round writes follows from its number and from what it began with, so that the test can do the
-same in memory.
+"""Processes to be killed, which write to partition replicas and report what is durable. The writes
+of a round follow from its number and initial content, so that the test can repeat them in memory.
 """
 
 import asyncio
@@ -43,7 +40,7 @@ def boundaries(content: bytes) -> list[int]:
 
 
 def steps(round_: int, begun_with: Replicas) -> Iterator[Step]:
-    """Yield steps without end."""
+    """Yield steps forever."""
     rng = Random(f"steps {round_}")
     ends = {key: boundaries(content) for key, content in begun_with.items()}
     while True:

@@ -1,4 +1,4 @@
-"""Batches, and both stores behind one face."""
+"""Batches, and both log stores behind one interface."""
 
 import asyncio
 import os
@@ -37,13 +37,11 @@ LATE_VOTE = VoteState(epoch=50)
 
 
 def format_with_vote(directory: Path) -> None:
-    """The directory of a node that has seen epochs."""
     format_storage(directory, IDENTITY)
     write_vote_file(directory, LATE_VOTE)
 
 
 def sim_disk() -> SimDisk:
-    """The disk of a node that has seen epochs."""
     disk = SimDisk(IDENTITY, Random(1))
     disk.vote = LATE_VOTE
     return disk
@@ -59,7 +57,7 @@ def make_batch(base_offset: int, count: int = 1, *, epoch: int = 1, body: bytes 
 
 
 def make_chunk(base_offset: int, *counts: int, epoch: int = 1, body: bytes = b"body") -> bytes:
-    """A chunk of batches with so many records each."""
+    """Return a chunk of batches with this many records each."""
     batches = []
     for count in counts:
         batches.append(make_batch(base_offset, count, epoch=epoch, body=body))
@@ -78,12 +76,12 @@ def open_rocks(directory: Path, **options: float) -> log_store.RocksLogStore:
 
 
 def written_bytes(wal: Path) -> int:
-    """Up to where RocksDB has written: what follows are the zeros ahead."""
+    """Return up to where RocksDB has written: the preallocated zeros follow."""
     return max(behind for _, _, behind in pieces(wal.read_bytes()))
 
 
 def without_zeros_ahead(log: Path) -> Path:
-    """The WAL of a copied log, cut where RocksDB was: as a file is that grows."""
+    """Cut the WAL of a copied log where RocksDB was: like a file that grows."""
     (wal,) = log.glob("*.log")
     size = written_bytes(wal)
     assert not wal.read_bytes()[size:].strip(b"\0")
@@ -110,8 +108,6 @@ async def write_vote(store: LogStore, vote: VoteState) -> StorageError | None:
 
 
 class Machine(Protocol):
-    """Opens one node's store again and again."""
-
     def open(self) -> tuple[LogStore, RecoveredLog]: ...
 
     def fail_next(self, operation: Operation) -> None: ...

@@ -1,5 +1,5 @@
-"""A changed byte in any file of a data directory, or of partition replicas, is found, by an error
-that names the place, or harmless: never served, no hang.
+"""A changed byte in any file of a data directory is detected by an error that names the place, or
+harmless: never served, no hang.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ async def _snapshot(store: LogStore, end_offset: int, epoch: int) -> SnapshotId:
 
 
 async def make_directory(parent: Path, *, whole: bool) -> dict[str, Path]:
-    """A closed store and the same as a killed process left it, with something of everything."""
+    """Make a closed store and a copy as a killed process leaves it, with something of everything."""
     closed, killed = parent / "closed", parent / "killed"
     voters = (Voter(1, "one:1", "d1"), Voter(2, "two:2", "d2"))
     format_storage(closed, IDENTITY, bootstrap=Bootstrap(voters, 2))
@@ -80,7 +80,9 @@ async def make_directory(parent: Path, *, whole: bool) -> dict[str, Path]:
 
 
 async def make_partitions(parent: Path) -> dict[str, Path]:
-    """Partition replicas: closed in order, and as a killed process left them, in part in the WAL."""
+    """Make partition replicas: closed in order, and as a killed process leaves them, partly in the
+    WAL.
+    """
     running, killed = parent / "running", parent / "killed"
     for epoch in (1, 2):
         store = open_rocks_partitions(running)
@@ -97,8 +99,8 @@ async def make_partitions(parent: Path) -> dict[str, Path]:
 
 
 def harmless(found: dict[str, Any], sound: dict[str, Any], victim: Path) -> bool:
-    """Return whether all that is served is what it was: only the damaged snapshot may be missing,
-    or be refused by who gets it.
+    """Return whether everything served is unchanged: only the damaged snapshot may be missing, or
+    be refused by its receiver.
     """
     if victim.suffix != ".checkpoint":
         return found == sound
@@ -117,8 +119,8 @@ def harmless(found: dict[str, Any], sound: dict[str, Any], victim: Path) -> bool
 
 
 def names_the_place(found: dict[str, Any], directory: Path, victim: Path) -> bool:
-    """Return whether an error helps to find what is damaged: an offset, the file, or (RocksDB does
-    not say more) the log's directory.
+    """Return whether an error helps to find the damage: an offset, the file, or (RocksDB does not
+    say more) the log's directory.
     """
     text = found["text"]
     return (
@@ -156,7 +158,7 @@ def check_flips(
     is_harmless: Callable[[dict[str, Any], dict[str, Any], Path], bool],
     is_named: Callable[[dict[str, Any], Path, Path], bool],
 ) -> dict[str, Any]:
-    """Flip bytes, and hold what each reader finds against the undamaged image; return the latter."""
+    """Flip bytes, and compare each reader's findings with the undamaged image; return the latter."""
     scratch, prober = image.with_name("scratch"), Prober(kind)
     try:
         shutil.copytree(image, scratch)
@@ -185,7 +187,7 @@ def check_flips(
     ("shape", "flips"),
     [("killed", 1), *(pytest.param(shape, FLIPS, marks=pytest.mark.nightly) for shape in SHAPES)],
 )
-async def test_flipped_byte_of_a_log_is_found_or_harmless(
+async def test_flipped_byte_of_a_log_is_detected_or_harmless(
     tmp_path: Path, shape: str, flips: int
 ) -> None:
     state, _, whole = shape.partition("-")
@@ -198,7 +200,7 @@ async def test_flipped_byte_of_a_log_is_found_or_harmless(
     ("state", "flips"),
     [("killed", 1), *(pytest.param(state, FLIPS, marks=pytest.mark.nightly) for state in STATES)],
 )
-async def test_flipped_byte_of_partitions_is_found_or_harmless(
+async def test_flipped_byte_of_partitions_is_detected_or_harmless(
     tmp_path: Path, state: str, flips: int
 ) -> None:
     image = (await make_partitions(tmp_path))[state]

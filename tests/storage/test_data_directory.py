@@ -31,7 +31,7 @@ def formatted(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_formatting_gives_an_identity(tmp_path: Path) -> None:
+def test_formatting_creates_an_identity(tmp_path: Path) -> None:
     directory = tmp_path / "a" / "b"
     assert format_storage(directory, IDENTITY) == IDENTITY
     assert read_identity(directory) == IDENTITY
@@ -50,7 +50,7 @@ def test_a_formatted_directory_is_not_formatted_again(formatted: Path) -> None:
 
 
 @pytest.mark.parametrize("done", ["meta.json.tmp", "log", "quorum-state.json", "log-state.json"])
-async def test_an_interrupted_formatting_can_be_run_again(tmp_path: Path, done: str) -> None:
+async def test_interrupted_formatting_can_be_repeated(tmp_path: Path, done: str) -> None:
     whole, directory = tmp_path / "whole", tmp_path / "data"
     format_storage(whole, IDENTITY)
     (whole / "meta.json").rename(whole / "meta.json.tmp")
@@ -77,8 +77,8 @@ def test_data_without_its_identity_is_not_formatted_over(formatted: Path) -> Non
     ("there", "why"),
     [("log", "holds log but no meta.json"), ("spool", "holds spool: a node needs a directory of")],
 )
-def test_format_touches_no_directory_of_somebody_else(tmp_path: Path, there: str, why: str) -> None:
-    """[log.dirs was /var: it was refused for its `log`, and had become its owner's alone]"""
+def test_format_touches_no_directory_of_another_owner(tmp_path: Path, there: str, why: str) -> None:
+    """[log.dirs was /var: it was refused for its `log`, and had been made private.]"""
     (tmp_path / there).mkdir()
     tmp_path.chmod(0o755)
     with pytest.raises(ConfigError, match=why):
@@ -93,7 +93,7 @@ def test_format_accepts_the_root_of_a_new_file_system(tmp_path: Path) -> None:
     assert format_storage(tmp_path, IDENTITY) == IDENTITY
 
 
-def test_unformatted_is_said_with_the_remedy(tmp_path: Path) -> None:
+def test_unformatted_directory_is_reported_with_the_remedy(tmp_path: Path) -> None:
     for directory in (tmp_path, tmp_path / "missing"):
         with pytest.raises(ConfigError, match="If the node has run before, do not format it"):
             read_identity(directory)
@@ -124,7 +124,7 @@ def test_identity_is_refused_when_a_byte_is_changed_or_missing(formatted: Path) 
             read_identity(formatted)
 
 
-def test_a_checked_file_of_another_kind_or_shape_is_corrupt(tmp_path: Path) -> None:
+def test_checked_file_of_another_kind_or_shape_is_corrupt(tmp_path: Path) -> None:
     write_checked(tmp_path / "x", "vote", IDENTITY)
     with pytest.raises(CorruptLogError):
         read_checked(tmp_path / "x", "meta", NodeIdentity)
@@ -132,7 +132,7 @@ def test_a_checked_file_of_another_kind_or_shape_is_corrupt(tmp_path: Path) -> N
         read_checked(tmp_path / "x", "vote", VoteState)
 
 
-def test_a_failed_replacement_leaves_the_old_file(
+def test_failed_replacement_leaves_the_old_file(
     formatted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: int) -> None:
@@ -165,7 +165,7 @@ async def test_opening_for_another_cluster_or_node_names_both(formatted: Path) -
 
 
 @pytest.mark.parametrize("damage", ["missing", "corrupt"])
-async def test_a_lost_vote_is_refused(formatted: Path, damage: str) -> None:
+async def test_missing_vote_is_refused(formatted: Path, damage: str) -> None:
     store = open_rocks(formatted)
     store.recover()
     store.append(make_batch(0), 0, 1)
@@ -184,7 +184,7 @@ async def test_a_lost_vote_is_refused(formatted: Path, damage: str) -> None:
     store.close()
 
 
-async def test_a_directory_belongs_to_one_process(formatted: Path) -> None:
+async def test_directory_belongs_to_one_process(formatted: Path) -> None:
     store = open_rocks(formatted)
     store.recover()
     with pytest.raises(ConfigError, match=f"in use by pid {os.getpid()}"):
@@ -213,7 +213,7 @@ def _open_elsewhere(directory: Path) -> str:
     return other.stdout
 
 
-async def test_a_reader_keeps_a_node_out(formatted: Path) -> None:
+async def test_reader_locks_out_a_node(formatted: Path) -> None:
     with (
         open_read_only(formatted),
         pytest.raises(ConfigError, match="in use by a process that reads it"),
@@ -224,8 +224,8 @@ async def test_a_reader_keeps_a_node_out(formatted: Path) -> None:
     lock.release()
 
 
-async def test_the_event_loop_goes_on_while_a_vote_is_written(formatted: Path) -> None:
-    """[What was sent before a vote waits in the loop until its two syncs are done]"""
+async def test_event_loop_continues_while_a_vote_is_written(formatted: Path) -> None:
+    """[Messages sent before a vote wait in the loop until its two syncs are done.]"""
     store = open_rocks(formatted)
     store.recover()
     told: list[StorageError | None] = []
@@ -239,7 +239,7 @@ async def test_the_event_loop_goes_on_while_a_vote_is_written(formatted: Path) -
 
 
 @pytest.mark.parametrize("crash_at", range(1, 9))
-async def test_directory_that_was_set_aside_halfway_starts_nothing_but_its_successor(
+async def test_directory_set_aside_halfway_starts_only_its_successor(
     formatted: Path, monkeypatch: pytest.MonkeyPatch, crash_at: int
 ) -> None:
     """The former identity never starts without its vote, whichever step a crash interrupts."""
@@ -271,10 +271,10 @@ async def test_directory_that_was_set_aside_halfway_starts_nothing_but_its_succe
 
 
 @pytest.mark.parametrize("crash_at", [1, 2])
-async def test_crash_as_the_identity_is_replaced_never_starts_the_former_one(
+async def test_crash_during_the_replacement_of_the_identity_never_starts_the_former_one(
     formatted: Path, crash_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """[the empty vote is in place beside the former identity, which may vote a second time]"""
+    """[The empty vote is in place beside the former identity, which may vote a second time.]"""
     write_vote_file(formatted, VoteState(epoch=7, voted_id=2))
     anew = replace(IDENTITY, directory_id="anew")
     replaced, rename = 0, Path.replace

@@ -23,7 +23,7 @@ class Clock:
 
 
 class Disk:
-    """A DiskThread, and which thread its last job ran in."""
+    """A DiskThread, with the thread of its last job."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -50,14 +50,16 @@ async def disk() -> AsyncIterator[Disk]:
     disk.thread.close()
 
 
-async def test_inline_only_when_asked(disk: Disk) -> None:
+async def test_job_runs_inline_only_on_request(disk: Disk) -> None:
     assert await disk.run()
     assert not await disk.run(inline=False)
     assert await disk.run()
 
 
 @pytest.mark.parametrize("first_inline", [True, False])
-async def test_a_slow_disk_keeps_off_the_loop_for_a_while(disk: Disk, first_inline: bool) -> None:
+async def test_slow_disk_moves_jobs_off_the_loop_for_a_while(
+    disk: Disk, first_inline: bool
+) -> None:
     assert await disk.run(takes_s=SLOW_CALL_S * 0.9, inline=first_inline) is first_inline
     assert await disk.run(takes_s=SLOW_CALL_S * 2) is True
     disk.clock.now_s += SLOW_PENALTY_S * 0.9
@@ -70,7 +72,7 @@ async def test_a_slow_disk_keeps_off_the_loop_for_a_while(disk: Disk, first_inli
     assert await disk.run() is True
 
 
-async def test_a_disk_that_stays_slow_keeps_off_the_loop_for_longer(disk: Disk) -> None:
+async def test_persistently_slow_disk_moves_jobs_off_the_loop_for_longer(disk: Disk) -> None:
     waits = []
     for _ in range(8):
         assert await disk.run(takes_s=SLOW_CALL_S * 2) is True
@@ -123,7 +125,7 @@ async def test_close_waits_and_reports_nothing_more(disk: Disk) -> None:
 
 
 async def test_disk_time_excludes_waiting_for_the_loop(disk: Disk) -> None:
-    """Neither what a job waited in the queue, nor what its report does."""
+    """Neither a job's wait in the queue, nor its report."""
     began, go, ended = threading.Event(), threading.Event(), threading.Event()
 
     def job() -> None:

@@ -1,4 +1,4 @@
-"""The small files of a data directory: the vote, and who may read them."""
+"""The small files of a data directory: the vote, and file permissions."""
 
 import errno
 import os
@@ -39,7 +39,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def copies_after(directory: Path, *votes: VoteState) -> list[bytes]:
-    """The file after each of these votes, the first of them from before."""
+    """Return the file after each of these votes, the first of them from before."""
     write_vote_file(directory, votes[0])
     file = VoteFile(directory)
     images = [(directory / VOTE_FILE).read_bytes()]
@@ -51,7 +51,7 @@ def copies_after(directory: Path, *votes: VoteState) -> list[bytes]:
     return images
 
 
-async def test_a_store_overwrites_the_vote(directory: Path) -> None:
+async def test_store_overwrites_the_vote(directory: Path) -> None:
     write_vote_file(directory, BEFORE)
     store = open_rocks(directory)
     assert store.recover().vote == BEFORE
@@ -66,8 +66,8 @@ async def test_a_store_overwrites_the_vote(directory: Path) -> None:
 
 
 def torn(old: bytes, new: bytes, rng: Random) -> Iterator[bytes]:
-    """Yield the possible remains of a write after a power cut: any sectors of it, or a block cut
-    anywhere or ruined.
+    """Yield the possible remains of a write after a power failure: any sectors of it, or a block
+    cut anywhere or ruined.
     """
     sectors = range(0, len(old), SECTOR_BYTES)
     for _ in range(40):
@@ -82,7 +82,7 @@ def torn(old: bytes, new: bytes, rng: Random) -> Iterator[bytes]:
             yield whole[:COPY_BYTES] + ruined
 
 
-def test_a_power_cut_leaves_the_vote_that_was_told_or_the_one_being_written(
+def test_power_failure_leaves_the_reported_vote_or_the_one_being_written(
     directory: Path,
 ) -> None:
     _, old, new = copies_after(directory, BEFORE, TOLD, NEXT)
@@ -93,9 +93,9 @@ def test_a_power_cut_leaves_the_vote_that_was_told_or_the_one_being_written(
     assert seen == {TOLD, NEXT}
 
 
-def test_damage_to_one_copy_never_gives_an_older_vote(directory: Path) -> None:
-    """[Of two slots that are written in turn, a damaged newer one gives back the vote before, and
-    the node votes twice]
+def test_damage_to_one_copy_never_yields_an_older_vote(directory: Path) -> None:
+    """[Of two slots written in turn, a damaged newer one yields the previous vote, and the node
+    votes twice.]
     """
     _, image = copies_after(directory, BEFORE, TOLD)
     for begin in (0, COPY_BYTES):
@@ -137,7 +137,7 @@ def test_vote_without_an_intact_copy_is_refused(directory: Path) -> None:
             read_vote_file(directory)
 
 
-async def test_a_damaged_copy_is_mended_at_the_next_start(directory: Path) -> None:
+async def test_damaged_copy_is_repaired_at_the_next_start(directory: Path) -> None:
     _, image = copies_after(directory, BEFORE, TOLD)
     (directory / VOTE_FILE).write_bytes(bytes(COPY_BYTES) + image[COPY_BYTES:])
     with capture_logs() as lines:
@@ -149,10 +149,12 @@ async def test_a_damaged_copy_is_mended_at_the_next_start(directory: Path) -> No
     store.close()
 
 
-def test_opened_vote_is_durable_when_a_killed_process_has_not_synced_it(
+def test_vote_read_at_start_is_made_durable(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """[the vote is granted again on the strength of what was read, and a power cut takes it back]"""
+    """[The vote is granted again on the strength of what was read, and a power failure takes it
+    back.]
+    """
     *_, image = copies_after(directory, BEFORE, TOLD)
     (directory / VOTE_FILE).write_bytes(image)
     synced = set()
@@ -174,7 +176,7 @@ def test_opened_vote_is_durable_when_a_killed_process_has_not_synced_it(
 
 
 @pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
-async def test_a_failed_write_breaks_the_store_and_leaves_the_file_as_it_is(
+async def test_failed_write_breaks_the_store_and_leaves_the_file_unchanged(
     directory: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     store = open_rocks(directory)
@@ -195,7 +197,7 @@ async def test_a_failed_write_breaks_the_store_and_leaves_the_file_as_it_is(
     assert read_vote_file(directory) in (TOLD, NEXT)
 
 
-def test_a_short_write_is_an_error(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_write_is_an_error(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = VoteFile(directory)
     file.write(TOLD)
     with monkeypatch.context() as broken:
@@ -207,14 +209,14 @@ def test_a_short_write_is_an_error(directory: Path, monkeypatch: pytest.MonkeyPa
 
 
 def open_to_others(directory: Path) -> list[str]:
-    """Return what other users could access if the directory above were open."""
+    """Return what other users could access if the parent directory were open."""
     found = [directory, *directory.rglob("*")]
     return [
         f"{path} {path.stat().st_mode:o}" for path in sorted(found) if path.stat().st_mode & 0o077
     ]
 
 
-def test_a_formatted_directory_is_private(tmp_path: Path) -> None:
+def test_formatted_directory_is_private(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
         format_storage(tmp_path / "new", IDENTITY)
@@ -228,7 +230,7 @@ def test_a_formatted_directory_is_private(tmp_path: Path) -> None:
 
 
 async def test_store_files_are_private(tmp_path: Path) -> None:
-    """RocksDB's own files go by the process's umask, which a node sets; no other file relies on
+    """RocksDB's own files follow the process's umask, which a node sets; no other file relies on
     that.
     """
     before = os.umask(0o022)
@@ -249,7 +251,7 @@ async def test_store_files_are_private(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ["controller", "broker"])
-async def test_an_open_directory_is_closed_with_a_warning(tmp_path: Path, role: str) -> None:
+async def test_open_directory_is_made_private_with_a_warning(tmp_path: Path, role: str) -> None:
     directory = tmp_path / "data"
     format_storage(directory, IDENTITY)
     directory.chmod(0o2755)
@@ -270,7 +272,7 @@ async def test_an_open_directory_is_closed_with_a_warning(tmp_path: Path, role: 
     assert not [one for one in logs if "others" in one["event"]]
 
 
-async def test_a_directory_of_somebody_else_is_used_with_a_warning(
+async def test_directory_of_another_owner_is_used_with_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -285,10 +287,8 @@ async def test_a_directory_of_somebody_else_is_used_with_a_warning(
     assert [one["event"] for one in logs] == ["others can read the data directory"]
 
 
-def test_a_lock_is_given_back_on_a_broken_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The file's content only informs people: a failure to wipe it must not end in a traceback."""
+def test_lock_is_released_on_a_broken_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file's content only informs people: a failure to clear it must not end in a traceback."""
 
     def refuse(*_: object) -> None:
         raise OSError(errno.EIO, "I/O error")
@@ -302,7 +302,7 @@ def test_a_lock_is_given_back_on_a_broken_disk(
     DirectoryLock.exclusive(tmp_path).release()
 
 
-def test_an_identity_that_can_not_be_read_is_the_disks_error(
+def test_unreadable_identity_is_a_disk_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -318,7 +318,6 @@ def test_an_identity_that_can_not_be_read_is_the_disks_error(
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Return the synced directories; those named ``unreadable`` cannot be synced."""
     done: list[Path] = []
 
     def sync(directory: Path) -> None:
@@ -330,7 +329,9 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return done
 
 
-def test_all_names_above_are_synced_whoever_made_them(tmp_path: Path, synced: list[Path]) -> None:
+def test_all_parent_names_are_synced_whoever_created_them(
+    tmp_path: Path, synced: list[Path]
+) -> None:
     for _ in ("made", "there already, perhaps by a process that was killed"):
         synced.clear()
         durable.make_directories(tmp_path / "a" / "b")
@@ -338,7 +339,7 @@ def test_all_names_above_are_synced_whoever_made_them(tmp_path: Path, synced: li
         assert tmp_path.parent in synced
 
 
-def test_unreadable_parent_fails_only_when_a_directory_is_made_in_it(
+def test_unreadable_parent_fails_only_when_a_directory_is_created_in_it(
     tmp_path: Path, synced: list[Path]
 ) -> None:
     (tmp_path / "unreadable" / "there").mkdir(parents=True)
@@ -348,7 +349,7 @@ def test_unreadable_parent_fails_only_when_a_directory_is_made_in_it(
         durable.make_directories(tmp_path / "unreadable" / "a")
 
 
-def test_a_relative_path_and_a_link_lead_to_the_same_names(
+def test_relative_path_and_link_lead_to_the_same_names(
     tmp_path: Path, synced: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "disk").mkdir()

@@ -1,5 +1,5 @@
-"""kill -9 in the middle of group commits, truncations, votes, snapshots and log starts of a log, and
-of group commits over several partition replicas: what was acknowledged is there again.
+"""kill -9 during group commits, truncations, votes, snapshots and moves of the log start:
+acknowledged data survives.
 """
 
 import os
@@ -26,7 +26,7 @@ PARTITION_KILLS = int(os.environ.get("RAFTLOG_PARTITION_KILLS", "20"))
 
 
 class Said(NamedTuple):
-    """The last report of a killed writer. Offsets, but for ``vote``."""
+    """The last report of a killed writer. Offsets, except for ``vote``."""
 
     opened: int = -1
     truncated: int = -1
@@ -63,7 +63,7 @@ def batches(data: bytes, start: int) -> dict[int, tuple[int, bytes]]:
 
 
 def as_written(base: int, epoch: int, size: int) -> bool:
-    """Return whether a writer of this epoch would have put a batch of so many bytes at ``base``."""
+    """Return whether a writer of this epoch would write a batch of this size at ``base``."""
     for chunk_base in (base, base - 2):
         made = batches(next_chunk(chunk_base, epoch)[0], chunk_base)
         if base in made and len(made[base][1]) == size:
@@ -102,8 +102,8 @@ def read_as_a_node(directory: Path) -> Seen:
 
 
 def check(round_: int, before: Seen, said: Said, now: Seen) -> None:
-    """Everything that was there, or was said, is there; the rest is what the writer has written,
-    without a gap.
+    """Assert that everything found before or reported is present, and the rest is what the writer
+    has written, without a gap.
     """
     where = f"round {round_}: {said}, [{now.start}, {now.end})"
     assert said.opened in (
@@ -170,7 +170,7 @@ async def test_acknowledged_log_survives_kill_9(tmp_path: Path, kills: int) -> N
 
 
 def steps_that_show(round_: int, before: Replicas, durable: int, now: Replicas) -> int:
-    """After how many steps of the round the store looks like this; at least those that were
+    """Return after how many steps of the round the store looks like this; at least those that were
     durable.
     """
     state = before
@@ -214,7 +214,7 @@ async def test_acknowledged_partition_records_survive_kill_9(tmp_path: Path) -> 
     assert len(seen) > 2
 
 
-async def test_partition_wal_that_ends_anywhere_leaves_a_prefix_of_the_writes(
+async def test_partition_wal_truncated_anywhere_leaves_a_prefix_of_the_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The WAL is cut at any byte, or zeroed from any sector on, as after power loss."""

@@ -1,6 +1,4 @@
-"""Partition replicas in a broker's directory: made once, found damaged or missing, opened in
-bounded time.
-"""
+"""Partition replicas in a broker's directory."""
 
 import asyncio
 import shutil
@@ -31,7 +29,7 @@ async def clean(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def crashed(tmp_path: Path) -> Path:
-    """A copy from under a running store, all of it in the WAL."""
+    """A copy of a running store, all of it in the WAL."""
     store = await fill(tmp_path / "running")
     shutil.copytree(tmp_path / "running", tmp_path / "crashed")
     store.close()
@@ -49,7 +47,7 @@ def recovered(directory: Path) -> dict[tuple[bytes, int], int]:
         store.close()
 
 
-async def test_an_unclean_end_loses_nothing_that_was_flushed(crashed: Path) -> None:
+async def test_unclean_end_loses_nothing_that_was_flushed(crashed: Path) -> None:
     assert recovered(crashed) == dict.fromkeys(KEYS, RECORDS)
 
 
@@ -72,7 +70,7 @@ async def test_lost_replicas_are_not_taken_for_new_ones(clean: Path) -> None:
     assert not (clean / PARTITIONS_DIRECTORY).exists()
 
 
-async def test_a_missing_or_damaged_state_is_refused(clean: Path) -> None:
+async def test_missing_or_damaged_state_is_refused(clean: Path) -> None:
     state = clean / PARTITIONS_STATE_FILE
     good = state.read_bytes()
     state.write_bytes(good.replace(b"true", b"True"))
@@ -83,7 +81,9 @@ async def test_a_missing_or_damaged_state_is_refused(clean: Path) -> None:
         open_rocks_partitions(clean)
 
 
-async def test_replicas_put_back_from_an_older_copy_are_found(clean: Path, tmp_path: Path) -> None:
+async def test_replicas_restored_from_an_older_copy_are_detected(
+    clean: Path, tmp_path: Path
+) -> None:
     shutil.copytree(clean / PARTITIONS_DIRECTORY, tmp_path / "older")
     store = open_rocks_partitions(clean)
     store.recover()
@@ -97,14 +97,14 @@ async def test_replicas_put_back_from_an_older_copy_are_found(clean: Path, tmp_p
     store.close()
 
 
-async def test_a_store_that_was_opened_and_not_recovered_knows_nothing_of_its_end(
+async def test_unrecovered_store_does_not_know_its_end(
     clean: Path,
 ) -> None:
     open_rocks_partitions(clean).close()
     assert recovered(clean) == dict.fromkeys(KEYS, RECORDS)
 
 
-def test_formatting_leaves_replicas_alone(tmp_path: Path) -> None:
+def test_formatting_leaves_replicas_unchanged(tmp_path: Path) -> None:
     format_storage(tmp_path, IDENTITY)
     (tmp_path / PARTITIONS_DIRECTORY).mkdir()
     (tmp_path / META_FILE).rename(tmp_path / f"{META_FILE}.tmp")
@@ -112,7 +112,7 @@ def test_formatting_leaves_replicas_alone(tmp_path: Path) -> None:
         format_storage(tmp_path, IDENTITY)
 
 
-async def test_a_torn_tail_costs_the_torn_write_alone(crashed: Path) -> None:
+async def test_torn_tail_loses_only_the_torn_write(crashed: Path) -> None:
     (wal,) = (crashed / PARTITIONS_DIRECTORY).glob("*.log")
     good = wal.read_bytes()
     for torn in (good[:-1], good[:-400], good[:-100] + bytes(100 + 4096)):
@@ -135,7 +135,7 @@ async def test_damage_within_the_wal_is_named(crashed: Path) -> None:
         open_rocks_partitions(crashed)
 
 
-async def test_a_replica_without_its_beginning_is_refused(clean: Path) -> None:
+async def test_replica_without_its_beginning_is_refused(clean: Path) -> None:
     rocks = RocksPartitions(clean / PARTITIONS_DIRECTORY)
     rocks.replace_tail(B7[0] + B7[1].to_bytes(4, "big"), 0, (3, make_chunk(3, 1, 2)))
     rocks.close()
@@ -145,7 +145,7 @@ async def test_a_replica_without_its_beginning_is_refused(clean: Path) -> None:
     store.close()
 
 
-async def test_damage_met_by_a_read_is_not_served(
+async def test_damage_found_by_a_read_is_not_served(
     clean: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_rocks_partitions(clean)
@@ -164,7 +164,7 @@ async def test_damage_met_by_a_read_is_not_served(
     store.close()
 
 
-async def test_the_space_of_deleted_replicas_comes_back(tmp_path: Path) -> None:
+async def test_space_of_deleted_replicas_is_reclaimed(tmp_path: Path) -> None:
     store = open_rocks_partitions(tmp_path)
     store.recover()
     for key in KEYS:
@@ -188,7 +188,7 @@ async def test_the_space_of_deleted_replicas_comes_back(tmp_path: Path) -> None:
     store.close()
 
 
-async def test_a_scan_ends_where_the_replica_does(clean: Path) -> None:
+async def test_scan_ends_at_the_end_of_its_replica(clean: Path) -> None:
     rocks = RocksPartitions(clean / PARTITIONS_DIRECTORY)
     for key in KEYS:
         name = key[0] + key[1].to_bytes(4, "big")
@@ -199,7 +199,7 @@ async def test_a_scan_ends_where_the_replica_does(clean: Path) -> None:
     rocks.close()
 
 
-async def test_a_file_system_that_hangs_does_not_hold_who_asks_for_free_space(
+async def test_hanging_file_system_does_not_block_a_query_of_the_free_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on = threading.Event()
@@ -224,7 +224,7 @@ async def test_a_file_system_that_hangs_does_not_hold_who_asks_for_free_space(
     store.close()
 
 
-async def test_a_compaction_that_fails_is_told_when_the_free_space_is_looked_at(
+async def test_failed_compaction_is_reported_when_the_free_space_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:

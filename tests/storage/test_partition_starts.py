@@ -1,4 +1,4 @@
-"""A replica that does not begin at 0: what was dropped is gone for good, and nothing else is."""
+"""Replicas whose log does not begin at 0."""
 
 import asyncio
 from pathlib import Path
@@ -23,7 +23,7 @@ def machine(
 
 
 def filled(store: PartitionStore) -> None:
-    """Offsets 0 to 6 of each replica, in chunks of one, of two and of four batches."""
+    """Offsets 0 to 6 of each replica, in chunks of one, two and four batches."""
     for key in KEYS:
         for base, counts in ((0, (1,)), (1, (1, 1)), (3, (1, 1, 1, 1))):
             chunk = make_chunk(base, *counts)
@@ -70,7 +70,7 @@ async def test_fully_truncated_log_ends_at_its_start(machine: Machine) -> None:
     store.close()
 
 
-async def test_a_reset_replica_is_empty_and_begins_anywhere(machine: Machine) -> None:
+async def test_reset_replica_is_empty_and_may_begin_anywhere(machine: Machine) -> None:
     store, _ = machine.open()
     filled(store)
     for start in (90, 4):
@@ -89,7 +89,7 @@ async def test_a_reset_replica_is_empty_and_begins_anywhere(machine: Machine) ->
     store.close()
 
 
-async def test_a_deleted_replica_begins_at_0_again(machine: Machine) -> None:
+async def test_deleted_replica_begins_at_0_again(machine: Machine) -> None:
     store, _ = machine.open()
     filled(store)
     store.advance_start(A0, 3, dropped_bytes=100)
@@ -102,7 +102,7 @@ async def test_a_deleted_replica_begins_at_0_again(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("start", [-1, 4, 7, 8])
-async def test_a_refused_start_changes_nothing(machine: Machine, start: int) -> None:
+async def test_refused_start_changes_nothing(machine: Machine, start: int) -> None:
     store, _ = machine.open()
     for base in (0, 3):
         store.append(A0, make_batch(base, 3), base, base + 3)
@@ -112,7 +112,7 @@ async def test_a_refused_start_changes_nothing(machine: Machine, start: int) -> 
     store.close()
 
 
-async def test_the_runs_say_how_old_and_how_large_the_rest_is(machine: Machine) -> None:
+async def test_runs_report_the_age_and_size_of_the_rest(machine: Machine) -> None:
     store, _ = machine.open()
     filled(store)
     store.advance_start(A0, 2, dropped_bytes=100)
@@ -124,7 +124,7 @@ async def test_the_runs_say_how_old_and_how_large_the_rest_is(machine: Machine) 
     store.close()
 
 
-async def test_the_space_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_space_is_reclaimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_store, "COMPACT_MIN_BYTES", 1 << 20)
     store, _ = RocksMachine(tmp_path / "data", monkeypatch).open()
     assert isinstance(store, RocksPartitionStore)
@@ -142,10 +142,10 @@ async def test_the_space_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     store.close()
 
 
-async def test_a_store_that_was_closed_in_order_and_lost_a_start_is_damaged(
+async def test_cleanly_closed_store_that_lost_a_start_is_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its first records are missing then, and nothing says that they were dropped."""
+    """Its first records are missing, and nothing says that they were dropped."""
     machine = RocksMachine(tmp_path / "data", monkeypatch)
     store, _ = machine.open()
     filled(store)
@@ -158,7 +158,7 @@ async def test_a_store_that_was_closed_in_order_and_lost_a_start_is_damaged(
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_power_loss_takes_a_start_back_or_keeps_it(seed: int) -> None:
+async def test_power_loss_reverts_or_keeps_a_start(seed: int) -> None:
     disk = SimPartitionDisk("d1", Random(seed))
     store = disk.open()
     store.recover()

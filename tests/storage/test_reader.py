@@ -1,4 +1,4 @@
-"""Reading a log: offline, from the middle of a batch, and over a damaged WAL."""
+"""Reading a log offline."""
 
 import os
 import shutil
@@ -61,7 +61,7 @@ async def test_reading_a_log_changes_nothing(tmp_path: Path, how: str) -> None:
     assert snapshot(read) == before
 
 
-async def test_an_older_state_that_names_a_start_below_the_first_record_is_damage(
+async def test_older_state_with_a_start_below_the_first_record_is_damage(
     tmp_path: Path,
 ) -> None:
     directory = tmp_path / "data"
@@ -90,7 +90,7 @@ async def test_an_older_state_that_names_a_start_below_the_first_record_is_damag
         open_read_only(directory)
 
 
-async def test_an_empty_log_and_a_lost_vote(tmp_path: Path) -> None:
+async def test_empty_log_is_readable_and_a_lost_vote_refused(tmp_path: Path) -> None:
     format_storage(tmp_path / "data", IDENTITY)
     (tmp_path / "data" / "quorum-state.json").unlink()
     with open_read_only(tmp_path / "data") as reader:
@@ -121,7 +121,7 @@ def flipped(data: bytes, position: int) -> bytes:
 
 
 def test_chunks_that_begin_above_the_offset_are_a_gap() -> None:
-    """The chunk at 0 is lost: what follows it is sound, contiguous, and not the answer."""
+    """The chunk at 0 is lost: what follows is sound, contiguous, and not the answer."""
     for inside in (False, True):
         with pytest.raises(
             CorruptLogError, match="a chunk at 2 follows where offset 0 is due"
@@ -130,9 +130,9 @@ def test_chunks_that_begin_above_the_offset_are_a_gap() -> None:
         assert caught.value.offset == 0
 
 
-def test_a_gap_behind_the_chunk_before_the_offset_is_found() -> None:
-    """The scan gives the chunk at or before the offset; it ends below the offset, and the one that
-    should follow is lost.
+def test_gap_after_the_chunk_before_the_offset_is_detected() -> None:
+    """The scan returns the chunk at or before the offset; it ends below the offset, and the next
+    one is lost.
     """
     with pytest.raises(
         CorruptLogError, match="a chunk at 6 follows where offset 4 is due"
@@ -143,7 +143,7 @@ def test_a_gap_behind_the_chunk_before_the_offset_is_found() -> None:
 
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("bad", [0, 1, 2])
-def test_the_crc_of_every_batch_that_is_given_is_checked(inside: bool, bad: int) -> None:
+def test_crc_of_every_returned_batch_is_checked(inside: bool, bad: int) -> None:
     batches = [make_batch(0, 4), make_batch(4, 2), make_batch(6, 2)]
     assert read_span([(0, b"".join(batches))], 0, 8, MAX, inside=inside) == b"".join(batches)
     batches[bad] = flipped(batches[bad], len(batches[bad]) - 1)
@@ -152,7 +152,7 @@ def test_the_crc_of_every_batch_that_is_given_is_checked(inside: bool, bad: int)
     assert caught.value.offset == (0, 4, 6)[bad]
 
 
-def test_the_crc_of_a_batch_that_a_read_begins_inside_is_checked() -> None:
+def test_crc_of_a_batch_that_a_read_begins_inside_is_checked() -> None:
     """The walk verifies from the offset on, and this batch begins below it."""
     whole = make_batch(0, 4)
     assert read_span([(0, whole)], 2, 4, MAX, inside=True) == whole
@@ -172,10 +172,8 @@ LARGE = b"x" * 50_000
 async def crashed(
     directory: Path, *, truncate_to: int = 0, body: bytes = b"body"
 ) -> tuple[Path, list[int]]:
-    """A copy of a directory from under a running store, all of it in the WAL; and the WAL's size
-    after each step.
-
-    One chunk of two records a step; then, if asked for, a truncation, and one chunk more.
+    """A copy of a running store's directory, all of it in the WAL; and the WAL's size after each
+    step. One chunk of two records a step; then, if requested, a truncation, and one chunk more.
     """
     format_with_vote(directory / "running")
     store = open_rocks(directory / "running")
@@ -199,7 +197,6 @@ async def crashed(
 
 
 def refused(wal: Path, position: int) -> CorruptLogError:
-    """Return the error of opening after one byte has changed."""
     content = bytearray(wal.read_bytes())
     content[position] ^= 0x10
     wal.write_bytes(content)
@@ -211,7 +208,7 @@ def refused(wal: Path, position: int) -> CorruptLogError:
 
 
 @pytest.mark.parametrize("body", [b"body", LARGE], ids=["small", "in pieces"])
-async def test_the_log_before_the_damage_is_named(tmp_path: Path, body: bytes) -> None:
+async def test_log_before_the_damage_is_named(tmp_path: Path, body: bytes) -> None:
     wal, sizes = await crashed(tmp_path, body=body)
     for step in (1, CHUNKS // 2, CHUNKS - 1):
         # Behind the header of the record, in what it holds.
@@ -230,7 +227,7 @@ async def test_damage_in_the_first_record_has_no_log_before_it(tmp_path: Path) -
 
 
 async def test_reader_ignores_truncated_records(tmp_path: Path) -> None:
-    """The truncation cuts a chunk in two: the rest of it is written again, in the same batch."""
+    """The truncation splits a chunk: the rest of it is written again, in the same batch."""
     wal, sizes = await crashed(tmp_path, truncate_to=2 * CHUNKS - 11)
     error = refused(wal, sizes[-1] + 40)
     assert error.offset == 2 * CHUNKS - 11

@@ -1,6 +1,4 @@
-"""A new cluster from a backup: every node restored from one file has the same log, and nothing of
-the old cluster's identity.
-"""
+"""A new cluster from a backup."""
 
 import asyncio
 import shutil
@@ -131,7 +129,7 @@ async def test_all_nodes_restored_from_one_file_have_the_same_log(
     assert list(message.previous_voters) == to_entries(VOTERS)
 
 
-def test_the_old_cluster_id_is_refused(tmp_path: Path, backup: Path) -> None:
+def test_old_cluster_id_is_refused(tmp_path: Path, backup: Path) -> None:
     with pytest.raises(ConfigError, match="id of its own"):
         restored(tmp_path / "n", backup, cluster_id="old")
     with pytest.raises(ConfigError, match="--same-cluster goes with the old id"):
@@ -158,12 +156,12 @@ def test_restore_does_not_touch_existing_files(tmp_path: Path, backup: Path) -> 
     assert read_identity(tmp_path / "n") == identity
 
 
-def test_the_first_voters_may_be_given(tmp_path: Path, backup: Path) -> None:
+def test_first_voters_may_be_given(tmp_path: Path, backup: Path) -> None:
     restored(tmp_path / "n", backup, bootstrap=Bootstrap(VOTERS))
     assert read_bootstrap(tmp_path / "n") == Bootstrap(VOTERS)
 
 
-def test_a_file_that_is_not_sound_is_refused(tmp_path: Path, backup: Path) -> None:
+def test_damaged_file_is_refused(tmp_path: Path, backup: Path) -> None:
     good = backup.read_bytes()
     rng = Random(3)
     for position in sorted({0, 4, len(good) - 1, *rng.sample(range(len(good)), 60)}):
@@ -182,7 +180,7 @@ def test_a_file_that_is_not_sound_is_refused(tmp_path: Path, backup: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["write_vote_file", "write_log_state"])
-async def test_cut_short_it_is_no_directory_and_is_done_again(
+async def test_interrupted_restore_leaves_no_directory_and_can_be_repeated(
     tmp_path: Path, backup: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     def fail(*_: object) -> None:

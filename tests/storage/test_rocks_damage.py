@@ -1,6 +1,4 @@
-"""Bytes that changed on disk are found and named, or do no harm: never served, never silently
-lost.
-"""
+"""Damaged RocksDB files: detected and named, or harmless."""
 
 import shutil
 import struct
@@ -43,16 +41,15 @@ END = 60
 
 
 class Image(NamedTuple):
-    """A data directory, and all that it holds."""
+    """A data directory and its content."""
 
     directory: Path
     content: bytes
 
 
 async def make_images(tmp_path: Path) -> dict[str, Image]:
-    """``clean``: closed in order, all in SST files.
-
-    ``crashed``: copied from under a running node, its tail in the WAL.
+    """``clean``: closed in order, all in SST files. ``crashed``: copied from a running node, its
+    tail in the WAL.
     """
     directory = tmp_path / "clean"
     format_storage(directory, IDENTITY)
@@ -92,7 +89,7 @@ def outcome(directory: Path) -> tuple[bytes, VoteState] | str:
             store.close()
 
 
-async def test_every_flipped_header_of_the_wal_is_found(
+async def test_every_flipped_header_of_the_wal_is_detected(
     tmp_path: Path, images: dict[str, Image]
 ) -> None:
     """Without our own check one flipped bit in a length silently drops every later record."""
@@ -124,7 +121,7 @@ def _flipped(data: bytes, position: int, bit: int) -> bytes:
 
 
 def _refused(directory: Path) -> bool:
-    """Check that our own check refuses it, or RocksDB's checksum (a changed length within the
+    """Assert that our own check refuses it, or RocksDB's checksum (a changed length within the
     file).
     """
     try:
@@ -135,7 +132,7 @@ def _refused(directory: Path) -> bool:
     return False
 
 
-async def test_a_torn_tail_is_no_damage(tmp_path: Path, images: dict[str, Image]) -> None:
+async def test_torn_tail_is_no_damage(tmp_path: Path, images: dict[str, Image]) -> None:
     image = images["crashed"]
     (wal,) = (image.directory / "log").glob("*.log")
     good = wal.read_bytes()
@@ -153,7 +150,7 @@ async def test_a_torn_tail_is_no_damage(tmp_path: Path, images: dict[str, Image]
         assert 0 < len(image.content) - len(content) <= record
 
 
-async def test_a_tail_that_is_missing_altogether_is_found(images: dict[str, Image]) -> None:
+async def test_missing_tail_is_detected(images: dict[str, Image]) -> None:
     image = images["crashed"]
     assert read_log_state(image.directory) == LogState(clean=False, end_offset_at_least=END // 2)
     shutil.rmtree(image.directory / "log")
@@ -168,7 +165,7 @@ async def test_a_tail_that_is_missing_altogether_is_found(images: dict[str, Imag
     assert outcome(image.directory) == "CorruptLogError", "asked again, it does not forget"
 
 
-async def test_a_truncation_then_a_crash_is_no_missing_tail(
+async def test_truncation_followed_by_a_crash_is_no_missing_tail(
     tmp_path: Path, images: dict[str, Image]
 ) -> None:
     store = open_rocks(images["clean"].directory)
@@ -182,7 +179,7 @@ async def test_a_truncation_then_a_crash_is_no_missing_tail(
     assert list(batch.headers(found[0], expect_offset=0))[-1].end_offset == END - 3
 
 
-def test_a_scan_does_not_end_silently_at_a_corrupt_block(tmp_path: Path) -> None:
+def test_scan_does_not_end_silently_at_a_corrupt_block(tmp_path: Path) -> None:
     rocks = RocksLog(tmp_path / "log", create=True)
     for base in range(500):
         rocks.put(base, make_batch(base, body=b"x" * 300), NO_END)
@@ -201,7 +198,7 @@ def test_a_scan_does_not_end_silently_at_a_corrupt_block(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["log", "log/CURRENT", "log-state.json"])
-async def test_missing_files_are_found(images: dict[str, Image], name: str) -> None:
+async def test_missing_files_are_detected(images: dict[str, Image], name: str) -> None:
     path = images["clean"].directory / name
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert isinstance(outcome(images["clean"].directory), str)
@@ -209,10 +206,10 @@ async def test_missing_files_are_found(images: dict[str, Image], name: str) -> N
 
 @pytest.mark.parametrize("how", ["delete", "directory", "empty"])
 @pytest.mark.parametrize("pattern", ["CURRENT", "MANIFEST-*", "*.sst"])
-async def test_files_of_rocksdb_that_are_gone_are_damage_told_in_one_line(
+async def test_missing_rocksdb_files_are_reported_as_damage_in_one_line(
     images: dict[str, Image], pattern: str, how: str
 ) -> None:
-    """Not a failing disk: freeing space does not help. RocksDB's own words have several lines."""
+    """Not as a failing disk: freeing space does not help. RocksDB's own message has several lines."""
     rocks = images["clean"].directory / "log"
     victim = sorted(rocks.glob(pattern))[0]
     victim.unlink()
@@ -227,10 +224,10 @@ async def test_files_of_rocksdb_that_are_gone_are_damage_told_in_one_line(
         assert "\n" not in str(caught.value)
 
 
-async def test_a_record_that_is_dropped_as_it_was_cut_short_is_told(
+async def test_dropped_torn_record_is_reported(
     images: dict[str, Image],
 ) -> None:
-    """RocksDB drops it in silence; a node and a reader say where."""
+    """RocksDB drops it silently; a node and a reader say where."""
     directory = images["crashed"].directory
     with open_read_only(directory) as reader:
         assert reader.left_out == ()
@@ -249,7 +246,7 @@ async def test_a_record_that_is_dropped_as_it_was_cut_short_is_told(
     store.close()
 
 
-async def test_a_probe_that_dies_is_an_error(
+async def test_crashing_probe_is_an_error(
     images: dict[str, Image], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("raftlog.node.storage.opening._CHILD", "import os; os.abort()")
@@ -257,7 +254,7 @@ async def test_a_probe_that_dies_is_an_error(
         open_rocks(images["crashed"].directory)
 
 
-async def test_a_log_that_does_not_begin_at_the_start_is_refused(images: dict[str, Image]) -> None:
+async def test_log_that_does_not_begin_at_its_start_is_refused(images: dict[str, Image]) -> None:
     directory = images["clean"].directory
     rocks = RocksLog(directory / "log")
     rocks.replace_tail(0, (2, make_batch(2)), NO_END)
@@ -266,7 +263,7 @@ async def test_a_log_that_does_not_begin_at_the_start_is_refused(images: dict[st
     assert outcome(directory) == "CorruptLogError"
 
 
-async def test_damage_met_by_a_read_is_not_served(
+async def test_damage_found_by_a_read_is_not_served(
     images: dict[str, Image], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_rocks(images["clean"].directory)
@@ -285,10 +282,10 @@ async def test_damage_met_by_a_read_is_not_served(
     store.close()
 
 
-def test_log_whose_opening_fails_half_way_holds_no_lock(
+def test_log_whose_opening_fails_halfway_holds_no_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node that joins anew formats the directory in the same process."""
+    """A rejoining node formats the directory in the same process."""
     RocksLog(tmp_path / "log", create=True).close()
 
     def fail(*_: object) -> None:
@@ -395,7 +392,7 @@ def _no_records(end: int) -> bytes:
     ],
     ids=["gap", "crc", "base", "epoch back", "cut short", "empty", "no records"],
 )
-async def test_recovery_names_the_offset_of_bytes_that_rocksdb_vouches_for(
+async def test_recovery_names_the_offset_of_bytes_with_a_valid_rocksdb_checksum(
     victim: Victim, gap: int, damaged: Callable[[int], bytes]
 ) -> None:
     rocks = victim.adapter(victim.clean / victim.rocks)

@@ -1,6 +1,4 @@
-"""Tests that the intact parts of a damaged log are found, and that the mended log equals the
-original.
-"""
+"""Salvaging the intact parts of damaged logs."""
 
 from __future__ import annotations
 
@@ -48,8 +46,7 @@ EPOCHS = (1, 1, 2, 4)
 
 async def make_log(directory: Path, *, tables: int = 0, truncated: bool = False) -> bytes:
     """Make a killed node's log: the first ``tables`` offsets in tables, the rest in the WAL.
-
-    ``truncated``: offsets 30 to 34 were once those of an epoch that lost.
+    ``truncated``: offsets 30 to 34 were once those of a losing epoch.
     """
     format_with_vote(directory)
     live = directory.with_name(directory.name + "-live")
@@ -105,7 +102,7 @@ async def refused(directory: Path) -> bool:
 
 
 async def mend(directory: Path, others: dict[str, Salvage]) -> list[tuple[int, int]]:
-    """Mend it with what the others have; return what is missing still."""
+    """Repair it with what the others have; return what is still missing."""
     found = salvage(directory)
     assert found.why_not == ""
 
@@ -141,7 +138,7 @@ async def content_of(directory: Path) -> bytes:
 
 
 @pytest.mark.parametrize("tables", [0, 20, 40])
-async def test_logs_damaged_at_different_offsets_mend_each_other(
+async def test_logs_damaged_at_different_offsets_repair_each_other(
     tmp_path: Path, tables: int
 ) -> None:
     rng = Random(tables)
@@ -158,7 +155,7 @@ async def test_logs_damaged_at_different_offsets_mend_each_other(
         assert (tmp_path / name / DAMAGED_DIRECTORY / "now" / LOG_DIRECTORY).exists()
 
 
-async def test_damaged_table_hides_its_chunks_alone(tmp_path: Path) -> None:
+async def test_damaged_table_hides_only_its_own_chunks(tmp_path: Path) -> None:
     content = await make_log(tmp_path / "a", tables=40)
     tables = (tmp_path / "a" / LOG_DIRECTORY).glob("*.sst")
     table = max(tables, key=lambda path: path.stat().st_size)
@@ -169,7 +166,7 @@ async def test_damaged_table_hides_its_chunks_alone(tmp_path: Path) -> None:
     assert await content_of(tmp_path / "a") == content
 
 
-async def test_batch_that_was_truncated_is_not_put_back(tmp_path: Path) -> None:
+async def test_truncated_batch_is_not_restored(tmp_path: Path) -> None:
     content = await make_log(tmp_path / "a", truncated=True)
     await make_log(tmp_path / "b")
     starts = writes_of(tmp_path / "a")
@@ -183,7 +180,7 @@ async def test_batch_that_was_truncated_is_not_put_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["length", "checksum", "first mark", "chunk", "last mark"])
-async def test_log_whose_last_write_is_damaged_is_mended(tmp_path: Path, place: str) -> None:
+async def test_log_with_a_damaged_last_write_is_repaired(tmp_path: Path, place: str) -> None:
     content = await make_log(tmp_path / "a")
     await make_log(tmp_path / "b")
     begin = writes_of(tmp_path / "a")[-1]
@@ -197,7 +194,7 @@ async def test_log_whose_last_write_is_damaged_is_mended(tmp_path: Path, place: 
     assert await content_of(tmp_path / "a") == content
 
 
-async def test_log_closed_in_order_is_mended_if_its_table_is_damaged(tmp_path: Path) -> None:
+async def test_cleanly_closed_log_with_a_damaged_table_is_repaired(tmp_path: Path) -> None:
     content = await make_log(tmp_path / "a")
     store = open_rocks(tmp_path / "a")
     store.recover()
@@ -211,7 +208,7 @@ async def test_log_closed_in_order_is_mended_if_its_table_is_damaged(tmp_path: P
     assert await content_of(tmp_path / "a") == content
 
 
-async def test_log_without_zeros_ahead_is_mended(tmp_path: Path) -> None:
+async def test_log_without_preallocated_zeros_is_repaired(tmp_path: Path) -> None:
     """[A store that stops for a damaged table leaves a WAL that ends with its last write.]"""
     content = await make_log(tmp_path / "a")
     wal = without_zeros_ahead(tmp_path / "a" / LOG_DIRECTORY)
@@ -221,7 +218,7 @@ async def test_log_without_zeros_ahead_is_mended(tmp_path: Path) -> None:
     assert await content_of(tmp_path / "a") == content
 
 
-async def test_wal_that_was_cut_anywhere_is_read_to_its_end(tmp_path: Path) -> None:
+async def test_wal_truncated_anywhere_is_read_to_its_end(tmp_path: Path) -> None:
     await make_log(tmp_path / "a")
     data = without_zeros_ahead(tmp_path / "a" / LOG_DIRECTORY).read_bytes()
     ends = [behind for _, _, behind in pieces(data)]
@@ -233,7 +230,7 @@ async def test_wal_that_was_cut_anywhere_is_read_to_its_end(tmp_path: Path) -> N
 
 
 async def begin_behind(directory: Path, *ends: SnapshotId) -> None:
-    """Let the log begin behind the first snapshot; the further ones are newer."""
+    """Let the log begin after the first snapshot; the others are newer."""
     store = open_rocks(directory)
     store.recover()
     for one in ends:
@@ -244,7 +241,7 @@ async def begin_behind(directory: Path, *ends: SnapshotId) -> None:
 
 @pytest.mark.parametrize("others", [(30,), (40,), (20, 40), (70,)])
 async def test_damaged_snapshot_is_fetched(tmp_path: Path, others: tuple[int, ...]) -> None:
-    """Any one that the log may begin with, also one behind its end."""
+    """Any one that the log may begin with, also one beyond its end."""
     await make_log(tmp_path / "a")
     await begin_behind(tmp_path / "a", SnapshotId(30, EPOCHS[1]))
     (damaged,) = (tmp_path / "a" / "snapshots").glob("*.checkpoint")
@@ -269,7 +266,7 @@ async def test_damaged_snapshot_is_fetched(tmp_path: Path, others: tuple[int, ..
 
 
 @pytest.mark.parametrize("epoch", [2, 3])
-async def test_snapshot_of_another_log_is_not_taken(tmp_path: Path, epoch: int) -> None:
+async def test_snapshot_of_another_log_is_not_accepted(tmp_path: Path, epoch: int) -> None:
     await make_log(tmp_path / "a")
     await begin_behind(tmp_path / "a", SnapshotId(30, EPOCHS[1]))
     for damaged in (tmp_path / "a" / "snapshots").glob("*.checkpoint"):
@@ -285,7 +282,7 @@ async def test_snapshot_of_another_log_is_not_taken(tmp_path: Path, epoch: int) 
     assert salvage(tmp_path / "a").damaged_log().lacks_snapshot
 
 
-async def test_log_whose_last_write_has_lost_both_marks_is_not_mended(tmp_path: Path) -> None:
+async def test_log_whose_last_write_has_lost_both_marks_is_not_repaired(tmp_path: Path) -> None:
     await make_log(tmp_path / "a")
     begin = writes_of(tmp_path / "a")[-1]
     size = HEADER.unpack_from(wal_of(tmp_path / "a").read_bytes(), begin)[1]
@@ -297,7 +294,7 @@ async def test_log_whose_last_write_has_lost_both_marks_is_not_mended(tmp_path: 
     )
 
 
-def test_batches_behind_the_last_certain_record_of_their_epoch_are_not_taken() -> None:
+def test_batches_after_the_last_certain_record_of_their_epoch_are_not_accepted() -> None:
     log = DamagedLog(0, LogEnd(30, 2), [[], [Span(25, 30, 2)]])
     # This leader of epoch 1 wrote more than the leader of epoch 2 has kept.
     log.offer("a", [[Span(0, 28, 1)]])

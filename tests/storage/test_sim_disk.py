@@ -16,7 +16,7 @@ def opened(disk: SimDisk) -> tuple[SimLogStore, RecoveredLog]:
 
 
 async def crash_after_two_syncs(seed: int) -> tuple[bytes, int]:
-    """Ten batches, four of them synced, then a crash: what is left, and where it ends."""
+    """Ten batches, four of them synced, then a crash: return what is left, and its end."""
     disk = sim_disk()
     store, _ = opened(disk)
     for i in range(4):
@@ -32,7 +32,7 @@ async def crash_after_two_syncs(seed: int) -> tuple[bytes, int]:
     return whole(store, found.end_offset), found.end_offset
 
 
-async def test_a_crash_keeps_what_was_synced_and_a_prefix_of_the_rest() -> None:
+async def test_crash_keeps_what_was_synced_and_a_prefix_of_the_rest() -> None:
     ends = set()
     for seed in range(60):
         content, end = await crash_after_two_syncs(seed)
@@ -41,7 +41,7 @@ async def test_a_crash_keeps_what_was_synced_and_a_prefix_of_the_rest() -> None:
     assert ends == set(range(4, 11))
 
 
-async def test_a_crash_keeps_the_written_vote_or_a_later_one() -> None:
+async def test_crash_keeps_the_written_vote_or_a_later_one() -> None:
     seen = set()
     for seed in range(30):
         disk = sim_disk()
@@ -56,7 +56,7 @@ async def test_a_crash_keeps_the_written_vote_or_a_later_one() -> None:
     assert seen == {1, 2, 3}
 
 
-async def test_a_failed_sync_makes_nothing_durable() -> None:
+async def test_failed_sync_makes_nothing_durable() -> None:
     ends = set()
     for seed in range(10):
         disk = sim_disk()
@@ -69,7 +69,7 @@ async def test_a_failed_sync_makes_nothing_durable() -> None:
     assert ends == {0, 1}
 
 
-async def test_a_failed_vote_is_not_replayed_later() -> None:
+async def test_failed_vote_is_not_replayed_later() -> None:
     disk = sim_disk()
     store, _ = opened(disk)
     disk.fail_next("write_vote")
@@ -95,9 +95,11 @@ OPERATIONS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(OPERATIONS)
-async def test_the_disk_against_a_plain_list(operations: list[tuple[str, int, int]]) -> None:
-    """The model: batches in a list, the durable ones in another; a crash ends at a state that the
-    log has had since the last sync.
+async def test_simulated_disk_agrees_with_a_plain_list(
+    operations: list[tuple[str, int, int]],
+) -> None:
+    """Batches in one list, the durable ones in another; a crash ends in a state that the log has
+    had since the last sync.
     """
     disk = sim_disk()
     store, _ = opened(disk)

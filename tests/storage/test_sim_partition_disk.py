@@ -1,6 +1,4 @@
-"""The simulated disk of partition replicas: what a crash leaves, and every fault it can be told to
-have.
-"""
+"""The simulated disk of partition replicas."""
 
 import asyncio
 from pathlib import Path
@@ -23,7 +21,7 @@ def opened(disk: SimPartitionDisk) -> SimPartitionStore:
 
 
 async def crash_after_a_sync(seed: int) -> dict[PartitionKey, int]:
-    """Two batches of two replicas synced, then six writes that are not, and a crash: what is
+    """Two batches of two replicas synced, then six unsynced writes, and a crash: return what is
     left.
     """
     disk = SimPartitionDisk("d1", Random(1))
@@ -48,7 +46,7 @@ async def crash_after_a_sync(seed: int) -> dict[PartitionKey, int]:
     return found
 
 
-async def test_a_crash_keeps_a_prefix_of_the_writes_over_all_replicas() -> None:
+async def test_crash_keeps_a_prefix_of_the_writes_over_all_replicas() -> None:
     prefixes = [
         {A0: 2, A1: 2},
         {A0: 3, A1: 2},
@@ -64,7 +62,7 @@ async def test_a_crash_keeps_a_prefix_of_the_writes_over_all_replicas() -> None:
     assert left[:10] == [await crash_after_a_sync(seed) for seed in range(10)]
 
 
-async def test_a_flipped_bit_is_found_at_recovery_and_by_the_read_that_meets_it() -> None:
+async def test_flipped_bit_is_detected_at_recovery_and_when_read() -> None:
     for seed in range(40):
         disk = SimPartitionDisk("d1", Random(1))
         store = opened(disk)
@@ -88,7 +86,7 @@ async def test_a_flipped_bit_is_found_at_recovery_and_by_the_read_that_meets_it(
     assert not SimPartitionDisk("d1", Random(1)).flip_bit(Random(1))
 
 
-async def test_a_bit_that_flips_before_a_truncation_is_durable_is_found_or_truncated() -> None:
+async def test_bit_flipped_before_a_truncation_is_durable_is_detected_or_truncated() -> None:
     outcomes = set()
     for seed in range(20):
         disk = SimPartitionDisk("d1", Random(1))
@@ -111,7 +109,7 @@ async def test_a_bit_that_flips_before_a_truncation_is_durable_is_found_or_trunc
     assert outcomes == {"found", "truncated"}
 
 
-async def test_a_full_disk_refuses_what_does_not_fit_and_the_store_is_broken() -> None:
+async def test_full_disk_refuses_what_does_not_fit_and_breaks_the_store() -> None:
     disk = SimPartitionDisk("d1", Random(1))
     store = opened(disk)
     store.append(A0, make_batch(0), 0, 1)
@@ -124,7 +122,7 @@ async def test_a_full_disk_refuses_what_does_not_fit_and_the_store_is_broken() -
     assert disk.faults == {"enospc": 1}
 
 
-async def test_a_hung_disk_completes_nothing_until_it_resumes() -> None:
+async def test_hung_disk_completes_nothing_until_it_resumes() -> None:
     disk = SimPartitionDisk("d1", Random(1))
     store = opened(disk)
     store.append(A0, make_batch(0), 0, 1)
@@ -157,7 +155,7 @@ def outcome(call: Any, store: PartitionStore) -> object:
 
 
 class RpcClient:
-    """Calls that mostly fit, for it knows where replicas end, and sometimes do not."""
+    """Mostly valid calls, by the known ends of replicas, and some invalid ones."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -211,7 +209,7 @@ class RpcClient:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_both_answer_the_same(
+async def test_both_partition_stores_respond_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     rng = Random(f"twins {seed}")

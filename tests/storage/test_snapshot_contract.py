@@ -1,4 +1,4 @@
-"""Snapshots and the log start, as every LogStore promises them, asked of both."""
+"""Snapshots and the log start, in the real and the simulated store."""
 
 import asyncio
 import contextlib
@@ -59,7 +59,7 @@ async def written(machine: Machine) -> LogStore:
     return store
 
 
-async def test_a_snapshot_appears_whole_and_stays(machine: Machine) -> None:
+async def test_snapshot_appears_whole_and_stays(machine: Machine) -> None:
     store = await written(machine)
     one = SnapshotId(6, 1)
     assert await make_snapshot(store, one) is None
@@ -116,7 +116,7 @@ async def test_snapshot_with_a_refused_header_never_appears(
     store.close()
 
 
-async def test_parts_come_in_order_and_a_new_beginning_forgets_the_old_one(
+async def test_parts_must_be_in_order_and_a_restart_drops_earlier_ones(
     machine: Machine,
 ) -> None:
     store = await written(machine)
@@ -144,7 +144,7 @@ async def test_incomplete_snapshot_is_gone_after_a_restart(machine: Machine) -> 
     store.close()
 
 
-async def test_the_log_start_moves_and_what_lies_before_is_gone(machine: Machine) -> None:
+async def test_log_start_moves_and_earlier_records_are_deleted(machine: Machine) -> None:
     store = await written(machine)
     old, one = SnapshotId(4, 1), SnapshotId(6, 1)
     assert await make_snapshot(store, old) is None
@@ -180,7 +180,7 @@ async def test_the_log_start_moves_and_what_lies_before_is_gone(machine: Machine
     store.close()
 
 
-async def test_an_installed_snapshot_replaces_the_log(machine: Machine) -> None:
+async def test_installed_snapshot_replaces_the_log(machine: Machine) -> None:
     store = await written(machine)
     one = SnapshotId(50, 4)
     assert await make_snapshot(store, one, snapshot_content(one, VOTERS)) is None
@@ -201,10 +201,10 @@ async def test_an_installed_snapshot_replaces_the_log(machine: Machine) -> None:
     store.close()
 
 
-async def test_a_snapshot_completed_too_late_does_not_count_after_a_restart(
+async def test_snapshot_completed_too_late_does_not_count_after_a_restart(
     machine: Machine,
 ) -> None:
-    """It was given up while it was being completed, and another one was installed meanwhile."""
+    """It was abandoned while being completed, and another one was installed meanwhile."""
     store = await written(machine)
     late, one = SnapshotId(4, 1), SnapshotId(50, 4)
     assert await make_snapshot(store, one) is None
@@ -219,7 +219,7 @@ async def test_a_snapshot_completed_too_late_does_not_count_after_a_restart(
         store.close()
 
 
-async def test_an_installation_cut_short_is_done_again(machine: Machine) -> None:
+async def test_interrupted_installation_is_repeated(machine: Machine) -> None:
     store = await written(machine)
     one = SnapshotId(50, 4)
     assert await make_snapshot(store, one, snapshot_content(one, VOTERS)) is None
@@ -238,7 +238,7 @@ async def test_an_installation_cut_short_is_done_again(machine: Machine) -> None
     store.close()
 
 
-async def test_a_corrupt_snapshot_is_passed_over_for_an_older_one_and_refused_without(
+async def test_corrupt_snapshot_is_skipped_for_an_older_one_and_refused_without_one(
     tmp_path: Path,
 ) -> None:
     machine = RocksMachine(tmp_path / "data", pytest.MonkeyPatch())
@@ -260,7 +260,7 @@ async def test_a_corrupt_snapshot_is_passed_over_for_an_older_one_and_refused_wi
         machine.open()
 
 
-async def test_the_simulated_disk_flips_bits_that_are_found() -> None:
+async def test_simulated_disk_flips_bits_that_are_detected() -> None:
     for seed in range(30):
         machine, rng = SimMachine(), Random(seed)
         store = await written(machine)
@@ -278,7 +278,7 @@ class _DiedError(Exception):
 
 
 @pytest.mark.parametrize("moves_start", [False, True])
-async def test_the_simulated_disk_may_die_between_the_steps_and_is_whole_again(
+async def test_simulated_disk_may_die_between_the_steps_and_is_whole_again(
     moves_start: bool,
 ) -> None:
     newer = SnapshotId(8, 1) if moves_start else SnapshotId(20, 3)
@@ -326,7 +326,7 @@ async def test_format_version_two_begins_with_the_first_move_of_the_log_start(
     assert (identity.format_version, identity.directory_id) == (2, IDENTITY.directory_id)
 
 
-async def test_the_space_comes_back(tmp_path: Path) -> None:
+async def test_space_is_reclaimed(tmp_path: Path) -> None:
     machine = RocksMachine(tmp_path / "data", pytest.MonkeyPatch())
     store, _ = machine.open()
     rng = Random(1)
@@ -374,9 +374,9 @@ async def test_snapshot_restarted_during_a_sync_is_another(machine: Machine) -> 
     store.close()
 
 
-async def test_the_log_start_may_move_above_what_is_durable(machine: Machine) -> None:
-    """A leader's own disk may be behind the majority's; the snapshot is durable, and holds what is
-    not.
+async def test_log_start_may_move_above_what_is_durable(machine: Machine) -> None:
+    """A leader's own disk may be behind the majority's; the snapshot is durable, and holds the
+    rest.
     """
     store = await written(machine)
     store.append(make_chunk(10, 2, epoch=2), 10, 12)
@@ -396,7 +396,7 @@ async def test_the_log_start_may_move_above_what_is_durable(machine: Machine) ->
     store.close()
 
 
-async def test_after_a_crash_the_log_start_stays_where_it_was_moved() -> None:
+async def test_log_start_stays_after_a_crash() -> None:
     for seed in range(40):
         machine = SimMachine()
         store = await written(machine)
@@ -441,7 +441,7 @@ async def test_remains_below_the_log_start_are_deleted(tmp_path: Path) -> None:
     rocks.close()
 
 
-async def test_a_vote_older_than_the_log_is_refused(tmp_path: Path, machine: Machine) -> None:
+async def test_vote_older_than_the_log_is_refused(tmp_path: Path, machine: Machine) -> None:
     store = await written(machine)
     assert await write_vote(store, VoteState(epoch=51)) is None
     store.append(make_chunk(10, 1, epoch=51), 10, 11)
@@ -456,7 +456,7 @@ async def test_a_vote_older_than_the_log_is_refused(tmp_path: Path, machine: Mac
         machine.open()
 
 
-async def test_a_vote_older_than_the_snapshot_is_refused(machine: Machine) -> None:
+async def test_vote_older_than_the_snapshot_is_refused(machine: Machine) -> None:
     store = await written(machine)
     one = SnapshotId(60, 52)
     assert await make_snapshot(store, one) is None
@@ -465,11 +465,11 @@ async def test_a_vote_older_than_the_snapshot_is_refused(machine: Machine) -> No
         machine.open()
 
 
-async def test_a_log_that_has_lost_its_end_does_not_pass_for_one_that_is_to_be_replaced(
+async def test_log_that_lost_its_end_is_not_taken_for_one_being_replaced(
     tmp_path: Path,
 ) -> None:
-    """The log's files are older than the newest snapshot, or gone: to empty it would drop durable
-    records behind the snapshot.
+    """The log's files are older than the newest snapshot, or missing: emptying it would drop
+    durable records after the snapshot.
     """
     machine = RocksMachine(tmp_path / "data", pytest.MonkeyPatch())
     shutil.copytree(tmp_path / "data/log", tmp_path / "empty")
@@ -494,10 +494,10 @@ async def test_a_log_that_has_lost_its_end_does_not_pass_for_one_that_is_to_be_r
         store.close()
 
 
-async def test_an_installation_cut_short_between_log_and_state_is_done_again(
+async def test_installation_interrupted_between_log_and_state_is_repeated(
     tmp_path: Path,
 ) -> None:
-    """The log is empty, and the state still says where it ended: that is not a lost end."""
+    """The log is empty, and the state still names its end: that is not a lost end."""
     patch = pytest.MonkeyPatch()
     machine = RocksMachine(tmp_path / "data", patch)
     (await written(machine)).close()
@@ -528,7 +528,7 @@ async def test_an_installation_cut_short_between_log_and_state_is_done_again(
     store.close()
 
 
-async def test_a_reader_says_which_damaged_snapshot_it_leaves_out(
+async def test_reader_names_the_damaged_snapshot_that_it_skips(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = await written(RocksMachine(tmp_path / "data", pytest.MonkeyPatch()))

@@ -1,6 +1,4 @@
-"""Tests of every promise of LogStore and PartitionStore, for the real stores and their simulated
-twins: first of a single log in any store, then of each store alone.
-"""
+"""Every promise of LogStore and PartitionStore, for the real stores and their simulated twins."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -82,7 +80,7 @@ class Log:
         self.store.truncate(*self.key, end)
 
     async def flush(self) -> object:
-        """Return the error, if it is one."""
+        """Return the error if there is one."""
         reported = await (parts.flush if self.key else flush)(self.store)
         return reported if isinstance(reported, StorageError) else None
 
@@ -93,7 +91,7 @@ class Log:
 
 @pytest.fixture(params=["log", "partition"])
 def log(request: pytest.FixtureRequest, kind: str) -> Iterator[Log]:
-    """A log between neighbours, which stay as they are."""
+    """A log between others, which must stay unchanged."""
     if request.param == "log":
         yield Log(request.getfixturevalue("machine"), request.getfixturevalue("store"))
         return
@@ -106,7 +104,7 @@ def log(request: pytest.FixtureRequest, kind: str) -> Iterator[Log]:
         made.check_neighbours()
 
 
-async def test_read_gives_whole_batches_within_its_bounds(log: Log) -> None:
+async def test_read_returns_whole_batches_within_its_bounds(log: Log) -> None:
     batches = [make_batch(0), make_batch(1, 2), make_batch(3), make_batch(4)]
     log.append(batches[0] + batches[1], 0, 3)
     log.append(batches[2] + batches[3], 3, 5)
@@ -127,7 +125,7 @@ async def test_read_gives_whole_batches_within_its_bounds(log: Log) -> None:
 
 
 @pytest.mark.parametrize(("offset", "until"), [(1, 2), (-1, 3), (0, 6), (6, 6), (4, 3)])
-async def test_read_refuses_what_is_no_boundary(log: Log, offset: int, until: int) -> None:
+async def test_read_refuses_an_offset_inside_a_batch(log: Log, offset: int, until: int) -> None:
     log.append(make_chunk(0, 1, 2), 0, 3)
     log.append(make_chunk(3, 1, 1), 3, 5)
     with pytest.raises(ValueError, match=r"boundary|the log is|is \[0, 5\)"):
@@ -170,7 +168,7 @@ async def test_truncation_below_what_was_durable_at_opening_survives(log: Log) -
     log.store.close()
 
 
-async def test_flush_reports_come_in_order_and_once(log: Log) -> None:
+async def test_flush_reports_are_in_order_and_sent_once(log: Log) -> None:
     seen: list[int] = []
     for i in range(20):
         log.append(make_batch(i), i, i + 1)
@@ -179,7 +177,7 @@ async def test_flush_reports_come_in_order_and_once(log: Log) -> None:
     assert seen == list(range(20))
 
 
-async def test_flush_requested_by_a_report_comes_after_the_other_reports(log: Log) -> None:
+async def test_flush_requested_by_a_report_completes_after_the_other_reports(log: Log) -> None:
     seen: list[str] = []
 
     def first(_: object) -> None:
@@ -196,7 +194,7 @@ async def test_flush_requested_by_a_report_comes_after_the_other_reports(log: Lo
 
 
 @pytest.mark.parametrize("operation", ["append", "flush", "write_vote"])
-async def test_after_an_error_every_call_raises_it(log: Log, operation: Operation) -> None:
+async def test_every_call_raises_the_error_after_an_error(log: Log, operation: Operation) -> None:
     log.append(make_batch(0), 0, 1)
     if log.key and operation == "write_vote":
         operation = "flush"  # A partition store has no votes.
@@ -222,7 +220,7 @@ async def test_after_an_error_every_call_raises_it(log: Log, operation: Operatio
         assert again.value is error
 
 
-async def test_failed_sync_fails_every_flush_that_waits(log: Log) -> None:
+async def test_failed_sync_fails_every_waiting_flush(log: Log) -> None:
     log.append(make_batch(0), 0, 1)
     seen: list[object] = []
     log.machine.fail_next("flush")
@@ -233,7 +231,7 @@ async def test_failed_sync_fails_every_flush_that_waits(log: Log) -> None:
     assert seen == [last, last]
 
 
-async def test_append_that_fails_under_a_running_sync_lets_nothing_be_acknowledged(
+async def test_failed_append_during_a_sync_lets_nothing_be_acknowledged(
     log: Log,
 ) -> None:
     log.append(make_batch(0), 0, 1)
@@ -266,7 +264,7 @@ async def test_closed_store_raises_and_reports_nothing(log: Log) -> None:
     log.store.close()
 
 
-async def test_recover_comes_first_and_once(log: Log) -> None:
+async def test_recover_must_be_called_first_and_once(log: Log) -> None:
     with pytest.raises(ValueError, match="recover"):
         log.store.recover()
 
@@ -301,9 +299,7 @@ async def test_appended_batches_are_readable_at_once_and_after_reopening(
 
 
 @pytest.mark.parametrize("end", [0, 1, 3, 4, 6])
-async def test_truncate_drops_the_rest_and_nothing_else(
-    machine: Machine, store: LogStore, end: int
-) -> None:
+async def test_truncate_drops_only_the_rest(machine: Machine, store: LogStore, end: int) -> None:
     batches = {0: make_batch(0), 1: make_batch(1, 2), 3: make_batch(3), 4: make_batch(4, 2)}
     store.append(batches[0] + batches[1], 0, 3)
     store.append(batches[3] + batches[4], 3, 6)
@@ -333,7 +329,7 @@ async def test_flushes_report_their_ends_in_order_and_once(store: LogStore) -> N
     assert ends == sorted(ends)
 
 
-async def test_truncate_under_a_running_flush_lowers_what_it_reports(store: LogStore) -> None:
+async def test_truncate_during_a_flush_lowers_its_reported_end(store: LogStore) -> None:
     store.append(make_chunk(0, 1, 1, 1, 1), 0, 4)
     seen: list[int | StorageError] = []
     store.flush(seen.append, inline=False)
@@ -343,7 +339,7 @@ async def test_truncate_under_a_running_flush_lowers_what_it_reports(store: LogS
     assert seen == [2], "the records that took the offsets 2 and 3 over were not in that sync"
 
 
-async def test_truncate_from_a_report_lowers_the_reports_behind_it(store: LogStore) -> None:
+async def test_truncate_from_a_report_lowers_later_reports(store: LogStore) -> None:
     store.append(make_chunk(0, 1, 1, 1), 0, 3)
     seen: list[int | StorageError] = []
     store.flush(lambda _: None, inline=False)
@@ -378,7 +374,7 @@ async def test_new_partition_store_is_empty(partition_machine: parts.Machine) ->
     partitions.close()
 
 
-async def test_replicas_are_separate_logs_and_are_all_found_again(
+async def test_replicas_are_separate_logs_and_are_all_recovered(
     partition_machine: parts.Machine, partitions: PartitionStore
 ) -> None:
     expected: dict[PartitionKey, bytes] = {}
@@ -406,7 +402,7 @@ async def test_replicas_are_separate_logs_and_are_all_found_again(
 
 @pytest.mark.parametrize("end", [0, 1, 3, 4, 6])
 @pytest.mark.parametrize("key", [A0, B7, LAST])
-async def test_truncate_drops_the_rest_of_one_replica_and_nothing_else(
+async def test_truncate_drops_only_the_rest_of_one_replica(
     partition_machine: parts.Machine, partitions: PartitionStore, key: PartitionKey, end: int
 ) -> None:
     batches = {0: make_batch(0), 1: make_batch(1, 2), 3: make_batch(3), 4: make_batch(4, 2)}
@@ -430,7 +426,7 @@ async def test_truncate_drops_the_rest_of_one_replica_and_nothing_else(
     partitions.close()
 
 
-async def test_replica_without_records_is_not_found_again_and_begins_anew(
+async def test_replica_without_records_is_not_recovered_and_starts_empty(
     partition_machine: parts.Machine, partitions: PartitionStore
 ) -> None:
     for key in KEYS:

@@ -1,6 +1,4 @@
-"""A directory is made a quorum of its own: recorded in its log, at a new epoch and generation, and
-harmless if cut short.
-"""
+"""Unsafe recovery of a directory."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -62,7 +60,7 @@ def opened(directory: Path) -> tuple[RecoveredLog, bytes]:
     return found, content
 
 
-async def test_the_directory_has_itself_for_a_quorum_and_says_so(tmp_path: Path) -> None:
+async def test_recovered_directory_is_a_quorum_of_its_own(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     await survivor(directory)
     _, before = opened(directory)
@@ -88,7 +86,7 @@ async def test_the_directory_has_itself_for_a_quorum_and_says_so(tmp_path: Path)
     )
 
 
-async def test_the_new_epoch_is_above_the_log_too_and_time_does_not_go_back(tmp_path: Path) -> None:
+async def test_new_epoch_is_above_the_log_and_time_does_not_go_back(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     await survivor(directory, vote_epoch=4)
     done = await recover_unsafely(directory, endpoint="", reason="", now_ms=0)
@@ -165,7 +163,7 @@ async def test_examining_a_directory_changes_nothing(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in directory.glob("*.json")} == before
 
 
-async def test_where_the_node_listens_must_be_known(tmp_path: Path) -> None:
+async def test_endpoint_of_the_node_must_be_known(tmp_path: Path) -> None:
     await survivor(tmp_path / "data", logged=False)
     before = opened(tmp_path / "data")
     with pytest.raises(ConfigError, match="--endpoint"):
@@ -179,9 +177,9 @@ async def test_where_the_node_listens_must_be_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("vote_epoch", [MAX_EPOCH - EPOCHS_SKIPPED + 1, 2**31 - 1, 2**31])
-async def test_an_epoch_that_nobody_led_is_left_behind(tmp_path: Path, vote_epoch: int) -> None:
-    """One claim was enough for it, and no election can follow it: the directory must be of use all
-    the same.
+async def test_epoch_without_a_leader_is_skipped(tmp_path: Path, vote_epoch: int) -> None:
+    """One claim was enough to reach it, and no election can follow it: the directory must be usable
+    all the same.
     """
     directory = tmp_path / "data"
     await survivor(directory, vote_epoch=vote_epoch)
@@ -194,14 +192,14 @@ async def test_an_epoch_that_nobody_led_is_left_behind(tmp_path: Path, vote_epoc
     assert parse(what).previous_epoch == min(vote_epoch, 2**31 - 1)
 
 
-async def test_the_last_epoch_that_leaves_room_is_kept(tmp_path: Path) -> None:
+async def test_last_epoch_that_leaves_room_is_kept(tmp_path: Path) -> None:
     await survivor(tmp_path / "data", vote_epoch=MAX_EPOCH - EPOCHS_SKIPPED)
     done = await recover_unsafely(tmp_path / "data", endpoint="", reason="", now_ms=NOW_MS)
     assert done.epoch == MAX_EPOCH
 
 
-async def test_no_epoch_is_left(tmp_path: Path) -> None:
-    """Led, and recorded: nobody may lead it again."""
+async def test_last_epoch_of_a_leader_is_refused(tmp_path: Path) -> None:
+    """It was led and recorded: no node may lead it again."""
     await survivor(tmp_path / "data", vote_epoch=2**31 - 1)
     store = open_rocks(tmp_path / "data")
     store.recover()
@@ -214,7 +212,7 @@ async def test_no_epoch_is_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["vote", "append"])
-async def test_cut_short_it_leads_nothing_and_is_done_again(
+async def test_interrupted_recovery_leads_nothing_and_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     directory = tmp_path / "data"

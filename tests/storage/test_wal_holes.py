@@ -1,5 +1,5 @@
-"""Power loss takes any sectors of what was never synced: the log is a beginning of what was
-appended, with all that was synced, or the start names damage.
+"""Power loss takes any unsynced sectors: the log is a prefix with everything synced, or the start
+names damage.
 """
 
 import shutil
@@ -76,7 +76,7 @@ def mixed(old: bytes, new: bytes, unit: int, rng: Random) -> bytes:
 
 
 def opened(directory: Path) -> bytes:
-    """The log that a node finds; a reader finds the same."""
+    """Return the log that a node finds; a reader finds the same."""
     with open_read_only(directory) as log:
         read = log.read(0, log.end_offset, 1 << 30)
     store = open_rocks(directory, probe_timeout_s=20.0)
@@ -95,7 +95,7 @@ def opened(directory: Path) -> bytes:
         pytest.param(PAGE_BYTES, True, 200, marks=pytest.mark.nightly),
     ],
 )
-async def test_any_sectors_of_what_was_not_synced_may_be_lost(
+async def test_any_unsynced_sectors_may_be_lost(
     running: Running, tmp_path: Path, unit: int, truncates: bool, times: int
 ) -> None:
     rng = Random(f"{unit} {truncates}")
@@ -125,7 +125,7 @@ async def test_any_sectors_of_what_was_not_synced_may_be_lost(
     assert holes > times / 4
 
 
-async def test_the_log_goes_on_behind_a_cut(running: Running, tmp_path: Path) -> None:
+async def test_log_continues_after_a_power_failure(running: Running, tmp_path: Path) -> None:
     running.append(SMALL)
     await flush(running.store)
     old = wal_of(running.copy("synced")).read_bytes()
@@ -163,7 +163,7 @@ async def synced_one_by_one(running: Running, bodies: list[bytes]) -> list[int]:
 
 
 @pytest.mark.parametrize("body", [SMALL * 8, LARGE], ids=["small", "in pieces"])
-async def test_a_hole_that_was_synced_is_damage(running: Running, body: bytes) -> None:
+async def test_gap_in_synced_data_is_damage(running: Running, body: bytes) -> None:
     """Any zeroed part of a synced write is damage if two later writes are whole: the last one shows
     that the others were synced.
     """
@@ -187,7 +187,7 @@ async def test_a_hole_that_was_synced_is_damage(running: Running, body: bytes) -
     assert opened(crashed) == running.logs[-1]
 
 
-async def test_a_hole_in_the_last_synced_write_cannot_be_told_from_a_tear(
+async def test_gap_in_the_last_synced_write_is_indistinguishable_from_a_tear(
     running: Running,
 ) -> None:
     begins = await synced_one_by_one(running, [SMALL * 8] * 4)
@@ -217,7 +217,7 @@ async def test_changed_bytes_are_damage_whatever_was_synced(running: Running) ->
                 open_rocks(crashed)
 
 
-async def test_a_bit_that_changes_among_the_zeros_ahead_is_harmless(running: Running) -> None:
+async def test_bit_flipped_in_the_preallocated_zeros_is_harmless(running: Running) -> None:
     await synced_one_by_one(running, [SMALL] * 3)
     crashed = running.copy("crashed")
     running.store.close()
@@ -230,7 +230,7 @@ async def test_a_bit_that_changes_among_the_zeros_ahead_is_harmless(running: Run
         assert opened(crashed) == running.logs[-1]
 
 
-async def test_each_write_says_what_was_synced_before_it(running: Running) -> None:
+async def test_each_write_records_what_was_synced_before_it(running: Running) -> None:
     await synced_one_by_one(running, [SMALL] * 2)
     running.append(SMALL)
     running.append(SMALL)
@@ -250,10 +250,10 @@ async def test_each_write_says_what_was_synced_before_it(running: Running) -> No
     ]
 
 
-async def test_the_wal_before_is_cut_with_what_follows_in_the_next(
+async def test_previous_wal_is_truncated_with_what_follows_in_the_next(
     running: Running, tmp_path: Path
 ) -> None:
-    """RocksDB begins another WAL before the last writes of the one before are synced."""
+    """RocksDB begins another WAL before the last writes of the previous one are synced."""
     running.append(SMALL)
     await flush(running.store)
     old = wal_of(running.copy("synced")).read_bytes()
@@ -287,9 +287,9 @@ WRITE_BYTES = 1 << 20
 def with_last_piece(
     path: Path, size: int, tail: bytes = b"", blocks: int = 2 * WRITE_BYTES // BLOCK
 ) -> tuple[Path, int, int]:
-    """A log whose last write, and it alone, has so many blocks, and a last piece of this size: the
-    end of its chunk, which ends in this tail, and the mark. Returns the WAL as a kill finds it,
-    where that write begins, and where the piece.
+    """A log whose last write alone has this many blocks, and a last piece of this size: the end of
+    its chunk, which ends in ``tail``, and the mark. Return the WAL as a kill leaves it, and where
+    that write and the piece begin.
     """
     rocks = RocksLog(path / "log", create=True)
     (wal,) = (path / "log").glob("*.log")
@@ -312,7 +312,7 @@ def with_last_piece(
 
 
 @pytest.mark.parametrize("size", [8, 60, 504, 505, 506, 512])
-def test_a_kill_within_a_large_write_leaves_the_header_of_its_last_piece(
+def test_kill_within_a_large_write_leaves_the_header_of_its_last_piece(
     tmp_path: Path, size: int
 ) -> None:
     wal, begin, at = with_last_piece(tmp_path, size)
@@ -349,7 +349,7 @@ def test_impossible_remains_of_a_large_write_are_damage(tmp_path: Path) -> None:
     assert find_torn_tails(wal.parent) == (), "a kill ends the last WAL, no other one"
 
 
-def test_between_two_of_its_writes_no_kill_ends_a_large_write(tmp_path: Path) -> None:
+def test_no_kill_ends_a_large_write_between_two_of_its_writes(tmp_path: Path) -> None:
     wal, _, at = with_last_piece(tmp_path, 200, blocks=63)
     good = wal.read_bytes()
     wal.write_bytes(good[: at + HEADER.size].ljust(len(good), b"\0"))
@@ -362,7 +362,7 @@ def test_between_two_of_its_writes_no_kill_ends_a_large_write(tmp_path: Path) ->
     ids=["zeros but for one bit", "zeros", "one zero", "the end of the mark"],
 )
 def test_flipped_bit_in_synced_data_is_damage(tmp_path: Path, size: int, tail: bytes) -> None:
-    """Whatever the chunk ends in, the mark behind it is no zeros."""
+    """Whatever the chunk ends in, the mark after it is not zeros."""
     wal, _, at = with_last_piece(tmp_path, size, tail)
     good = wal.read_bytes()
     assert find_torn_tails(wal.parent) == ()
@@ -378,7 +378,7 @@ def test_flipped_bit_in_synced_data_is_damage(tmp_path: Path, size: int, tail: b
                 RocksLog(wal.parent)
 
 
-def test_a_write_that_begins_at_the_end_of_a_block(tmp_path: Path) -> None:
+def test_write_may_begin_at_the_end_of_a_block(tmp_path: Path) -> None:
     """Its first piece may be too short for its number, or for its mark, by any number of bytes."""
     rocks = RocksLog(tmp_path / "log", create=True)
     (wal,) = (tmp_path / "log").glob("*.log")
@@ -412,9 +412,9 @@ def test_a_write_that_begins_at_the_end_of_a_block(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seeds", [range(4), pytest.param(range(150), marks=pytest.mark.nightly)])
-def test_long_logs_of_any_writes(tmp_path: Path, seeds: range) -> None:
-    """Records at every place of a block: what was synced is there, of the rest a beginning; and a
-    hole in what was synced is refused.
+def test_long_random_logs_survive_power_loss(tmp_path: Path, seeds: range) -> None:
+    """Records at every position in a block: what was synced is present, of the rest a prefix; and a
+    gap in synced data is refused.
     """
     holes = refused = 0
     for seed in seeds:
@@ -461,8 +461,8 @@ def test_long_logs_of_any_writes(tmp_path: Path, seeds: range) -> None:
 
 
 def copied(source: Path, target: Path) -> Path:
-    """A copy of a directory in which RocksDB still merges files, and removes what it has merged: of
-    a moment in which it did not.
+    """Copy a directory in which RocksDB still merges and removes files, at a moment in which it did
+    not.
     """
     for _ in range(20):
         before = sorted(source.iterdir())
@@ -474,7 +474,7 @@ def copied(source: Path, target: Path) -> Path:
     pytest.fail(f"{source} does not come to rest")
 
 
-def test_zeros_ahead_never_overwrite(tmp_path: Path) -> None:
+def test_preallocated_zeros_never_overwrite(tmp_path: Path) -> None:
     """The zeros stay ahead for any write, and for any change to a new WAL."""
     rng = Random(5)
     rocks = RocksLog(tmp_path / "log", create=True)

@@ -1,4 +1,4 @@
-"""Tails of RocksDB's files that power loss tore, and those that are damage."""
+"""Torn tails of RocksDB's files, and damage."""
 
 import shutil
 import struct
@@ -56,8 +56,8 @@ def test_write_without_its_end_can_be_completed(missing: int) -> None:
 
 @pytest.mark.parametrize("missing", range(1, CRC_BYTES))
 def test_changed_write_cannot_be_completed(missing: int) -> None:
-    """But for the few that chance completes: one of 256 if three bytes are missing, one of 65,536
-    if two are.
+    """Except the few that chance completes: one of 256 if three bytes are missing, one of 65,536 if
+    two are.
     """
     rng = Random(missing)
     by_chance = 0
@@ -87,7 +87,7 @@ def test_checksum_solver_handles_zero_and_four_bytes() -> None:
         assert can_complete(crc, known, CRC_BYTES)
 
 
-def test_a_checksum_is_unmasked() -> None:
+def test_checksum_is_unmasked() -> None:
     rng = Random(1)
     for _ in range(200):
         record = rng.randbytes(rng.randrange(20))
@@ -95,13 +95,13 @@ def test_a_checksum_is_unmasked() -> None:
 
 
 @pytest.mark.parametrize("missing", [1, 8, 60, 500])
-def test_single_bit_among_zeros_is_found(missing: int) -> None:
+def test_single_bit_among_zeros_is_detected(missing: int) -> None:
     for bit in range(8 * missing):
         tail = (1 << bit).to_bytes(missing, "big")
         assert is_one_bit(google_crc32c.value(b"known" + tail), b"known", missing)
 
 
-def test_other_bytes_are_not_one_bit() -> None:
+def test_other_bytes_are_not_a_single_bit() -> None:
     rng = Random(1)
     assert not is_one_bit(google_crc32c.value(b"known" + bytes(8)), b"known", 8)
     for _ in range(200):
@@ -116,8 +116,8 @@ BODIES = {"small": b"body" * 200, "in pieces": bytes(range(1, 250)) * 300}
 
 
 class Crashed:
-    """A copy of a directory from under a running store, all of it in the WAL, one chunk of two
-    records a write.
+    """A copy of a running store's directory, all of it in the WAL, one chunk of two records per
+    write.
     """
 
     def __init__(self, directory: Path, sizes: list[int], chunks: list[bytes]) -> None:
@@ -126,7 +126,7 @@ class Crashed:
         self.good = self.wal.read_bytes()
 
     def outcome(self, data: bytes) -> bytes | CorruptLogError:
-        """The log that a node finds with this for its WAL; a reader of the stopped node's directory
+        """Return the log that a node finds with this WAL; a reader of the stopped node's directory
         must agree.
         """
         scratch = self.directory.with_name("scratch")
@@ -158,10 +158,8 @@ async def crashed(request: pytest.FixtureRequest, tmp_path: Path) -> Crashed:
 async def crashed_with(
     tmp_path: Path, body: bytes, *, beyond: int = 0, ending: bytes = b"end"
 ) -> Crashed:
-    """``beyond``: the last record has so many bytes beyond the boundary of a sector, and ``ending``
-    is what it ends in.
-
-    The same directory is at ``running``, closed in order.
+    """``beyond``: the last record has this many bytes beyond a sector boundary, and ends in
+    ``ending``. The same directory is at ``running``, closed in order.
     """
     format_with_vote(tmp_path / "running")
     store = open_rocks(tmp_path / "running")
@@ -191,7 +189,7 @@ async def crashed_with(
     return Crashed(tmp_path / "crashed", sizes, chunks)
 
 
-async def test_a_tail_of_zeros_is_cut_off_and_nothing_else(crashed: Crashed) -> None:
+async def test_tail_of_zeros_is_cut_off_and_nothing_else(crashed: Crashed) -> None:
     good, rng = crashed.good, Random(1)
     begin = -(-(crashed.sizes[-2] + 1) // 512) * 512
     in_the_last = range(begin, len(good) - ZEROS_MIN_BYTES, 512)
@@ -204,7 +202,7 @@ async def test_a_tail_of_zeros_is_cut_off_and_nothing_else(crashed: Crashed) -> 
         assert found == b"".join(crashed.chunks[:whole_chunks])
 
 
-async def test_zeros_behind_the_last_record_are_no_damage(crashed: Crashed) -> None:
+async def test_zeros_after_the_last_record_are_no_damage(crashed: Crashed) -> None:
     for more in (1, 600, 100_000):
         assert crashed.outcome(crashed.good + bytes(more)) == b"".join(crashed.chunks)
 
@@ -275,9 +273,7 @@ def physical_record(payload: bytes) -> bytes:
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 @pytest.mark.parametrize("missing", range(1, ZEROS_MIN_BYTES))
-async def test_a_few_bytes_that_were_never_written(
-    tmp_path: Path, body: bytes, missing: int
-) -> None:
+async def test_few_unwritten_bytes_are_a_tear(tmp_path: Path, body: bytes, missing: int) -> None:
     """Up to three: the checksum decides. From four on these may be zeros of the record's own."""
     crashed = await crashed_with(tmp_path, body, beyond=missing)
     boundary = len(crashed.good) - missing
@@ -293,7 +289,7 @@ async def test_a_few_bytes_that_were_never_written(
 
 
 @pytest.mark.parametrize("zeros", range(1, CRC_BYTES))
-async def test_damage_to_a_record_that_ends_in_a_few_zeros_of_its_own_is_refused(
+async def test_damage_to_a_record_that_ends_in_its_own_zeros_is_refused(
     tmp_path: Path, zeros: int
 ) -> None:
     mark_bytes = len(MARK_HEAD) + MARK_HEAD[-1]
@@ -330,7 +326,7 @@ def put(rocks: Path, name: str, data: bytes) -> bool:
     ("name", "enough"),
     [("000007.log", ZEROS_MIN_BYTES), ("MANIFEST-000007", MANIFEST_ZEROS_MIN_BYTES)],
 )
-def test_a_few_zeros_may_be_a_records_own(tmp_path: Path, name: str, enough: int) -> None:
+def test_few_zeros_may_belong_to_a_record(tmp_path: Path, name: str, enough: int) -> None:
     for zeros in range(1, ZEROS_MIN_BYTES + 1):
         torn = physical_record(b"x" * (1024 - HEADER.size + zeros))[:1024] + bytes(zeros)
         assert put(tmp_path, name, torn) is (zeros < CRC_BYTES or zeros >= enough)
@@ -338,15 +334,15 @@ def test_a_few_zeros_may_be_a_records_own(tmp_path: Path, name: str, enough: int
 
 
 @pytest.mark.parametrize("name", ["000007.log", "MANIFEST-000007"])
-def test_a_few_zeros_that_do_not_end_with_the_record_are_no_tear(tmp_path: Path, name: str) -> None:
+def test_few_zeros_that_do_not_end_with_the_record_are_no_tear(tmp_path: Path, name: str) -> None:
     for missing in range(1, CRC_BYTES):
         for zeros in range(1, CRC_BYTES):
             torn = physical_record(b"x" * (1024 - HEADER.size + missing))[:1024] + bytes(zeros)
             assert put(tmp_path, name, torn) is (zeros == missing)
 
 
-def test_a_few_zeros_from_within_a_header_on(tmp_path: Path) -> None:
-    """Then no checksum can be trusted, and the length is not known: only their count decides."""
+def test_few_zeros_that_begin_within_a_header_are_decided_by_their_count(tmp_path: Path) -> None:
+    """No checksum can be trusted then, and the length is unknown."""
     before = physical_record(b"x" * (SECTOR_BYTES - 6 - HEADER.size))
     for zeros in range(1, ZEROS_MIN_BYTES):
         data = (before + physical_record(b"x" * (zeros - 1)))[:SECTOR_BYTES] + bytes(zeros)
@@ -354,7 +350,7 @@ def test_a_few_zeros_from_within_a_header_on(tmp_path: Path) -> None:
         assert put(tmp_path, "MANIFEST-000007", data) is (zeros >= MANIFEST_ZEROS_MIN_BYTES)
 
 
-def test_a_header_of_zeros_between_two_pieces_of_a_record(tmp_path: Path) -> None:
+def test_header_of_zeros_between_two_pieces_of_a_record_is_a_tear(tmp_path: Path) -> None:
     payload = b"x" * (BLOCK - HEADER.size)
     first = HEADER.pack(masked_crc(b"\x02" + payload), len(payload), 2) + payload
     assert put(tmp_path, "000007.log", first + bytes(HEADER.size))
@@ -378,7 +374,7 @@ def test_zeros_that_begin_within_a_sector_and_end_with_it_are_no_tear(tmp_path: 
         assert all((tail.cut_at, tail.zeros_from) == (len(record), zeros_from) for tail in tails)
 
 
-def test_only_the_last_wal_is_looked_at(tmp_path: Path) -> None:
+def test_only_the_last_wal_is_examined(tmp_path: Path) -> None:
     record = physical_record(b"x" * 600)
     (tmp_path / "000009.log").write_bytes(record[:512] + bytes(100))
     assert find_torn_tails(tmp_path)
@@ -396,7 +392,7 @@ async def test_lost_durable_records_are_reported(crashed: Crashed) -> None:
     store.close()
 
 
-async def test_a_log_closed_in_order_is_left_alone(crashed: Crashed) -> None:
+async def test_cleanly_closed_log_is_left_unchanged(crashed: Crashed) -> None:
     store = open_rocks(crashed.directory)
     store.recover()
     store.close()
@@ -405,7 +401,7 @@ async def test_a_log_closed_in_order_is_left_alone(crashed: Crashed) -> None:
 
 async def test_zeros_in_the_last_record_of_the_manifest_are_cut_off(crashed: Crashed) -> None:
     """A record that a MANIFEST lost in this way was never synced, and the WAL that it would have
-    replaced is still there.
+    replaced still exists.
     """
     rocks = crashed.directory / "log"
     manifest = rocks / (rocks / "CURRENT").read_text().strip()
@@ -420,18 +416,18 @@ async def test_zeros_in_the_last_record_of_the_manifest_are_cut_off(crashed: Cra
 
 
 def _ignored_by_rocksdb(size: int) -> bytes:
-    """A record of a MANIFEST, so long, with a tag from the future that may be passed over."""
+    """Return a record of a MANIFEST of this size, with an unknown tag that may be skipped."""
     left = size - HEADER.size - 4
     return physical_record(b"\xe4\x40" + bytes([left & 0x7F | 0x80, left >> 7]) + b"x" * left)
 
 
 @pytest.mark.parametrize("last", ["the flush", "the WALs to keep"])
 @pytest.mark.parametrize("missing", range(1, ZEROS_MIN_BYTES))
-async def test_a_few_bytes_of_the_manifest_that_were_never_written(
+async def test_few_unwritten_bytes_of_the_manifest_are_a_tear(
     tmp_path: Path, last: str, missing: int
 ) -> None:
-    """The two records that RocksDB adds when it puts its memory into a file, and then deletes the
-    WAL.
+    """The two records that RocksDB adds when it flushes its memory into a file, and then deletes
+    the WAL.
     """
     crashed = await crashed_with(tmp_path, BODIES["small"])
     rocks = crashed.directory / "log"

@@ -1,7 +1,5 @@
-"""The behaviour of a cluster that a program can observe: calls of AsyncClient with their results
-and errors.
-
-Each case is run against real processes and in the simulated cluster, and must say the same.
+"""Behaviour of a cluster that a program can observe, as cases that run against real processes and
+in the simulated cluster.
 """
 
 import asyncio
@@ -19,8 +17,6 @@ from raftlog.recipes import AsyncBarrier, AsyncElection, AsyncLock
 
 
 class Cluster(Protocol):
-    """The common interface of RealCluster and SimulatedCluster."""
-
     @property
     def brokers(self) -> Sequence[str]: ...
 
@@ -63,7 +59,7 @@ def case(function: Case) -> Case:
 
 
 async def said(call: Awaitable[Any]) -> Any:
-    """The result of a call, or its error, without what differs from log to log."""
+    """The result of a call, or its error, without what differs between logs."""
     try:
         return plain(await call)
     except ApiError as error:
@@ -93,7 +89,7 @@ def plain(value: Any) -> Any:
 
 
 def shape(topic: raftlog.Topic) -> list[Any]:
-    """Partitions and replicas, by number: which broker has which id is another matter."""
+    """Return partitions and replicas by number: broker ids differ."""
     return [topic.name, [(one.index, len(one.replicas)) for one in topic.partitions]]
 
 
@@ -336,7 +332,7 @@ async def options(client: raftlog.AsyncClient, cluster: Cluster) -> list[Any]:
 
 @case
 async def dead_nodes(client: raftlog.AsyncClient, cluster: Cluster) -> list[Any]:
-    """A broker and the leader die: writes go on, and are visible on the other brokers."""
+    """A broker and the leader die: writes continue, and are visible on the other brokers."""
     cluster.kill(cluster.brokers[0])
     seen = [await said(client.kv.put("after", "1", acks="visible", timeout_s=30))]
     while sum(one.fenced for one in await client.brokers.list()) != 1:

@@ -1,4 +1,4 @@
-"""Runs of pytest as a user has them: away from this repository's options and environment."""
+"""Runs of pytest without this repository's options and environment."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ _CHANGES_OUTPUT = {"CI", "BUILD_NUMBER", "PYTEST_ADDOPTS", "FORCE_COLOR", "PY_CO
 def run_pytest(
     directory: Path, *arguments: str, timeout_s: float = 300.0
 ) -> subprocess.CompletedProcess[str]:
-    """Run pytest in ``directory`` and return what it printed."""
+    """Run pytest in ``directory`` and return its output."""
     return subprocess.run(
         [*PYTEST, *arguments],
         cwd=directory,

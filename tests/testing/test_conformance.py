@@ -1,5 +1,3 @@
-"""The simulated cluster shows a program what real processes do."""
-
 import asyncio
 import re
 from collections.abc import Callable
@@ -39,7 +37,7 @@ def in_processes(name: str, cluster: RealCluster) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_simulated_cluster_answers_as_real_processes_do(
+def test_simulated_cluster_responds_as_real_processes_do(
     name: str, raftlog_cluster: RealCluster
 ) -> None:
     real = in_processes(name, raftlog_cluster)
@@ -64,28 +62,28 @@ def test_cases_make_almost_every_call_of_the_client() -> None:
 
 
 def trust_conditions(patch: pytest.MonkeyPatch) -> None:
-    """Conditions on keys always hold."""
+    """Let conditions on keys always hold."""
     patch.setattr(key_values, "_compare", lambda *_: None)
 
 
 def keep_leases(patch: pytest.MonkeyPatch) -> None:
-    """Leases that nobody keeps alive do not end."""
+    """Let leases that are not kept alive not end."""
     patch.setattr(LeaseTracker, "expired", lambda *_: None)
 
 
 def grant_short_leases(patch: pytest.MonkeyPatch) -> None:
-    """Controllers have another limit than by default."""
+    """Let controllers have another limit than by default."""
     settings = ControllerSettings(lease_ttl_min_ms=10)
     patch.setattr(world, "settings_of_controllers", lambda _: settings)
 
 
 def forget_features(patch: pytest.MonkeyPatch) -> None:
-    """Brokers are of another build."""
+    """Let brokers be of another build."""
     patch.setattr(hosts, "SUPPORTED_FEATURES", (("metadata.version", 1, 8),))
 
 
 def lose_records(patch: pytest.MonkeyPatch) -> None:
-    """Brokers keep no partitions."""
+    """Let brokers keep no partitions."""
     patch.setattr(BrokerHost, "disk", property(lambda _: None, lambda *_: None), raising=False)
 
 

@@ -1,6 +1,4 @@
-"""The pytest plug-in, in runs of pytest of its own, as users have them; every block of docs/testing.md, and
-the example that it leads to.
-"""
+"""The pytest plug-in in its own runs of pytest; every block of docs/testing.md, and its example."""
 
 import os
 import re
@@ -34,7 +32,7 @@ PATIENCE_S = 60.0
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Directory for the files of this test's clusters alone."""
+    """A directory for the files of this test's clusters only."""
     place = tmp_path / "temporary"
     place.mkdir()
     monkeypatch.setenv("TMPDIR", str(place))
@@ -160,7 +158,7 @@ def test_waits(raftlog_cluster):
     "number",
     [nightly(signal.SIGINT), signal.SIGKILL, nightly(signal.SIGTERM)],
 )
-def test_interrupted_run_leaves_nothing(
+def test_interrupted_run_leaves_no_files_or_processes(
     number: signal.Signals, tmp_path: Path, temporary: Path
 ) -> None:
     (tmp_path / "test_user.py").write_text(WAITS)
@@ -183,7 +181,7 @@ def test_interrupted_run_leaves_nothing(
 
 
 @pytest.mark.nightly
-def test_crashed_worker_leaves_nothing_and_the_next_one_goes_on(
+def test_crashed_worker_leaves_nothing_and_the_next_one_continues(
     tmp_path: Path, temporary: Path
 ) -> None:
     text = """
@@ -200,7 +198,7 @@ def test_goes_on(raftlog_cluster):
 
 
 @pytest.mark.nightly
-def test_paused_cluster_does_not_hang_the_end(tmp_path: Path, temporary: Path) -> None:
+def test_paused_cluster_does_not_hang_at_the_end(tmp_path: Path, temporary: Path) -> None:
     text = """
 def test_pauses_all(raftlog_cluster):
     client = raftlog_cluster.connect(timeout_s=1)
@@ -215,7 +213,7 @@ def test_pauses_all(raftlog_cluster):
 
 
 @pytest.mark.nightly
-def test_event_loops_of_pytest_asyncio_and_anyio(tmp_path: Path, temporary: Path) -> None:
+def test_event_loops_of_pytest_asyncio_and_anyio_work(tmp_path: Path, temporary: Path) -> None:
     text = """
 import pytest
 
@@ -317,7 +315,7 @@ def test_it(raftlog_seed):
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "3-", "5-3", "x"])
-def test_number_of_seeds_that_is_none_is_refused(text: str) -> None:
+def test_invalid_number_of_seeds_is_refused(text: str) -> None:
     with pytest.raises(pytest.UsageError, match="a number of seeds, or FIRST-LAST"):
         seeds_of(text)
 
@@ -325,9 +323,11 @@ def test_number_of_seeds_that_is_none_is_refused(text: str) -> None:
 # --- starts that fail ----------------------------------------------------------------------------
 
 
-def test_taken_port_is_no_reason_to_fail(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ports of the first try belong to another cluster by the time that nodes start: its nodes
-    answer there, and say that they are ready.
+def test_cluster_with_taken_ports_starts_on_others(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the nodes start, the ports of the first attempt belong to another cluster: its nodes
+    answer there, and report ready.
     """
     original, tries = local.free_ports, []
     other = ClusterSession(brokers=1, controllers=1)
@@ -352,7 +352,7 @@ def test_taken_port_is_no_reason_to_fail(temporary: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.nightly
-def test_cluster_that_never_starts_leaves_nothing(
+def test_failed_start_of_a_cluster_leaves_nothing(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LocalCluster, "program", lambda *_: [sys.executable, "-c", "exit(3)"])
@@ -362,7 +362,7 @@ def test_cluster_that_never_starts_leaves_nothing(
     session.end()
 
 
-def test_cleaning_that_misses_something_gets_another_cluster(
+def test_incomplete_cleaning_replaces_the_cluster(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = ClusterSession(controllers=1, brokers=1)
@@ -409,7 +409,7 @@ def test_programs_of_the_page_pass_with_a_few_seeds(tmp_path: Path) -> None:
     assert "7 passed" in pytest_of(tmp_path, "--raftlog-seeds", "3")
 
 
-def test_other_blocks_of_the_page_are_true() -> None:
+def test_other_blocks_of_the_page_are_correct() -> None:
     install, commands = blocks("console")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert install == "$ pip install 'raftlog[testing]'\n"
@@ -435,7 +435,7 @@ def test_page_and_its_code_fit_into_80_columns() -> None:
     assert [line for line in prose if len(line) > 80] == []
 
 
-def test_example_fails_where_only_the_lock_is_trusted() -> None:
+def test_example_fails_when_only_the_lock_is_trusted() -> None:
     with pytest.raises(SeedFailedError, match=r"\A1 of 1 seeds failed: 1\n") as failed:
         sweep(partial(two_tellers, guarded=False), FINDS)
     assert re.search(r"(ann|bob) +pause for \d+", failed.value.story)
@@ -447,7 +447,7 @@ def test_corrected_example_passes_where_the_other_fails() -> None:
 
 
 @pytest.mark.nightly
-def test_example_as_users_run_it(tmp_path: Path) -> None:
+def test_example_passes_as_users_run_it(tmp_path: Path) -> None:
     directory = shutil.copytree(ROOT / "examples" / "testing", tmp_path / "example")
     assert "202 passed" in pytest_of(directory, "--raftlog-seeds", "200", ".")
 

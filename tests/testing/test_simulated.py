@@ -1,4 +1,4 @@
-"""``raftlog.testing.simulated``: programs of a test on virtual time, the same for the same seed."""
+"""``raftlog.testing.simulated``."""
 
 import asyncio
 import gc
@@ -38,7 +38,7 @@ MANY_FAULTS = {
 
 
 async def count(key: str, times: int) -> int:
-    """Add to a key, each time on the condition that nobody was faster."""
+    """Increment a key, each time on the condition that it is unchanged."""
     done = 0
     async with raftlog.AsyncClient(timeout_s=3) as client:
         while done < times:
@@ -98,7 +98,7 @@ async def everything(cluster: SimulatedCluster) -> str:
     return str(await counting(cluster))
 
 
-def test_run_tells_result_time_faults_and_story() -> None:
+def test_run_reports_result_time_faults_and_story() -> None:
     ran = simulated(counting, seed=3)
     assert ran.seed == 3
     assert ran.result <= 16
@@ -146,7 +146,7 @@ def test_other_seeds_give_other_stories() -> None:
 
 
 def test_run_is_fifty_times_faster_than_time() -> None:
-    """Measure the CPU's time: the machine may have other work."""
+    """Measured in CPU time: the machine may have other work."""
 
     async def one_call_a_second(cluster: SimulatedCluster) -> None:
         async with cluster.connect_async() as client:
@@ -161,7 +161,7 @@ def test_run_is_fifty_times_faster_than_time() -> None:
     assert ran.virtual_s / (time.process_time() - began) > 50
 
 
-def test_failure_tells_seed_story_and_what_was_not_answered(
+def test_failure_reports_seed_story_and_unanswered_calls(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     async def put() -> None:
@@ -208,7 +208,7 @@ def test_skip_in_a_program_is_no_failure() -> None:
         simulated(main)
 
 
-def test_run_without_an_end_fails() -> None:
+def test_endless_run_fails() -> None:
     async def main(_: SimulatedCluster) -> None:
         await asyncio.Event().wait()
 
@@ -227,7 +227,7 @@ def test_run_that_never_sleeps_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         simulated(main, faults={})
 
 
-def test_sweep_names_all_seeds_that_fail() -> None:
+def test_sweep_names_all_failing_seeds() -> None:
     async def main(cluster: SimulatedCluster) -> int:
         assert cluster.seed not in (0, 2)
         return cluster.seed
@@ -248,7 +248,7 @@ async def test_call_from_a_coroutine_is_refused() -> None:
 @pytest.mark.parametrize(
     "faults", [{"kill_nobody": 1.0}, {"pause": 0.0}, {"pause": -1.0}, {"pause": float("nan")}]
 )
-def test_fault_that_there_is_not_is_refused(faults: dict[str, float]) -> None:
+def test_unknown_fault_is_refused(faults: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"there is no fault 'kill_nobody'|mean time between two"):
         simulated(counting, faults=faults)
 
@@ -275,7 +275,7 @@ def test_blocking_client_is_refused() -> None:
         simulated(main, faults={})
 
 
-def test_process_is_as_it_was_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_state_is_restored_after_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAFTLOG_BOOTSTRAP_SERVER", "127.0.0.1:1")
     structlog.configure(processors=[])
     logging.getLogger("asyncio").setLevel(logging.WARNING)
@@ -331,7 +331,7 @@ def test_killed_program_holds_its_lock_until_the_lease_ends() -> None:
     assert 2 < next_began - began < 8
 
 
-def test_paused_program_has_lost_its_lock_when_it_goes_on() -> None:
+def test_paused_program_has_lost_its_lock_when_it_resumes() -> None:
     async def holder(client: raftlog.AsyncClient, seen: list[bool]) -> None:
         lock = AsyncLock(client, "job", ttl_s=3)
         await lock.acquire()
@@ -356,7 +356,7 @@ def test_paused_program_has_lost_its_lock_when_it_goes_on() -> None:
     assert ": it has not been confirmed for 2.25 s" in ran.story
 
 
-def test_cut_program_is_served_by_the_brokers_that_it_reaches() -> None:
+def test_isolated_program_is_served_by_the_brokers_that_it_reaches() -> None:
     async def write(cluster: SimulatedCluster) -> list[bool]:
         written = []
         async with raftlog.AsyncClient(timeout_s=1) as client:
@@ -383,7 +383,7 @@ def test_cut_program_is_served_by_the_brokers_that_it_reaches() -> None:
 
 
 @scenario(simulated, faults={})
-async def test_names_are_taken_once_and_known(cluster: SimulatedCluster) -> None:
+async def test_program_names_are_unique_and_known(cluster: SimulatedCluster) -> None:
     cluster.program("ann", asyncio.sleep, 1)
     for name in ("ann", "main", "c1", "b1"):
         with pytest.raises(ValueError, match=f"'{name}' is taken"):
@@ -394,7 +394,7 @@ async def test_names_are_taken_once_and_known(cluster: SimulatedCluster) -> None
 
 
 @scenario(simulated, faults={})
-async def test_calm_undoes_what_was_done_by_hand(cluster: SimulatedCluster) -> None:
+async def test_calm_ends_manual_faults(cluster: SimulatedCluster) -> None:
     assert cluster.leader is not None
     cluster.kill(cluster.leader)
     cluster.kill(cluster.brokers[0])
@@ -412,7 +412,7 @@ async def test_calm_undoes_what_was_done_by_hand(cluster: SimulatedCluster) -> N
 # --- faults --------------------------------------------------------------------------------------
 
 
-def test_each_fault_has_a_name_and_words() -> None:
+def test_each_fault_has_a_name_and_a_description() -> None:
     assert FAULTS.keys() == GUEST_FAULTS.keys()
     assert DEFAULT_FAULTS.keys() <= FAULTS.keys()
 
@@ -441,7 +441,7 @@ def test_fault_happens_and_ends_with_calm(name: str, capfd: pytest.CaptureFixtur
     assert capfd.readouterr() == ("", "")
 
 
-def test_no_faults_means_none() -> None:
+def test_empty_fault_list_injects_none() -> None:
     ran = simulated(counting, faults={})
     assert ran.faults == {}
     assert ran.result == 16

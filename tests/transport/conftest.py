@@ -1,5 +1,3 @@
-"""The media of lanes: tests that use ``medium`` run in plain text and over TLS."""
-
 from collections.abc import Iterator
 
 import pytest
@@ -12,13 +10,11 @@ from raftlog.transport.tls import TlsConfig
 
 @pytest.fixture(scope="session")
 def node_tls(tmp_path_factory: pytest.TempPathFactory) -> TlsConfig:
-    """The certificate of a node."""
     return issue(tmp_path_factory.mktemp("medium"), trustme.CA(), "node")
 
 
 @pytest.fixture(params=["plain", "tls"])
 def medium(request: pytest.FixtureRequest, node_tls: TlsConfig) -> Iterator[None]:
-    """Run the test in both media."""
     Medium.tls = node_tls if request.param == "tls" else None
     yield
     Medium.tls = None

@@ -1,4 +1,4 @@
-"""A server, and callers whose links to it may move to lanes, in each conversation that has lanes."""
+"""A server, and callers whose links may move to lanes, in each conversation with lanes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -24,19 +24,19 @@ BULK = 20_000_000
 
 
 def lane_listener(server: GrpcServerTransport) -> LaneListener:
-    """The port for lanes of the server's first listener."""
+    """Return the lane port of the server's first listener."""
     listener = server._listeners[0]._lanes
     assert listener is not None
     return listener
 
 
 def lane_of(link: Any) -> Any:
-    """The lane that the link uses; None while it uses its stream."""
+    """Return the lane that the link uses; None while it uses its stream."""
     return getattr(link, "_lane", None)
 
 
 def unused_lane_of(link: Any) -> Lane | None:
-    """The open lane that the link does not use yet."""
+    """Return the open lane that the link does not use yet."""
     lane: Lane | None = link._standing
     return lane
 
@@ -47,7 +47,7 @@ def frame(data: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Kind:
-    """One conversation: its messages by number, and the transport of its callers."""
+    """One conversation: its messages by number, and its callers' transport."""
 
     conversation: Conversation
     request: Callable[[int], Any]
@@ -100,8 +100,6 @@ BROKERS_CLIENT = Kind(
 
 
 class Watching(Kind):
-    """A conversation in which the server sends what it has encoded before."""
-
     def answer(self, link: Link, messages: Sequence[Any]) -> None:
         for message in messages:
             for reply in self.replies(self.number(message)):
@@ -136,17 +134,16 @@ class Caller(Recorder):
 
     @property
     def expected(self) -> list[Any]:
-        """The replies to all requests, in order."""
+        """Return the replies to all requests, in order."""
         return [reply for number in range(1, self.asked + 1) for reply in self.kind.replies(number)]
 
     def send(self, count: int = 1) -> None:
-        """Send requests, whose numbers count up."""
         for _ in range(count):
             self.asked += 1
             self.links[-1].send(self.kind.request(self.asked))
 
     async def ask(self, count: int = 1) -> None:
-        """Send requests, and wait for the answers to all: each once and in order."""
+        """Send requests, and wait for the responses to all: each once and in order."""
         self.send(count)
         answers = self.asked * len(self.kind.replies(0))
         await until(lambda: sum(map(len, self.envelopes)) >= answers)
@@ -165,7 +162,7 @@ class Caller(Recorder):
 
 
 class Pair:
-    """A caller, and the server of its conversation; other callers of any kind may follow."""
+    """A caller and its server; other callers of any kind may follow."""
 
     def __init__(self, kind: Kind, server: GrpcServerTransport, client: GrpcTransport) -> None:
         self.kind, self.server, self.client = kind, server, client
@@ -183,7 +180,7 @@ class Pair:
     async def dial(
         self, kind: Kind | None = None, *, client: GrpcTransport | None = None, eager: bool = False
     ) -> Caller:
-        """Another caller, with its link."""
+        """Return another caller with its link."""
         caller = Caller(kind or self.kind, eager=eager)
         accepted = self.servers[caller.kind].links
         before = len(accepted)
@@ -193,7 +190,7 @@ class Pair:
 
     @property
     def lanes(self) -> tuple[int, int]:
-        """Lanes of the conversation in use, as each end counts them."""
+        """Return the number of lanes of the conversation, as each end counts them."""
         of = self.kind.conversation
         return self.server.bounds.lanes.served[of], self.client.bounds.lanes.dialed[of]
 
@@ -210,8 +207,6 @@ class Pair:
 
 
 class FakeTransport:
-    """The connection under a lane."""
-
     def __init__(self) -> None:
         self.aborted = False
         self.paused = 0
@@ -235,7 +230,7 @@ class FakeTransport:
 def lane_over(
     transport: FakeTransport, max_bytes: int = 64, account: UnfinishedFrame | None = None
 ) -> Lane:
-    """A lane that has begun, for envelopes of this size."""
+    """Return a started lane for envelopes of this size."""
     lane = Lane(asyncio.get_running_loop(), max_bytes, account)
     lane.begin(transport)  # type: ignore[arg-type]
     return lane

@@ -1,6 +1,4 @@
-"""Tests over real gRPC that a valid token gives its principal, and that an invalid one reaches no
-handler.
-"""
+"""Bearer tokens over real gRPC."""
 
 import asyncio
 import base64
@@ -88,7 +86,7 @@ class Keys:
 
 @dataclass
 class Node:
-    """A server whose handlers remember who has reached them."""
+    """A server whose handlers record their callers."""
 
     address: str
     server: GrpcServerTransport
@@ -213,7 +211,7 @@ async def unary(opened: Any, metadata: Any, method: str = DESCRIBE, body: bytes 
 
 
 async def stream(opened: Any, metadata: Any) -> Refusal:
-    """The same for a stream of requests with one request."""
+    """Return the status of a stream with one request."""
     call = opened.stream_stream(Conversation.CONTROLLER.value)(metadata=metadata, timeout=TIMEOUT_S)
     # As our client does: grpc.aio makes an internal error of a write that meets a refusal.
     if LINK_METADATA_KEY in await call.initial_metadata():
@@ -235,7 +233,7 @@ def refusal(status: Any, details: str | None, metadata: Any) -> Refusal:
 
 
 @scenario(run)
-async def test_a_token_names_the_principal_of_streams_and_calls(*, tmp_path: Path) -> None:
+async def test_token_names_the_principal_of_streams_and_calls(*, tmp_path: Path) -> None:
     async with serving(tmp_path) as node, channel(node) as opened:
         for made in (stream, unary):
             assert (await made(opened, bearing(US.token()))).status is grpc.StatusCode.OK
@@ -286,7 +284,7 @@ async def test_token_names_the_principal_and_certificate_the_node(*, tmp_path: P
 
 
 @scenario(run)
-async def test_where_no_tokens_are_configured_nobody_looks_at_them(*, tmp_path: Path) -> None:
+async def test_tokens_are_ignored_where_none_are_configured(*, tmp_path: Path) -> None:
     async with (
         serving(tmp_path, certificates=True, tokens=False) as node,
         channel(node, node.issue("client")) as opened,
@@ -316,7 +314,7 @@ def signed_with_the_public_key() -> str:
 
 
 def bad(now: float) -> dict[str, tuple[tuple[tuple[str, str], ...], str]]:
-    """Metadata, and what its refusal says."""
+    """Metadata, and its refusal."""
     return {
         "none": ((), "has no token"),
         "empty": (bearing(""), "not a signed JWT"),
@@ -340,7 +338,7 @@ def bad(now: float) -> dict[str, tuple[tuple[tuple[str, str], ...], str]]:
 
 
 @pytest.mark.parametrize("certificates", [False, True], ids=["token alone", "with a certificate"])
-def test_a_bad_token_reaches_no_handler(tmp_path: Path, *, certificates: bool) -> None:
+def test_invalid_token_reaches_no_handler(tmp_path: Path, *, certificates: bool) -> None:
     async def scenario() -> None:
         async with serving(tmp_path, certificates=certificates) as node:
             cases = bad(time.time())
@@ -372,7 +370,7 @@ def test_a_bad_token_reaches_no_handler(tmp_path: Path, *, certificates: bool) -
 
 
 @scenario(run)
-async def test_a_megabyte_is_refused_before_it_is_looked_at(*, tmp_path: Path) -> None:
+async def test_token_of_a_megabyte_is_refused_before_it_is_parsed(*, tmp_path: Path) -> None:
     async with serving(tmp_path) as node, channel(node) as opened:
         for made in (stream, unary):
             refused = await made(opened, bearing("x" * (1 << 20)))
@@ -390,7 +388,7 @@ async def test_a_megabyte_is_refused_before_it_is_looked_at(*, tmp_path: Path) -
 
 
 @scenario(run)
-async def test_a_rotated_key_is_asked_for(*, tmp_path: Path) -> None:
+async def test_rotated_key_is_requested(*, tmp_path: Path) -> None:
     async with serving(tmp_path) as node, channel(node) as opened:
         rotated = Issuer("k2")
         for _ in range(2):
@@ -407,9 +405,7 @@ async def test_a_rotated_key_is_asked_for(*, tmp_path: Path) -> None:
 
 
 @scenario(run)
-async def test_whoever_connects_may_look_at_the_health_and_at_nothing_else(
-    *, tmp_path: Path
-) -> None:
+async def test_unauthenticated_peer_may_only_check_the_health(*, tmp_path: Path) -> None:
     async with serving(tmp_path) as node, channel(node) as opened:
         stub = health_pb2_grpc.HealthStub(opened)
         found = await stub.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
@@ -447,7 +443,7 @@ async def test_tls_requires_client_certificates_only_when_configured(*, tmp_path
 
 
 def like_a_node() -> list[str]:
-    """Tokens that say "node 1" wherever something can be said."""
+    """Return tokens that claim "node 1" in every field."""
     named: dict[str, Any] = {
         "cn": "node-1", "CN": "node-1", "dns": "node-1", "uri": "node-1", "names": ["CN=node-1"],
         "subject": "CN=node-1", "node_id": 1,
@@ -470,7 +466,7 @@ def forgeries() -> list[tuple[Conversation, Any]]:
 
 
 async def sent(opened: Any, conversation: Conversation, message: Any, metadata: Any) -> Any:
-    """The one answer."""
+    """Return the only response."""
     wires = WIRES[conversation]
     call = opened.stream_stream(conversation.value)(metadata=metadata, timeout=TIMEOUT_S)
     (envelope,) = wires.to_server.envelopes([message.SerializeToString()])
@@ -481,7 +477,7 @@ async def sent(opened: Any, conversation: Conversation, message: Any, metadata: 
 
 
 @pytest.mark.parametrize("certificates", [False, True], ids=["token alone", "with a certificate"])
-def test_a_token_makes_nobody_a_node(tmp_path: Path, *, certificates: bool) -> None:
+def test_token_authenticates_nobody_as_a_node(tmp_path: Path, *, certificates: bool) -> None:
     async def scenario() -> None:
         async with serving(tmp_path, certificates=certificates, guard=RULE) as node:
             tls = node.issue("client") if certificates else None
@@ -510,7 +506,7 @@ def code_of(response: Any) -> int:
 
 @scenario(run)
 async def test_stated_principal_of_a_client_is_ignored(*, tmp_path: Path) -> None:
-    """Not even in a request as nodes forward them."""
+    """Not even in a request in the form that nodes forward."""
     async with serving(tmp_path, guard=RULE) as node, channel(node) as opened:
         item = controller.ControllerRequest(
             describe_brokers=controller.DescribeBrokersRequest(),
@@ -526,7 +522,7 @@ async def test_stated_principal_of_a_client_is_ignored(*, tmp_path: Path) -> Non
 
 
 class Clock:
-    """The wall clock of a server; it is looked at often."""
+    """The wall clock of a server."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(access_module, "EXPIRY_LOOK_AGAIN_S", 0.01)
@@ -540,7 +536,7 @@ class Clock:
 
 
 @scenario(run)
-async def test_a_stream_ends_with_its_token(
+async def test_stream_ends_with_its_token(
     *, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(monkeypatch)
@@ -568,10 +564,10 @@ async def test_a_stream_ends_with_its_token(
 
 
 @scenario(run)
-async def test_streams_of_health_and_reflection_end_with_token_or_certificate(
+async def test_health_and_reflection_streams_end_with_token_or_certificate(
     *, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """[They went on for ever, with a certificate that had expired years ago]"""
+    """[They continued forever with a certificate that had expired years ago.]"""
     clock = Clock(monkeypatch)
     clock.now_s = time.time()
     async with (
@@ -606,7 +602,7 @@ async def test_streams_of_health_and_reflection_end_with_token_or_certificate(
 
 @scenario(run)
 async def test_calls_on_an_old_connection_end_with_the_certificate(*, tmp_path: Path) -> None:
-    """[A thief keeps the connection open, and asks on for years.]"""
+    """[A thief keeps the connection open, and keeps calling for years.]"""
     late_s = 0.0
 
     def clock() -> float:
@@ -626,14 +622,14 @@ async def test_calls_on_an_old_connection_end_with_the_certificate(*, tmp_path: 
         assert node.reached == reached
 
 
-def test_how_long_to_wait_for_the_end_of_a_token() -> None:
+def test_wait_for_the_expiry_of_a_token_is_computed() -> None:
     caller = Admitted(ANONYMOUS, Proved("User:alice", 1_000.0))
     assert [caller.look_again_in_s(now) for now in (0.0, 939.0, 990.0)] == [60.0, 60.0, 10.0]
     assert [caller.expired(now) for now in (999.9, 1_000.0, 2_000.0)] == ["", "token", "token"]
 
 
 @scenario(run)
-async def test_a_client_connects_again_with_a_fresh_token(
+async def test_client_reconnects_with_a_fresh_token(
     *, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(monkeypatch)
@@ -657,7 +653,7 @@ async def test_a_client_connects_again_with_a_fresh_token(
 
 
 @scenario(run)
-async def test_a_token_is_not_sent_in_plain_text() -> None:
+async def test_token_is_not_sent_in_plain_text() -> None:
     with pytest.raises(ConfigError, match="over TLS only"):
         GrpcTransport(LIMITS, token=lambda: "x")
     server = GrpcServerTransport(LIMITS)
@@ -719,7 +715,7 @@ def test_unusable_token_prevents_the_dial_and_is_reported(
 
 
 @scenario(run)
-async def test_a_source_that_does_not_answer_is_given_up_with_the_client(*, tmp_path: Path) -> None:
+async def test_unresponsive_token_source_ends_with_its_client(*, tmp_path: Path) -> None:
     async with serving(tmp_path) as node:
         client = GrpcTransport(LIMITS, tls=node.trust, token=for_ever)
         RpcClient(client, node.address, Conversation.CONTROLLER)
@@ -728,7 +724,7 @@ async def test_a_source_that_does_not_answer_is_given_up_with_the_client(*, tmp_
 
 
 @scenario(run)
-async def test_a_source_may_be_a_coroutine_function(*, tmp_path: Path) -> None:
+async def test_token_source_may_be_a_coroutine_function(*, tmp_path: Path) -> None:
     async with serving(tmp_path) as node:
         token = US.token(sub="bob")
         client = GrpcTransport(LIMITS, tls=node.trust, token=lambda: given(token))
@@ -739,7 +735,7 @@ async def test_a_source_may_be_a_coroutine_function(*, tmp_path: Path) -> None:
 
 
 @scenario(run)
-async def test_a_refused_client_is_told_why(*, tmp_path: Path) -> None:
+async def test_refused_client_learns_the_reason(*, tmp_path: Path) -> None:
     async with serving(tmp_path) as node:
         client = GrpcTransport(LIMITS, tls=node.trust, token=lambda: US.token(aud="else"))
         caller = RpcClient(client, node.address, Conversation.CONTROLLER)
@@ -749,14 +745,14 @@ async def test_a_refused_client_is_told_why(*, tmp_path: Path) -> None:
         await client.close()
 
 
-def test_a_file_that_is_no_token(tmp_path: Path) -> None:
+def test_invalid_token_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     with pytest.raises(NoTokenError, match="holds something else"):
         token_file(tmp_path / "binary")()
 
 
 @pytest.mark.parametrize("content", [b"", b"no certificate", b"\xff"])
-def test_an_authority_that_is_none(tmp_path: Path, content: bytes) -> None:
+def test_invalid_authority_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "ca").write_bytes(content)
     with pytest.raises(ConfigError, match=r"tls\.ca\.file: .*/ca holds no certificate"):
         TlsTrust(tmp_path / "ca").channel_credentials()
@@ -764,7 +760,7 @@ def test_an_authority_that_is_none(tmp_path: Path, content: bytes) -> None:
         TlsTrust(tmp_path / "other").channel_credentials()
 
 
-def test_a_listener_that_nobody_could_use_is_none() -> None:
+def test_listener_that_nobody_could_use_is_refused() -> None:
     with pytest.raises(ValueError, match="no client could be authenticated"):
         Access(certificates=False)
     assert Access().certificates

@@ -1,4 +1,4 @@
-"""RpcClient against a scripted link, on virtual time."""
+"""RpcClient with a scripted link, on virtual time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -39,7 +39,7 @@ class ScriptedLink:
 
 
 class ScriptedTransport:
-    """Dials nothing: the test opens and closes links by hand."""
+    """A transport that dials nothing: the test opens and closes links by hand."""
 
     last_failure = ""
 
@@ -89,7 +89,7 @@ async def test_responses_are_matched_by_id_in_any_order(
 
 
 @scenario(scripted)
-async def test_calls_wait_for_the_link_and_leave_in_order(
+async def test_calls_wait_for_the_link_and_are_sent_in_order(
     caller: RpcClient, transport: ScriptedTransport
 ) -> None:
     assert not bool(caller.connected)
@@ -103,7 +103,7 @@ async def test_calls_wait_for_the_link_and_leave_in_order(
 
 
 @scenario(scripted)
-async def test_deadlines_of_sent_and_of_waiting_calls(
+async def test_sent_and_waiting_calls_have_deadlines(
     caller: RpcClient, transport: ScriptedTransport
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -124,7 +124,7 @@ async def test_deadlines_of_sent_and_of_waiting_calls(
 
 
 @scenario(scripted)
-async def test_each_of_many_calls_ends_by_its_deadline_to_the_grain(
+async def test_each_of_many_calls_ends_by_its_deadline_within_the_grain(
     caller: RpcClient, transport: ScriptedTransport
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -150,7 +150,7 @@ async def test_each_of_many_calls_ends_by_its_deadline_to_the_grain(
 
 
 @scenario(scripted)
-async def test_answered_calls_leave_no_timer_behind_but_one(
+async def test_answered_calls_leave_at_most_one_timer(
     caller: RpcClient, transport: ScriptedTransport
 ) -> None:
     loop: Any = asyncio.get_running_loop()
@@ -163,7 +163,7 @@ async def test_answered_calls_leave_no_timer_behind_but_one(
 
 
 @scenario(scripted)
-async def test_a_lost_link_fails_what_was_sent_and_keeps_what_was_not(
+async def test_lost_link_fails_sent_calls_and_keeps_unsent_ones(
     caller: RpcClient, transport: ScriptedTransport
 ) -> None:
     first, second = ScriptedLink(), ScriptedLink()
@@ -179,7 +179,7 @@ async def test_a_lost_link_fails_what_was_sent_and_keeps_what_was_not(
 
 
 @scenario(scripted)
-async def test_a_late_reply_or_a_late_close_of_an_earlier_link_changes_nothing(
+async def test_late_reply_or_late_close_of_an_earlier_link_changes_nothing(
     caller: RpcClient, transport: ScriptedTransport
 ) -> None:
     first, second = ScriptedLink(), ScriptedLink()
@@ -194,7 +194,7 @@ async def test_a_late_reply_or_a_late_close_of_an_earlier_link_changes_nothing(
 
 
 @scenario(scripted)
-async def test_a_link_that_closes_under_a_call_lets_it_wait_for_the_next_one(
+async def test_call_on_a_closing_link_waits_for_the_next_one(
     caller: RpcClient, transport: ScriptedTransport
 ) -> None:
     first, second = ScriptedLink(), ScriptedLink()
@@ -208,7 +208,7 @@ async def test_a_link_that_closes_under_a_call_lets_it_wait_for_the_next_one(
 
 
 @scenario(scripted)
-async def test_a_message_too_large_fails_its_call_alone(
+async def test_oversized_message_fails_only_its_call(
     caller: RpcClient, transport: ScriptedTransport
 ) -> None:
     link = ScriptedLink()
@@ -221,7 +221,7 @@ async def test_a_message_too_large_fails_its_call_alone(
 
 @pytest.mark.parametrize("connected", [True, False])
 @scenario(scripted, max_calls=10)
-async def test_calls_are_bounded(
+async def test_number_of_calls_is_bounded(
     caller: RpcClient, transport: ScriptedTransport, *, connected: bool
 ) -> None:
     link = ScriptedLink()
@@ -233,7 +233,7 @@ async def test_calls_are_bounded(
 
 
 @scenario(scripted)
-async def test_closing_ends_every_call(caller: RpcClient, transport: ScriptedTransport) -> None:
+async def test_close_ends_every_call(caller: RpcClient, transport: ScriptedTransport) -> None:
     waiting = caller.call(request(), 5)
     caller.close()
     caller.close()
@@ -243,7 +243,7 @@ async def test_closing_ends_every_call(caller: RpcClient, transport: ScriptedTra
 
 
 @scenario(scripted)
-async def test_closing_with_calls_in_flight_says_that_they_are_unknown(
+async def test_close_reports_calls_in_flight_as_unknown(
     caller: RpcClient, transport: ScriptedTransport
 ) -> None:
     caller.opened(ScriptedLink())
@@ -254,7 +254,7 @@ async def test_closing_with_calls_in_flight_says_that_they_are_unknown(
 
 
 @scenario(scripted)
-async def test_a_link_is_silent_when_a_call_times_out_on_it_and_nothing_was_heard_meanwhile(
+async def test_link_is_silent_when_a_call_times_out_without_other_messages(
     caller: RpcClient, transport: ScriptedTransport
 ) -> None:
     link = ScriptedLink()
@@ -274,7 +274,7 @@ async def test_a_link_is_silent_when_a_call_times_out_on_it_and_nothing_was_hear
 
 
 @scenario(scripted)
-async def test_a_retired_caller_ends_with_its_last_call_also_when_that_times_out(
+async def test_retired_caller_ends_with_its_last_call_even_if_that_times_out(
     caller: RpcClient, transport: ScriptedTransport
 ) -> None:
     caller.opened(ScriptedLink())

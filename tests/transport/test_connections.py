@@ -1,4 +1,4 @@
-"""Bounds of connections: how many an address and a principal may have, how many descriptors they and lanes take, and how soon one is tried again."""
+"""Bounds of connections and their descriptors, and retries."""
 
 import resource
 from contextlib import ExitStack
@@ -18,7 +18,7 @@ def entered(connections: Connections, stack: ExitStack, peer: str, identity: Pee
     return stack.enter_context(connections.counted(peer, identity))
 
 
-def test_a_principal_has_so_many_connections_wherever_they_come_from() -> None:
+def test_connections_of_a_principal_are_bounded_over_all_addresses() -> None:
     connections = Connections(per_address=100, per_principal=2)
     with ExitStack() as stack:
         assert not entered(connections, stack, "10.0.0.1:1", ALICE)
@@ -35,7 +35,7 @@ def test_a_principal_has_so_many_connections_wherever_they_come_from() -> None:
         assert not entered(connections, stack, "10.0.0.3:1", ALICE)
 
 
-def test_an_address_has_so_many_connections_whoever_they_are_of() -> None:
+def test_connections_of_an_address_are_bounded_over_all_principals() -> None:
     connections = Connections(per_address=2, per_principal=100)
     with ExitStack() as stack:
         assert not entered(connections, stack, "[::1]:1", ALICE)
@@ -46,7 +46,7 @@ def test_an_address_has_so_many_connections_whoever_they_are_of() -> None:
     assert connections.of("address", "[::1]") == 0
 
 
-def test_a_connection_with_calls_counts_until_the_last_has_ended() -> None:
+def test_connection_with_calls_counts_until_the_last_has_ended() -> None:
     connections = Connections(per_address=1, per_principal=1)
     with ExitStack() as later:
         with ExitStack() as first:
@@ -71,7 +71,7 @@ def test_a_connection_with_calls_counts_until_the_last_has_ended() -> None:
         (300, 150, 0),
     ],
 )
-def test_lanes_take_what_connections_leave(
+def test_lanes_get_the_descriptors_that_connections_leave(
     monkeypatch: pytest.MonkeyPatch, open_files: int, connections: int, lanes: int
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (open_files, open_files))
@@ -84,7 +84,7 @@ def test_lanes_take_what_connections_leave(
 # --- How soon a link is tried again --------------------------------------------------------------
 
 
-def test_links_of_the_quorum_are_tried_again_before_a_peer_seems_silent() -> None:
+def test_quorum_links_are_retried_before_a_peer_seems_silent() -> None:
     for fetch_timeout_ms in (100, 1_000, 60_000):
         limits = TransportLimits().within(fetch_timeout_ms)
         assert limits.connect_timeout_ms <= fetch_timeout_ms / 2

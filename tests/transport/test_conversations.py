@@ -63,7 +63,7 @@ MANY_SHORT = st.lists(
 
 @settings(deadline=None, max_examples=120)
 @given(st.one_of(ITEMS, MANY_SHORT))
-def test_an_envelope_is_what_protobuf_itself_would_write(items: list[tuple[int, int]]) -> None:
+def test_envelope_equals_the_one_by_protobuf(items: list[tuple[int, int]]) -> None:
     wire = WIRES[Conversation.CONTROLLER].to_server
     requests = [
         controller_pb2.ControllerRequest(correlation_id=i, cluster_id="c" * size)
@@ -77,7 +77,7 @@ def test_an_envelope_is_what_protobuf_itself_would_write(items: list[tuple[int, 
 @pytest.mark.parametrize(
     "size", [0, 1, 126, 127, 128, 129, 2047, 2048, 16383, 16384, 2_000_000, 3_000_000]
 )
-def test_headers_at_each_length_of_the_varint(size: int) -> None:
+def test_headers_have_the_right_varint_at_each_length(size: int) -> None:
     wire = WIRES[Conversation.QUORUM].to_client
     message = quorum_pb2.QuorumMessage()
     message.vote_request.cluster_id = "x" * size
@@ -85,13 +85,13 @@ def test_headers_at_each_length_of_the_varint(size: int) -> None:
     assert quorum_pb2.QuorumMessages.FromString(envelope).messages[0] == message
 
 
-def test_an_empty_item_is_still_an_item() -> None:
+def test_empty_item_is_still_an_item() -> None:
     wire = WIRES[Conversation.BROKER].to_server
     (envelope,) = wire.envelopes([wire.encode(broker_pb2.BrokerRequest(), MAX_BYTES)] * 3)
     assert len(wire.decode(envelope, 1 << 20)) == 3
 
 
-def test_envelopes_are_cut_at_the_bound_and_lose_nothing() -> None:
+def test_envelopes_are_split_at_the_bound_and_lose_nothing() -> None:
     wire = WIRES[Conversation.CONTROLLER].to_server
     sizes = [400_000, 400_000, 400_000, 3_000_000, 10, 10, 900_000, 200_000]
     requests = [
@@ -113,7 +113,7 @@ def test_envelopes_are_cut_at_the_bound_and_lose_nothing() -> None:
     )
 
 
-def test_a_message_above_the_limit_is_a_typed_error() -> None:
+def test_message_above_the_limit_is_a_typed_error() -> None:
     wire = WIRES[Conversation.CONTROLLER].to_server
     with pytest.raises(ApiError) as caught:
         wire.encode(controller_pb2.ControllerRequest(cluster_id="c" * 1000), 1000)
@@ -132,7 +132,7 @@ def test_a_message_above_the_limit_is_a_typed_error() -> None:
 
 
 @pytest.mark.parametrize("conversation", list(Conversation))
-def test_bytes_that_are_no_message_are_told_apart(conversation: Conversation) -> None:
+def test_unparsable_bytes_are_distinguished(conversation: Conversation) -> None:
     for wire in (WIRES[conversation].to_server, WIRES[conversation].to_client):
         with pytest.raises(MalformedMessageError):
             wire.decode(b"\x0a\xff\xff\xff", 1 << 20)
@@ -170,14 +170,14 @@ def test_items_are_counted_to_the_last_one(length: int, count: int) -> None:
     ],
     ids=["a long tag", "a long length", "a longer length", "after a group", "after a number"],
 )
-def test_items_are_counted_however_they_are_written(item: bytes) -> None:
+def test_items_are_counted_in_any_encoding(item: bytes) -> None:
     wire = WIRES[Conversation.CONTROLLER].to_server
     assert len(wire.decode(item * 100, 500)) == 100
     with pytest.raises(TooManyItemsError):
         wire.decode(item * 100, 30)
 
 
-def test_damage_is_no_question_of_how_many() -> None:
+def test_damage_is_not_reported_as_too_many_items() -> None:
     wire = WIRES[Conversation.CONTROLLER].to_server
     for cut in (b"\x0a", b"\x0a\x80", b"\x0a\x7f", b"\x8a", b"\xff" * 12):
         with pytest.raises(MalformedMessageError):
@@ -194,9 +194,9 @@ def items_of(count: int, name: str = "") -> tuple[bytes, list[controller_pb2.Con
 @pytest.mark.parametrize(
     ("count", "name"), [(1, ""), (3_000, ""), (16_000, ""), (40, "c" * 100_000), (2_000, "c" * 200)]
 )
-def test_a_long_envelope_is_parsed_in_parts_that_are_bounded(count: int, name: str) -> None:
-    """[16,000 items parsed in one go hold up the loop for ten milliseconds and more, and there are
-    many links]
+def test_long_envelope_is_parsed_in_bounded_parts(count: int, name: str) -> None:
+    """[16,000 items parsed at once hold up the loop for ten milliseconds and more, and there are
+    many links.]
     """
     wire = WIRES[Conversation.CONTROLLER].to_server
     envelope, requests = items_of(count, name)
@@ -239,7 +239,7 @@ def response(offset: int) -> pb.WatchResponse:
 
 
 @scenario(run_real)
-async def test_a_client_of_grpc_alone_says_all_and_ends_its_side(world: World) -> None:
+async def test_plain_grpc_client_sends_everything_and_half_closes(world: World) -> None:
     server = Recorder()
     listener = await world.server.listen(world.bind, {Conversation.WATCH: server.accept})
     async with grpc.aio.insecure_channel(listener.address) as channel:
@@ -263,7 +263,7 @@ async def test_a_client_of_grpc_alone_says_all_and_ends_its_side(world: World) -
     await listener.close()
 
 
-def test_bytes_that_are_made_already_arrive_as_the_message() -> None:
+def test_encoded_bytes_arrive_as_the_message() -> None:
     async def scenario(world: World) -> None:
         server, client = Recorder(), Recorder()
         listener = await world.server.listen(world.bind, {Conversation.WATCH: server.accept})

@@ -1,6 +1,4 @@
-"""Tests of what only the real transport has: bytes on the wire, services beside the conversations,
-TLS, and threads.
-"""
+"""The real transport: bytes on the wire, services beside the conversations, TLS, and threads."""
 
 import asyncio
 import gc
@@ -37,7 +35,7 @@ CONTROLLER = "raftlog.wire.controller.v1.Controller"
 
 
 @scenario(run_real)
-async def test_health_and_reflection_tell_of_the_services(world: World) -> None:
+async def test_health_and_reflection_list_the_services(world: World) -> None:
     listener: Any = await world.server.listen(
         world.bind, {Conversation.CONTROLLER: Recorder(echo).accept}
     )
@@ -71,7 +69,7 @@ async def test_health_and_reflection_tell_of_the_services(world: World) -> None:
 
 
 @scenario(run_real)
-async def test_a_foreign_client_speaks_the_conversation_with_generated_stubs(world: World) -> None:
+async def test_foreign_client_uses_the_conversation_by_generated_stubs(world: World) -> None:
     listener = await world.server.listen(
         world.bind, {Conversation.CONTROLLER: Recorder(echo).accept}
     )
@@ -85,7 +83,7 @@ async def test_a_foreign_client_speaks_the_conversation_with_generated_stubs(wor
 
 
 @scenario(run_real)
-async def test_garbage_ends_its_stream_and_nothing_else(world: World) -> None:
+async def test_garbage_ends_only_its_stream(world: World) -> None:
     server, client = Recorder(echo), Recorder()
     listener, _ = await connect(world, server, client)
     with capture_logs() as logs:
@@ -100,7 +98,7 @@ async def test_garbage_ends_its_stream_and_nothing_else(world: World) -> None:
 
 
 @scenario(run_real)
-async def test_a_client_that_half_closes_ends_its_link(world: World) -> None:
+async def test_half_closed_client_ends_its_link(world: World) -> None:
     server = Recorder(echo)
     listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
     async with grpc.aio.insecure_channel(listener.address) as channel:
@@ -111,7 +109,7 @@ async def test_a_client_that_half_closes_ends_its_link(world: World) -> None:
 
 
 @scenario(run_real)
-async def test_the_peers_reason_arrives_with_the_end_of_the_stream(world: World) -> None:
+async def test_reason_of_the_peer_arrives_with_the_end_of_the_stream(world: World) -> None:
     server, client = Recorder(), Recorder()
     await connect(world, server, client)
     await until(lambda: server.links)
@@ -122,7 +120,7 @@ async def test_the_peers_reason_arrives_with_the_end_of_the_stream(world: World)
 
 
 @scenario(run_real, replace(LIMITS, max_message_bytes=100000, max_queued_bytes=250000))
-async def test_limits_of_size_are_typed_errors_and_bounds_in_bytes_close_the_link(
+async def test_size_limits_are_typed_errors_and_byte_bounds_close_the_link(
     world: World,
 ) -> None:
     server, client = Recorder(echo), Recorder()
@@ -139,7 +137,7 @@ async def test_limits_of_size_are_typed_errors_and_bounds_in_bytes_close_the_lin
 
 
 @scenario(run_real, replace(LIMITS, connect_timeout_ms=200))
-async def test_a_server_that_accepts_and_never_answers_is_given_up(world: World) -> None:
+async def test_silent_server_is_abandoned(world: World) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         client = Recorder()
         world.client.dial(f"127.0.0.1:{deaf.getsockname()[1]}", Conversation.CONTROLLER, client)
@@ -149,7 +147,7 @@ async def test_a_server_that_accepts_and_never_answers_is_given_up(world: World)
         assert client.events == []
 
 
-def test_host_name_that_does_not_resolve_is_the_reason_whatever_grpc_waits_for(
+def test_unresolvable_host_name_is_the_reported_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """[A host without an address "does not answer": its process was to be ended first.]"""
@@ -170,7 +168,7 @@ def test_host_name_that_does_not_resolve_is_the_reason_whatever_grpc_waits_for(
     run_real(scenario)
 
 
-def test_end_of_the_process_does_not_wait_for_a_name_server() -> None:
+def test_exit_does_not_wait_for_a_name_server() -> None:
     program = """
 import asyncio, socket, time
 from raftlog.transport import probe
@@ -189,7 +187,7 @@ asyncio.run(main())
 
 
 @scenario(run_real)
-async def test_a_server_killed_under_a_link_is_noticed_and_dialled_again(world: World) -> None:
+async def test_server_killed_under_a_link_is_detected_and_redialed(world: World) -> None:
     program = """
 import asyncio, sys
 sys.path.insert(0, "tests/transport")
@@ -231,7 +229,7 @@ asyncio.run(main())
 
 
 @scenario(run_real)
-async def test_probe_of_silence_and_of_names(world: World) -> None:
+async def test_probe_detects_silence_and_unknown_names(world: World) -> None:
     listener = await world.server.listen(world.bind, {})
     port = listener.address.rpartition(":")[2]
     # localhost may be ::1 first, where nobody listens: that refusal proves nothing.
@@ -263,7 +261,7 @@ async def test_probe_of_silence_and_of_names(world: World) -> None:
         ([], Probe.SILENT),
     ],
 )
-def test_a_refusal_by_one_of_several_addresses_is_no_proof(
+def test_refusal_by_one_of_several_addresses_is_no_proof(
     monkeypatch: pytest.MonkeyPatch, found: list[Probe], verdict: Probe
 ) -> None:
     async def resolve(host: str, port: int) -> list[Any]:
@@ -278,7 +276,7 @@ def test_a_refusal_by_one_of_several_addresses_is_no_proof(
 
 
 @scenario(run_real)
-async def test_bind_failures_say_why(world: World) -> None:
+async def test_bind_failures_state_the_reason(world: World) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(ConfigError, match=f"cannot listen on {address}: port in use"):
@@ -287,7 +285,7 @@ async def test_bind_failures_say_why(world: World) -> None:
         await world.server.listen("192.0.2.1:0", {})
 
 
-def test_tls_lets_in_who_shows_a_certificate_of_the_authority_and_nobody_else(
+def test_tls_accepts_only_certificates_of_the_authority(
     tmp_path: Path,
 ) -> None:
     ours, theirs = trustme.CA(), trustme.CA()
@@ -327,7 +325,7 @@ def test_unreadable_tls_files_are_all_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602])
-def test_a_private_key_is_its_owners_only(tmp_path: Path, mode: int) -> None:
+def test_private_key_must_be_private(tmp_path: Path, mode: int) -> None:
     tls = issue(tmp_path, trustme.CA(), "good")
     tls.private_key_path.chmod(mode)
     for credentials in (tls.server_credentials, tls.channel_credentials):
@@ -339,7 +337,7 @@ def test_a_private_key_is_its_owners_only(tmp_path: Path, mode: int) -> None:
     tls.server_credentials()
 
 
-def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "grpc_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
 
@@ -349,7 +347,7 @@ def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch
     run_real(scenario)
 
 
-def test_closing_leaves_no_thread_behind() -> None:
+def test_close_leaves_no_thread() -> None:
     before = set(threading.enumerate())
 
     async def scenario(world: World) -> None:
@@ -393,7 +391,7 @@ asyncio.run(main())
 
 
 def in_a_process(code: str, environment: dict[str, str]) -> str:
-    """Return the output of a process whose environment has no variable of gRPC but this."""
+    """Return the output of a process whose environment has no gRPC variable except this."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("GRPC_")}
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -419,19 +417,19 @@ def ping_pong_in_a_process(prelude: str, environment: dict[str, str]) -> tuple[f
     return float(share), state
 
 
-def test_the_event_engine_is_off_and_its_threads_do_nothing() -> None:
+def test_event_engine_is_off_and_its_threads_are_idle() -> None:
     share, state = ping_pong_in_a_process("", {})
     assert state == "off"
     assert share < 0.02
 
 
-def test_an_operators_own_experiments_are_kept_and_told() -> None:
+def test_operators_own_experiments_are_kept_and_reported() -> None:
     share, state = ping_pong_in_a_process("", {"GRPC_EXPERIMENTS": "-event_engine_client"})
     assert state == "on: GRPC_EXPERIMENTS lacks -event_engine_listener"
     assert share > 0.02
 
 
-def test_switches_that_came_too_late_are_told() -> None:
+def test_late_switches_are_reported() -> None:
     _, state = ping_pong_in_a_process("import grpc", {})
     assert state.startswith("on, probably: grpc was imported before")
 
@@ -460,7 +458,7 @@ asyncio.run(main())
 """
 
 
-def test_a_child_that_is_forked_to_start_a_program_has_no_threads_of_grpc() -> None:
+def test_forked_child_has_no_threads_of_grpc() -> None:
     # As PySpark starts its Java. With gRPC's threads in it one child in a hundred aborts before it
     # is another program.
     assert in_a_process(FORK, {}) == ""

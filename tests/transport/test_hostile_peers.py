@@ -1,5 +1,5 @@
-"""A stranger with plain gRPC against the real transport: what it sends costs it its own link, and
-nobody else anything.
+"""A hostile gRPC client against the real transport: it loses its own link, and costs others
+nothing.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ CONTROLLER = controller_pb2.DESCRIPTOR.services_by_name["Controller"]
 
 
 def says_when_to_come_back(error: grpc.aio.AioRpcError) -> common_pb2.Error:
-    """The refusal is typed, in our form and in gRPC's."""
+    """Assert that the refusal is typed, in our form and in gRPC's, with a throttle time."""
     assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     metadata = dict(error.trailing_metadata() or ())
     told = common_pb2.Error.FromString(metadata[ERROR_METADATA_KEY])
@@ -68,9 +68,8 @@ def complaints(world: World) -> dict[Complaint, int]:
 
 
 async def most_in_a_turn(done: Callable[[], int], during: asyncio.Future[Any]) -> int:
-    """Return the most work done before the loop returned to its other tasks.
-
-    Counted, not timed: the machine may be slow.
+    """Return the most work done before the loop returned to its other tasks. Counted, not timed:
+    the machine may be slow.
     """
     most, last = 0, done()
     while not during.done():
@@ -81,7 +80,7 @@ async def most_in_a_turn(done: Callable[[], int], during: asyncio.Future[Any]) -
 
 
 @scenario(run_real)
-async def test_a_message_of_very_many_items_is_refused_before_it_is_parsed(world: World) -> None:
+async def test_message_with_very_many_items_is_refused_before_it_is_parsed(world: World) -> None:
     server, client = Recorder(echo), Recorder()
     listener, _ = await connect(world, server, client)
     empty = b"\x0a\x00" * (1 << 19)
@@ -111,7 +110,7 @@ async def test_envelope_with_items_up_to_the_limit_is_accepted(world: World, *, 
 
 @scenario(run_real)
 async def test_costly_requests_of_one_link_leave_the_loop_to_others(world: World) -> None:
-    """[566 requests of 5 ms each in 4 KB held up everybody for 3 s]"""
+    """[566 requests of 5 ms each in 4 KB blocked everybody for 3 s.]"""
     cost_s, count = 0.004, 150
 
     worked = 0
@@ -167,11 +166,11 @@ async def test_costly_requests_of_one_link_leave_the_loop_to_others(world: World
 
 
 @scenario(run_real)
-async def test_peer_that_does_not_wait_when_it_is_told_to_is_read_a_tenth_of_the_time(
+async def test_peer_that_ignores_the_throttle_time_is_read_a_tenth_of_the_time(
     world: World,
 ) -> None:
-    """[one client sent listings without end: most were refused, and refusing them took all the time
-    of the loop]
+    """[One client sent listings without end: most were refused, and refusing them took all the time
+    of the loop.]
     """
     cost_s, handed = 0.0005, list[float]()
 
@@ -203,8 +202,8 @@ def batched(values: Sequence[float], size: int) -> list[tuple[float, ...]]:
 
 
 @scenario(run_real)
-async def test_garbage_ends_its_link_and_not_the_turn_it_waited_for(world: World) -> None:
-    """[what waited behind it waited until somebody else sent something]"""
+async def test_garbage_ends_its_link_and_not_the_turn_that_it_waited_for(world: World) -> None:
+    """[Messages queued after it waited until another one was sent.]"""
     count = 10
 
     def costly(link: Link, messages: Sequence[Any]) -> None:
@@ -232,7 +231,7 @@ async def test_garbage_ends_its_link_and_not_the_turn_it_waited_for(world: World
 
 
 def test_garbage_is_charged_to_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """[a hundred links with a large envelope each, whose last bytes are garbage, took a turn each]"""
+    """[A hundred links with a large envelope each, whose last bytes are garbage, took a turn each.]"""
     spent: list[float] = []
 
     def remember(_: Turns, seconds: float) -> None:
@@ -255,7 +254,7 @@ def test_garbage_is_charged_to_the_turn(monkeypatch: pytest.MonkeyPatch) -> None
     run_real(scenario)
 
 
-def test_unary_calls_are_begun_one_in_a_turn() -> None:
+def test_unary_calls_start_one_per_turn() -> None:
     cost_s, count = 0.004, 150
 
     async def scenario(world: World) -> None:
@@ -287,7 +286,7 @@ def test_unary_calls_are_begun_one_in_a_turn() -> None:
 
 
 @scenario(run_real)
-async def test_a_message_that_fits_the_server_but_not_its_conversation_is_refused(
+async def test_message_too_large_for_its_conversation_is_refused(
     world: World,
 ) -> None:
     acceptors: dict[Conversation, Acceptor] = {
@@ -308,7 +307,7 @@ async def test_a_message_that_fits_the_server_but_not_its_conversation_is_refuse
 
 @scenario(run_real)
 async def test_compressed_messages_are_refused(world: World) -> None:
-    """[256 KB of gzip held 256 MB of zeros, and cost a second]"""
+    """[256 KB of gzip held 256 MB of zeros, and cost a second.]"""
     server = Recorder(echo)
     listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
     for compression in (grpc.Compression.Gzip, grpc.Compression.Deflate):
@@ -348,7 +347,7 @@ async def test_streams_are_bounded_and_shared_among_connections(world: World) ->
 
 
 @scenario(run_real, replace(LIMITS, max_connections_per_address=2))
-async def test_connections_of_one_address_are_bounded_and_come_back(world: World) -> None:
+async def test_connections_of_one_address_are_bounded_and_freed(world: World) -> None:
     server = Recorder(echo)
     listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
     own = [("grpc.use_local_subchannel_pool", 1)]
@@ -377,7 +376,7 @@ async def test_connections_of_one_address_are_bounded_and_come_back(world: World
 
 
 @scenario(run_real, replace(LIMITS, max_streams_per_connection=200))
-async def test_calls_of_one_connection_do_not_wait_behind_those_of_another(world: World) -> None:
+async def test_calls_of_one_connection_do_not_wait_for_those_of_another(world: World) -> None:
     cost_s, count = 0.01, 100
 
     async def costly(item: Any, caller: Caller) -> Any:
@@ -448,8 +447,8 @@ async def test_connections_are_bounded_and_silent_ones_are_closed(world: World) 
             one.close()
 
 
-def test_the_slowest_reader_is_cut_and_the_others_are_not() -> None:
-    """[three clients that never read: a broker grew from 127 to 420 MiB]"""
+def test_slowest_reader_is_disconnected_and_the_others_are_not() -> None:
+    """[Three clients that never read: a broker grew from 127 to 420 MiB.]"""
     size, total = 1 << 20, 24 << 20
 
     def flood(link: Link, messages: Sequence[Any]) -> None:
@@ -511,7 +510,7 @@ async def test_waiting_input_is_bounded(world: World) -> None:
         assert world.server.bounds.waiting.total <= 200_000  # type: ignore[attr-defined]
 
 
-def test_malformed_messages_are_counted_and_logged_now_and_then_without_a_traceback() -> None:
+def test_malformed_messages_are_counted_and_logged_occasionally_without_a_traceback() -> None:
     async def scenario(world: World) -> None:
         handler = unary_handler(CONTROLLER, controller_pb2.ControllerRequest, never)
         listener = await world.server.listen(

@@ -1,6 +1,4 @@
-"""Tests of raw sockets at the port of lanes: a stranger costs a bounded amount, and other
-connections nothing.
-"""
+"""Raw sockets at the lane port: unknown peers cost a bounded amount, and other connections nothing."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -110,7 +108,7 @@ async def test_lane_closes_on_another_protocol(both: Pair, *, said: bytes) -> No
 
 @pytest.mark.parametrize("behind", [b"", bytes(PROOF_BYTES), b"x" * 100_000])
 @scenario(run)
-async def test_a_ticket_that_was_never_given_does_not_count(both: Pair, *, behind: bytes) -> None:
+async def test_ticket_that_was_never_issued_does_not_count(both: Pair, *, behind: bytes) -> None:
     async with knock(both) as (reader, writer):
         writer.write(GREETING + bytes(DOOR_BYTES) + behind)
         assert await hung_up(reader) == b""
@@ -129,7 +127,7 @@ async def test_lane_closes_when_the_ticket_is_late(both: Pair, *, said: bytes) -
 
 
 @scenario(run)
-async def test_strangers_take_no_more_than_their_places(both: Pair) -> None:
+async def test_unknown_peers_take_only_their_slots(both: Pair) -> None:
     lanes: Any = both.server._lanes
     sockets = [
         await asyncio.open_connection("127.0.0.1", port_of(both))
@@ -144,7 +142,7 @@ async def test_strangers_take_no_more_than_their_places(both: Pair) -> None:
 
 
 class Stream:
-    """A stream of replication by hand, with the ticket that it was given."""
+    """A hand-made replication stream with its ticket."""
 
     def __init__(self, call: Any, offer: Offer | None) -> None:
         self.call, self.offer = call, offer
@@ -156,7 +154,7 @@ class Stream:
 
 
 async def show(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ticket: bytes) -> bool:
-    """Prove a ticket; returns whether the server proves it, too."""
+    """Prove a ticket; return whether the server proves it, too."""
     writer.write(GREETING + door_of(ticket))
     server = ""
     try:
@@ -190,7 +188,7 @@ async def stream_to(
 
 
 @scenario(run)
-async def test_a_ticket_counts_once_and_no_longer_than_its_stream(both: Pair) -> None:
+async def test_ticket_counts_once_and_no_longer_than_its_stream(both: Pair) -> None:
     async with stream_to(both, (ASK_KEY, "1")) as stream, knock(both) as (reader, writer):
         assert await show(reader, writer, stream.ticket)
         async with knock(both) as (other, again):
@@ -209,7 +207,7 @@ def fetch(number: int) -> bytes:
 
 
 @scenario(run)
-async def test_a_lane_by_hand_is_answered_and_dies_with_its_stream(both: Pair) -> None:
+async def test_hand_made_lane_is_answered_and_ends_with_its_stream(both: Pair) -> None:
     async with stream_to(both, (ASK_KEY, "1")) as stream, knock(both) as (reader, writer):
         assert await show(reader, writer, stream.ticket)
         writer.write(frame(fetch(77)))
@@ -229,7 +227,7 @@ async def test_a_lane_by_hand_is_answered_and_dies_with_its_stream(both: Pair) -
     ids=["too long", "no message"],
 )
 @scenario(run)
-async def test_a_frame_that_is_none_ends_its_link_alone(
+async def test_invalid_frame_ends_only_its_link(
     both: Pair, *, sent: bytes, complaint: Complaint | None
 ) -> None:
     async with stream_to(both, (ASK_KEY, "1")) as stream, knock(both) as (reader, writer):
@@ -272,7 +270,7 @@ def told(envelope: bytes) -> list[int]:
 
 
 @scenario(run)
-async def test_watches_move_behind_the_mark_of_each_end_alone(both: Pair) -> None:
+async def test_watches_move_only_after_the_mark_of_each_end(both: Pair) -> None:
     stream_of_watches = stream_to(both, (ASK_KEY, "1"), conversation=Conversation.WATCH_MANY)
     async with stream_of_watches as stream, knock(both) as (reader, writer):
         assert await show(reader, writer, stream.ticket)
@@ -290,7 +288,7 @@ async def test_watches_move_behind_the_mark_of_each_end_alone(both: Pair) -> Non
 
 
 async def details(call: Any) -> str:
-    """The text of the status of a call, whose messages have to be read before."""
+    """Return the text of the status of a call, after reading its messages."""
     with suppress(grpc.aio.AioRpcError):
         while await call.read() is not grpc.aio.EOF:
             pass
@@ -299,7 +297,7 @@ async def details(call: Any) -> str:
 
 @pytest.mark.parametrize("behind", [MARK, watch(1)], ids=["a second mark", "a request"])
 @scenario(run)
-async def test_stream_of_watches_is_closed_when_it_goes_on_behind_its_mark(
+async def test_watch_stream_is_closed_when_it_continues_after_its_mark(
     both: Pair, *, behind: bytes
 ) -> None:
     stream_of_watches = stream_to(both, (ASK_KEY, "1"), conversation=Conversation.WATCH_MANY)
@@ -349,7 +347,7 @@ async def test_connection_counts_for_the_host_of_its_stream(both: Pair, *, strea
 
 
 @scenario(run)
-async def test_streams_that_ask_leave_lanes_to_other_addresses(both: Pair) -> None:
+async def test_streams_leave_lanes_to_other_addresses(both: Pair) -> None:
     lanes: Any = both.server._lanes
     async with channel_to(both) as channel:
         calls = [
@@ -368,7 +366,7 @@ async def test_streams_that_ask_leave_lanes_to_other_addresses(both: Pair) -> No
 
 
 @pytest.mark.parametrize("said", [b"", b"RLLANE2\n", bytes(PROOF_BYTES), b"HTTP/1.1 400\r\n"])
-async def test_a_program_that_is_no_leader_gives_no_lane(said: bytes) -> None:
+async def test_program_that_is_no_leader_offers_no_lane(said: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(len(GREETING) + DOOR_BYTES + PROOF_BYTES)
         writer.write(said)
@@ -382,7 +380,7 @@ async def test_a_program_that_is_no_leader_gives_no_lane(said: bytes) -> None:
     await server.wait_closed()
 
 
-async def test_a_port_that_stays_silent_is_given_up_in_time() -> None:
+async def test_silent_lane_port_is_abandoned_in_time() -> None:
     server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     with pytest.raises(LaneError, match="no answer within"):
@@ -408,7 +406,7 @@ GOOD = {PORT_KEY: "4711", TICKET_KEY: bytes(TICKET_BYTES)}
         {TICKET_KEY: b""},
     ],
 )
-def test_an_offer_that_makes_no_sense_is_none(wrong: dict[str, Any]) -> None:
+def test_invalid_offer_is_ignored(wrong: dict[str, Any]) -> None:
     assert offered(GOOD) == Offer(4711, bytes(TICKET_BYTES))
     assert offered({**GOOD, **wrong}) is None
     assert not asks_for_lane([(ASK_KEY, "2"), ("other", "1")])

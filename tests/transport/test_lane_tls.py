@@ -1,4 +1,4 @@
-"""TLS of lanes: only the certificate of the stream opens its lane, and nobody waits for a handshake."""
+"""TLS of lanes."""
 
 import asyncio
 import gc
@@ -67,7 +67,6 @@ class Certificates:
         return issue(self.directory, self.foreign if foreign else self.authority, name)
 
     def renew(self, tls: TlsConfig) -> None:
-        """Replace the node's files by another certificate of the authority."""
         assert issue(self.directory, self.authority, "renewed", stem="node") == tls
 
     def expired(self) -> TlsConfig:
@@ -96,7 +95,7 @@ def moved(scenario: Callable[[Pair], Awaitable[None]], limits: TransportLimits =
 
 
 def run(scenario: Callable[[Pair], Awaitable[None]], limits: TransportLimits = LIMITS) -> None:
-    """Run the scenario as ``moved``; it does not touch the follower's lane."""
+    """Run the scenario as ``moved``; it does not use the follower's lane."""
 
     async def main(both: Pair) -> None:
         await scenario(both)
@@ -119,7 +118,7 @@ def settings_of(tls: TlsConfig | TlsTrust) -> LaneTls:
 
 @asynccontextmanager
 async def offer_of(both: Pair) -> AsyncIterator[Offer]:
-    """A stream's offer that its client does not use."""
+    """Return a stream's offer that its client does not use."""
     async with stream_to(both, ASK) as stream:
         assert stream.offer is not None
         yield stream.offer
@@ -136,7 +135,7 @@ async def opens(offer: Offer, tls: LaneTls | None) -> str:
 
 
 @scenario(run)
-async def test_lane_opens_with_the_certificate_of_its_stream_alone(
+async def test_lane_opens_only_with_the_certificate_of_its_stream(
     both: Pair, *, certificates: Certificates
 ) -> None:
     others = {
@@ -162,7 +161,7 @@ async def test_lane_opens_with_the_certificate_of_its_stream_alone(
 
 @asynccontextmanager
 async def between(own: TlsConfig, onward_port: int) -> AsyncIterator[int]:
-    """The port of a server with this certificate, which passes proofs on to the node."""
+    """Return the port of a server with this certificate, which passes proofs on to the node."""
     context = lane_context(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(own.certificate_path, own.private_key_path)
 
@@ -187,7 +186,7 @@ async def between(own: TlsConfig, onward_port: int) -> AsyncIterator[int]:
 
 
 @scenario(run)
-async def test_server_that_has_no_ticket_is_no_lane_whatever_its_certificate(
+async def test_server_without_a_ticket_is_no_lane_whatever_its_certificate(
     both: Pair, *, certificates: Certificates
 ) -> None:
     other = certificates.issue("other")
@@ -230,7 +229,7 @@ def test_server_of_another_authority_or_host_is_refused_by_the_client(
     ids=["silence", "begun", "zeros", "http", "cut"],
 )  # fmt: skip
 @scenario(run, replace(LIMITS, handshake_timeout_ms=1_000))
-async def test_handshake_that_is_none_is_closed_in_time_and_leaves_the_ticket(
+async def test_invalid_handshake_is_closed_in_time_and_leaves_the_ticket(
     both: Pair, *, said: bytes
 ) -> None:
     async with offer_of(both) as offer:
@@ -241,7 +240,7 @@ async def test_handshake_that_is_none_is_closed_in_time_and_leaves_the_ticket(
 
 
 @scenario(run)
-async def test_handshake_without_end_is_cut_at_its_limit(both: Pair) -> None:
+async def test_endless_handshake_is_aborted_at_its_limit(both: Pair) -> None:
     record = b"\x16\x03\x01\x40\x00\x01\x00\xff\xff" + bytes((1 << 14) - 4)
     async with offer_of(both) as offer, knock(both) as (reader, writer):
         writer.write(GREETING + door_of(offer.ticket) + record * 8)
@@ -266,7 +265,7 @@ async def test_ticket_allows_one_handshake_at_a_time(both: Pair) -> None:
 
 
 @scenario(run)
-async def test_loop_goes_on_during_a_handshake(
+async def test_loop_continues_during_a_handshake(
     both: Pair, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shake, may_go_on = TlsTransport._shake, threading.Event()
@@ -288,9 +287,7 @@ async def test_loop_goes_on_during_a_handshake(
 
 
 @scenario(alone)
-async def test_stream_and_its_lane_have_the_certificate_of_one_moment(
-    *, certificates: Certificates
-) -> None:
+async def test_stream_and_its_lane_have_the_same_certificate(*, certificates: Certificates) -> None:
     """[The files are replaced between the two, and the lane would be another peer's.]"""
     tls = own_tls()
     async with pair() as both:
@@ -323,7 +320,7 @@ async def test_broken_or_ended_tls_ends_the_link(both: Pair, *, broken: str) -> 
 
 
 class Wire:
-    """The socket's transport below a server's TLS, in memory."""
+    """The in-memory transport below a server's TLS."""
 
     def __init__(self) -> None:
         self.sent, self.closed = bytearray(), False
@@ -374,7 +371,7 @@ class KeyChanger:
         self._secret = bytes.fromhex(lines["CLIENT_TRAFFIC_SECRET_0"].split()[1])
 
     def change(self, *, asks: bool) -> bytes:
-        """One record: the keys change. ``asks``: the server must answer with a change of its own."""
+        """Change the keys by one record. ``asks``: the server must answer with a change of its own."""
         key, iv = self._expanded("key", 32), self._expanded("iv", 12)
         header = b"\x17\x03\x03" + (6 + 16).to_bytes(2)
         plain = bytes([24, 0, 0, 1, asks, 22])
@@ -389,8 +386,10 @@ class KeyChanger:
 
 
 @pytest.mark.parametrize("asks", [False, True])
-def test_peer_that_changes_its_keys_without_end_is_cut(tmp_path: Path, *, asks: bool) -> None:
-    """[It changed them 40,000 times a second, each for 16 us of this node, and asked for no answer]"""
+def test_peer_with_endless_key_changes_is_disconnected(tmp_path: Path, *, asks: bool) -> None:
+    """[It changed them 40,000 times a second, each for 16 us of this node, and requested no
+    answer.]
+    """
 
     async def main() -> None:
         authority, wire, received, opened = trustme.CA(), Wire(), Received(), asyncio.Event()
@@ -431,7 +430,7 @@ class Received(asyncio.Protocol):
 
 
 @scenario(moved)
-async def test_protocol_is_paused_that_begins_while_the_kernel_takes_nothing(both: Pair) -> None:
+async def test_protocol_that_starts_while_the_kernel_accepts_nothing_is_paused(both: Pair) -> None:
     lane = lane_of(both.caller.links[0])
     secure = lane._transport
     secure.pause_writing()
@@ -442,7 +441,7 @@ async def test_protocol_is_paused_that_begins_while_the_kernel_takes_nothing(bot
 
 
 @scenario(moved)
-async def test_frames_in_many_records_and_many_frames_in_one(both: Pair) -> None:
+async def test_frames_may_span_records_and_share_one(both: Pair) -> None:
     lane = lane_of(both.caller.links[0])
     secure, before = lane._transport, len(both.leader.ids)
     secure.write(frame(b"") * 3_000)
@@ -469,7 +468,7 @@ def test_closed_lanes_leave_nothing_behind(certificates: Certificates) -> None:
 
 
 @scenario(run)
-async def test_lanes_speak_tls_1_3_alone(both: Pair) -> None:
+async def test_lanes_use_tls_1_3_only(both: Pair) -> None:
     old = settings_of(own_tls())
     old.context.minimum_version = ssl.TLSVersion.TLSv1_2
     old.context.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -477,12 +476,12 @@ async def test_lanes_speak_tls_1_3_alone(both: Pair) -> None:
         assert "protocol version" in await opens(offer, old)
 
 
-def test_handshakes_of_a_process_use_one_core_at_most() -> None:
+def test_handshakes_of_a_process_use_at_most_one_core() -> None:
     assert lane_tls._handshakes()._max_workers == 1
 
 
 @scenario(run)
-async def test_next_lane_resumes_the_session_and_not_behind_other_files(
+async def test_next_lane_resumes_the_session_unless_files_changed(
     both: Pair, *, certificates: Certificates
 ) -> None:
     tls = own_tls()
@@ -505,7 +504,7 @@ async def test_next_lane_resumes_the_session_and_not_behind_other_files(
 
 
 class OfferedTo:
-    """The link of a client that has shown no certificate."""
+    """The link of a client without a certificate."""
 
     peer, identity = "127.0.0.1:1", ANONYMOUS
 
@@ -525,7 +524,7 @@ class OfferedTo:
 
 @asynccontextmanager
 async def offer_to_token_client(server: TlsConfig) -> AsyncIterator[tuple[Offer, OfferedTo]]:
-    """An offer on a listener that asks for no certificates."""
+    """An offer on a listener that requests no certificates."""
     node, link = GrpcServerTransport(LIMITS, tls=server), OfferedTo()
     lanes = Lanes(node.bounds)
     source = server.rereading_lane_tls(require_certificates=False)
@@ -541,8 +540,8 @@ async def offer_to_token_client(server: TlsConfig) -> AsyncIterator[tuple[Offer,
 
 
 @scenario(alone)
-async def test_client_with_a_certificate_where_none_is_asked_for() -> None:
-    """[It counts on the server having seen it.]"""
+async def test_client_certificate_is_ignored_where_none_is_requested() -> None:
+    """[The client relies on the server having seen it.]"""
     server, own = own_tls(), settings_of(own_tls())
     async with offer_to_token_client(server) as (offer, link):
         assert await opens(offer, own) == ""
@@ -589,7 +588,7 @@ async def test_stream_and_lane_end_with_their_certificate() -> None:
         await until(lambda: lane_of(served)._transport is None)
 
 
-def test_caller_has_expired_with_the_first_of_its_token_and_its_certificate() -> None:
+def test_caller_expires_with_the_earlier_of_token_and_certificate() -> None:
     identity = PeerIdentity("CN=a", ends_at_s=1_000.0)
     for proved, expected in (
         (None, ["", "certificate"]), (Proved("User:a", 500.0), ["token", "token"]),
@@ -602,10 +601,8 @@ def test_caller_has_expired_with_the_first_of_its_token_and_its_certificate() ->
 
 
 @pytest.mark.parametrize("trusted", ["root", "intermediate"])
-def test_lane_is_verified_by_the_chain_that_its_stream_is_verified_by(
-    tmp_path: Path, trusted: str
-) -> None:
-    """[gRPC takes an intermediate authority for an end of the chain, and OpenSSL does not.]"""
+def test_lane_is_verified_by_the_same_chain_as_its_stream(tmp_path: Path, trusted: str) -> None:
+    """[gRPC accepts an intermediate authority as the end of the chain, and OpenSSL does not.]"""
     root = trustme.CA()
     below = root.create_child_ca()
     trusts = (root if trusted == "root" else below).cert_pem.bytes()

@@ -1,6 +1,4 @@
-"""Links that move to TCP connections of their own: when, what keeps them on gRPC, and that no
-message is lost, doubled or overtaken.
-"""
+"""Links that move to lanes: no message is lost, duplicated or overtaken."""
 
 import asyncio
 from collections.abc import Sequence
@@ -53,7 +51,7 @@ each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.convers
 
 @each_kind
 @scenario(run)
-async def test_link_that_moves_to_its_lane_loses_and_doubles_nothing(*, kind: Kind) -> None:
+async def test_link_that_moves_to_its_lane_loses_and_duplicates_nothing(*, kind: Kind) -> None:
     async with pair(kind) as both:
         await both.ask_until_moved()
         for count in [1] * 100 + [2, 63, 1_000, 1]:
@@ -69,7 +67,7 @@ async def test_link_that_moves_to_its_lane_loses_and_doubles_nothing(*, kind: Ki
 
 @pytest.mark.parametrize("kind", [FOLLOWER, OBSERVER], ids=["replication", "observer"])
 @scenario(run)
-async def test_link_stays_on_its_stream_while_a_request_there_has_no_answer(*, kind: Kind) -> None:
+async def test_link_stays_on_its_stream_while_a_request_there_is_unanswered(*, kind: Kind) -> None:
     async with pair(kind, silent=True) as both:
         caller, served = both.caller, both.leader
         await caller.has_unused_lane()
@@ -94,7 +92,7 @@ async def test_link_stays_on_its_stream_while_a_request_there_has_no_answer(*, k
 @pytest.mark.parametrize("end", ["server", "caller"])
 @each_kind
 @scenario(run)
-async def test_lane_that_breaks_ends_its_link_and_the_next_link_has_a_lane(
+async def test_broken_lane_ends_its_link_and_the_next_link_has_a_lane(
     *, kind: Kind, end: str
 ) -> None:
     async with pair(kind) as both:
@@ -139,9 +137,7 @@ async def test_link_stays_on_grpc_when_an_end_has_no_lane_for_it(
 
 @pytest.mark.parametrize(("asks", "moves"), [(True, True), (False, False)])
 @scenario(run)
-async def test_broker_asks_for_lanes_for_its_requests_and_a_controller_does_not(
-    *, asks: bool, moves: bool
-) -> None:
+async def test_broker_requests_lanes_and_a_controller_does_not(*, asks: bool, moves: bool) -> None:
     async with pair(CLIENT) as both:
         node = GrpcServerTransport(
             LIMITS, tls=Medium.tls, asks_for_lanes=asks, lane_port_offset=LANE_PORT_OFFSET
@@ -156,7 +152,7 @@ async def test_broker_asks_for_lanes_for_its_requests_and_a_controller_does_not(
 
 
 @scenario(run)
-async def test_long_answers_and_short_ones_stay_in_order() -> None:
+async def test_long_and_short_responses_stay_in_order() -> None:
     async with pair() as both:
         await both.ask_until_moved()
         before = len(both.caller.ids)
@@ -174,7 +170,9 @@ async def test_long_answers_and_short_ones_stay_in_order() -> None:
 
 @pytest.mark.parametrize("closes", ["leader", "caller"])
 @scenario(run)
-async def test_end_of_a_link_is_told_at_once_and_the_next_one_has_a_lane(*, closes: str) -> None:
+async def test_end_of_a_link_is_reported_at_once_and_the_next_one_has_a_lane(
+    *, closes: str
+) -> None:
     async with pair() as both:
         await both.ask_until_moved()
         getattr(both, closes).links[0].close("enough")
@@ -185,7 +183,7 @@ async def test_end_of_a_link_is_told_at_once_and_the_next_one_has_a_lane(*, clos
 
 
 @scenario(run)
-async def test_caller_notices_by_itself_that_its_lane_is_gone() -> None:
+async def test_caller_detects_by_itself_that_its_lane_is_gone() -> None:
     async with pair() as both:
         await both.ask_until_moved()
         lane_of(both.caller.links[0]).connection_lost(None)
@@ -217,7 +215,7 @@ async def test_lane_writes_keep_their_order() -> None:
 
 
 @scenario(run)
-async def test_lane_that_breaks_before_it_was_used_is_forgotten() -> None:
+async def test_lane_that_breaks_before_its_use_is_dropped() -> None:
     async with pair() as both:
         link = both.leader.links[0]
         await until(lambda: unused_lane_of(link) is not None)
@@ -231,7 +229,7 @@ async def test_lane_that_breaks_before_it_was_used_is_forgotten() -> None:
 
 
 @scenario(run)
-async def test_port_that_cannot_be_reached_is_logged_once_and_tried_again(
+async def test_unreachable_port_is_logged_once_and_retried(
     *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lane_link, "RETRY_MIN_S", 0.01)
@@ -257,7 +255,7 @@ async def test_port_that_cannot_be_reached_is_logged_once_and_tried_again(
 
 
 @scenario(run)
-async def test_port_in_use_is_a_mistake_of_the_configuration() -> None:
+async def test_port_in_use_is_a_config_error() -> None:
     async with pair() as both:
         port = lane_listener(both.server).port
         other = GrpcServerTransport(LIMITS, lane_port_offset=1)
@@ -269,7 +267,7 @@ async def test_port_in_use_is_a_mistake_of_the_configuration() -> None:
 
 
 @scenario(run)
-async def test_follower_that_does_not_read_is_cut() -> None:
+async def test_follower_that_does_not_read_is_disconnected() -> None:
     limits = replace(LIMITS, max_queued_bytes=7 * BULK // 2, max_queued_total_bytes=10 * BULK)
     async with pair(limits=limits) as both:
         await both.ask_until_moved()
@@ -292,7 +290,7 @@ async def test_follower_that_does_not_read_is_cut() -> None:
 
 
 @scenario(run)
-async def test_observer_beyond_the_limit_fetches_over_grpc_until_another_one_leaves() -> None:
+async def test_observer_beyond_the_limit_uses_grpc_until_another_one_leaves() -> None:
     # One address has half of the places.
     async with pair(OBSERVER, limits=replace(LIMITS, max_observer_lanes=2 * MANY)) as both:
         for caller in [both.caller, *[await both.dial() for _ in range(MANY - 1)]]:
@@ -337,7 +335,7 @@ def test_message_to_many_observers_is_encoded_once() -> None:
 
 
 @scenario(run)
-async def test_client_with_a_few_requests_looks_for_no_lane() -> None:
+async def test_client_with_few_requests_requests_no_lane() -> None:
     async with pair(CLIENT) as both:
         for _ in range(FEW - 1):
             await both.ask()
@@ -379,8 +377,7 @@ async def test_group_of_writes_is_one_object_and_its_replies_one_frame() -> None
 
 
 @scenario(run)
-async def test_request_that_waits_keeps_those_behind_it_on_the_stream_for_a_moment_only() -> None:
-    """One request waits for its answer all the time: others are held, and go on without a lane."""
+async def test_waiting_request_holds_later_ones_on_the_stream_only_briefly() -> None:
     waiting: list[tuple[Link, Any]] = []
 
     def all_but_first(link: Link, messages: Sequence[Any]) -> None:
@@ -411,7 +408,7 @@ async def test_request_that_waits_keeps_those_behind_it_on_the_stream_for_a_mome
 
 
 @scenario(run)
-async def test_client_that_always_has_a_request_under_way_moves_all_the_same(
+async def test_client_with_permanently_pending_requests_moves_to_a_lane(
     *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lane_link, "HOLD_MAX_S", 10.0)
@@ -477,7 +474,7 @@ async def test_notice_of_a_controller_answers_no_request() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.binary(max_size=40), max_size=12), st.lists(st.integers(1, 30), min_size=1))
-def test_frames_come_out_as_they_went_in_however_they_are_cut(
+def test_frames_are_reassembled_however_they_are_split(
     envelopes: list[bytes], cuts: list[int]
 ) -> None:
     async def main() -> None:
@@ -496,7 +493,7 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(
 
 
 @pytest.mark.parametrize("behind", [b"", b"x" * 65, b"x" * 100])
-async def test_frame_beyond_the_limit_is_refused_before_it_is_kept(behind: bytes) -> None:
+async def test_frame_beyond_the_limit_is_refused_before_it_is_buffered(behind: bytes) -> None:
     under = FakeTransport()
     lane = lane_over(under)
     lane.data_received((65).to_bytes(HEADER_BYTES, "big") + behind)
@@ -517,7 +514,7 @@ async def test_sender_that_is_faster_than_the_reader_waits_in_the_kernel() -> No
     assert under.paused == 0
 
 
-async def test_long_frames_do_not_pile_up_before_they_are_read() -> None:
+async def test_long_frames_do_not_accumulate_before_they_are_read() -> None:
     under = FakeTransport()
     lane = lane_over(under, 1 << 20)
     long = frame(b"x" * READ_AHEAD_BYTES)

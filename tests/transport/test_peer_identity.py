@@ -1,4 +1,4 @@
-"""The names of a certificate are what they seem, or none."""
+"""Names in certificates."""
 
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -58,7 +58,7 @@ def names(common: list[str], *alternative: x509.GeneralName) -> set[str]:
     return set(found.names)
 
 
-def test_common_name_dns_and_uri() -> None:
+def test_common_name_dns_and_uri_are_read() -> None:
     found = names(
         ["node-4"],
         x509.DNSName("c4.example"),
@@ -70,11 +70,11 @@ def test_common_name_dns_and_uri() -> None:
 
 
 @pytest.mark.parametrize("name", ["node-4\0evil", "node-4\n", "node-4\x1b[31m"])
-def test_a_name_that_is_not_what_it_seems_is_none_and_takes_the_others_with_it(name: str) -> None:
+def test_misleading_name_is_dropped_with_all_others(name: str) -> None:
     assert names([name], x509.DNSName("c4.example")) == set()
 
 
-def test_a_hidden_end_of_an_alternative_name_is_none() -> None:
+def test_alternative_name_with_a_hidden_end_is_dropped() -> None:
     assert names(["alice"], x509.DNSName("c4.example\0.evil")) == set()
     assert names(["alice"], x509.UniformResourceIdentifier("spiffe://x/4\0")) == set()
 
@@ -120,10 +120,10 @@ SUBJECTS = [
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)
-async def test_identity_by_tls_alone_is_that_of_grpc(
+async def test_identity_by_tls_alone_equals_that_of_grpc(
     subject: list[list[tuple[x509.ObjectIdentifier, str]]],
 ) -> None:
-    """A principal is written as gRPC writes the subject: rules and entries count everywhere."""
+    """A principal is written as gRPC writes the subject: rules and entries apply everywhere."""
     name = x509.Name(
         [
             x509.RelativeDistinguishedName([x509.NameAttribute(*one) for one in attributes])

@@ -1,6 +1,4 @@
-"""Certificates are renewed while a node runs: whoever connects next is met with the new ones, and
-who is connected stays so.
-"""
+"""Renewal of certificates while a node runs."""
 
 import os
 from pathlib import Path
@@ -27,7 +25,7 @@ class Clock:
 
 
 class Files:
-    """Two files whose texts go together if they are alike."""
+    """Two files that match if their texts are equal."""
 
     def __init__(self, directory: Path) -> None:
         self.paths = [directory / "a", directory / "b"]
@@ -43,7 +41,7 @@ class Files:
         return one
 
     def write(self, path: Path, text: str) -> None:
-        """Replace the file by another one, as a renewal does."""
+        """Replace the file, as a renewal does."""
         fresh = path.with_suffix(".new")
         fresh.write_text(text)
         os.replace(fresh, path)
@@ -66,7 +64,7 @@ def test_tls_context_is_rebuilt_only_after_a_file_change(tmp_path: Path) -> None
     assert (made.current(), files.reads) == ("2", 2)
 
 
-def test_files_that_do_not_go_together_are_not_used_and_said_once(tmp_path: Path) -> None:
+def test_mismatched_files_are_not_used_and_logged_once(tmp_path: Path) -> None:
     files = Files(tmp_path)
     made = Reread(files.paths, files.make, clock=files.clock)
     files.write(files.paths[0], "2")
@@ -80,7 +78,7 @@ def test_files_that_do_not_go_together_are_not_used_and_said_once(tmp_path: Path
     assert (made.current(), made.version) == ("2", 1)
 
 
-def test_files_that_cannot_be_read_for_a_while_are_used_when_they_can(tmp_path: Path) -> None:
+def test_temporarily_unreadable_files_are_used_when_readable(tmp_path: Path) -> None:
     files, failing = Files(tmp_path), [KeyError("P-256"), OSError("no descriptor"), None]
 
     def make() -> str:
@@ -107,7 +105,7 @@ def test_files_that_cannot_be_read_for_a_while_are_used_when_they_can(tmp_path: 
     ]
 
 
-def test_a_file_that_is_gone_leaves_what_there_was(tmp_path: Path) -> None:
+def test_missing_file_keeps_the_previous_content(tmp_path: Path) -> None:
     files = Files(tmp_path)
     made = Reread(files.paths, lambda: _read(files), clock=files.clock)
     files.paths[1].unlink()
@@ -125,14 +123,14 @@ def _read(files: Files) -> str:
         raise ConfigError(str(error)) from error
 
 
-def test_files_that_are_wrong_at_the_beginning_are_an_error(tmp_path: Path) -> None:
+def test_invalid_files_at_startup_are_an_error(tmp_path: Path) -> None:
     files = Files(tmp_path)
     files.write(files.paths[0], "2")
     with pytest.raises(ConfigError, match="do not go together"):
         Reread(files.paths, files.make)
 
 
-def test_a_renewed_certificate_and_another_authority_take_effect_at_the_next_connection(
+def test_renewed_certificate_and_new_authority_apply_to_the_next_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(certificates, "LOOK_AGAIN_S", 0.0)
@@ -171,7 +169,7 @@ def test_a_renewed_certificate_and_another_authority_take_effect_at_the_next_con
     ("event", "said"),
     [("replaced", "replaced while they were read"), ("removed", r"tls\.key\.file")],
 )
-def test_files_are_not_used_when_they_change_while_they_are_checked(
+def test_files_that_change_while_they_are_checked_are_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event: str, said: str
 ) -> None:
     authority = trustme.CA()

@@ -1,6 +1,4 @@
-"""Several listeners of one node: each with its own authority, name and services, and the node dials
-others by the name of their listener.
-"""
+"""Several listeners of one node, each with its own authority, name and services."""
 
 import asyncio
 import socket
@@ -38,7 +36,7 @@ TLS_KEYS = ("tls.certificate.file", "tls.key.file", "tls.ca.file")
 
 
 class Stage:
-    """A node with a listener of each name, and whoever connects."""
+    """A node with a listener of each name, and its clients."""
 
     def __init__(self, limits: TransportLimits, served: Mapping[str, ListenerSecurity]) -> None:
         self.node = GrpcServerTransport(limits, listeners=served, routes=Routes({"": None}))
@@ -53,7 +51,7 @@ class Stage:
         return self.transports[-1]
 
     async def answers(self, transport: GrpcTransport, address: str) -> bool:
-        """Return whether a request is answered there; False: no connection comes about."""
+        """Return whether a request is answered there; False: no connection."""
         client = Recorder()
         dialer = transport.dial(address, C, client)
         await until(lambda: client.links or dialer.last_failure)
@@ -81,7 +79,7 @@ def played(
     uvloop.run(main())
 
 
-def test_each_listener_takes_certificates_of_its_own_authority(tmp_path: Path) -> None:
+def test_each_listener_accepts_certificates_of_its_own_authority(tmp_path: Path) -> None:
     nodes, clients = trustme.CA(), trustme.CA()
     served = {
         "INTERNAL": ListenerSecurity(issue(tmp_path / "i", nodes)),
@@ -101,7 +99,7 @@ def test_each_listener_takes_certificates_of_its_own_authority(tmp_path: Path) -
     played(scenario, served)
 
 
-def test_a_node_dials_by_the_name_of_the_listener(tmp_path: Path) -> None:
+def test_node_dials_by_the_name_of_the_listener(tmp_path: Path) -> None:
     authority = trustme.CA()
     own = issue(tmp_path / "own", authority)
     served = {"P": ListenerSecurity(), "S": ListenerSecurity(own)}
@@ -134,7 +132,7 @@ def test_a_node_dials_by_the_name_of_the_listener(tmp_path: Path) -> None:
 
 
 @scenario(played, {"A": ListenerSecurity()})
-async def test_a_unary_call_knows_its_listener_and_has_only_the_methods_that_are_there(
+async def test_unary_call_knows_its_listener_and_has_only_its_methods(
     stage: Stage,
 ) -> None:
     heard: list[str] = []
@@ -164,7 +162,7 @@ async def test_a_unary_call_knows_its_listener_and_has_only_the_methods_that_are
     ("protocol", "flag", "reflects"),
     [("PLAINTEXT", "", True), ("SSL", "", False), ("SSL", "grpc.reflection.enable=true", True)],
 )
-def test_reflection_is_off_where_there_is_tls_unless_somebody_wants_it(
+def test_reflection_is_off_with_tls_unless_enabled(
     tmp_path: Path, protocol: str, flag: str, reflects: bool
 ) -> None:
     tls = issue(tmp_path / "node", trustme.CA())
@@ -206,7 +204,7 @@ def channel(address: str, tls: TlsConfig | None) -> Any:
 
 
 @scenario(played, {"A": ListenerSecurity()})
-async def test_a_conversation_that_a_listener_does_not_have_does_not_exist_there(
+async def test_conversation_that_a_listener_lacks_is_unimplemented_there(
     stage: Stage,
 ) -> None:
     address = await stage.listen("A")
@@ -215,7 +213,7 @@ async def test_a_conversation_that_a_listener_does_not_have_does_not_exist_there
         assert await stream.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_the_connections_of_all_listeners_are_within_one_limit() -> None:
+def test_connections_of_all_listeners_share_one_limit() -> None:
     """Each has its share, so that a flood of clients leaves room for nodes."""
 
     async def scenario(stage: Stage) -> None:
@@ -263,7 +261,7 @@ def open_ones(held: list[socket.socket]) -> list[socket.socket]:
     ids=["1.1", "1.2", "the newest"],
 )
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
-def test_tls_is_1_2_or_later_and_1_3_where_both_can(
+def test_tls_is_1_2_or_later_and_1_3_if_supported(
     tmp_path: Path, newest: ssl.TLSVersion, outcome: str | None
 ) -> None:
     tls = issue(tmp_path / "node", trustme.CA())
@@ -291,7 +289,7 @@ def test_tls_is_1_2_or_later_and_1_3_where_both_can(
 
 
 def old_context(context: ssl.SSLContext, tls: TlsConfig) -> ssl.SSLContext:
-    """One that offers and takes old versions, too."""
+    """Return a context that offers and accepts old versions, too."""
     context.load_cert_chain(tls.certificate_path, tls.private_key_path)
     context.set_ciphers("ALL:@SECLEVEL=0")
     context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
@@ -299,7 +297,7 @@ def old_context(context: ssl.SSLContext, tls: TlsConfig) -> ssl.SSLContext:
 
 
 def in_memory(client: ssl.SSLContext, server: ssl.SSLContext) -> str | None:
-    """The version that the two agree on."""
+    """Return the negotiated version."""
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
     one = client.wrap_bio(down, up, server_hostname="127.0.0.1")
     other = server.wrap_bio(up, down, server_side=True)

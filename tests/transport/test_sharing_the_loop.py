@@ -1,6 +1,4 @@
-"""Turns: no more than its time in one turn of the loop, however it is counted, and nothing begun
-for what takes no time.
-"""
+"""Bounded turns of work on the event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,7 +22,7 @@ TURN_MS, LONG_MS = TransportLimits().turn_ms, TransportLimits().long_turn_ms
 
 
 class Loop:
-    """Keeps what is to be called."""
+    """Keeps the callbacks."""
 
     def __init__(self) -> None:
         self.soon: list[Callable[[], None]] = []
@@ -46,7 +44,7 @@ class Loop:
 
 
 class Cpu:
-    """The CPU's clock, and work that takes some of it."""
+    """A CPU clock, and work that advances it."""
 
     def __init__(self, turns: Turns) -> None:
         self.now = 0.0
@@ -79,7 +77,7 @@ def cpu(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> Cpu:
     return cpu
 
 
-def test_short_work_begins_no_turn(loop: Loop, turns: Turns, cpu: Cpu) -> None:
+def test_short_work_starts_no_turn(loop: Loop, turns: Turns, cpu: Cpu) -> None:
     for _ in range(9):
         cpu.work(TURN_MS * SHORT / 10)
     assert loop.soon == []
@@ -89,9 +87,7 @@ def test_short_work_begins_no_turn(loop: Loop, turns: Turns, cpu: Cpu) -> None:
     assert len(loop.soon) == 1
 
 
-def test_short_turns_before_are_no_more_time_in_this_one(
-    loop: Loop, turns: Turns, cpu: Cpu
-) -> None:
+def test_short_turns_before_do_not_count_in_this_one(loop: Loop, turns: Turns, cpu: Cpu) -> None:
     cpu.work(TURN_MS * SHORT * 0.9)
     cpu.work(TURN_MS * (1 - SHORT))
     assert not bool(turns.over)
@@ -107,7 +103,7 @@ def test_short_turns_before_are_no_more_time_in_this_one(
     assert not turns.over
 
 
-def test_a_full_turn_pauses_whatever_was_short_before(loop: Loop, turns: Turns, cpu: Cpu) -> None:
+def test_full_turn_pauses_whatever_was_short_before(loop: Loop, turns: Turns, cpu: Cpu) -> None:
     cpu.work(TURN_MS * SHORT * 0.9)
     for _ in range(10):
         cpu.work(TURN_MS * (1 - SHORT * 0.9) / 9.99)
@@ -120,7 +116,7 @@ def test_a_full_turn_pauses_whatever_was_short_before(loop: Loop, turns: Turns, 
     assert not turns.busy
 
 
-def test_a_turn_that_is_not_long_has_no_pause(loop: Loop, turns: Turns, cpu: Cpu) -> None:
+def test_short_turn_has_no_pause(loop: Loop, turns: Turns, cpu: Cpu) -> None:
     for _ in range(20):
         cpu.work(LONG_MS * 0.9)
         loop.turn()
@@ -129,7 +125,6 @@ def test_a_turn_that_is_not_long_has_no_pause(loop: Loop, turns: Turns, cpu: Cpu
 
 
 def meet(loop: Loop) -> list[float]:
-    """Turns of the loop until nothing is to be called any more: what was waited for."""
     waited = []
     while loop.soon or loop.later:
         loop.turn()
@@ -140,7 +135,7 @@ def meet(loop: Loop) -> list[float]:
     return waited
 
 
-def test_work_waits_while_new_calls_come(
+def test_work_waits_while_new_calls_arrive(
     loop: Loop, turns: Turns, cpu: Cpu, newcomers: Newcomers
 ) -> None:
     newcomers.count = 1
@@ -163,7 +158,7 @@ def test_work_waits_while_new_calls_come(
     assert not turns.busy
 
 
-def test_new_calls_keep_nobody_waiting_for_ever(
+def test_new_calls_do_not_delay_work_forever(
     loop: Loop, turns: Turns, cpu: Cpu, newcomers: Newcomers
 ) -> None:
     cpu.work(LONG_MS * 0.9)
@@ -180,7 +175,7 @@ def test_new_calls_keep_nobody_waiting_for_ever(
     assert waited == MEETINGS
 
 
-def test_work_that_is_hardly_any_waits_for_no_calls(
+def test_tiny_work_waits_for_no_calls(
     loop: Loop, turns: Turns, cpu: Cpu, newcomers: Newcomers
 ) -> None:
     for _ in range(5):
@@ -226,11 +221,11 @@ async def test_other_tasks_run_while_the_turn_has_time(loop: Loop, turns: Turns,
     assert _done(tasks) == [True, True, True]
 
 
-async def test_a_newcomer_waits_behind_the_one_that_is_about_to_begin(
+async def test_newcomer_waits_for_the_one_that_is_about_to_begin(
     loop: Loop, turns: Turns, cpu: Cpu
 ) -> None:
-    """[one that waited alone was called, and a newcomer used up the turn in front of it: three
-    messages of 4 ms in one turn of the loop]
+    """[One that waited alone was called, and a newcomer used up the turn before it: three messages
+    of 4 ms in one turn of the loop.]
     """
     task = asyncio.create_task(turns.next("a"))
     await asyncio.sleep(0)
@@ -245,7 +240,7 @@ async def test_a_newcomer_waits_behind_the_one_that_is_about_to_begin(
     assert not turns.busy
 
 
-async def test_a_turn_of_one_that_is_gone_goes_to_the_next(
+async def test_turn_of_a_removed_waiter_goes_to_the_next(
     loop: Loop, turns: Turns, cpu: Cpu
 ) -> None:
     gone, waits = [asyncio.create_task(turns.next(peer)) for peer in "ab"]
@@ -263,7 +258,7 @@ def _done(tasks: list[asyncio.Task[Any]]) -> list[bool]:
     return [task.done() for task in tasks]
 
 
-def test_time_that_others_had_is_not_used_here(loop: Loop, turns: Turns, cpu: Cpu) -> None:
+def test_cpu_time_of_other_processes_does_not_count(loop: Loop, turns: Turns, cpu: Cpu) -> None:
     cpu.work(TURN_MS)
     assert bool(turns.over)
     meet(loop)
@@ -282,10 +277,10 @@ def test_time_that_others_had_is_not_used_here(loop: Loop, turns: Turns, cpu: Cp
     assert bool(turns.busy), "what the CPU has done counts in full"
 
 
-def test_a_long_wait_is_a_turn_though_the_cpu_did_nothing(
+def test_long_wait_counts_as_a_turn_though_the_cpu_was_idle(
     loop: Loop, turns: Turns, cpu: Cpu
 ) -> None:
-    """[each message waits for the disk: a hundred of them held up the loop in one turn]"""
+    """[Each message waits for the disk: a hundred of them blocked the loop in one turn.]"""
     cpu.work(TURN_MS)
     meet(loop)
     waits = 0

@@ -1,4 +1,4 @@
-"""Tests of the simulated network's faults: delays, cuts, crashes, pauses."""
+"""The simulated network's faults: delays, cuts, crashes, pauses."""
 
 import asyncio
 import random
@@ -55,7 +55,7 @@ def now() -> float:
 
 
 @scenario(simulate, params=NetworkParams(delay_min_ms=1, delay_extra_mean_ms=0.5))
-async def test_delays_are_drawn_within_their_bounds_and_keep_the_order(pair: Pair) -> None:
+async def test_delays_are_within_their_bounds_and_keep_the_order(pair: Pair) -> None:
     arrivals: list[float] = []
     pair.server.on_received = lambda *_: arrivals.append(now())
     began = now()
@@ -71,7 +71,7 @@ async def test_delays_are_drawn_within_their_bounds_and_keep_the_order(pair: Pai
 
 
 @scenario(simulate)
-async def test_a_short_cut_holds_traffic_and_loses_none(pair: Pair) -> None:
+async def test_short_cut_holds_traffic_and_loses_none(pair: Pair) -> None:
     pair.client.links[0].send(request(1))
     await asyncio.sleep(0)
     pair.network.partition("s", "c")
@@ -106,9 +106,7 @@ async def test_network_keeps_the_order_after_a_cut(pair: Pair) -> None:
 
 @pytest.mark.parametrize("cut", ["partition", "towards server", "towards client"])
 @scenario(simulate)
-async def test_a_long_cut_breaks_the_link_at_both_ends_by_keepalive(
-    pair: Pair, *, cut: str
-) -> None:
+async def test_long_cut_breaks_the_link_at_both_ends_by_keepalive(pair: Pair, *, cut: str) -> None:
     if cut == "partition":
         pair.network.partition("s", "c")
     else:
@@ -144,7 +142,7 @@ async def test_network_can_cut_one_direction(pair: Pair) -> None:
 
 
 @scenario(simulate)
-async def test_a_crash_closes_the_peers_links_at_once_and_refuses_connects(pair: Pair) -> None:
+async def test_crash_closes_the_peers_links_at_once_and_refuses_connects(pair: Pair) -> None:
     pair.network.crash("s")
     assert pair.client.reasons == []
     await asyncio.sleep(0.02)
@@ -165,7 +163,7 @@ async def test_a_crash_closes_the_peers_links_at_once_and_refuses_connects(pair:
 
 
 @scenario(simulate)
-async def test_a_crash_of_the_client_ends_its_dialers(pair: Pair) -> None:
+async def test_crash_of_the_client_ends_its_dialers(pair: Pair) -> None:
     pair.network.crash("c")
     await asyncio.sleep(10)
     assert pair.client.events == ["opened"]
@@ -174,7 +172,7 @@ async def test_a_crash_of_the_client_ends_its_dialers(pair: Pair) -> None:
 
 
 @scenario(simulate)
-async def test_a_crash_of_a_server_that_has_not_accepted_yet_fails_the_connect_at_once(
+async def test_crash_of_a_server_before_it_accepts_fails_the_connect_at_once(
     pair: Pair,
 ) -> None:
     late = Recorder()
@@ -236,7 +234,7 @@ def test_message_of_a_broken_link_never_arrives() -> None:
 
 
 @scenario(simulate)
-async def test_a_crash_that_nobody_can_see_is_silence(pair: Pair) -> None:
+async def test_invisible_crash_looks_like_silence(pair: Pair) -> None:
     pair.network.isolate("s")
     pair.network.crash("s")
     assert await pair.client_transport.probe("s:1", 1) is Probe.SILENT
@@ -247,7 +245,7 @@ async def test_a_crash_that_nobody_can_see_is_silence(pair: Pair) -> None:
 
 
 @scenario(simulate)
-async def test_a_paused_host_hears_nothing_until_it_goes_on(pair: Pair) -> None:
+async def test_paused_host_receives_nothing_until_it_resumes(pair: Pair) -> None:
     pair.network.pause("s")
     pair.client.links[0].send(request(1))
     await asyncio.sleep(1)
@@ -268,7 +266,7 @@ async def test_a_paused_host_hears_nothing_until_it_goes_on(pair: Pair) -> None:
 
 
 @scenario(simulate, params=NetworkParams(limits=TransportLimits(max_queued_messages=100)))
-async def test_a_full_queue_behind_a_cut_closes_the_link(pair: Pair) -> None:
+async def test_full_queue_behind_a_cut_closes_the_link(pair: Pair) -> None:
     pair.network.partition("s", "c")
     for i in range(100):
         pair.client.links[0].send(request(i))
@@ -287,7 +285,7 @@ async def test_unknown_hosts_are_silent_and_listening_elsewhere_is_refused(pair:
 
 
 @scenario(simulate)
-async def test_pauses_between_attempts_double_up_to_their_bound_and_start_anew_after_a_good_link(
+async def test_backoff_doubles_up_to_its_bound_and_restarts_after_a_good_link(
     pair: Pair,
 ) -> None:
     attempts: list[float] = []
@@ -320,7 +318,7 @@ async def test_pauses_between_attempts_double_up_to_their_bound_and_start_anew_a
 
 
 @scenario(simulate)
-async def test_a_server_that_hangs_up_at_once_is_not_dialled_as_fast_as_it_hangs_up(
+async def test_server_that_hangs_up_at_once_is_redialed_with_backoff(
     pair: Pair,
 ) -> None:
     hangs_up = Recorder()
@@ -337,7 +335,7 @@ async def test_a_server_that_hangs_up_at_once_is_not_dialled_as_fast_as_it_hangs
 
 
 @scenario(simulate)
-async def test_a_paused_host_whose_code_takes_time_does_nothing_more_when_it_is_killed(
+async def test_paused_host_with_slow_code_does_nothing_more_when_killed(
     pair: Pair,
 ) -> None:
     loop = asyncio.get_running_loop()

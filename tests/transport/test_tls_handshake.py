@@ -1,4 +1,4 @@
-"""Tests that the error of a failed TLS connection names the problem of the certificate."""
+"""Errors of failed TLS connections."""
 
 import ssl
 import threading
@@ -58,7 +58,7 @@ def files(
 def grpc_server(
     authority: trustme.CA, name: str = HOST, validity: tuple[datetime, datetime] = VALID
 ) -> Iterator[int]:
-    """One that wants a certificate of the authority."""
+    """A server that requires a certificate of the authority."""
     made = authority.issue_cert(name, not_before=validity[0], not_after=validity[1])
     pair = (made.private_key_pem.bytes(), made.cert_chain_pems[0].bytes())
     server = grpc.server(ThreadPoolExecutor(1))
@@ -98,7 +98,7 @@ def refused(port: int, mine: TlsFiles) -> str:
     return ""
 
 
-def test_a_server_that_takes_us_is_no_trouble(authority: trustme.CA, tmp_path: Path) -> None:
+def test_accepted_client_has_no_error(authority: trustme.CA, tmp_path: Path) -> None:
     mine = files(authority, tmp_path / "mine")
     with grpc_server(authority) as port:
         assert look(port, mine).trouble is TlsTrouble.NONE
@@ -108,7 +108,7 @@ def test_a_server_that_takes_us_is_no_trouble(authority: trustme.CA, tmp_path: P
             require_listener([f"{HOST}:{port}"], plaintext=True)
 
 
-def test_the_certificate_of_the_server(authority: trustme.CA, tmp_path: Path) -> None:
+def test_problem_of_the_server_certificate_is_named(authority: trustme.CA, tmp_path: Path) -> None:
     mine = files(authority, tmp_path / "mine")
     for validity, trouble, text in [
         (PAST, TlsTrouble.EXPIRED, f"that expired {said(PAST[1])}"),
@@ -127,7 +127,7 @@ def test_the_certificate_of_the_server(authority: trustme.CA, tmp_path: Path) ->
         assert f"does not name {HOST}" in refused(port, mine)
 
 
-def test_the_certificate_of_the_client(authority: trustme.CA, tmp_path: Path) -> None:
+def test_problem_of_the_client_certificate_is_named(authority: trustme.CA, tmp_path: Path) -> None:
     past = files(authority, tmp_path / "past", PAST)
     future = files(authority, tmp_path / "future", FUTURE)
     stranger = files(trustme.CA(), tmp_path / "stranger")
@@ -169,12 +169,12 @@ def test_handshake_names_servers_of_other_protocols(authority: trustme.CA, tmp_p
         plain.stop(0)
 
 
-def test_files_that_cannot_be_read_are_left_to_who_connects(tmp_path: Path) -> None:
+def test_unreadable_files_are_left_to_the_connection(tmp_path: Path) -> None:
     with http_server() as port:
         assert look(port, TlsFiles(tmp_path / "none")).trouble is TlsTrouble.NONE
 
 
-def test_the_first_certificate_to_end_counts(authority: trustme.CA, tmp_path: Path) -> None:
+def test_first_certificate_to_expire_counts(authority: trustme.CA, tmp_path: Path) -> None:
     paths = [
         files(authority, tmp_path / name, validity).certificate
         for name, validity in (("valid", VALID), ("past", PAST))

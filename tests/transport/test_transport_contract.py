@@ -1,4 +1,4 @@
-"""Tests of every promise of a transport, for the real and the simulated one."""
+"""Every promise of a transport, for the real and the simulated one."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -75,7 +75,7 @@ async def test_messages_that_wait_for_a_busy_stream_are_joined(world: World) -> 
 
 
 @scenario("run")
-async def test_replication_and_observers_have_one_message_an_envelope(world: World) -> None:
+async def test_replication_and_observer_envelopes_have_one_message(world: World) -> None:
     server, client = Recorder(), Recorder()
     listener = await world.server.listen(world.bind, {Conversation.REPLICATION: server.accept})
     world.client.dial(listener.address, Conversation.REPLICATION, client)
@@ -90,7 +90,7 @@ async def test_replication_and_observers_have_one_message_an_envelope(world: Wor
 
 
 @scenario("run")
-async def test_a_server_may_speak_first(world: World) -> None:
+async def test_server_may_send_first(world: World) -> None:
     client, server = Recorder(), Recorder()
 
     def accept(link: Link) -> Recorder:
@@ -115,7 +115,7 @@ async def test_dial_never_calls_back_before_it_returns(world: World) -> None:
 
 
 @scenario("run")
-async def test_a_closed_link_is_reported_once_at_both_ends_and_replaced_by_a_new_one(
+async def test_closed_link_is_reported_once_at_both_ends_and_replaced(
     world: World,
 ) -> None:
     server, client = Recorder(), Recorder()
@@ -136,7 +136,7 @@ async def test_a_closed_link_is_reported_once_at_both_ends_and_replaced_by_a_new
 
 
 @scenario("run")
-async def test_a_server_that_closes_a_link_is_heard_and_dialled_again(world: World) -> None:
+async def test_link_closed_by_the_server_is_detected_and_redialed(world: World) -> None:
     server, client = Recorder(), Recorder()
     await connect(world, server, client)
     await until(lambda: server.links)
@@ -147,7 +147,7 @@ async def test_a_server_that_closes_a_link_is_heard_and_dialled_again(world: Wor
 
 
 @scenario("run")
-async def test_a_handler_that_raises_is_logged_and_its_link_closed(world: World) -> None:
+async def test_failing_handler_is_logged_and_its_link_closed(world: World) -> None:
     def fail(link: Link, messages: Sequence[Any]) -> None:
         raise ZeroDivisionError("a bug")
 
@@ -163,7 +163,7 @@ async def test_a_handler_that_raises_is_logged_and_its_link_closed(world: World)
 
 
 @scenario("run")
-async def test_handler_that_raises_when_its_link_has_closed_is_logged(world: World) -> None:
+async def test_handler_that_fails_when_its_link_has_closed_is_logged(world: World) -> None:
     def fail(link: Link, reason: str) -> None:
         raise ZeroDivisionError("a bug")
 
@@ -175,7 +175,7 @@ async def test_handler_that_raises_when_its_link_has_closed_is_logged(world: Wor
         await until(lambda: "a link handler failed" in [entry["event"] for entry in logs])
 
 
-def test_an_acceptor_that_raises_costs_one_stream(run: Runner) -> None:
+def test_failing_acceptor_costs_one_stream(run: Runner) -> None:
     async def scenario(world: World) -> None:
         server, client = Recorder(), Recorder()
         attempts = 0
@@ -199,7 +199,7 @@ def test_an_acceptor_that_raises_costs_one_stream(run: Runner) -> None:
 
 
 @scenario("run", replace(LIMITS, max_queued_messages=10))
-async def test_a_link_whose_queue_is_full_is_closed_with_a_reason(world: World) -> None:
+async def test_link_with_a_full_queue_is_closed_with_a_reason(world: World) -> None:
     server, client = Recorder(), Recorder()
     await connect(world, server, client)
     for i in range(10):
@@ -235,7 +235,7 @@ async def test_received_message_is_a_copy(world: World) -> None:
 
 
 @scenario("run", replace(LIMITS, max_message_bytes=4096))
-async def test_a_message_that_no_envelope_takes_is_not_sent_and_the_link_stays(
+async def test_message_above_the_envelope_limit_is_not_sent_and_the_link_stays(
     world: World,
 ) -> None:
     server, client = Recorder(), Recorder()
@@ -251,7 +251,7 @@ async def test_a_message_that_no_envelope_takes_is_not_sent_and_the_link_stays(
 
 
 @scenario("run")
-async def test_a_message_of_the_other_direction_is_refused(world: World) -> None:
+async def test_message_of_the_other_direction_is_refused(world: World) -> None:
     server, client = Recorder(), Recorder()
     await connect(world, server, client)
     with pytest.raises(TypeError, match="carries ControllerRequest, not ControllerResponse"):
@@ -261,7 +261,7 @@ async def test_a_message_of_the_other_direction_is_refused(world: World) -> None
 
 
 @scenario("run")
-async def test_a_refused_address_opens_as_soon_as_someone_listens(world: World) -> None:
+async def test_refused_address_opens_once_a_server_listens(world: World) -> None:
     server, client = Recorder(), Recorder()
     listener = await world.server.listen(world.bind, {})
     await listener.close()
@@ -274,7 +274,7 @@ async def test_a_refused_address_opens_as_soon_as_someone_listens(world: World) 
 
 
 @scenario("run")
-async def test_a_conversation_that_is_not_served_never_opens(world: World) -> None:
+async def test_unserved_conversation_never_opens(world: World) -> None:
     client = Recorder()
     listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: Recorder().accept})
     with capture_logs() as logs:
@@ -285,7 +285,7 @@ async def test_a_conversation_that_is_not_served_never_opens(world: World) -> No
 
 
 @scenario("run")
-async def test_probe_tells_a_listener_from_a_refusal(world: World) -> None:
+async def test_probe_distinguishes_a_listener_from_a_refusal(world: World) -> None:
     listener = await world.server.listen(world.bind, {})
     assert await world.client.probe(listener.address, 10) is Probe.ACCEPTED
     assert await world.client.probe(world.nowhere, 10) is Probe.REFUSED
@@ -294,7 +294,7 @@ async def test_probe_tells_a_listener_from_a_refusal(world: World) -> None:
 
 
 @scenario("run")
-async def test_a_port_in_use_is_refused(world: World) -> None:
+async def test_port_in_use_is_refused(world: World) -> None:
     listener = await world.server.listen(world.bind, {})
     with pytest.raises(ConfigError, match="port in use"):
         await world.server.listen(listener.address, {})
@@ -312,7 +312,7 @@ async def test_closing_a_listener_closes_its_links_at_both_ends(world: World) ->
 
 
 @scenario("run")
-async def test_a_closed_dialer_reports_its_link_and_stays_closed(world: World) -> None:
+async def test_closed_dialer_reports_its_link_and_stays_closed(world: World) -> None:
     server, client = Recorder(), Recorder()
     _, dialer = await connect(world, server, client)
     dialer.close()
@@ -324,7 +324,7 @@ async def test_a_closed_dialer_reports_its_link_and_stays_closed(world: World) -
 
 
 @scenario("run")
-async def test_a_dialer_closed_while_it_connects_says_nothing(world: World) -> None:
+async def test_dialer_closed_while_connecting_reports_nothing(world: World) -> None:
     server, client = Recorder(), Recorder()
     listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
     for turns in range(6):
@@ -350,7 +350,7 @@ async def test_ten_thousand_calls_are_answered_in_order(world: World) -> None:
 
 
 @scenario("run")
-async def test_a_restarted_server_is_called_again_and_calls_in_flight_end_as_unknown(
+async def test_restarted_server_is_called_again_and_calls_in_flight_are_unknown(
     world: World,
 ) -> None:
     silent = Recorder()
@@ -371,7 +371,7 @@ async def test_a_restarted_server_is_called_again_and_calls_in_flight_end_as_unk
 
 
 @scenario("run")
-async def test_a_call_without_a_connection_ends_definite_at_its_deadline(world: World) -> None:
+async def test_call_without_a_connection_fails_definitely_at_its_deadline(world: World) -> None:
     caller = RpcClient(world.client, world.nowhere, Conversation.CONTROLLER)
     with pytest.raises(ApiError) as caught:
         await caller.call(request(), 0.05)
@@ -379,7 +379,7 @@ async def test_a_call_without_a_connection_ends_definite_at_its_deadline(world: 
 
 
 @scenario("run")
-async def test_a_closed_transport_closes_twice_and_ends_everything(world: World) -> None:
+async def test_transport_can_be_closed_twice_and_ends_everything(world: World) -> None:
     server, client = Recorder(), Recorder()
     await connect(world, server, client)
     await world.client.close()

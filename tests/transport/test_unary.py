@@ -57,7 +57,7 @@ async def refused(call: Any) -> tuple[Any, common_pb2.Error, dict[str, Any]]:
     return caught.value.code(), common_pb2.Error.FromString(metadata[ERROR_METADATA_KEY]), metadata
 
 
-def test_each_method_goes_through_its_own_body() -> None:
+def test_each_method_uses_its_own_body() -> None:
     asked: list[str] = []
 
     async def answer(
@@ -118,7 +118,7 @@ async def test_refused_unary_call_is_counted(world: World) -> None:
     assert complaints.counts == {Complaint.FORBIDDEN: 1}
 
 
-def test_the_clients_deadline_becomes_the_requests_timeout() -> None:
+def test_clients_deadline_becomes_the_requests_timeout() -> None:
     timeouts: list[int] = []
 
     async def answer(
@@ -138,7 +138,7 @@ def test_the_clients_deadline_becomes_the_requests_timeout() -> None:
 
 
 @pytest.mark.parametrize("raised", [False, True], ids=["answered", "raised"])
-def test_an_error_is_a_status_with_the_whole_error_beside_it(raised: bool) -> None:
+def test_error_is_a_status_with_the_whole_error_attached(raised: bool) -> None:
     error = ApiError(
         ErrorCode.INVALID_PARTITIONS, "must be positive", field="topics[0].num_partitions"
     )
@@ -191,7 +191,7 @@ def test_not_controller_names_the_leader() -> None:
     controller_test(answer, test)
 
 
-def test_a_bug_is_logged_and_its_outcome_is_unknown() -> None:
+def test_unexpected_exception_is_logged_and_its_outcome_unknown() -> None:
     async def answer(_: Any, __: Caller) -> Any:
         raise ZeroDivisionError("secret")
 
@@ -209,7 +209,7 @@ def test_a_bug_is_logged_and_its_outcome_is_unknown() -> None:
 
 
 @scenario(run_real)
-async def test_explicit_handlers_serve_what_has_no_body(world: World) -> None:
+async def test_explicit_handlers_serve_methods_without_a_body(world: World) -> None:
     async def describe(
         request: quorum_pb2.DescribeQuorumRequest, _: Caller
     ) -> quorum_pb2.DescribeQuorumResponse:
@@ -250,7 +250,7 @@ async def test_explicit_handlers_serve_what_has_no_body(world: World) -> None:
         ).cluster_id == "c1"
 
 
-def test_a_method_that_nothing_serves_is_a_mistake_of_the_programmer() -> None:
+def test_unserved_method_is_a_programming_error() -> None:
     async def read(_: Any, __: Caller) -> Any:
         raise AssertionError
 
@@ -260,7 +260,7 @@ def test_a_method_that_nothing_serves_is_a_mistake_of_the_programmer() -> None:
         unary_handler(QUORUM, broker_pb2.BrokerRequest, read)
 
 
-def test_every_error_has_a_status_and_survives_the_wire() -> None:
+def test_every_error_has_a_status_and_round_trips() -> None:
     for code in ErrorCode:
         if code is not ErrorCode.NONE:
             assert STATUS.get(code, grpc.StatusCode.INVALID_ARGUMENT) is not grpc.StatusCode.OK

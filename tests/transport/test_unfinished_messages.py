@@ -1,4 +1,4 @@
-"""Messages that are begun and never completed: what they cost is bounded, and costs nobody else."""
+"""Messages that are begun and never completed have a bounded cost."""
 
 import asyncio
 import socket
@@ -45,8 +45,6 @@ STRANGER = "10.0.0.6:5000"
 
 @dataclass
 class Kernel:
-    """Counts what the test says was received."""
-
     counts: dict[str, int] = field(default_factory=dict)
     hidden: set[str] = field(default_factory=set)
 
@@ -58,7 +56,7 @@ class Kernel:
 
 
 class Peers:
-    """Calls and their connections, by hand."""
+    """Calls and their connections, made by hand."""
 
     def __init__(self) -> None:
         self.kernel = Kernel()
@@ -87,7 +85,7 @@ class Peers:
         return self.messages.total_bytes
 
 
-def test_complete_messages_are_never_cut_however_many() -> None:
+def test_complete_messages_are_never_aborted_however_many() -> None:
     peers = Peers()
     call = peers.open("a:1")
     for _ in range(2_000):
@@ -97,7 +95,7 @@ def test_complete_messages_are_never_cut_however_many() -> None:
     assert peers.cut == []
 
 
-def test_keepalive_of_a_silent_stream_adds_up_to_nothing() -> None:
+def test_keepalive_of_a_silent_stream_does_not_accumulate() -> None:
     peers = Peers()
     peers.open("a:1")
     for _ in range(10_000):
@@ -107,7 +105,7 @@ def test_keepalive_of_a_silent_stream_adds_up_to_nothing() -> None:
     assert peers.cut == []
 
 
-def test_flow_control_of_a_watched_stream_adds_up_to_nothing() -> None:
+def test_flow_control_of_a_watched_stream_does_not_accumulate() -> None:
     peers = Peers()
     watch = peers.open("a:1")
     for _ in range(10_000):
@@ -117,7 +115,7 @@ def test_flow_control_of_a_watched_stream_adds_up_to_nothing() -> None:
     assert peers.messages.total_bytes == 0
 
 
-def test_a_message_that_takes_too_long_ends_its_call_alone() -> None:
+def test_slow_message_ends_only_its_call() -> None:
     peers = Peers()
     stalled, other = peers.open("a:1", name="stalled"), peers.open("a:1", name="other")
     peers.send("a:1", OPENING_BYTES + 200_000)
@@ -132,7 +130,7 @@ def test_a_message_that_takes_too_long_ends_its_call_alone() -> None:
     assert stalled not in peers.messages._connections["a:1"].calls
 
 
-def test_a_silent_stream_has_the_whole_time_for_its_next_message() -> None:
+def test_silent_stream_has_the_whole_time_for_its_next_message() -> None:
     peers = Peers()
     call = peers.open("a:1")
     peers.complete("a:1", call, 10)
@@ -146,7 +144,7 @@ def test_a_silent_stream_has_the_whole_time_for_its_next_message() -> None:
     assert peers.cut == []
 
 
-def test_the_greediest_address_is_cut_and_leaves_as_much_to_others() -> None:
+def test_greediest_address_is_disconnected_and_others_are_not() -> None:
     peers = Peers()
     greedy = [f"10.0.0.6:{port}" for port in range(1, 6)]
     modest = ["10.0.0.7:1", "10.0.0.8:1"]
@@ -163,7 +161,7 @@ def test_the_greediest_address_is_cut_and_leaves_as_much_to_others() -> None:
     assert all("unfinished messages from 10.0.0.6" in why for _, why in peers.cut)
 
 
-def test_address_of_many_small_messages_is_cut_and_not_the_largest_message() -> None:
+def test_address_with_many_small_messages_is_disconnected_before_the_largest_message() -> None:
     peers = Peers()
     greedy, modest = [f"10.0.0.6:{port}" for port in range(1, 6)], "10.0.0.7:1"
     for peer in (*greedy, modest):
@@ -174,7 +172,7 @@ def test_address_of_many_small_messages_is_cut_and_not_the_largest_message() -> 
     assert [peer for peer, _ in peers.cut] == greedy[:2]
 
 
-def test_small_messages_beside_it_do_not_hide_a_large_one() -> None:
+def test_small_messages_do_not_hide_a_large_one() -> None:
     peers = Peers()
     peers.open(STRANGER, name="large")
     small = peers.open(STRANGER, name="small")
@@ -189,7 +187,7 @@ def test_small_messages_beside_it_do_not_hide_a_large_one() -> None:
     assert peers.kernel.counts[STRANGER] < TOTAL
 
 
-def test_a_message_beyond_the_largest_is_cut_before_it_is_complete() -> None:
+def test_oversized_message_is_aborted_before_it_is_complete() -> None:
     peers = Peers()
     peers.open("a:1", max_bytes=1_000)
     peers.send("a:1", OPENING_BYTES + 2 * FEW_BYTES)
@@ -197,7 +195,7 @@ def test_a_message_beyond_the_largest_is_cut_before_it_is_complete() -> None:
     assert "too large" in peers.cut[0][1]
 
 
-def test_calls_one_after_the_other_leave_nothing_behind() -> None:
+def test_consecutive_calls_leave_nothing_behind() -> None:
     peers = Peers()
     for number in range(3_000):
         call = peers.open("a:1")
@@ -208,7 +206,7 @@ def test_calls_one_after_the_other_leave_nothing_behind() -> None:
     assert peers.cut == []
 
 
-def test_an_unread_message_is_no_more_than_its_window() -> None:
+def test_unread_message_is_bounded_by_its_window() -> None:
     peers = Peers()
     watch = peers.open("a:1")
     peers.complete("a:1", watch, 300)
@@ -228,7 +226,7 @@ def test_call_that_reads_nothing_is_not_late() -> None:
     assert [name for name, _ in peers.cut] == ["stalled"]
 
 
-def test_another_connection_from_the_same_port_begins_anew() -> None:
+def test_another_connection_from_the_same_port_starts_at_zero() -> None:
     peers = Peers()
     call = peers.open("a:1")
     for _ in range(10):
@@ -246,7 +244,7 @@ def test_another_connection_from_the_same_port_begins_anew() -> None:
     assert len(peers.cut) == 1
 
 
-def test_bytes_are_counted_by_connection_also_where_a_descriptor_is_used_again() -> None:
+def test_bytes_are_counted_by_connection_even_if_a_descriptor_is_reused() -> None:
     counted, descriptors = ReceivedBytes(), set()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         for size in (1_000, 50):
@@ -300,7 +298,7 @@ async def test_message_of_an_unknown_caller_is_not_read(*, tmp_path: Path, path:
 
 
 @scenario(run)
-async def test_the_health_is_asked_with_a_short_message(*, tmp_path: Path) -> None:
+async def test_health_requests_must_be_short(*, tmp_path: Path) -> None:
     async with serving(tmp_path) as node:
         stranger = await asyncio.to_thread(RawHttp2, node.address, anybody(tmp_path))
         stranger.begin("/grpc.health.v1.Health/Check", length=8 * MIB)
@@ -310,7 +308,7 @@ async def test_the_health_is_asked_with_a_short_message(*, tmp_path: Path) -> No
 
 
 @scenario(run_real, replace(LIMITS, max_unfinished_total_bytes=4 * MIB))
-async def test_the_sum_of_unfinished_messages_is_bounded(world: World) -> None:
+async def test_sum_of_unfinished_messages_is_bounded(world: World) -> None:
     server, client = Recorder(echo), Recorder()
     listener, _ = await connect(world, server, client)
     stranger = RawHttp2(listener.address)
@@ -326,7 +324,7 @@ async def test_the_sum_of_unfinished_messages_is_bounded(world: World) -> None:
 
 
 @scenario(run_real, replace(LIMITS, message_timeout_ms=300))
-async def test_a_message_that_has_begun_has_a_deadline(world: World) -> None:
+async def test_started_message_has_a_deadline(world: World) -> None:
     server, client = Recorder(echo), Recorder()
     listener, _ = await connect(world, server, client)
     stranger = RawHttp2(listener.address)
@@ -348,7 +346,7 @@ async def test_a_message_that_has_begun_has_a_deadline(world: World) -> None:
 # --- lanes ---------------------------------------------------------------------------------------
 
 
-async def test_frames_that_have_begun_are_bounded_and_have_a_deadline() -> None:
+async def test_started_frames_are_bounded_and_have_a_deadline() -> None:
     limits = replace(LIMITS, max_unfinished_total_bytes=3_000, message_timeout_ms=50)
     async with pair(served=0, asks=False, limits=limits) as both:
         bounds = both.server.bounds
@@ -381,7 +379,7 @@ async def test_frames_that_have_begun_are_bounded_and_have_a_deadline() -> None:
 
 
 class SlowStream:
-    """Takes nothing before it is told to."""
+    """Accepts nothing before it is told to."""
 
     def __init__(self) -> None:
         self.reads = asyncio.Event()
@@ -396,9 +394,9 @@ class SlowStream:
         await asyncio.sleep(0)
 
 
-async def test_backlog_leaves_in_bounded_pieces_in_order() -> None:
-    """[twenty peers read again, and each one's 65,000 answers were joined in the same turn: the
-    loop was away for a second]
+async def test_backlog_is_sent_in_bounded_pieces_in_order() -> None:
+    """[Twenty peers read again, and each one's 65,000 responses were joined in the same turn: the
+    loop was blocked for a second.]
     """
     bounds = Bounds(asyncio.get_running_loop(), TransportLimits())
     stream = SlowStream()
@@ -432,10 +430,8 @@ async def test_backlog_leaves_in_bounded_pieces_in_order() -> None:
     assert bounds.send_budget.total_bytes == 0
 
 
-async def test_waiting_short_messages_are_counted() -> None:
-    """A kilobyte for each link may be missing from the total of unsent bytes, for messages of any
-    size.
-    """
+async def test_queued_short_messages_are_counted() -> None:
+    """A kilobyte per link may be missing from the total of unsent bytes, for messages of any size."""
     bounds = Bounds(asyncio.get_running_loop(), TransportLimits())
     stream = SlowStream()
     link = GrpcLink(stream, "a:1", Conversation.CONTROLLER, bounds, serves=True)
@@ -452,8 +448,6 @@ async def test_waiting_short_messages_are_counted() -> None:
 
 
 class OneMessage(SlowStream):
-    """Has one message to read."""
-
     def __init__(self, message: bytes) -> None:
         super().__init__()
         self._left = [message]

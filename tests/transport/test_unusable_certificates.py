@@ -1,4 +1,4 @@
-"""Keys and certificates that can be loaded, and with which no handshake succeeds, are refused."""
+"""Keys and certificates that load but allow no handshake are refused."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -81,7 +81,7 @@ def files(directory: Path, key: str = "P-256", authority: str = "P-256", **how: 
 
 
 def handshake_succeeds(tls: TlsConfig, within_s: float) -> bool:
-    """Return whether a gRPC server with these files takes a client that has the same."""
+    """Return whether a gRPC server with these files accepts a client with the same."""
     pem, key, ca = (path.read_bytes() for path in tls.paths)
     server = grpc.server(ThreadPoolExecutor(1))
     credentials = grpc.ssl_server_credentials([(key, pem)], ca, require_client_auth=True)
@@ -107,7 +107,7 @@ def test_key_is_accepted_when_handshakes_with_it_succeed(tmp_path: Path, key: st
 
 @pytest.mark.parametrize("key", ["P-521", "Ed25519"])
 def test_key_is_refused_when_no_handshake_with_it_succeeds(tmp_path: Path, key: str) -> None:
-    """[a node started, nobody could connect, and the doctor blamed the client]"""
+    """[A node started, no client could connect, and the doctor blamed the client.]"""
     tls = files(tmp_path, key)
     assert not handshake_succeeds(tls, 0.5)
     with pytest.raises(ConfigError, match=rf"tls\.certificate\.file: .* a key of type {key}"):
@@ -115,7 +115,7 @@ def test_key_is_refused_when_no_handshake_with_it_succeeds(tmp_path: Path, key: 
 
 
 @pytest.mark.parametrize("key", ["secp256k1", "Ed448", "DSA"])
-def test_key_is_refused_when_no_server_begins_with_it(tmp_path: Path, key: str) -> None:
+def test_key_is_refused_when_no_server_starts_with_it(tmp_path: Path, key: str) -> None:
     with pytest.raises(ConfigError, match=rf"a key of type {key}"):
         files(tmp_path, key).server_credentials()
 
@@ -128,7 +128,7 @@ def test_authority_is_accepted_when_handshakes_below_it_succeed(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("key", ["secp256k1", "Ed448"])
-def test_authority_is_refused_by_nodes_and_clients_when_nothing_below_it_is_believed(
+def test_authority_is_refused_by_nodes_and_clients_when_its_certificates_are_not_accepted(
     tmp_path: Path, key: str
 ) -> None:
     tls = files(tmp_path, authority=key)
@@ -156,7 +156,7 @@ def test_signature_is_refused_when_no_handshake_with_it_succeeds(tmp_path: Path)
         tls.check()
 
 
-def test_renewal_with_an_unusable_key_keeps_what_was_there(
+def test_renewal_with_an_unusable_key_keeps_the_previous_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(certificates, "LOOK_AGAIN_S", 0.0)
@@ -173,7 +173,7 @@ def test_renewal_with_an_unusable_key_keeps_what_was_there(
 @pytest.mark.parametrize(
     ("days", "said"), [((-3, -1), "expired 20"), ((1, 3), "is not valid until 20")]
 )
-def test_certificate_of_another_time_is_named_at_check_and_start(
+def test_certificate_outside_its_validity_is_named_at_check_and_start(
     tmp_path: Path, days: tuple[int, int], said: str
 ) -> None:
     tls = files(tmp_path, days=days)
@@ -207,7 +207,7 @@ SERVER, CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUT
 def test_certificate_without_a_usage_is_refused(
     tmp_path: Path, usages: list[x509.ObjectIdentifier], dials: bool, missing: str
 ) -> None:
-    """A certificate for clients alone, or for servers alone, is what most mistakes are."""
+    """Most mistakes are certificates for clients or servers only."""
     tls = files(tmp_path, usages=usages)
     if not missing:
         tls.check(dials=dials)

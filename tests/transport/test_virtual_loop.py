@@ -13,7 +13,7 @@ def loop_now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def test_time_jumps_and_the_real_clock_is_not_waited_for() -> None:
+def test_time_jumps_without_waiting_for_the_real_clock() -> None:
     async def main() -> float:
         await asyncio.sleep(1_000_000)
         return loop_now()
@@ -31,7 +31,7 @@ async def test_time_stands_still_while_something_is_ready() -> None:
     assert loop_now() == before
 
 
-def test_timers_run_by_time_and_ties_in_the_order_they_were_made() -> None:
+def test_timers_run_by_time_and_ties_in_creation_order() -> None:
     async def main() -> list[int]:
         ran: list[int] = []
         loop = asyncio.get_running_loop()
@@ -46,7 +46,7 @@ def test_timers_run_by_time_and_ties_in_the_order_they_were_made() -> None:
 
 
 @simulated
-async def test_cancelled_timers_do_not_run_and_do_not_pile_up() -> None:
+async def test_cancelled_timers_do_not_run_and_do_not_accumulate() -> None:
     loop: Any = asyncio.get_running_loop()
     ran: list[int] = []
     for i in range(10_000):
@@ -61,7 +61,7 @@ async def test_cancelled_timers_do_not_run_and_do_not_pile_up() -> None:
     assert loop._cancelled_timers == 0
 
 
-def test_a_deadlock_is_an_error_that_names_who_waits() -> None:
+def test_deadlock_is_an_error_that_names_the_waiting_tasks() -> None:
     async def waits_for_ever() -> None:
         await asyncio.get_running_loop().create_future()
 
@@ -69,7 +69,7 @@ def test_a_deadlock_is_an_error_that_names_who_waits() -> None:
         run(waits_for_ever())
 
 
-def test_a_callback_that_raises_ends_the_run() -> None:
+def test_failing_callback_ends_the_run() -> None:
     async def main() -> None:
         asyncio.get_running_loop().call_later(1, lambda: 1 / 0)
         await asyncio.sleep(10)
@@ -85,7 +85,7 @@ async def ticking(ticks: list[float], every_s: float) -> None:
 
 
 @simulated
-async def test_a_paused_host_stands_still_and_then_catches_up() -> None:
+async def test_paused_host_stands_still_and_then_catches_up() -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
     one: list[float] = []
@@ -106,7 +106,7 @@ async def test_a_paused_host_stands_still_and_then_catches_up() -> None:
 
 
 @simulated
-async def test_a_dropped_host_never_runs_again() -> None:
+async def test_dropped_host_never_runs_again() -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
     one: list[float] = []
@@ -124,7 +124,7 @@ async def test_a_dropped_host_never_runs_again() -> None:
     assert len(tasks) == 3
 
 
-def test_where_callbacks_take_time_the_next_ones_of_their_host_wait_in_order() -> None:
+def test_callbacks_with_a_duration_delay_the_next_ones_of_their_host_in_order() -> None:
     ran: list[tuple[str, float]] = []
 
     async def main() -> None:
@@ -145,7 +145,7 @@ def test_where_callbacks_take_time_the_next_ones_of_their_host_wait_in_order() -
 
 
 @simulated
-async def test_a_look_at_the_stopwatch_is_a_piece_of_work() -> None:
+async def test_reading_the_stopwatch_counts_as_work() -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
     loop.set_cost("slow", lambda: 1.0)

@@ -1,4 +1,4 @@
-"""gRPC's thread never waits until the loop has taken a byte: what is there is taken in one turn."""
+"""gRPC's wake-up bytes are taken in one turn of the loop."""
 
 import asyncio
 import socket
@@ -30,7 +30,7 @@ class Queue:
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_an_event_that_comes_after_its_loop_is_dropped(new_loop: Any) -> None:
+def test_event_after_the_end_of_its_loop_is_dropped(new_loop: Any) -> None:
     ran: list[int] = []
 
     def _handle_callback_wrapper(number: int) -> None:
@@ -131,7 +131,7 @@ async def _all_bytes_are_taken() -> None:
     sink.close()
 
 
-def test_all_bytes_are_taken_at_once() -> None:
+def test_all_wakeup_bytes_are_taken_at_once() -> None:
     asyncio.run(_all_bytes_are_taken())
     uvloop.run(_all_bytes_are_taken())
 
@@ -155,13 +155,13 @@ async def _registered() -> list[Any]:
     return registered
 
 
-def test_this_is_how_grpc_is_woken() -> None:
-    """Should another release of gRPC do it in another way, this says so."""
+def test_grpc_wakes_the_loop_in_the_expected_way() -> None:
+    """Fails if another release of gRPC does it differently."""
     registered = asyncio.run(_registered())
     assert [type(callback).__name__ for callback in registered] == ["_TakesAll"]
 
 
-def test_a_byte_that_another_loop_has_taken_is_no_error() -> None:
+def test_byte_taken_by_another_loop_is_no_error() -> None:
     """One process, two loops: both wake by the same socket, and one of them finds it empty."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)

@@ -1,6 +1,4 @@
-"""Two processes that can talk, real or simulated, and handlers that remember: what the transport
-tests are written against.
-"""
+"""Two communicating processes, real or simulated, with recording handlers."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ class Medium:
 
 @dataclass
 class World:
-    """``bind`` and ``nowhere`` are addresses: of a free port to listen on, and of one where nobody
-    listens.
-    """
+    """``bind`` and ``nowhere``: a free port to listen on, and an address where nobody listens."""
 
     server: ServerTransport
     client: Transport
@@ -114,7 +110,7 @@ def request(correlation_id: int = 0) -> controller_pb2.ControllerRequest:
 
 
 async def until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
-    """Wait for a condition, on whatever clock the loop has."""
+    """Wait for a condition, on the loop's clock."""
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.002)

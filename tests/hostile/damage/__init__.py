@@ -1,4 +1,3 @@
-"""Damage done to the files of nodes, exports and configurations, and what every reader makes of it.
-
+"""Damage to the files of nodes, exports and configurations, and what every reader returns for it.
 See ``__main__.py``.
 """

@@ -14,7 +14,7 @@ from .suite import run
 
 
 def main() -> int:
-    """Run; 0 if every reader was right."""
+    """Run; return 0 if every reader was right."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,9 +1,7 @@
-"""Directories to damage: small, real, with something of every kind; and older copies of their
-files.
-
-``closed`` and ``killed`` are a controller's whose log begins at 0, ``late`` and ``late-killed``
-one's that began anew after a snapshot; then a broker's, an export, and a configuration. A killed
-one is a copy from under the open store: its end is in the write-ahead log.
+"""Small real directories to damage, and older copies of their files. ``closed`` and ``killed`` are
+a controller's whose log begins at 0, ``late`` and ``late-killed`` one's whose log begins after a
+snapshot; then a broker's, an export, and a configuration. A killed one is a copy of an open store:
+the end of its log is in the write-ahead log.
 """
 
 import asyncio
@@ -51,7 +49,7 @@ class Base(NamedTuple):
 
 
 def make_bases(parent: Path, seed: int) -> list[Base]:
-    """All of them. The same seed makes the same content."""
+    """Return all bases. The same seed gives the same content."""
     made: list[Base] = []
     for late in (False, True):
         where = parent / ("late" if late else "whole")

@@ -118,7 +118,7 @@ def _allowed(base: Base, wound: Wound, reader: str, sound: str, found: dict[str,
 
 
 def _loud(wound: Wound, sound: str, found: dict[str, Any]) -> bool:
-    """Return whether a node that does without a snapshot that is there says so."""
+    """Return whether a node that ignores a present snapshot reports it."""
     fewer = len(json.loads(found["out"])["snapshots"]) < len(json.loads(sound)["snapshots"])
     return not fewer or wound.kind in ("delete", "older") or "a snapshot is corrupt" in found["log"]
 
@@ -143,9 +143,7 @@ def _same_but(sound: str, found: str, *fields: str) -> bool:
 
 
 def _prefix(base: Base, reader: str, sound: str, found: str, *but: str) -> bool:
-    """Return whether it is the beginning of the right answer, down to what is known to have been
-    durable.
-    """
+    """Return whether the result is a prefix of the right one that covers everything durable."""
     if base.kind == "broker":
         one, other = json.loads(sound), json.loads(found)
         return one["identity"] == other["identity"] and all(

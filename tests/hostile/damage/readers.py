@@ -1,9 +1,5 @@
-"""Every reader, as a function of a damaged directory.
-
-What it says is compared with what it says of the undamaged one.
-
-The commands run as they do from a shell, but for the process: arguments in; output, messages and
-exit code back.
+"""Every reader, as a function of a directory. The result is compared with that of the undamaged
+one. Commands run as from a shell, but in this process.
 """
 
 import asyncio
@@ -50,7 +46,7 @@ Said = dict[str, Any]
 
 
 def digest(data: bytes) -> str:
-    """Short, for answers that are compared."""
+    """Return a short form of results, to compare them."""
     return hashlib.sha256(data).hexdigest()[:24]
 
 
@@ -60,7 +56,7 @@ def _application() -> Any:
 
 
 def _command(*arguments: str) -> Said:
-    """A command: what it printed, what it said, and its exit code."""
+    """Run a command; return its output, messages and exit code."""
     out, err, code = io.StringIO(), io.StringIO(), 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -71,7 +67,7 @@ def _command(*arguments: str) -> Said:
 
 
 def _called(call: Callable[[], dict[str, Any]]) -> Said:
-    """A call in the place of a process: its errors are told as those of one."""
+    """Call in this process; errors are reported as a process would."""
     err = io.StringIO()
     with contextlib.redirect_stderr(err):
         try:
@@ -105,7 +101,7 @@ def info(directory: Path) -> Said:
 
 
 def export(directory: Path) -> Said:
-    """``raftlog export -d --verify``; its answer is what is in the export."""
+    """``raftlog export -d --verify``; the result is the export's content."""
     with tempfile.TemporaryDirectory() as scratch:
         target = Path(scratch) / "export"
         said = _command("export", str(target), "-d", str(directory), "--verify", "--json")
@@ -149,7 +145,7 @@ def start(directory: Path) -> Said:
 
 
 def _content(data: bytes) -> dict[str, Any]:
-    """Return the content of a log, and of each shorter one, by end offset."""
+    """Return the content of a log and of each of its prefixes, by end offset."""
     prefixes = {
         one.end_offset: digest(data[: one.position + one.size]) for one in batch.headers(data)
     }
@@ -251,7 +247,7 @@ def export_runs(directory: Path) -> Said:
 
 
 def export_goes_on(directory: Path) -> Said:
-    """The next export into it, which appends nothing; the answer is where it would go on."""
+    """Export into it again, which appends nothing; the result is where it would continue."""
 
     def reopen() -> dict[str, Any]:
         manifest = read_manifest(directory) if (directory / MANIFEST_NAME).exists() else None
@@ -266,7 +262,7 @@ def export_goes_on(directory: Path) -> Said:
 
 
 def config(directory: Path) -> Said:
-    """``load_config``: TOML has no checksum, so that another value is another configuration."""
+    """``load_config``: TOML has no checksum, so another value is another configuration."""
     return _called(lambda: {"config": repr(load_config(directory / "node.toml", environment={}))})
 
 
@@ -288,8 +284,8 @@ READERS: dict[str, dict[str, Callable[[Path], Said]]] = {
 
 
 def serve() -> None:
-    """Answer ``{"kind", "directory", "readers"}`` a line, and remove the directory, until there are
-    no more lines.
+    """Answer ``{"kind", "directory", "readers"}`` per line, and remove the directory, until the
+    input ends.
     """
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     answers = sys.stdout

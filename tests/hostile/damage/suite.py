@@ -1,4 +1,4 @@
-"""The cases: each a copy of a base, one damage, and what the readers say of it."""
+"""The cases: a copy of a base, one damage, and the readers' results."""
 
 import shutil
 import time
@@ -29,8 +29,6 @@ WEIGHTS = {
 
 @dataclass
 class Report:
-    """The result of a suite."""
-
     cases: int = 0
     questions: Counter[str] = field(default_factory=Counter)
     """Number of readers asked, by base."""
@@ -53,8 +51,7 @@ def run(
     scratch: Path, cases: int, seed: int, *, only: str = "", readers_per_case: int = 0,
     show: Callable[[str], Any] = lambda _: None,
 ) -> Report:  # fmt: skip
-    """Do ``cases`` damages, the systematic ones first as far as they fit half of them.
-
+    """Run ``cases`` damages, the systematic ones first in at most half of them.
     ``readers_per_case`` 0: all.
     """
     bases = {base.name: base for base in make_bases(scratch / "bases", seed)}

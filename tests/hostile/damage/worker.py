@@ -1,5 +1,5 @@
-"""The process that reads what is damaged: if a reader dies, spins or takes all memory, the suite
-can say over what.
+"""The process that reads damaged directories: the suite survives a reader that crashes, spins or
+takes all memory.
 """
 
 import json
@@ -15,7 +15,7 @@ WITHIN_S = 60.0
 
 
 class Worker:
-    """Begun again when it had to be killed."""
+    """Restarted when it had to be killed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None

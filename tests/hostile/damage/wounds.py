@@ -1,6 +1,4 @@
-"""The damage: what can become of a file, each drawn from a seed and told in words that do it
-again.
-"""
+"""Damage to one file, drawn from a seed and described so that it can be repeated."""
 
 import shutil
 import struct
@@ -18,9 +16,8 @@ NOT_DATA = ("LOG", "LOCK", "lock", ".lock", "IDENTITY", "OPTIONS", "rocksdict-co
 
 
 class Wound(NamedTuple):
-    """One damage.
-
-    ``victim``: relative to the directory; ``other``: the second file of a swap, or the older one.
+    """One damage. ``victim``: relative to the directory; ``other``: the second file of a swap, or
+    the older one.
     """
 
     kind: str
@@ -48,7 +45,6 @@ def files_of(directory: Path) -> list[Path]:
 
 
 def systematic(base: Base) -> Iterator[Wound]:
-    """Each whole-file damage of each file, and a cut at each interesting length."""
     for path in files_of(base.directory):
         name = str(path.relative_to(base.directory))
         if path.name.startswith(NOT_DATA):
@@ -70,8 +66,8 @@ def systematic(base: Base) -> Iterator[Wound]:
 
 
 def interesting(path: Path) -> list[int]:
-    """Lengths at which something ends: a record of RocksDB's logs, a batch, a footer; and next to
-    it.
+    """Return lengths at which something ends: a record of RocksDB's logs, a batch, a footer; and
+    their neighbours.
     """
     size = path.stat().st_size
     found = {1, size // 2, size - 1, size - 4, size - 8, size - 32}
@@ -105,7 +101,7 @@ def _batches(data: bytes) -> Iterator[int]:
 
 
 def drawn(base: Base, rng: Random) -> Wound:
-    """One at random."""
+    """Draw one at random."""
     files = files_of(base.directory)
     weights = [1 if path.name.startswith(NOT_DATA) else 10 for path in files]
     (path,) = rng.choices(files, weights)
@@ -145,7 +141,7 @@ def drawn(base: Base, rng: Random) -> Wound:
 
 
 def inflict(wound: Wound, directory: Path) -> None:
-    """Do it to a copy."""
+    """Apply it to a copy."""
     path = directory / wound.victim
     content = path.read_bytes() if path.is_file() else b""
     at, data = wound.at, wound.data

@@ -1,5 +1,5 @@
-"""Traces written by hand for the checkers: nodes that do what a test says, with logs and disks that
-look like the simulated ones.
+"""Hand-written traces for the checkers: nodes do what a test says, with logs and disks like the
+simulated ones.
 """
 
 from __future__ import annotations
@@ -38,10 +38,8 @@ def refused(rule: str) -> pytest.RaisesExc[CheckFailedError]:
 
 
 def stories(text: str) -> pytest.MarkDecorator:
-    """A case for each line ``what: step; step; step -> rule``.
-
-    The last step is refused by the rule, and passes where there is none. Lines go on where the next
-    one is indented.
+    """Parse a case for each line ``what: step; step; step -> rule``. The last step is refused by
+    the rule, and passes if there is none. An indented line continues the previous one.
     """
     cases = []
     for line in re.sub(r"\n +", " ", textwrap.dedent(text).strip()).splitlines():
@@ -52,7 +50,6 @@ def stories(text: str) -> pytest.MarkDecorator:
 
 
 def play(trace: Trace, steps: list[str], rule: str) -> None:
-    """Tell a story to the checkers."""
     for step in steps[:-1]:
         trace.do(step)
     with refused(rule) if rule else nullcontext():
@@ -109,8 +106,6 @@ class Chunks:
 
 
 class Host:
-    """A controller host; ``core`` and ``service`` hold what checkers look at."""
-
     def __init__(self, node_id: int, voters: tuple[Voter, ...]) -> None:
         self.id, self.name, self.incarnation = node_id, f"c{node_id}", 0
         self._voters = voters
@@ -166,15 +161,12 @@ class Host:
         return description
 
     def says(self, **fields: Any) -> None:
-        """Change what the node's service describes."""
         if "applied_offset" in fields:
             fields["log_hash"] = self.log_hashes.at(fields["applied_offset"] + 1)
         self.service.description = replace(self.service.description, **fields)
 
 
 class Broker:
-    """A broker host."""
-
     def __init__(self, broker_id: int) -> None:
         self.id, self.name, self.incarnation = broker_id, f"b{broker_id}", 0
         self.service: Any = None
@@ -197,9 +189,8 @@ class Broker:
 
 
 class Trace:
-    """A cluster's history, step by step.
-
-    ``checkers`` are told of it as in a simulation; the ledger is the first.
+    """A cluster's history, step by step. ``checkers`` observe it as in a simulation; the ledger is
+    the first.
     """
 
     def __init__(
@@ -229,14 +220,13 @@ class Trace:
 
     @property
     def last(self) -> Any:
-        """The checker made last."""
         return self.checkers[-1]
 
     def now(self) -> float:
         return self.time
 
     def note(self, who: str, what: str) -> None:
-        """Nobody reads it."""
+        """Ignore it."""
 
     def tell(self, hook: str, *arguments: Any) -> None:
         for checker in self.checkers:
@@ -253,7 +243,7 @@ class Trace:
         self.tell("controller_started" if isinstance(host, Host) else "broker_started", host)
 
     def stop(self, name: str) -> None:
-        """A crash that loses what is not durable."""
+        """Crash, losing what is not durable."""
         host = self.host(name)
         host.service = host.core = None
         if isinstance(host, Host):
@@ -273,7 +263,7 @@ class Trace:
     def vote(
         self, name: str, epoch: int, candidate: int, *, durable: bool = True, tell: bool = True
     ) -> None:
-        """Votes for a candidate and says so."""
+        """Vote for a candidate and send the vote."""
         host = self.host(name)
         host.core.epoch = epoch
         if durable:
@@ -288,8 +278,8 @@ class Trace:
             self.send(name, f"c{candidate}", quorum.QuorumMessage(vote_response=granted))
 
     def lead(self, name: str, epoch: int, votes: tuple[int, ...] = ()) -> None:
-        """Is elected, with the votes of these (default: itself and the next node), and writes the
-        epoch's first record.
+        """Become leader with the votes of these nodes (default: itself and the next node), and
+        write the epoch's first record.
         """
         host = self.host(name)
         votes = votes or (host.id, host.id % 3 + 1)
@@ -300,7 +290,7 @@ class Trace:
         self.append(name, epoch, pb.LeaderChangeRecord(leader_id=host.id, generation=1))
 
     def begin(self) -> None:
-        """c1 leads epoch 1, and all three have its first record, which is committed."""
+        """Let c1 lead epoch 1; all three have its first record, which is committed."""
         self.append("c1", 1, pb.LeaderChangeRecord(leader_id=1, generation=1))
         self.step("c1", ev.BecameLeader(1, (1, 2)))
         for name in ("c2", "c3"):
@@ -316,7 +306,7 @@ class Trace:
         client: tuple[int, int] = (0, 0),
         principal: str = "",
     ) -> int:
-        """One batch at the end of this node's log; its end."""
+        """Append one batch at the end of this node's log; return its end."""
         log = self.ledger.nodes[name].log
         base = log.end
         chunk = chunk_of(base, epoch, *messages, client=client, principal=principal)
@@ -339,7 +329,7 @@ class Trace:
         return scan.end_offset
 
     def replicate(self, source: str, target: str, *, durable: bool = True) -> None:
-        """The target gets all it lacks, and acknowledges it."""
+        """Give the target all it lacks, and let it acknowledge."""
         disk, log = self.host(source).disk, self.ledger.nodes[target].log
         for base, chunk in list(disk.live.scan(0)):
             if base >= log.end:
@@ -357,7 +347,7 @@ class Trace:
         self.step(name, ev.Truncate(offset))
 
     def fetch(self, name: str, offset: int, epoch: int) -> None:
-        """Acknowledges."""
+        """Acknowledge."""
         request = quorum.FetchRequest(fetch_offset=offset, last_fetched_epoch=epoch)
         self.send(name, "c1", request)
 
@@ -371,7 +361,7 @@ class Trace:
         client: tuple[int, int] = (0, 0),
         principal: str = "",
     ) -> int:
-        """One batch of c1's, on all voters that are up, and committed; its last offset."""
+        """Commit one batch of c1's on all live voters; return its last offset."""
         end = self.append("c1", epoch, *messages, client=client, principal=principal)
         for host in self.controllers[1:]:
             if host.core is not None:
@@ -382,11 +372,11 @@ class Trace:
     # --- in stories ------------------------------------------------------------------------------
 
     def wins(self, name: str, epoch: int, votes: tuple[int, ...]) -> None:
-        """Is told that it leads, with these votes, and does nothing more."""
+        """Become leader with these votes, and do nothing more."""
         self.step(name, ev.BecameLeader(epoch, votes))
 
     def forgets(self, name: str, epoch: int) -> None:
-        """The epoch on its disk is this one, without a vote."""
+        """Store this epoch without a vote."""
         self.host(name).disk.vote = VoteState(epoch, -1)
 
     def set_epoch(self, name: str, epoch: int) -> None:
@@ -399,7 +389,7 @@ class Trace:
         self.time += milliseconds / 1000
 
     def word(self, text: str) -> Any:
-        """An argument of a step: a number, several, a config's value, a voter set, or a name."""
+        """Parse an argument of a step: a number, several, a config's value, a voter set, or a name."""
         if text.startswith("voters:"):
             return voters_record(*map(voter, map(int, text[7:].split(","))))
         if re.fullmatch(r"[\d,]*,[\d,]*", text):
@@ -409,7 +399,7 @@ class Trace:
         return config("k", text) if len(text) == 1 else text
 
     def do(self, step: str) -> None:
-        """Carry out a step of a story: ``method argument … name=argument …``."""
+        """Execute a step of a story: ``method argument … name=argument …``."""
         method, *words = step.split()
         named = dict(word.split("=") for word in words if "=" in word)
         getattr(self, method)(
@@ -431,7 +421,7 @@ class Trace:
         told_epoch: int = 1,
         repeatable: int | None = None,
     ) -> None:
-        """The broker's view is at this offset, with the right state."""
+        """Move the broker's view to this offset, with the right state."""
         service = self.host(name).service
         view = service.view
         epoch, state_hash = self.ledger.golden.hashes.get(offset, (0, 0))

@@ -1,4 +1,4 @@
-"""A registration maps its host, and a host's broker keeps its id (KIP-426)."""
+"""The checker of broker ids and host mappings (KIP-426)."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -46,13 +46,13 @@ def test_hosts_that_keep_their_ids_and_newcomers_pass() -> None:
 
 
 @pytest.mark.parametrize("further", [(), (mapped("b1", 202),), (mapped("b2", 201),)])
-def test_registration_that_does_not_map_its_host(further: tuple[Any, ...]) -> None:
+def test_registration_that_does_not_map_its_host_is_refused(further: tuple[Any, ...]) -> None:
     trace = led()
     with refused(r"broker 201 is registered from b1 .* and b1 is mapped to"):
         register(trace, 201, "b1", *further)
 
 
-def test_mapping_that_is_gone_does_not_count() -> None:
+def test_deleted_mapping_does_not_count() -> None:
     trace = led()
     register(trace, 201, "b1", mapped("b1", 201))
     trace.committed(1, pb.HostnameRecord(hostname="b1"))
@@ -60,7 +60,7 @@ def test_mapping_that_is_gone_does_not_count() -> None:
         register(trace, 201, "b1")
 
 
-def test_host_that_is_given_another_id() -> None:
+def test_host_with_another_id_is_refused() -> None:
     trace = led()
     register(trace, 201, "b1", mapped("b1", 201))
     with refused(r"b1 registers as broker 1001 .* it is broker 201's"):
@@ -102,7 +102,7 @@ def asks(trace: Trace, name: str) -> None:
     trace.last.message_sent(SimpleNamespace(name=name), "c1", request)
 
 
-def test_missing_id_is_adopted_after_its_time_and_not_before() -> None:
+def test_missing_id_is_adopted_only_after_its_time() -> None:
     trace = two_that_hold_replicas()
     dies(trace, 1)
     trace.time += 700.0
@@ -121,7 +121,7 @@ def test_broker_id_is_not_guessed_when_two_brokers_are_away() -> None:
         register(trace, 201, "n1", mapped("n1", 201))
 
 
-def test_no_new_id_while_one_that_holds_replicas_is_away() -> None:
+def test_new_id_is_refused_while_one_with_replicas_is_missing() -> None:
     trace = two_that_hold_replicas()
     asks(trace, "n1")
     dies(trace, 1)
@@ -138,7 +138,7 @@ def by_hand(host: str, broker_id: int) -> pb.HostnameRecord:
     )
 
 
-def test_host_gets_the_broker_id_mapped_by_hand() -> None:
+def test_host_gets_the_broker_id_of_its_manual_mapping() -> None:
     trace = led()
     trace.committed(1, by_hand("n1", 700))
     with refused("its host is mapped to 700 by hand"):
@@ -148,7 +148,7 @@ def test_host_gets_the_broker_id_mapped_by_hand() -> None:
     register(trace, 700, "n1", mapped("n1", 700))
 
 
-def test_mapping_by_hand_is_recognised_by_its_cause_not_its_reason() -> None:
+def test_manual_mapping_is_recognised_by_its_cause_not_its_text() -> None:
     for caused in (
         pb.HostnameRecord(hostname="n1", broker_id=700, cause=pb.BY_HAND, reason="registered"),
         pb.HostnameRecord(hostname="n1", broker_id=700, cause=pb.BY_HAND),
@@ -165,14 +165,14 @@ def test_mapping_by_hand_is_recognised_by_its_cause_not_its_reason() -> None:
     register(trace, 700, "n2", mapped("n2", 700))
 
 
-def test_id_kept_for_another_host() -> None:
+def test_id_kept_for_another_host_is_refused() -> None:
     trace = led()
     trace.committed(1, by_hand("n1", 700))
     with refused("kept for host n1"):
         register(trace, 700, "n2", mapped("n2", 700))
 
 
-def test_session_begins_when_a_heartbeat_comes_not_when_its_unfencing_is_committed() -> None:
+def test_session_begins_at_a_heartbeat_not_at_the_commit_of_its_unfencing() -> None:
     for slow_s in (0.0, 8.0):
         trace = two_that_hold_replicas()
         register(trace, 201, "b1")
@@ -195,7 +195,7 @@ def test_session_begins_when_a_heartbeat_comes_not_when_its_unfencing_is_committ
                 register(trace, 201, "n1", mapped("n1", 201))
 
 
-def test_answer_that_leaves_late_is_no_later_contact() -> None:
+def test_late_response_is_no_later_contact() -> None:
     for slow_s in (0.0, 8.0):
         trace = two_that_hold_replicas()
         register(trace, 201, "b1")
@@ -216,7 +216,7 @@ def test_answer_that_leaves_late_is_no_later_contact() -> None:
 
 
 def beats(trace: Trace, broker_id: int, host: str) -> None:
-    """A heartbeat of it comes to c1, which leads."""
+    """Let c1, which leads, receive its heartbeat."""
     trace.host("c1").service.node = SimpleNamespace(decider=True)
     request = rpc.ControllerRequest(
         correlation_id=1, broker_heartbeat=rpc.BrokerHeartbeatRequest(broker_id=broker_id)

@@ -1,6 +1,4 @@
-"""The judge of scripts/chaos: it believes a history that is true, and notices each way in which one
-can be false.
-"""
+"""The judge of scripts/chaos."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -34,7 +32,7 @@ def logged(offset: int, value: str, *, epoch: int = 1, sequence: int = 0) -> byt
 
 
 class Told:
-    """A history that is written down step by step."""
+    """A history recorded step by step."""
 
     def __init__(self) -> None:
         self.history = History()
@@ -111,7 +109,7 @@ def true_history() -> Told:
     return told
 
 
-def test_true_history_is_believed() -> None:
+def test_true_history_passes() -> None:
     told = true_history()
     assert told.violations(LOG) == []
     # A node may lag behind, or hold a tail that was never committed.
@@ -182,7 +180,7 @@ def record_of_nobody(told: Told) -> None:
         (record_of_nobody, "nobody has sent it"),
     ],
 )
-def test_false_history_is_noticed(spoil: Any, words: str) -> None:
+def test_false_history_is_detected(spoil: Any, words: str) -> None:
     told = true_history()
     spoil(told)
     found = told.violations(LOG)
@@ -198,12 +196,12 @@ def test_false_history_is_noticed(spoil: Any, words: str) -> None:
         (LOG, [LOG[0], logged(1, "b", epoch=2), logged(2, "c", epoch=2)], "I6"),
     ],
 )
-def test_false_log_is_noticed(log: list[bytes], node_log: list[bytes] | None, words: str) -> None:
+def test_false_log_is_detected(log: list[bytes], node_log: list[bytes] | None, words: str) -> None:
     found = true_history().violations(log, node_log)
     assert any(words in one for one in found), found
 
 
-def test_write_before_one_that_had_returned_is_noticed() -> None:
+def test_write_ordered_before_one_that_had_returned_is_detected() -> None:
     told = Told()
     told.write("b", 1)
     told.write("a", 0)

@@ -1,6 +1,4 @@
-"""Tests of the checks on keys: conditional changes met their condition, leases end late and whole,
-and a lock has one holder.
-"""
+"""The checkers of keys, leases and locks."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -43,7 +41,7 @@ def put(value: str) -> pb.KeyValueRecord:
     return pb.KeyValueRecord(key="compared/0", value=value.encode())
 
 
-def test_success_that_has_met_its_condition() -> None:
+def test_success_whose_condition_was_met_passes() -> None:
     trace = led(Compared)
     one = begin(trace, 1, "a", -1)
     first = trace.committed(1, put("a"))
@@ -56,7 +54,7 @@ def test_success_that_has_met_its_condition() -> None:
     assert (trace.last.done, trace.last.undone) == (2, 1)
 
 
-def test_success_that_has_not() -> None:
+def test_success_whose_condition_was_not_met_is_refused() -> None:
     trace = led(Compared)
     one, other = begin(trace, 1, "a", -1), begin(trace, 2, "b", -1)
     end(trace, one, trace.committed(1, put("a")))
@@ -64,7 +62,7 @@ def test_success_that_has_not() -> None:
         end(trace, other, trace.committed(1, put("b")))
 
 
-def test_config_that_was_another_one() -> None:
+def test_config_that_differed_from_the_expected_one_is_refused() -> None:
     trace = led(Compared)
     key = "config:compared-0"
     operation = begin(trace, 1, "a", "old", key)
@@ -75,13 +73,13 @@ def test_config_that_was_another_one() -> None:
         end(trace, operation, trace.committed(1, record))
 
 
-def test_refusal_although_the_condition_was_met_all_the_time() -> None:
+def test_refusal_with_an_always_met_condition_is_refused() -> None:
     trace = led(Compared)
     with refused(r"I30.*which it was all the time"):
         end(trace, begin(trace, 1, "a", -1), error="INVALID_UPDATE_VERSION")
 
 
-def test_refusal_of_what_is_in_the_log() -> None:
+def test_refusal_of_a_change_in_the_log_is_refused() -> None:
     trace = led(Compared)
     one, other = begin(trace, 1, "a", -1), begin(trace, 2, "b", -1)
     end(trace, one, trace.committed(1, put("a")))
@@ -113,7 +111,9 @@ def expired(lease_id: int) -> pb.RemoveLeaseRecord:
 @pytest.mark.parametrize(("drift", "after_s", "early"), [
     (0.0, 2.99, True), (0.0, 3.0, False), (0.1, 2.8, True), (0.1, 2.91, False),
 ])  # fmt: skip
-def test_lease_that_ends_before_its_time(drift: float, after_s: float, early: bool) -> None:
+def test_lease_that_ends_before_its_time_is_refused(
+    drift: float, after_s: float, early: bool
+) -> None:
     trace = led(Held, drift=drift)
     lease = leased(trace)
     trace.tell("lease_confirmed", "k", lease, 0.0, 1_000)
@@ -127,7 +127,7 @@ def test_lease_that_ends_before_its_time(drift: float, after_s: float, early: bo
         assert trace.last.expired == 1
 
 
-def test_lease_that_is_revoked_may_end_at_once() -> None:
+def test_revoked_lease_may_end_at_once() -> None:
     trace = led(Held)
     lease = leased(trace)
     trace.tell("lease_confirmed", "k", lease, 0.0, 1_000)
@@ -135,7 +135,7 @@ def test_lease_that_is_revoked_may_end_at_once() -> None:
     assert trace.last.revoked == 1
 
 
-def test_lease_that_leaves_a_key() -> None:
+def test_lease_that_leaves_a_key_is_refused() -> None:
     trace = led(Held)
     lease, key = leased(trace), pb.KeyValueRecord(key="a", value=b"")
     moved = pb.KeyValueRecord(key="b", value=b"", lease_id=lease)
@@ -151,7 +151,7 @@ def test_lease_that_leaves_a_key() -> None:
     trace.committed(1, pb.KeyValueRecord(key="a"), expired(trace.ledger.golden.end - 2))
 
 
-def test_key_with_a_lease_that_is_gone() -> None:
+def test_key_with_an_ended_lease_is_refused() -> None:
     trace = led(Held)
     with refused(r"I31.*which is not there"):
         trace.committed(1, pb.KeyValueRecord(key="a", value=b"", lease_id=77))
@@ -168,7 +168,7 @@ def test_two_holders_of_one_lock_are_a_failure() -> None:
         trace.tell("lock_taken", "k3", third)
 
 
-def test_token_that_goes_back() -> None:
+def test_decreasing_token_is_refused() -> None:
     trace = led(Held)
     for token in (5, 5, 7):
         trace.tell("lock_used", "k", SimpleNamespace(generation=1, token=token))
@@ -176,7 +176,7 @@ def test_token_that_goes_back() -> None:
         trace.tell("lock_used", "k1", SimpleNamespace(generation=1, token=5))
 
 
-def test_token_of_a_generation_that_is_over() -> None:
+def test_token_of_an_abandoned_generation_is_refused() -> None:
     trace = led(Held)
     for generation, token in ((1, 7), (3, 2)):
         trace.tell("lock_used", "k", SimpleNamespace(generation=generation, token=token))
@@ -210,7 +210,7 @@ def test_guarded_write_of_a_former_lock_holder_is_refused() -> None:
         guarded(trace, "k1", 1, tokens[0])
 
 
-def test_guard_of_a_log_that_is_over() -> None:
+def test_guard_of_an_abandoned_log_is_refused() -> None:
     trace = led(Held)
     key = pb.KeyValueRecord(key="locks/turn/k1", value=b"k1")
     # While the log that was recovered is read again, it is of any generation.

@@ -1,6 +1,4 @@
-"""Beginnings and ends of leaderships: sound traces pass, and each unsound one is refused by its
-rule.
-"""
+"""The checker of leaderships."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -32,7 +30,7 @@ class Quorum(Trace):
         vars(self.host(name).service.quorum).update(vars(CONFIG))
 
     def at(self, name: str, role: str = "") -> SimpleNamespace:
-        """The node's core, by whose clock it is now."""
+        """Return the node's core, whose clock becomes the current one."""
         core = self.host(name).core
         core.stepped_at = self.time
         core.role = role or core.role
@@ -54,21 +52,21 @@ class Quorum(Trace):
         return pb.LeaderChangeRecord(leader_id=self.host(name).id, generation=1)
 
     def claims(self, name: str, epoch: int) -> None:
-        """It appends the first record of the epoch."""
+        """Append the first record of the epoch."""
         self.append(name, epoch, self.first_record(name))
 
     def resigns(self, name: str) -> None:
         self.step(name, ev.LostLeadership(self.leader_epoch, "asked to"))
 
     def fetches(self, *names: str) -> None:
-        """The leader gets a Fetch of each."""
+        """Give the leader a Fetch of each."""
         for name in names:
             self.at(self.leader)
             request = quorum.FetchRequest(replica_id=self.host(name).id)
             self.step(self.leader, event=ev.RequestReceived(request, None))
 
     def answers(self, *names: str) -> None:
-        """Each gets an answer of the leader."""
+        """Give each a response of the leader."""
         for name in names:
             self.at(name)
             response = quorum.FetchResponse(leader_epoch=self.leader_epoch)
@@ -79,7 +77,7 @@ class Quorum(Trace):
         self.step(self.leader, event=ev.Tick())
 
     def works(self, seconds: float, *names: str, answered: bool = True) -> None:
-        """The leader and these followers exchange Fetches for so long."""
+        """Let the leader and these followers exchange Fetches for this time."""
         for _ in range(round(seconds / 0.25)):
             self.time += 0.25
             self.fetches(*names)
@@ -147,7 +145,7 @@ def test_leader_resigns_when_no_majority_fetches(steps: list[str], rule: str) ->
     play(Quorum(), steps, rule)
 
 
-def test_observers_fetch_does_not_count_for_check_quorum() -> None:
+def test_fetch_of_an_observer_does_not_count_for_check_quorum() -> None:
     trace = Quorum()
     trace.elected("c1", 1)
     with refused("no majority has fetched"):
@@ -159,7 +157,7 @@ def test_observers_fetch_does_not_count_for_check_quorum() -> None:
             trace.ticks()
 
 
-def test_new_voter_set_gives_its_leader_time_again() -> None:
+def test_new_voter_set_restarts_its_leaders_time() -> None:
     trace = Quorum()
     trace.elected("c1", 1)
     trace.works(1, "c2", "c3")

@@ -1,4 +1,4 @@
-"""A broker fences itself, the controller decides first, and what begins a session anew."""
+"""The checkers of broker lifecycles, feature levels and existence."""
 
 import asyncio
 from collections.abc import Callable
@@ -90,7 +90,7 @@ def test_self_fenced_broker_must_be_fenced_within_a_session() -> None:
 
 
 @in_a_world
-def test_heartbeat_that_comes_begins_the_session_anew_and_nothing_else_does() -> None:
+def test_only_a_heartbeat_restarts_the_session() -> None:
     trace = led()
     trace.time += SESSION_S
     beats(trace)
@@ -117,7 +117,7 @@ def test_heartbeat_that_comes_begins_the_session_anew_and_nothing_else_does() ->
 
 
 def answered(trace: Trace, *, off: bool) -> None:
-    """b1 registers anew, and is told whether heartbeats are in force."""
+    """b1 registers again, and learns whether heartbeats are enabled."""
     asked = rpc.ControllerRequest(
         correlation_id=1, register_broker=rpc.RegisterBrokerRequest(broker_id=1)
     )
@@ -137,7 +137,7 @@ def shows(trace: Trace, offset: int, level: int) -> None:
     trace.tell("broker_moved", trace.host("b1"))
 
 
-def test_silence_counts_from_when_a_broker_learns_that_heartbeats_are_in_force() -> None:
+def test_silence_counts_from_when_a_broker_learns_that_heartbeats_are_enabled() -> None:
     trace = Trace(Lifecycles, brokers=1)
     trace.begin()
     trace.host("b1").service.settings = SimpleNamespace(
@@ -189,7 +189,7 @@ def registered_with(highest: int) -> pb.RegisterBrokerRecord:
     return pb.RegisterBrokerRecord(broker_id=7, features=[feature])
 
 
-def test_level_that_a_registered_broker_does_not_know() -> None:
+def test_level_unsupported_by_a_registered_broker_is_refused() -> None:
     trace = led_at_level(1)
     trace.committed(1, registered_with(1))
     with pytest.raises(
@@ -202,21 +202,21 @@ def test_level_that_a_registered_broker_does_not_know() -> None:
     gone.committed(1, level_of(2))
 
 
-def test_level_that_a_voter_does_not_know() -> None:
+def test_level_unsupported_by_a_voter_is_refused() -> None:
     trace = led_at_level(1)
     trace.host("c2").service.quorum.max_metadata_version = 1
     with pytest.raises(CheckFailedError, match=r"do not know it: \['c2 \(1\)'\]"):
         trace.committed(1, level_of(2))
 
 
-def test_registration_that_does_not_know_the_level() -> None:
+def test_registration_that_does_not_support_the_level_is_refused() -> None:
     with pytest.raises(
         CheckFailedError, match=r"broker 7 is registered at .* up to 1, the cluster is at 2"
     ):
         led_at_level(2).committed(1, registered_with(1))
 
 
-def test_level_that_is_offered_before_an_unfenced_broker_has_applied_it() -> None:
+def test_level_offered_before_an_unfenced_broker_has_applied_it_is_refused() -> None:
     trace = Trace(Levels, brokers=2)
     trace.begin()
     first = registered_with(2)
@@ -265,7 +265,7 @@ def ask(trace: Trace, found: tuple[str, ...]) -> None:
     trace.give(trace.invoke("ask_topic", "t"), found=found)
 
 
-def test_answers_that_are_so_pass() -> None:
+def test_correct_existence_answers_pass() -> None:
     trace = _led()
     ask(trace, ())
     create(trace)
@@ -278,7 +278,7 @@ def test_answers_that_are_so_pass() -> None:
 
 
 @pytest.mark.parametrize("found", [THERE, ()])
-def test_existence_may_be_answered_either_way_when_it_changes_meanwhile(
+def test_either_existence_answer_passes_when_it_changes_meanwhile(
     found: tuple[str, ...],
 ) -> None:
     trace = _led()
@@ -300,7 +300,7 @@ def test_existence_may_be_answered_either_way_when_it_changes_meanwhile(
         ("create_topic", {"outcome": "failed", "error": "TOPIC_ALREADY_EXISTS"}),
     ],
 )
-def test_there_when_it_is_not_is_refused(
+def test_answer_that_affirms_a_missing_topic_is_refused(
     kind: str, fields: dict[str, Any], changes: list[Any]
 ) -> None:
     trace = _led()
@@ -356,7 +356,7 @@ CREATED = controller_pb.ControllerResponse(
 )
 
 
-def test_answer_on_another_link_takes_nothing_away() -> None:
+def test_answer_on_another_link_leaves_the_request_pending() -> None:
     asked = Asked[str]("broker_heartbeat")
     asked.note("b1", "c2", 4, "at 7.1 s")
     assert asked.answered("c2", "b1", ERROR) == "at 7.1 s"

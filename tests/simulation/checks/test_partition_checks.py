@@ -1,6 +1,4 @@
-"""The checkers of partitions, of former incarnations and of what brokers tell of partitions pass sound
-traces, and refuse each kind of unsound one.
-"""
+"""The checkers of partitions, earlier incarnations and partition answers."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +26,7 @@ def change(**fields: Any) -> pb.PartitionChangeRecord:
 
 
 def proposal(proposer: tuple[int, int], *members: tuple[int, int]) -> pb.PartitionChangeRecord:
-    """Return the record of an AlterPartition; (broker id, broker epoch) of each member."""
+    """Return the record of an AlterPartition with (broker id, broker epoch) of each member."""
     return change(
         isr=[broker_id for broker_id, _ in members],
         proposer_id=proposer[0],
@@ -45,7 +43,7 @@ def created(isr: list[int], leader: int) -> pb.PartitionRecord:
 
 def _led() -> Trace:
     """Brokers 1 to 3 are registered at 1 to 3 and unfenced; broker 1 leads partition 0, with 1 and
-    2 in its ISR (offset 7 and 8).
+    2 in its ISR (offsets 7 and 8).
     """
     trace = Trace(Partitions, Incarnations, brokers=3)
     trace.begin()
@@ -61,7 +59,7 @@ def _partitions(trace: Trace) -> Any:
     return next(checker for checker in trace.checkers if isinstance(checker, Partitions))
 
 
-def test_proposer_of_a_former_incarnation_is_refused() -> None:
+def test_proposer_of_an_earlier_incarnation_is_refused() -> None:
     trace = _led()
     with refused("proposed by broker 1 of epoch 0: it is registered under 1"):
         trace.committed(1, proposal((1, 0), (1, 1)))
@@ -73,7 +71,7 @@ def test_isr_proposal_of_a_broker_that_does_not_lead_is_refused() -> None:
         trace.committed(1, proposal((2, 2), (1, 1), (2, 2)))
 
 
-def test_isr_that_was_not_proposed_is_refused() -> None:
+def test_unproposed_isr_is_refused() -> None:
     trace = _led()
     wrong = proposal((1, 1), (1, 1), (2, 2))
     wrong.isr.ids[:] = [1]
@@ -108,12 +106,12 @@ def test_fenced_leader_is_refused_even_alone() -> None:
         (proposal((1, 1), (1, 1), (4, -1)), "has broker 4: it is"),
     ],
 )
-def test_isr_that_is_none_is_refused(wrong: Any, why: str) -> None:
+def test_invalid_isr_is_refused(wrong: Any, why: str) -> None:
     with refused(why):
         _led().committed(1, wrong)
 
 
-def test_fold_that_counts_epochs_otherwise_is_refused() -> None:
+def test_fold_with_different_epochs_is_refused() -> None:
     trace = _led()
     folded = trace.ledger.golden.partition((TOPIC, 0))
     assert folded is not None
@@ -131,7 +129,7 @@ def test_fold_that_counts_epochs_otherwise_is_refused() -> None:
         trace.committed(1, change(isr=[1]))
 
 
-def test_replica_enters_an_isr_by_proposal_alone() -> None:
+def test_replica_may_enter_an_isr_only_by_proposal() -> None:
     with refused("nobody proposed that, and it is not an unclean leader"):
         _led().committed(1, change(isr=[1, 2, 3]))
 
@@ -147,7 +145,7 @@ def allowed(value: str, *, topic: str = "t") -> pb.ConfigRecord:
     )
 
 
-def test_broker_unregistered_in_the_same_batch_is_no_live_member() -> None:
+def test_broker_unregistered_in_the_same_batch_is_not_a_live_member() -> None:
     """Members leave the ISR in records before the one that unregisters them."""
     one, two = (
         pb.UnregisterBrokerRecord(broker_id=broker, broker_epoch=broker) for broker in (1, 2)
@@ -183,7 +181,7 @@ def test_reassignment_that_loses_or_invents_replicas_is_refused(wrong: Any, why:
         _led().committed(1, wrong)
 
 
-def test_cancellation_that_leaves_something_behind_is_refused() -> None:
+def test_incomplete_cancellation_is_refused() -> None:
     trace = _led()
     trace.committed(1, change(replicas=[4, 3, 1, 2], adding_replicas=[4], removing_replicas=[1, 2]))
     with refused("the reassignment is complete, and .4. are not in sync"):
@@ -209,7 +207,7 @@ def _answer(trace: Trace, *, error: bool = False, controller_epoch: int = 1) -> 
     trace.send("c1", "b1", response)
 
 
-def test_heartbeat_of_a_former_incarnation_must_not_be_accepted() -> None:
+def test_accepted_heartbeat_of_an_earlier_incarnation_is_refused() -> None:
     trace = _led()
     trace.time = 1.0
     _beat(trace)
@@ -221,7 +219,7 @@ def test_heartbeat_of_a_former_incarnation_must_not_be_accepted() -> None:
         _beat(trace)
 
 
-def test_stale_heartbeat_under_way_or_of_a_deposed_controller_passes() -> None:
+def test_stale_heartbeat_in_flight_or_of_a_deposed_controller_passes() -> None:
     trace = _led()
     trace.time = 1.0
     beat = rpc.BrokerHeartbeatRequest(broker_id=1, broker_epoch=1)
@@ -240,8 +238,8 @@ T = bytes(15) + b"t"
 
 
 def made() -> tuple[Trace, list[int]]:
-    """Brokers 1 to 3; a partition of all of them, led by 1, that 3 leaves, and 3 is fenced; the
-    offsets of these three.
+    """Brokers 1 to 3; a partition of all, led by 1, that 3 leaves; 3 is fenced. Return the three
+    offsets.
     """
     trace = Trace(ServedPartitions, brokers=3)
     trace.begin()
@@ -278,7 +276,7 @@ def led(trace: Trace, host: str, isr: list[int], **fields: Any) -> None:
     trace.send(host, "client", broker_pb2.BrokerResponse(broker_metadata=answer))
 
 
-def test_true_partition_answers_pass() -> None:
+def test_correct_partition_answers_pass() -> None:
     trace, (created, shrunk, fenced) = made()
     told(trace, created)
     told(trace, shrunk)
@@ -299,13 +297,13 @@ def test_true_partition_answers_pass() -> None:
         {"leader_epoch": 1},
     ],
 )
-def test_metadata_that_is_not_the_logs_fails(fields: dict[str, Any]) -> None:
+def test_metadata_that_differs_from_the_log_is_refused(fields: dict[str, Any]) -> None:
     trace, (_, shrunk, _) = made()
     with pytest.raises(CheckFailedError, match="KIP-24"):
         told(trace, shrunk, **fields)
 
 
-def test_metadata_of_a_partition_that_is_not_there_fails() -> None:
+def test_metadata_of_a_missing_partition_is_refused() -> None:
     trace, (created, _, _) = made()
     with pytest.raises(CheckFailedError, match="where it is not"):
         told(trace, created - 2)
@@ -321,7 +319,7 @@ def test_metadata_of_a_partition_that_is_not_there_fails() -> None:
         ("b1", [1, 2], {"partition_epoch": 2}),
     ],
 )
-def test_isr_that_is_not_that_of_its_epoch_or_not_the_leaders_fails(
+def test_isr_of_another_epoch_or_another_leader_is_refused(
     host: str, isr: list[int], fields: dict[str, int]
 ) -> None:
     trace, _ = made()
@@ -329,7 +327,7 @@ def test_isr_that_is_not_that_of_its_epoch_or_not_the_leaders_fails(
         led(trace, host, isr, **fields)
 
 
-def test_leader_epoch_grows_when_a_replica_goes() -> None:
+def test_leader_epoch_must_grow_when_a_replica_is_removed() -> None:
     trace, _ = made()
     offset = trace.committed(
         1, pb.PartitionChangeRecord(topic_id=T, replicas=pb.IdList(ids=[1, 2]))

@@ -1,4 +1,4 @@
-"""The quorum's checkers pass sound traces, and refuse each kind of unsound one by its name."""
+"""The checkers of the quorum."""
 
 from types import SimpleNamespace
 
@@ -44,7 +44,7 @@ def _led(*checkers: object) -> Trace:
     return trace
 
 
-def test_sound_life_passes_all_checkers() -> None:
+def test_sound_history_passes_all_checkers() -> None:
     trace = _led(*EVERYTHING)
     trace.committed(1, config("k", "a"))
     trace.append("c1", 1, config("k", "b"))
@@ -82,7 +82,7 @@ HOUR_MS = 3_600_000
         ((0, 0, 0), (7, -HOUR_MS), "a majority's clocks were at least 0"),
     ],
 )
-def test_log_time_is_held_to_the_clocks_of_a_majority(
+def test_log_time_is_compared_with_the_clocks_of_a_majority(
     off_ms: tuple[int, ...], ahead_ms: tuple[int, ...], why: str
 ) -> None:
     trace = Trace(LogTime)
@@ -103,7 +103,7 @@ def test_log_time_is_held_to_the_clocks_of_a_majority(
         trace.ledger.golden.append(log.batches[-1])
 
 
-def test_log_time_that_stays_ahead_of_all_clocks_is_refused() -> None:
+def test_log_time_ahead_of_all_clocks_is_refused() -> None:
     trace = Trace(LogTime)
     for host in trace.controllers:
         host.wall_offset_ms = HOUR_MS
@@ -152,7 +152,7 @@ def test_log_time_that_stays_ahead_of_all_clocks_is_refused() -> None:
         commit c1 2 -> commits 2, which is no end of a batch
     """
 )
-def test_log_is_held_to_what_was_written_and_committed(steps: list[str], rule: str) -> None:
+def test_log_is_compared_with_what_was_written_and_committed(steps: list[str], rule: str) -> None:
     play(_led(), steps, rule)
 
 
@@ -166,7 +166,7 @@ def test_restart_with_other_bytes_is_refused() -> None:
         trace.start("c1")
 
 
-def test_log_with_a_hole_is_refused() -> None:
+def test_log_with_a_gap_is_refused() -> None:
     trace = _led()
     with refused("appends at 5"):
         trace.append_chunk("c1", 5, chunk_of(5, 1, config("k", "a")))
@@ -198,7 +198,7 @@ def test_span_that_ends_elsewhere_than_its_batches_is_refused() -> None:
         )
 
 
-def test_batch_that_says_another_offset_is_refused() -> None:
+def test_batch_with_a_wrong_offset_is_refused() -> None:
     trace = _led()
     with refused("has a batch of 2 at offset 1"):
         trace.ledger.nodes["c1"].log.append(1, chunk_of(2, 1, config("k", "a")))
@@ -229,11 +229,11 @@ def test_batch_that_says_another_offset_is_refused() -> None:
         commit c1 2; wins c2 2 2,3
     """
 )
-def test_votes_and_leaders_are_held_to_their_epochs(steps: list[str], rule: str) -> None:
+def test_votes_and_leaders_are_checked_against_their_epochs(steps: list[str], rule: str) -> None:
     play(_led(Elections), steps, rule)
 
 
-def test_speaking_in_an_epoch_that_is_not_durable_is_refused() -> None:
+def test_message_in_an_epoch_that_is_not_durable_is_refused() -> None:
     trace = _led(Elections)
     with refused("I2.*speaks"):
         trace.send("c2", "c1", quorum.FetchRequest(current_leader_epoch=2))
@@ -249,7 +249,7 @@ def test_another_directory_is_another_voter() -> None:
     trace.vote("c3", 2, 2)
 
 
-def test_vote_that_counts_is_that_of_the_voters_own_directory() -> None:
+def test_only_votes_by_the_voters_own_directory_count() -> None:
     trace = _led(Elections)
     trace.stop("c3")
     host = trace.host("c3")
@@ -279,7 +279,7 @@ def test_vote_that_counts_is_that_of_the_voters_own_directory() -> None:
         lead c2 2 2,3; replicate c2 c3; commit c2 3
     """
 )
-def test_commit_needs_a_durable_majority_of_its_own_epoch(steps: list[str], rule: str) -> None:
+def test_commit_requires_a_durable_majority_of_its_own_epoch(steps: list[str], rule: str) -> None:
     play(_led(Commitment), steps, rule)
 
 
@@ -296,7 +296,7 @@ def test_majority_of_another_set_is_refused() -> None:
     trace.commit("c1", 1)
 
 
-def test_set_that_counts_is_the_one_appended_last() -> None:
+def test_last_appended_voter_set_counts() -> None:
     trace = Trace(Commitment, voters=(*VOTERS, voter(4)))
     trace.lead("c1", 1)
     for name in ("c2", "c3", "c4"):
@@ -308,7 +308,7 @@ def test_set_that_counts_is_the_one_appended_last() -> None:
         trace.commit("c1", end)
 
 
-def test_disk_that_was_lost_counts_for_what_it_held() -> None:
+def test_lost_disk_counts_for_what_it_held() -> None:
     trace = _led(Commitment)
     end = trace.append("c1", 1, config("k", "a"))
     trace.replicate("c1", "c2")
@@ -355,7 +355,7 @@ def test_loss_of_acknowledged_records_is_refused() -> None:
         trace.start("c2")
 
 
-def test_word_after_a_storage_error_is_refused() -> None:
+def test_message_after_a_storage_error_is_refused() -> None:
     trace = _led(Durability)
     trace.fetch("c2", 1, 1)
     trace.host("c2").disk.failure = StorageError("fsync: EIO")
@@ -372,7 +372,7 @@ def test_word_after_a_storage_error_is_refused() -> None:
         (ReplicaFetchResponse(error_code=31), False),
     ],
 )
-def test_broker_may_refuse_who_may_not_read_whatever_its_disk(
+def test_broker_may_refuse_an_unauthorized_read_whatever_its_disk(
     answer: object, rests_on_the_disk: bool
 ) -> None:
     trace = Trace(Durability, brokers=1)
@@ -419,7 +419,7 @@ def test_chunk_with_two_voter_sets_is_a_failure() -> None:
         trace.append_chunk("c1", 1, chunk)
 
 
-def test_set_that_the_state_machine_was_not_told_of_is_refused() -> None:
+def test_voter_set_that_the_state_machine_did_not_receive_is_refused() -> None:
     trace = _led(VoterSets)
     with refused("I19.*told of"):
         trace.append_chunk("c1", 1, chunk_of(1, 1, voters_record(*VOTERS)), voters=())
@@ -434,7 +434,7 @@ RESIGNS = quorum.EndQuorumEpochRequest(leader_id=3, leader_epoch=5)
 
 
 def _removed(*, committed: bool) -> Trace:
-    """c1 leads and c2 follows; c3 was removed, as both know if that is committed."""
+    """c1 leads and c2 follows; c3 was removed, which both know if it is committed."""
     trace = _led(VoterSets)
     trace.host("c1").core.role = "leader"
     if committed:
@@ -481,7 +481,7 @@ def test_voter_of_the_committed_set_is_believed() -> None:
     trace.step("c2", event=ev.RequestReceived(CAMPAIGNS, None))
 
 
-def test_majorities_of_neighbouring_sets_meet_and_of_others_do_not() -> None:
+def test_majorities_of_neighbouring_sets_intersect_and_of_others_do_not() -> None:
     assert majorities_meet(VOTERS, VOTERS)
     assert majorities_meet(VOTERS, (*VOTERS, voter(4)))
     assert majorities_meet(VOTERS, VOTERS[:2])
@@ -490,7 +490,7 @@ def test_majorities_of_neighbouring_sets_meet_and_of_others_do_not() -> None:
     assert not majorities_meet(VOTERS, (voter(4), voter(5), voter(6)))
 
 
-def test_records_of_the_leader_are_not_taken_for_voter_sets() -> None:
+def test_leader_records_are_not_taken_for_voter_sets() -> None:
     trace = _led(VoterSets)
     trace.append("c1", 1, pb.LeaderChangeRecord(leader_id=1, generation=1))
     assert trace.last.changes == 0

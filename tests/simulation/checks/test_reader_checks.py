@@ -1,6 +1,4 @@
-"""The checkers of brokers, LAO, states and clients pass sound traces, and refuse each kind of
-unsound one.
-"""
+"""The checkers of brokers, LAO, states and clients."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -78,7 +76,7 @@ class ReaderTrace(Trace):
         self.committed(1, record)
 
     def writes(self, value: str, level: int = 0, *, announced: bool = True) -> int:
-        """Write the key k; return the offset. LAO covers it if it is announced."""
+        """Write the key k; return the offset, which LAO covers if ``announced``."""
         write = self.invoke("write_config", value=value)
         offset = self.committed(1, config("k", value))
         if announced:
@@ -87,7 +85,7 @@ class ReaderTrace(Trace):
         return offset
 
     def reads(self, offset: int, found: str | None = None, **fields: Any) -> None:
-        """The key k at b1, from the image at this offset."""
+        """Read the key k at b1, from the image at this offset."""
         self.shows(self.invoke("read_config", **fields), offset, found)
 
     def shows(self, read: Operation, offset: int, found: str | None = None) -> None:
@@ -124,7 +122,7 @@ def test_broker_with_another_state_is_refused() -> None:
         trace.tell("broker_moved", trace.host("b1"))
 
 
-def test_broker_in_the_middle_of_a_batch_or_beyond_the_committed_is_refused() -> None:
+def test_broker_inside_a_batch_or_beyond_the_committed_end_is_refused() -> None:
     trace = _led(States, brokers=1)
     trace.committed(1, config("k", "a"), config("l", "b"))
     trace.move("b1", 2)
@@ -187,7 +185,7 @@ def _snapshot(trace: Trace, image: Image) -> None:
     snapshots.read = lambda _id, position, max_bytes: data[position : position + max_bytes]
 
 
-def test_snapshot_that_is_the_fold_passes_and_another_is_refused() -> None:
+def test_snapshot_that_equals_the_fold_passes_and_another_is_refused() -> None:
     trace = _led(States)
     trace.committed(1, config("k", "a"))
     image = trace.ledger.golden.image()
@@ -222,7 +220,7 @@ def test_snapshot_with_another_voter_set_is_refused() -> None:
         trace.step("c1", event=ev.SnapshotFrozen(SnapshotId(2, 1)))
 
 
-def test_snapshot_that_is_cut_is_refused() -> None:
+def test_truncated_snapshot_is_refused() -> None:
     trace = _led(States)
     _snapshot(trace, trace.ledger.golden.image())
     whole = trace.host("c1").service.replica.snapshots.read
@@ -265,7 +263,7 @@ def test_serving_broker_passes() -> None:
         move b1 4 told=2 told_epoch=2 repeatable=2
     """
 )
-def test_view_of_a_broker_is_held_to_what_it_was_told(steps: list[str], rule: str) -> None:
+def test_view_of_a_broker_is_compared_with_what_it_received(steps: list[str], rule: str) -> None:
     play(_serving(Brokers), steps, rule)
 
 
@@ -304,7 +302,7 @@ def test_lao_is_what_all_unfenced_brokers_have_applied(steps: list[str], rule: s
     play(_serving(Lao), steps, rule)
 
 
-def test_tracker_that_goes_back_is_refused() -> None:
+def test_tracker_with_a_decreasing_lao_is_refused() -> None:
     trace = _serving(Lao)
     service = trace.host("c1").service
     service.node = node = SimpleNamespace(
@@ -364,7 +362,7 @@ def test_reads_show_what_was_promised(steps: list[str], rule: str) -> None:
     play(_serving(Visibility), steps, rule)
 
 
-def test_listing_of_topics_that_are_not_there_is_refused() -> None:
+def test_listing_of_missing_topics_is_refused() -> None:
     trace = _serving(Visibility)
     offset = trace.writes("a")
     read = trace.invoke("read_topics")
@@ -379,7 +377,7 @@ def test_read_begun_before_a_write_was_answered_need_not_show_it() -> None:
     trace.shows(read, offset - 1)
 
 
-def test_answered_write_that_is_not_there_is_refused() -> None:
+def test_missing_answered_write_is_refused() -> None:
     trace = _serving(Visibility)
     write = trace.invoke("write_config", value="a")
     with refused("I12.*committed is only up to 3"):
@@ -392,7 +390,7 @@ def test_answered_write_that_is_not_there_is_refused() -> None:
 # --- strict reads: I22 --------------------------------------------------------------------------
 
 
-def test_strict_reads_that_show_what_they_must_pass() -> None:
+def test_correct_strict_reads_pass() -> None:
     trace = _serving(StrictReads)
     early = trace.invoke("read_config", mode=STRICT)
     one = trace.writes("a", ACKNOWLEDGED)
@@ -423,7 +421,7 @@ def test_strict_reads_that_show_what_they_must_pass() -> None:
         tell end -> I22.*no order of its writes explains its strict reads
     """
 )
-def test_strict_read_that_misses_something_is_refused(steps: list[str], rule: str) -> None:
+def test_strict_read_that_misses_a_write_is_refused(steps: list[str], rule: str) -> None:
     play(_serving(StrictReads), steps, rule)
 
 
@@ -464,7 +462,7 @@ def test_sequence_executed_twice_is_refused() -> None:
         trace.last._batch_committed(SimpleNamespace(header=header), [])
 
 
-def test_failed_write_that_is_in_the_log_is_refused_whichever_comes_first() -> None:
+def test_failed_write_in_the_log_is_refused_whichever_comes_first() -> None:
     trace = _led(ExactlyOnce)
     trace.give(trace.invoke("write_config", value="a"), "failed")
     with refused("I14.*has failed"):
@@ -476,13 +474,13 @@ def test_failed_write_that_is_in_the_log_is_refused_whichever_comes_first() -> N
         trace.give(write, "failed")
 
 
-def test_answered_write_that_is_not_in_the_log_is_refused() -> None:
+def test_answered_write_that_is_missing_from_the_log_is_refused() -> None:
     trace = _led(ExactlyOnce)
     with refused("I14.*not in the committed log"):
         trace.give(trace.invoke("write_config", value="a"), offset=1)
 
 
-def test_record_without_a_request_of_its_own_is_refused() -> None:
+def test_record_without_a_request_is_refused() -> None:
     trace = _led(ExactlyOnce)
     with refused("I14: k=a is in the log at 1, and nobody has written it"):
         trace.committed(1, config("k", "a"))
@@ -495,7 +493,7 @@ def test_record_without_a_request_of_its_own_is_refused() -> None:
         trace.committed(1, pb.TopicRecord(name="t", topic_id=b"t" * 16))
 
 
-def test_write_before_one_that_was_answered_first_is_refused() -> None:
+def test_write_ordered_before_one_that_was_answered_first_is_refused() -> None:
     trace = _led(ExactlyOnce)
     first, second = trace.invoke("write_config", value="a"), trace.invoke("write_config", value="b")
     trace.committed(1, config("k", "a"))
@@ -508,7 +506,7 @@ def test_write_before_one_that_was_answered_first_is_refused() -> None:
         trace.last._written("k", late.value, 1)
 
 
-def test_topic_creations_are_counted_against_calls() -> None:
+def test_topic_creations_are_compared_with_the_calls() -> None:
     trace = _led(ExactlyOnce)
     create = trace.invoke("create_topic", "t")
     trace.committed(1, pb.TopicRecord(name="t", topic_id=b"t" * 16))

@@ -1,4 +1,4 @@
-"""Tests of the check on permissions, which has a second authorizer of its own."""
+"""The checker of permissions, which has its own authorizer."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -34,7 +34,7 @@ ACKNOWLEDGED = 1
 
 
 def entry(number: int, **fields: Any) -> pb.AccessControlEntryRecord:
-    """ALLOW alice CREATE on the topic t, but for what is said."""
+    """Return ALLOW alice CREATE on the topic t, with changes."""
     said = {
         "resource_type": AclResourceType.TOPIC,
         "resource_name": "t",
@@ -72,7 +72,7 @@ def begun(**config: Any) -> Trace:
 # --- what is written ---------------------------------------------------------------------------
 
 
-def test_write_by_right_passes() -> None:
+def test_authorized_write_passes() -> None:
     trace = begun()
     trace.committed(1, entry(1), principal=OPERATOR)
     trace.committed(1, topic(), principal=ALICE)
@@ -92,7 +92,7 @@ def test_write_by_right_passes() -> None:
         [entry(1, host="10.9.9.9")],
     ],
 )
-def test_write_without_a_right_is_noticed(entries: list[Any]) -> None:
+def test_unauthorized_write_is_detected(entries: list[Any]) -> None:
     trace = begun()
     for one in entries:
         trace.committed(1, one)
@@ -100,7 +100,7 @@ def test_write_without_a_right_is_noticed(entries: list[Any]) -> None:
         trace.committed(1, topic(), principal=ALICE)
 
 
-def test_configs_of_a_topic_come_and_go_with_it() -> None:
+def test_configs_of_a_topic_are_created_and_deleted_with_it() -> None:
     trace = begun()
     trace.committed(1, entry(1))
     trace.committed(1, entry(2, operation=AclOperation.DELETE))
@@ -115,7 +115,7 @@ def test_configs_of_a_topic_come_and_go_with_it() -> None:
     trace.committed(1, gone, pb.RemoveTopicRecord(topic_id=topic().topic_id), principal=ALICE)
 
 
-def test_entries_later_in_the_log_grant_and_revoke_nothing() -> None:
+def test_later_entries_grant_and_revoke_nothing() -> None:
     trace = begun()
     trace.committed(1, entry(1))
     trace.committed(1, topic(), principal=ALICE)
@@ -124,7 +124,7 @@ def test_entries_later_in_the_log_grant_and_revoke_nothing() -> None:
         trace.committed(1, topic("t2"), entry(2, resource_name="t2"), principal=ALICE)
 
 
-def test_right_of_another_address_of_the_principal_is_noticed_when_the_call_is_known() -> None:
+def test_permission_for_another_address_is_detected_when_the_call_is_known() -> None:
     trace = begun()
     trace.committed(1, entry(1, host=AWAY))
     call = trace.invoke("access", client="alice")
@@ -133,7 +133,7 @@ def test_right_of_another_address_of_the_principal_is_noticed_when_the_call_is_k
         trace.give(call, offset=offset, response=controller_pb2.ControllerResponse())
 
 
-def test_principal_that_the_caller_has_not_proved_is_noticed() -> None:
+def test_unauthenticated_principal_is_detected() -> None:
     trace = begun()
     trace.committed(1, entry(1))
     call = trace.invoke("access", client="mallory")
@@ -142,7 +142,7 @@ def test_principal_that_the_caller_has_not_proved_is_noticed() -> None:
         trace.give(call, offset=offset, response=controller_pb2.ControllerResponse())
 
 
-def test_value_under_another_principal_is_noticed_though_nobody_knows_what_became_of_it() -> None:
+def test_value_under_another_principal_is_detected_despite_an_unknown_outcome() -> None:
     trace = begun()
     trace.invoke("access", "groups", value="17", client="mallory")
     group = pb.ConfigRecord(resource_type=32, resource_name="g", name="k", value="17")
@@ -155,13 +155,13 @@ def test_batch_of_an_unknown_principal_is_refused() -> None:
         begun().committed(1, topic(), principal="User:eve")
 
 
-def test_node_that_writes_what_only_clients_write_is_noticed() -> None:
+def test_client_record_written_by_a_node_is_detected() -> None:
     begun().committed(1, registered(1, 1), principal="User:node-1")
     with pytest.raises(CheckFailedError, match="User:node-1 has written TOPIC"):
         begun().committed(1, topic(), principal="User:node-1")
 
 
-def test_client_of_another_is_noticed() -> None:
+def test_client_of_another_principal_is_detected() -> None:
     def with_client() -> tuple[Trace, int]:
         trace = begun(allow_everyone=True)
         return trace, trace.committed(1, pb.OpenClientRecord(name="a"), principal=ALICE)
@@ -201,7 +201,7 @@ def shows(*names: str, refused: tuple[str, ...] = ()) -> broker_pb2.BrokerRespon
 
 
 def at(trace: Trace, offset: int) -> None:
-    """The broker has applied so much."""
+    """The broker has applied up to this offset."""
     trace.host("b1").service.view.tip = SimpleNamespace(offset=offset)
 
 
@@ -221,7 +221,7 @@ def test_broker_shows_what_its_newest_image_allows_and_refuses_the_rest() -> Non
 
 
 def taken(reached: int) -> tuple[Trace, int, int]:
-    """A right is given, and taken again; where."""
+    """Grant and revoke a permission; return the offsets."""
     trace = begun()
     trace.committed(1, registered(1, 5, fenced=False))
     trace.host("b1").service.lifecycle.epoch = 5
@@ -282,7 +282,7 @@ def test_listing_shows_entities_allowed_at_any_moment_of_it(during: bool) -> Non
         trace.give(call, response=response)
 
 
-def test_log_is_not_served_to_a_client_without_the_right() -> None:
+def test_log_served_to_an_unauthorized_client_is_refused() -> None:
     trace = begun()
     trace.send("c1", "bob", controller_pb2.MetadataFetchResponse(error={"error_code": 31}))
     with pytest.raises(CheckFailedError, match="never allowed to read it"):
@@ -359,7 +359,7 @@ def test_rights_checker_agrees_with_the_authorizer(operation: int) -> None:
     assert asked > 100
 
 
-def test_rights_checker_has_work_of_every_kind() -> None:
+def test_rights_checker_covers_every_kind() -> None:
     outcome = run_swarm(
         1,
         SwarmConfig(
