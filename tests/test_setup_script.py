@@ -37,9 +37,7 @@ def test_setup_installs_pip_where_uv_omitted_it(setup: ModuleType) -> None:
     assert before == {path: path.stat().st_mtime_ns for path in (setup.VENV / "bin").iterdir()}
 
 
-def test_setup_without_uv_ensures_pip_first(
-    setup: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_setup_without_uv_installs_pip(setup: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[list[str]] = []
     monkeypatch.setattr(setup.shutil, "which", lambda name: None)
     monkeypatch.setattr(setup, "require_module", lambda interpreter, *modules: None)

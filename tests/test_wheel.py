@@ -41,17 +41,13 @@ def packages(wheel: zipfile.ZipFile) -> list[str]:
     return sorted(top for top in tops if not top.endswith((".dist-info", ".data")))
 
 
-def test_wheel_has_no_package_except_raftlog(
-    wheel: zipfile.ZipFile, server: zipfile.ZipFile
-) -> None:
+def test_wheel_has_only_raftlog_packages(wheel: zipfile.ZipFile, server: zipfile.ZipFile) -> None:
     """[A ``broker`` among an application's own packages would hide ours, or be hidden.]"""
     assert packages(wheel) == ["raftlog"]
     assert packages(server) == sorted(SERVER)
 
 
-def test_wheels_contain_the_code_and_its_type_marker(
-    wheel: zipfile.ZipFile, server: zipfile.ZipFile
-) -> None:
+def test_wheels_contain_typed_code(wheel: zipfile.ZipFile, server: zipfile.ZipFile) -> None:
     for wheel_of, of in ((wheel, ("raftlog",)), (server, SERVER)):
         names = set(wheel_of.namelist())
         for package in of:
@@ -83,9 +79,7 @@ def test_command_script_imports_nothing_before_ctrl_c_is_silent(
     assert script.external_attr >> 16 & 0o111 == 0o111, "pip keeps the mode that it has"
 
 
-def test_wheels_contain_the_contracts_and_the_licence(
-    wheel: zipfile.ZipFile, server: zipfile.ZipFile
-) -> None:
+def test_wheels_have_contracts_and_licence(wheel: zipfile.ZipFile, server: zipfile.ZipFile) -> None:
     contracts = {
         path.relative_to(ROOT / "proto").as_posix(): path
         for path in (ROOT / "proto").rglob("*.proto")
@@ -139,9 +133,7 @@ def test_version_is_that_of_the_tag_or_of_the_source_distribution(tmp_path: Path
     )
 
 
-def test_server_extra_is_installable_from_a_directory_of_wheels(
-    wheels: Path, tmp_path: Path
-) -> None:
+def test_server_extra_is_installable_from_a_wheel_directory(wheels: Path, tmp_path: Path) -> None:
     (wheel,) = wheels.glob("raftlog-*.whl")
     python = virtual_environment(tmp_path / "venv")
     raftlog = python.parent / "raftlog"

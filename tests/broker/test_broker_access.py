@@ -272,7 +272,7 @@ def test_failed_waiting_read_is_reported_to_its_own_client_only(
     on(scenario)
 
 
-def test_failing_data_plane_response_does_not_abort_its_step(
+def test_failing_data_plane_response_does_not_end_its_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def scenario(broker: Broker) -> None:
@@ -297,7 +297,7 @@ def test_failing_data_plane_response_does_not_abort_its_step(
     on(scenario)
 
 
-def test_closed_link_does_not_keep_a_new_feature_level_from_other_clients(
+def test_closed_link_does_not_keep_new_levels_from_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def scenario(broker: Broker) -> None:

@@ -196,7 +196,7 @@ async def test_next_fetch_reports_applied_offset_and_known_lao_at_once(
 
 
 @scenario(staged)
-async def test_lao_sent_for_an_outstanding_fetch_is_applied_and_the_fetch_stays_outstanding(
+async def test_lao_for_an_outstanding_fetch_leaves_it_outstanding(
     stage: Stage,
 ) -> None:
     assert stage.link.sent[0].takes_lao_alone
@@ -230,7 +230,7 @@ async def test_unsolicited_response_is_ignored(stage: Stage) -> None:
 
 
 @scenario(staged)
-async def test_follower_resumes_from_its_applied_offset_at_another_controller_after_a_lost_link(
+async def test_follower_resumes_at_its_applied_offset_after_a_lost_link(
     stage: Stage,
 ) -> None:
     stage.log.leader()
@@ -255,9 +255,7 @@ async def test_response_of_a_deposed_controller_is_ignored(stage: Stage) -> None
 
 @pytest.mark.parametrize("damage", ["flip", "gap", "cut", "uncommitted"])
 @scenario(staged)
-async def test_corrupt_chunk_is_dropped_whole_and_fetched_again(
-    stage: Stage, *, damage: str
-) -> None:
+async def test_corrupt_chunk_is_dropped_and_fetched_again(stage: Stage, *, damage: str) -> None:
     for n in range(4):
         stage.log.config(str(n))
     good = stage.log.since(0)
@@ -364,7 +362,7 @@ async def test_follower_restarts_when_the_log_lacks_applied_records(stage: Stage
 
 
 @scenario(staged)
-async def test_follower_names_its_applied_offset_again_in_each_controller_epoch(
+async def test_follower_names_its_applied_offset_in_each_controller_epoch(
     stage: Stage,
 ) -> None:
     stage.log.leader()
@@ -376,7 +374,7 @@ async def test_follower_names_its_applied_offset_again_in_each_controller_epoch(
 
 
 @scenario(staged)
-async def test_broker_that_stops_on_seeing_the_generation_applies_nothing_more(
+async def test_broker_stopped_on_seeing_the_generation_applies_nothing(
     stage: Stage,
 ) -> None:
     """[registered in a log that was taken back since, and asked to stop: it ends inside the call
@@ -407,9 +405,7 @@ def test_follower_leaves_a_controller_whose_log_does_not_descend_from_its_own(kn
 
 @pytest.mark.parametrize("refuses", [True, False])
 @scenario(staged)
-async def test_follower_skips_a_controller_of_another_cluster(
-    stage: Stage, *, refuses: bool
-) -> None:
+async def test_follower_skips_controller_of_another_cluster(stage: Stage, *, refuses: bool) -> None:
     stage.log.leader()
     stage.reply()
     if refuses:

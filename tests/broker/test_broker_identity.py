@@ -35,9 +35,7 @@ CLUSTER = "c-1"
         (NO_NODE_ID, NO_NODE_ID, NO_NODE_ID),
     ],
 )
-def test_broker_id_is_the_configured_one_or_else_the_stored_one(
-    configured: int, stored: int, expected: int
-) -> None:
+def test_configured_id_takes_precedence(configured: int, stored: int, expected: int) -> None:
     assert known_id(configured, stored, "/data") == expected
 
 
@@ -117,7 +115,7 @@ def test_id_request_is_sent_at_once_and_states_its_age() -> None:
         ErrorCode.NETWORK_EXCEPTION,
     ],
 )
-def test_id_request_is_repeated_until_its_deadline_when_the_refusal_may_pass(
+def test_id_request_is_repeated_while_the_refusal_may_pass(
     code: ErrorCode,
 ) -> None:
     one, now = seeker(), 10.0
@@ -290,9 +288,7 @@ def test_unformatted_and_corrupt_directories_are_refused(directory: Path, tmp_pa
         open_directory(directory, cluster_id=CLUSTER, broker_id=5)
 
 
-def test_open_directory_fails_and_releases_its_lock_without_a_boot_id(
-    directory: Path, tmp_path: Path
-) -> None:
+def test_open_directory_without_a_boot_id_fails_unlocked(directory: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="what names this process"):
         open_directory(directory, cluster_id=CLUSTER, broker_id=4, boot_id_file=tmp_path / "none")
     open_directory(directory, cluster_id=CLUSTER, broker_id=4).close()

@@ -296,9 +296,7 @@ def with_listeners() -> LogMaker:
         ("", {1: 9008, 2: 9007, 3: 9008, 4: 9009}),
     ],
 )
-def test_client_receives_the_endpoints_of_the_listener_that_it_used(
-    listener: str, told: dict[int, int]
-) -> None:
+def test_client_receives_endpoints_of_its_listener(listener: str, told: dict[int, int]) -> None:
     log = with_listeners()
     image = log.image(log.last)
     answer = reads.metadata(image, pb.MetadataRequest(), CLUSTER, listener)
@@ -372,7 +370,7 @@ def test_key_value_list_is_paged() -> None:
     assert ask(limit=3, prefix="b").more is False
 
 
-def test_key_value_page_is_bounded_in_bytes_but_has_at_least_one_key(
+def test_key_value_page_is_bounded_in_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reads, "MAX_BYTES", 12)
@@ -424,9 +422,7 @@ def test_list_reads_only_the_keys_that_it_shows() -> None:
         ({"keys": ["a"], "after": "b"}, "keys"),
     ],
 )
-def test_key_value_list_request_with_invalid_fields_is_refused(
-    fields: dict[str, Any], field: str
-) -> None:
+def test_invalid_key_value_list_request_is_refused(fields: dict[str, Any], field: str) -> None:
     with pytest.raises(ApiError) as raised:
         check_list_key_values(pb.ListKeyValuesRequest(**fields))
     assert (raised.value.code, raised.value.field) == (ErrorCode.INVALID_REQUEST, field)

@@ -85,7 +85,7 @@ async def test_broker_registers_all_listeners_and_tells_each_client_that_of_its_
 
 
 @scenario(on_cluster)
-async def test_forwarded_request_carries_the_client_identity_not_the_brokers(
+async def test_forwarded_request_carries_the_clients_identity(
     cluster: Cluster,
 ) -> None:
     (one,) = await cluster.active(1)
@@ -113,7 +113,7 @@ async def test_write_through_one_broker_is_readable_at_another(cluster: Cluster)
 
 
 @scenario(on_cluster)
-async def test_repeatable_read_shows_lao_latest_the_tip_and_token_what_lies_between(
+async def test_repeatable_shows_lao_latest_the_tip_tokens_between(
     cluster: Cluster,
 ) -> None:
     (broker,) = await cluster.active(1)
@@ -179,7 +179,7 @@ async def test_each_fetch_reports_the_applied_offset(cluster: Cluster) -> None:
 
 
 @scenario(on_cluster)
-async def test_broker_reports_its_process_state_and_offsets_to_the_controller(
+async def test_broker_reports_its_state_and_offsets_to_the_controller(
     cluster: Cluster,
 ) -> None:
     (broker,) = await cluster.active(1)
@@ -225,9 +225,7 @@ async def test_broker_reports_its_process_state_and_offsets_to_the_controller(
 
 @pytest.mark.parametrize("reply", ["registration", "heartbeat"])
 @scenario(on_cluster)
-async def test_mismatched_timeouts_are_logged_once_as_a_warning(
-    cluster: Cluster, *, reply: str
-) -> None:
+async def test_mismatched_timeouts_are_logged_as_a_warning(cluster: Cluster, *, reply: str) -> None:
     quorum = cluster.quorum
     quorum.registration_says_ms = 15_000 if reply == "registration" else 9_000
     quorum.heartbeats_say_ms = 15_000 if reply == "heartbeat" else 0
@@ -245,7 +243,7 @@ async def test_mismatched_timeouts_are_logged_once_as_a_warning(
 
 
 @scenario(on_cluster)
-async def test_broker_considers_itself_fenced_when_lao_is_above_its_applied_offset(
+async def test_broker_counts_itself_fenced_when_lao_exceeds_applied(
     cluster: Cluster,
 ) -> None:
     (broker,) = await cluster.active(1)
@@ -284,7 +282,7 @@ class Listening:
 
 
 @scenario(on_cluster)
-async def test_clients_are_told_of_new_feature_levels_and_their_connections_closed_later(
+async def test_clients_of_new_levels_are_notified_and_disconnected_later(
     cluster: Cluster,
 ) -> None:
     broker = await cluster.broker(1, request_timeout_ms=700)
@@ -336,7 +334,7 @@ async def test_broker_follows_a_controller_failover(cluster: Cluster) -> None:
 
 
 @scenario(on_cluster)
-async def test_forwarded_write_of_unknown_outcome_is_reported_and_never_resent(
+async def test_forwarded_write_of_unknown_outcome_is_never_resent(
     cluster: Cluster,
 ) -> None:
     (broker,) = await cluster.active(1)
@@ -353,7 +351,7 @@ async def test_forwarded_write_of_unknown_outcome_is_reported_and_never_resent(
 
 
 @scenario(on_cluster)
-async def test_broker_that_reaches_no_controller_fences_itself_and_recovers(
+async def test_broker_without_controllers_fences_itself_and_recovers(
     cluster: Cluster,
 ) -> None:
     (broker,) = await cluster.active(1)
@@ -391,7 +389,7 @@ async def test_heartbeats_answered_by_a_deposed_controller_are_no_contact(cluste
 
 
 @scenario(on_cluster)
-async def test_broker_ignores_epoch_and_lao_of_another_generation_in_heartbeat_responses(
+async def test_heartbeats_of_another_generation_set_no_epoch_or_lao(
     cluster: Cluster,
 ) -> None:
     """A recovered log has its registration still; it has not fetched any of it yet."""
@@ -409,7 +407,7 @@ async def test_broker_ignores_epoch_and_lao_of_another_generation_in_heartbeat_r
 
 
 @scenario(on_cluster)
-async def test_broker_with_a_full_view_stops_fetching_until_heartbeats_raise_lao(
+async def test_broker_with_a_full_view_stops_fetching_until_lao_rises(
     cluster: Cluster,
 ) -> None:
     broker = await cluster.broker(1, image_max_bytes=5000)
@@ -448,7 +446,7 @@ async def test_fenced_broker_serves_only_requests_about_itself(cluster: Cluster)
 
 
 @scenario(on_cluster)
-async def test_read_waits_for_its_token_and_reports_the_wait_at_its_deadline(
+async def test_read_waits_for_its_token_until_its_deadline(
     cluster: Cluster,
 ) -> None:
     (broker,) = await cluster.active(1)
@@ -548,7 +546,7 @@ async def test_unregistered_broker_stops(cluster: Cluster) -> None:
 
 
 @scenario(on_cluster)
-async def test_broker_follows_a_new_generation_from_its_start_and_refuses_old_tokens(
+async def test_broker_follows_a_new_generation_and_refuses_old_tokens(
     cluster: Cluster,
 ) -> None:
     (broker,) = await cluster.active(1)
@@ -700,7 +698,7 @@ async def test_serving_creates_no_task_per_request(cluster: Cluster) -> None:
 
 
 @scenario(on_cluster)
-async def test_broker_stops_cleanly_and_quickly_when_all_controllers_are_down(
+async def test_broker_stops_quickly_when_all_controllers_are_down(
     cluster: Cluster,
 ) -> None:
     (one,) = await cluster.active(1)
@@ -716,7 +714,7 @@ async def test_broker_stops_cleanly_and_quickly_when_all_controllers_are_down(
 
 
 @scenario(on_cluster)
-async def test_broker_configured_with_one_controller_finds_the_quorum_when_that_one_is_down(
+async def test_broker_finds_the_quorum_when_its_only_address_is_down(
     cluster: Cluster,
 ) -> None:
     one = await cluster.broker(1, controllers=("c1:1",))

@@ -183,7 +183,7 @@ async def test_follower_fetches_snapshot_in_order_then_the_log_after_it(stage: S
 
 
 @scenario(staged)
-async def test_snapshot_is_fetched_from_another_controller_when_the_first_dies_during_the_transfer(
+async def test_snapshot_is_fetched_elsewhere_when_its_controller_dies(
     stage: Stage,
 ) -> None:
     controllers = stage.controllers

@@ -306,9 +306,7 @@ def test_broker_that_does_not_count_for_lao_never_stops_reading() -> None:
     ),
     st.sampled_from([1, 20_000, BIG]),
 )
-def test_view_matches_the_fold_in_any_history_of_chunks_and_laos(
-    steps: list[tuple[str, Any]], max_bytes: int
-) -> None:
+def test_view_matches_the_fold_in_any_history(steps: list[tuple[str, Any]], max_bytes: int) -> None:
     """The image at LAO is the fold to LAO, the tip the fold to the end, and what lies between is
     what it says.
     """

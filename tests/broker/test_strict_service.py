@@ -33,7 +33,7 @@ async def refused(client: BrokerClient, timeout_s: float = 1.0) -> ApiError:
 
 
 @scenario(on_cluster)
-async def test_first_strict_read_gets_a_lease_at_once_and_the_next_need_no_heartbeat(
+async def test_first_strict_read_gets_a_lease_that_serves_the_next(
     cluster: Cluster,
 ) -> None:
     (broker,) = await raised(cluster, 1)
@@ -55,7 +55,7 @@ async def test_first_strict_read_gets_a_lease_at_once_and_the_next_need_no_heart
 
 
 @scenario(on_cluster)
-async def test_heartbeats_are_as_frequent_as_the_lease_needs_while_there_are_strict_readers(
+async def test_heartbeats_follow_the_lease_while_there_are_readers(
     cluster: Cluster,
 ) -> None:
     (broker,) = await raised(cluster, 1)
@@ -79,7 +79,7 @@ async def test_heartbeats_are_as_frequent_as_the_lease_needs_while_there_are_str
 
 
 @scenario(on_cluster)
-async def test_strict_read_without_lease_reports_the_reason_at_its_deadline(
+async def test_strict_read_without_lease_reports_why_at_its_deadline(
     cluster: Cluster,
 ) -> None:
     (broker,) = await raised(cluster, 1)
@@ -98,7 +98,7 @@ async def test_strict_read_without_lease_reports_the_reason_at_its_deadline(
 
 
 @scenario(on_cluster)
-async def test_lease_starts_when_the_heartbeat_was_sent_even_if_its_response_is_late(
+async def test_lease_starts_when_the_heartbeat_was_sent_despite_delay(
     cluster: Cluster,
 ) -> None:
     (broker,) = await raised(cluster, 1)

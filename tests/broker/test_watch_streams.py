@@ -191,7 +191,7 @@ async def values(watch: Watch, count: int) -> list[str | None]:
 
 
 @scenario(on_cluster)
-async def test_all_watches_of_a_stream_are_notified_when_the_broker_is_fenced(
+async def test_all_watches_of_a_stream_are_notified_of_a_fenced_broker(
     cluster: Cluster,
 ) -> None:
     broker = await cluster.broker(
@@ -427,7 +427,7 @@ async def test_watch_over_the_limit_is_refused_until_a_slot_is_free(cluster: Clu
 
 
 @scenario(on_cluster)
-async def test_connection_with_a_watch_leaves_the_last_slot_to_one_without(
+async def test_connection_with_a_watch_leaves_the_last_slot_to_others(
     cluster: Cluster,
 ) -> None:
     broker = await cluster.broker(1, watch=WatchSettings(watch_max_watchers=3))

@@ -131,9 +131,7 @@ def test_no_partition_is_unserved_when_the_leader_can_serve() -> None:
     assert stand.core.unserved(stand.now, low_space=False).example == ""
 
 
-def test_partition_whose_log_is_ahead_of_the_metadata_is_unserved_until_its_epoch_is_raised() -> (
-    None
-):
+def test_partition_with_its_log_ahead_of_the_metadata_is_unserved_until_its_epoch_rises() -> None:
     stand = Stand(
         recovered(3, (5, 0)),
         image=first_image(partition(isr=(ME,)), partition(OTHER_TOPIC, isr=(ME,))),

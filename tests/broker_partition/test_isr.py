@@ -201,9 +201,7 @@ def test_broker_epoch_minus_1_is_accepted_only_below_the_feature_level(level: in
         )
 
 
-def test_member_that_has_not_fetched_from_this_leader_is_proposed_with_its_epoch_in_the_image() -> (
-    None
-):
+def test_member_that_has_not_fetched_yet_is_proposed_with_its_epoch_in_the_image() -> None:
     stand = Stand(image=first_image(partition(isr=(1, 2, 3))), replica_lag_time_max_ms=1000)
     stand.fetch(2, 0)
     stand.after(0.9)

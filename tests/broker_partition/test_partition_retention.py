@@ -286,9 +286,7 @@ def following(*values: str) -> Follower:
 
 
 @pytest.mark.parametrize(("told", "start"), [(0, []), (1, [1]), (2, [2]), (3, []), (99, [])])
-def test_follower_drops_what_its_leader_dropped_but_never_its_end(
-    told: int, start: list[int]
-) -> None:
+def test_follower_drops_what_its_leader_dropped_except_its_end(told: int, start: list[int]) -> None:
     stand = following("a", "b", "c")
     effects = stand.answer({"high_watermark": 3, "log_start_offset": told})
     assert starts(effects) == (start or ([2] if told > 2 else []))

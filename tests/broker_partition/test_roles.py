@@ -72,9 +72,7 @@ def test_re_decided_registration_ends_all_roles_until_the_image_is_as_new() -> N
     assert role(stand) == role(stand, OTHER) == "NoneType"
 
 
-def test_broker_that_considers_itself_fenced_accepts_no_request_and_completes_pending_ones() -> (
-    None
-):
+def test_broker_that_believes_it_is_fenced_rejects_requests_and_completes_pending_ones() -> None:
     stand = Stand()
     for follower in (2, 3):
         stand.fetch(follower, 0)

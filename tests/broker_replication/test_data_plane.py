@@ -58,7 +58,7 @@ async def test_response_is_sent_only_after_the_flush(world: PlaneWorld) -> None:
 
 
 @scenario(on_plane)
-async def test_writes_of_one_turn_share_a_flush_and_are_reported_in_order(
+async def test_writes_of_one_turn_share_a_flush_and_keep_their_order(
     world: PlaneWorld,
 ) -> None:
     produce_when_flushed(world)
@@ -116,7 +116,7 @@ async def test_broker_status_is_reported_first_and_after_each_change(
 
 
 @scenario(on_plane)
-async def test_step_logs_a_few_lines_of_a_kind_and_the_number_of_the_others(
+async def test_step_logs_a_few_lines_of_a_kind_and_counts_the_others(
     world: PlaneWorld,
 ) -> None:
     leads = [ev.Note("leads", {"index": index}) for index in range(NOTES_MAX + 5)]
@@ -195,7 +195,7 @@ async def test_response_is_bounded_whatever_is_requested(
 
 
 @scenario(on_plane)
-async def test_unexpectedly_large_batches_do_not_exceed_the_message_limit(
+async def test_unexpectedly_large_batches_respect_the_message_limit(
     world: PlaneWorld,
 ) -> None:
     chunks = [chunk(n, b"%d" % n) for n in range(3)]
@@ -220,7 +220,7 @@ async def test_unexpectedly_large_batches_do_not_exceed_the_message_limit(
 
 
 @scenario(on_plane)
-async def test_follower_is_answered_on_its_link_and_a_new_link_starts_a_new_session(
+async def test_follower_is_answered_on_its_link_by_session(
     world: PlaneWorld,
 ) -> None:
     parked: list[Any] = []
@@ -377,9 +377,7 @@ async def test_isr_change_is_sent_to_the_controller_and_its_outcome_processed(
 
 @pytest.mark.parametrize("operation", ["append", "flush", "read"])
 @scenario(on_plane)
-async def test_broker_stops_without_acknowledging_after_a_disk_error(
-    world: PlaneWorld, *, operation: str
-) -> None:
+async def test_disk_error_stops_acknowledgements(world: PlaneWorld, *, operation: str) -> None:
     produce_when_flushed(world)
     follower = Peer()
     dialer = world.network.transport_for("b2").dial("b1:1", Conversation.REPLICA_FETCH, follower)
@@ -437,7 +435,7 @@ async def test_exception_in_a_step_stops_the_broker(world: PlaneWorld) -> None:
 
 
 @scenario(on_plane, free_space_reserve_bytes=1000)
-async def test_produce_is_refused_below_the_free_space_reserve_while_reads_continue(
+async def test_produce_is_refused_below_the_space_reserve_unlike_reads(
     world: PlaneWorld,
 ) -> None:
     produce_when_flushed(world)
@@ -475,7 +473,7 @@ async def test_produce_is_refused_below_the_free_space_reserve_while_reads_conti
 
 
 @scenario(on_plane)
-async def test_data_plane_serves_nothing_before_its_recovery_and_when_closed(
+async def test_data_plane_serves_nothing_before_recovery_and_when_closed(
     world: PlaneWorld,
 ) -> None:
     world.plane.close()
@@ -510,7 +508,7 @@ async def test_hanging_disk_is_reported_until_it_responds(world: PlaneWorld) -> 
 
 
 @scenario(on_plane)
-async def test_hang_is_counted_once_though_its_flush_is_reported_after_the_disk_recovers(
+async def test_hang_is_counted_once_though_its_flush_ends_later(
     world: PlaneWorld,
 ) -> None:
     produce_when_flushed(world)
@@ -525,7 +523,7 @@ async def test_hang_is_counted_once_though_its_flush_is_reported_after_the_disk_
 
 
 @scenario(on_plane)
-async def test_hang_that_no_poll_has_seen_is_counted_when_its_flush_completes(
+async def test_hang_missed_by_polls_is_counted_when_its_flush_completes(
     world: PlaneWorld,
 ) -> None:
     produce_when_flushed(world)

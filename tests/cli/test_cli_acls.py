@@ -13,9 +13,7 @@ def listed(raftlog: Raftlog, at: At, *options: object) -> list[tuple[str, ...]]:
     return [tuple(one[key] for key in keys) for one in document["items"]]
 
 
-def test_acls_are_added_listed_tested_and_removed(
-    raftlog: Raftlog, at: At, cluster: LocalCluster
-) -> None:
+def test_acls_are_added_listed_and_removed(raftlog: Raftlog, at: At, cluster: LocalCluster) -> None:
     add = ("acls", "add", "--allow-principal", "User:alice", "--operation", "read", "--topic", "t")
     ran = raftlog(*add, "--validate-only", *at)
     said = "allow User:alice from any host: read on topic t"

@@ -207,9 +207,7 @@ def test_files_are_replaced_only_with_force(raftlog: Raftlog, pki: Path) -> None
     ["node-7", "NODE-7", "node-07", "a/b", "../a", "", "-a", ".a", "a b", "a,CN=node-7", "a\n",
      "ä", "a" * 65, "a\x1b[31m", "*"],
 )  # fmt: skip
-def test_client_name_that_could_be_a_node_is_refused(
-    raftlog: Raftlog, pki: Path, name: str
-) -> None:
+def test_client_name_of_a_possible_node_is_refused(raftlog: Raftlog, pki: Path, name: str) -> None:
     before = set(pki.rglob("*"))
     refused(raftlog("certs issue", pki, f"--client={name}"), "--client")
     assert set(pki.parent.rglob("*")) == before | {pki}

@@ -33,9 +33,7 @@ def listed(raftlog: Raftlog, kind: Kind, at: At) -> dict[str, dict[str, Any]]:
     return {one[kind.name]: one for one in found}
 
 
-def test_registered_broker_hostname_is_listed(
-    raftlog: Raftlog, at: At, cluster: LocalCluster
-) -> None:
+def test_registered_hostname_is_listed(raftlog: Raftlog, at: At, cluster: LocalCluster) -> None:
     broker = cluster.brokers[0]
     one = listed(raftlog, HOSTNAMES, at)["127.0.0.1"]
     assert (one["version"], one["broker_id"]) == (0, broker.node_id)
@@ -68,9 +66,7 @@ def test_entry_is_set_compared_and_deleted(raftlog: Raftlog, at: At, kind: Kind)
 
 
 @KINDS
-def test_broker_forwards_a_change(
-    raftlog: Raftlog, at: At, cluster: LocalCluster, kind: Kind
-) -> None:
+def test_change_is_forwarded(raftlog: Raftlog, at: At, cluster: LocalCluster, kind: Kind) -> None:
     through = ("--bootstrap-server", cluster.brokers[0].endpoint)
     raftlog.succeed(*kind.words, "set", "fwd.example", 5, *through)
     assert listed(raftlog, kind, at)["fwd.example"][kind.value] == 5
@@ -107,9 +103,7 @@ def test_invalid_arguments_are_refused(
     assert says in ran.err
 
 
-def test_cursor_of_another_export_is_replaced_only_under_a_condition(
-    raftlog: Raftlog, at: At
-) -> None:
+def test_cursor_of_another_export_is_replaced_under_a_condition(raftlog: Raftlog, at: At) -> None:
     words = (*CURSORS.words, "set", "nightly")
     raftlog.succeed(*words, 2, "--target", "/a", *at)
     one = listed(raftlog, CURSORS, at)["nightly"]

@@ -16,9 +16,7 @@ from raftlog.node.storage.directory import PROBES, probe_sync_us
 from raftlog.ops.bundle import Bundle
 
 
-def test_bundle_is_read_without_the_cluster(
-    raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path
-) -> None:
+def test_bundle_is_read_offline(raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     file = tmp_path / "b.tar.gz"
     made = raftlog.succeed("debug bundle", file, *at)
@@ -153,9 +151,7 @@ def test_damaged_bundle_is_refused(tmp_path: Path, damage: slice) -> None:
         Bundle(file)
 
 
-def test_log_levels_are_set_for_one_node_and_for_all(
-    raftlog: Raftlog, cluster: LocalCluster
-) -> None:
+def test_log_levels_of_one_node_and_of_all_are_set(raftlog: Raftlog, cluster: LocalCluster) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     name = cluster.brokers[0].name
     raftlog.succeed(f"cluster loglevel debug --node {name} --for 1h", *at)
@@ -171,9 +167,7 @@ def test_log_levels_are_set_for_one_node_and_for_all(
     assert raftlog("cluster loglevel debug --node broker-99", *at).code == 2
 
 
-def test_describe_commands_show_the_version_of_each_node(
-    raftlog: Raftlog, cluster: LocalCluster
-) -> None:
+def test_describe_commands_show_node_versions(raftlog: Raftlog, cluster: LocalCluster) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     quorum = raftlog("quorum describe --json", *at).json
     assert all(node["version"] for node in quorum["nodes"])
@@ -181,9 +175,7 @@ def test_describe_commands_show_the_version_of_each_node(
     assert all(broker["version"] for broker in brokers.json["brokers"])
 
 
-def test_backup_describes_its_content(
-    raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path
-) -> None:
+def test_backup_describes_itself(raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path) -> None:
     file = tmp_path / "state.checkpoint"
     made = raftlog("backup", file, "--json", "--controller", cluster.bootstrap_controllers)
     found = raftlog("backup inspect --json", file).json

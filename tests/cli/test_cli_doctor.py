@@ -59,9 +59,7 @@ def hang(cluster: LocalCluster, node: Node) -> int:
     return pid
 
 
-def test_doctor_verdict_goes_from_healthy_to_down(
-    raftlog: Raftlog, look: Look, three: LocalCluster
-) -> None:
+def test_doctor_follows_healthy_to_down(raftlog: Raftlog, look: Look, three: LocalCluster) -> None:
     at = three.bootstrap_controllers
     leader = three.wait_leader()
     one, two = (node for node in three.controllers if node is not leader)

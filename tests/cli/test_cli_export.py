@@ -35,9 +35,7 @@ def test_unsupported_uri_is_refused(raftlog: Raftlog) -> None:
     assert "nonsense://bucket/export cannot be opened: Protocol not known: nonsense" in ran.err
 
 
-def test_publish_without_news_prints_no_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_empty_publish_prints_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Following ends with a publish of what nodes have reported; the cursor receives each."""
     heard: list[int] = []
     tell = _telling(

@@ -121,9 +121,7 @@ def test_history_counts_omitted_changes_and_keys_displace_none(
     assert "changed topic cut: created" in told
 
 
-def test_refusal_is_printed_once_without_an_empty_table(
-    raftlog: Raftlog, cluster: LocalCluster
-) -> None:
+def test_refusal_is_printed_without_an_empty_table(raftlog: Raftlog, cluster: LocalCluster) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
     assert raftlog("topics create once", *at).out.startswith("once: created\n")
     again = raftlog("topics create once twice", *at)

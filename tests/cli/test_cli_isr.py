@@ -91,9 +91,7 @@ def test_agreement_is_reported_at_once(
     assert ran.json["lasting"] == 0
 
 
-def test_brief_difference_is_waited_for(
-    raftlog: Raftlog, scripted: Callable[..., dict[str, int]]
-) -> None:
+def test_brief_difference_passes(raftlog: Raftlog, scripted: Callable[..., dict[str, int]]) -> None:
     looks = scripted(leader(0), leader(1, proposed=(1,)), committed=image(1))
     ran = raftlog.succeed("partitions isr t --compare", *AT)
     assert looks["count"] == 2, "what differed first is settled; what differs now is young"
@@ -124,9 +122,7 @@ def test_lasting_difference_is_reported(
         assert "(lasting)" in ran.out
 
 
-def test_missing_topic_is_reported(
-    raftlog: Raftlog, scripted: Callable[..., dict[str, int]]
-) -> None:
+def test_missing_topic_is_named(raftlog: Raftlog, scripted: Callable[..., dict[str, int]]) -> None:
     scripted(leader(0), committed=image(0))
     raftlog("partitions isr nope --compare", *AT).refused(
         1, "UNKNOWN_TOPIC_OR_PARTITION: there is no topic nope"

@@ -53,9 +53,7 @@ def test_topics_are_placed_manually_and_grow(raftlog: Raftlog, at: At, through: 
 
 
 @pytest.mark.nightly
-def test_replicas_are_reassigned_at_once_and_back(
-    raftlog: Raftlog, at: At, through: At, tmp_path: Path
-) -> None:
+def test_replicas_are_moved_and_back(raftlog: Raftlog, at: At, through: At, tmp_path: Path) -> None:
     raftlog.succeed("topics create moved --replica-assignment 2:3,3:4", *at)
     ran = raftlog.succeed("partitions reassign moved:0=3 --acks visible --json", *through)
     assert ran.json["write"]["items"] == [

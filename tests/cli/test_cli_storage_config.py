@@ -35,9 +35,7 @@ def test_random_uuid_differs_at_each_call(raftlog: Raftlog) -> None:
     assert first != second
 
 
-def test_storage_info_shows_what_format_wrote(
-    raftlog: Raftlog, config: Path, tmp_path: Path
-) -> None:
+def test_storage_info_shows_the_format(raftlog: Raftlog, config: Path, tmp_path: Path) -> None:
     made = raftlog.succeed("storage format --json -c", config)
     assert (made.json["cluster_id"], made.json["node_id"], made.json["directory"]) == (
         "C",
@@ -222,9 +220,7 @@ def dynamic(tmp_path: Path) -> Path:
     return path
 
 
-def test_configured_voter_set_needs_no_option(
-    raftlog: Raftlog, config: Path, tmp_path: Path
-) -> None:
+def test_configured_voters_need_no_option(raftlog: Raftlog, config: Path, tmp_path: Path) -> None:
     raftlog.succeed("storage format -c", config)
     assert read_bootstrap(tmp_path / "data") == Bootstrap()
 
@@ -237,9 +233,7 @@ def test_standalone_names_the_node_itself_with_its_directory(
     assert read_bootstrap(tmp_path / "data") == Bootstrap((own,), 1)
 
 
-def test_joining_node_is_formatted_without_voters(
-    raftlog: Raftlog, dynamic: Path, tmp_path: Path
-) -> None:
+def test_joining_node_has_no_voters(raftlog: Raftlog, dynamic: Path, tmp_path: Path) -> None:
     raftlog.succeed("storage format --no-initial-controllers -c", dynamic)
     assert read_bootstrap(tmp_path / "data") == Bootstrap((), 0)
 

@@ -73,9 +73,7 @@ def test_unreachable_cluster_exits_with_4_within_the_timeout(
 
 
 @pytest.mark.parametrize(("command", "option"), COMMANDS)
-def test_missing_address_exits_with_2_and_says_how_to_give_one(
-    raftlog: Raftlog, command: str, option: str
-) -> None:
+def test_missing_address_exits_with_2_and_help(raftlog: Raftlog, command: str, option: str) -> None:
     if option == "server" and command.startswith(("topics create", "topics delete")):
         option = "controller"  # without either, a write goes to the controller
     raftlog(command).refused(2, f"--bootstrap-{option}", f"RAFTLOG_BOOTSTRAP_{option.upper()}")
@@ -168,9 +166,7 @@ def test_http_server_is_told_apart_from_a_node(dead: str, silent: str) -> None:
         server.server_close()
 
 
-def test_missing_listener_is_not_reported_when_one_address_does_not_refuse(
-    dead: str, silent: str
-) -> None:
+def test_missing_listener_is_not_reported_if_one_address_may_listen(dead: str, silent: str) -> None:
     require_listener([dead, silent])
     require_listener([silent, dead])
 
@@ -200,9 +196,7 @@ def test_silent_host_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=str,
 )
-def test_commands_report_refusal_well_before_their_timeout(
-    raftlog: Raftlog, dead: str, command: str
-) -> None:
+def test_commands_report_refusal_before_timeout(raftlog: Raftlog, dead: str, command: str) -> None:
     begun = time.monotonic()
     ran = raftlog(command, dead)
     assert time.monotonic() - begun < 8, "the default timeout is 10 s, and consume has none"

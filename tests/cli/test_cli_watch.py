@@ -141,9 +141,7 @@ def command(cluster: LocalCluster, *words: str, given: bytes = b"") -> bytes:
     return subprocess.run([*line, *at], input=given, capture_output=True, check=True).stdout
 
 
-def test_record_bytes_are_unchanged_in_text_and_json(
-    raftlog: Raftlog, cluster: LocalCluster
-) -> None:
+def test_record_bytes_are_unchanged_by_output(raftlog: Raftlog, cluster: LocalCluster) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
     raftlog.succeed("topics create raw", *at)
     command(cluster, "produce", "raw", "--key-separator", ":", given=RAW + b":" + RAW + b"\n")

@@ -233,9 +233,7 @@ def test_diagnosis_and_log_documents_match_their_schemas(
     assert (run["seed"], run["failure"]) == (7, "")
 
 
-def test_node_documents_match_their_schemas(
-    check: Check, cluster: LocalCluster, tmp_path: Path
-) -> None:
+def test_node_documents_match_schemas(check: Check, cluster: LocalCluster, tmp_path: Path) -> None:
     where = ("--dir", cluster.directory)
     assert all(one["ready"] for one in check("local status", *where)["nodes"])
     assert check("local start", *where)["cluster_id"] == cluster.cluster_id

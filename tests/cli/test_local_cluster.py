@@ -131,9 +131,7 @@ DEAF = [
 ]
 
 
-def test_child_that_exits_while_polled_leaves_no_zombie(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_child_that_exits_leaves_no_zombie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     daemons = Daemons(tmp_path)
     pid = daemons.start("sleeper", SLEEPER, dict(os.environ))
     started = processes._started
@@ -199,9 +197,7 @@ def test_reused_pid_is_not_taken_for_the_node(tmp_path: Path) -> None:
     assert daemons.pid("broken") is None
 
 
-def test_leader_outside_the_directory_counts_as_ready(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leader_outside_counts_as_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Voters can be added manually: the cluster is up whoever leads it."""
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
     cluster.generate()

@@ -18,9 +18,7 @@ from raftlog.cli.nodes import NodeStart, read_start
         ),
     ],
 )
-def test_plain_run_command_is_parsed_as_a_node_start(
-    line: str, config: str, flags: list[str]
-) -> None:
+def test_plain_run_command_is_a_node_start(line: str, config: str, flags: list[str]) -> None:
     assert read_start(line.split()) == NodeStart(line.split(maxsplit=1)[0], Path(config), flags)
 
 

@@ -176,9 +176,7 @@ def test_table_without_headings_has_no_heading_line(capsys: pytest.CaptureFixtur
 # --- Files that commands write -------------------------------------------------------------------
 
 
-def test_bundle_is_removed_when_the_disk_is_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bundle_is_removed_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -326,9 +324,7 @@ def test_output_to_a_closed_descriptor_reaches_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("running", "code"), [(LINE, UNREAD), ("return 0", 0), (f"{LINE}; return 4", 4)]
 )
-def test_output_lost_to_a_closed_descriptor_is_not_success(
-    tmp_path: Path, running: str, code: int
-) -> None:
+def test_output_lost_to_a_closed_descriptor_fails(tmp_path: Path, running: str, code: int) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.format(running=running))
     done = subprocess.run(

@@ -48,9 +48,7 @@ def test_records_with_unreported_outcome_fail_the_command(
 
 
 @pytest.mark.parametrize("command", ["produce told", "kv put told -"])
-def test_missing_input_is_not_taken_for_empty_input(
-    environment: dict[str, str], command: str
-) -> None:
+def test_missing_input_is_not_empty_input(environment: dict[str, str], command: str) -> None:
     assert shell(f"{RAFTLOG} {command} <&-", environment) == (
         2,
         "raftlog: standard input is closed: there is nothing to read\n",

@@ -24,7 +24,7 @@ def at(offset: int, *, generation: int = 0) -> Callable[[pb.BrokerRequest], pb.B
 
 
 @scenario(simulate)
-async def test_reads_carry_the_newest_token_and_so_are_monotonic_over_all_brokers(
+async def test_reads_carry_the_newest_token_and_are_monotonic_over_brokers(
     world: World,
 ) -> None:
     """[Broker A has been told 100, B only 80: round-robin goes backwards.]"""
@@ -113,7 +113,7 @@ async def test_lost_read_is_retried_at_another_broker_and_a_write_is_not(
 
 
 @scenario(simulate)
-async def test_fenced_broker_is_left_for_another_and_reported_if_there_is_none(
+async def test_fenced_broker_is_left_for_another_or_reported(
     world: World,
 ) -> None:
     await world.broker("a", refuses(ErrorCode.BROKER_FENCED))

@@ -92,9 +92,7 @@ def test_each_async_call_has_a_blocking_twin_with_the_same_arguments() -> None:
     ("call", "failure"),
     [("create", errors.UnknownOutcomeError), ("describe", errors.ClientClosedError)],
 )
-def test_waiting_call_ends_when_the_client_is_closed(
-    address: str, call: str, failure: type[errors.ApiError]
-) -> None:
+def test_close_ends_a_waiting_call(address: str, call: str, failure: type[errors.ApiError]) -> None:
     client = raftlog.Client(address)
     failures: list[BaseException] = []
 

@@ -167,7 +167,7 @@ async def test_consumer_reads_all_partitions_each_from_its_leader(world: DataWor
 
 
 @scenario(simulate_data)
-async def test_moved_leader_is_found_without_skipping_or_repeating_records(
+async def test_moved_leader_is_found_without_a_gap_or_repetition(
     world: DataWorld,
 ) -> None:
     fill(world, 0, b"0")
@@ -240,7 +240,7 @@ async def test_consumer_fetches_partitions_in_turn(world: DataWorld) -> None:
 
 
 @scenario(simulate_data)
-async def test_consumer_returns_assigned_partitions_only_and_raises_after_close(
+async def test_consumer_returns_assigned_partitions_until_closed(
     world: DataWorld,
 ) -> None:
     consumer = world.consumer()
@@ -258,7 +258,7 @@ async def test_consumer_returns_assigned_partitions_only_and_raises_after_close(
     assert error.code is ErrorCode.NETWORK_EXCEPTION
 
 
-def test_partitions_above_the_request_limit_are_fetched_in_turn(
+def test_partitions_above_the_limit_are_fetched_in_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("raftlog.client.consumer.DATA_REQUEST_MAX_PARTITIONS", 2)

@@ -35,7 +35,7 @@ async def test_client_follows_a_hint_and_stays_with_the_leader(world: World) -> 
 
 
 @scenario(simulate)
-async def test_circular_hints_are_followed_with_bounded_backoff_until_there_is_a_leader(
+async def test_circular_hints_cost_a_bounded_backoff_until_a_leader_exists(
     world: World,
 ) -> None:
     a = await world.controller("a", not_controller("b"))
@@ -105,7 +105,7 @@ async def test_call_ends_at_once_when_all_controllers_are_of_another_cluster(wor
 
 
 @scenario(simulate)
-async def test_call_times_out_when_one_controller_is_of_another_cluster_and_the_other_is_down(
+async def test_call_times_out_with_one_foreign_and_one_dead_controller(
     world: World,
 ) -> None:
     await world.controller("a", other_cluster)
@@ -143,7 +143,7 @@ async def test_hint_to_a_leader_that_just_failed_is_not_followed(world: World) -
 
 
 @scenario(simulate)
-async def test_after_a_failed_leader_only_the_next_controller_is_asked_at_once(
+async def test_after_a_failed_leader_only_the_next_one_is_asked_at_once(
     world: World,
 ) -> None:
     a = await world.controller("a", leader)
@@ -509,7 +509,7 @@ async def test_retries_end_at_the_deadline_of_the_call(world: World) -> None:
 
 
 @scenario(simulate_data)
-async def test_producer_waits_for_the_throttle_time_up_to_the_record_deadline(
+async def test_producer_waits_for_the_throttle_time_up_to_its_deadline(
     world: DataWorld,
 ) -> None:
     producer = world.producer()

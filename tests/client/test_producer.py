@@ -9,7 +9,7 @@ from raftlog.errors import ApiError, ErrorCode
 
 
 @scenario(simulate_data)
-async def test_records_of_one_loop_turn_share_a_batch_and_each_gets_its_offset(
+async def test_records_of_one_turn_share_a_batch_and_each_gets_its_offset(
     world: DataWorld,
 ) -> None:
     producer = world.producer()
@@ -43,7 +43,7 @@ async def test_request_goes_to_each_partition_leader_with_its_epoch(
 
 
 @scenario(simulate_data, leaders=(1, 2, 3))
-async def test_key_always_maps_to_one_partition_and_keyless_records_rotate(
+async def test_key_maps_to_one_partition_and_keyless_records_rotate(
     world: DataWorld,
 ) -> None:
     producer = world.producer()
@@ -95,9 +95,7 @@ async def test_leader_named_by_a_refusal_is_asked_though_metadata_lags(
     ],
 )
 @scenario(simulate_data)
-async def test_producer_retries_requests_that_were_not_executed(
-    world: DataWorld, *, code: ErrorCode
-) -> None:
+async def test_producer_retries_unexecuted_requests(world: DataWorld, *, code: ErrorCode) -> None:
     producer = world.producer()
     world.brokers[1].refuse = [(code, False), (code, False)]
     assert (await producer.send(TOPIC, b"x")).offset == 0
@@ -194,7 +192,7 @@ async def test_new_topic_is_waited_for_and_a_missing_one_is_an_error(
 
 
 @scenario(simulate_data)
-async def test_records_of_a_deleted_topic_do_not_go_to_another_of_its_name(
+async def test_records_of_a_deleted_topic_do_not_go_to_its_namesake(
     world: DataWorld,
 ) -> None:
     producer = world.producer()
@@ -225,7 +223,7 @@ async def test_producer_buffer_is_bounded(world: DataWorld) -> None:
 
 
 @scenario(simulate_data)
-async def test_batch_too_large_for_the_leader_is_split_and_a_single_record_fails(
+async def test_batch_too_large_for_the_leader_is_split_down_to_records(
     world: DataWorld,
 ) -> None:
     producer = world.producer()
@@ -273,7 +271,7 @@ async def test_records_for_a_dead_broker_go_to_the_next_leader(
 
 
 @scenario(simulate_data)
-async def test_cancelled_record_frees_its_buffer_and_close_reports_unknown_outcomes(
+async def test_cancelled_record_frees_its_buffer_and_close_reports_it(
     world: DataWorld,
 ) -> None:
     producer = world.producer()
@@ -320,9 +318,7 @@ async def test_acks_are_checked_and_sent(world: DataWorld) -> None:
 
 
 @pytest.mark.parametrize("bound", ["PRODUCE_MAX_RECORDS", "DATA_REQUEST_MAX_PARTITIONS"])
-def test_request_does_not_exceed_the_brokers_limit(
-    monkeypatch: pytest.MonkeyPatch, bound: str
-) -> None:
+def test_request_respects_the_brokers_limit(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
     monkeypatch.setattr(f"raftlog.client.producer.{bound}", 2)
 
     async def test(world: DataWorld) -> None:

@@ -63,9 +63,7 @@ async def test_dead_broker_costs_no_call_and_is_used_again_once_back(world: Worl
 
 @pytest.mark.parametrize("code", [ErrorCode.BROKER_FENCED, ErrorCode.NO_READ_LEASE])
 @scenario(simulate)
-async def test_refused_call_is_tried_elsewhere_and_fails_if_all_refuse(
-    world: World, *, code: ErrorCode
-) -> None:
+async def test_refused_call_is_tried_at_all_brokers(world: World, *, code: ErrorCode) -> None:
     bad = await world.broker("a", refuses(code))
     await world.broker("b", at(5))
     client = world.broker_client("a", "b", round_robin=True)
@@ -118,7 +116,7 @@ async def test_write_fails_as_not_executed_when_no_broker_is_reachable(world: Wo
 
 
 @scenario(simulate)
-async def test_write_refused_once_and_then_sent_elsewhere_has_an_unknown_outcome(
+async def test_write_refused_once_and_sent_elsewhere_has_an_unknown_outcome(
     world: World,
 ) -> None:
     fenced, other = (

@@ -162,7 +162,7 @@ def test_visible_write_is_retried_until_visible_and_keeps_its_first_response() -
 
 
 @pytest.mark.parametrize("later", [silent, INVALID, LOST_LEADERSHIP])
-def test_error_of_a_later_attempt_is_never_the_outcome_of_a_committed_write(
+def test_later_error_is_never_the_outcome_of_a_committed_write(
     later: Callable[[Any], Any],
 ) -> None:
     @against(committed, later)
@@ -324,7 +324,7 @@ async def test_cluster_without_client_support_is_reported(world: World) -> None:
 
 
 @scenario(simulate)
-async def test_writes_in_flight_are_bounded_by_a_window_from_the_oldest_number(
+async def test_writes_in_flight_are_bounded_from_the_oldest_number(
     world: World,
 ) -> None:
     held: list[pb.ControllerRequest] = []
@@ -403,7 +403,7 @@ async def test_write_cancelled_in_the_moment_it_is_sent_is_cancelled(
 
 
 @scenario(simulate)
-async def test_forwarded_writes_carry_the_clients_identity_and_each_is_one_attempt(
+async def test_forwarded_writes_carry_the_clients_identity(
     world: World,
 ) -> None:
     controller = Controller(executed, silent, duplicate)

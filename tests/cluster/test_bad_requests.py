@@ -175,9 +175,7 @@ def wire_error(error: grpc.aio.AioRpcError) -> common_pb2.Error:
     return common_pb2.Error.FromString(values[0])
 
 
-async def test_request_of_another_cluster_is_refused(
-    cluster: LocalCluster, channel_to: Any
-) -> None:
+async def test_foreign_cluster_id_is_refused(cluster: LocalCluster, channel_to: Any) -> None:
     stub = await active_stub(cluster, channel_to)
     listeners = [records_pb2.Listener(name="PLAINTEXT", host="h", port=1)]
     registration = pb.RegisterBrokerRequest(

@@ -82,9 +82,7 @@ def test_killed_broker_is_back_at_once_by_its_process_proof(cluster: LocalCluste
 
 
 @pytest.mark.nightly
-def test_second_broker_with_the_id_of_a_live_one_is_refused(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
+def test_second_broker_with_a_live_id_is_refused(cluster: LocalCluster, tmp_path: Path) -> None:
     before = broker(cluster, 2)
     port, http_port = free_ports(2)
     flags = [

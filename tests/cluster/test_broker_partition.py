@@ -193,9 +193,7 @@ async def live_through_a_partition(directory: Path, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["cut", nightly("swallow")])
-def test_broker_partitioned_from_the_controllers_serves_no_stale_reads(
-    tmp_path: Path, way: str
-) -> None:
+def test_partitioned_broker_serves_no_stale_reads(tmp_path: Path, way: str) -> None:
     asyncio.run(live_through_a_partition(tmp_path / "c", way))
 
 

@@ -363,9 +363,7 @@ def test_dropped_streams_are_closed_with_a_warning(
 
 
 @pytest.mark.parametrize("kind", ["watch", "consumer"])
-def test_stream_has_one_reader_and_any_thread_may_close_it(
-    cluster: LocalCluster, kind: str
-) -> None:
+def test_stream_has_one_reader_and_any_thread_closes_it(cluster: LocalCluster, kind: str) -> None:
     with raftlog.Client(cluster.brokers[0].endpoint) as client:
         client.topics.create(f"one-{kind}", partitions=1, acks="visible")
         stream: Any = (
@@ -495,7 +493,7 @@ while len(client.parts[0]._endless) <= len(waits):
 """
 
 
-def test_main_thread_exits_while_other_threads_wait_without_a_deadline(
+def test_main_thread_exits_while_other_threads_wait_forever(
     cluster: LocalCluster,
 ) -> None:
     with raftlog.Client(cluster.brokers[0].endpoint) as client:

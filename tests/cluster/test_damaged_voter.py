@@ -132,9 +132,7 @@ async def back(quorum: Quorum, node: ControllerProcess) -> str:
     ],
 )
 @pytest.mark.nightly
-async def test_damaged_voter_rejoins_when_a_majority_is_intact(
-    quorum: Quorum, damage: Callable[[Path], None]
-) -> None:
+async def test_damaged_voter_rejoins(quorum: Quorum, damage: Callable[[Path], None]) -> None:
     _, second, third = quorum.nodes
     async with loaded(quorum) as load:
         before = read_identity(directory_of(third)).directory_id
@@ -201,9 +199,7 @@ async def test_damaged_log_is_repaired_in_place_beside_an_intact_majority(quorum
 
 
 @pytest.mark.parametrize("undamaged", [0, nightly(1)])
-async def test_damaged_majority_repairs_its_logs_from_each_other(
-    quorum: Quorum, undamaged: int
-) -> None:
+async def test_damaged_majority_repairs_its_logs_mutually(quorum: Quorum, undamaged: int) -> None:
     await quorum.start()
     async with controllers_of(quorum.endpoints) as client:
         load = Load(client, prefix="mended", writers=4, pause_s=0.01)
@@ -278,9 +274,7 @@ async def test_record_that_is_damaged_everywhere_is_waited_for(quorum: Quorum) -
     assert lost(load.acknowledged, await committed_image(quorum.endpoints)) == []
 
 
-async def test_voter_whose_directory_was_restored_from_a_copy_rejoins(
-    quorum: Quorum, tmp_path: Path
-) -> None:
+async def test_voter_with_a_restored_directory_rejoins(quorum: Quorum, tmp_path: Path) -> None:
     third = quorum.nodes[2]
     async with loaded(quorum) as load:
         await asyncio.to_thread(third.kill)
@@ -299,9 +293,7 @@ async def test_voter_whose_directory_was_restored_from_a_copy_rejoins(
 
 
 @pytest.mark.nightly
-async def test_second_process_on_a_copy_of_a_voters_directory_exits(
-    quorum: Quorum, tmp_path: Path
-) -> None:
+async def test_second_process_on_a_copied_directory_exits(quorum: Quorum, tmp_path: Path) -> None:
     third = quorum.nodes[2]
     (tmp_path / "twin").mkdir()
     settings = third.config.read_text().partition("listeners")[2].partition("\n")[2]

@@ -78,7 +78,7 @@ def runs(pid: int) -> bool:
         return False
 
 
-def test_script_kills_pauses_and_partitions_nodes_and_every_write_is_visible(
+def test_script_kills_pauses_and_isolates_and_every_write_is_visible(
     tmp_path: Path,
 ) -> None:
     done = run(

@@ -32,9 +32,7 @@ def write(cluster: LocalCluster, count: int, prefix: str) -> None:
 
 
 @pytest.mark.nightly
-def test_log_is_kept_for_the_export_and_resumed_without_a_gap(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
+def test_log_is_kept_for_the_export_without_a_gap(cluster: LocalCluster, tmp_path: Path) -> None:
     (node,) = cluster.controllers
 
     def exported(*more: str) -> int:

@@ -122,9 +122,7 @@ def test_export_cursor_survives_a_rolling_restart(cluster: LocalCluster, tmp_pat
 
 
 @pytest.mark.nightly
-def test_export_refuses_a_second_writer_and_following_a_stopped_log(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
+def test_export_refuses_a_second_writer(cluster: LocalCluster, tmp_path: Path) -> None:
     process = follower(tmp_path / "export", cluster)
     try:
         until(lambda: end_of(tmp_path / "export") > 0, "something is exported")

@@ -292,9 +292,7 @@ ATTACKS = (
 
 
 @pytest.mark.parametrize("attack", in_gate(ATTACKS, (garbage,)), ids=lambda attack: attack.__name__)
-async def test_clients_are_served_within_a_second_during_an_attack(
-    cluster: LocalCluster, attack: Attack
-) -> None:
+async def test_clients_are_served_during_an_attack(cluster: LocalCluster, attack: Attack) -> None:
     (controller,), (broker,) = cluster.controllers, cluster.brokers
     async with probing(controller, broker) as probed:
         until = time.monotonic() + AT_LEAST_S

@@ -101,9 +101,7 @@ def test_majority_with_new_disks_elects_no_leader_and_deletes_no_replica(
 
 
 @pytest.mark.nightly
-def test_restored_directory_is_detected_by_brokers_and_controllers(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
+def test_restored_directory_is_detected_by_all_nodes(cluster: LocalCluster, tmp_path: Path) -> None:
     write(cluster, "early", 10)
     leader = cluster.wait_leader(PATIENCE_S).name
     lagging, old = [node.name for node in cluster.controllers if node.name != leader]

@@ -30,9 +30,7 @@ cluster = cluster_of(controllers=3, brokers=3)
 
 
 @pytest.mark.parametrize("name", SAY)
-def test_example_runs_on_the_lowest_versions(
-    name: str, lowest: Path, cluster: LocalCluster
-) -> None:
+def test_example_runs_on_lowest_versions(name: str, lowest: Path, cluster: LocalCluster) -> None:
     said = output([lowest / "python", EXAMPLES / name, brokers(cluster)], EXAMPLES)
     assert re.search(SAY[name], said), said
 

@@ -28,7 +28,7 @@ def moved(cluster: LocalCluster) -> bool:
 
 
 @pytest.mark.nightly
-async def test_partition_moves_to_other_brokers_under_writes_and_loses_nothing(
+async def test_partition_moves_under_writes_and_loses_nothing(
     cluster: LocalCluster,
 ) -> None:
     async with clients_of(cluster) as world:

@@ -90,9 +90,7 @@ async def client(quorum: Quorum) -> AsyncIterator[ControllerClient]:
 
 
 @pytest.mark.nightly
-async def test_quorum_grows_shrinks_and_restarts_under_load(
-    quorum: Quorum, client: ControllerClient
-) -> None:
+async def test_quorum_grows_shrinks_and_restarts(quorum: Quorum, client: ControllerClient) -> None:
     first, second, third = quorum.nodes
     on_files("storage format --standalone -c", first.config)
     for node in (second, third):
@@ -142,9 +140,7 @@ async def test_quorum_grows_shrinks_and_restarts_under_load(
 
 
 @pytest.mark.nightly
-async def test_leadership_is_transferred_on_demand(
-    quorum: Quorum, client: ControllerClient
-) -> None:
+async def test_leadership_moves_on_demand(quorum: Quorum, client: ControllerClient) -> None:
     await quorum.start()
     load = Load(client, prefix="moves", writers=4)
     await load.more(50)

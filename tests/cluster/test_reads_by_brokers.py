@@ -105,7 +105,7 @@ async def test_reads_of_one_client_are_monotonic_across_brokers(
             assert found(await reader.read(value("counted"), timeout_s=PATIENCE_S)) == done[-1] > 10
 
 
-def test_strict_reads_miss_nothing_while_a_broker_sleeps_past_its_session(
+def test_strict_reads_miss_nothing_while_a_broker_oversleeps(
     cluster: LocalCluster,
 ) -> None:
     async def test() -> None:

@@ -133,7 +133,7 @@ def test_partitions_serve_again_whatever_elections_were_lost(tmp_path: Path) -> 
 
 
 @pytest.mark.nightly
-def test_unled_partitions_are_reported_everywhere_until_their_epochs_are_raised(
+def test_unled_partitions_are_reported_until_their_epochs_are_raised(
     tmp_path: Path,
 ) -> None:
     """The controller first leaves the leader epochs as the recovery found them."""

@@ -50,9 +50,7 @@ def lose_all_controllers(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.nightly
-def test_lost_cluster_is_restored_from_its_export_with_its_brokers(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
+def test_lost_cluster_is_restored_from_its_export(cluster: LocalCluster, tmp_path: Path) -> None:
     target = tmp_path / "export"
     process = follower(target, cluster)
     try:

@@ -181,9 +181,7 @@ async def entered(address: str, files: Any) -> None:
         """Nothing is called."""
 
 
-def test_wrong_certificate_or_authority_is_reported_at_once(
-    secured: Secured, tmp_path: Path
-) -> None:
+def test_wrong_certificate_or_authority_is_reported(secured: Secured, tmp_path: Path) -> None:
     others = Authorities(tmp_path / "pki")
     right = secured.files("billing", secured.authorities)
     other_ca = tmp_path / "pki" / "nodes" / "ca.pem"

@@ -136,9 +136,7 @@ def unary_write(endpoint: str, traceparent: str) -> None:
         )
 
 
-def test_write_is_one_trace_from_the_client_to_the_quorum(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_write_is_one_trace_to_the_quorum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))

@@ -138,7 +138,7 @@ def watching(cluster: LocalCluster, *tips: bool) -> Iterator[list[Watcher]]:
 
 
 @pytest.mark.nightly
-def test_each_change_is_received_once_over_killed_brokers_and_a_killed_leader(
+def test_each_change_is_received_once_over_killed_brokers_and_leader(
     tmp_path: Path,
 ) -> None:
     with (

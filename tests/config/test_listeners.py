@@ -172,9 +172,7 @@ def test_mistakes_in_listener_keys_are_reported(base: Path) -> None:
         ),
     ],
 )
-def test_single_listener_needs_no_name_and_no_map(
-    base: Path, more: str, name: str, secured: bool
-) -> None:
+def test_single_listener_needs_no_map(base: Path, more: str, name: str, secured: bool) -> None:
     config = load(base, SINGLE + more)
     (one,) = config.listeners
     assert (one.name, one.for_nodes, one.security.tls is not None) == (name, True, secured)
@@ -244,9 +242,7 @@ def test_broker_without_an_id_requires_fixed_ports(base: Path) -> None:
         (BROKER, "listener.security.protocol.map=INTERNAL:SSL,CLIENTS:SSL,CONTROLLER:PLAINTEXT"),
     ],
 )
-def test_node_principal_rule_requires_tls_on_node_listeners(
-    base: Path, text: str, flag: str
-) -> None:
+def test_node_principal_rule_requires_tls_between_nodes(base: Path, text: str, flag: str) -> None:
     rule = "node.principal.rule=CN=node-{id}"
     load(base, text, rule)
     (found,) = mistakes(base, text, rule, flag)

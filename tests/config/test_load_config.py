@@ -229,9 +229,7 @@ def test_loopback_address_needs_no_tls(write: Callable[[str], Path], address: st
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1:1", "h:1", "localhost.example:1", "[2001:db8::1]:1"])
-def test_non_loopback_address_requires_tls_or_an_explicit_setting(
-    write: Callable[[str], Path], address: str
-) -> None:
+def test_non_loopback_address_requires_tls(write: Callable[[str], Path], address: str) -> None:
     path = write(CONTROLLER)
     (found,) = mistakes(path, f"listeners={address}")
     assert found.startswith(f"listeners: {address} is not a loopback address, and without TLS")
@@ -243,7 +241,7 @@ def test_non_loopback_address_requires_tls_or_an_explicit_setting(
     assert listens_in_plaintext(secured.settings) is None
 
 
-def test_own_address_among_the_voters_is_checked_as_a_listener(
+def test_own_address_among_the_voters_is_a_listener_too(
     write: Callable[[str], Path],
 ) -> None:
     (found,) = mistakes(write(CONTROLLER), "controller.quorum.voters=1@c1.example:9093")
@@ -340,9 +338,7 @@ def test_unrelated_environment_variables_are_ignored(write: Callable[[str], Path
     )
 
 
-def test_unreadable_and_broken_files_are_named(
-    write: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_unreadable_and_bad_files_are_named(write: Callable[[str], Path], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*none.toml: No such file"):
         load(tmp_path / "none.toml")
     with pytest.raises(ConfigError, match=r"node.toml is not TOML: .*line 2"):
@@ -353,9 +349,7 @@ def test_unreadable_and_broken_files_are_named(
         load(path)
 
 
-def test_file_may_begin_with_a_byte_order_mark(
-    write: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_file_may_begin_with_a_bom(write: Callable[[str], Path], tmp_path: Path) -> None:
     """TOML allows it, and editors of some systems write it."""
     plain = write(CONTROLLER)
     marked = tmp_path / "marked.toml"
@@ -399,7 +393,7 @@ controller.quorum.auto.join.enable = true
 """
 
 
-def test_joining_controller_contacts_the_bootstrap_servers_but_not_itself(
+def test_joining_controller_contacts_bootstrap_servers(
     write: Callable[[str], Path],
 ) -> None:
     config = load(write(JOINING))
@@ -415,7 +409,7 @@ def test_joining_controller_contacts_the_bootstrap_servers_but_not_itself(
     assert moved.quorum_config("d4", ()).endpoint == "h:7"
 
 
-def test_voter_on_a_new_disk_contacts_the_other_configured_voters(
+def test_voter_on_a_new_disk_contacts_the_other_voters(
     write: Callable[[str], Path],
 ) -> None:
     config = load(write(CONTROLLER))
@@ -451,9 +445,7 @@ def test_joining_controller_must_be_reachable(
         ('"metadata.log.dir" = "x"\n[metadata.log]\ndir = "y"', "metadata.log.dir: twice in"),
     ],
 )
-def test_every_mistake_of_a_file_is_reported(
-    write: Callable[[str], Path], text: str, found: str
-) -> None:
+def test_every_mistake_is_reported(write: Callable[[str], Path], text: str, found: str) -> None:
     (mistake,) = mistakes(write(CONTROLLER + text))
     assert mistake.startswith(found)
 
@@ -472,9 +464,7 @@ def test_section_without_keys_is_no_mistake(write: Callable[[str], Path]) -> Non
         ("# " + "x" * (1 << 20), "more than 1048576 bytes"),
     ],
 )
-def test_file_that_is_not_a_configuration_is_named(
-    write: Callable[[str], Path], text: str, found: str
-) -> None:
+def test_non_configuration_is_named(write: Callable[[str], Path], text: str, found: str) -> None:
     path = write(text)
     with pytest.raises(ConfigError, match=found) as caught:
         load(path)
@@ -496,7 +486,7 @@ def test_host_that_brokers_may_not_register_is_refused_at_startup(host: str) -> 
         parse_endpoint(f"{host}:9092")
 
 
-def test_rack_that_controllers_would_refuse_is_refused_at_startup(
+def test_rack_that_controllers_refuse_prevents_the_start(
     write: Callable[[str], Path],
 ) -> None:
     assert RACK.error("us-east-1a, row 3") == ""

@@ -34,9 +34,7 @@ def test_failing_compiler_leaves_no_files(tmp_path: Path, monkeypatch: pytest.Mo
     assert not list(tmp_path.iterdir())
 
 
-def test_unsuitable_headers_disable_only_the_hints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unsuitable_headers_disable_hints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fails_at_first = (
         "import pathlib, sys;"
         "'-DNO_WARM' in sys.argv or sys.exit(1);"
@@ -50,8 +48,6 @@ def test_unsuitable_headers_disable_only_the_hints(
     assert (tmp_path / "out.so").read_text() == "made"
 
 
-def test_compiling_reports_a_missing_compiler(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_compiler_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "compiler", list)
     assert compiling.compile_codec(tmp_path / "out.so") == "no C compiler"

@@ -128,9 +128,7 @@ def test_proposal_of_a_stale_or_unknown_broker_is_refused_whole(stage: Stage) ->
     "isr",
     [[(1, None), (1, None)], [(1, None), (4, None)], [(1, None), (2, None), (3, None), (3, None)]],
 )
-def test_isr_must_name_replicas_only_and_each_once(
-    stage: Stage, isr: list[tuple[int, int | None]]
-) -> None:
+def test_isr_must_name_each_replica_once(stage: Stage, isr: list[tuple[int, int | None]]) -> None:
     assert stage.result(stage.propose(isr=isr)).error_code == ErrorCode.INVALID_REQUEST
 
 
@@ -184,7 +182,7 @@ def test_epoch_minus_1_skips_the_epoch_check_until_every_broker_sends_epochs(sta
     assert stage.result(proposal).error_code == 0
 
 
-def test_withdrawal_raises_the_partition_epoch_so_that_no_earlier_attempt_is_accepted(
+def test_withdrawal_raises_the_partition_epoch_against_earlier_attempts(
     stage: Stage,
 ) -> None:
     """An attempt to add broker 3 is unanswered; while it is in flight its leader voids it."""
@@ -228,7 +226,7 @@ def test_replica_that_came_back_empty_is_not_admitted_by_an_older_proposal(stage
     assert stage.result(stage.propose()).error_code == 0
 
 
-def test_replica_that_registered_before_its_fencing_is_not_admitted_by_an_older_proposal(
+def test_unfenced_replica_is_not_admitted_by_an_older_proposal(
     stage: Stage,
 ) -> None:
     """The same race, where the new registration itself ends the old incarnation."""

@@ -581,7 +581,7 @@ def test_dead_broker_is_waited_for_until_its_session_ends(cell: Ids) -> None:
     assert cell.ask("new", asking_for_s=4.0) == (1001, GENERATED)
 
 
-def test_newcomer_gets_a_new_id_once_all_brokers_were_heard_from_since_its_request(
+def test_newcomer_gets_a_new_id_once_all_brokers_were_heard_after_its_request(
     cell: Ids,
 ) -> None:
     cell.now += 3.0

@@ -217,7 +217,7 @@ def test_downgrade_states_its_consequences_and_upgrade_does_not() -> None:
     assert list(at.send(TO_2).warnings) == []
 
 
-def test_pinned_controller_supports_only_the_previous_level(
+def test_pinned_controller_supports_the_previous_level(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(versions, "LATEST_METADATA_VERSION", 1)

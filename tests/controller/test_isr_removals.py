@@ -159,7 +159,7 @@ def test_last_member_of_many_isrs_becomes_eligible_batch_by_batch() -> None:
 
 
 @pytest.mark.parametrize("successor", ["clean", "unclean", "other disk"])
-def test_successor_of_an_eligible_replica_registers_after_the_last_batch_of_removals(
+def test_successor_of_an_eligible_replica_registers_after_all_removals(
     successor: str,
 ) -> None:
     at = Cell(brokers=0)
@@ -270,7 +270,7 @@ def test_elections_end_when_the_broker_is_fenced_again() -> None:
     at.check_invariants()
 
 
-def test_elections_examine_a_bounded_number_of_partitions_at_once(
+def test_elections_examine_few_partitions_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at = Cell(brokers=3)
@@ -291,7 +291,7 @@ def test_elections_examine_a_bounded_number_of_partitions_at_once(
     assert steps == 8
 
 
-def test_unfencing_examines_no_partition_while_all_have_leaders(
+def test_unfencing_examines_no_partition_with_a_leader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at = cell()
@@ -343,7 +343,7 @@ def test_unfenced_broker_with_a_read_lease_leaves_its_partitions_when_the_lease_
     assert isrs_with(at, 1) == PARTITIONS
 
 
-def test_claim_examines_no_partition_while_all_have_leaders(
+def test_claim_examines_no_partition_with_a_leader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     image = cell().pending.snapshot()
@@ -354,7 +354,7 @@ def test_claim_examines_no_partition_while_all_have_leaders(
     assert not later.decider.state.join_elections
 
 
-def test_removals_examine_a_bounded_number_of_partitions_at_once(
+def test_removals_examine_few_partitions_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at = cell()

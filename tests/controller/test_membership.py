@@ -281,7 +281,7 @@ def test_removal_of_a_non_voter_is_refused() -> None:
 
 
 @pytest.mark.parametrize("directory", ["d3", ""])
-def test_rejoining_voter_is_removed_only_if_no_process_with_its_directory_fetches(
+def test_rejoining_voter_is_removed_only_if_no_other_process_fetches(
     directory: str,
 ) -> None:
     cell = Members()

@@ -109,9 +109,7 @@ def test_plan_is_refused_when_it_is_applied_twice() -> None:
         ({"keys": b"red"}, "keys[0].expected_offset"),
     ],
 )
-def test_plan_changes_nothing_when_a_precondition_has_changed(
-    moved: dict[str, Any], field: str
-) -> None:
+def test_plan_changes_nothing_after_a_conflict(moved: dict[str, Any], field: str) -> None:
     cell, topic_id = stage()
     planned = plan(cell, topic_id)
     ((kind, what),) = moved.items()

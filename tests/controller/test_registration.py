@@ -71,9 +71,7 @@ def _listener(**fields: Any) -> list[pb.Listener]:
         ),
     ],
 )
-def test_invalid_registration_is_refused(
-    fields: dict[str, Any], code: ErrorCode, field: str
-) -> None:
+def test_bad_registration_is_refused(fields: dict[str, Any], code: ErrorCode, field: str) -> None:
     Cell(brokers=1).refused(registration(**{"broker_id": 9, **fields}), code, field)
 
 

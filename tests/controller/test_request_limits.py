@@ -270,9 +270,7 @@ def test_list_is_accepted_at_its_limit_and_refused_above(kind: str, path: Path) 
 
 
 @pytest.mark.parametrize(("kind", "path", "field"), NUMBERS, ids=name_of)
-def test_numbers_at_the_limits_of_their_types_are_handled(
-    kind: str, path: Path, field: Any
-) -> None:
+def test_numbers_at_the_limits_of_types_are_handled(kind: str, path: Path, field: Any) -> None:
     low, high = BOUNDS[field.cpp_type]
     for value in (number for number in INTEGERS if low <= number <= high):
         stage = Stage()

@@ -37,9 +37,7 @@ SETTINGS = ControllerSettings(
     ("applied", "now", "due"),
     [(0, 10.0, False), (999, 69.9, False), (1000, 10.0, True), (1, 70.0, True), (0, 1e9, False)],
 )
-def test_snapshot_is_due_by_bytes_or_time_but_never_without_changes(
-    applied: int, now: float, due: bool
-) -> None:
+def test_snapshot_is_due_by_bytes_or_time(applied: int, now: float, due: bool) -> None:
     assert Trigger(10.0, 7).due(now, 7 + applied, 0, SETTINGS) is due
 
 

@@ -21,9 +21,7 @@ STEPS = st.lists(st.tuples(WHO, st.integers(-1, 6)), max_size=40)
 
 
 @given(STEPS, st.integers(-2, 8))
-def test_positions_agree_with_a_sorted_list(
-    steps: list[tuple[tuple[int, int], int]], until: int
-) -> None:
+def test_positions_agree_with_a_list(steps: list[tuple[tuple[int, int], int]], until: int) -> None:
     positions, at = Positions(), dict[tuple[int, int], int]()
     for who, offset in steps:
         if who in at and offset == 0:

@@ -47,9 +47,7 @@ def state_at(world: World, end_offset: int) -> Image:
 
 @pytest.mark.parametrize("first", [0, 1, 2])
 @simulated
-async def test_backup_under_writes_is_the_clusters_state_at_its_offset(
-    tmp_path: Path, first: int
-) -> None:
+async def test_backup_under_writes_is_the_state_at_its_offset(tmp_path: Path, first: int) -> None:
     world = World()
     await world.active()
     for i in range(BEFORE):

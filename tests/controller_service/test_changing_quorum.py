@@ -142,9 +142,7 @@ async def move_all(world: QuorumWorld, *, named: bool) -> None:
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("ids_known", [True, False])
 @simulated
-async def test_voters_elect_a_leader_when_all_have_new_addresses(
-    ids_known: bool, named: bool
-) -> None:
+async def test_voters_elect_a_leader_at_all_new_addresses(ids_known: bool, named: bool) -> None:
     """[Peers were dialed only at their addresses in the log: no leader forever.]"""
     world = QuorumWorld(auto_join=ids_known, voters=0 if ids_known else 3)
     for node_id in (2, 3) if ids_known else ():

@@ -73,7 +73,7 @@ async def holds_all(world: World, load: Load) -> None:
 
 @pytest.mark.parametrize("as_message", [True, False])
 @simulated
-async def test_write_waits_for_brokers_until_its_deadline_when_the_leader_changes(
+async def test_write_waits_for_brokers_despite_a_leader_change(
     as_message: bool,
 ) -> None:
     """No broker is unfenced, so LAO stands still, and the write waits for it in vain."""
@@ -104,7 +104,7 @@ async def test_write_waits_for_brokers_until_its_deadline_when_the_leader_change
 
 
 @simulated
-async def test_request_after_a_transfer_waits_until_the_successor_is_known(
+async def test_request_waits_until_the_successor_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World()

@@ -405,9 +405,7 @@ async def test_broken_connection_alone_is_no_evidence(at: Scene, *, finds: Any) 
 
 @pytest.mark.parametrize("finds", [REFUSED, SILENT])
 @scenario(scene)
-async def test_listener_that_never_accepted_this_node_is_no_evidence(
-    at: Scene, *, finds: Probe
-) -> None:
+async def test_listener_that_never_accepted_is_no_evidence(at: Scene, *, finds: Probe) -> None:
     """[The advertised listener is for clients: it refuses this node at all times.]"""
     at.finds = finds
     await at.heard()

@@ -128,7 +128,7 @@ def environment_of(service: dict[str, Any]) -> dict[str, str]:
     return {key: re.sub(r"\$\{RAFTLOG_CLUSTER_ID:.*\}", CLUSTER_ID, v) for key, v in given.items()}
 
 
-def test_compose_file_has_three_controllers_and_three_brokers_with_volumes(
+def test_compose_file_has_six_nodes_with_volumes(
     compose: dict[str, Any],
 ) -> None:
     names = [f"{role}-{node_id}" for node_id, role in NODES.items()]

@@ -98,9 +98,7 @@ def test_contradictory_log_exits_with_3(tmp_path: Path) -> None:
     assert "the log contradicts itself: topic 'orders' at offset 1 is there already" in done.stderr
 
 
-def test_failing_disk_is_not_reported_as_damage_of_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_disk_is_not_called_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is an unreadable file; only the first exits with 6."""
     node = kafka.write_node(tmp_path / "node", kafka.batch(0, [NOOP]))
 
@@ -200,9 +198,7 @@ def test_empty_log_before_a_snapshot_is_truncated(
     assert run(node, "-o", tmp_path / "begun").returncode == 0
 
 
-def test_log_that_ends_before_a_snapshot_is_reported_as_truncated(
-    node: Path, tmp_path: Path
-) -> None:
+def test_log_that_ends_before_a_snapshot_is_called_truncated(node: Path, tmp_path: Path) -> None:
     log = node / "00000000000000000000.log"
     log.write_bytes(log.read_bytes()[:9000])
     done = run(node, "-o", tmp_path / "exported")

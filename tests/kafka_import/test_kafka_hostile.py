@@ -131,9 +131,7 @@ def importer(node: Path, tmp_path: Path) -> Iterator[Importer]:
         yield one
 
 
-def test_truncated_log_that_grows_again_as_before_is_continued(
-    node: Path, importer: Importer
-) -> None:
+def test_truncated_log_that_grows_as_before_is_continued(node: Path, importer: Importer) -> None:
     whole = (node / LOG).read_bytes()
     importer.run()
     (node / LOG).write_bytes(whole[:70])

@@ -126,9 +126,7 @@ def test_imported_checkpoints_are_usable_from_the_start(real: Path, tmp_path: Pa
         assert msgspec.structs.replace(found, checkpoint=None) == whole
 
 
-def test_state_at_the_end_equals_that_of_kafkas_admin(
-    imported: tuple[Imported, Path], real: Path
-) -> None:
+def test_state_at_the_end_equals_kafkas_admin(imported: tuple[Imported, Path], real: Path) -> None:
     image = state(imported[1])
     truth = json.loads((real / "truth.json").read_text())
     topics = {}
@@ -329,9 +327,7 @@ FIRST, SECOND, THIRD = ("AAAAAAAAAAAAAAAAAAAA" + end for end in ("gA", "gQ", "gg
         {"replicas": [1, 2, 3], "directories": [FIRST, SECOND]},
     ],
 )
-def test_partition_requires_a_directory_for_each_replica(
-    tmp_path: Path, change: dict[str, Any]
-) -> None:
+def test_partition_requires_a_directory_per_replica(tmp_path: Path, change: dict[str, Any]) -> None:
     """Kafka refuses such a record, too."""
     changed = kafka.metadata("PartitionChangeRecord", partition_id=0, topic_id=kafka.UUID, **change)
     log = log_of(kafka.topic(), kafka.partition(0, directories=[FIRST, SECOND]), changed, NOOP)
@@ -534,9 +530,7 @@ def test_fields_of_kafka_snapshots_alone_are_no_difference(tmp_path: Path) -> No
     assert "kraft.version" not in state(tmp_path / "exported").features
 
 
-def test_differences_are_named_by_field_and_stored(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_differences_are_named_by_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = log_of(kafka.topic(), *(kafka.partition(index) for index in range(30)), NOOP)
     node = kafka.write_node(tmp_path / "node", log)
     changed = [kafka.partition(index, isr=[1], leader=2) for index in range(30)]

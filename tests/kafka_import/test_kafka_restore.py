@@ -30,9 +30,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "exported"
 
 
-def test_kafka_cluster_is_restored_with_the_kinds_that_raftlog_supports(
-    imported: Path, tmp_path: Path
-) -> None:
+def test_kafka_cluster_is_restored_as_far_as_supported(imported: Path, tmp_path: Path) -> None:
     state = exported_state(str(imported), offset=LAST_SNAPSHOT)
     assert "snapshot of node" in (state.vouched_by or "")
     theirs = state_at(open_place(imported), read_manifest(imported), LAST_SNAPSHOT).image

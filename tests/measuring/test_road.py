@@ -18,9 +18,7 @@ def found() -> dict[str, Road]:
 
 
 @pytest.mark.parametrize("request_name", MOST_FILES)
-def test_request_passes_no_more_files_than_before(
-    found: dict[str, Road], request_name: str
-) -> None:
+def test_request_passes_no_more_files(found: dict[str, Road], request_name: str) -> None:
     files = found[request_name].files
     assert len(files) <= MOST_FILES[request_name], files
 

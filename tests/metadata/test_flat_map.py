@@ -204,7 +204,7 @@ _CHANGES = st.lists(
 
 
 @given(_CHANGES)
-def test_replica_index_equals_plain_sets_and_keeps_older_versions(
+def test_replica_index_equals_plain_sets(
     steps: list[tuple[str, int, PartitionKey]],
 ) -> None:
     index, naive = ReplicaIndex(pmap.empty()), dict[int, set[PartitionKey]]()

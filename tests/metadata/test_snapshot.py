@@ -49,9 +49,7 @@ def same(one: Image, other: Image) -> bool:
 
 @settings(max_examples=150, deadline=None)
 @given(HISTORIES, st.integers(0, 16), st.integers(1, 3000))
-def test_snapshot_and_the_log_after_it_equal_the_whole_log(
-    choices: list, cut: int, piece: int
-) -> None:
+def test_snapshot_and_later_log_equal_the_whole_log(choices: list, cut: int, piece: int) -> None:
     _, batches = history(choices)
     image = fold(batches[:cut]).snapshot()
     content = content_of(image)

@@ -79,9 +79,7 @@ async def get(address: str, path: str, context: ssl.SSLContext) -> tuple[int, st
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_https_serves_health_to_all_and_the_rest_with_a_certificate(
-    tmp_path: Path, loop: str
-) -> None:
+def test_https_serves_health_to_all_the_rest_with_a_certificate(tmp_path: Path, loop: str) -> None:
     authority = trustme.CA()
     tls = put(tmp_path / "node", authority, [authority])
 

@@ -104,7 +104,7 @@ def test_spurious_grpc_wakeups_are_not_logged_but_other_failures_are() -> None:
 
 
 @pytest.mark.parametrize("logger", ["grpc._cython.cygrpc", "asyncio"])
-def test_peer_that_left_before_its_response_is_not_logged_but_other_failures_are(
+def test_only_failures_other_than_a_peer_that_left_are_logged(
     logger: str,
 ) -> None:
     out = io.StringIO()
@@ -220,7 +220,7 @@ def test_urgent_line_is_written_at_once_after_the_queued_ones(
     assert lines.events == ["before", "urgent"]
 
 
-def test_log_writer_drops_and_counts_lines_when_its_reader_is_slow(
+def test_log_writer_counts_dropped_lines_of_a_slow_reader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(log_writer, "WAITING_LINES_MAX", 10)

@@ -102,7 +102,7 @@ async def test_error_of_a_call_is_set_on_its_span(kept: InMemorySpanExporter) ->
     assert names == ["REQUEST_TIMED_OUT", "NOT_CONTROLLER"]
 
 
-async def test_traced_compact_write_is_sent_as_a_message_with_its_span(
+async def test_traced_compact_write_is_sent_with_its_span(
     kept: InMemorySpanExporter,
 ) -> None:
     future: asyncio.Future[pb.ControllerResponse] = asyncio.get_running_loop().create_future()
@@ -192,7 +192,7 @@ async def test_partition_error_is_set_on_the_span_of_its_call(
 
 
 @pytest.mark.parametrize("request_", [reading(), producing()], ids=["read", "records"])
-def test_unary_method_continues_the_trace_of_its_metadata(
+def test_unary_method_continues_the_trace_in_metadata(
     request_: broker_pb2.BrokerRequest,
 ) -> None:
     tracing.take_header(request_, [("traceparent", KNOWN), ("other", "x")])
@@ -280,7 +280,7 @@ class Collector:
 
 
 @pytest.mark.parametrize("kind", ["hangs", "refuses"])
-def test_hanging_or_refusing_collector_neither_blocks_a_node_nor_fills_its_memory(
+def test_hanging_or_refusing_collector_neither_blocks_nor_fills_a_node(
     kind: str,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=100) as silent:
@@ -308,7 +308,7 @@ def test_hanging_or_refusing_collector_neither_blocks_a_node_nor_fills_its_memor
     assert time.monotonic() - begun < 50, "the process ends, too"
 
 
-def test_spans_are_dropped_when_the_collector_does_not_accept_them(
+def test_spans_are_dropped_when_the_collector_refuses_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     collector = Collector()

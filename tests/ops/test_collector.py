@@ -154,9 +154,7 @@ async def test_unresponsive_name_server_is_told_apart_from_a_hanging_process(
     assert (other.endpoint, other.reach) == ("slow.example:1", Reach.UNRESOLVED)
 
 
-async def test_collector_distinguishes_refusing_from_silent_addresses(
-    dead: str, silent: str
-) -> None:
+async def test_collector_tells_refusing_from_silent_addresses(dead: str, silent: str) -> None:
     seen = await look(dead, silent, timeout_s=0.3)
     reach = {one.endpoint: one.reach for one in seen.nodes}
     assert reach == {dead: Reach.REFUSES, silent: Reach.SILENT}
@@ -181,7 +179,7 @@ async def test_voters_named_by_a_node_are_asked_and_a_hanging_one_is_not_waited_
     assert took_s < 2.0, f"a share of {GRACE} of the time is enough once somebody answered"
 
 
-async def test_cluster_without_a_leader_is_checked_again_before_it_is_called_down(
+async def test_cluster_without_a_leader_is_checked_again_before_down(
     node: FakeNode,
 ) -> None:
     """[A brief election was reported as an outage.]"""

@@ -336,9 +336,7 @@ def test_console_is_open_on_loopback_without_security() -> None:
     assert status(load()) == 200
 
 
-def test_tls_listeners_close_the_console_until_there_is_a_token(
-    tls: dict[str, str], tmp_path: Path
-) -> None:
+def test_tls_listeners_close_the_console_without_token(tls: dict[str, str], tmp_path: Path) -> None:
     assert status(load(**tls)) == 403
     with_token = load(**tls, **{"http.console.token.file": token_file(tmp_path)})
     assert status(with_token) == 401
@@ -365,7 +363,7 @@ def test_token_file_readable_by_others_prevents_the_start(tmp_path: Path) -> Non
         door_of(config)
 
 
-async def test_survey_module_is_imported_at_the_first_survey(
+async def test_survey_module_is_imported_at_the_first_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delitem(sys.modules, "raftlog.ops.console_page", raising=False)

@@ -308,9 +308,7 @@ def test_outage_is_told_per_broker_when_one_of_them_was_alone_before() -> None:
         (Kind.STARTED, {"after": "crash"}),
     ],
 )
-def test_isolation_of_a_broker_ends_at_its_first_sign_of_a_controller(
-    kind: Kind, details: dict[str, Any]
-) -> None:
+def test_isolation_of_a_broker_ends_with_a_controller(kind: Kind, details: dict[str, Any]) -> None:
     told = story(
         node("broker-4", (60_000, LOST, {"controller_id": 1}), (63_000, kind, details)),
         node("broker-5", (60_000, FOUND, {"controller_id": 1, "epoch": 3})),

@@ -21,9 +21,7 @@ def test_latest_contact_of_the_latest_epoch_counts() -> None:
 @pytest.mark.parametrize(
     ("epoch", "age_ms"), [(4, None), (-1, 10), (4, -1), (4, AGE_MAX_MS + 1)], ids=str
 )
-def test_peer_without_a_report_may_have_heard_the_leader_later(
-    epoch: int, age_ms: int | None
-) -> None:
+def test_unreporting_peer_may_have_heard_the_leader_later(epoch: int, age_ms: int | None) -> None:
     assert Heard(4, 10.0).and_of(epoch, age_ms, 11.0) == Heard(4, 10.0, by_all=False)
     assert not NEVER_HEARD.and_of(4, 10, 11.0).by_all
 

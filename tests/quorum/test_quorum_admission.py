@@ -180,7 +180,7 @@ def test_unknown_candidate_opens_no_epoch_while_a_leader_is_heard(pre_vote: bool
 @pytest.mark.parametrize(
     "short", [{"last_offset": 1}, {"last_offset_epoch": 3}, {"voter_directory_id": ""}]
 )
-def test_unknown_candidate_opens_an_epoch_only_with_a_log_that_may_have_made_it_a_voter(
+def test_unknown_candidate_needs_a_log_that_may_have_made_it_a_voter(
     short: dict[str, Any],
 ) -> None:
     node = one(VoteState(5), [(4, 1), (4, 2)])

@@ -292,7 +292,7 @@ def answer(
 @pytest.mark.parametrize(
     "sender", [{"voter_id": 4}, {"voter_directory_id": "wiped"}, {"voter_directory_id": ""}]
 )
-def test_vote_of_another_node_or_directory_at_the_voters_address_does_not_count(
+def test_vote_of_another_node_at_the_voters_address_does_not_count(
     sender: dict[str, Any],
 ) -> None:
     node = Cluster(3)[1]
@@ -545,9 +545,7 @@ def test_resigned_leader_is_succeeded_at_once() -> None:
     ("preferred", "delay_ms"),
     [((2, 1, 3), 10), ((2, 3, 1, 4), 10), ((2, 3, 4, 1), 20), ((2, 3), 40), ((), 40)],
 )
-def test_end_quorum_epoch_decides_who_campaigns_when(
-    preferred: tuple[int, ...], delay_ms: int
-) -> None:
+def test_end_quorum_epoch_decides_who_campaigns(preferred: tuple[int, ...], delay_ms: int) -> None:
     node = one(VoteState(5, -1, "", 3))
     ask(node, end_request(3, 5, *preferred))
     assert node.up.role == "follower"

@@ -609,9 +609,7 @@ def test_data_carries_the_high_watermark() -> None:
 @pytest.mark.parametrize(
     ("disk_busy_s", "resigns"), [(1.0, True), (None, True), (0.4, False), (0.0, False)]
 )
-def test_only_a_disk_that_is_busy_for_that_long_hangs(
-    disk_busy_s: float | None, resigns: bool
-) -> None:
+def test_only_a_disk_busy_for_that_long_hangs(disk_busy_s: float | None, resigns: bool) -> None:
     """[A slow loop learns late of flushes that took a millisecond: a busy leader was replaced for
     its disk.]
     """

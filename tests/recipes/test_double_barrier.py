@@ -91,9 +91,7 @@ def before_it_forms(
 
 
 @scenario(on_cluster)
-async def test_group_is_complete_when_formed(
-    cluster: Cluster, *, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_group_forms_complete(cluster: Cluster, *, monkeypatch: pytest.MonkeyPatch) -> None:
     clients = [cluster.client(name) for name in "abc"]
     gone, second, third = [AsyncDoubleBarrier(each, NAME, 2) for each in clients]
     entering = asyncio.ensure_future(gone.enter())

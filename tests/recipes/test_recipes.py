@@ -68,7 +68,7 @@ def test_lock_has_one_holder_at_a_time_in_order_of_arrival() -> None:
 
 
 @scenario(on_cluster)
-async def test_lock_that_was_never_held_guards_nothing_and_is_not_reentrant(
+async def test_lock_that_was_never_held_guards_nothing(
     cluster: Cluster,
 ) -> None:
     async with cluster.client() as client:
@@ -141,7 +141,7 @@ async def test_acquire_that_times_out_leaves_no_key(cluster: Cluster) -> None:
 
 
 @scenario(on_cluster)
-async def test_lock_of_a_dead_holder_is_acquired_by_the_next_after_its_ttl(
+async def test_lock_of_a_dead_holder_goes_to_the_next_after_its_ttl(
     cluster: Cluster,
 ) -> None:
     dead = AsyncLock(cluster.client("dead"), "l", ttl_s=5.0)
@@ -163,7 +163,7 @@ async def test_lock_of_a_dead_holder_is_acquired_by_the_next_after_its_ttl(
 
 
 @scenario(on_cluster)
-async def test_leader_that_abandons_stops_leading_and_is_succeeded_after_its_ttl(
+async def test_abandoning_leader_stops_leading_and_is_succeeded_later(
     cluster: Cluster,
 ) -> None:
     async with cluster.client("old") as old, cluster.client("new") as new:
@@ -634,7 +634,7 @@ def test_blocking_twins_show_the_state_of_the_others_and_change_nothing() -> Non
 
 
 @scenario(on_cluster)
-async def test_client_with_one_configured_broker_continues_when_it_is_down(
+async def test_client_with_one_address_continues_when_it_is_down(
     cluster: Cluster,
 ) -> None:
     given, other = cluster.members

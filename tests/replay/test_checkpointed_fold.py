@@ -57,7 +57,7 @@ def both(directory: Path, job: str, **asked: Any) -> tuple[Any, Any]:
     return found, msgspec.structs.replace(whole, checkpoint=found.checkpoint)
 
 
-def test_state_at_a_time_includes_all_records_of_then_when_log_time_was_set_back(
+def test_state_at_a_time_includes_records_before_a_setback_of_log_time(
     tmp_path: Path,
 ) -> None:
     """[Log time was years ahead for a while: those records were missing in all states.]"""
@@ -112,9 +112,7 @@ def test_time_and_offsets_inside_a_batch_select_the_same_state(exported: Path) -
     [("topic", ""), ("topic", "topic-9"), ("partition", "topic-3-0"), ("broker", "2"),
      ("config", ""), ("config", "topic:topic-3"), ("client", ""), ("client_result", ""), ("acl", ""), ("leader", ""), ("applied", "")],
 )  # fmt: skip
-def test_answers_about_one_entity_equal_the_whole_fold(
-    exported: Path, key: tuple[str, str]
-) -> None:
+def test_answers_about_one_entity_equal_the_fold(exported: Path, key: tuple[str, str]) -> None:
     if key == ("client", ""):
         clients = ask("state", exported, key=key).rows
         key = (key[0], clients[-1].key)
@@ -130,9 +128,7 @@ def test_answers_about_one_entity_equal_the_whole_fold(
         assert found == whole
 
 
-def test_differences_do_not_depend_on_checkpoints(
-    exported: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_differences_ignore_checkpoints(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "SLICE_ROWS", 23)
     rng = Random(9)
     with_checkpoint = 0
@@ -193,9 +189,7 @@ def test_answers_equal_the_plain_fold_when_topic_names_recur(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(3))
-def test_spark_equals_the_plain_fold_when_topic_names_recur(
-    seed: int, replay: Replay, tmp_path: Path
-) -> None:
+def test_spark_equals_the_fold_when_names_recur(seed: int, replay: Replay, tmp_path: Path) -> None:
     pairs, topic_id = recurring(seed, tmp_path)
     for begin, end in pairs:
         for key in (None, ("topic", topic_id)):
@@ -280,9 +274,7 @@ def test_spark_starts_from_a_checkpoint_at_the_end(replay: Replay, exported: Pat
     assert found == ask("state", exported, at_offset=last.offset)
 
 
-def test_several_workers_give_the_same_answer(
-    exported: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_workers_answer_the_same(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = ask("diff", exported, from_offset=700)
     state = ask("state", exported)
     monkeypatch.setattr(pool, "ALONE_RECORDS", 0)

@@ -207,7 +207,5 @@ def test_history_by_field_covers_entities_without_a_group(day: Day) -> None:
         ),
     ],
 )
-def test_field_changes_are_described_in_words(
-    before: str | None, after: str | None, says: str
-) -> None:
+def test_field_changes_are_told_in_words(before: str | None, after: str | None, says: str) -> None:
     assert words(raw(before), raw(after), field_changes(before, after)) == says

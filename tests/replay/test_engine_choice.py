@@ -65,9 +65,7 @@ def test_small_export_is_processed_without_spark(small: Path, job: str) -> None:
 
 @pytest.mark.parametrize("job", sorted({*JOBS} - {*LOCAL_JOBS}))
 @pytest.mark.parametrize("engine", ["auto", "local"])
-def test_job_without_a_local_engine_uses_spark_and_says_so(
-    small: Path, job: str, engine: str
-) -> None:
+def test_job_without_a_local_engine_names_spark(small: Path, job: str, engine: str) -> None:
     assert choice(small, job=job, engine=engine) == ("spark", f"in Spark: {job} needs Spark")
     assert choice(small, job=job, engine="spark") == ("spark", "")
 

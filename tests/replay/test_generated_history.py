@@ -117,7 +117,7 @@ def test_every_kind_of_event_happens(history: tuple[GeneratedHistory, bytes]) ->
     )
 
 
-def test_crash_is_a_session_timeout_and_a_new_registration(
+def test_crash_is_a_timeout_and_a_new_registration(
     history: tuple[GeneratedHistory, bytes],
 ) -> None:
     said, log = history

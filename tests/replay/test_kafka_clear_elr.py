@@ -71,7 +71,7 @@ def ask(cleared: Cleared, question: dict[str, Any]) -> Any:
     return compute(JobRequest(export=str(cleared.exported), **question))
 
 
-def test_clear_of_every_topic_changes_each_topic_that_had_eligible_replicas(
+def test_clear_of_every_topic_changes_each_with_eligible_replicas(
     cleared: Cleared,
 ) -> None:
     found = ask(cleared, questions(cleared)[4])
@@ -108,9 +108,7 @@ def test_each_bucket_contains_a_clear_of_every_topic(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_spark_folds_a_clear_of_every_topic_as_the_local_engine(
-    cleared: Cleared, replay: Replay
-) -> None:
+def test_spark_folds_a_clear_of_every_topic_alike(cleared: Cleared, replay: Replay) -> None:
     for question in questions(cleared):
         job, asked = question["job"], {k: v for k, v in question.items() if k != "job"}
         assert replay(job, cleared.exported, **asked) == ask(cleared, question)

@@ -374,9 +374,7 @@ def found_in_pieces(
     return [] if found is None else sorted((row.rule, row.offset) for row in found.collect())
 
 
-def test_watch_remembers_the_directories_of_an_unregistered_broker(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_watch_remembers_directories_of_gone_brokers(spark: SparkSession, tmp_path: Path) -> None:
     """It may return with other ones, while a partition still names the old one."""
     log, first, second, stranger = KafkaLog(), uuid(5001), uuid(5002), uuid(5003)
     log.register(5, log_dirs=[first])

@@ -162,9 +162,7 @@ def test_other_commands_print_and_accept_kafka_ids(real: Path, ids: dict[str, st
     assert named["id"] == id_
 
 
-def test_spark_accepts_and_prints_kafka_ids(
-    replay: Replay, real: Path, ids: dict[str, str]
-) -> None:
+def test_spark_accepts_and_shows_kafka_ids(replay: Replay, real: Path, ids: dict[str, str]) -> None:
     key = ("partition", f"{ids[TOPIC]}-1")
     request = JobRequest(job="history", export=str(real / "exported"), key=key)
     found = compute(request)

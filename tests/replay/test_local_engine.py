@@ -104,9 +104,7 @@ def test_local_engine_equals_spark_for_selections(
 
 
 @pytest.mark.parametrize("buckets", [1, 4])
-def test_state_equals_the_nodes_at_each_batch(
-    exported: tuple[Path, LogHistory], buckets: int
-) -> None:
+def test_state_equals_nodes_at_each_batch(exported: tuple[Path, LogHistory], buckets: int) -> None:
     directory, log = exported
     for offset in sorted(log.hashes)[:: len(log.hashes) // 7]:
         found = ask_shared(buckets, "state", directory, at_offset=offset)

@@ -94,9 +94,7 @@ def test_audit_finds_nothing_in_honest_runs_and_the_violations_of_mutants(
 
 
 @pytest.mark.nightly
-def test_node_with_another_state_is_detected(
-    spark: SparkSession, runs: dict[str, ExportedRun]
-) -> None:
+def test_node_with_another_state_is_seen(spark: SparkSession, runs: dict[str, ExportedRun]) -> None:
     """The replay of one run is compared with the nodes of another."""
     one, other = runs["0"], runs["2"]
     assert not is_disputed(one)

@@ -891,9 +891,7 @@ def broken(broken_export: tuple[Path, Found]) -> tuple[Found, AuditResult]:
 @pytest.mark.parametrize(
     "rule", [rule.id for rule in choose(()) if rule is not CONTROLLER_EPOCH_WENT_BACK]
 )
-def test_rule_finds_its_violations_and_nothing_else(
-    broken: tuple[Found, AuditResult], rule: str
-) -> None:
+def test_rule_finds_its_violations_alone(broken: tuple[Found, AuditResult], rule: str) -> None:
     expected, result = broken
     there = sorted((offset, broker or -1) for id_, offset, broker in expected if id_ == rule)
     found = [finding for finding in result.findings if finding.rule == rule]
@@ -956,9 +954,7 @@ def test_decreasing_epoch_is_found(tmp_path: Path) -> None:
     ]
 
 
-def test_local_audit_finds_the_epoch_violation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_local_audit_finds_epoch_violation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = LogHistory(2)
     elected = log.end_offset
     log.elect(2)

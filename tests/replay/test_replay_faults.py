@@ -72,9 +72,7 @@ def test_corrupt_file_that_is_not_needed_does_not_matter(exported: Path) -> None
     )
 
 
-def test_page_changed_after_the_check_is_detected_by_its_own_checksum(
-    replay: Replay, exported: Path
-) -> None:
+def test_page_changed_after_the_check_fails_its_checksum(replay: Replay, exported: Path) -> None:
     """The hash in the manifest is made to match, as if the byte had flipped between check and read."""
     segment = second(exported)
     path = exported / segment.file

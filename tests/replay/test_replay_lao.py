@@ -191,9 +191,7 @@ def test_brokers_are_summarized_by_their_hold_ups(told: Told) -> None:
     assert [broker.broker_id for broker in told.result.brokers] == [2, 1, 3]
 
 
-def test_lao_report_is_limited_by_time_and_printed(
-    told: Told, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lao_report_is_limited_and_printed(told: Told, capsys: pytest.CaptureFixture[str]) -> None:
     later = ask("lao", told.known["directory"], since_ms=told.known["hour"] + 2 * HOUR, limit=2)
     assert [up.broker_ids for up in later.hold_ups] == [[1]]
     assert (later.samples, later.records, later.waiting, later.max_ms) == (1, 3, 2, 1_500)

@@ -148,9 +148,7 @@ def test_java_home_takes_precedence_over_path_and_old_java_is_skipped(tmp_path: 
     (shim / "bin" / "java").unlink()
 
 
-def test_missing_java_error_lists_what_was_tried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_java_error_lists_attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "wheel_home", lambda: None)
     old = fake_java(tmp_path, "echo 'java version \"1.8.0\"' >&2")
     with pytest.raises(

@@ -85,9 +85,7 @@ def test_state_does_not_depend_on_the_number_of_tasks(
     }
 
 
-def test_offset_within_a_batch_means_the_previous_batch(
-    history: LogHistory, exported: Path
-) -> None:
+def test_offset_within_a_batch_means_the_last_batch(history: LogHistory, exported: Path) -> None:
     ends = sorted(history.hashes)
     before, end = next((a, b) for a, b in pairwise(ends[200:]) if b - a > 2)
     result = ask("state", exported, at_offset=end - 1, limit=1)

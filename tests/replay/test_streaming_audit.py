@@ -48,9 +48,7 @@ def in_pieces(rows: DataFrame, bounds: list[int], directory: Path) -> Found:
 
 
 @pytest.mark.nightly
-def test_pieces_of_a_broken_history_find_each_violation_once(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_pieces_of_a_broken_history_find_each_once(spark: SparkSession, tmp_path: Path) -> None:
     """Also where the boundary is between it and what it is compared with."""
     log, expected = AuditedLog(), []
     cuts: list[int] = []

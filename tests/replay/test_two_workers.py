@@ -68,9 +68,7 @@ def test_users_own_job_runs_on_two_workers(
 
 
 @pytest.mark.nightly
-def test_report_is_written_by_two_workers(
-    made_up: tuple[Path, GeneratedHistory], tmp_path: Path
-) -> None:
+def test_two_workers_write_a_report(made_up: tuple[Path, GeneratedHistory], tmp_path: Path) -> None:
     directory, history = made_up
     raftlog = str(Path(sys.executable).with_name("raftlog"))
     words = [raftlog, "replay", "report", str(directory), "-o", "report.html", "--json", *OPTIONS]

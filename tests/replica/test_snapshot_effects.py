@@ -133,9 +133,7 @@ async def test_damaged_snapshot_changes_nothing_and_is_reported() -> None:
     ids=["of another cluster", "with impossible voters"],
 )
 @simulated
-async def test_snapshot_of_another_cluster_is_refused_without_stopping(
-    sent: bytes, why: str
-) -> None:
+async def test_snapshot_of_another_cluster_is_refused_calmly(sent: bytes, why: str) -> None:
     stage = Stage()
     stage.append(3)
     stage.fetch(sent)

@@ -269,7 +269,7 @@ def test_audit_event_names_the_client_and_the_forwarding_broker() -> None:
 
 
 @pytest.mark.parametrize("conversation", [C.CONTROLLER, C.BROKER])
-def test_audit_event_has_the_claimed_and_the_authenticated_principal(
+def test_audit_event_has_the_claimed_and_the_proved_principal(
     conversation: Conversation,
 ) -> None:
     world = World(conversation)
@@ -340,9 +340,7 @@ def test_reads_are_audited_on_request() -> None:
         ),
     ],
 )
-def test_refusal_of_the_guard_is_audited(
-    conversation: Conversation, message: Any, method: str
-) -> None:
+def test_guard_refusal_is_audited(conversation: Conversation, message: Any, method: str) -> None:
     world = World(conversation)
     world.ask(message)
     assert world.handler.got == []

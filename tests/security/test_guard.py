@@ -150,9 +150,7 @@ def deliver(
 
 @pytest.mark.parametrize("number", range(len(requests_of(ME))))
 @pytest.mark.parametrize("who", [of(OTHER), CLIENT, ANONYMOUS], ids=["other", "client", "nobody"])
-def test_message_with_another_certificate_is_refused_before_the_handler(
-    number: int, who: PeerIdentity
-) -> None:
+def test_message_with_another_certificate_is_refused(number: int, who: PeerIdentity) -> None:
     conversation, message = requests_of(ME)[number]
     link, recorder = deliver(conversation, message, who)
     assert recorder.got == []
@@ -196,9 +194,7 @@ def test_nodes_own_certificate_is_accepted(number: int) -> None:
     ],
     ids=["create_topics", "no body", "export", "snapshot", "a response"],
 )
-def test_guard_passes_on_messages_without_a_node_id(
-    conversation: Conversation, message: Any
-) -> None:
+def test_guard_passes_messages_without_a_node_id(conversation: Conversation, message: Any) -> None:
     link, recorder = deliver(conversation, message, CLIENT)
     assert (recorder.got, link.sent) == ([message], [])
 
@@ -324,9 +320,7 @@ READS: list[tuple[Conversation, Any]] = [
 
 
 @pytest.mark.parametrize(("conversation", "message"), READS)
-def test_log_is_served_to_nodes_and_permitted_clients(
-    conversation: Conversation, message: Any
-) -> None:
+def test_log_is_served_to_permitted_peers(conversation: Conversation, message: Any) -> None:
     entry = AccessControlEntry(
         b"", AclResourceType.CLUSTER, CLUSTER_NAME, 3, "User:CN=client", "somebody",
         AclOperation.CLUSTER_ACTION, 3,
@@ -383,9 +377,7 @@ def test_broker_uses_the_principal_of_the_certificate_only(who: PeerIdentity) ->
 
 @pytest.mark.parametrize("who", [CLIENT, of(ME), of(OTHER)], ids=["client", "itself", "node"])
 @pytest.mark.parametrize("body", [body for body, field in CONTROLLER_CLAIMS.items() if field])
-def test_guard_refuses_a_node_request_that_a_broker_would_forward(
-    body: str, who: PeerIdentity
-) -> None:
+def test_guard_refuses_a_node_request_a_broker_would_forward(body: str, who: PeerIdentity) -> None:
     """The broker would forward it on its own link, as its own."""
     write = in_body(controller.ControllerRequest, body, CONTROLLER_CLAIMS[body], ME)
     link, recorder = deliver(C.BROKER, broker.BrokerRequest(correlation_id=7, write=write), who)
@@ -440,7 +432,7 @@ def test_every_kind_of_request_has_a_row() -> None:
             assert CONTROLLER_CLAIMS[field.name] == "broker_id", field.name
 
 
-def test_guard_is_not_made_when_a_request_kind_has_no_permission_row(
+def test_guard_needs_a_row_for_each_request_kind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = {body: row for body, row in permissions.CONTROLLER.items() if body != "create_topics"}

@@ -163,7 +163,7 @@ async def test_known_keys_are_used_during_failures_which_are_logged_once_per_rea
     ]
 
 
-async def test_waiters_give_up_when_a_key_fetch_takes_too_long(
+async def test_waiters_give_up_on_a_slow_key_fetch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(issuer_keys, "FETCH_MAX_S", 0.01)
@@ -294,9 +294,7 @@ def write(path: Path, content: bytes) -> None:
     os.replace(fresh, path)
 
 
-async def test_changed_key_file_is_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_changed_key_file_is_reread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificates, "LOOK_AGAIN_S", 0.0)
     path, other = tmp_path / "jwks.json", Issuer("k2")
     write(path, US.jwks())

@@ -47,9 +47,7 @@ def test_raw_segments_hold_the_exact_bytes(history: LogHistory, tmp_path: Path) 
     )
 
 
-def test_rows_hold_the_records_and_fold_to_the_same_state(
-    history: LogHistory, tmp_path: Path
-) -> None:
+def test_rows_hold_the_records_and_fold_to_their_state(history: LogHistory, tmp_path: Path) -> None:
     export(history, tmp_path)
     rows = pq.read_table(tmp_path / RECORDS).to_pylist()
     assert [row["offset"] for row in rows] == list(range(history.end_offset))

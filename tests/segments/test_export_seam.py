@@ -235,9 +235,7 @@ def merge(exported: Path) -> None:
 
 
 @pytest.mark.parametrize("work", [append, merge])
-def test_writer_writes_nothing_through_a_link(
-    exported: Path, others: Path, work: Callable[[Path], None]
-) -> None:
+def test_writer_follows_no_link(exported: Path, others: Path, work: Callable[[Path], None]) -> None:
     for path in others.iterdir():
         path.unlink()
     behind_link(exported, others)

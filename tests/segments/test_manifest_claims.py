@@ -208,9 +208,7 @@ def test_levels_equal_those_of_the_log(forged: Path, fields: Document, why: str)
         ("batches", 1),
     ],
 )
-def test_batch_claims_are_checked_against_parquet_rows(
-    forged: Path, field: str, value: int
-) -> None:
+def test_batch_claims_are_checked_against_rows(forged: Path, field: str, value: int) -> None:
     document = json.loads((forged / "manifest.json").read_text())
     first = next(one for one in document["segments"] if one["kind"] == "records")
     first[field] = value

@@ -63,9 +63,7 @@ def test_state_at_every_offset_equals_the_logs(history: LogHistory, exported: Pa
             assert found.begin.offset <= earlier[-1], "a recorded state follows the checkpoint"
 
 
-def test_state_that_contradicts_a_controller_is_refused(
-    history: LogHistory, exported: Path
-) -> None:
+def test_state_contradicting_a_controller_is_refused(history: LogHistory, exported: Path) -> None:
     ends = sorted(history.hashes)
     first, second = said(history, ends[100], ends[300])
     for wrong in (
@@ -94,9 +92,7 @@ def test_report_inside_a_batch_vouches_for_nothing(history: LogHistory, exported
                     at(exported, offset)
 
 
-def test_checkpoint_is_not_trusted_before_a_recorded_state_follows_it(
-    history: LogHistory, exported: Path
-) -> None:
+def test_checkpoint_needs_a_recorded_state_after_it(history: LogHistory, exported: Path) -> None:
     ends = sorted(history.hashes)
     manifest = with_fields(exported, state_hashes=said(history, ends[-1]))
     assert manifest.checkpoints
@@ -142,9 +138,7 @@ def test_manifest_names_every_generation_of_the_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_export_with_a_late_start_has_a_state_from_its_first_batch_on(
-    seed: int, tmp_path: Path
-) -> None:
+def test_export_with_a_late_start_has_a_state_at_once(seed: int, tmp_path: Path) -> None:
     history = LogHistory(seed, generation=77).run(300)
     ends = sorted(history.hashes)
     start = ends[100] + 1

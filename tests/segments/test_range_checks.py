@@ -68,9 +68,7 @@ def test_valid_ranges_pass(
     assert facts.ends == {ends[3]: 1, ends[-1]: history.epoch}
 
 
-def test_ranges_that_differ_between_the_forms_are_named(
-    history: LogHistory, tmp_path: Path
-) -> None:
+def test_ranges_differing_between_the_forms_are_named(history: LogHistory, tmp_path: Path) -> None:
     small, large = (
         written(history, tmp_path / "small", 40),
         written(history, tmp_path / "large", 100),
@@ -83,7 +81,7 @@ def test_ranges_that_differ_between_the_forms_are_named(
     assert "it ends before offset" in fault(place, raws[2], *records[:1])
 
 
-def test_missing_or_additional_rows_are_named(
+def test_missing_or_surplus_rows_are_named(
     exported: tuple[LocalPlace, Segment, Segment],
 ) -> None:
     place, raw, records = exported
@@ -107,7 +105,7 @@ def test_missing_or_additional_rows_are_named(
 
 
 @pytest.mark.nightly
-def test_any_changed_value_of_any_column_is_named(
+def test_any_changed_column_value_is_named(
     exported: tuple[LocalPlace, Segment, Segment],
 ) -> None:
     """In a file whose every checksum is right, as it was written so."""

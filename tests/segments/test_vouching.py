@@ -189,9 +189,7 @@ def test_recorded_hashes_removed_everywhere_are_reported(world: World, tmp_path:
     assert [one.check for one in judged(where, [world.said(world.last)]).faults] == ["LOG_HASH"]
 
 
-def test_recorded_hashes_removed_from_some_records_are_reported(
-    world: World, tmp_path: Path
-) -> None:
+def test_recorded_hashes_removed_from_some_records_are_seen(world: World, tmp_path: Path) -> None:
     _, stripped = another_value(world.batches)
     half = len(world.batches) // 2
     where = exported(tmp_path / "e", [*world.batches[:half], *stripped[half:]], [])
@@ -293,9 +291,7 @@ def test_signature_covers_everything_that_the_manifest_names(
     assert forged(manifest) == ""
 
 
-def test_signed_export_continues_only_with_its_key(
-    world: World, signer: Signer, tmp_path: Path
-) -> None:
+def test_signed_export_needs_its_key(world: World, signer: Signer, tmp_path: Path) -> None:
     where = exported(tmp_path / "e", world.batches[:50], [], signer)
     with pytest.raises(ExportError, match="name it with --sign"):
         exported(where, world.batches[50:], [])
@@ -315,9 +311,7 @@ def signer() -> Signer:
     return Signer(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
 
 
-def test_export_with_a_late_start_relies_on_a_snapshots_report(
-    world: World, tmp_path: Path
-) -> None:
+def test_export_with_a_late_start_relies_on_a_snapshot(world: World, tmp_path: Path) -> None:
     headers = [next(batch.headers(data)) for data in world.batches]
     start = headers[30].base_offset
     with ExportWriter(tmp_path, CLUSTER_ID, 0, start_offset=start) as writer:
@@ -333,9 +327,7 @@ def test_export_with_a_late_start_relies_on_a_snapshots_report(
 
 
 @pytest.mark.parametrize("by_log", [False, True])
-def test_log_of_a_restored_cluster_is_vouched_for_from_its_beginning(
-    tmp_path: Path, by_log: bool
-) -> None:
+def test_restored_log_is_vouched_for_from_its_beginning(tmp_path: Path, by_log: bool) -> None:
     """Its level was set in the restored state; its log hash begins here."""
     messages = [pb.RecoveryRecord(kind=RESTORED), pb.NoOpRecord()]
     known, chunks = unknown(26), list[bytes]()

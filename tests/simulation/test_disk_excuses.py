@@ -78,7 +78,7 @@ def test_damage_of_a_deleted_replica_is_no_excuse() -> None:
     assert not disk.excuses(CorruptLogError("a batch"))
 
 
-def test_defect_that_stops_a_node_after_an_injected_disk_error_is_detected(
+def test_defect_after_an_injected_disk_error_is_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One injected disk error, then an error of the store's own making, which the first does not

@@ -354,7 +354,7 @@ def test_followers_that_grant_pre_votes_while_they_hear_the_leader_are_detected(
 
 
 @pytest.mark.nightly
-def test_leader_that_takes_any_silent_voter_for_the_majority_is_detected(
+def test_leader_that_counts_silent_voters_is_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     honest = Leader.on_tick
@@ -395,7 +395,7 @@ def test_every_silent_leader_is_replaced_in_time(seeds: int) -> None:
     assert count > 3 * seeds
 
 
-def test_voters_that_forget_a_requester_cause_needless_elections(
+def test_voters_forgetting_a_requester_cause_elections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(messages, "_note_asker", lambda *_, **__: None)

@@ -35,7 +35,7 @@ def test_lagging_reads_of_one_mode_are_detected(monkeypatch: pytest.MonkeyPatch)
     assert "serves a read, repeatable: its image is 0" in str(run_swarm(1, CONFIG).failure)
 
 
-def test_partitions_that_accept_records_and_return_none_are_detected(
+def test_partitions_that_return_no_records_are_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = run_swarm(1, DATA)

@@ -76,9 +76,7 @@ def hunts(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[hunt.Fate
 
 
 @pytest.mark.parametrize("killed", in_gate(MUTANTS, GATE))
-def test_mutant_is_killed_by_its_known_seed_or_tests(
-    hunts: dict[str, Future[hunt.Fate]], killed: str
-) -> None:
+def test_mutant_is_killed_as_known(hunts: dict[str, Future[hunt.Fate]], killed: str) -> None:
     fate = hunts[killed].result()
     assert isinstance(fate, Killed), (
         f"{fate}: find out which check has become blind, or another seed"

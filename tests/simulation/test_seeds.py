@@ -100,7 +100,7 @@ def test_config_printed_and_parsed_replays_the_run() -> None:
     assert run_swarm(21, outcome.config).digest != outcome.digest
 
 
-def test_lao_above_the_applied_offset_of_a_broker_is_refused(
+def test_lao_above_a_brokers_applied_offset_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     honest = vars(LaoView)["lao"].fget

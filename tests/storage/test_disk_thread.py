@@ -57,9 +57,7 @@ async def test_job_runs_inline_only_on_request(disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("first_inline", [True, False])
-async def test_slow_disk_moves_jobs_off_the_loop_for_a_while(
-    disk: Disk, first_inline: bool
-) -> None:
+async def test_slow_disk_moves_jobs_off_the_loop_awhile(disk: Disk, first_inline: bool) -> None:
     assert await disk.run(takes_s=SLOW_CALL_S * 0.9, inline=first_inline) is first_inline
     assert await disk.run(takes_s=SLOW_CALL_S * 2) is True
     disk.clock.now_s += SLOW_PENALTY_S * 0.9

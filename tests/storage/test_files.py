@@ -329,9 +329,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return done
 
 
-def test_all_parent_names_are_synced_whoever_created_them(
-    tmp_path: Path, synced: list[Path]
-) -> None:
+def test_all_parent_names_are_synced_for_any_creator(tmp_path: Path, synced: list[Path]) -> None:
     for _ in ("made", "there already, perhaps by a process that was killed"):
         synced.clear()
         durable.make_directories(tmp_path / "a" / "b")
@@ -339,9 +337,7 @@ def test_all_parent_names_are_synced_whoever_created_them(
         assert tmp_path.parent in synced
 
 
-def test_unreadable_parent_fails_only_when_a_directory_is_created_in_it(
-    tmp_path: Path, synced: list[Path]
-) -> None:
+def test_unreadable_parent_fails_only_if_changed(tmp_path: Path, synced: list[Path]) -> None:
     (tmp_path / "unreadable" / "there").mkdir(parents=True)
     durable.make_directories(tmp_path / "unreadable" / "there" / "a")
     assert synced[:2] == [tmp_path / "unreadable" / "there", tmp_path]

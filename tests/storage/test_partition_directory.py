@@ -81,9 +81,7 @@ async def test_missing_or_damaged_state_is_refused(clean: Path) -> None:
         open_rocks_partitions(clean)
 
 
-async def test_replicas_restored_from_an_older_copy_are_detected(
-    clean: Path, tmp_path: Path
-) -> None:
+async def test_replicas_restored_from_a_copy_are_detected(clean: Path, tmp_path: Path) -> None:
     shutil.copytree(clean / PARTITIONS_DIRECTORY, tmp_path / "older")
     store = open_rocks_partitions(clean)
     store.recover()
@@ -145,9 +143,7 @@ async def test_replica_without_its_beginning_is_refused(clean: Path) -> None:
     store.close()
 
 
-async def test_damage_found_by_a_read_is_not_served(
-    clean: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_read_damage_is_not_served(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_rocks_partitions(clean)
     store.recover()
     bad = bytearray(make_chunk(0, 1, 2, body=b"x" * 300))

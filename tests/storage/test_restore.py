@@ -80,9 +80,7 @@ async def opened(directory: Path) -> tuple[RocksLogStore, RecoveredLog]:
     return store, store.recover()
 
 
-async def test_all_nodes_restored_from_one_file_have_the_same_log(
-    tmp_path: Path, backup: Path
-) -> None:
+async def test_nodes_restored_from_one_file_have_the_same_log(tmp_path: Path, backup: Path) -> None:
     logs = set()
     for node_id in (1, 2, 3):
         directory = tmp_path / f"n{node_id}"
@@ -137,9 +135,7 @@ def test_old_cluster_id_is_refused(tmp_path: Path, backup: Path) -> None:
     assert not (tmp_path / "n").exists()
 
 
-def test_same_cluster_begins_well_above_the_epochs_of_the_state(
-    tmp_path: Path, backup: Path
-) -> None:
+def test_same_cluster_begins_well_above_the_old_epochs(tmp_path: Path, backup: Path) -> None:
     done = restored(tmp_path / "n", backup, cluster_id="old", same_cluster=True)
     assert (done.epoch, done.identity.cluster_id) == (1006, "old")
     with open_read_only(tmp_path / "n") as reader:

@@ -138,9 +138,7 @@ async def content_of(directory: Path) -> bytes:
 
 
 @pytest.mark.parametrize("tables", [0, 20, 40])
-async def test_logs_damaged_at_different_offsets_repair_each_other(
-    tmp_path: Path, tables: int
-) -> None:
+async def test_logs_damaged_at_different_offsets_are_mended(tmp_path: Path, tables: int) -> None:
     rng = Random(tables)
     content = b""
     for name in "abc":

@@ -238,7 +238,7 @@ async def test_interrupted_installation_is_repeated(machine: Machine) -> None:
     store.close()
 
 
-async def test_corrupt_snapshot_is_skipped_for_an_older_one_and_refused_without_one(
+async def test_corrupt_snapshot_is_skipped_for_an_older_one_or_refused(
     tmp_path: Path,
 ) -> None:
     machine = RocksMachine(tmp_path / "data", pytest.MonkeyPatch())
@@ -278,7 +278,7 @@ class _DiedError(Exception):
 
 
 @pytest.mark.parametrize("moves_start", [False, True])
-async def test_simulated_disk_may_die_between_the_steps_and_is_whole_again(
+async def test_simulated_disk_may_die_between_steps_and_is_whole_again(
     moves_start: bool,
 ) -> None:
     newer = SnapshotId(8, 1) if moves_start else SnapshotId(20, 3)
@@ -313,7 +313,7 @@ async def test_simulated_disk_may_die_between_the_steps_and_is_whole_again(
     assert len(left) == (3 if moves_start else 4)
 
 
-async def test_format_version_two_begins_with_the_first_move_of_the_log_start(
+async def test_format_version_two_begins_with_the_first_log_start(
     tmp_path: Path,
 ) -> None:
     machine = RocksMachine(tmp_path / "data", pytest.MonkeyPatch())

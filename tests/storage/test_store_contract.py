@@ -280,9 +280,7 @@ async def test_new_log_store_is_empty(machine: Machine) -> None:
     store.close()
 
 
-async def test_appended_batches_are_readable_at_once_and_after_reopening(
-    machine: Machine, store: LogStore
-) -> None:
+async def test_appended_batches_are_readable_at_once(machine: Machine, store: LogStore) -> None:
     chunks = [make_chunk(0, 1, 3), make_chunk(4, 2, epoch=2), make_chunk(6, 1, epoch=5)]
     for chunk, base, end in zip(chunks, (0, 4, 6), (4, 6, 7), strict=True):
         store.append(chunk, base, end)

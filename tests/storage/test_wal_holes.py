@@ -187,7 +187,7 @@ async def test_gap_in_synced_data_is_damage(running: Running, body: bytes) -> No
     assert opened(crashed) == running.logs[-1]
 
 
-async def test_gap_in_the_last_synced_write_is_indistinguishable_from_a_tear(
+async def test_gap_in_the_last_synced_write_looks_like_a_tear(
     running: Running,
 ) -> None:
     begins = await synced_one_by_one(running, [SMALL * 8] * 4)
@@ -312,9 +312,7 @@ def with_last_piece(
 
 
 @pytest.mark.parametrize("size", [8, 60, 504, 505, 506, 512])
-def test_kill_within_a_large_write_leaves_the_header_of_its_last_piece(
-    tmp_path: Path, size: int
-) -> None:
+def test_kill_within_a_large_write_leaves_its_last_header(tmp_path: Path, size: int) -> None:
     wal, begin, at = with_last_piece(tmp_path, size)
     good = wal.read_bytes()
     wal.write_bytes(good[: at + HEADER.size].ljust(len(good), b"\0"))

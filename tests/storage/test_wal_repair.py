@@ -289,9 +289,7 @@ async def test_few_unwritten_bytes_are_a_tear(tmp_path: Path, body: bytes, missi
 
 
 @pytest.mark.parametrize("zeros", range(1, CRC_BYTES))
-async def test_damage_to_a_record_that_ends_in_its_own_zeros_is_refused(
-    tmp_path: Path, zeros: int
-) -> None:
+async def test_damage_before_zeros_of_a_record_is_refused(tmp_path: Path, zeros: int) -> None:
     mark_bytes = len(MARK_HEAD) + MARK_HEAD[-1]
     crashed = await crashed_with(
         tmp_path, BODIES["small"], beyond=zeros + mark_bytes, ending=bytes(zeros)

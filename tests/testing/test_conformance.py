@@ -37,9 +37,7 @@ def in_processes(name: str, cluster: RealCluster) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_simulated_cluster_responds_as_real_processes_do(
-    name: str, raftlog_cluster: RealCluster
-) -> None:
+def test_simulated_cluster_responds_as_real_ones(name: str, raftlog_cluster: RealCluster) -> None:
     real = in_processes(name, raftlog_cluster)
     assert real
     assert whole(name).result == real

@@ -181,9 +181,7 @@ def test_interrupted_run_leaves_no_files_or_processes(
 
 
 @pytest.mark.nightly
-def test_crashed_worker_leaves_nothing_and_the_next_one_continues(
-    tmp_path: Path, temporary: Path
-) -> None:
+def test_crashed_worker_leaves_nothing_and_is_replaced(tmp_path: Path, temporary: Path) -> None:
     text = """
 import os
 
@@ -284,9 +282,7 @@ def test_seed(raftlog_seed):
         (("--raftlog-seeds", "7-8"), "1 failed, 1 passed"),
     ],
 )
-def test_plugin_runs_the_seeds_of_its_option(
-    tmp_path: Path, arguments: tuple[str, ...], said: str
-) -> None:
+def test_plugin_runs_the_given_seeds(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
     ran = run(tmp_path, SEEDS, *arguments)
     assert said in ran.stdout
     assert "test_user.py::test_seed[7]" in ran.stdout

@@ -536,9 +536,7 @@ class Clock:
 
 
 @scenario(run)
-async def test_stream_ends_with_its_token(
-    *, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_stream_ends_with_token(*, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
 
     async with serving(tmp_path, clock=clock) as node, channel(node) as opened:
@@ -696,9 +694,7 @@ async def for_ever() -> str:
         (token_file(Path("/nowhere/token")), "No such file or directory: /nowhere/token"),
     ],
 )
-def test_unusable_token_prevents_the_dial_and_is_reported(
-    tmp_path: Path, source: TokenSource, why: str
-) -> None:
+def test_unusable_token_prevents_the_dial(tmp_path: Path, source: TokenSource, why: str) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as node:
             client = GrpcTransport(LIMITS, tls=node.trust, token=source)

@@ -76,9 +76,7 @@ def failure(future: asyncio.Future[Any]) -> tuple[ErrorCode, bool]:
 
 
 @scenario(scripted)
-async def test_responses_are_matched_by_id_in_any_order(
-    caller: RpcClient, transport: ScriptedTransport
-) -> None:
+async def test_responses_are_matched_by_id(caller: RpcClient, transport: ScriptedTransport) -> None:
     link = ScriptedLink()
     caller.opened(link)
     calls = [caller.call(request(), 1) for _ in range(3)]
@@ -103,9 +101,7 @@ async def test_calls_wait_for_the_link_and_are_sent_in_order(
 
 
 @scenario(scripted)
-async def test_sent_and_waiting_calls_have_deadlines(
-    caller: RpcClient, transport: ScriptedTransport
-) -> None:
+async def test_all_calls_have_deadlines(caller: RpcClient, transport: ScriptedTransport) -> None:
     loop = asyncio.get_running_loop()
     waiting = caller.call(request(), 0.5)
     with pytest.raises(ApiError, match="was not sent"):

@@ -166,7 +166,7 @@ async def test_costly_requests_of_one_link_leave_the_loop_to_others(world: World
 
 
 @scenario(run_real)
-async def test_peer_that_ignores_the_throttle_time_is_read_a_tenth_of_the_time(
+async def test_peer_that_ignores_throttling_is_read_a_tenth_of_the_time(
     world: World,
 ) -> None:
     """[One client sent listings without end: most were refused, and refusing them took all the time

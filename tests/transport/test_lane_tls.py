@@ -196,7 +196,7 @@ async def test_server_without_a_ticket_is_no_lane_whatever_its_certificate(
         assert complaints(both, Complaint.UNAUTHENTICATED) == 1
 
 
-def test_server_of_another_authority_or_host_is_refused_by_the_client(
+def test_server_of_another_authority_or_host_is_refused(
     certificates: Certificates,
 ) -> None:
     own = settings_of(own_tls())
@@ -229,9 +229,7 @@ def test_server_of_another_authority_or_host_is_refused_by_the_client(
     ids=["silence", "begun", "zeros", "http", "cut"],
 )  # fmt: skip
 @scenario(run, replace(LIMITS, handshake_timeout_ms=1_000))
-async def test_invalid_handshake_is_closed_in_time_and_leaves_the_ticket(
-    both: Pair, *, said: bytes
-) -> None:
+async def test_invalid_handshake_is_closed_leaving_the_ticket(both: Pair, *, said: bytes) -> None:
     async with offer_of(both) as offer:
         async with knock(both) as (reader, writer):
             writer.write(GREETING + door_of(offer.ticket) + said)
@@ -481,9 +479,7 @@ def test_handshakes_of_a_process_use_at_most_one_core() -> None:
 
 
 @scenario(run)
-async def test_next_lane_resumes_the_session_unless_files_changed(
-    both: Pair, *, certificates: Certificates
-) -> None:
+async def test_next_lane_resumes_the_session(both: Pair, *, certificates: Certificates) -> None:
     tls = own_tls()
     current = tls.rereading_credentials()
 

@@ -92,9 +92,7 @@ async def test_link_stays_on_its_stream_while_a_request_there_is_unanswered(*, k
 @pytest.mark.parametrize("end", ["server", "caller"])
 @each_kind
 @scenario(run)
-async def test_broken_lane_ends_its_link_and_the_next_link_has_a_lane(
-    *, kind: Kind, end: str
-) -> None:
+async def test_broken_lane_ends_its_link_and_the_next_has_a_lane(*, kind: Kind, end: str) -> None:
     async with pair(kind) as both:
         await both.ask_until_moved()
         noticed = both.leader if end == "server" else both.caller
@@ -170,9 +168,7 @@ async def test_long_and_short_responses_stay_in_order() -> None:
 
 @pytest.mark.parametrize("closes", ["leader", "caller"])
 @scenario(run)
-async def test_end_of_a_link_is_reported_at_once_and_the_next_one_has_a_lane(
-    *, closes: str
-) -> None:
+async def test_end_of_a_link_is_reported_and_the_next_one_has_a_lane(*, closes: str) -> None:
     async with pair() as both:
         await both.ask_until_moved()
         getattr(both, closes).links[0].close("enough")
@@ -229,9 +225,7 @@ async def test_lane_that_breaks_before_its_use_is_dropped() -> None:
 
 
 @scenario(run)
-async def test_unreachable_port_is_logged_once_and_retried(
-    *, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unreachable_port_is_logged_once(*, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lane_link, "RETRY_MIN_S", 0.01)
     monkeypatch.setattr(lane_link, "RETRY_MAX_S", 0.02)
 
@@ -474,9 +468,7 @@ async def test_notice_of_a_controller_answers_no_request() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.binary(max_size=40), max_size=12), st.lists(st.integers(1, 30), min_size=1))
-def test_frames_are_reassembled_however_they_are_split(
-    envelopes: list[bytes], cuts: list[int]
-) -> None:
+def test_frames_are_reassembled_from_any_split(envelopes: list[bytes], cuts: list[int]) -> None:
     async def main() -> None:
         under = FakeTransport()
         lane = lane_over(under)

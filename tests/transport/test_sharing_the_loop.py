@@ -175,9 +175,7 @@ def test_new_calls_do_not_delay_work_forever(
     assert waited == MEETINGS
 
 
-def test_tiny_work_waits_for_no_calls(
-    loop: Loop, turns: Turns, cpu: Cpu, newcomers: Newcomers
-) -> None:
+def test_tiny_work_waits_for_none(loop: Loop, turns: Turns, cpu: Cpu, newcomers: Newcomers) -> None:
     for _ in range(5):
         newcomers.count += 1
         cpu.work(WORTH_MEETING_S * 1000 * 0.9)
@@ -221,9 +219,7 @@ async def test_other_tasks_run_while_the_turn_has_time(loop: Loop, turns: Turns,
     assert _done(tasks) == [True, True, True]
 
 
-async def test_newcomer_waits_for_the_one_that_is_about_to_begin(
-    loop: Loop, turns: Turns, cpu: Cpu
-) -> None:
+async def test_newcomer_waits_for_the_next_one(loop: Loop, turns: Turns, cpu: Cpu) -> None:
     """[One that waited alone was called, and a newcomer used up the turn before it: three messages
     of 4 ms in one turn of the loop.]
     """
@@ -240,9 +236,7 @@ async def test_newcomer_waits_for_the_one_that_is_about_to_begin(
     assert not turns.busy
 
 
-async def test_turn_of_a_removed_waiter_goes_to_the_next(
-    loop: Loop, turns: Turns, cpu: Cpu
-) -> None:
+async def test_removed_waiters_turn_goes_to_the_next(loop: Loop, turns: Turns, cpu: Cpu) -> None:
     gone, waits = [asyncio.create_task(turns.next(peer)) for peer in "ab"]
     await asyncio.sleep(0)
     loop.turn()
@@ -277,9 +271,7 @@ def test_cpu_time_of_other_processes_does_not_count(loop: Loop, turns: Turns, cp
     assert bool(turns.busy), "what the CPU has done counts in full"
 
 
-def test_long_wait_counts_as_a_turn_though_the_cpu_was_idle(
-    loop: Loop, turns: Turns, cpu: Cpu
-) -> None:
+def test_long_wait_counts_as_a_turn_on_an_idle_cpu(loop: Loop, turns: Turns, cpu: Cpu) -> None:
     """[Each message waits for the disk: a hundred of them blocked the loop in one turn.]"""
     cpu.work(TURN_MS)
     meet(loop)

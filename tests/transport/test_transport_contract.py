@@ -235,7 +235,7 @@ async def test_received_message_is_a_copy(world: World) -> None:
 
 
 @scenario("run", replace(LIMITS, max_message_bytes=4096))
-async def test_message_above_the_envelope_limit_is_not_sent_and_the_link_stays(
+async def test_message_above_the_envelope_limit_is_not_sent(
     world: World,
 ) -> None:
     server, client = Recorder(), Recorder()
@@ -350,7 +350,7 @@ async def test_ten_thousand_calls_are_answered_in_order(world: World) -> None:
 
 
 @scenario("run")
-async def test_restarted_server_is_called_again_and_calls_in_flight_are_unknown(
+async def test_restarted_server_is_called_again_and_sent_calls_are_unknown(
     world: World,
 ) -> None:
     silent = Recorder()

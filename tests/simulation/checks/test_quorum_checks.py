@@ -372,9 +372,7 @@ def test_message_after_a_storage_error_is_refused() -> None:
         (ReplicaFetchResponse(error_code=31), False),
     ],
 )
-def test_broker_may_refuse_an_unauthorized_read_whatever_its_disk(
-    answer: object, rests_on_the_disk: bool
-) -> None:
+def test_broker_may_refuse_unauthorized_reads(answer: object, rests_on_the_disk: bool) -> None:
     trace = Trace(Durability, brokers=1)
     trace.host("b1").disk = SimpleNamespace(failure=StorageError("append: EIO"))
     if not rests_on_the_disk:

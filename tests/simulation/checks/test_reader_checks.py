@@ -157,9 +157,7 @@ def test_controller_that_applies_above_its_high_watermark_is_refused() -> None:
     ("start", "high_watermark", "flushed", "end"),
     [(0, 5, 4, 4), (3, 2, 4, 4), (0, 1, 5, 4), (5, -1, 4, 4)],
 )
-def test_offsets_out_of_order_are_refused(
-    start: int, high_watermark: int, flushed: int, end: int
-) -> None:
+def test_offsets_must_be_in_order(start: int, high_watermark: int, flushed: int, end: int) -> None:
     trace = _led(States)
     core = trace.host("c2").core
     trace.step("c2")
