@@ -49,11 +49,9 @@ async def test_broker_registers_catches_up_and_serves(cluster: Cluster) -> None:
     assert (about.broker_id, about.broker_epoch) == (7, registration.epoch)
     assert (about.applied_offset, about.high_watermark) == (image.offset, cluster.quorum.log.end)
     assert about.state_hash == format_hash(image.state_hash)
-    assert (about.controller_id, about.controller_epoch, about.self_fenced) == (
-        1,
-        cluster.quorum.log.epoch,
-        False,
-    )
+    assert about.controller_id == 1
+    assert about.controller_epoch == cluster.quorum.log.epoch
+    assert not about.self_fenced
     assert broker.report.ready() == (True, f"serving up to offset {image.offset}")
 
 
@@ -127,11 +125,9 @@ async def test_repeatable_shows_lao_latest_the_tip_tokens_between(
     response = await cluster.client(broker).read(topics())
     assert names(response) == []
     token = response.token
-    assert (token.generation, token.offset, token.epoch) == (
-        1,
-        cluster.quorum.lao,
-        cluster.quorum.log.epoch,
-    )
+    assert token.generation == 1
+    assert token.offset == cluster.quorum.lao
+    assert token.epoch == cluster.quorum.log.epoch
     assert names(await cluster.client(broker).read(topics(), mode=pb.LATEST)) == ["a", "b", "c"]
     client = cluster.client(broker)
     client.see(common_pb2.MetadataToken(generation=1, epoch=cluster.quorum.log.epoch, offset=at_b))
@@ -185,35 +181,27 @@ async def test_broker_reports_its_state_and_offsets_to_the_controller(
     (broker,) = await cluster.active(1)
     quorum = cluster.quorum
     (registered,) = quorum.registrations
-    assert (registered.broker_id, registered.incarnation_id, registered.registration_version) == (
-        1,
-        "i-1",
-        1,
-    )
+    assert registered.broker_id == 1
+    assert registered.incarnation_id == "i-1"
+    assert registered.registration_version == 1
     proof = registered.process
-    assert (proof.boot_id, proof.directory_id, proof.lock_device, proof.lock_inode) == (
-        "boot",
-        "dir-1",
-        1,
-        2,
-    )
+    assert proof.boot_id == "boot"
+    assert proof.directory_id == "dir-1"
+    assert proof.lock_device == 1
+    assert proof.lock_inode == 2
     offset = quorum.commit(rec.NoOpRecord())
     await cluster.until(lambda: broker.image.offset == quorum.lao == offset)
     said = len(quorum.heartbeats)
     await cluster.until(lambda: len(quorum.heartbeats) > said + 1)
     beat, fetch, epoch = quorum.heartbeats[-1], quorum.fetches[-1], quorum.registration(1).epoch
-    assert (beat.broker_id, beat.broker_epoch, beat.controller_epoch) == (
-        1,
-        epoch,
-        quorum.log.epoch,
-    )
+    assert beat.broker_id == 1
+    assert beat.broker_epoch == epoch
+    assert beat.controller_epoch == quorum.log.epoch
     assert (beat.target_state, beat.want_shut_down) == (controller_pb2.ACTIVE, False)
     assert (beat.current_metadata_offset, beat.told_lowest_acknowledged_offset) == (offset, offset)
-    assert (fetch.replica_id, fetch.broker_epoch, fetch.controller_epoch) == (
-        1,
-        epoch,
-        quorum.log.epoch,
-    )
+    assert fetch.replica_id == 1
+    assert fetch.broker_epoch == epoch
+    assert fetch.controller_epoch == quorum.log.epoch
     assert (fetch.applied_offset, fetch.told_lowest_acknowledged_offset) == (offset, offset)
     links = len(quorum.links["c1"])
     await cluster.client(broker).write(create("t"))

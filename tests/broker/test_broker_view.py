@@ -48,12 +48,10 @@ def set_to(log: LogMaker, text: str) -> int:
 
 def test_new_view_is_empty() -> None:
     view = View(ME, max_bytes=BIG)
-    assert (view.applied, view.known_lao, view.repeatable, view.registration) == (
-        -1,
-        -1,
-        None,
-        None,
-    )
+    assert view.applied == -1
+    assert view.known_lao == -1
+    assert view.repeatable is None
+    assert view.registration is None
     assert view.at_least(-1) is view.tip
     assert view.at_least(0) is None
 
@@ -246,13 +244,11 @@ def test_view_restarts_in_another_generation() -> None:
     view, log, _ = member()
     view.hear(5, 2, log.end)
     view.reset(1)
-    assert (view.generation, view.applied, view.known_lao, view.repeatable, view.bytes_kept) == (
-        1,
-        -1,
-        -1,
-        None,
-        0,
-    )
+    assert view.generation == 1
+    assert view.applied == -1
+    assert view.known_lao == -1
+    assert view.repeatable is None
+    assert view.bytes_kept == 0
     assert view.controller_epoch == 5
 
 
@@ -338,10 +334,8 @@ def test_view_matches_the_fold_in_any_history(steps: list[tuple[str, Any]], max_
             assert view.tip.state_hash == log.image(log.last).state_hash
         if kind in ("at lao", "all"):
             expected = log.image(known_lao)
-            assert (view.repeatable.offset, view.repeatable.state_hash) == (
-                expected.offset,
-                expected.state_hash,
-            )
+            assert view.repeatable.offset == expected.offset
+            assert view.repeatable.state_hash == expected.state_hash
         if kind == "all":
             for offset in range(known_lao, log.end):
                 image = view.at_least(offset)
@@ -372,11 +366,9 @@ def test_config_values_are_folded_on_read() -> None:
         log.config(str(n))
         apply(view, log)
         view.hear(1, log.last, log.end)
-        assert (view.applied, view.known_lao, view.repeatable_from < log.last) == (
-            log.last,
-            log.last,
-            True,
-        )
+        assert view.applied == log.last
+        assert view.known_lao == log.last
+        assert view.repeatable_from < log.last
     assert folded == [(None, log.last - 4 + n, epoch) for n in range(5)]
     assert value(view.repeatable) == "4"
     assert view.repeatable is view.tip

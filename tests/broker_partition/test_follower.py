@@ -421,10 +421,8 @@ def test_resigning_leader_tells_followers_the_new_leader() -> None:
     stand = Stand()
     stand.fetch(2, 0)
     (result,) = results(stand.change(leader=3, leader_epoch=6))
-    assert (result.error_code, result.current_leader.leader_id) == (
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        3,
-    )
+    assert result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert result.current_leader.leader_id == 3
 
 
 def test_closed_session_is_not_answered() -> None:

@@ -37,11 +37,9 @@ def test_random_uuid_differs_at_each_call(raftlog: Raftlog) -> None:
 
 def test_storage_info_shows_the_format(raftlog: Raftlog, config: Path, tmp_path: Path) -> None:
     made = raftlog.succeed("storage format --json -c", config)
-    assert (made.json["cluster_id"], made.json["node_id"], made.json["directory"]) == (
-        "C",
-        1,
-        str(tmp_path / "data"),
-    )
+    assert made.json["cluster_id"] == "C"
+    assert made.json["node_id"] == 1
+    assert made.json["directory"] == str(tmp_path / "data")
     info = raftlog.succeed("storage info --json -d", tmp_path / "data")
     assert info.json["directory_id"] == made.json["directory_id"]
     assert (info.json["log_end_offset"], info.json["vote_epoch"]) == (0, 0)
@@ -320,11 +318,9 @@ def test_format_and_info_read_the_configuration_from_the_environment(
     }.items():
         monkeypatch.setenv(variable, value)
     made = raftlog("storage format --json")
-    assert (made.code, made.json["node_id"], made.json["directory"]) == (
-        0,
-        1,
-        str(tmp_path / "data"),
-    )
+    assert made.code == 0
+    assert made.json["node_id"] == 1
+    assert made.json["directory"] == str(tmp_path / "data")
     assert raftlog("storage info --json").json["directory_id"] == made.json["directory_id"]
     raftlog("storage format --cluster-id D --node-id 2 --directory", tmp_path / "other").showed(
         "node 2 of cluster D"

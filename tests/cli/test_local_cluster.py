@@ -44,11 +44,9 @@ def test_generate_writes_valid_configurations_and_formats(tmp_path: Path) -> Non
     assert len({port for node in cluster.nodes for port in (node.port, node.http_port)}) == 10
     for node in cluster.nodes:
         config = load_config(cluster.config_path(node.name), environment={})
-        assert (config.role, config.node_id, config.listener.port) == (
-            node.role,
-            node.node_id,
-            node.port,
-        )
+        assert config.role == node.role
+        assert config.node_id == node.node_id
+        assert config.listener.port == node.port
         identity = read_identity(config.directory)
         assert (identity.cluster_id, identity.node_id) == (cluster.cluster_id, node.node_id)
     assert (

@@ -50,11 +50,9 @@ async def test_write_advances_the_token_so_that_it_is_read_back(world: World) ->
     assert response.write.token.offset == 40
     assert client.token.offset == 40
     write = a.asked[1].write
-    assert (write.acks, write.timeout_ms, write.client.principal) == (
-        common_pb2.ACKS_ACKNOWLEDGED,
-        3000,
-        "me",
-    )
+    assert write.acks == common_pb2.ACKS_ACKNOWLEDGED
+    assert write.timeout_ms == 3000
+    assert write.client.principal == "me"
     await client.read(pb.MetadataRequest(), mode=pb.LATEST, timeout_s=2)
     read = a.asked[2].read
     assert (read.at_least.offset, read.mode, read.timeout_ms) == (40, pb.LATEST, 2000)
@@ -83,10 +81,8 @@ async def test_another_generation_is_reported(world: World) -> None:
     )
     client = world.broker_client("a")
     error = await failure(client.read(pb.MetadataRequest()))
-    assert (error.code, error.field) == (
-        ErrorCode.INCONSISTENT_GENERATION,
-        "read.at_least.generation",
-    )
+    assert error.code == ErrorCode.INCONSISTENT_GENERATION
+    assert error.field == "read.at_least.generation"
 
 
 @scenario(simulate)

@@ -339,11 +339,9 @@ async def test_lease_of_an_abandoned_log_generation_has_ended(world: World) -> N
 def test_offset_keeps_its_generation_in_copies() -> None:
     offset = raftlog.LogOffset(17, 2)
     assert offset == 17
-    assert (str(offset), json.dumps({"at": offset}), f"{offset:020d}") == (
-        "17",
-        '{"at": 17}',
-        "00000000000000000017",
-    )
+    assert str(offset) == "17"
+    assert json.dumps({"at": offset}) == '{"at": 17}'
+    assert f"{offset:020d}" == "00000000000000000017"
     for same in (copy.copy(offset), copy.deepcopy([offset])[0], pickle.loads(pickle.dumps(offset))):
         assert (same, same.generation) == (17, 2)
     assert type(offset + 1) is int

@@ -202,10 +202,8 @@ async def test_error_below_the_log_start_names_it_and_the_snapshot() -> None:
         BelowLogStartError, match="the log begins at offset 5: 4 lies before that"
     ) as failure:
         await log.read(4)
-    assert (failure.value.code, failure.value.snapshot_id) == (
-        ErrorCode.OFFSET_OUT_OF_RANGE,
-        SnapshotId(7, 2),
-    )
+    assert failure.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert failure.value.snapshot_id == SnapshotId(7, 2)
     assert await log.read(5) == chunk(5, 1)
     log.close()
 

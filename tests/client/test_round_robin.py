@@ -178,11 +178,9 @@ async def test_all_brokers_are_asked_and_all_pages_read(world: World) -> None:
     asked = {2: two.address, 1: one.address}
     answers = await ask_leaders(world.transport, asked, timeout_s=5.0, cluster_id="c")
     assert list(answers) == [1, 2]
-    assert (indexes(answers[1]), answers[1].broker_epoch, answers[1].failure) == (
-        list(range(25)),
-        10,
-        "",
-    )
+    assert indexes(answers[1]) == list(range(25))
+    assert answers[1].broker_epoch == 10
+    assert answers[1].failure == ""
     assert (indexes(answers[2]), answers[2].broker_epoch, answers[2].failure) == ([], 20, "")
     assert len(one.asked) == 3
     assert {request.cluster_id for request in one.asked} == {"c"}

@@ -492,11 +492,9 @@ def test_refused_item_raises_its_error_in_all_clients() -> None:
         with pytest.raises(RefusedItemsError) as raised:
             await write(BODY)
         error = raised.value
-        assert (error.code, error.message, error.field) == (
-            36,
-            "topic 'a' exists",
-            "topics[0].name",
-        )
+        assert error.code == 36
+        assert error.message == "topic 'a' exists"
+        assert error.field == "topics[0].name"
         assert not error.outcome_unknown
         assert [one.code for one in error.errors] == [ErrorCode.TOPIC_ALREADY_EXISTS]
         assert error.response.write.token.offset == 40

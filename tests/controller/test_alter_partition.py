@@ -155,11 +155,9 @@ def test_proposed_replica_joins_the_isr(stage: Stage) -> None:
     assert (after.leader, after.leader_epoch) == (before.leader, before.leader_epoch)
     assert after.partition_epoch == before.partition_epoch + 1
     result = decision.body.topics[0].partitions[0]
-    assert (list(result.isr), result.leader_id, result.partition_epoch) == (
-        [1, 2, 3],
-        1,
-        after.partition_epoch,
-    )
+    assert list(result.isr) == [1, 2, 3]
+    assert result.leader_id == 1
+    assert result.partition_epoch == after.partition_epoch
     message = decision.records[0].message
     assert (message.proposer_id, message.proposer_epoch) == (1, stage.cell.broker(1).epoch)
     assert list(message.isr_with_epochs) == list(
@@ -189,11 +187,9 @@ def test_withdrawal_raises_the_partition_epoch_against_earlier_attempts(
     delayed = stage.propose()
     before = stage.cell.partition(stage.topic)
     result = stage.result(stage.propose(isr=[(1, None), (2, None)], advance_partition_epoch=True))
-    assert (result.error_code, list(result.isr), result.partition_epoch) == (
-        0,
-        [1, 2],
-        before.partition_epoch + 1,
-    )
+    assert result.error_code == 0
+    assert list(result.isr) == [1, 2]
+    assert result.partition_epoch == before.partition_epoch + 1
     after = stage.cell.partition(stage.topic)
     assert (after.isr, after.leader_epoch) == (before.isr, before.leader_epoch)
     assert after.partition_epoch == before.partition_epoch + 1

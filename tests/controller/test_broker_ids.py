@@ -691,10 +691,8 @@ def test_retry_of_the_same_process_is_the_same_registration(cell: Ids) -> None:
     first = cell.send(request)
     decision = cell.decide(request)
     assert not decision.records
-    assert (decision.body.broker_id, decision.body.broker_epoch) == (
-        first.broker_id,
-        first.broker_epoch,
-    )
+    assert decision.body.broker_id == first.broker_id
+    assert decision.body.broker_epoch == first.broker_epoch
     assert decision.body.id_source == OWN
 
 

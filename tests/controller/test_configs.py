@@ -302,10 +302,8 @@ def test_expected_value_must_be_valid_for_a_comparison() -> None:
         resource = _compared("m", "b", "a")
         resource.configs[0].config_operation = operation
         error = cell.send(_alter(resource)).results[0].error
-        assert (error.error_code, error.field) == (
-            ErrorCode.INVALID_REQUEST,
-            "resources[0].configs[0].expected",
-        )
+        assert error.error_code == ErrorCode.INVALID_REQUEST
+        assert error.field == "resources[0].configs[0].expected"
     too_long = "x" * (ControllerSettings().config_value_max_bytes + 1)
     error = cell.send(_alter(_compared("m", "b", too_long))).results[0].error
     assert error.error_code == ErrorCode.INVALID_REQUEST

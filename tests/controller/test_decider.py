@@ -24,10 +24,8 @@ def test_request_of_another_cluster_is_refused_before_anything_else() -> None:
     before = cell.soft_state()
     decision = cell.decide_request(request)
     assert decision.error is not None
-    assert (decision.error.code, decision.error.field) == (
-        ErrorCode.INCONSISTENT_CLUSTER_ID,
-        "cluster_id",
-    )
+    assert decision.error.code == ErrorCode.INCONSISTENT_CLUSTER_ID
+    assert decision.error.field == "cluster_id"
     assert decision.records == []
     assert cell.soft_state() == before
     request.cluster_id = CLUSTER_ID

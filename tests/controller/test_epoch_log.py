@@ -118,10 +118,8 @@ def test_voter_set_is_alone_in_a_control_batch_and_announced_to_the_quorum() -> 
         (0, 1, False), (1, 1, True), (2, 1, False),
     ]  # fmt: skip
     (found,) = voters_in(chunk, batch.scan(chunk, expect_offset=0).control_at)
-    assert (found.offset, [(v.node_id, v.directory_id, v.endpoint) for v in found.voters]) == (
-        1,
-        [(1, "d1", "a:1")],
-    )
+    assert found.offset == 1
+    assert [(v.node_id, v.directory_id, v.endpoint) for v in found.voters] == [(1, "d1", "a:1")]
 
 
 def test_uncommitted_records_are_dropped_when_the_epoch_ends() -> None:

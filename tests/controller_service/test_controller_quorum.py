@@ -37,10 +37,8 @@ async def test_oversized_principal_stops_no_controller(length: int) -> None:
     for principal in ("x" * length, "ä" * length, "a\nb"):
         with pytest.raises(ApiError) as refused:
             await world.client.call(alter("a", "1"), principal=principal)
-        assert (refused.value.code, refused.value.field) == (
-            ErrorCode.INVALID_REQUEST,
-            "client.principal",
-        )
+        assert refused.value.code == ErrorCode.INVALID_REQUEST
+        assert refused.value.field == "client.principal"
         assert not refused.value.outcome_unknown
     assert (world.hashes(), node.service.replica.log_end_offset) == (before, end)
     assert await world.active() is node
@@ -68,10 +66,8 @@ async def test_error_names_its_field_and_waits_for_confirmed_leadership() -> Non
     bad.resources[0].configs[0].name = "no.such.key"
     response = await world.client.call(bad, raise_refused=False)
     error = response.incremental_alter_configs.results[0].error
-    assert (error.error_code, error.field) == (
-        ErrorCode.INVALID_CONFIG,
-        "resources[0].configs[0].name",
-    )
+    assert error.error_code == ErrorCode.INVALID_CONFIG
+    assert error.field == "resources[0].configs[0].name"
     assert not error.outcome_unknown
     assert node.service.image is before
     # Cut off from the others, the deposed leader cannot say even that.
@@ -110,10 +106,8 @@ async def test_request_of_another_cluster_is_refused() -> None:
     request = pb.ControllerRequest(cluster_id="other", incremental_alter_configs=alter("a", "1"))
     with pytest.raises(ApiError) as failure:
         await world.client.call(request)
-    assert (failure.value.code, failure.value.field) == (
-        ErrorCode.INCONSISTENT_CLUSTER_ID,
-        "cluster_id",
-    )
+    assert failure.value.code == ErrorCode.INCONSISTENT_CLUSTER_ID
+    assert failure.value.field == "cluster_id"
 
 
 @simulated
@@ -139,19 +133,15 @@ async def test_stale_controller_does_not_name_itself_as_leader() -> None:
     response = await asyncio.ensure_future(
         answer(node.service.reception, pb.ControllerRequest(broker_heartbeat=beat), Caller("a:1"))
     )
-    assert (response.error.error_code, response.error.field) == (
-        ErrorCode.NOT_CONTROLLER,
-        "broker_epoch",
-    )
+    assert response.error.error_code == ErrorCode.NOT_CONTROLLER
+    assert response.error.field == "broker_epoch"
     assert (response.leader_id, response.leader_endpoint) == (-1, "")
     beat.broker_epoch = 1
     response = await asyncio.ensure_future(
         answer(node.service.reception, pb.ControllerRequest(broker_heartbeat=beat), Caller("a:1"))
     )
-    assert (response.error.error_code, response.leader_id) == (
-        ErrorCode.STALE_BROKER_EPOCH,
-        node.id,
-    )
+    assert response.error.error_code == ErrorCode.STALE_BROKER_EPOCH
+    assert response.leader_id == node.id
 
 
 # --- Exactly-once writes at three simulated controllers that die ---------------------------------

@@ -134,11 +134,9 @@ def test_observer_fetch_is_answered_at_once_when_there_is_data(world: World) -> 
     source, observers, link = world
     observers.received(link, [fetch(8)])
     [answer] = link.sent
-    assert (answer.records, answer.high_watermark, answer.lowest_acknowledged_offset) == (
-        b"8..10",
-        10,
-        5,
-    )
+    assert answer.records == b"8..10"
+    assert answer.high_watermark == 10
+    assert answer.lowest_acknowledged_offset == 5
     assert source.reports == [7, 7]
 
 
@@ -266,11 +264,9 @@ def test_lao_is_sent_without_ending_a_fetch_that_accepts_that(world: World) -> N
         source.lowest_acknowledged_offset = lao
         observers.release()
         told = link.sent[-1]
-        assert (told.fetch_stands, told.lowest_acknowledged_offset, told.records) == (
-            True,
-            lao,
-            b"",
-        )
+        assert told.fetch_stands
+        assert told.lowest_acknowledged_offset == lao
+        assert told.records == b""
     assert observers.unreported
     source.committed_end = 12
     observers.release()
@@ -351,10 +347,8 @@ def test_observer_receives_the_leader_when_this_node_does_not_lead(world: World)
     observers.received(link, [fetch(10)])
     source.refusal = ApiError(ErrorCode.NOT_CONTROLLER, "no", leader_id=2)
     observers.refuse_all()
-    assert (link.sent[-1].error.error_code, link.sent[-1].leader_endpoint) == (
-        ErrorCode.NOT_CONTROLLER,
-        "c2:9093",
-    )
+    assert link.sent[-1].error.error_code == ErrorCode.NOT_CONTROLLER
+    assert link.sent[-1].leader_endpoint == "c2:9093"
     link.listener = "/CLIENTS"
     observers.refuse_all()
     observers.received(link, [fetch(10)])
@@ -386,17 +380,13 @@ def test_fetch_below_the_log_start_is_answered_with_the_newest_snapshot(world: W
     source.log_start_offset, source.newest_snapshot, source.reads = 6, SnapshotId(8, 3), 0
     observers.received(link, [fetch(5)])
     [answer] = link.sent
-    assert (answer.snapshot_id.end_offset, answer.snapshot_id.epoch, answer.log_start_offset) == (
-        8,
-        3,
-        6,
-    )
-    assert (answer.records, answer.high_watermark, answer.HasField("error"), source.reads) == (
-        b"",
-        10,
-        False,
-        0,
-    )
+    assert answer.snapshot_id.end_offset == 8
+    assert answer.snapshot_id.epoch == 3
+    assert answer.log_start_offset == 6
+    assert answer.records == b""
+    assert answer.high_watermark == 10
+    assert not answer.HasField("error")
+    assert source.reads == 0
     observers.received(link, [fetch(6)])
     assert (link.sent[-1].records, link.sent[-1].log_start_offset) == (b"6..10", 6)
     assert not link.sent[-1].HasField("snapshot_id")
@@ -592,11 +582,9 @@ def test_observers_at_the_same_offset_share_one_answer() -> None:
         observers.received(links[0], [fetch(8, replica_id=0, broker_epoch=3)])
         turns.take(3)
         answer = links[0].sent[-1]
-        assert (answer.records, answer.lowest_acknowledged_offset, answer.controller_epoch) == (
-            f"8..{source.committed_end}".encode(),
-            source.lowest_acknowledged_offset,
-            source.controller_epoch,
-        )
+        assert answer.records == f"8..{source.committed_end}".encode()
+        assert answer.lowest_acknowledged_offset == source.lowest_acknowledged_offset
+        assert answer.controller_epoch == source.controller_epoch
 
 
 def test_shared_answers_are_bounded() -> None:

@@ -44,10 +44,8 @@ def test_each_text_field_is_checked_separately(type_: Any, name: str) -> None:
     for value in values:
         with pytest.raises(ApiError) as raised:
             check(type_(**required | {name: value}), "outer")
-        assert (raised.value.code, raised.value.field) == (
-            ErrorCode.INVALID_REQUEST,
-            f"outer.{name}",
-        )
+        assert raised.value.code == ErrorCode.INVALID_REQUEST
+        assert raised.value.field == f"outer.{name}"
 
 
 def test_nested_invalid_field_is_named() -> None:
@@ -161,11 +159,9 @@ def test_peer_request_beyond_a_limit_never_reaches_the_core(
     assert [one.split(":")[0] for one in link.complaints] == [type(request_).__name__]
     (answer,) = link.sent
     body = getattr(answer, answer.WhichOneof("body")) if field else answer
-    assert (answer.correlation_id, body.error_code, body.leader_id) == (
-        7,
-        ErrorCode.INVALID_REQUEST,
-        -1,
-    )
+    assert answer.correlation_id == 7
+    assert body.error_code == ErrorCode.INVALID_REQUEST
+    assert body.leader_id == -1
 
 
 def test_peer_request_within_the_limits_reaches_the_core() -> None:

@@ -67,11 +67,9 @@ def test_batch_bytes_round_trip(first: int, batches: list) -> None:
     headers = list(batch.headers(chunk, expect_offset=first))
     offset = first
     for header, (records, fields) in zip(headers, batches, strict=True):
-        assert (header.base_offset, header.end_offset, header.last_offset) == (
-            offset,
-            offset + len(records),
-            offset + len(records) - 1,
-        )
+        assert header.base_offset == offset
+        assert header.end_offset == offset + len(records)
+        assert header.last_offset == offset + len(records) - 1
         assert {name: getattr(header, name) for name in fields} == fields
         assert batch.records(chunk, header) == records
         assert list(batch.bodies(chunk, header)) == [tuple(record) for record in records]

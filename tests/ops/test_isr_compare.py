@@ -133,10 +133,8 @@ def test_leader_with_an_older_epoch_of_a_member_is_behind() -> None:
     again = rec.RegisterBrokerRecord(broker_id=3, incarnation_id="i3-again", broker_epoch=8)
     (row,) = compare(committed(again), answers((1, B_ONE)), [(B, 0)])
     (found,) = row.differences
-    assert (found.why, found.text) == (
-        Why.LEADER_BEHIND,
-        "broker 1 knows broker 3 in epoch 2, registered is 8",
-    )
+    assert found.why == Why.LEADER_BEHIND
+    assert found.text == "broker 1 knows broker 3 in epoch 2, registered is 8"
 
 
 def test_stale_leader_beside_the_real_one_is_named() -> None:

@@ -306,10 +306,8 @@ def test_leader_describes_what_replicas_report() -> None:
         assert not low[leader.id]
         assert {r.max_metadata_version for r in (*seen.voters, *seen.observers)} == {2}
     assert (seen.voters_offset, seen.voter_set) == (1, leader.up.voters)
-    assert (seen.observers[0].directory_id, seen.observers[0].log_end_offset) == (
-        "dir4",
-        leader.up.log_end_offset,
-    )
+    assert seen.observers[0].directory_id == "dir4"
+    assert seen.observers[0].log_end_offset == leader.up.log_end_offset
     assert 0 <= seen.observers[0].last_caught_up_age_ms <= 1000
 
 

@@ -60,11 +60,9 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 def test_invalid_fetch_is_refused(fields: dict[str, Any], error: ErrorCode) -> None:
     node = leader_of_three()
     (reply,) = caught_up(node, **fields)
-    assert (reply.response.error_code, reply.max_bytes, reply.response.correlation_id) == (
-        error,
-        0,
-        7,
-    )
+    assert reply.response.error_code == error
+    assert reply.max_bytes == 0
+    assert reply.response.correlation_id == 7
     assert node.up.high_watermark == -1
     assert node.up.describe(node.cluster.now).voters[1].log_end_offset == -1, "acknowledges nothing"
 
@@ -298,11 +296,9 @@ def test_describe_shows_the_offsets_and_ages_of_replicas() -> None:
     fetch(node, 3, fetch_offset=0)
     picture = node.up.describe(node.cluster.now + 0.1)
     assert (picture.role, picture.epoch, picture.leader_id, picture.voted_id) == ("leader", 1, 1, 1)
-    assert (picture.log_start_offset, picture.flushed_end_offset, picture.log_end_offset) == (
-        0,
-        1,
-        2,
-    )
+    assert picture.log_start_offset == 0
+    assert picture.flushed_end_offset == 1
+    assert picture.log_end_offset == 2
     assert (picture.high_watermark, picture.epoch_start_offset) == (1, 0)
     assert [(r.node_id, r.directory_id, r.log_end_offset) for r in picture.voters] == [
         (1, "dir1", 1),
@@ -339,22 +335,16 @@ def test_first_fetch_states_all_fields() -> None:
     (send,) = effects_of(node, SendFetch)
     request = send.request
     assert send.peer_id == 2
-    assert (request.cluster_id, request.replica_id, request.replica_directory_id) == (
-        CLUSTER,
-        1,
-        "dir1",
-    )
-    assert (request.current_leader_epoch, request.fetch_offset, request.last_fetched_epoch) == (
-        3,
-        2,
-        2,
-    )
-    assert (request.high_watermark, request.max_wait_ms, request.max_bytes, request.round) == (
-        -1,
-        111,
-        222,
-        0,
-    )
+    assert request.cluster_id == CLUSTER
+    assert request.replica_id == 1
+    assert request.replica_directory_id == "dir1"
+    assert request.current_leader_epoch == 3
+    assert request.fetch_offset == 2
+    assert request.last_fetched_epoch == 2
+    assert request.high_watermark == -1
+    assert request.max_wait_ms == 111
+    assert request.max_bytes == 222
+    assert request.round == 0
     assert request.correlation_id == send.correlation_id
 
 

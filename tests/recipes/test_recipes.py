@@ -577,11 +577,9 @@ async def test_free_lock_is_acquired_by_one_write_and_no_read(
         assert lock.token == written.offset + 2
         found = await other.kv.get(lock.key, read="strict")
         assert found is not None
-        assert (found.text, found.create_offset, found.lease_id) == (
-            "me",
-            lock.token,
-            lock.token - 1,
-        )
+        assert found.text == "me"
+        assert found.create_offset == lock.token
+        assert found.lease_id == lock.token - 1
         # A second place in the queue is not the first one, also of the same client; nothing is left.
         assert not await AsyncLock(one, "l").acquire(timeout_s=0)
         assert [each.key for each in await other.kv.list("locks/l/", read="strict")] == [lock.key]

@@ -61,12 +61,10 @@ def test_availability_lists_fencings(result: AvailabilityResult) -> None:
 
 def test_availability_describes_each_failover(result: AvailabilityResult) -> None:
     (each,) = result.failovers
-    assert (each.epoch, each.previous_leader_id, each.leader_id, seconds(each.begins_ms)) == (
-        2,
-        1,
-        2,
-        40,
-    )
+    assert each.epoch == 2
+    assert each.previous_leader_id == 1
+    assert each.leader_id == 2
+    assert seconds(each.begins_ms) == 40
     assert each.silent_ms == 3_000
     # Silence is not an absence: those that elected it say how long there was none.
     assert (each.absent_least_ms, each.absent_most_ms) == (2_000, 2_000)

@@ -87,11 +87,9 @@ def test_diff_lists_created_changed_and_deleted_entities(day: Day) -> None:
     by_key = {one.key: one for one in result.differences}
     config = by_key["topic:orders:retention.ms"]
     assert fields(config) == {"value": ("1", "3")}
-    assert (config.changes, config.last_offset, config.last_principal) == (
-        2,
-        day.changed,
-        "User:carol",
-    )
+    assert config.changes == 2
+    assert config.last_offset == day.changed
+    assert config.last_principal == "User:carol"
     assert fields(by_key["3"]) == {
         "fenced": (False, True),
         "reason": ("caught up", "session timed out"),

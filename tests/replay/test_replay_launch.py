@@ -412,11 +412,9 @@ def test_interrupted_replay_stops_spark(tmp_path: Path, number: signal.Signals) 
         out, err = process.communicate(timeout=30)
     # Ctrl-C has to end the shell's loop, too: only a program that dies of the signal does that.
     code = -signal.SIGINT if number == signal.SIGINT else TERMINATED
-    assert (process.returncode, out, err) == (
-        code,
-        "",
-        "raftlog replay: interrupted, nothing was answered\n",
-    )
+    assert process.returncode == code
+    assert out == ""
+    assert err == "raftlog replay: interrupted, nothing was answered\n"
     assert not (tmp_path / "started").exists()
 
 
@@ -504,11 +502,9 @@ def test_watch_errors_go_to_standard_error(tmp_path: Path) -> None:
     done = subprocess.run(
         words, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stdout, done.stderr) == (
-        EXIT_INPUT,
-        "an alert\n",
-        "raftlog replay: no more\n",
-    )
+    assert done.returncode == EXIT_INPUT
+    assert done.stdout == "an alert\n"
+    assert done.stderr == "raftlog replay: no more\n"
 
 
 @pytest.mark.parametrize("job", JOBS)
@@ -547,10 +543,8 @@ def test_long_history_is_split_into_more_tasks_and_a_short_one_is_not_compiled()
     assert settings(50_000_000) == {"spark.sql.shuffle.partitions": "334"}
     assert settings(1_000_000) == {"spark.sql.shuffle.partitions": "8"}
     few = settings(200_000)
-    assert (few["spark.sql.shuffle.partitions"], few["spark.sql.codegen.wholeStage"]) == (
-        "8",
-        "false",
-    )
+    assert few["spark.sql.shuffle.partitions"] == "8"
+    assert few["spark.sql.codegen.wholeStage"] == "false"
     assert settings(50_000_000, "spark.sql.shuffle.partitions") == {}
     assert settings(1, "spark.sql.codegen.wholeStage") == {
         key: value for key, value in few.items() if key != "spark.sql.codegen.wholeStage"

@@ -183,11 +183,9 @@ def test_altered_value_in_parquet_is_named(copy: Path) -> None:
     rewrite_column(copy / segment.file, "isr", pa.array(isrs, pa.list_(pa.int32())))
     refit(copy)
     fault = only_fault(ask("verify", copy))
-    assert (fault.check, fault.file, fault.first_offset) == (
-        "FORMS",
-        segment.file,
-        segment.base_offset + at,
-    )
+    assert fault.check == "FORMS"
+    assert fault.file == segment.file
+    assert fault.first_offset == segment.base_offset + at
     assert f"column isr has [99] at offset {segment.base_offset + at}, and raw/" in fault.message
 
 
@@ -211,10 +209,8 @@ def test_history_with_a_late_start_is_checked_and_not_folded(tmp_path: Path) -> 
         writer.commit(history.end_offset)
     result = ask("verify", tmp_path)
     assert result.passed
-    assert (result.not_folded, result.records) == (
-        f"history begins at offset {begin}",
-        history.end_offset - begin,
-    )
+    assert result.not_folded == f"history begins at offset {begin}"
+    assert result.records == history.end_offset - begin
 
 
 def test_verify_stops_at_the_given_offset(history: LogHistory, good: Path) -> None:

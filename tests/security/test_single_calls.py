@@ -38,11 +38,9 @@ def test_forbidden_call_is_refused_counted_and_audited() -> None:
     assert found.value.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert link.complaints == [found.value.message]
     (event,) = memory.events
-    assert (event.source.service, event.source.method, event.refused) == (
-        "Quorum",
-        "DescribeQuorum",
-        True,
-    )
+    assert event.source.service == "Quorum"
+    assert event.source.method == "DescribeQuorum"
+    assert event.refused
 
 
 def test_node_is_authorized_on_node_listeners_and_a_client_elsewhere() -> None:
@@ -69,10 +67,8 @@ def test_change_is_audited_with_its_outcome() -> None:
     for error in (None, wrong):
         tell_change("AlterLogLevel", FakeLink(ALICE), RULE, duties, error, "Node")
     done, refused = memory.events
-    assert (done.source.service, done.source.method, done.failed) == (
-        "Node",
-        "AlterLogLevel",
-        False,
-    )
+    assert done.source.service == "Node"
+    assert done.source.method == "AlterLogLevel"
+    assert not done.failed
     assert done.source.caller.principal == "User:CN=alice"
     assert (refused.error_code, refused.message) == (ErrorCode.INVALID_REQUEST, "no such level")

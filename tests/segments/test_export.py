@@ -40,11 +40,9 @@ def raw_bytes(directory: Path) -> bytes:
 def test_raw_segments_hold_the_exact_bytes(history: LogHistory, tmp_path: Path) -> None:
     summary = export(history, tmp_path)
     assert raw_bytes(tmp_path) == b"".join(history.batches)
-    assert (summary.first_offset, summary.end_offset, summary.batches) == (
-        0,
-        history.end_offset,
-        len(history.batches),
-    )
+    assert summary.first_offset == 0
+    assert summary.end_offset == history.end_offset
+    assert summary.batches == len(history.batches)
 
 
 def test_rows_hold_the_records_and_fold_to_their_state(history: LogHistory, tmp_path: Path) -> None:
@@ -104,31 +102,19 @@ def test_typed_columns_hold_the_fields_of_records(tmp_path: Path) -> None:
         "User:bob", "retention.ms", "5",
     )  # fmt: skip
     assert rows[deleted_at]["config_value"] is None
-    assert (rows[isr_at]["topic_id"], rows[isr_at]["isr"], rows[isr_at]["leader"]) == (
-        topic_id.hex(),
-        [1, 2],
-        None,
-    )
+    assert rows[isr_at]["topic_id"] == topic_id.hex()
+    assert rows[isr_at]["isr"] == [1, 2]
+    assert rows[isr_at]["leader"] is None
     assert [member["broker_id"] for member in rows[isr_at]["isr_with_epochs"]] == [1, 2]
     created_at = set_at - 1
     assert (rows[created_at]["leader_epoch"], rows[created_at]["partition_epoch"]) == (0, 0)
-    assert (rows[created_at]["leader_recovery_state"], rows[created_at]["adding_replicas"]) == (
-        0,
-        [],
-    )
-    assert (rows[isr_at]["leader_recovery_state"], rows[unclean_at]["leader_recovery_state"]) == (
-        None,
-        1,
-    )
-    assert (
-        rows[unclean_at]["leader"],
-        rows[unclean_at]["leader_epoch"],
-        rows[unclean_at]["replicas"],
-    ) == (
-        3,
-        None,
-        None,
-    )
+    assert rows[created_at]["leader_recovery_state"] == 0
+    assert rows[created_at]["adding_replicas"] == []
+    assert rows[isr_at]["leader_recovery_state"] is None
+    assert rows[unclean_at]["leader_recovery_state"] == 1
+    assert rows[unclean_at]["leader"] == 3
+    assert rows[unclean_at]["leader_epoch"] is None
+    assert rows[unclean_at]["replicas"] is None
     assert (rows[moving_at]["adding_replicas"], rows[moving_at]["removing_replicas"]) == ([2], [])
     assert [entry["broker_id"] for entry in rows[-1]["applied"]] == [1, 2, 3]
     assert rows[-1]["high_watermark"] == history.end_offset - 1

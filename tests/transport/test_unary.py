@@ -170,10 +170,8 @@ def test_not_controller_names_the_leader() -> None:
         status, error, metadata = await refused(
             stub.CreateTopics(controller_pb2.CreateTopicsRequest())
         )
-        assert (status, error.error_code) == (
-            grpc.StatusCode.FAILED_PRECONDITION,
-            ErrorCode.NOT_CONTROLLER,
-        )
+        assert status == grpc.StatusCode.FAILED_PRECONDITION
+        assert error.error_code == ErrorCode.NOT_CONTROLLER
         assert metadata[LEADER_METADATA_KEY] == "2"
         assert metadata[LEADER_ENDPOINT_METADATA_KEY] == "10.0.0.2:9093"
         rich = common_pb2.RichStatus.FromString(metadata[RICH_STATUS_KEY])
@@ -267,13 +265,11 @@ def test_every_error_has_a_status_and_round_trips() -> None:
         back = error_from_wire(
             error_to_wire(ApiError(code, "m", field="f", outcome_unknown=True)), leader_id=4
         )
-        assert (back.code, back.message, back.field, back.outcome_unknown, back.leader_id) == (
-            code,
-            "m",
-            "f",
-            True,
-            4,
-        )
+        assert back.code == code
+        assert back.message == "m"
+        assert back.field == "f"
+        assert back.outcome_unknown
+        assert back.leader_id == 4
     strange = error_from_wire(common_pb2.Error(error_code=4242, error_message="m"))
     assert strange.code is ErrorCode.UNKNOWN_SERVER_ERROR
     assert "4242" in strange.message
