@@ -201,9 +201,7 @@ class Caller:
         client = self._leaders.get(leader.endpoint)
         if client is None:
             client = self._leaders[leader.endpoint] = BrokerClient(
-                self._transport,
-                [leader.endpoint],
-                rng=world.rng(f"{self._host} {leader.endpoint}"),
+                self._transport, [leader.endpoint], rng=world.rng(f"{self._host} {leader.endpoint}")
             )
         operation = self._operation("read records")
 

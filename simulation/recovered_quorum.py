@@ -355,10 +355,7 @@ async def lose_majority(world: World, workload: Workload) -> Lost | None:
     before, host = max(left, key=lambda one: (one[0].last_epoch, one[0].end_offset, one[1].id))
     done = await _recovered(world, rng, host, before)
     world.happened("quorum_lost")
-    world.note(
-        host.name,
-        f"is recovered: epoch {done.epoch}, end {done.end_offset}",
-    )
+    world.note(host.name, f"is recovered: epoch {done.epoch}, end {done.end_offset}")
     # What a recovery finds that was interrupted before has no generation any more.
     over = before.lineage.current
     _renew_checkers(world, host, done, over)
@@ -411,11 +408,7 @@ async def _recovered(
         now_ms = max(START_OF_TIME_MS + round(world.now() * 1000), found.last_timestamp_ms)
         work = asyncio.ensure_future(
             begin_anew(
-                store,
-                before,
-                endpoint=host.endpoint,
-                reason="its quorum is lost",
-                now_ms=now_ms,
+                store, before, endpoint=host.endpoint, reason="its quorum is lost", now_ms=now_ms
             )
         )
         interrupted = rng.random() < INTERRUPTED_P

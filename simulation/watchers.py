@@ -106,12 +106,7 @@ class Watcher:
     """A client with a watch. ``streams``: the kind of calls by which it asks brokers."""
 
     def __init__(
-        self,
-        world: World,
-        host: str,
-        name: str,
-        transport: Transport,
-        streams: WatchStreams,
+        self, world: World, host: str, name: str, transport: Transport, streams: WatchStreams
     ) -> None:
         self._world, self.host, self.name = world, host, name
         self._wanted = wanted_by(host)

@@ -125,11 +125,7 @@ class Workload:
             attempt += 1
             brokers = [host.name for host in world.healed_brokers()]
             client = Client(
-                world,
-                f"last.{attempt}",
-                direct=not brokers,
-                only=brokers or None,
-                host="last",
+                world, f"last.{attempt}", direct=not brokers, only=brokers or None, host="last"
             )
             operation = await client.write_config(key, acks=LEVELS[-1] if brokers else LEVELS[0])
             client.close()

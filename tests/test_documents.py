@@ -82,9 +82,7 @@ def test_every_named_file_and_heading_exists(document: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_site_builds_without_a_broken_link_and_loads_nothing_from_elsewhere(
-    tmp_path: Path,
-) -> None:
+def test_site_builds_without_a_broken_link_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     """Not quietly: mkdocs does not count warnings that it does not print. [`make docs` failed, and
     this passed.]
     """
@@ -213,13 +211,7 @@ def test_only_shells_use_the_event_loop() -> None:
     allowed = {
         *(
             f"controller/{name}.py"
-            for name in (
-                "run",
-                "mending",
-                "late_http",
-                "service/service",
-                "service/transfer",
-            )
+            for name in ("run", "mending", "late_http", "service/service", "service/transfer")
         ),
         "controller/service/upkeep.py",
         *(

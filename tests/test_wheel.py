@@ -61,9 +61,7 @@ def test_wheels_contain_typed_code(wheel: zipfile.ZipFile, server: zipfile.ZipFi
     assert "replay/report/templates/report.html.j2" in server.namelist()
 
 
-def test_command_script_imports_nothing_before_ctrl_c_is_silent(
-    wheel: zipfile.ZipFile,
-) -> None:
+def test_command_script_imports_nothing_before_ctrl_c_is_silent(wheel: zipfile.ZipFile) -> None:
     """[pip's script for an entry point imports re first, and Ctrl-C prints a traceback.]"""
     (script,) = (one for one in wheel.infolist() if one.filename.endswith(".data/scripts/raftlog"))
     lines = wheel.read(script).decode().splitlines()

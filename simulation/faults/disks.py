@@ -251,10 +251,7 @@ def _batches(found: Salvage) -> list[set[Span]]:
 
 
 async def _mended(
-    world: World,
-    rng: random.Random,
-    host: ControllerHost,
-    damaged: dict[ControllerHost, Salvage],
+    world: World, rng: random.Random, host: ControllerHost, damaged: dict[ControllerHost, Salvage]
 ) -> None:
     """Mend a log with what the other controllers answer, damaged or not."""
     by_name = {one.name: one for one in world.controllers if one is not host}

@@ -553,10 +553,7 @@ def _unclean(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
 def _moving(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
     """Partitions are moved about, and topics come and go with what is in them."""
     return replace(
-        _data(config),
-        admin_per_s=3.0,
-        topics_share=0.3,
-        writes_per_s=max(config.writes_per_s, 5.0),
+        _data(config), admin_per_s=3.0, topics_share=0.3, writes_per_s=max(config.writes_per_s, 5.0)
     )
 
 

@@ -27,12 +27,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1.quorum_pb2 import FetchSnapshotResponse
 
 _REPEATABLE = frozenset(
-    (
-        Conversation.QUORUM,
-        Conversation.REPLICATION,
-        Conversation.SNAPSHOT,
-        Conversation.OBSERVER,
-    )
+    (Conversation.QUORUM, Conversation.REPLICATION, Conversation.SNAPSHOT, Conversation.OBSERVER)
 )
 _REPEATABLE_BODIES = frozenset(("broker_heartbeat", "register_broker", "describe_brokers"))
 

@@ -1,4 +1,3 @@
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -129,11 +128,9 @@ class Broker:
         return client.sent.pop() if client.sent else None
 
 
-def on(scenario: Callable[[Broker], None]) -> None:
-    async def main() -> None:
-        scenario(Broker())
-
-    asyncio.run(main())
+@pytest.fixture
+async def broker() -> Broker:
+    return Broker()
 
 
 def ahead(broker: Broker) -> pb.ReadOptions:
@@ -155,229 +152,197 @@ def named(*names: str) -> pb.MetadataRequest:
     return pb.MetadataRequest(topics=names)
 
 
-def test_metadata_shows_only_topics_that_may_be_described() -> None:
-    def scenario(broker: Broker) -> None:
-        alice, root = Client("alice"), Client("root")
-        assert topics(broker.ask(alice, metadata=ALL)) == {}
-        assert topics(broker.ask(root, metadata=ALL)) == {"orders": (0, 1), "secret": (0, 1)}
-        broker.allow(Op.READ, Kind.TOPIC, "orders")
-        broker.apply()
-        assert topics(broker.ask(alice, metadata=ALL)) == {"orders": (0, 1)}
-        asked = topics(broker.ask(alice, metadata=named("secret", "orders", "nothing")))
-        assert asked == {"secret": (FORBIDDEN, 0), "orders": (0, 1), "nothing": (FORBIDDEN, 0)}
-        assert topics(broker.ask(root, metadata=named("nothing"))) == {
-            "nothing": (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)
-        }
-
-    on(scenario)
+async def test_metadata_shows_only_topics_that_may_be_described(broker: Broker) -> None:
+    alice, root = Client("alice"), Client("root")
+    assert topics(broker.ask(alice, metadata=ALL)) == {}
+    assert topics(broker.ask(root, metadata=ALL)) == {"orders": (0, 1), "secret": (0, 1)}
+    broker.allow(Op.READ, Kind.TOPIC, "orders")
+    broker.apply()
+    assert topics(broker.ask(alice, metadata=ALL)) == {"orders": (0, 1)}
+    asked = topics(broker.ask(alice, metadata=named("secret", "orders", "nothing")))
+    assert asked == {"secret": (FORBIDDEN, 0), "orders": (0, 1), "nothing": (FORBIDDEN, 0)}
+    assert topics(broker.ask(root, metadata=named("nothing"))) == {
+        "nothing": (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)
+    }
 
 
-def test_client_host_is_that_of_its_connection() -> None:
-    def scenario(broker: Broker) -> None:
-        broker.allow(Op.DESCRIBE, Kind.TOPIC, "orders", host="10.0.0.1")
-        broker.apply()
-        assert set(topics(broker.ask(Client("alice"), metadata=ALL))) == {"orders"}
-        assert topics(broker.ask(Client("alice", "10.0.0.2"), metadata=ALL)) == {}
-
-    on(scenario)
+async def test_client_host_is_that_of_its_connection(broker: Broker) -> None:
+    broker.allow(Op.DESCRIBE, Kind.TOPIC, "orders", host="10.0.0.1")
+    broker.apply()
+    assert set(topics(broker.ask(Client("alice"), metadata=ALL))) == {"orders"}
+    assert topics(broker.ask(Client("alice", "10.0.0.2"), metadata=ALL)) == {}
 
 
-def test_newest_image_decides_permissions_even_when_an_older_one_is_served() -> None:
-    def scenario(broker: Broker) -> None:
-        alice = Client("alice")
-        entry = broker.allow(Op.DESCRIBE, Kind.TOPIC, "orders")
-        broker.apply()
-        assert set(topics(broker.ask(alice, metadata=ALL))) == {"orders"}
-        broker.remove(entry)
-        broker.apply(told=False)
-        # Plain reads still show the image of before, in which the entry is.
-        assert broker.view.repeatable is not None
-        assert entry in broker.view.repeatable.acls
-        assert topics(broker.ask(alice, metadata=ALL)) == {}
-        broker.allow(Op.DESCRIBE, Kind.TOPIC, "secret")
-        broker.apply(told=False)
-        assert set(topics(broker.ask(alice, metadata=ALL))) == {"secret"}
+async def test_newest_image_decides_permissions_even_when_an_older_one_is_served(
+    broker: Broker,
+) -> None:
+    alice = Client("alice")
+    entry = broker.allow(Op.DESCRIBE, Kind.TOPIC, "orders")
+    broker.apply()
+    assert set(topics(broker.ask(alice, metadata=ALL))) == {"orders"}
+    broker.remove(entry)
+    broker.apply(told=False)
+    # Plain reads still show the image of before, in which the entry is.
+    assert broker.view.repeatable is not None
+    assert entry in broker.view.repeatable.acls
+    assert topics(broker.ask(alice, metadata=ALL)) == {}
+    broker.allow(Op.DESCRIBE, Kind.TOPIC, "secret")
+    broker.apply(told=False)
+    assert set(topics(broker.ask(alice, metadata=ALL))) == {"secret"}
 
-    on(scenario)
 
-
-def test_permissions_of_a_waiting_read_are_checked_when_it_is_answered() -> None:
-    def scenario(broker: Broker) -> None:
-        alice = Client("alice")
-        described = broker.allow(Op.DESCRIBE, Kind.CLUSTER, CLUSTER_NAME)
-        shown = broker.allow(Op.DESCRIBE, Kind.TOPIC, "orders")
-        configs = broker.allow(Op.DESCRIBE_CONFIGS, Kind.TOPIC, "orders")
-        broker.apply()
-        later = pb.ReadOptions(mode=pb.LATEST)
-        later.at_least.offset, later.at_least.epoch = broker.log.last + 3, 1
-        wanted = pb.DescribeConfigsRequest(
-            resources=[pb.DescribeConfigsResource(resource_type=2, resource_name="orders")]
-        )
-        assert broker.ask(alice, metadata=named("orders"), read=later) is None
-        assert broker.ask(alice, describe_cluster=pb.DescribeClusterRequest(), read=later) is None
-        assert broker.ask(alice, describe_configs=wanted, read=later) is None
-        for one in (shown, configs, described):
-            broker.remove(one)
-        broker.apply()
-        answers = {response.WhichOneof("body"): response for response in alice.sent}
-        assert topics(answers["metadata"]) == {"orders": (FORBIDDEN, 0)}
-        assert [one.error_code for one in answers["describe_configs"].describe_configs.results] == [
-            FORBIDDEN
-        ]
-        assert answers[None].error.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-
-    on(scenario)
+async def test_permissions_of_a_waiting_read_are_checked_when_it_is_answered(
+    broker: Broker,
+) -> None:
+    alice = Client("alice")
+    described = broker.allow(Op.DESCRIBE, Kind.CLUSTER, CLUSTER_NAME)
+    shown = broker.allow(Op.DESCRIBE, Kind.TOPIC, "orders")
+    configs = broker.allow(Op.DESCRIBE_CONFIGS, Kind.TOPIC, "orders")
+    broker.apply()
+    later = pb.ReadOptions(mode=pb.LATEST)
+    later.at_least.offset, later.at_least.epoch = broker.log.last + 3, 1
+    wanted = pb.DescribeConfigsRequest(
+        resources=[pb.DescribeConfigsResource(resource_type=2, resource_name="orders")]
+    )
+    assert broker.ask(alice, metadata=named("orders"), read=later) is None
+    assert broker.ask(alice, describe_cluster=pb.DescribeClusterRequest(), read=later) is None
+    assert broker.ask(alice, describe_configs=wanted, read=later) is None
+    for one in (shown, configs, described):
+        broker.remove(one)
+    broker.apply()
+    answers = {response.WhichOneof("body"): response for response in alice.sent}
+    assert topics(answers["metadata"]) == {"orders": (FORBIDDEN, 0)}
+    assert [one.error_code for one in answers["describe_configs"].describe_configs.results] == [
+        FORBIDDEN
+    ]
+    assert answers[None].error.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 @pytest.mark.parametrize(
     "poisoned", [{"keys": ["a"], "prefix": "b"}, {"limit": -1}, {"keys": ["a"], "after": "b"}]
 )
-def test_invalid_read_is_refused_on_arrival(poisoned: dict[str, Any]) -> None:
-    def scenario(broker: Broker) -> None:
-        broker.allow(Op.DESCRIBE, Kind.KEY_VALUE, "a")
+async def test_invalid_read_is_refused_on_arrival(broker: Broker, poisoned: dict[str, Any]) -> None:
+    broker.allow(Op.DESCRIBE, Kind.KEY_VALUE, "a")
+    broker.apply()
+    response = broker.ask(
+        Client("alice"), list_key_values=pb.ListKeyValuesRequest(**poisoned), read=ahead(broker)
+    )
+    assert response is not None
+    assert response.error.error_code == ErrorCode.INVALID_REQUEST
+
+
+async def test_failed_waiting_read_is_reported_to_its_own_client_only(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.allow(Op.DESCRIBE, Kind.KEY_VALUE, "a")
+    broker.allow(Op.DESCRIBE, Kind.TOPIC, "orders")
+    broker.apply()
+    alice = Client("alice")
+    keys = pb.ListKeyValuesRequest(keys=["a"])
+    for body in ({"list_key_values": keys}, {"metadata": named("orders")}):
+        assert broker.ask(alice, read=ahead(broker), **body) is None
+
+    def fails(*_: Any) -> None:
+        raise KeyError("a mistake of ours")
+
+    monkeypatch.setattr(reads, "list_key_values", fails)
+    broker.log.append(rec.KeyValueRecord(key="c", value=b"v"))
+    with capture_logs() as logs:
         broker.apply()
-        response = broker.ask(
-            Client("alice"), list_key_values=pb.ListKeyValuesRequest(**poisoned), read=ahead(broker)
-        )
+    codes = [one.error.error_code for one in alice.sent]
+    assert codes == [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE]
+    assert topics(alice.sent[1]) == {"orders": (0, 1)}
+    assert [one["event"] for one in logs] == ["answering a read failed"]
+
+
+async def test_failing_data_plane_response_does_not_end_its_step(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.allow(Op.READ, Kind.TOPIC, "orders")
+    broker.apply()
+    alice = Client("alice")
+    topic_id = broker.view.tip.topic_ids["orders"]
+    wanted = data.FetchRequest(partitions=[data.FetchPartition(topic_id=topic_id)])
+    assert broker.ask(alice, fetch=wanted) is None
+    ((_, answer),) = broker.data.asked
+
+    def fails(*_: Any) -> None:
+        raise KeyError("a mistake of ours")
+
+    monkeypatch.setattr(broker.server.figures, "failed_parts", fails)
+    answer(fetch=data.FetchResponse())
+    (told,) = alice.sent
+    assert told.correlation_id == 3
+    assert told.error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert told.error.outcome_unknown
+
+
+async def test_closed_link_does_not_keep_new_levels_from_others(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = first, gone, last = Client("alice"), Client("bob"), Client("carol")
+    for client in clients:
+        broker.server.accept(client)
+
+    def closed(message: Any) -> None:
+        raise LinkClosedError("closed")
+
+    monkeypatch.setattr(gone, "send", closed)
+    monkeypatch.setattr(broker.server._versions, "moved", lambda: True)
+    broker.server.released()
+    assert [one.HasField("api_versions") for one in (*first.sent, *last.sent)] == [True, True]
+
+
+async def test_keys_without_describe_permission_are_omitted(broker: Broker) -> None:
+    alice = Client("alice")
+    for key in ("mine/a", "theirs/b"):
+        broker.log.append(rec.KeyValueRecord(key=key, value=b"v"))
+    broker.allow(Op.DESCRIBE, Kind.KEY_VALUE, "mine/a")
+    broker.apply()
+    for wanted in (pb.ListKeyValuesRequest(), pb.ListKeyValuesRequest(keys=["mine/a", "theirs/b"])):
+        response = broker.ask(alice, list_key_values=wanted)
         assert response is not None
-        assert response.error.error_code == ErrorCode.INVALID_REQUEST
-
-    on(scenario)
+        assert [one.key for one in response.list_key_values.key_values] == ["mine/a"]
 
 
-def test_failed_waiting_read_is_reported_to_its_own_client_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def scenario(broker: Broker) -> None:
-        broker.allow(Op.DESCRIBE, Kind.KEY_VALUE, "a")
-        broker.allow(Op.DESCRIBE, Kind.TOPIC, "orders")
-        broker.apply()
-        alice = Client("alice")
-        keys = pb.ListKeyValuesRequest(keys=["a"])
-        for body in ({"list_key_values": keys}, {"metadata": named("orders")}):
-            assert broker.ask(alice, read=ahead(broker), **body) is None
-
-        def fails(*_: Any) -> None:
-            raise KeyError("a mistake of ours")
-
-        monkeypatch.setattr(reads, "list_key_values", fails)
-        broker.log.append(rec.KeyValueRecord(key="c", value=b"v"))
-        with capture_logs() as logs:
-            broker.apply()
-        codes = [one.error.error_code for one in alice.sent]
-        assert codes == [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE]
-        assert topics(alice.sent[1]) == {"orders": (0, 1)}
-        assert [one["event"] for one in logs] == ["answering a read failed"]
-
-    on(scenario)
-
-
-def test_failing_data_plane_response_does_not_end_its_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def scenario(broker: Broker) -> None:
-        broker.allow(Op.READ, Kind.TOPIC, "orders")
-        broker.apply()
-        alice = Client("alice")
-        topic_id = broker.view.tip.topic_ids["orders"]
-        wanted = data.FetchRequest(partitions=[data.FetchPartition(topic_id=topic_id)])
-        assert broker.ask(alice, fetch=wanted) is None
-        ((_, answer),) = broker.data.asked
-
-        def fails(*_: Any) -> None:
-            raise KeyError("a mistake of ours")
-
-        monkeypatch.setattr(broker.server.figures, "failed_parts", fails)
-        answer(fetch=data.FetchResponse())
-        (told,) = alice.sent
-        assert told.correlation_id == 3
-        assert told.error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
-        assert told.error.outcome_unknown
-
-    on(scenario)
-
-
-def test_closed_link_does_not_keep_new_levels_from_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def scenario(broker: Broker) -> None:
-        clients = first, gone, last = Client("alice"), Client("bob"), Client("carol")
-        for client in clients:
-            broker.server.accept(client)
-
-        def closed(message: Any) -> None:
-            raise LinkClosedError("closed")
-
-        monkeypatch.setattr(gone, "send", closed)
-        monkeypatch.setattr(broker.server._versions, "moved", lambda: True)
-        broker.server.released()
-        assert [one.HasField("api_versions") for one in (*first.sent, *last.sent)] == [True, True]
-
-    on(scenario)
-
-
-def test_keys_without_describe_permission_are_omitted() -> None:
-    def scenario(broker: Broker) -> None:
-        alice = Client("alice")
-        for key in ("mine/a", "theirs/b"):
-            broker.log.append(rec.KeyValueRecord(key=key, value=b"v"))
-        broker.allow(Op.DESCRIBE, Kind.KEY_VALUE, "mine/a")
-        broker.apply()
-        for wanted in (
-            pb.ListKeyValuesRequest(),
-            pb.ListKeyValuesRequest(keys=["mine/a", "theirs/b"]),
-        ):
-            response = broker.ask(alice, list_key_values=wanted)
-            assert response is not None
-            assert [one.key for one in response.list_key_values.key_values] == ["mine/a"]
-
-    on(scenario)
-
-
-def test_config_permissions_are_checked_per_resource() -> None:
-    def scenario(broker: Broker) -> None:
-        alice = Client("alice")
-        broker.allow(Op.DESCRIBE_CONFIGS, Kind.TOPIC, "orders")
-        broker.apply()
-        resources = [(2, "secret"), (2, "orders"), (4, "7"), (16, "m"), (32, "g")]
-        wanted = pb.DescribeConfigsRequest(
-            resources=[
-                pb.DescribeConfigsResource(resource_type=type_, resource_name=name)
-                for type_, name in resources
-            ]
-        )
-        response = broker.ask(alice, describe_configs=wanted)
-        assert response is not None
-        assert [one.error_code for one in response.describe_configs.results] == [
-            FORBIDDEN, 0, ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-            ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED,
-        ]  # fmt: skip
-        assert not response.describe_configs.results[0].configs
-
-    on(scenario)
-
-
-def test_cluster_request_needs_cluster_permission() -> None:
-    def scenario(broker: Broker) -> None:
-        alice, root = Client("alice"), Client("root")
-        bodies: list[dict[str, Any]] = [
-            {"describe_cluster": pb.DescribeClusterRequest()},
-            {"describe_broker": pb.DescribeBrokerRequest()},
-            {"broker_metadata": data.BrokerMetadataRequest()},
+async def test_config_permissions_are_checked_per_resource(broker: Broker) -> None:
+    alice = Client("alice")
+    broker.allow(Op.DESCRIBE_CONFIGS, Kind.TOPIC, "orders")
+    broker.apply()
+    resources = [(2, "secret"), (2, "orders"), (4, "7"), (16, "m"), (32, "g")]
+    wanted = pb.DescribeConfigsRequest(
+        resources=[
+            pb.DescribeConfigsResource(resource_type=type_, resource_name=name)
+            for type_, name in resources
         ]
+    )
+    response = broker.ask(alice, describe_configs=wanted)
+    assert response is not None
+    assert [one.error_code for one in response.describe_configs.results] == [
+        FORBIDDEN, 0, ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ]  # fmt: skip
+    assert not response.describe_configs.results[0].configs
 
-        def codes(client: Client) -> list[int]:
-            answers = [broker.ask(client, **body) for body in bodies]
-            return [-1 if one is None else one.error.error_code for one in answers]
 
-        assert codes(alice) == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * 3
-        assert codes(root) == [0] * 3
-        broker.allow(Op.DESCRIBE, Kind.CLUSTER, CLUSTER_NAME)
-        broker.apply()
-        assert codes(alice) == [0] * 3
-        assert broker.ask(alice, api_versions=pb.ApiVersionsRequest()) is not None
+async def test_cluster_request_needs_cluster_permission(broker: Broker) -> None:
+    alice, root = Client("alice"), Client("root")
+    bodies: list[dict[str, Any]] = [
+        {"describe_cluster": pb.DescribeClusterRequest()},
+        {"describe_broker": pb.DescribeBrokerRequest()},
+        {"broker_metadata": data.BrokerMetadataRequest()},
+    ]
 
-    on(scenario)
+    def codes(client: Client) -> list[int]:
+        answers = [broker.ask(client, **body) for body in bodies]
+        return [-1 if one is None else one.error.error_code for one in answers]
+
+    assert codes(alice) == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * 3
+    assert codes(root) == [0] * 3
+    broker.allow(Op.DESCRIBE, Kind.CLUSTER, CLUSTER_NAME)
+    broker.apply()
+    assert codes(alice) == [0] * 3
+    assert broker.ask(alice, api_versions=pb.ApiVersionsRequest()) is not None
 
 
 def partition(kind: Any, name: str, index: int = 0) -> Any:
@@ -399,60 +364,55 @@ REQUESTS: dict[str, tuple[Any, Any, Any, Any]] = {
 }  # fmt: skip
 
 
-def test_partitions_are_authorized_one_by_one_and_answered_in_request_order() -> None:
-    def scenario(broker: Broker) -> None:
-        alice = Client("alice")
-        rows = {body: row for body, row in BROKER.items() if isinstance(row, EachPartition)}
-        assert set(rows) == set(REQUESTS)
-        for body, (request, item, response, result) in REQUESTS.items():
-            entry = broker.allow(rows[body].operation, Kind.TOPIC, "orders")
-            broker.apply()
-            names = ["secret", "orders", "unknown", "secret"]
-            asked = request(partitions=[partition(item, name) for name in names])
-            assert broker.ask(alice, **{body: asked}) is None
-            left, answer = broker.data.asked.pop()
-            passed = getattr(left, body).partitions
-            # One that is not known here is the data plane's to refuse.
-            assert [one.topic_id for one in passed] == [topic_id("orders"), topic_id("unknown")]
-            answer(**{body: response(partitions=[partition(result, n) for n in names[1:3]])})
-            results = getattr(alice.sent.pop(), body).partitions
-            assert [one.topic_id for one in results] == [topic_id(name) for name in names]
-            assert [one.error_code for one in results] == [FORBIDDEN, 0, 0, FORBIDDEN]
-            broker.remove(entry)
-            broker.apply()
-            refused = broker.ask(alice, **{body: request(partitions=[partition(item, "orders")])})
-            assert refused is not None
-            assert [one.error_code for one in getattr(refused, body).partitions] == [FORBIDDEN]
-            assert broker.data.asked == []
-
-    on(scenario)
-
-
-def test_waiting_fetch_returns_no_records_when_the_read_permission_is_revoked() -> None:
-    def scenario(broker: Broker) -> None:
-        alice = Client("alice")
-        entry = broker.allow(Op.READ, Kind.TOPIC, "orders")
+async def test_partitions_are_authorized_one_by_one_and_answered_in_request_order(
+    broker: Broker,
+) -> None:
+    alice = Client("alice")
+    rows = {body: row for body, row in BROKER.items() if isinstance(row, EachPartition)}
+    assert set(rows) == set(REQUESTS)
+    for body, (request, item, response, result) in REQUESTS.items():
+        entry = broker.allow(rows[body].operation, Kind.TOPIC, "orders")
         broker.apply()
-        asked = data.FetchRequest(partitions=[partition(data.FetchPartition, "orders")])
-        assert broker.ask(alice, fetch=asked) is None
+        names = ["secret", "orders", "unknown", "secret"]
+        asked = request(partitions=[partition(item, name) for name in names])
+        assert broker.ask(alice, **{body: asked}) is None
+        left, answer = broker.data.asked.pop()
+        passed = getattr(left, body).partitions
+        # One that is not known here is the data plane's to refuse.
+        assert [one.topic_id for one in passed] == [topic_id("orders"), topic_id("unknown")]
+        answer(**{body: response(partitions=[partition(result, n) for n in names[1:3]])})
+        results = getattr(alice.sent.pop(), body).partitions
+        assert [one.topic_id for one in results] == [topic_id(name) for name in names]
+        assert [one.error_code for one in results] == [FORBIDDEN, 0, 0, FORBIDDEN]
         broker.remove(entry)
         broker.apply()
-        found = partition(data.FetchPartitionResult, "orders")
-        found.records = b"secret"
-        broker.data.asked.pop()[1](fetch=data.FetchResponse(partitions=[found]))
-        (result,) = alice.sent.pop().fetch.partitions
-        assert (result.error_code, result.records) == (FORBIDDEN, b"")
-
-    on(scenario)
+        refused = broker.ask(alice, **{body: request(partitions=[partition(item, "orders")])})
+        assert refused is not None
+        assert [one.error_code for one in getattr(refused, body).partitions] == [FORBIDDEN]
+        assert broker.data.asked == []
 
 
-def test_node_principal_has_no_special_rights_at_the_broker() -> None:
-    def scenario(broker: Broker) -> None:
-        response = broker.ask(Client("node-7"), describe_cluster=pb.DescribeClusterRequest())
-        assert response is not None
-        assert response.error.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+async def test_waiting_fetch_returns_no_records_when_the_read_permission_is_revoked(
+    broker: Broker,
+) -> None:
+    alice = Client("alice")
+    entry = broker.allow(Op.READ, Kind.TOPIC, "orders")
+    broker.apply()
+    asked = data.FetchRequest(partitions=[partition(data.FetchPartition, "orders")])
+    assert broker.ask(alice, fetch=asked) is None
+    broker.remove(entry)
+    broker.apply()
+    found = partition(data.FetchPartitionResult, "orders")
+    found.records = b"secret"
+    broker.data.asked.pop()[1](fetch=data.FetchResponse(partitions=[found]))
+    (result,) = alice.sent.pop().fetch.partitions
+    assert (result.error_code, result.records) == (FORBIDDEN, b"")
 
-    on(scenario)
+
+async def test_node_principal_has_no_special_rights_at_the_broker(broker: Broker) -> None:
+    response = broker.ask(Client("node-7"), describe_cluster=pb.DescribeClusterRequest())
+    assert response is not None
+    assert response.error.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 # --- What a broker offers ------------------------------------------------------------------------

@@ -161,9 +161,7 @@ def staged(test: Callable[[Stage], Awaitable[None]], **kwargs: Any) -> None:
 
 
 @scenario(staged)
-async def test_next_fetch_reports_applied_offset_and_known_lao_at_once(
-    stage: Stage,
-) -> None:
+async def test_next_fetch_reports_applied_offset_and_known_lao_at_once(stage: Stage) -> None:
     first = stage.link.sent[0]
     assert first.fetch_offset == 0
     assert first.applied_offset == -1
@@ -190,9 +188,7 @@ async def test_next_fetch_reports_applied_offset_and_known_lao_at_once(
 
 
 @scenario(staged)
-async def test_lao_for_an_outstanding_fetch_leaves_it_outstanding(
-    stage: Stage,
-) -> None:
+async def test_lao_for_an_outstanding_fetch_leaves_it_outstanding(stage: Stage) -> None:
     assert stage.link.sent[0].takes_lao_alone
     stage.log.leader()
     stage.log.config("1")
@@ -224,9 +220,7 @@ async def test_unsolicited_response_is_ignored(stage: Stage) -> None:
 
 
 @scenario(staged)
-async def test_follower_resumes_at_its_applied_offset_after_a_lost_link(
-    stage: Stage,
-) -> None:
+async def test_follower_resumes_at_its_applied_offset_after_a_lost_link(stage: Stage) -> None:
     stage.log.leader()
     stage.reply()
     stage.link.close("cut")
@@ -312,9 +306,7 @@ async def test_follower_leaves_a_silent_controller(stage: Stage) -> None:
 
 
 @scenario(staged)
-async def test_follower_restarts_when_the_log_descends_from_the_applied_one(
-    stage: Stage,
-) -> None:
+async def test_follower_restarts_when_the_log_descends_from_the_applied_one(stage: Stage) -> None:
     stage.log.leader()
     stage.reply(generation=9)
     assert (stage.known, stage.generations) == ([9], []), "the first one is not a change"
@@ -356,9 +348,7 @@ async def test_follower_restarts_when_the_log_lacks_applied_records(stage: Stage
 
 
 @scenario(staged)
-async def test_follower_names_its_applied_offset_in_each_controller_epoch(
-    stage: Stage,
-) -> None:
+async def test_follower_names_its_applied_offset_in_each_controller_epoch(stage: Stage) -> None:
     stage.log.leader()
     stage.reply(controller_epoch=4)
     stage.reply(controller_epoch=4)
@@ -368,9 +358,7 @@ async def test_follower_names_its_applied_offset_in_each_controller_epoch(
 
 
 @scenario(staged)
-async def test_broker_stopped_on_seeing_the_generation_applies_nothing(
-    stage: Stage,
-) -> None:
+async def test_broker_stopped_on_seeing_the_generation_applies_nothing(stage: Stage) -> None:
     """[registered in a log that was taken back since, and asked to stop: it ends inside the call
     that tells it]
     """

@@ -6,13 +6,7 @@ from typing import Any
 import pytest
 from broker_log import LogMaker
 
-from broker.registration.lifecycle import (
-    Exit,
-    Heartbeat,
-    Lifecycle,
-    Register,
-    State,
-)
+from broker.registration.lifecycle import Exit, Heartbeat, Lifecycle, Register, State
 from broker.settings import LifecycleSettings
 from raftlog.clock import NEVER
 from raftlog.errors import ApiError, ConfigError, ErrorCode

@@ -370,9 +370,7 @@ def test_key_value_list_is_paged() -> None:
     assert ask(limit=3, prefix="b").more is False
 
 
-def test_key_value_page_is_bounded_in_bytes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_key_value_page_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reads, "MAX_BYTES", 12)
     large = list_key_values(image(9), pb.ListKeyValuesRequest())
     assert (keys(large), large.more) == (["a"], True)
@@ -452,9 +450,7 @@ class Replicas:
     def describe(self, keys: Sequence[Key]) -> data_pb.BrokerMetadataResponse:
         self.asked.append(len(keys))
         return data_pb.BrokerMetadataResponse(
-            broker_id=4,
-            broker_epoch=70,
-            partitions=[self._describe(key_) for key_ in keys],
+            broker_id=4, broker_epoch=70, partitions=[self._describe(key_) for key_ in keys]
         )
 
     def _describe(self, key_: Key) -> data_pb.LedPartition:

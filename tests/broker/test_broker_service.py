@@ -83,9 +83,7 @@ async def test_broker_registers_all_listeners_and_tells_each_client_that_of_its_
 
 
 @scenario(on_cluster)
-async def test_forwarded_request_carries_the_clients_identity(
-    cluster: Cluster,
-) -> None:
+async def test_forwarded_request_carries_the_clients_identity(cluster: Cluster) -> None:
     (one,) = await cluster.active(1)
     identity = common_pb2.ClientIdentity(
         principal="alice", client_id=7, sequence=9, all_below_done=8, generation=2
@@ -111,9 +109,7 @@ async def test_write_through_one_broker_is_readable_at_another(cluster: Cluster)
 
 
 @scenario(on_cluster)
-async def test_repeatable_shows_lao_latest_the_tip_tokens_between(
-    cluster: Cluster,
-) -> None:
+async def test_repeatable_shows_lao_latest_the_tip_tokens_between(cluster: Cluster) -> None:
     (broker,) = await cluster.active(1)
     await cluster.until(lambda: cluster.quorum.known_lao.get(1, -1) == cluster.quorum.log.last)
     cluster.quorum.hold_lao = True
@@ -175,9 +171,7 @@ async def test_each_fetch_reports_the_applied_offset(cluster: Cluster) -> None:
 
 
 @scenario(on_cluster)
-async def test_broker_reports_its_state_and_offsets_to_the_controller(
-    cluster: Cluster,
-) -> None:
+async def test_broker_reports_its_state_and_offsets_to_the_controller(cluster: Cluster) -> None:
     (broker,) = await cluster.active(1)
     quorum = cluster.quorum
     (registered,) = quorum.registrations
@@ -231,9 +225,7 @@ async def test_mismatched_timeouts_are_logged_as_a_warning(cluster: Cluster, *, 
 
 
 @scenario(on_cluster)
-async def test_broker_counts_itself_fenced_when_lao_exceeds_applied(
-    cluster: Cluster,
-) -> None:
+async def test_broker_counts_itself_fenced_when_lao_exceeds_applied(cluster: Cluster) -> None:
     (broker,) = await cluster.active(1)
     client = cluster.client(broker)
     cluster.quorum.hold_lao = True
@@ -270,9 +262,7 @@ class Listening:
 
 
 @scenario(on_cluster)
-async def test_clients_of_new_levels_are_notified_and_disconnected_later(
-    cluster: Cluster,
-) -> None:
+async def test_clients_of_new_levels_are_notified_and_disconnected_later(cluster: Cluster) -> None:
     broker = await cluster.broker(1, request_timeout_ms=700)
     await cluster.until(lambda: not broker.why_fenced())
     await describe(cluster.client(broker))
@@ -322,9 +312,7 @@ async def test_broker_follows_a_controller_failover(cluster: Cluster) -> None:
 
 
 @scenario(on_cluster)
-async def test_forwarded_write_of_unknown_outcome_is_never_resent(
-    cluster: Cluster,
-) -> None:
+async def test_forwarded_write_of_unknown_outcome_is_never_resent(cluster: Cluster) -> None:
     (broker,) = await cluster.active(1)
     client = cluster.client(broker)
     write = asyncio.ensure_future(client.write(create("silent"), timeout_s=5))
@@ -339,9 +327,7 @@ async def test_forwarded_write_of_unknown_outcome_is_never_resent(
 
 
 @scenario(on_cluster)
-async def test_broker_without_controllers_fences_itself_and_recovers(
-    cluster: Cluster,
-) -> None:
+async def test_broker_without_controllers_fences_itself_and_recovers(cluster: Cluster) -> None:
     (broker,) = await cluster.active(1)
     client = cluster.client(broker)
     await client.write(create("t"))
@@ -377,9 +363,7 @@ async def test_heartbeats_answered_by_a_deposed_controller_are_no_contact(cluste
 
 
 @scenario(on_cluster)
-async def test_heartbeats_of_another_generation_set_no_epoch_or_lao(
-    cluster: Cluster,
-) -> None:
+async def test_heartbeats_of_another_generation_set_no_epoch_or_lao(cluster: Cluster) -> None:
     """A recovered log has its registration still; it has not fetched any of it yet."""
     (broker,) = await cluster.active(1)
     await cluster.until(lambda: cluster.quorum.known_lao.get(1, -1) == cluster.quorum.log.last)
@@ -395,9 +379,7 @@ async def test_heartbeats_of_another_generation_set_no_epoch_or_lao(
 
 
 @scenario(on_cluster)
-async def test_broker_with_a_full_view_stops_fetching_until_lao_rises(
-    cluster: Cluster,
-) -> None:
+async def test_broker_with_a_full_view_stops_fetching_until_lao_rises(cluster: Cluster) -> None:
     broker = await cluster.broker(1, image_max_bytes=5000)
     await cluster.until(lambda: not broker.why_fenced())
     await cluster.until(lambda: cluster.quorum.known_lao.get(1, -1) == cluster.quorum.log.last)
@@ -434,9 +416,7 @@ async def test_fenced_broker_serves_only_requests_about_itself(cluster: Cluster)
 
 
 @scenario(on_cluster)
-async def test_read_waits_for_its_token_until_its_deadline(
-    cluster: Cluster,
-) -> None:
+async def test_read_waits_for_its_token_until_its_deadline(cluster: Cluster) -> None:
     (broker,) = await cluster.active(1)
     client = cluster.client(broker)
     token = common_pb2.MetadataToken(generation=1, epoch=1, offset=cluster.quorum.log.end)
@@ -508,9 +488,7 @@ async def test_registration_timeout_is_reported_with_its_cause(cluster: Cluster)
 
 
 @scenario(on_cluster)
-async def test_broker_exits_and_names_the_second_process_with_its_id(
-    cluster: Cluster,
-) -> None:
+async def test_broker_exits_and_names_the_second_process_with_its_id(cluster: Cluster) -> None:
     """[Two live processes with one id would throw each other out for ever.]"""
     (first,) = await cluster.active(1)
     second = await cluster.broker(1, incarnation="i-clone")
@@ -534,9 +512,7 @@ async def test_unregistered_broker_stops(cluster: Cluster) -> None:
 
 
 @scenario(on_cluster)
-async def test_broker_follows_a_new_generation_and_refuses_old_tokens(
-    cluster: Cluster,
-) -> None:
+async def test_broker_follows_a_new_generation_and_refuses_old_tokens(cluster: Cluster) -> None:
     (broker,) = await cluster.active(1)
     client = cluster.client(broker)
     await client.write(create("t"))
@@ -686,9 +662,7 @@ async def test_serving_creates_no_task_per_request(cluster: Cluster) -> None:
 
 
 @scenario(on_cluster)
-async def test_broker_stops_quickly_when_all_controllers_are_down(
-    cluster: Cluster,
-) -> None:
+async def test_broker_stops_quickly_when_all_controllers_are_down(cluster: Cluster) -> None:
     (one,) = await cluster.active(1)
     for host in cluster.quorum.links:
         cluster.network.crash(host)
@@ -702,9 +676,7 @@ async def test_broker_stops_quickly_when_all_controllers_are_down(
 
 
 @scenario(on_cluster)
-async def test_broker_finds_the_quorum_when_its_only_address_is_down(
-    cluster: Cluster,
-) -> None:
+async def test_broker_finds_the_quorum_when_its_only_address_is_down(cluster: Cluster) -> None:
     one = await cluster.broker(1, controllers=("c1:1",))
     voters = [
         rec.VoterEntry(voter_id=number, voter_directory_id=f"d{number}", endpoint=f"{host}:1")

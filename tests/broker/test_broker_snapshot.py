@@ -183,9 +183,7 @@ async def test_follower_fetches_snapshot_in_order_then_the_log_after_it(stage: S
 
 
 @scenario(staged)
-async def test_snapshot_is_fetched_elsewhere_when_its_controller_dies(
-    stage: Stage,
-) -> None:
+async def test_snapshot_is_fetched_elsewhere_when_its_controller_dies(stage: Stage) -> None:
     controllers = stage.controllers
     network = controllers.network
 
@@ -242,9 +240,7 @@ async def test_failed_snapshot_transfer_starts_over(stage: Stage, *, how: str) -
 
 
 @scenario(staged)
-async def test_missing_snapshot_chunk_is_requested_once_more(
-    stage: Stage,
-) -> None:
+async def test_missing_snapshot_chunk_is_requested_once_more(stage: Stage) -> None:
     controllers = stage.controllers
     lost: list[int] = []
 

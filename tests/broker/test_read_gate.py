@@ -244,10 +244,7 @@ class StrictBroker(Broker):
 
     def __init__(self, *, applied: int = 10, told: int = 10, lease_s: float = 0.0) -> None:
         super().__init__(applied=3, told=None)
-        self.log.append(
-            rec.NoOpRecord(),
-            rec.NoOpRecord(),
-        )
+        self.log.append(rec.NoOpRecord(), rec.NoOpRecord())
         self.view.apply(self.log.since(self.view.applied + 1), high_watermark=self.log.end)
         self.apply(applied)
         self.tell(told)

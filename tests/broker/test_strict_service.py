@@ -33,9 +33,7 @@ async def refused(client: BrokerClient, timeout_s: float = 1.0) -> ApiError:
 
 
 @scenario(on_cluster)
-async def test_first_strict_read_gets_a_lease_that_serves_the_next(
-    cluster: Cluster,
-) -> None:
+async def test_first_strict_read_gets_a_lease_that_serves_the_next(cluster: Cluster) -> None:
     (broker,) = await raised(cluster, 1)
     client = cluster.client(broker)
     await asyncio.sleep(1.0)
@@ -55,9 +53,7 @@ async def test_first_strict_read_gets_a_lease_that_serves_the_next(
 
 
 @scenario(on_cluster)
-async def test_heartbeats_follow_the_lease_while_there_are_readers(
-    cluster: Cluster,
-) -> None:
+async def test_heartbeats_follow_the_lease_while_there_are_readers(cluster: Cluster) -> None:
     (broker,) = await raised(cluster, 1)
     cluster.quorum.read_lease_ms = 1_500
     client = cluster.client(broker)
@@ -79,9 +75,7 @@ async def test_heartbeats_follow_the_lease_while_there_are_readers(
 
 
 @scenario(on_cluster)
-async def test_strict_read_without_lease_reports_why_at_its_deadline(
-    cluster: Cluster,
-) -> None:
+async def test_strict_read_without_lease_reports_why_at_its_deadline(cluster: Cluster) -> None:
     (broker,) = await raised(cluster, 1)
     cluster.quorum.read_lease_ms = 0
     client = cluster.client(broker)
@@ -98,9 +92,7 @@ async def test_strict_read_without_lease_reports_why_at_its_deadline(
 
 
 @scenario(on_cluster)
-async def test_lease_starts_when_the_heartbeat_was_sent_despite_delay(
-    cluster: Cluster,
-) -> None:
+async def test_lease_starts_when_the_heartbeat_was_sent_despite_delay(cluster: Cluster) -> None:
     (broker,) = await raised(cluster, 1)
     cluster.quorum.heartbeat_delay_s = 1.0
     await read(cluster.client(broker))

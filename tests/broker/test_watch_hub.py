@@ -392,9 +392,7 @@ def test_all_watchers_are_notified_when_the_broker_stops(world: World) -> None:
     assert (len(world.hub), world.work()) == (0, 0)
 
 
-def test_watch_of_an_abandoned_generation_ends_without_a_token(
-    world: World,
-) -> None:
+def test_watch_of_an_abandoned_generation_ends_without_a_token(world: World) -> None:
     reader = world.watch("a")
     world.work()
     assert reader.tokens[-1].offset == world.log.last

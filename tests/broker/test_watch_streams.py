@@ -76,9 +76,7 @@ def config(cluster: Cluster, value: str, topic: str = "orders") -> int:
 
 
 @scenario(on_cluster)
-async def test_equal_responses_of_several_watches_are_sent_once(
-    cluster: Cluster,
-) -> None:
+async def test_equal_responses_of_several_watches_are_sent_once(cluster: Cluster) -> None:
     (broker,) = await cluster.active(1)
     client = await stream(cluster, broker)
     for watch_id in (7, 1, 5):
@@ -191,9 +189,7 @@ async def values(watch: Watch, count: int) -> list[str | None]:
 
 
 @scenario(on_cluster)
-async def test_all_watches_of_a_stream_are_notified_of_a_fenced_broker(
-    cluster: Cluster,
-) -> None:
+async def test_all_watches_of_a_stream_are_notified_of_a_fenced_broker(cluster: Cluster) -> None:
     broker = await cluster.broker(
         1,
         lifecycle=LifecycleSettings(
@@ -331,9 +327,7 @@ def test_silent_broker_is_abandoned_whatever_the_rounding_of_time(silence_s: flo
 
 
 @scenario(on_cluster)
-async def test_closing_a_watch_ends_its_waiting_reads_and_keeps_its_token(
-    cluster: Cluster,
-) -> None:
+async def test_closing_a_watch_ends_its_waiting_reads_and_keeps_its_token(cluster: Cluster) -> None:
     (broker,) = await cluster.active(1)
     program = Program(cluster, broker)
     watch = await program.watch("configs")
@@ -427,9 +421,7 @@ async def test_watch_over_the_limit_is_refused_until_a_slot_is_free(cluster: Clu
 
 
 @scenario(on_cluster)
-async def test_connection_with_a_watch_leaves_the_last_slot_to_others(
-    cluster: Cluster,
-) -> None:
+async def test_connection_with_a_watch_leaves_the_last_slot_to_others(cluster: Cluster) -> None:
     broker = await cluster.broker(1, watch=WatchSettings(watch_max_watchers=3))
     await cluster.until(lambda: not broker.why_fenced())
     opened = []

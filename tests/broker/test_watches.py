@@ -110,9 +110,7 @@ async def test_watch_loses_no_change_when_its_reads_are_cancelled(cluster: Clust
 
 
 @scenario(on_cluster)
-async def test_change_is_sent_once_every_broker_is_known_to_have_it(
-    cluster: Cluster,
-) -> None:
+async def test_change_is_sent_once_every_broker_is_known_to_have_it(cluster: Cluster) -> None:
     broker, _ = await cluster.active(1, 2)
     watch = watcher(cluster, broker, selectors=["configs"])
     await watch.started()
@@ -146,9 +144,7 @@ async def test_watch_resumes_at_another_broker_without_repetition(cluster: Clust
 
 
 @scenario(on_cluster)
-async def test_initial_list_restarts_at_another_broker_and_is_seen_once(
-    cluster: Cluster,
-) -> None:
+async def test_initial_list_restarts_at_another_broker_and_is_seen_once(cluster: Cluster) -> None:
     # A little of the list at a time.
     settings = WatchSettings(watch_max_unsent_bytes=20_000)
     brokers = [await cluster.broker(number, watch=settings) for number in (1, 2)]

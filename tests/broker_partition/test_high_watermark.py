@@ -1,15 +1,6 @@
 """The high watermark below ``min.insync.replicas``, and with eligible leader replicas (KIP-966)."""
 
-from replica_kit import (
-    EPOCHS,
-    KEY,
-    ME,
-    TOPIC,
-    Stand,
-    first_image,
-    partition,
-    recovered,
-)
+from replica_kit import EPOCHS, KEY, ME, TOPIC, Stand, first_image, partition, recovered
 
 from broker.partition import events as ev
 from raftlog.errors import ErrorCode

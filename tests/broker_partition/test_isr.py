@@ -118,9 +118,7 @@ def test_isr_is_not_extended_while_the_high_watermark_is_unknown() -> None:
     [{"fenced": True}, {"stopping": True}, {"epoch": EPOCHS[2] + 50}],
     ids=lambda change: next(iter(change)),
 )
-def test_ineligible_replica_is_not_proposed(
-    change: dict[str, object],
-) -> None:
+def test_ineligible_replica_is_not_proposed(change: dict[str, object]) -> None:
     stand = alone()
     stand.fetch(3, 0, session="keeps 3 out", leader_epoch=4)
     stand.broker(2, **change)
@@ -422,10 +420,9 @@ def test_stale_partition_epoch_waits_for_the_image() -> None:
     assert waits_for_2(stand)
     stand.change(isr=(1, 3))
     assert stand.isr == [1, 3]
-    assert [data.partition_epoch for data in stand.proposals()] == [
-        7,
-        8,
-    ], "a new one, from what holds now"
+    assert [data.partition_epoch for data in stand.proposals()] == [7, 8], (
+        "a new one, from what holds now"
+    )
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_CONTROLLER, ErrorCode.UNKNOWN_SERVER_ERROR])
@@ -460,10 +457,9 @@ def test_image_newer_than_the_proposal_voids_it() -> None:
     stand.change(isr=(1, 3), partition_epoch=8)
     assert stand.isr == [1, 3]
     stand.answer_isr(ErrorCode.INVALID_UPDATE_VERSION)
-    assert [data.partition_epoch for data in stand.proposals()] == [
-        7,
-        8,
-    ], "the answer was to a proposal of before"
+    assert [data.partition_epoch for data in stand.proposals()] == [7, 8], (
+        "the answer was to a proposal of before"
+    )
     stand.answer_isr(ErrorCode.INELIGIBLE_REPLICA)
     assert not list(stand.described().proposed_isr)
 

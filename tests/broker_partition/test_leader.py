@@ -52,9 +52,7 @@ def test_records_of_a_produce_are_one_batch_of_the_leader_epoch(stand: Stand) ->
     assert (record.type, pb.DataRecord.FromString(record.body).value) == (1, b"a")
 
 
-def test_timestamps_stand_still_for_a_small_setback_and_follow_a_large_one(
-    stand: Stand,
-) -> None:
+def test_timestamps_stand_still_for_a_small_setback_and_follow_a_large_one(stand: Stand) -> None:
     stand.produce("a")
     late = pb.ProducePartition(topic_id=KEY[0], current_leader_epoch=-1, records=[b""])
     request = pb.ProduceRequest(acks=0, partitions=[late])
@@ -221,9 +219,7 @@ def test_produce_that_times_out_has_an_unknown_outcome(stand: Stand) -> None:
     assert stand.high_watermark == 1
 
 
-def test_produce_that_loses_its_leader_has_an_unknown_outcome(
-    stand: Stand,
-) -> None:
+def test_produce_that_loses_its_leader_has_an_unknown_outcome(stand: Stand) -> None:
     number, weak = stand.produce("a"), stand.produce("b", acks=1)
     assert stand.produced(weak) is not None
     stand.change(leader=2, leader_epoch=6, isr=(2, 3))
@@ -388,9 +384,7 @@ def test_consumer_ahead_of_the_high_watermark_waits_until_it_has_passed(stand: S
     assert stand.consumed(number) is not None
 
 
-def test_waiting_consumer_is_answered_in_time_or_when_the_leader_changes(
-    stand: Stand,
-) -> None:
+def test_waiting_consumer_is_answered_in_time_or_when_the_leader_changes(stand: Stand) -> None:
     number = stand.consume(0, wait_ms=5000)
     stand.after(5)
     answer = stand.consumed(number)

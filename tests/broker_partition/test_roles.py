@@ -236,10 +236,7 @@ def test_led_partition_is_described_with_its_epochs() -> None:
     assert [
         (f.replica_id, f.replica_epoch, f.log_end_offset, f.last_caught_up_age_ms)
         for f in led.followers
-    ] == [
-        (2, 102, 0, 250),
-        (3, 103, 0, 250),
-    ]
+    ] == [(2, 102, 0, 250), (3, 103, 0, 250)]
     asked = pb.BrokerMetadataRequest(
         partitions=[pb.PartitionKey(topic_id=TOPIC_ID, partition_index=index) for index in (1, 7)]
     )

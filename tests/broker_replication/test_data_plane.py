@@ -58,9 +58,7 @@ async def test_response_is_sent_only_after_the_flush(world: PlaneWorld) -> None:
 
 
 @scenario(on_plane)
-async def test_writes_of_one_turn_share_a_flush_and_keep_their_order(
-    world: PlaneWorld,
-) -> None:
+async def test_writes_of_one_turn_share_a_flush_and_keep_their_order(world: PlaneWorld) -> None:
     produce_when_flushed(world)
     flushes: list[bool] = []
     flush = world.store.flush
@@ -103,9 +101,7 @@ async def test_events_during_a_step_are_processed_after_it(world: PlaneWorld) ->
 
 
 @scenario(on_plane)
-async def test_broker_status_is_reported_first_and_after_each_change(
-    world: PlaneWorld,
-) -> None:
+async def test_broker_status_is_reported_first_and_after_each_change(world: PlaneWorld) -> None:
     world.plane.step(ev.Tick())
     assert world.script.events == [world.broker_status, ev.Tick()]
     world.plane.step(ev.Tick())
@@ -116,9 +112,7 @@ async def test_broker_status_is_reported_first_and_after_each_change(
 
 
 @scenario(on_plane)
-async def test_step_logs_a_few_lines_of_a_kind_and_counts_the_others(
-    world: PlaneWorld,
-) -> None:
+async def test_step_logs_a_few_lines_of_a_kind_and_counts_the_others(world: PlaneWorld) -> None:
     leads = [ev.Note("leads", {"index": index}) for index in range(NOTES_MAX + 5)]
     world.script.on = {ev.Tick: lambda _: [*leads, ev.Note("truncated", {"to": 3})]}
     for _ in range(2):  # Each step has its own count.
@@ -195,9 +189,7 @@ async def test_response_is_bounded_whatever_is_requested(
 
 
 @scenario(on_plane)
-async def test_unexpectedly_large_batches_respect_the_message_limit(
-    world: PlaneWorld,
-) -> None:
+async def test_unexpectedly_large_batches_respect_the_message_limit(world: PlaneWorld) -> None:
     chunks = [chunk(n, b"%d" % n) for n in range(3)]
     size = len(chunks[0])
 
@@ -220,9 +212,7 @@ async def test_unexpectedly_large_batches_respect_the_message_limit(
 
 
 @scenario(on_plane)
-async def test_follower_is_answered_on_its_link_by_session(
-    world: PlaneWorld,
-) -> None:
+async def test_follower_is_answered_on_its_link_by_session(world: PlaneWorld) -> None:
     parked: list[Any] = []
 
     def received(event: ev.ReplicaFetchReceived) -> list[ev.Effect]:
@@ -435,9 +425,7 @@ async def test_exception_in_a_step_stops_the_broker(world: PlaneWorld) -> None:
 
 
 @scenario(on_plane, free_space_reserve_bytes=1000)
-async def test_produce_is_refused_below_the_space_reserve_unlike_reads(
-    world: PlaneWorld,
-) -> None:
+async def test_produce_is_refused_below_the_space_reserve_unlike_reads(world: PlaneWorld) -> None:
     produce_when_flushed(world)
     free = [2000]
     world.store.free_bytes = lambda: free[0]  # type: ignore[method-assign]
@@ -473,9 +461,7 @@ async def test_produce_is_refused_below_the_space_reserve_unlike_reads(
 
 
 @scenario(on_plane)
-async def test_data_plane_serves_nothing_before_recovery_and_when_closed(
-    world: PlaneWorld,
-) -> None:
+async def test_data_plane_serves_nothing_before_recovery_and_when_closed(world: PlaneWorld) -> None:
     world.plane.close()
     for plane in (world.unrecovered(), world.plane):
         with pytest.raises(ApiError) as error:
@@ -508,9 +494,7 @@ async def test_hanging_disk_is_reported_until_it_responds(world: PlaneWorld) -> 
 
 
 @scenario(on_plane)
-async def test_hang_is_counted_once_though_its_flush_ends_later(
-    world: PlaneWorld,
-) -> None:
+async def test_hang_is_counted_once_though_its_flush_ends_later(world: PlaneWorld) -> None:
     produce_when_flushed(world)
     world.disk.hang()
     answers = world.ask(produce=pb.ProduceRequest())
@@ -523,9 +507,7 @@ async def test_hang_is_counted_once_though_its_flush_ends_later(
 
 
 @scenario(on_plane)
-async def test_hang_missed_by_polls_is_counted_when_its_flush_completes(
-    world: PlaneWorld,
-) -> None:
+async def test_hang_missed_by_polls_is_counted_when_its_flush_completes(world: PlaneWorld) -> None:
     produce_when_flushed(world)
     with patch.object(type(world.store), "busy_s", 0.0):
         world.disk.hang()

@@ -64,9 +64,7 @@ def follower_of(cluster: DataCluster) -> int:
 
 
 @scenario(on_cluster)
-async def test_leader_alone_describes_the_isr_and_its_epochs(
-    cluster: DataCluster,
-) -> None:
+async def test_leader_alone_describes_the_isr_and_its_epochs(cluster: DataCluster) -> None:
     await cluster.create()
     load = Load(cluster, cluster.producer(), writers=1)
     await load.more(5)

@@ -6,13 +6,7 @@ import pytest
 import typer
 from command_lines import Raftlog
 
-from raftlog.cli.values import (
-    FOR_EVER_MS,
-    Period,
-    export_time_ms,
-    parse_span_ms,
-    parse_when_ms,
-)
+from raftlog.cli.values import FOR_EVER_MS, Period, export_time_ms, parse_span_ms, parse_when_ms
 from raftlog.local.cluster import LocalCluster
 from raftlog.ops import history as ops_history
 

@@ -327,9 +327,7 @@ def test_reader_maps_fields_by_name_and_source_and_unknown_ones_to_none() -> Non
     assert (listed.total, listed.offline, listed.recovering) == (3, 1, 0)
 
 
-def test_types_of_a_value_are_resolved_once_for_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_types_of_a_value_are_resolved_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """[one reader for each message: to find the types took ten times as long as to read it]"""
 
     @dataclass

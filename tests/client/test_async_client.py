@@ -336,9 +336,7 @@ def test_token_survives_serialization_as_text() -> None:
 
 
 @scenario(simulate)
-async def test_wrong_type_of_value_or_name_is_refused_before_sending(
-    world: World,
-) -> None:
+async def test_wrong_type_of_value_or_name_is_refused_before_sending(world: World) -> None:
     async with client_of(world) as client:
         names: Any = ["a", "b"]
         number: Any = 5

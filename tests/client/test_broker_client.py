@@ -24,9 +24,7 @@ def at(offset: int, *, generation: int = 0) -> Callable[[pb.BrokerRequest], pb.B
 
 
 @scenario(simulate)
-async def test_reads_carry_the_newest_token_and_are_monotonic_over_brokers(
-    world: World,
-) -> None:
+async def test_reads_carry_the_newest_token_and_are_monotonic_over_brokers(world: World) -> None:
     """[Broker A has been told 100, B only 80: round-robin goes backwards.]"""
     a = await world.broker("a", at(100))
     b = await world.broker("b", at(80))
@@ -86,9 +84,7 @@ async def test_another_generation_is_reported(world: World) -> None:
 
 
 @scenario(simulate)
-async def test_lost_read_is_retried_at_another_broker_and_a_write_is_not(
-    world: World,
-) -> None:
+async def test_lost_read_is_retried_at_another_broker_and_a_write_is_not(world: World) -> None:
     a = await world.broker("a", silent)
     b = await world.broker("b", at(5))
     client = world.broker_client("a", "b")
@@ -109,9 +105,7 @@ async def test_lost_read_is_retried_at_another_broker_and_a_write_is_not(
 
 
 @scenario(simulate)
-async def test_fenced_broker_is_left_for_another_or_reported(
-    world: World,
-) -> None:
+async def test_fenced_broker_is_left_for_another_or_reported(world: World) -> None:
     await world.broker("a", refuses(ErrorCode.BROKER_FENCED))
     b = await world.broker("b", at(5))
     client = world.broker_client("a", "b")

@@ -138,9 +138,7 @@ async def test_lease_time_counts_from_the_sent_request(world: World) -> None:
 
 
 @scenario(simulate)
-async def test_late_confirmation_counts_from_its_request(
-    world: World,
-) -> None:
+async def test_late_confirmation_counts_from_its_request(world: World) -> None:
     broker = Keeper()
     server = await world.broker("a", broker)
     async with client_of(world) as client:

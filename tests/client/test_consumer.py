@@ -167,9 +167,7 @@ async def test_consumer_reads_all_partitions_each_from_its_leader(world: DataWor
 
 
 @scenario(simulate_data)
-async def test_moved_leader_is_found_without_a_gap_or_repetition(
-    world: DataWorld,
-) -> None:
+async def test_moved_leader_is_found_without_a_gap_or_repetition(world: DataWorld) -> None:
     fill(world, 0, b"0")
     consumer = world.consumer()
     consumer.assign(TOPIC)
@@ -240,9 +238,7 @@ async def test_consumer_fetches_partitions_in_turn(world: DataWorld) -> None:
 
 
 @scenario(simulate_data)
-async def test_consumer_returns_assigned_partitions_until_closed(
-    world: DataWorld,
-) -> None:
+async def test_consumer_returns_assigned_partitions_until_closed(world: DataWorld) -> None:
     consumer = world.consumer()
     consumer.assign("nothing")
     assert await consumer.poll(1.0) == []
@@ -258,9 +254,7 @@ async def test_consumer_returns_assigned_partitions_until_closed(
     assert error.code is ErrorCode.NETWORK_EXCEPTION
 
 
-def test_partitions_above_the_limit_are_fetched_in_turn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_partitions_above_the_limit_are_fetched_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raftlog.client.consumer.DATA_REQUEST_MAX_PARTITIONS", 2)
 
     async def test(world: DataWorld) -> None:

@@ -35,9 +35,7 @@ async def test_client_follows_a_hint_and_stays_with_the_leader(world: World) -> 
 
 
 @scenario(simulate)
-async def test_circular_hints_cost_a_bounded_backoff_until_a_leader_exists(
-    world: World,
-) -> None:
+async def test_circular_hints_cost_a_bounded_backoff_until_a_leader_exists(world: World) -> None:
     a = await world.controller("a", not_controller("b"))
     b = await world.controller("b", not_controller("c"))
     c = await world.controller("c", not_controller("a"))
@@ -105,9 +103,7 @@ async def test_call_ends_at_once_when_all_controllers_are_of_another_cluster(wor
 
 
 @scenario(simulate)
-async def test_call_times_out_with_one_foreign_and_one_dead_controller(
-    world: World,
-) -> None:
+async def test_call_times_out_with_one_foreign_and_one_dead_controller(world: World) -> None:
     await world.controller("a", other_cluster)
     world.network.transport_for("dead")
     client = world.controller_client("a", "dead")
@@ -143,9 +139,7 @@ async def test_hint_to_a_leader_that_just_failed_is_not_followed(world: World) -
 
 
 @scenario(simulate)
-async def test_after_a_failed_leader_only_the_next_one_is_asked_at_once(
-    world: World,
-) -> None:
+async def test_after_a_failed_leader_only_the_next_one_is_asked_at_once(world: World) -> None:
     a = await world.controller("a", leader)
     b = await world.controller("b", silent)
     c = await world.controller("c", leader)
@@ -181,9 +175,7 @@ async def test_unknown_outcome_is_reported_and_never_retried(world: World) -> No
 
 
 @scenario(simulate)
-async def test_lost_leadership_during_a_write_makes_its_outcome_unknown(
-    world: World,
-) -> None:
+async def test_lost_leadership_during_a_write_makes_its_outcome_unknown(world: World) -> None:
     a = await world.controller("a", not_controller("b", unknown=True))
     b = await world.controller("b", leader)
     client = world.controller_client("a")
@@ -195,9 +187,7 @@ async def test_lost_leadership_during_a_write_makes_its_outcome_unknown(
 
 
 @scenario(simulate)
-async def test_timed_out_call_is_unknown_and_the_next_goes_elsewhere(
-    world: World,
-) -> None:
+async def test_timed_out_call_is_unknown_and_the_next_goes_elsewhere(world: World) -> None:
     a = await world.controller("a", silent)
     b = await world.controller("b", leader)
     client = world.controller_client("a", "b")
@@ -444,9 +434,7 @@ async def test_committed_write_succeeds_when_the_next_leader_cannot_continue_its
 
 
 @scenario(simulate)
-async def test_wait_is_continued_again_when_the_connection_breaks(
-    world: World,
-) -> None:
+async def test_wait_is_continued_again_when_the_connection_breaks(world: World) -> None:
     await world.controller("a", first_then(LOST, not_controller("b")))
     b = await world.controller("b", silent)
     client = world.controller_client("a", "b")
@@ -505,9 +493,7 @@ async def test_retries_end_at_the_deadline_of_the_call(world: World) -> None:
 
 
 @scenario(simulate_data)
-async def test_producer_waits_for_the_throttle_time_up_to_its_deadline(
-    world: DataWorld,
-) -> None:
+async def test_producer_waits_for_the_throttle_time_up_to_its_deadline(world: DataWorld) -> None:
     producer = world.producer()
     await producer.send(TOPIC, b"0", partition=0)
     (broker,) = [one for one in world.brokers.values() if one.id == world.logs[0].leader]

@@ -9,9 +9,7 @@ from raftlog.errors import ApiError, ErrorCode
 
 
 @scenario(simulate_data)
-async def test_records_of_one_turn_share_a_batch_and_each_gets_its_offset(
-    world: DataWorld,
-) -> None:
+async def test_records_of_one_turn_share_a_batch_and_each_gets_its_offset(world: DataWorld) -> None:
     producer = world.producer()
     first = await producer.send(TOPIC, b"0", partition=0)
     rest = await asyncio.gather(
@@ -24,9 +22,7 @@ async def test_records_of_one_turn_share_a_batch_and_each_gets_its_offset(
 
 
 @scenario(simulate_data, leaders=(2, 3, 2))
-async def test_request_goes_to_each_partition_leader_with_its_epoch(
-    world: DataWorld,
-) -> None:
+async def test_request_goes_to_each_partition_leader_with_its_epoch(world: DataWorld) -> None:
     world.logs[1].epoch = 7
     producer = world.producer()
     await asyncio.gather(*(producer.send(TOPIC, b"x", partition=index) for index in range(3)))
@@ -43,9 +39,7 @@ async def test_request_goes_to_each_partition_leader_with_its_epoch(
 
 
 @scenario(simulate_data, leaders=(1, 2, 3))
-async def test_key_maps_to_one_partition_and_keyless_records_rotate(
-    world: DataWorld,
-) -> None:
+async def test_key_maps_to_one_partition_and_keyless_records_rotate(world: DataWorld) -> None:
     producer = world.producer()
     placed = {(await producer.send(TOPIC, b"x", key=b"k")).partition for _ in range(8)}
     assert len(placed) == 1
@@ -72,9 +66,7 @@ async def test_moved_leader_is_found_and_the_record_written_once_in_order(
 
 
 @scenario(simulate_data)
-async def test_leader_named_by_a_refusal_is_asked_though_metadata_lags(
-    world: DataWorld,
-) -> None:
+async def test_leader_named_by_a_refusal_is_asked_though_metadata_lags(world: DataWorld) -> None:
     producer = world.producer()
     await producer.send(TOPIC, b"0")
     world.elect(0, 2, told=False)
@@ -166,9 +158,7 @@ async def test_unsent_record_fails_definitely_at_its_deadline(world: DataWorld) 
 
 
 @scenario(simulate_data)
-async def test_unreachable_metadata_times_out_and_names_the_servers(
-    world: DataWorld,
-) -> None:
+async def test_unreachable_metadata_times_out_and_names_the_servers(world: DataWorld) -> None:
     for broker in world.brokers.values():
         broker.deaf = True
     producer = world.producer(delivery_timeout_ms=1000)
@@ -178,9 +168,7 @@ async def test_unreachable_metadata_times_out_and_names_the_servers(
 
 
 @scenario(simulate_data)
-async def test_new_topic_is_waited_for_and_a_missing_one_is_an_error(
-    world: DataWorld,
-) -> None:
+async def test_new_topic_is_waited_for_and_a_missing_one_is_an_error(world: DataWorld) -> None:
     producer = world.producer(delivery_timeout_ms=3000)
     error = await failure(producer.send("nothing", b"x"))
     assert (error.code, error.outcome_unknown) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, False)
@@ -192,9 +180,7 @@ async def test_new_topic_is_waited_for_and_a_missing_one_is_an_error(
 
 
 @scenario(simulate_data)
-async def test_records_of_a_deleted_topic_do_not_go_to_its_namesake(
-    world: DataWorld,
-) -> None:
+async def test_records_of_a_deleted_topic_do_not_go_to_its_namesake(world: DataWorld) -> None:
     producer = world.producer()
     await producer.send(TOPIC, b"0")
     world.topic_id = bytes(15) + b"\x02"
@@ -223,9 +209,7 @@ async def test_producer_buffer_is_bounded(world: DataWorld) -> None:
 
 
 @scenario(simulate_data)
-async def test_batch_too_large_for_the_leader_is_split_down_to_records(
-    world: DataWorld,
-) -> None:
+async def test_batch_too_large_for_the_leader_is_split_down_to_records(world: DataWorld) -> None:
     producer = world.producer()
     world.brokers[1].refuse = [(ErrorCode.MESSAGE_TOO_LARGE, False)] * 2
     results = await asyncio.gather(
@@ -252,9 +236,7 @@ async def test_producer_survives_the_loss_of_all_bootstrap_brokers(world: DataWo
 
 
 @scenario(simulate_data)
-async def test_records_for_a_dead_broker_go_to_the_next_leader(
-    world: DataWorld,
-) -> None:
+async def test_records_for_a_dead_broker_go_to_the_next_leader(world: DataWorld) -> None:
     producer = world.producer(2)
     await producer.send(TOPIC, b"0")
     world.network.crash("b1")
@@ -271,9 +253,7 @@ async def test_records_for_a_dead_broker_go_to_the_next_leader(
 
 
 @scenario(simulate_data)
-async def test_cancelled_record_frees_its_buffer_and_close_reports_it(
-    world: DataWorld,
-) -> None:
+async def test_cancelled_record_frees_its_buffer_and_close_reports_it(world: DataWorld) -> None:
     producer = world.producer()
     await producer.send(TOPIC, b"0", partition=0)
     world.brokers[1].mute = True

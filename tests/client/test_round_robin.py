@@ -116,9 +116,7 @@ async def test_write_fails_as_not_executed_when_no_broker_is_reachable(world: Wo
 
 
 @scenario(simulate)
-async def test_write_refused_once_and_sent_elsewhere_has_an_unknown_outcome(
-    world: World,
-) -> None:
+async def test_write_refused_once_and_sent_elsewhere_has_an_unknown_outcome(world: World) -> None:
     fenced, other = (
         await world.broker("a", refuses(ErrorCode.BROKER_FENCED)),
         await world.broker("b", silent),
@@ -187,9 +185,7 @@ async def test_all_brokers_are_asked_and_all_pages_read(world: World) -> None:
 
 
 @scenario(simulate)
-async def test_keys_are_requested_in_bounded_requests_without_those_of_others(
-    world: World,
-) -> None:
+async def test_keys_are_requested_in_bounded_requests_without_those_of_others(world: World) -> None:
     count = 2 * REQUEST_PARTITIONS_MAX + 1
     one = await world.broker("one", leads(1, *range(0, count, 2)))
     keys = [(T, index) for index in range(count)]

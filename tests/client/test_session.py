@@ -120,9 +120,7 @@ def test_client_is_opened_once_with_the_first_write() -> None:
 @pytest.mark.parametrize(
     "lost", [silent, LOST_LEADERSHIP, refuses(ErrorCode.REQUEST_TIMED_OUT, unknown=True)]
 )
-def test_unknown_outcome_is_retried_under_the_same_number(
-    lost: Callable[[Any], Any],
-) -> None:
+def test_unknown_outcome_is_retried_under_the_same_number(lost: Callable[[Any], Any]) -> None:
     @against(executed, lost, lost, duplicate)
     async def test(session: Any, controller: Controller, world: World) -> None:
         await session.write(create())
@@ -162,9 +160,7 @@ def test_visible_write_is_retried_until_visible_and_keeps_its_first_response() -
 
 
 @pytest.mark.parametrize("later", [silent, INVALID, LOST_LEADERSHIP])
-def test_later_error_is_never_the_outcome_of_a_committed_write(
-    later: Callable[[Any], Any],
-) -> None:
+def test_later_error_is_never_the_outcome_of_a_committed_write(later: Callable[[Any], Any]) -> None:
     @against(committed, later)
     async def test(session: Any, controller: Controller, world: World) -> None:
         begun = world.loop.time()
@@ -324,9 +320,7 @@ async def test_cluster_without_client_support_is_reported(world: World) -> None:
 
 
 @scenario(simulate)
-async def test_writes_in_flight_are_bounded_from_the_oldest_number(
-    world: World,
-) -> None:
+async def test_writes_in_flight_are_bounded_from_the_oldest_number(world: World) -> None:
     held: list[pb.ControllerRequest] = []
     controller = Controller(held.append)
     server = await world.controller("a", controller)
@@ -378,9 +372,7 @@ def test_write_cancelled_by_its_caller_makes_room() -> None:
 
 
 @scenario(simulate)
-async def test_write_cancelled_in_the_moment_it_is_sent_is_cancelled(
-    world: World,
-) -> None:
+async def test_write_cancelled_in_the_moment_it_is_sent_is_cancelled(world: World) -> None:
     await world.controller("a", Controller(silent))
     client = world.controller_client("a")
     session = client.session()
@@ -403,9 +395,7 @@ async def test_write_cancelled_in_the_moment_it_is_sent_is_cancelled(
 
 
 @scenario(simulate)
-async def test_forwarded_writes_carry_the_clients_identity(
-    world: World,
-) -> None:
+async def test_forwarded_writes_carry_the_clients_identity(world: World) -> None:
     controller = Controller(executed, silent, duplicate)
 
     def forward(request: broker_pb2.BrokerRequest) -> broker_pb2.BrokerResponse | None:

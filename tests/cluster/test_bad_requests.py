@@ -10,13 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from cluster_kit import (
-    PATIENCE_S,
-    running,
-    says,
-    setting,
-    succeed,
-)
+from cluster_kit import PATIENCE_S, running, says, setting, succeed
 from prometheus_client.parser import text_string_to_metric_families
 from reference_pages.metrics import of_a_broker, of_a_controller
 

@@ -493,9 +493,7 @@ while len(client.parts[0]._endless) <= len(waits):
 """
 
 
-def test_main_thread_exits_while_other_threads_wait_forever(
-    cluster: LocalCluster,
-) -> None:
+def test_main_thread_exits_while_other_threads_wait_forever(cluster: LocalCluster) -> None:
     with raftlog.Client(cluster.brokers[0].endpoint) as client:
         client.topics.create("ends", partitions=1, acks="visible")
         said = run(MAIN_ENDS, cluster.brokers[0].endpoint)

@@ -122,14 +122,7 @@ async def back(quorum: Quorum, node: ControllerProcess) -> str:
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [
-        spoil_identity,
-        lose_identity,
-        lose_vote,
-        spoil_vote,
-        lose_manifest,
-    ],
+    "damage", [spoil_identity, lose_identity, lose_vote, spoil_vote, lose_manifest]
 )
 @pytest.mark.nightly
 async def test_damaged_voter_rejoins(quorum: Quorum, damage: Callable[[Path], None]) -> None:

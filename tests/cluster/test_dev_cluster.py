@@ -78,9 +78,7 @@ def runs(pid: int) -> bool:
         return False
 
 
-def test_script_kills_pauses_and_isolates_and_every_write_is_visible(
-    tmp_path: Path,
-) -> None:
+def test_script_kills_pauses_and_isolates_and_every_write_is_visible(tmp_path: Path) -> None:
     done = run(
         tmp_path,
         [

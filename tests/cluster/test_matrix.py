@@ -119,9 +119,7 @@ async def play(world: World, everybody: Sequence[Caller], *, lanes: bool = False
     assert sorted(map(str, done)) == sorted(map(str, cases)), "none is skipped"
 
 
-def test_each_verdict_is_the_tables_and_a_refusal_changes_no_state_or_epoch(
-    world: World,
-) -> None:
+def test_each_verdict_is_the_tables_and_a_refusal_changes_no_state_or_epoch(world: World) -> None:
     """Check some callers; the others are checked at night."""
     everybody = [one for one in callers(world.facts.nodes) if one.name in IN_GATE]
     assert {one.name for one in everybody} == IN_GATE
@@ -150,8 +148,6 @@ async def test_certificate_of_a_removed_voter_ends_no_leadership(world: World) -
 
 
 @pytest.mark.nightly
-def test_verdicts_of_every_caller_are_the_tables_and_refusals_change_nothing(
-    world: World,
-) -> None:
+def test_verdicts_of_every_caller_are_the_tables_and_refusals_change_nothing(world: World) -> None:
     everybody = callers(world.facts.nodes)
     asyncio.run(play(world, everybody))

@@ -8,12 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from cluster_kit import (
-    configure,
-    on_files,
-    running,
-    succeed,
-)
+from cluster_kit import configure, on_files, running, succeed
 
 from raftlog.local.cluster import LocalCluster
 

@@ -68,9 +68,7 @@ async def test_killed_leaders_return_without_losing_records(cluster: LocalCluste
 
 
 @pytest.mark.nightly
-async def test_sleeping_leader_is_replaced_and_wakes_as_a_follower(
-    cluster: LocalCluster,
-) -> None:
+async def test_sleeping_leader_is_replaced_and_wakes_as_a_follower(cluster: LocalCluster) -> None:
     async with clients_of(cluster) as world:
         load, reader = Load(world.producer(request_timeout_ms=3000)), Reader(world.consumer())
         await load.more(200)
@@ -213,9 +211,7 @@ def test_all_killed_brokers_restart_with_their_records(cluster: LocalCluster) ->
 
 
 @pytest.mark.nightly
-async def test_leader_with_a_failing_disk_stops_and_nothing_is_lost(
-    cluster: LocalCluster,
-) -> None:
+async def test_leader_with_a_failing_disk_stops_and_nothing_is_lost(cluster: LocalCluster) -> None:
     async with clients_of(cluster) as world:
         load = Load(world.producer(), writers=16)
         await load.more(100)

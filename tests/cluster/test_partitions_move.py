@@ -28,9 +28,7 @@ def moved(cluster: LocalCluster) -> bool:
 
 
 @pytest.mark.nightly
-async def test_partition_moves_under_writes_and_loses_nothing(
-    cluster: LocalCluster,
-) -> None:
+async def test_partition_moves_under_writes_and_loses_nothing(cluster: LocalCluster) -> None:
     async with clients_of(cluster) as world:
         load, reader = Load(world.producer()), Reader(world.consumer())
         await load.more(200)
@@ -69,9 +67,7 @@ async def test_move_to_a_sleeping_broker_waits_and_is_cancelled(cluster: LocalCl
 
 
 @pytest.mark.nightly
-async def test_preferred_leader_regains_its_partition_under_writes(
-    cluster: LocalCluster,
-) -> None:
+async def test_preferred_leader_regains_its_partition_under_writes(cluster: LocalCluster) -> None:
     async with clients_of(cluster) as world:
         load = Load(world.producer())
         await load.more(50)

@@ -82,9 +82,7 @@ async def write_on(client: BrokerClient, key: str, stop: asyncio.Event, acks: An
     return done
 
 
-async def test_reads_of_one_client_are_monotonic_across_brokers(
-    cluster: LocalCluster,
-) -> None:
+async def test_reads_of_one_client_are_monotonic_across_brokers(cluster: LocalCluster) -> None:
     """[broker A has been told 100, B only 80: round-robin goes backwards]"""
     async with brokers_of(cluster) as writer, brokers_of(cluster) as reader:
         stop = asyncio.Event()
@@ -105,9 +103,7 @@ async def test_reads_of_one_client_are_monotonic_across_brokers(
             assert found(await reader.read(value("counted"), timeout_s=PATIENCE_S)) == done[-1] > 10
 
 
-def test_strict_reads_miss_nothing_while_a_broker_oversleeps(
-    cluster: LocalCluster,
-) -> None:
+def test_strict_reads_miss_nothing_while_a_broker_oversleeps(cluster: LocalCluster) -> None:
     async def test() -> None:
         sleeper = cluster.brokers[-1].name
         others = [node.name for node in cluster.brokers[:-1]]
@@ -183,9 +179,7 @@ def test_strict_read_command_shows_the_last_write(cluster: LocalCluster) -> None
 
 
 @pytest.mark.nightly
-def test_client_renegotiates_between_two_builds_without_a_failed_call(
-    tmp_path: Path,
-) -> None:
+def test_client_renegotiates_between_two_builds_without_a_failed_call(tmp_path: Path) -> None:
     """One broker of the older build and one of this one; then both of this one; the level is raised
     while the client reads at both in turn.
     """

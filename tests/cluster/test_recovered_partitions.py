@@ -133,9 +133,7 @@ def test_partitions_serve_again_whatever_elections_were_lost(tmp_path: Path) -> 
 
 
 @pytest.mark.nightly
-def test_unled_partitions_are_reported_until_their_epochs_are_raised(
-    tmp_path: Path,
-) -> None:
+def test_unled_partitions_are_reported_until_their_epochs_are_raised(tmp_path: Path) -> None:
     """The controller first leaves the leader epochs as the recovery found them."""
     other = [sys.executable, "-c", WITHOUT_EPOCH_FLOOR]
     cluster = MixedCluster(tmp_path / "c", other, controllers=1, brokers=2, settings=SETTINGS)

@@ -117,9 +117,7 @@ async def test_repeatedly_killed_leader_loses_no_write(cluster: LocalCluster) ->
 
 
 @pytest.mark.nightly
-async def test_quorum_whose_nodes_swap_addresses_elects_a_leader(
-    tmp_path: Path,
-) -> None:
+async def test_quorum_whose_nodes_swap_addresses_elects_a_leader(tmp_path: Path) -> None:
     """[Each dialed the others at their addresses in the log, and another voter answered.]"""
     made = LocalCluster(tmp_path / "c", controllers=3, brokers=0)
     with running(made):

@@ -138,9 +138,7 @@ def watching(cluster: LocalCluster, *tips: bool) -> Iterator[list[Watcher]]:
 
 
 @pytest.mark.nightly
-def test_each_change_is_received_once_over_killed_brokers_and_leader(
-    tmp_path: Path,
-) -> None:
+def test_each_change_is_received_once_over_killed_brokers_and_leader(tmp_path: Path) -> None:
     with (
         running(LocalCluster(tmp_path / "c", controllers=3, brokers=2)) as cluster,
         watching(cluster, False) as watchers,

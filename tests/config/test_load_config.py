@@ -237,9 +237,7 @@ def test_non_loopback_address_requires_tls(write: Callable[[str], Path], address
     assert listens_in_plaintext(secured.settings) is None
 
 
-def test_own_address_among_the_voters_is_a_listener_too(
-    write: Callable[[str], Path],
-) -> None:
+def test_own_address_among_the_voters_is_a_listener_too(write: Callable[[str], Path]) -> None:
     (found,) = mistakes(write(CONTROLLER), "controller.quorum.voters=1@c1.example:9093")
     assert found.startswith("listeners: c1.example:9093 is not a loopback address")
 
@@ -389,9 +387,7 @@ controller.quorum.auto.join.enable = true
 """
 
 
-def test_joining_controller_contacts_bootstrap_servers(
-    write: Callable[[str], Path],
-) -> None:
+def test_joining_controller_contacts_bootstrap_servers(write: Callable[[str], Path]) -> None:
     config = load(write(JOINING))
     assert config.settings.controller_quorum_auto_join_enable
     quorum = config.quorum_config("d4", ())
@@ -403,9 +399,7 @@ def test_joining_controller_contacts_bootstrap_servers(
     assert moved.quorum_config("d4", ()).endpoint == "h:7"
 
 
-def test_voter_on_a_new_disk_contacts_the_other_voters(
-    write: Callable[[str], Path],
-) -> None:
+def test_voter_on_a_new_disk_contacts_the_other_voters(write: Callable[[str], Path]) -> None:
     config = load(write(CONTROLLER))
     assert config.quorum_config("d", ()).bootstrap_servers == ("127.0.0.1:9094", "127.0.0.1:9095")
     assert config.quorum_config("d").bootstrap_servers == ()
@@ -480,9 +474,7 @@ def test_host_that_brokers_may_not_register_is_refused_at_startup(host: str) -> 
         parse_endpoint(f"{host}:9092")
 
 
-def test_rack_that_controllers_refuse_prevents_the_start(
-    write: Callable[[str], Path],
-) -> None:
+def test_rack_that_controllers_refuse_prevents_the_start(write: Callable[[str], Path]) -> None:
     assert RACK.error("us-east-1a, row 3") == ""
     (found,) = mistakes(write(BROKER), "broker.rack=a\x1b[31m")
     assert found.startswith("broker.rack: 'a\\x1b[31m' is not a rack")

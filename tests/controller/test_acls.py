@@ -157,9 +157,7 @@ def test_number_of_acl_entries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     )
 
 
-def test_entries_per_principal_and_prefix_are_bounded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_entries_per_principal_and_prefix_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acls, "MAX_OF_ONE_PRINCIPAL", 2)
     stage = Cell()
     hosts = [{"host": f"10.0.0.{n}"} for n in range(3)]

@@ -180,9 +180,7 @@ def test_epoch_minus_1_skips_the_epoch_check_until_every_broker_sends_epochs(sta
     assert stage.result(proposal).error_code == 0
 
 
-def test_withdrawal_raises_the_partition_epoch_against_earlier_attempts(
-    stage: Stage,
-) -> None:
+def test_withdrawal_raises_the_partition_epoch_against_earlier_attempts(stage: Stage) -> None:
     """An attempt to add broker 3 is unanswered; while it is in flight its leader voids it."""
     delayed = stage.propose()
     before = stage.cell.partition(stage.topic)
@@ -222,9 +220,7 @@ def test_replica_that_came_back_empty_is_not_admitted_by_an_older_proposal(stage
     assert stage.result(stage.propose()).error_code == 0
 
 
-def test_unfenced_replica_is_not_admitted_by_an_older_proposal(
-    stage: Stage,
-) -> None:
+def test_unfenced_replica_is_not_admitted_by_an_older_proposal(stage: Stage) -> None:
     """The same race, where the new registration itself ends the old incarnation."""
     cell = stage.cell
     in_flight = stage.propose()
@@ -235,9 +231,7 @@ def test_unfenced_replica_is_not_admitted_by_an_older_proposal(
     assert stage.result(in_flight).error_code == ErrorCode.INELIGIBLE_REPLICA
 
 
-def test_invalid_partition_is_refused_alone_and_results_keep_their_order(
-    stage: Stage,
-) -> None:
+def test_invalid_partition_is_refused_alone_and_results_keep_their_order(stage: Stage) -> None:
     good, bad = stage.propose(), stage.propose(partition_index=7)
     wide_id = stage.cell.pending.topic_ids["wide"]
     good.topics[0].partitions.insert(0, bad.topics[0].partitions[0])

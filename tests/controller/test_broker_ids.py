@@ -256,9 +256,7 @@ def test_session_that_may_be_the_requesters_own_is_waited_for(cell: Ids) -> None
     assert cell.ask("h2", asking_for_s=9.1) == (2, HOSTNAME)
 
 
-def test_broker_heard_from_meanwhile_is_alive_and_the_next_candidate_counts(
-    cell: Ids,
-) -> None:
+def test_broker_heard_from_meanwhile_is_alive_and_the_next_candidate_counts(cell: Ids) -> None:
     cell.wait(8.0)
     cell.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=cell.wanted("h2", asking_for_s=8.0))
     cell.wait(4.0)
@@ -581,9 +579,7 @@ def test_dead_broker_is_waited_for_until_its_session_ends(cell: Ids) -> None:
     assert cell.ask("new", asking_for_s=4.0) == (1001, GENERATED)
 
 
-def test_newcomer_gets_a_new_id_once_all_brokers_were_heard_after_its_request(
-    cell: Ids,
-) -> None:
+def test_newcomer_gets_a_new_id_once_all_brokers_were_heard_after_its_request(cell: Ids) -> None:
     cell.now += 3.0
     cell.waits(cell.wanted("new", asking_for_s=2.9), 1, "was not heard from")
     cell.all_beat()

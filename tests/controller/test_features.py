@@ -217,9 +217,7 @@ def test_downgrade_states_its_consequences_and_upgrade_does_not() -> None:
     assert list(at.send(TO_2).warnings) == []
 
 
-def test_pinned_controller_supports_the_previous_level(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_pinned_controller_supports_the_previous_level(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "LATEST_METADATA_VERSION", 1)
     at = cell(Quorum({1: 2, 2: 2, 3: 2}), level=0)
     assert at.pending.features["metadata.version"] == 1

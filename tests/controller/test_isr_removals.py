@@ -159,9 +159,7 @@ def test_last_member_of_many_isrs_becomes_eligible_batch_by_batch() -> None:
 
 
 @pytest.mark.parametrize("successor", ["clean", "unclean", "other disk"])
-def test_successor_of_an_eligible_replica_registers_after_all_removals(
-    successor: str,
-) -> None:
+def test_successor_of_an_eligible_replica_registers_after_all_removals(successor: str) -> None:
     at = Cell(brokers=0)
     epoch = at.join(1, **PROOF)
     at.join(2)
@@ -270,9 +268,7 @@ def test_elections_end_when_the_broker_is_fenced_again() -> None:
     at.check_invariants()
 
 
-def test_elections_examine_few_partitions_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_elections_examine_few_partitions_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     at = Cell(brokers=3)
     at.create_on(*[(2, 3)] * PARTITIONS)
     at.create_on((1,), name="alone")
@@ -291,9 +287,7 @@ def test_elections_examine_few_partitions_at_once(
     assert steps == 8
 
 
-def test_unfencing_examines_no_partition_with_a_leader(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_unfencing_examines_no_partition_with_a_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     at = cell()
     silenced(at, 1)
     broker = at.broker(1)
@@ -343,9 +337,7 @@ def test_unfenced_broker_with_a_read_lease_leaves_its_partitions_when_the_lease_
     assert isrs_with(at, 1) == PARTITIONS
 
 
-def test_claim_examines_no_partition_with_a_leader(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_claim_examines_no_partition_with_a_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     image = cell().pending.snapshot()
     looks = Looks(monkeypatch)
     later = Cell(0, image=image, epoch=2)
@@ -354,9 +346,7 @@ def test_claim_examines_no_partition_with_a_leader(
     assert not later.decider.state.join_elections
 
 
-def test_removals_examine_few_partitions_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_removals_examine_few_partitions_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     at = cell()
     silenced(at, 1)
     monkeypatch.setattr(batched_changes, "BATCHES_A_STEP", 1)

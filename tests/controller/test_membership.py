@@ -281,9 +281,7 @@ def test_removal_of_a_non_voter_is_refused() -> None:
 
 
 @pytest.mark.parametrize("directory", ["d3", ""])
-def test_rejoining_voter_is_removed_only_if_no_other_process_fetches(
-    directory: str,
-) -> None:
+def test_rejoining_voter_is_removed_only_if_no_other_process_fetches(directory: str) -> None:
     cell = Members()
     asked = rpc.RemoveRaftVoterRequest(voter_id=3, voter_directory_id=directory, joins_anew=True)
     fetches, cell.quorum.voters[2] = cell.quorum.voters[2], replica(3, fetched=NEVER)

@@ -32,9 +32,7 @@ def test_intake_keeps_order_and_counts_bytes() -> None:
     assert queue.waiting_bytes == 0
 
 
-def test_too_large_and_too_many_requests_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_too_large_and_too_many_requests_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake, "MAX_WAITING", 2)
     queue = Intake(30_000)
     too_large = request()

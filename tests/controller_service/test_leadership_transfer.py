@@ -73,9 +73,7 @@ async def holds_all(world: World, load: Load) -> None:
 
 @pytest.mark.parametrize("as_message", [True, False])
 @simulated
-async def test_write_waits_for_brokers_despite_a_leader_change(
-    as_message: bool,
-) -> None:
+async def test_write_waits_for_brokers_despite_a_leader_change(as_message: bool) -> None:
     """No broker is unfenced, so LAO stands still, and the write waits for it in vain."""
     world = World()
     old = await world.active()
@@ -104,9 +102,7 @@ async def test_write_waits_for_brokers_despite_a_leader_change(
 
 
 @simulated
-async def test_request_waits_until_the_successor_is_known(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_request_waits_until_the_successor_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     old, *_ = await world.settled()
     target = world.others(old)[0].id

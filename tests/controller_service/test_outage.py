@@ -118,9 +118,7 @@ def test_short_election_logs_nothing() -> None:
 
 @pytest.mark.parametrize("leads", [True, False])
 @simulated
-async def test_controller_without_a_quorum_is_not_ready_despite_open_links(
-    leads: bool,
-) -> None:
+async def test_controller_without_a_quorum_is_not_ready_despite_open_links(leads: bool) -> None:
     """[Between two pre-votes a voter followed a leader without hearing from it, and was ready.]"""
     world = QuorumWorld(voters=3)
     await world.write("a")

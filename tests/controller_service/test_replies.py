@@ -220,9 +220,7 @@ def test_parked_replies_of_a_closed_link_release_their_share() -> None:
     assert parking.shares.total == 0
 
 
-def test_connection_may_park_only_its_share(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_connection_may_park_only_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.service.replies.CONTROLLER_MAX_PARKED_REPLIES", 10)
     parking = Parking(lambda parked: None)
     greedy, other = SimpleNamespace(peer="a:1"), SimpleNamespace(peer="a:2")
@@ -322,9 +320,7 @@ def parked_response(client: Client, number: int, *, round: int) -> Parked:
 
 
 @pytest.mark.parametrize("is_write", [False, True])
-def test_oversized_reply_becomes_an_error_and_later_ones_are_sent(
-    is_write: bool,
-) -> None:
+def test_oversized_reply_becomes_an_error_and_later_ones_are_sent(is_write: bool) -> None:
     node: Any = SimpleNamespace(directory=SimpleNamespace(failure=refused), closed=False)
     parking = Parking(Answers(node, RequestFigures(lambda: 0.0)).send)
     clients = Client(small=True), Client(gone=True), Client()

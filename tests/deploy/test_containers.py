@@ -128,9 +128,7 @@ def environment_of(service: dict[str, Any]) -> dict[str, str]:
     return {key: re.sub(r"\$\{RAFTLOG_CLUSTER_ID:.*\}", CLUSTER_ID, v) for key, v in given.items()}
 
 
-def test_compose_file_has_six_nodes_with_volumes(
-    compose: dict[str, Any],
-) -> None:
+def test_compose_file_has_six_nodes_with_volumes(compose: dict[str, Any]) -> None:
     names = [f"{role}-{node_id}" for node_id, role in NODES.items()]
     assert list(compose["services"]) == names
     assert list(compose["volumes"]) == names

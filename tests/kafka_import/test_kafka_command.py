@@ -225,9 +225,7 @@ def test_topic_log_is_not_taken_for_the_metadata_log(tmp_path: Path) -> None:
     assert "at byte 0: the record at offset 0 is malformed" in done.stderr
 
 
-def test_log_damaged_at_its_start_is_reported_as_damaged(
-    tmp_path: Path,
-) -> None:
+def test_log_damaged_at_its_start_is_reported_as_damaged(tmp_path: Path) -> None:
     done = run(kafka.write_node(tmp_path / "node", b"junk" * 100), "-o", tmp_path / "exported")
     assert done.returncode == 3
     assert "00000000000000000000.log: at byte 0: a batch is said to have" in done.stderr

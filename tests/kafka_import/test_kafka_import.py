@@ -733,9 +733,7 @@ def test_file_that_is_not_a_log_is_refused(tmp_path: Path) -> None:
         find_copies([tmp_path / "empty"])
 
 
-def test_eligible_leader_replicas_equal_those_of_kafka(
-    imported: tuple[Imported, Path],
-) -> None:
+def test_eligible_leader_replicas_equal_those_of_kafka(imported: tuple[Imported, Path]) -> None:
     """Each ISR change in Kafka's history is decided again by the controller's own rules. Kafka's
     records give the ISR; leader, ELR and last known leader follow from it.
     """

@@ -142,9 +142,7 @@ async def test_watcher_that_misses_a_change_fails_the_run(
     assert 0 < found["first_from_send_ms"]["p50"] <= found["last_from_send_ms"]["p50"]
 
 
-async def test_watchers_of_separate_keys_receive_their_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_watchers_of_separate_keys_receive_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("IDLE_S", "SETTLE_S"):
         monkeypatch.setattr(measured, name, 0.01)
     monkeypatch.setattr(measured, "AFTER_S", 0.5)

@@ -204,9 +204,7 @@ _CHANGES = st.lists(
 
 
 @given(_CHANGES)
-def test_replica_index_equals_plain_sets(
-    steps: list[tuple[str, int, PartitionKey]],
-) -> None:
+def test_replica_index_equals_plain_sets(steps: list[tuple[str, int, PartitionKey]]) -> None:
     index, naive = ReplicaIndex(pmap.empty()), dict[int, set[PartitionKey]]()
     finished: list[tuple[pmap.Map[int, Replicas], dict[int, set[PartitionKey]]]] = []
     for what, broker_id, key in steps:

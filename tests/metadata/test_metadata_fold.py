@@ -660,9 +660,7 @@ def test_topic_whose_partition_names_a_broker_twice_can_be_removed(moved: bool) 
 
 
 @pytest.mark.parametrize("operation", [-1, 0, 64, 2**31 - 1])
-def test_entry_with_an_unknown_operation_allows_and_denies_nothing(
-    operation: int,
-) -> None:
+def test_entry_with_an_unknown_operation_allows_and_denies_nothing(operation: int) -> None:
     """A huge number costs no memory: bits are kept only of known operations."""
     entries = [
         pb.AccessControlEntryRecord(

@@ -182,9 +182,7 @@ def large(topics: int = 30, partitions: int = 200) -> Image:
     return builder.snapshot()
 
 
-def test_bytes_do_not_depend_on_map_order(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_bytes_do_not_depend_on_map_order(monkeypatch: pytest.MonkeyPatch) -> None:
     image = large()
     content = content_of(image)
 

@@ -96,9 +96,7 @@ BROKEN = [
 ]
 
 
-async def test_malformed_requests_are_counted_only(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_malformed_requests_are_counted_only(caplog: pytest.LogCaptureFixture) -> None:
     counted: list[str] = []
     server = HttpServer(
         "127.0.0.1",
@@ -134,9 +132,7 @@ async def test_malformed_requests_are_counted_only(
     assert [one.getMessage() for one in caplog.records] == []
 
 
-async def test_failing_handler_is_logged_with_a_traceback(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_failing_handler_is_logged_with_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def ready() -> tuple[bool, str]:
         raise KeyError(f"a mistake of ours in {monkeypatch}")
 

@@ -102,9 +102,7 @@ def test_spurious_grpc_wakeups_are_not_logged_but_other_failures_are() -> None:
 
 
 @pytest.mark.parametrize("logger", ["grpc._cython.cygrpc", "asyncio"])
-def test_only_failures_other_than_a_peer_that_left_are_logged(
-    logger: str,
-) -> None:
+def test_only_failures_other_than_a_peer_that_left_are_logged(logger: str) -> None:
     out = io.StringIO()
     setup_logging("info", "json", stream=out)
     message = "Unexpected [ExecuteBatchError] raised by servicer method"
@@ -218,9 +216,7 @@ def test_urgent_line_is_written_at_once_after_the_queued_ones(
     assert lines.events == ["before", "urgent"]
 
 
-def test_log_writer_counts_dropped_lines_of_a_slow_reader(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_log_writer_counts_dropped_lines_of_a_slow_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_writer, "WAITING_LINES_MAX", 10)
     monkeypatch.setattr(log_writer, "FLUSH_S", 0.01)
     lines, told = Lines(), list[int]()

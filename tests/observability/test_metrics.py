@@ -256,9 +256,7 @@ def test_promtool_finds_no_fault_in_the_metrics(families: object) -> None:
     assert (ran.returncode, ran.stdout + ran.stderr) == (0, b"")
 
 
-async def test_scrapes_are_serialized_with_a_pause_between(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_scrapes_are_serialized_with_a_pause_between(monkeypatch: pytest.MonkeyPatch) -> None:
     rendered = 0
 
     def render(registry: Any) -> bytes:

@@ -102,9 +102,7 @@ async def test_error_of_a_call_is_set_on_its_span(kept: InMemorySpanExporter) ->
     assert names == ["REQUEST_TIMED_OUT", "NOT_CONTROLLER"]
 
 
-async def test_traced_compact_write_is_sent_with_its_span(
-    kept: InMemorySpanExporter,
-) -> None:
+async def test_traced_compact_write_is_sent_with_its_span(kept: InMemorySpanExporter) -> None:
     future: asyncio.Future[pb.ControllerResponse] = asyncio.get_running_loop().create_future()
     assert tracing.active is not None
     sent = tracing.active.calling(ConfigWrite([(16, "a", "k", "v")], timeout_ms=7), future)
@@ -123,9 +121,7 @@ def test_heartbeats_are_not_traced(kept: InMemorySpanExporter) -> None:
     assert kept.get_finished_spans() == ()
 
 
-async def test_read_at_a_broker_is_a_child_span_of_its_call(
-    kept: InMemorySpanExporter,
-) -> None:
+async def test_read_at_a_broker_is_a_child_span_of_its_call(kept: InMemorySpanExporter) -> None:
     future: asyncio.Future[broker_pb2.BrokerResponse] = asyncio.get_running_loop().create_future()
     assert tracing.active is not None
     sent = tracing.active.calling(reading(), future)
@@ -176,9 +172,7 @@ async def test_produce_for_one_span_is_its_child_and_for_several_links_each(
     assert (nobody.parent, list(nobody.links)) == (None, [])
 
 
-async def test_partition_error_is_set_on_the_span_of_its_call(
-    kept: InMemorySpanExporter,
-) -> None:
+async def test_partition_error_is_set_on_the_span_of_its_call(kept: InMemorySpanExporter) -> None:
     assert tracing.active is not None
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     tracing.active.calling(producing(), future)
@@ -192,9 +186,7 @@ async def test_partition_error_is_set_on_the_span_of_its_call(
 
 
 @pytest.mark.parametrize("request_", [reading(), producing()], ids=["read", "records"])
-def test_unary_method_continues_the_trace_in_metadata(
-    request_: broker_pb2.BrokerRequest,
-) -> None:
+def test_unary_method_continues_the_trace_in_metadata(request_: broker_pb2.BrokerRequest) -> None:
     tracing.take_header(request_, [("traceparent", KNOWN), ("other", "x")])
     assert tracing.parent_of(request_) == KNOWN
 
@@ -280,9 +272,7 @@ class Collector:
 
 
 @pytest.mark.parametrize("kind", ["hangs", "refuses"])
-def test_hanging_or_refusing_collector_neither_blocks_nor_fills_a_node(
-    kind: str,
-) -> None:
+def test_hanging_or_refusing_collector_neither_blocks_nor_fills_a_node(kind: str) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=100) as silent:
         port = silent.getsockname()[1]
         if kind == "refuses":
@@ -308,9 +298,7 @@ def test_hanging_or_refusing_collector_neither_blocks_nor_fills_a_node(
     assert time.monotonic() - begun < 50, "the process ends, too"
 
 
-def test_spans_are_dropped_when_the_collector_refuses_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_spans_are_dropped_when_the_collector_refuses_them(monkeypatch: pytest.MonkeyPatch) -> None:
     collector = Collector()
     address = collector.server.server_address[1]
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{address}")

@@ -179,9 +179,7 @@ async def test_voters_named_by_a_node_are_asked_and_a_hanging_one_is_not_waited_
     assert took_s < 2.0, f"a share of {GRACE} of the time is enough once somebody answered"
 
 
-async def test_cluster_without_a_leader_is_checked_again_before_down(
-    node: FakeNode,
-) -> None:
+async def test_cluster_without_a_leader_is_checked_again_before_down(node: FakeNode) -> None:
     """[A brief election was reported as an outage.]"""
     voters = [voter(1, endpoint=node.address)]
     node.answer = described(1, "prospective", voters)

@@ -363,9 +363,7 @@ def test_token_file_readable_by_others_prevents_the_start(tmp_path: Path) -> Non
         door_of(config)
 
 
-async def test_survey_module_is_imported_at_the_first_use(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_survey_module_is_imported_at_the_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "raftlog.ops.console_page", raising=False)
     local = Local("controller", 1, Image, lambda most: [], lambda: 0, lambda: ["127.0.0.1:1"])
     console = console_of(load(), local)

@@ -70,12 +70,7 @@ def _publish(
         mark("written", number=manifest.end_offset)
 
     with ExportWriter(
-        directory,
-        "c1",
-        0,
-        checkpoint_records=1,
-        published=published,
-        clock=lambda: now_s,
+        directory, "c1", 0, checkpoint_records=1, published=published, clock=lambda: now_s
     ) as writer:
         for _ in range(times):
             data = _records(offset)

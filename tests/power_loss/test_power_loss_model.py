@@ -43,9 +43,7 @@ def examined(scratch: Path, starter: Starter, function: str) -> Examined:
 # --- the recorder -------------------------------------------------------------------------------
 
 
-def test_each_kind_of_call_is_recorded_in_order_from_all_threads(
-    scratch: Path,
-) -> None:
+def test_each_kind_of_call_is_recorded_in_order_from_all_threads(scratch: Path) -> None:
     root = scratch / "toy"
     root.mkdir()
     (root / "there").write_bytes(b"old")

@@ -28,14 +28,7 @@ from raftlog.quorum.admission import (
     EpochAllowance,
     is_endpoint,
 )
-from raftlog.quorum.events import (
-    Append,
-    Fatal,
-    PeerConnected,
-    Refused,
-    Send,
-    SendFetch,
-)
+from raftlog.quorum.events import Append, Fatal, PeerConnected, Refused, Send, SendFetch
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 # --- how far ------------------------------------------------------------------------------------
@@ -180,9 +173,7 @@ def test_unknown_candidate_opens_no_epoch_while_a_leader_is_heard(pre_vote: bool
 @pytest.mark.parametrize(
     "short", [{"last_offset": 1}, {"last_offset_epoch": 3}, {"voter_directory_id": ""}]
 )
-def test_unknown_candidate_needs_a_log_that_may_have_made_it_a_voter(
-    short: dict[str, Any],
-) -> None:
+def test_unknown_candidate_needs_a_log_that_may_have_made_it_a_voter(short: dict[str, Any]) -> None:
     node = one(VoteState(5), [(4, 1), (4, 2)])
     newer = {"replica_id": 9, "replica_epoch": 6, "last_offset_epoch": 4, "last_offset": 2}
     assert ask(node, vote_request(1, **newer | short)).error_code == ErrorCode.INVALID_REQUEST

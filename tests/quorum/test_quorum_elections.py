@@ -292,9 +292,7 @@ def answer(
 @pytest.mark.parametrize(
     "sender", [{"voter_id": 4}, {"voter_directory_id": "wiped"}, {"voter_directory_id": ""}]
 )
-def test_vote_of_another_node_at_the_voters_address_does_not_count(
-    sender: dict[str, Any],
-) -> None:
+def test_vote_of_another_node_at_the_voters_address_does_not_count(sender: dict[str, Any]) -> None:
     node = Cluster(3)[1]
     node.step(PeerConnected(2))
     sent = effects_of(node, Send)[0]

@@ -20,12 +20,7 @@ from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, span_of, voter
 
 from raftlog.endpoint import Voter, VotersAt
 from raftlog.node.storage.api import SnapshotId, VoteState
-from raftlog.quorum.admission import (
-    ALLOWANCE_EPOCHS,
-    EPOCH_LIMIT,
-    MAX_EPOCH,
-    MAX_OFFSET,
-)
+from raftlog.quorum.admission import ALLOWANCE_EPOCHS, EPOCH_LIMIT, MAX_EPOCH, MAX_OFFSET
 from raftlog.quorum.events import (
     Fatal,
     PeerConnected,

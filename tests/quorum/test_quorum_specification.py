@@ -76,11 +76,7 @@ def reached_by_the_module(
 
 @pytest.mark.parametrize(("deadlines", "resignations", "count"), [(1, 0, 39), (0, 1, 70)])
 def test_cores_and_specification_reach_the_same_states(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    deadlines: int,
-    resignations: int,
-    count: int,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadlines: int, resignations: int, count: int
 ) -> None:
     # In a search of seconds Java's second compiler would take half of the CPU time.
     monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")

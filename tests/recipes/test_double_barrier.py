@@ -57,9 +57,7 @@ async def test_double_barrier_forms_groups_of_the_requested_size(cluster: Cluste
 
 
 @scenario(on_cluster)
-async def test_late_process_waits_for_the_next_barrier_group(
-    cluster: Cluster,
-) -> None:
+async def test_late_process_waits_for_the_next_barrier_group(cluster: Cluster) -> None:
     clients = [cluster.client(name) for name in "abcd"]
     one, two, three, four = [AsyncDoubleBarrier(each, NAME, 2) for each in clients]
     assert all(await asyncio.gather(one.enter(), two.enter()))
@@ -161,9 +159,7 @@ async def test_group_formed_by_another_process_is_read_strictly(
 
 
 @scenario(on_cluster)
-async def test_process_that_gives_up_leaves_the_barrier(
-    cluster: Cluster,
-) -> None:
+async def test_process_that_gives_up_leaves_the_barrier(cluster: Cluster) -> None:
     async with cluster.client("a") as one, cluster.client("b") as other:
         early = AsyncDoubleBarrier(one, NAME, 2)
         assert not await early.enter(timeout_s=1.0)
@@ -211,9 +207,7 @@ async def killed(cluster: Cluster, count: int) -> None:
 
 
 @scenario(on_cluster)
-async def test_killed_process_does_not_count_after_its_lease(
-    cluster: Cluster,
-) -> None:
+async def test_killed_process_does_not_count_after_its_lease(cluster: Cluster) -> None:
     await killed(cluster, 3)
     barriers = [AsyncDoubleBarrier(cluster.client(name), NAME, 3) for name in "abc"]
     tasks = [asyncio.ensure_future(barriers[0].enter())]
@@ -238,9 +232,7 @@ async def test_others_leave_without_a_killed_member_when_its_lease_ends(cluster:
 
 
 @scenario(on_cluster)
-async def test_barrier_reports_a_lost_lease_and_refuses_wrong_counts(
-    cluster: Cluster,
-) -> None:
+async def test_barrier_reports_a_lost_lease_and_refuses_wrong_counts(cluster: Cluster) -> None:
     async with cluster.client("a") as one, cluster.client("b") as other:
         barrier = AsyncDoubleBarrier(one, NAME, 2)
         task = asyncio.ensure_future(barrier.enter())

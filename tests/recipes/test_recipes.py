@@ -68,9 +68,7 @@ def test_lock_has_one_holder_at_a_time_in_order_of_arrival() -> None:
 
 
 @scenario(on_cluster)
-async def test_lock_that_was_never_held_guards_nothing(
-    cluster: Cluster,
-) -> None:
+async def test_lock_that_was_never_held_guards_nothing(cluster: Cluster) -> None:
     async with cluster.client() as client:
         lock = AsyncLock(client, "l")
         with pytest.raises(PlaceLostError, match="lock l is not held: acquire"):
@@ -141,9 +139,7 @@ async def test_acquire_that_times_out_leaves_no_key(cluster: Cluster) -> None:
 
 
 @scenario(on_cluster)
-async def test_lock_of_a_dead_holder_goes_to_the_next_after_its_ttl(
-    cluster: Cluster,
-) -> None:
+async def test_lock_of_a_dead_holder_goes_to_the_next_after_its_ttl(cluster: Cluster) -> None:
     dead = AsyncLock(cluster.client("dead"), "l", ttl_s=5.0)
     assert await dead.acquire()
     dead._place.lease._keeper._task.cancel()  # it says nothing more
@@ -163,9 +159,7 @@ async def test_lock_of_a_dead_holder_goes_to_the_next_after_its_ttl(
 
 
 @scenario(on_cluster)
-async def test_abandoning_leader_stops_leading_and_is_succeeded_later(
-    cluster: Cluster,
-) -> None:
+async def test_abandoning_leader_stops_leading_and_is_succeeded_later(cluster: Cluster) -> None:
     async with cluster.client("old") as old, cluster.client("new") as new:
         leader, next_one = AsyncElection(old, "e", ttl_s=5.0), AsyncElection(new, "e")
         await leader.campaign()
@@ -201,9 +195,7 @@ async def test_lost_lock_is_reported_to_its_holder(cluster: Cluster) -> None:
 
 
 @scenario(on_cluster)
-async def test_release_of_a_lost_lock_is_silent_at_the_end_of_its_block(
-    cluster: Cluster,
-) -> None:
+async def test_release_of_a_lost_lock_is_silent_at_the_end_of_its_block(cluster: Cluster) -> None:
     async with cluster.client("a", timeout_s=0.5) as client:
         lock, block = AsyncLock(client, "l", ttl_s=4.0), AsyncLock(client, "m", ttl_s=4.0)
         await lock.acquire()
@@ -410,9 +402,7 @@ async def test_barrier_holds_until_it_is_lifted(cluster: Cluster) -> None:
 
 
 @scenario(on_cluster)
-async def test_observer_of_an_election_sees_each_leader_of_its_watch(
-    cluster: Cluster,
-) -> None:
+async def test_observer_of_an_election_sees_each_leader_of_its_watch(cluster: Cluster) -> None:
     """Also when it reads at a broker that lags behind the one it watches at."""
     async with cluster.client("a") as leading:
         election = AsyncElection(leading, "e", "one")
@@ -436,9 +426,7 @@ async def test_held_barrier_is_seen_at_a_lagging_broker(cluster: Cluster) -> Non
 
 
 @scenario(on_cluster)
-async def test_wait_for_an_already_deleted_key_ends_at_a_lagging_broker(
-    cluster: Cluster,
-) -> None:
+async def test_wait_for_an_already_deleted_key_ends_at_a_lagging_broker(cluster: Cluster) -> None:
     async with cluster.client("a") as client:
         await client.kv.put("k", "v", acks="visible")
         beside = client_beside_a_lagging_broker(cluster, 2.0)
@@ -632,9 +620,7 @@ def test_blocking_twins_show_the_state_of_the_others_and_change_nothing() -> Non
 
 
 @scenario(on_cluster)
-async def test_client_with_one_address_continues_when_it_is_down(
-    cluster: Cluster,
-) -> None:
+async def test_client_with_one_address_continues_when_it_is_down(cluster: Cluster) -> None:
     given, other = cluster.members
     async with cluster.client(bootstrap=[given.endpoint], timeout_s=5.0) as client:
         lock = AsyncLock(client, "l", ttl_s=5.0)

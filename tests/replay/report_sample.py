@@ -156,10 +156,5 @@ def result(**more: Any) -> ReportResult:
         "2026-11-21T11:00:00+00:00",
     )
     return ReportResult(
-        "/tmp/report.html",
-        header,
-        Timeline(**values | more),
-        audited(),
-        lag(),
-        availability(),
+        "/tmp/report.html", header, Timeline(**values | more), audited(), lag(), availability()
     )

@@ -57,9 +57,7 @@ def both(directory: Path, job: str, **asked: Any) -> tuple[Any, Any]:
     return found, msgspec.structs.replace(whole, checkpoint=found.checkpoint)
 
 
-def test_state_at_a_time_includes_records_before_a_setback_of_log_time(
-    tmp_path: Path,
-) -> None:
+def test_state_at_a_time_includes_records_before_a_setback_of_log_time(tmp_path: Path) -> None:
     """[Log time was years ahead for a while: those records were missing in all states.]"""
     history = LogHistory(23).run(200)
     before_ms, before = history.timestamp_ms, history.end_offset - 1
@@ -230,9 +228,7 @@ def test_summary_starts_late_and_audits_everything(exported: Path) -> None:
     assert found.point.records == found.audit.checked >= RECORDS_OF_LOG
 
 
-SPARKS: list[tuple[str, dict[str, Any]]] = [
-    ("diff", {"from_offset": 600, "at_offset": 850}),
-]
+SPARKS: list[tuple[str, dict[str, Any]]] = [("diff", {"from_offset": 600, "at_offset": 850})]
 """Questions for Spark at night; the gate asks for a state in
 ``test_spark_starts_from_a_checkpoint_at_the_end``.
 """

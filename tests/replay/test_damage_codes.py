@@ -146,10 +146,7 @@ class Broken(io.BytesIO):
 
 @pytest.mark.parametrize("suffix", [".parquet", ".rls", MANIFEST_NAME])
 def test_failing_disk_is_not_reported_as_damage(
-    suffix: str,
-    exported: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    suffix: str, exported: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened = LocalPlace.open
 

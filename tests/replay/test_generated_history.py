@@ -115,9 +115,7 @@ def test_every_kind_of_event_happens(history: tuple[GeneratedHistory, bytes]) ->
     )
 
 
-def test_crash_is_a_timeout_and_a_new_registration(
-    history: tuple[GeneratedHistory, bytes],
-) -> None:
+def test_crash_is_a_timeout_and_a_new_registration(history: tuple[GeneratedHistory, bytes]) -> None:
     said, log = history
     crash = next(each for each in said.incidents if each.kind == "broker crash")
     (broker_id,) = crash.brokers
@@ -228,17 +226,7 @@ def test_slow_broker_does_not_rejoin_a_partition_that_was_moved_away() -> None:
 
 def test_command_writes_an_export_and_its_incidents(tmp_path: Path) -> None:
     directory, incidents = tmp_path / "made-up", tmp_path / "incidents.json"
-    words = [
-        str(directory),
-        "--records",
-        "3000",
-        "--brokers",
-        "5",
-        "--topics",
-        "20",
-        "--seed",
-        "9",
-    ]
+    words = [str(directory), "--records", "3000", "--brokers", "5", "--topics", "20", "--seed", "9"]
     done = CliRunner().invoke(app, [*words, "--incidents", str(incidents), "--json"])
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout)

@@ -71,9 +71,7 @@ def ask(cleared: Cleared, question: dict[str, Any]) -> Any:
     return compute(JobRequest(export=str(cleared.exported), **question))
 
 
-def test_clear_of_every_topic_changes_each_with_eligible_replicas(
-    cleared: Cleared,
-) -> None:
+def test_clear_of_every_topic_changes_each_with_eligible_replicas(cleared: Cleared) -> None:
     found = ask(cleared, questions(cleared)[4])
     partitions = [one for one in found.differences if one.kind == "partition"]
     assert [one.key for one in partitions] == sorted(f"{name}-0" for name in TOPICS[::2])

@@ -82,9 +82,7 @@ def test_json_of_a_job_matches_its_declaration(
 
 
 def test_report_page_is_the_same(
-    replay: Replay,
-    exported: tuple[Path, LogHistory],
-    tmp_path: Path,
+    replay: Replay, exported: tuple[Path, LogHistory], tmp_path: Path
 ) -> None:
     directory, _ = exported
     one, other = (tmp_path / f"{name}.html" for name in ("spark", "local"))
@@ -139,9 +137,7 @@ def test_damaged_page_is_refused(exported: tuple[Path, LogHistory], tmp_path: Pa
         ask_shared(1, "state", tmp_path)
 
 
-def test_spark_only_job_is_refused_by_the_local_engine(
-    exported: tuple[Path, LogHistory],
-) -> None:
+def test_spark_only_job_is_refused_by_the_local_engine(exported: tuple[Path, LogHistory]) -> None:
     with pytest.raises(ReplayError, match="sql needs Spark: --engine local has audit, "):
         ask("sql", exported[0])
 

@@ -26,14 +26,7 @@ from replay.kernels.facts import Facts
 from replay.kernels.rules import departed
 from replay.kernels.steps import Partitions
 from replay.request import JobRequest
-from replay.rules import (
-    CONTROLLER_EPOCH_WENT_BACK,
-    CRITICAL,
-    ERROR,
-    RULES,
-    choose,
-    of_family,
-)
+from replay.rules import CONTROLLER_EPOCH_WENT_BACK, CRITICAL, ERROR, RULES, choose, of_family
 from replay.run import compute
 from replay.streaming.audit import COLUMNS, rare_of
 

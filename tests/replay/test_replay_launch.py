@@ -420,8 +420,7 @@ def test_interrupted_replay_stops_spark(tmp_path: Path, number: signal.Signals) 
 
 @pytest.mark.parametrize(("reader", "code"), [("| true", UNREAD), ("> /dev/full", 6)])
 @pytest.mark.parametrize(
-    "job",
-    ["audit exported --engine spark", "watch exported -o watched --every 1 --engine spark"],
+    "job", ["audit exported --engine spark", "watch exported -o watched --every 1 --engine spark"]
 )
 def test_unwritable_answer_leaves_no_spark_process(
     tmp_path: Path, job: str, reader: str, code: int
@@ -517,11 +516,7 @@ def test_submitted_file_runs_each_job(job: str, monkeypatch: pytest.MonkeyPatch)
         return EXIT_FINDINGS
 
     monkeypatch.setattr(submit, "run_job", run_job)
-    asked = {
-        "history": ["topic", "orders"],
-        "sql": ["SELECT 1"],
-        "watch": ["--output", "seen"],
-    }
+    asked = {"history": ["topic", "orders"], "sql": ["SELECT 1"], "watch": ["--output", "seen"]}
     words = ["submit.py", job, "/data", *asked.get(job, []), "--limit", "5"]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit) as caught:

@@ -292,10 +292,7 @@ def test_job_follows_an_export_over_restarts(spark: SparkSession, tmp_path: Path
     ):
         to_its_end(
             lambda: start(
-                spark,
-                str(tmp_path / "export"),
-                Ledger(tmp_path / "job"),
-                count_elections,
+                spark, str(tmp_path / "export"), Ledger(tmp_path / "job"), count_elections
             )
         )
 

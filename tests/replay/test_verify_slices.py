@@ -22,13 +22,7 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import header_of, pieces
 from raftlog.segments.checkpoints import load_checkpoint, log_hash_at
 from raftlog.segments.files import open_place
-from raftlog.segments.manifest import (
-    MANIFEST_NAME,
-    Checkpoint,
-    Manifest,
-    encode,
-    read_manifest,
-)
+from raftlog.segments.manifest import MANIFEST_NAME, Checkpoint, Manifest, encode, read_manifest
 from raftlog.segments.verify import fold_slice, plan_slices
 from raftlog.segments.writer import ExportWriter
 from replay.engine import pool

@@ -222,9 +222,7 @@ async def test_round_request_during_a_step_is_refused() -> None:
     await world.until(lambda: seen)
 
 
-def test_proposal_costs_each_follower_exactly_one_fetch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_proposal_costs_each_follower_exactly_one_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
     fetches: list[int] = []
     on_fetch = Leader.on_fetch
 

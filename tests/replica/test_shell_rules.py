@@ -249,9 +249,7 @@ def test_leader_id_is_saved_after_all_earlier_votes(monkeypatch: pytest.MonkeyPa
 
 
 @simulated
-async def test_disk_error_while_saving_the_leader_is_fatal(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_disk_error_while_saving_the_leader_is_fatal(monkeypatch: pytest.MonkeyPatch) -> None:
     shell = Leads(monkeypatch)
     shell.make(events.SaveLeader(VoteState(epoch=5, leader_id=2)))
     await asyncio.sleep(2 * SAVE_LEADER_AFTER_S)

@@ -169,9 +169,7 @@ def test_write_is_audited_with_its_outcome() -> None:
     assert [one.resource for one in event.touched] == [Resource(AclResourceType.TOPIC, "t")]
 
 
-def test_unwritable_audit_event_delays_no_response(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_unwritable_audit_event_delays_no_response(monkeypatch: pytest.MonkeyPatch) -> None:
     """The response may be one of many that a commit releases."""
     world = World(C.CONTROLLER)
     for number in (7, 8):
@@ -263,9 +261,7 @@ def test_audit_event_names_the_client_and_the_forwarding_broker() -> None:
 
 
 @pytest.mark.parametrize("conversation", [C.CONTROLLER, C.BROKER])
-def test_audit_event_has_the_claimed_and_the_proved_principal(
-    conversation: Conversation,
-) -> None:
+def test_audit_event_has_the_claimed_and_the_proved_principal(conversation: Conversation) -> None:
     world = World(conversation)
     for number, stated in ((7, "User:admin"), (8, "User:CN=alice"), (9, "")):
         write = create(number)

@@ -432,9 +432,7 @@ def test_every_kind_of_request_has_a_row() -> None:
             assert CONTROLLER_CLAIMS[field.name] == "broker_id", field.name
 
 
-def test_guard_needs_a_row_for_each_request_kind(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_guard_needs_a_row_for_each_request_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {body: row for body, row in permissions.CONTROLLER.items() if body != "create_topics"}
     monkeypatch.setattr(permissions, "CONTROLLER", rows)
     with pytest.raises(permissions.UnlistedError, match="create_topics"):

@@ -163,9 +163,7 @@ async def test_known_keys_are_used_during_failures_which_are_logged_once_per_rea
     ]
 
 
-async def test_waiters_give_up_on_a_slow_key_fetch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_waiters_give_up_on_a_slow_key_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(issuer_keys, "FETCH_MAX_S", 0.01)
     fetches = Fetches()
     keys = endpoint(fetches)

@@ -165,10 +165,7 @@ def test_bucket_contents_are_checked_against_the_records(bucketed: Path) -> None
         """Make the manifest match the forged file."""
         pq.write_table(table, path)
         other = replace(
-            one,
-            bytes=path.stat().st_size,
-            sha256=files.sha256_of(path),
-            records=table.num_rows,
+            one, bytes=path.stat().st_size, sha256=files.sha256_of(path), records=table.num_rows
         )
         publish(bucketed, manifest, [other if each == one else each for each in manifest.buckets])
         return faults(bucketed, one.base_offset)

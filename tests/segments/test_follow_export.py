@@ -156,9 +156,7 @@ def test_reports_beyond_the_end_wait_for_their_records(tmp_path: Path) -> None:
         ]
 
 
-def test_node_that_reports_a_state_beyond_the_log_does_not_delay_the_export(
-    tmp_path: Path,
-) -> None:
+def test_node_that_reports_a_state_beyond_the_log_does_not_delay_the_export(tmp_path: Path) -> None:
     history = LogHistory(87).run(40)
     beyond = replace(history.said(max(history.hashes)), offset=history.end_offset + 7)
     source = Growing(history, batches=0)

@@ -108,10 +108,7 @@ def test_point_outside_the_export_is_refused(history: LogHistory, exported: Path
 
 def test_time_selects_the_last_batch_that_is_not_later(history: LogHistory, exported: Path) -> None:
     place, manifest = open_place(exported), read_manifest(exported)
-    first, last = (
-        manifest.segments[0].min_timestamp_ms,
-        manifest.segments[-1].max_timestamp_ms,
-    )
+    first, last = (manifest.segments[0].min_timestamp_ms, manifest.segments[-1].max_timestamp_ms)
     assert point_of(place, manifest, offset=None, time_ms=last) == history.end_offset - 1
     assert point_of(place, manifest, offset=5, time_ms=last) == 5
     with pytest.raises(ConfigError, match=r"nothing from .*Z or before: it begins at"):

@@ -81,9 +81,7 @@ def test_ranges_differing_between_the_forms_are_named(history: LogHistory, tmp_p
     assert "it ends before offset" in fault(place, raws[2], *records[:1])
 
 
-def test_missing_or_surplus_rows_are_named(
-    exported: tuple[LocalPlace, Segment, Segment],
-) -> None:
+def test_missing_or_surplus_rows_are_named(exported: tuple[LocalPlace, Segment, Segment]) -> None:
     place, raw, records = exported
     whole = pq.read_table(place.directory / records.file)
     rewrite(place, records, lambda table: table.slice(0, 50))
@@ -105,9 +103,7 @@ def test_missing_or_surplus_rows_are_named(
 
 
 @pytest.mark.nightly
-def test_any_changed_column_value_is_named(
-    exported: tuple[LocalPlace, Segment, Segment],
-) -> None:
+def test_any_changed_column_value_is_named(exported: tuple[LocalPlace, Segment, Segment]) -> None:
     """In a file whose every checksum is right, as it was written so."""
     place, raw, records = exported
     whole = pq.read_table(place.directory / records.file)

@@ -48,9 +48,7 @@ def _damage_log(disk: SimDisk) -> None:
 
 
 @pytest.mark.parametrize("damage", [_damage_vote, _damage_log])
-def test_damage_excuses_its_readers_while_it_exists(
-    damage: Callable[[SimDisk], None],
-) -> None:
+def test_damage_excuses_its_readers_while_it_exists(damage: Callable[[SimDisk], None]) -> None:
     disk = _controller_disk()
     assert not disk.excuses(CorruptLogError("a batch"))
     damage(disk)
@@ -78,9 +76,7 @@ def test_damage_of_a_deleted_replica_is_no_excuse() -> None:
     assert not disk.excuses(CorruptLogError("a batch"))
 
 
-def test_defect_after_an_injected_disk_error_is_detected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_defect_after_an_injected_disk_error_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """One injected disk error, then an error of the store's own making, which the first does not
     excuse.
     """

@@ -354,9 +354,7 @@ def test_followers_that_grant_pre_votes_while_they_hear_the_leader_are_detected(
 
 
 @pytest.mark.nightly
-def test_leader_that_counts_silent_voters_is_detected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_leader_that_counts_silent_voters_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Leader.on_tick
 
     def on_tick(self: Leader) -> None:
@@ -395,9 +393,7 @@ def test_every_silent_leader_is_replaced_in_time(seeds: int) -> None:
     assert count > 3 * seeds
 
 
-def test_voters_forgetting_a_requester_cause_elections(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_voters_forgetting_a_requester_cause_elections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "_note_asker", lambda *_, **__: None)
     _, found = late(range(FORGETFUL_SEED, FORGETFUL_SEED + 1))
     assert found

@@ -35,9 +35,7 @@ def test_lagging_reads_of_one_mode_are_detected(monkeypatch: pytest.MonkeyPatch)
     assert "serves a read, repeatable: its image is 0" in str(run_swarm(1, CONFIG).failure)
 
 
-def test_partitions_that_return_no_records_are_detected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_partitions_that_return_no_records_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run_swarm(1, DATA)
     assert whole.failure is None
     assert whole.operations["partitions read"] >= whole.operations["partitions recovered"] > 0

@@ -15,13 +15,7 @@ from raftlog.quorum.voters import VoterSet
 from simulation.mutants import configs, hunt
 from simulation.mutants.edits import Edit, StaleMutantError, edited, find_function
 from simulation.mutants.hunt import Broken, Killed, Survived, run_mutant
-from simulation.mutants.mutant import (
-    Mutant,
-    RowMutant,
-    SeedMutant,
-    by_seeds,
-    by_tests,
-)
+from simulation.mutants.mutant import Mutant, RowMutant, SeedMutant, by_seeds, by_tests
 from simulation.mutants.registry import (
     MUTANTS,
     NO_EDIT,

@@ -100,9 +100,7 @@ def test_config_printed_and_parsed_replays_the_run() -> None:
     assert run_swarm(21, outcome.config).digest != outcome.digest
 
 
-def test_lao_above_a_brokers_applied_offset_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_lao_above_a_brokers_applied_offset_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = vars(LaoView)["lao"].fget
     monkeypatch.setattr(
         LaoView, "lao", property(lambda self: honest(self) + 1 if honest(self) >= 0 else -1)

@@ -4,13 +4,7 @@ import pytest
 
 from raftlog.errors import ConfigError
 from simulation.faults.schedule import AGAIN_AND_AGAIN, ONCE
-from simulation.swarm.config import (
-    PROFILES,
-    SwarmConfig,
-    apply,
-    draw,
-    draw_freely,
-)
+from simulation.swarm.config import PROFILES, SwarmConfig, apply, draw, draw_freely
 from simulation.swarm.faults import FAULTS
 
 

@@ -16,14 +16,7 @@ from flip_prober import Prober
 from kill_writer import snapshot_of
 from partition_kit import KEYS, open_rocks_partitions
 from partition_kit import flush as flush_partitions
-from storage_kit import (
-    IDENTITY,
-    flush,
-    make_chunk,
-    open_rocks,
-    without_zeros_ahead,
-    write_vote,
-)
+from storage_kit import IDENTITY, flush, make_chunk, open_rocks, without_zeros_ahead, write_vote
 
 from raftlog.endpoint import Voter
 from raftlog.errors import FatalError

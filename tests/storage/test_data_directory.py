@@ -298,10 +298,7 @@ def _identity_that_starts(directory: Path) -> NodeIdentity | None:
     store = None
     try:
         store = open_store(
-            directory,
-            expect_cluster_id=None,
-            expect_node_id=None,
-            loop=asyncio.get_running_loop(),
+            directory, expect_cluster_id=None, expect_node_id=None, loop=asyncio.get_running_loop()
         )
         store.recover()
         return store.identity

@@ -82,9 +82,7 @@ def torn(old: bytes, new: bytes, rng: Random) -> Iterator[bytes]:
             yield whole[:COPY_BYTES] + ruined
 
 
-def test_power_failure_leaves_the_reported_vote_or_the_one_being_written(
-    directory: Path,
-) -> None:
+def test_power_failure_leaves_the_reported_vote_or_the_one_being_written(directory: Path) -> None:
     _, old, new = copies_after(directory, BEFORE, TOLD, NEXT)
     seen = set()
     for image in torn(old, new, Random("torn votes")):

@@ -106,16 +106,14 @@ def check(round_: int, before: Seen, said: Said, now: Seen) -> None:
     has written, without a gap.
     """
     where = f"round {round_}: {said}, [{now.start}, {now.end})"
-    assert said.opened in (
-        -1,
-        before.end,
-    ), f"{where}: the writer found another end than {before.end}"
+    assert said.opened in (-1, before.end), (
+        f"{where}: the writer found another end than {before.end}"
+    )
     kept = before.end if said.truncated < 0 else said.truncated
     assert now.end >= max(kept, said.durable), where
-    assert now.vote in (
-        max(before.vote, said.vote),
-        round_ if said.opened >= 0 else before.vote,
-    ), where
+    assert now.vote in (max(before.vote, said.vote), round_ if said.opened >= 0 else before.vote), (
+        where
+    )
     assert now.vote >= said.vote, where
     begins = {said.started, said.starting} - {-1} or {before.start}
     assert now.start in begins or (said.started < 0 and now.start == before.start), where

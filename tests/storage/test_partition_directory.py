@@ -95,9 +95,7 @@ async def test_replicas_restored_from_a_copy_are_detected(clean: Path, tmp_path:
     store.close()
 
 
-async def test_unrecovered_store_does_not_know_its_end(
-    clean: Path,
-) -> None:
+async def test_unrecovered_store_does_not_know_its_end(clean: Path) -> None:
     open_rocks_partitions(clean).close()
     assert recovered(clean) == dict.fromkeys(KEYS, RECORDS)
 

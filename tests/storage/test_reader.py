@@ -61,9 +61,7 @@ async def test_reading_a_log_changes_nothing(tmp_path: Path, how: str) -> None:
     assert snapshot(read) == before
 
 
-async def test_older_state_with_a_start_below_the_first_record_is_damage(
-    tmp_path: Path,
-) -> None:
+async def test_older_state_with_a_start_below_the_first_record_is_damage(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     format_storage(directory, IDENTITY)
     store = open_rocks(directory)

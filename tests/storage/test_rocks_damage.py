@@ -224,9 +224,7 @@ async def test_missing_rocksdb_files_are_reported_as_damage_in_one_line(
         assert "\n" not in str(caught.value)
 
 
-async def test_dropped_torn_record_is_reported(
-    images: dict[str, Image],
-) -> None:
+async def test_dropped_torn_record_is_reported(images: dict[str, Image]) -> None:
     """RocksDB drops it silently; a node and a reader say where."""
     directory = images["crashed"].directory
     with open_read_only(directory) as reader:

@@ -18,14 +18,7 @@ from storage_kit import (
 )
 
 from raftlog.errors import CorruptLogError
-from raftlog.node.recovery.mending import (
-    DESCRIBE,
-    Answered,
-    DamagedLog,
-    Mending,
-    Request,
-    Span,
-)
+from raftlog.node.recovery.mending import DESCRIBE, Answered, DamagedLog, Mending, Request, Span
 from raftlog.node.recovery.salvage import Salvage, SnapshotDownload, replace_log, salvage
 from raftlog.node.storage.api import SnapshotId
 from raftlog.node.storage.directory import DAMAGED_DIRECTORY, LOG_DIRECTORY

@@ -91,9 +91,7 @@ async def test_damaged_snapshot_never_appears_and_the_store_continues(machine: M
     store.close()
 
 
-async def test_snapshot_with_a_refused_header_never_appears(
-    machine: Machine,
-) -> None:
+async def test_snapshot_with_a_refused_header_never_appears(machine: Machine) -> None:
     store = await written(machine)
     one = SnapshotId(6, 1)
     seen: list[SnapshotHeader] = []
@@ -116,9 +114,7 @@ async def test_snapshot_with_a_refused_header_never_appears(
     store.close()
 
 
-async def test_parts_must_be_in_order_and_a_restart_drops_earlier_ones(
-    machine: Machine,
-) -> None:
+async def test_parts_must_be_in_order_and_a_restart_drops_earlier_ones(machine: Machine) -> None:
     store = await written(machine)
     one = SnapshotId(6, 1)
     with pytest.raises(ValueError, match="ended"):
@@ -199,9 +195,7 @@ async def test_installed_snapshot_replaces_the_log(machine: Machine) -> None:
     store.close()
 
 
-async def test_snapshot_completed_too_late_does_not_count_after_a_restart(
-    machine: Machine,
-) -> None:
+async def test_snapshot_completed_too_late_does_not_count_after_a_restart(machine: Machine) -> None:
     """It was abandoned while being completed, and another one was installed meanwhile."""
     store = await written(machine)
     late, one = SnapshotId(4, 1), SnapshotId(50, 4)
@@ -234,9 +228,7 @@ async def test_interrupted_installation_is_repeated(machine: Machine) -> None:
     store.close()
 
 
-async def test_corrupt_snapshot_is_skipped_for_an_older_one_or_refused(
-    tmp_path: Path,
-) -> None:
+async def test_corrupt_snapshot_is_skipped_for_an_older_one_or_refused(tmp_path: Path) -> None:
     machine = RocksMachine(tmp_path / "data", pytest.MonkeyPatch())
     store = await written(machine)
     for one in (SnapshotId(4, 1), SnapshotId(6, 1)):
@@ -274,9 +266,7 @@ class _DiedError(Exception):
 
 
 @pytest.mark.parametrize("moves_start", [False, True])
-async def test_simulated_disk_may_die_between_steps_and_is_whole_again(
-    moves_start: bool,
-) -> None:
+async def test_simulated_disk_may_die_between_steps_and_is_whole_again(moves_start: bool) -> None:
     newer = SnapshotId(8, 1) if moves_start else SnapshotId(20, 3)
     left: set[tuple[tuple[SnapshotId, ...], int, int]] = set()
     for die_at in range(1, 6):
@@ -309,9 +299,7 @@ async def test_simulated_disk_may_die_between_steps_and_is_whole_again(
     assert len(left) == (3 if moves_start else 4)
 
 
-async def test_format_version_two_begins_with_the_first_log_start(
-    tmp_path: Path,
-) -> None:
+async def test_format_version_two_begins_with_the_first_log_start(tmp_path: Path) -> None:
     machine = RocksMachine(tmp_path / "data", pytest.MonkeyPatch())
     store = await written(machine)
     assert await make_snapshot(store, SnapshotId(6, 1)) is None
@@ -459,9 +447,7 @@ async def test_vote_older_than_the_snapshot_is_refused(machine: Machine) -> None
         machine.open()
 
 
-async def test_log_that_lost_its_end_is_not_taken_for_one_being_replaced(
-    tmp_path: Path,
-) -> None:
+async def test_log_that_lost_its_end_is_not_taken_for_one_being_replaced(tmp_path: Path) -> None:
     """The log's files are older than the newest snapshot, or missing: emptying it would drop
     durable records after the snapshot.
     """
@@ -488,9 +474,7 @@ async def test_log_that_lost_its_end_is_not_taken_for_one_being_replaced(
         store.close()
 
 
-async def test_installation_interrupted_between_log_and_state_is_repeated(
-    tmp_path: Path,
-) -> None:
+async def test_installation_interrupted_between_log_and_state_is_repeated(tmp_path: Path) -> None:
     """The log is empty, and the state still names its end: that is not a lost end."""
     patch = pytest.MonkeyPatch()
     machine = RocksMachine(tmp_path / "data", patch)

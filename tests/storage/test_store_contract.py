@@ -231,9 +231,7 @@ async def test_failed_sync_fails_every_waiting_flush(log: Log) -> None:
     assert seen == [last, last]
 
 
-async def test_failed_append_during_a_sync_lets_nothing_be_acknowledged(
-    log: Log,
-) -> None:
+async def test_failed_append_during_a_sync_lets_nothing_be_acknowledged(log: Log) -> None:
     log.append(make_batch(0), 0, 1)
     running, waiting = asyncio.create_task(log.flush()), asyncio.create_task(log.flush())
     await asyncio.sleep(0)

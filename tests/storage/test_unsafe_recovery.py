@@ -219,10 +219,7 @@ async def test_interrupted_recovery_leads_nothing_and_is_repeated(
     def fail(*_: object) -> None:
         raise StorageError("cut short")
 
-    owner, name = {
-        "vote": (VoteFile, "write"),
-        "append": (RocksLog, "put"),
-    }[step]
+    owner, name = {"vote": (VoteFile, "write"), "append": (RocksLog, "put")}[step]
     with monkeypatch.context() as broken:
         broken.setattr(owner, name, fail)
         with pytest.raises(StorageError, match="cut short"):

@@ -187,9 +187,7 @@ async def test_gap_in_synced_data_is_damage(running: Running, body: bytes) -> No
     assert opened(crashed) == running.logs[-1]
 
 
-async def test_gap_in_the_last_synced_write_looks_like_a_tear(
-    running: Running,
-) -> None:
+async def test_gap_in_the_last_synced_write_looks_like_a_tear(running: Running) -> None:
     begins = await synced_one_by_one(running, [SMALL * 8] * 4)
     crashed = running.copy("crashed")
     running.store.close()

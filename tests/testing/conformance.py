@@ -45,12 +45,7 @@ OFFSETS = frozenset(
 """Fields that differ from log to log."""
 
 
-ACL = raftlog.Acl(
-    "User:alice",
-    raftlog.AclOperation.READ,
-    raftlog.AclResourceType.TOPIC,
-    "orders",
-)
+ACL = raftlog.Acl("User:alice", raftlog.AclOperation.READ, raftlog.AclResourceType.TOPIC, "orders")
 
 
 def case(function: Case) -> Case:

@@ -155,8 +155,7 @@ def test_waits(raftlog_cluster):
 
 
 @pytest.mark.parametrize(
-    "number",
-    [nightly(signal.SIGINT), signal.SIGKILL, nightly(signal.SIGTERM)],
+    "number", [nightly(signal.SIGINT), signal.SIGKILL, nightly(signal.SIGTERM)]
 )
 def test_interrupted_run_leaves_no_files_or_processes(
     number: signal.Signals, tmp_path: Path, temporary: Path
@@ -277,10 +276,7 @@ def test_seed(raftlog_seed):
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [
-        ((), "1 failed, 19 passed"),
-        (("--raftlog-seeds", "7-8"), "1 failed, 1 passed"),
-    ],
+    [((), "1 failed, 19 passed"), (("--raftlog-seeds", "7-8"), "1 failed, 1 passed")],
 )
 def test_plugin_runs_the_given_seeds(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
     ran = run(tmp_path, SEEDS, *arguments)

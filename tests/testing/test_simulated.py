@@ -161,9 +161,7 @@ def test_run_is_fifty_times_faster_than_time() -> None:
     assert ran.virtual_s / (time.process_time() - began) > 50
 
 
-def test_failure_reports_seed_story_and_unanswered_calls(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_failure_reports_seed_story_and_unanswered_calls(capfd: pytest.CaptureFixture[str]) -> None:
     async def put() -> None:
         async with raftlog.AsyncClient() as client:
             await client.kv.put("k", "1")

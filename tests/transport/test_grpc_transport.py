@@ -120,9 +120,7 @@ async def test_reason_of_the_peer_arrives_with_the_end_of_the_stream(world: Worl
 
 
 @scenario(run_real, replace(LIMITS, max_message_bytes=100000, max_queued_bytes=250000))
-async def test_size_limits_are_typed_errors_and_byte_bounds_close_the_link(
-    world: World,
-) -> None:
+async def test_size_limits_are_typed_errors_and_byte_bounds_close_the_link(world: World) -> None:
     server, client = Recorder(echo), Recorder()
     await connect(world, server, client)
     link = client.links[0]
@@ -147,9 +145,7 @@ async def test_silent_server_is_abandoned(world: World) -> None:
         assert client.events == []
 
 
-def test_unresolvable_host_name_is_the_reported_reason(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_unresolvable_host_name_is_the_reported_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """[A host without an address "does not answer": its process was to be ended first.]"""
 
     async def deaf(self: Any) -> None:
@@ -285,9 +281,7 @@ async def test_bind_failures_state_the_reason(world: World) -> None:
         await world.server.listen("192.0.2.1:0", {})
 
 
-def test_tls_accepts_only_certificates_of_the_authority(
-    tmp_path: Path,
-) -> None:
+def test_tls_accepts_only_certificates_of_the_authority(tmp_path: Path) -> None:
     ours, theirs = trustme.CA(), trustme.CA()
     good, stranger = issue(tmp_path, ours, "good"), issue(tmp_path, theirs, "stranger")
 

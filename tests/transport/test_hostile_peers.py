@@ -164,9 +164,7 @@ async def test_costly_requests_of_one_link_leave_the_loop_to_others(world: World
 
 
 @scenario(run_real)
-async def test_peer_that_ignores_throttling_is_read_a_tenth_of_the_time(
-    world: World,
-) -> None:
+async def test_peer_that_ignores_throttling_is_read_a_tenth_of_the_time(world: World) -> None:
     """[One client sent listings without end: most were refused, and refusing them took all the time
     of the loop.]
     """
@@ -284,9 +282,7 @@ def test_unary_calls_start_one_per_turn() -> None:
 
 
 @scenario(run_real)
-async def test_message_too_large_for_its_conversation_is_refused(
-    world: World,
-) -> None:
+async def test_message_too_large_for_its_conversation_is_refused(world: World) -> None:
     acceptors: dict[Conversation, Acceptor] = {
         Conversation.OBSERVER: Recorder().accept,
         Conversation.BROKER: Recorder().accept,

@@ -177,9 +177,7 @@ def channel_to(both: Pair) -> Any:
 
 @asynccontextmanager
 async def stream_to(
-    both: Pair,
-    *metadata: tuple[str, str],
-    conversation: Conversation = Conversation.REPLICATION,
+    both: Pair, *metadata: tuple[str, str], conversation: Conversation = Conversation.REPLICATION
 ) -> AsyncIterator[Stream]:
     async with channel_to(both) as channel:
         call = channel.stream_stream(conversation.value)(metadata=metadata)

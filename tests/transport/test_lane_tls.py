@@ -43,12 +43,7 @@ from raftlog.transport.lane_tickets import (
     door_of,
     offered,
 )
-from raftlog.transport.lane_tls import (
-    EMPTY_MAX_BYTES,
-    HANDSHAKE_MAX_BYTES,
-    LaneTls,
-    TlsTransport,
-)
+from raftlog.transport.lane_tls import EMPTY_MAX_BYTES, HANDSHAKE_MAX_BYTES, LaneTls, TlsTransport
 from raftlog.transport.lanes import Lane, LaneError
 from raftlog.transport.tls import TlsConfig, TlsTrust, lane_context
 
@@ -196,9 +191,7 @@ async def test_server_without_a_ticket_is_no_lane_whatever_its_certificate(
         assert complaints(both, Complaint.UNAUTHENTICATED) == 1
 
 
-def test_server_of_another_authority_or_host_is_refused(
-    certificates: Certificates,
-) -> None:
+def test_server_of_another_authority_or_host_is_refused(certificates: Certificates) -> None:
     own = settings_of(own_tls())
 
     async def main(served: trustme.LeafCert) -> str:
@@ -550,10 +543,7 @@ async def test_server_between_a_token_client_and_the_node_cannot_pass_proofs_on(
 ) -> None:
     """[It has a certificate of the authority for the same host.]"""
     server, other = own_tls(), certificates.issue("other")
-    async with (
-        offer_to_token_client(server) as (offer, link),
-        between(other, offer.port) as port,
-    ):
+    async with offer_to_token_client(server) as (offer, link), between(other, offer.port) as port:
         trust = settings_of(TlsTrust(server.ca_path))
         refused = await opens(Offer(port, offer.ticket), trust)
         assert refused == "the ticket was not taken"

@@ -136,9 +136,7 @@ async def test_identity_by_tls_alone_equals_that_of_grpc(
         for one in (authority, x509.Name([]), name)
     )
     key = KEY.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     pems = [one.public_bytes(serialization.Encoding.PEM) for one in (root, served, shown)]
     found: list[PeerIdentity] = []

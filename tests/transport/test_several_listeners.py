@@ -132,9 +132,7 @@ def test_node_dials_by_the_name_of_the_listener(tmp_path: Path) -> None:
 
 
 @scenario(played, {"A": ListenerSecurity()})
-async def test_unary_call_knows_its_listener_and_has_only_its_methods(
-    stage: Stage,
-) -> None:
+async def test_unary_call_knows_its_listener_and_has_only_its_methods(stage: Stage) -> None:
     heard: list[str] = []
 
     async def answer(item: Any, caller: Caller) -> Any:
@@ -204,9 +202,7 @@ def channel(address: str, tls: TlsConfig | None) -> Any:
 
 
 @scenario(played, {"A": ListenerSecurity()})
-async def test_conversation_that_a_listener_lacks_is_unimplemented_there(
-    stage: Stage,
-) -> None:
+async def test_conversation_that_a_listener_lacks_is_unimplemented_there(stage: Stage) -> None:
     address = await stage.listen("A")
     async with grpc.aio.insecure_channel(address) as channel:
         stream = channel.stream_stream(Conversation.QUORUM.value)()

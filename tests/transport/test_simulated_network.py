@@ -172,9 +172,7 @@ async def test_crash_of_the_client_ends_its_dialers(pair: Pair) -> None:
 
 
 @scenario(simulate)
-async def test_crash_of_a_server_before_it_accepts_fails_the_connect_at_once(
-    pair: Pair,
-) -> None:
+async def test_crash_of_a_server_before_it_accepts_fails_the_connect_at_once(pair: Pair) -> None:
     late = Recorder()
     pair.client_transport.dial("s:1", Conversation.CONTROLLER, late)
     await asyncio.sleep(0)
@@ -285,9 +283,7 @@ async def test_unknown_hosts_are_silent_and_listening_elsewhere_is_refused(pair:
 
 
 @scenario(simulate)
-async def test_backoff_doubles_up_to_its_bound_and_restarts_after_a_good_link(
-    pair: Pair,
-) -> None:
+async def test_backoff_doubles_up_to_its_bound_and_restarts_after_a_good_link(pair: Pair) -> None:
     attempts: list[float] = []
     connect = pair.network.connect
 
@@ -318,9 +314,7 @@ async def test_backoff_doubles_up_to_its_bound_and_restarts_after_a_good_link(
 
 
 @scenario(simulate)
-async def test_server_that_hangs_up_at_once_is_redialed_with_backoff(
-    pair: Pair,
-) -> None:
+async def test_server_that_hangs_up_at_once_is_redialed_with_backoff(pair: Pair) -> None:
     hangs_up = Recorder()
 
     def accept(link: object) -> Recorder:
@@ -335,9 +329,7 @@ async def test_server_that_hangs_up_at_once_is_redialed_with_backoff(
 
 
 @scenario(simulate)
-async def test_paused_host_with_slow_code_does_nothing_more_when_killed(
-    pair: Pair,
-) -> None:
+async def test_paused_host_with_slow_code_does_nothing_more_when_killed(pair: Pair) -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
     loop.set_cost("s", lambda: 1.0)

@@ -115,9 +115,7 @@ async def test_dial_never_calls_back_before_it_returns(world: World) -> None:
 
 
 @scenario("run")
-async def test_closed_link_is_reported_once_at_both_ends_and_replaced(
-    world: World,
-) -> None:
+async def test_closed_link_is_reported_once_at_both_ends_and_replaced(world: World) -> None:
     server, client = Recorder(), Recorder()
     _, dialer = await connect(world, server, client)
     first = client.links[0]
@@ -235,9 +233,7 @@ async def test_received_message_is_a_copy(world: World) -> None:
 
 
 @scenario("run", replace(LIMITS, max_message_bytes=4096))
-async def test_message_above_the_envelope_limit_is_not_sent(
-    world: World,
-) -> None:
+async def test_message_above_the_envelope_limit_is_not_sent(world: World) -> None:
     server, client = Recorder(), Recorder()
     await connect(world, server, client)
     large = controller_pb2.ControllerRequest(
@@ -350,9 +346,7 @@ async def test_ten_thousand_calls_are_answered_in_order(world: World) -> None:
 
 
 @scenario("run")
-async def test_restarted_server_is_called_again_and_sent_calls_are_unknown(
-    world: World,
-) -> None:
+async def test_restarted_server_is_called_again_and_sent_calls_are_unknown(world: World) -> None:
     silent = Recorder()
     listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: silent.accept})
     caller = RpcClient(world.client, listener.address, Conversation.CONTROLLER)

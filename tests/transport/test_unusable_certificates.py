@@ -70,9 +70,7 @@ def files(directory: Path, key: str = "P-256", authority: str = "P-256", **how: 
     ca = certificate("ca", root, None, root)
     tls = TlsConfig(directory / "pem", directory / "key", directory / "ca")
     private = own.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     leaf = certificate("leaf", own, ca, root, **how)
     pem = serialization.Encoding.PEM

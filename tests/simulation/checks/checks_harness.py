@@ -355,11 +355,7 @@ class Trace:
         self.tell("message_sent", self.host(name), peer, message)
 
     def committed(
-        self,
-        epoch: int,
-        *messages: Any,
-        client: tuple[int, int] = (0, 0),
-        principal: str = "",
+        self, epoch: int, *messages: Any, client: tuple[int, int] = (0, 0), principal: str = ""
     ) -> int:
         """Commit one batch of c1's on all live voters; return its last offset."""
         end = self.append("c1", epoch, *messages, client=client, principal=principal)

@@ -183,8 +183,7 @@ def test_session_begins_at_a_heartbeat_not_at_the_commit_of_its_unfencing() -> N
         # Proposed at once; no majority has it for a while.
         trace.time += slow_s
         trace.committed(
-            1,
-            pb.BrokerRegistrationChangeRecord(broker_id=201, broker_epoch=epoch, fenced=False),
+            1, pb.BrokerRegistrationChangeRecord(broker_id=201, broker_epoch=epoch, fenced=False)
         )
         trace.time += 7.0 if slow_s else 6.0
         if slow_s:
@@ -225,9 +224,7 @@ def beats(trace: Trace, broker_id: int, host: str) -> None:
 
 
 @pytest.mark.parametrize("which", ["dies", "lives"])
-def test_broker_id_is_free_when_its_process_has_died(
-    which: str,
-) -> None:
+def test_broker_id_is_free_when_its_process_has_died(which: str) -> None:
     trace = two_that_hold_replicas()
     trace.time += 100.0
     register(trace, 201, "b1")

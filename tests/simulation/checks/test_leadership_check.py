@@ -42,11 +42,7 @@ class Quorum(Trace):
                 self.at(node, "leader" if node == name else "follower").epoch = epoch
         self.leader, self.leader_epoch = name, epoch
         self.step(name, ev.BecameLeader(epoch, (1, 2)))
-        self.append(
-            name,
-            epoch,
-            first if first is not None else self.first_record(name),
-        )
+        self.append(name, epoch, first if first is not None else self.first_record(name))
 
     def first_record(self, name: str) -> pb.LeaderChangeRecord:
         return pb.LeaderChangeRecord(leader_id=self.host(name).id, generation=1)

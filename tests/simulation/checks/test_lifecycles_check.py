@@ -50,8 +50,7 @@ def led() -> Trace:
     trace.committed(1, fencing(1, EPOCH, False))
     broker = trace.host("b1").service
     broker.settings = SimpleNamespace(
-        broker_id=1,
-        lifecycle=SimpleNamespace(fencing_timeout_ms=FENCES_ITSELF_S * 1000),
+        broker_id=1, lifecycle=SimpleNamespace(fencing_timeout_ms=FENCES_ITSELF_S * 1000)
     )
     broker.now = lambda: 0.0
     broker.lifecycle = SimpleNamespace(epoch=EPOCH, self_fenced=lambda _now: True)
@@ -62,8 +61,7 @@ def led() -> Trace:
     controller.replica.log_end_offset = 3
     controller.settings = SimpleNamespace(broker_session_timeout_ms=SESSION_S * 1000)
     controller.image = SimpleNamespace(
-        features={},
-        brokers={1: SimpleNamespace(epoch=EPOCH, fenced=False)},
+        features={}, brokers={1: SimpleNamespace(epoch=EPOCH, fenced=False)}
     )
     for other in ("c2", "c3"):
         trace.host(other).service.node = SimpleNamespace(decider=None)
@@ -130,8 +128,7 @@ def answered(trace: Trace, *, off: bool) -> None:
 
 def shows(trace: Trace, offset: int, level: int) -> None:
     image = SimpleNamespace(
-        offset=offset,
-        features={"metadata.version": 2, "broker.heartbeat.version": level},
+        offset=offset, features={"metadata.version": 2, "broker.heartbeat.version": level}
     )
     trace.host("b1").service.image = image
     trace.tell("broker_moved", trace.host("b1"))
@@ -278,9 +275,7 @@ def test_correct_existence_answers_pass() -> None:
 
 
 @pytest.mark.parametrize("found", [THERE, ()])
-def test_either_existence_answer_passes_when_it_changes_meanwhile(
-    found: tuple[str, ...],
-) -> None:
+def test_either_existence_answer_passes_when_it_changes_meanwhile(found: tuple[str, ...]) -> None:
     trace = _led()
     question = trace.invoke("ask_topic", "t")
     create(trace)
