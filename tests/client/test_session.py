@@ -82,46 +82,52 @@ UNKNOWN_CLIENT = refuses(ErrorCode.UNKNOWN_PRODUCER_ID, field="client.client_id"
 LOST_LEADERSHIP = not_controller(unknown=True)
 
 
-def against(*script: Callable[[Any], Any]) -> Callable[[Callable[[Any, Any, World], Any]], None]:
+def run_against(test: Any, *script: Callable[[Any], Any]) -> None:
+    async def in_world(world: World) -> None:
+        controller = Controller(*script)
+        await world.controller("a", controller)
+        client = world.controller_client("a")
+        await test(client.session("me"), controller, world)
+        client.close()
+
+    simulate(in_world)
+
+
+def against(*script: Callable[[Any], Any]) -> Any:
     """Run a test with a session at a controller of this script."""
-
-    def run(test: Callable[[Any, Any, World], Any]) -> None:
-        async def in_world(world: World) -> None:
-            controller = Controller(*script)
-            await world.controller("a", controller)
-            client = world.controller_client("a")
-            await test(client.session("me"), controller, world)
-            client.close()
-
-        simulate(in_world)
-
-    return run
+    return scenario(run_against, *script)
 
 
-def test_client_is_opened_once_with_the_first_write() -> None:
-    @against()
-    async def test(session: Any, controller: Controller, world: World) -> None:
-        assert session.client_id == 0
-        await asyncio.gather(*(session.write(create(), principal="alice") for _ in range(50)))
-        await session.write(create(), acks=common_pb2.ACKS_VISIBLE)
-        assert (controller.opened, session.client_id) == (1, 1000)
-        assert controller.numbers == [(1000, number) for number in range(1, 52)]
-        first, last = controller.writes[0].client, controller.writes[-1].client
-        assert (first.all_below_done, first.generation, first.principal) == (1, GENERATION, "alice")
-        assert last.all_below_done == 51
-        assert controller.writes[-1].acks == common_pb2.ACKS_VISIBLE
-        await session.close()
-        await session.close()
-        assert controller.closed == [1000]
-        # Elsewhere the id may be another client's.
-        assert controller.closed_of == {GENERATION}
+def at_once(*script: Callable[[Any], Any]) -> Callable[[Any], None]:
+    """As ``against``, for a part of a test: run it here."""
+    return lambda test: run_against(test, *script)
+
+
+@against()
+async def test_client_is_opened_once_with_the_first_write(
+    session: Any, controller: Controller, world: World
+) -> None:
+    assert session.client_id == 0
+    await asyncio.gather(*(session.write(create(), principal="alice") for _ in range(50)))
+    await session.write(create(), acks=common_pb2.ACKS_VISIBLE)
+    assert (controller.opened, session.client_id) == (1, 1000)
+    assert controller.numbers == [(1000, number) for number in range(1, 52)]
+    first, last = controller.writes[0].client, controller.writes[-1].client
+    assert (first.all_below_done, first.generation, first.principal) == (1, GENERATION, "alice")
+    assert last.all_below_done == 51
+    assert controller.writes[-1].acks == common_pb2.ACKS_VISIBLE
+    await session.close()
+    await session.close()
+    assert controller.closed == [1000]
+    # Elsewhere the id may be another client's.
+    assert controller.closed_of == {GENERATION}
 
 
 @pytest.mark.parametrize(
     "lost", [silent, LOST_LEADERSHIP, refuses(ErrorCode.REQUEST_TIMED_OUT, unknown=True)]
 )
 def test_unknown_outcome_is_retried_under_the_same_number(lost: Callable[[Any], Any]) -> None:
-    @against(executed, lost, lost, duplicate)
+    @at_once(executed, lost, lost, duplicate)
     async def test(session: Any, controller: Controller, world: World) -> None:
         await session.write(create())
         response = await session.write(create(), timeout_s=20)
@@ -139,29 +145,31 @@ def seen(request: pb.ControllerRequest) -> pb.ControllerResponse:
     return response
 
 
-def test_visible_write_is_continued_at_another_controller_if_one_is_silent() -> None:
-    @against(silent, seen)
-    async def test(session: Any, controller: Controller, world: World) -> None:
-        begun = world.loop.time()
-        response = await session.write(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=60)
-        assert response.write.reached == common_pb2.ACKS_VISIBLE
-        assert world.loop.time() - begun < 2 * ATTEMPT_S
-        assert controller.numbers == [(1000, 1)] * 2
+@against(silent, seen)
+async def test_visible_write_is_continued_at_another_controller_if_one_is_silent(
+    session: Any, controller: Controller, world: World
+) -> None:
+    begun = world.loop.time()
+    response = await session.write(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=60)
+    assert response.write.reached == common_pb2.ACKS_VISIBLE
+    assert world.loop.time() - begun < 2 * ATTEMPT_S
+    assert controller.numbers == [(1000, 1)] * 2
 
 
-def test_visible_write_is_retried_until_visible_and_keeps_its_first_response() -> None:
-    @against(committed, silent, not_controller(), seen)
-    async def test(session: Any, controller: Controller, world: World) -> None:
-        response = await session.write(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=60)
-        assert response.write.reached == common_pb2.ACKS_VISIBLE
-        assert response.WhichOneof("body") == "create_topics"
-        assert not response.write.duplicate
-        assert controller.numbers == [(1000, 1)] * 4
+@against(committed, silent, not_controller(), seen)
+async def test_visible_write_is_retried_until_visible_and_keeps_its_first_response(
+    session: Any, controller: Controller, world: World
+) -> None:
+    response = await session.write(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=60)
+    assert response.write.reached == common_pb2.ACKS_VISIBLE
+    assert response.WhichOneof("body") == "create_topics"
+    assert not response.write.duplicate
+    assert controller.numbers == [(1000, 1)] * 4
 
 
 @pytest.mark.parametrize("later", [silent, INVALID, LOST_LEADERSHIP])
 def test_later_error_is_never_the_outcome_of_a_committed_write(later: Callable[[Any], Any]) -> None:
-    @against(committed, later)
+    @at_once(committed, later)
     async def test(session: Any, controller: Controller, world: World) -> None:
         begun = world.loop.time()
         response = await session.write(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=5)
@@ -184,109 +192,113 @@ async def test_write_is_retried_after_a_lost_connection(world: World) -> None:
     assert controller.numbers == [(1000, 1)] * 2
 
 
-def test_error_of_a_write_sent_once_is_definite() -> None:
-    @against(INVALID, executed)
-    async def test(session: Any, controller: Controller, world: World) -> None:
-        error = await failure(session.write(create()))
-        assert (error.code, error.field) == (ErrorCode.INVALID_TOPIC_EXCEPTION, "topics[0].name")
-        assert not error.outcome_unknown
-        await session.write(create())
-        assert controller.numbers == [(1000, 1), (1000, 2)]
-        assert controller.writes[1].client.all_below_done == 2
+@against(INVALID, executed)
+async def test_error_of_a_write_sent_once_is_definite(
+    session: Any, controller: Controller, world: World
+) -> None:
+    error = await failure(session.write(create()))
+    assert (error.code, error.field) == (ErrorCode.INVALID_TOPIC_EXCEPTION, "topics[0].name")
+    assert not error.outcome_unknown
+    await session.write(create())
+    assert controller.numbers == [(1000, 1), (1000, 2)]
+    assert controller.writes[1].client.all_below_done == 2
 
 
-def test_definite_error_of_a_retried_write_leaves_its_outcome_unknown() -> None:
+@against(silent, INVALID, executed)
+async def test_definite_error_of_a_retried_write_leaves_its_outcome_unknown(
+    session: Any, controller: Controller, world: World
+) -> None:
     """[Attempt 1 is delayed on its way; attempt 2 is answered INVALID; the state changes; attempt 1
     arrives and is executed.]
     """
-
-    @against(silent, INVALID, executed)
-    async def test(session: Any, controller: Controller, world: World) -> None:
-        error = await failure(session.write(create()))
-        assert (error.code, error.field) == (ErrorCode.INVALID_TOPIC_EXCEPTION, "topics[0].name")
-        assert error.outcome_unknown
-        assert controller.numbers == [(1000, 1)] * 2
-        await session.write(create())
-        assert controller.writes[-1].client.all_below_done == 2  # this closes the number
+    error = await failure(session.write(create()))
+    assert (error.code, error.field) == (ErrorCode.INVALID_TOPIC_EXCEPTION, "topics[0].name")
+    assert error.outcome_unknown
+    assert controller.numbers == [(1000, 1)] * 2
+    await session.write(create())
+    assert controller.writes[-1].client.all_below_done == 2  # this closes the number
 
 
 def test_retried_write_that_wrote_nothing_has_an_unknown_outcome() -> None:
-    @against(silent, wrote_nothing)
+    @at_once(silent, wrote_nothing)
     async def test(session: Any, controller: Controller, world: World) -> None:
         assert (await failure(session.write(create()))).outcome_unknown
 
-    @against(wrote_nothing)
+    @at_once(wrote_nothing)
     async def once(session: Any, controller: Controller, world: World) -> None:
         assert not (await session.write(create())).HasField("write")
 
 
-def test_refused_attempt_has_ended_and_does_not_count() -> None:
-    @against(
-        not_controller(), refuses(ErrorCode.THROTTLING_QUOTA_EXCEEDED), not_controller(), INVALID
-    )
-    async def test(session: Any, controller: Controller, world: World) -> None:
-        error = await failure(session.write(create()))
-        assert error.code == ErrorCode.INVALID_TOPIC_EXCEPTION
-        assert not error.outcome_unknown
-        assert controller.numbers == [(1000, 1)] * 4
+@against(not_controller(), refuses(ErrorCode.THROTTLING_QUOTA_EXCEEDED), not_controller(), INVALID)
+async def test_refused_attempt_has_ended_and_does_not_count(
+    session: Any, controller: Controller, world: World
+) -> None:
+    error = await failure(session.write(create()))
+    assert error.code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert not error.outcome_unknown
+    assert controller.numbers == [(1000, 1)] * 4
 
 
-def test_unknown_client_is_opened_again_if_the_write_was_sent_once() -> None:
-    @against(executed, UNKNOWN_CLIENT, executed)
-    async def test(session: Any, controller: Controller, world: World) -> None:
-        await session.write(create())
-        assert (await session.write(create())).write.token.offset == 40
-        assert controller.numbers == [(1000, 1), (1000, 2), (2000, 1)]
-        assert session.client_id == 2000
+@against(executed, UNKNOWN_CLIENT, executed)
+async def test_unknown_client_is_opened_again_if_the_write_was_sent_once(
+    session: Any, controller: Controller, world: World
+) -> None:
+    await session.write(create())
+    assert (await session.write(create())).write.token.offset == 40
+    assert controller.numbers == [(1000, 1), (1000, 2), (2000, 1)]
+    assert session.client_id == 2000
 
 
-def test_unknown_client_on_a_retry_is_an_unknown_outcome() -> None:
-    @against(silent, UNKNOWN_CLIENT, executed)
-    async def test(session: Any, controller: Controller, world: World) -> None:
-        error = await failure(session.write(create()))
-        assert error.code == ErrorCode.UNKNOWN_PRODUCER_ID
-        assert error.outcome_unknown
-        assert controller.numbers == [(1000, 1)] * 2
-        await session.write(create())
-        assert controller.numbers[-1] == (2000, 1)
+@against(silent, UNKNOWN_CLIENT, executed)
+async def test_unknown_client_on_a_retry_is_an_unknown_outcome(
+    session: Any, controller: Controller, world: World
+) -> None:
+    error = await failure(session.write(create()))
+    assert error.code == ErrorCode.UNKNOWN_PRODUCER_ID
+    assert error.outcome_unknown
+    assert controller.numbers == [(1000, 1)] * 2
+    await session.write(create())
+    assert controller.numbers[-1] == (2000, 1)
 
 
 OTHER_GENERATION = refuses(ErrorCode.INCONSISTENT_GENERATION, field="client.generation")
 
 
-def test_log_of_another_generation_is_written_by_a_new_client_on_request() -> None:
-    @against(executed, OTHER_GENERATION, OTHER_GENERATION, executed, silent, OTHER_GENERATION)
-    async def test(session: Any, controller: Controller, world: World) -> None:
-        await session.write(create())
-        for _ in range(2):
-            # Who writes is told that what it has written before may be gone; nothing is written.
-            error = await failure(session.write(create()))
-            assert error.code == ErrorCode.INCONSISTENT_GENERATION
-            assert not error.outcome_unknown
-        session.forget()
-        await session.write(create())
-        assert controller.numbers == [(1000, 1), (1000, 2), (1000, 3), (2000, 1)]
-        # One that was under way may have been executed in the log that is over.
+@against(executed, OTHER_GENERATION, OTHER_GENERATION, executed, silent, OTHER_GENERATION)
+async def test_log_of_another_generation_is_written_by_a_new_client_on_request(
+    session: Any, controller: Controller, world: World
+) -> None:
+    await session.write(create())
+    for _ in range(2):
+        # Who writes is told that what it has written before may be gone; nothing is written.
         error = await failure(session.write(create()))
         assert error.code == ErrorCode.INCONSISTENT_GENERATION
-        assert error.outcome_unknown
+        assert not error.outcome_unknown
+    session.forget()
+    await session.write(create())
+    assert controller.numbers == [(1000, 1), (1000, 2), (1000, 3), (2000, 1)]
+    # One that was under way may have been executed in the log that is over.
+    error = await failure(session.write(create()))
+    assert error.code == ErrorCode.INCONSISTENT_GENERATION
+    assert error.outcome_unknown
 
 
-def test_waiting_writes_use_the_new_client_id() -> None:
-    @against(silent)
-    async def test(session: Any, controller: Controller, world: World) -> None:
-        writes = [asyncio.ensure_future(session.write(create())) for _ in range(WINDOW + 3)]
-        await asyncio.sleep(ATTEMPT_S / 2)
-        assert len(controller.writes) == WINDOW
-        controller.script = [executed]
-        session.forget()
-        done = await asyncio.gather(*writes)
-        assert len(done) == WINDOW + 3
-        assert [who for who, _ in controller.numbers if who == 2000] == [2000] * 3
+@against(silent)
+async def test_waiting_writes_use_the_new_client_id(
+    session: Any, controller: Controller, world: World
+) -> None:
+    writes = [asyncio.ensure_future(session.write(create())) for _ in range(WINDOW + 3)]
+    await asyncio.sleep(ATTEMPT_S / 2)
+    assert len(controller.writes) == WINDOW
+    controller.script = [executed]
+    session.forget()
+    done = await asyncio.gather(*writes)
+    assert len(done) == WINDOW + 3
+    assert [who for who, _ in controller.numbers if who == 2000] == [2000] * 3
 
 
 def test_deadline_error_says_whether_an_attempt_may_be_on_its_way() -> None:
-    @against(silent)
+    @at_once(silent)
     async def unanswered(session: Any, controller: Controller, world: World) -> None:
         begun = world.loop.time()
         error = await failure(session.write(create(), timeout_s=3 * ATTEMPT_S))
@@ -294,14 +306,14 @@ def test_deadline_error_says_whether_an_attempt_may_be_on_its_way() -> None:
         assert 1 < len(controller.writes) <= 4
         assert world.loop.time() - begun <= 3 * ATTEMPT_S + 1
 
-    @against(not_controller())
+    @at_once(not_controller())
     async def refused(session: Any, controller: Controller, world: World) -> None:
         error = await failure(session.write(create(), timeout_s=3))
         assert error.code == ErrorCode.NOT_CONTROLLER
         assert not error.outcome_unknown
         assert "earlier attempt" not in error.message
 
-    @against(silent, not_controller())
+    @at_once(silent, not_controller())
     async def refused_after_one_that_is_on_its_way(
         session: Any, controller: Controller, world: World
     ) -> None:
@@ -360,15 +372,16 @@ async def test_writes_in_flight_are_bounded_from_the_oldest_number(world: World)
     assert len(held) == WINDOW + 20
 
 
-def test_write_cancelled_by_its_caller_makes_room() -> None:
-    @against(silent, executed)
-    async def test(session: Any, controller: Controller, world: World) -> None:
-        write = asyncio.ensure_future(session.write(create()))
-        await asyncio.sleep(0.5)
-        write.cancel()
-        await asyncio.sleep(0)
-        await session.write(create())
-        assert controller.writes[-1].client.all_below_done == 2
+@against(silent, executed)
+async def test_write_cancelled_by_its_caller_makes_room(
+    session: Any, controller: Controller, world: World
+) -> None:
+    write = asyncio.ensure_future(session.write(create()))
+    await asyncio.sleep(0.5)
+    write.cancel()
+    await asyncio.sleep(0)
+    await session.write(create())
+    assert controller.writes[-1].client.all_below_done == 2
 
 
 @scenario(simulate)
@@ -417,7 +430,7 @@ async def test_forwarded_writes_carry_the_clients_identity(world: World) -> None
 def test_close_ends_a_write_between_two_attempts(unknown: bool) -> None:
     refusal = refuses(ErrorCode.THROTTLING_QUOTA_EXCEEDED, unknown=unknown)
 
-    @against(refusal)
+    @at_once(refusal)
     async def test(session: Any, controller: Controller, world: World) -> None:
         writing = asyncio.ensure_future(failure(session.write(create(), timeout_s=60)))
         await asyncio.sleep(2.0)
