@@ -1,8 +1,5 @@
-"""An administrator client: reassignments and their cancellation, more partitions, leader elections,
-unclean ones allowed.
-
-What is asked for is drawn from the newest image of a broker, so most of it makes sense, and some
-comes too late.
+"""An administrator client: reassignments, cancellations, more partitions, leader elections. It
+draws requests from a broker's newest image, so most make sense, and some come too late.
 """
 
 from __future__ import annotations
@@ -181,9 +178,7 @@ HOST = "exporter"
 NAMES = ("nightly", "weekly")
 TIMEOUT_S = 2.0
 REMOVED, ANEW = 0.05, 0.05
-"""Probabilities that a turn removes the cursor, and that it begins the export anew at the log
-start.
-"""
+"""Probabilities that a turn removes the cursor, or restarts the export at the log start."""
 
 
 class Exporters(Actors):

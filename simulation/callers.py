@@ -1,9 +1,6 @@
-"""Clients whose rights change all the time: on four hosts, of three principals (``CALLERS``).
-
-Each asks for what it may and for what it may not, alike: reads of every mode through brokers,
-listings, configs, topics, exactly-once clients, those of others too. Now and then one states
-another principal, host or node than it is. What came of it ``checks/rights.py`` and
-``checks/shown.py`` judge.
+"""Clients whose permissions change: on four hosts, of three principals (``CALLERS``). Each requests
+what it may and what it may not, and sometimes claims another principal, host or node.
+``checks/rights.py`` and ``checks/shown.py`` judge the results.
 """
 
 from __future__ import annotations

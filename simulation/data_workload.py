@@ -1,8 +1,5 @@
-"""Producers and consumers of partitions: permanent topics, with one to three replicas each, and
-topics that other clients create and delete.
-
-A producer waits for all replicas, or for the leader alone; it repeats what may have been done, or
-does not; which, is drawn for each.
+"""Producers and consumers of partitions: permanent topics with one to three replicas, and temporary
+ones. A producer's acks, and whether it repeats unknown outcomes, are drawn.
 """
 
 from __future__ import annotations
@@ -228,9 +225,7 @@ class DataWorkload(Actors):
     # --- consumers -------------------------------------------------------------------------------
 
     async def _consume(self, name: str, number: int) -> None:
-        """Read all topics that stay: one from the beginning, again and again from anew; the other
-        from wherever they are.
-        """
+        """Read all permanent topics, one from the beginning repeatedly, the other onwards."""
         world = self._world
         rng = world.rng(name)
         count = 0
@@ -295,9 +290,7 @@ class DataWorkload(Actors):
     async def last_reads(
         self, brokers: list[str], wanted: dict[tuple[str, PartitionKey], int], within_s: float
     ) -> tuple[set[tuple[str, PartitionKey]], str]:
-        """Which partitions a consumer that begins at these brokers reads up to their ends; of the
-        others, what it met.
-        """
+        """Which partitions a consumer from these brokers reads to the end, or what it met."""
         world = self._world
         self._values += 1
         client = f"last-consumer.{self._values}"

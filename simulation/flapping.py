@@ -1,14 +1,10 @@
-"""Flapping links and short pauses: no election is needed while the leader and a majority hold
-working streams, so there must be none.
+"""Flapping links and short pauses: no election while the leader and a majority have working
+streams.
 
-Time goes by in spells. For each one a majority with the leader in it is *held*, and all other nodes
-are *cast out*: killed, paused, cut off from some or all, for any time. Held nodes suffer only
-faults shorter than the timeouts, in waves with a calm after each: links cut in one direction or
-both and processes paused for less than a third of the fetch timeout, or connections reset. Between
-two spells all is healed, and every node has heard the leader again.
-
-Each election from then on is *needless*. (While the cluster comes up, two may race, and the second
-unseat the first.)
+In each spell a majority with the leader is *held*, and all others are *cast out*: killed, paused,
+cut off, for any time. Held nodes suffer faults shorter than the timeouts, in waves with calm
+between: cuts and pauses below a third of the fetch timeout, or resets. Between spells all is
+healed, and every node hears the leader. Each later election is *needless*; at startup two may race.
 """
 
 from __future__ import annotations
@@ -32,15 +28,12 @@ from simulation.twins.loop import run
 from simulation.world import World
 
 SETTLE_S = 20.0
-"""Time within which every node hears the leader again after a spell, in seconds: an unanswered
-connect is given up after 2 s.
-"""
+"""Time within which every node hears the leader again after a spell, in seconds."""
 WAVE_SHARE = 0.3
 """Share of the fetch timeout: the longest wave, and the shortest calm after it."""
 RESET_CALM_S = 1.2
-"""Calm before and after reset connections, in seconds.
-
-One that breaks again within 0.5 s is dialled after longer and longer pauses, up to 0.5 s.
+"""Calm before and after resets, in seconds: a link that breaks within 0.5 s is redialed with
+back-off up to 0.5 s.
 """
 
 
@@ -196,9 +189,7 @@ class FlappingWorld(Swarm):
 
 
 def flap(seed: int, config: SwarmConfig | None = None) -> tuple[Outcome, Needless]:
-    """Make one run. A needless election is the outcome's failure, as is whatever any callback
-    raises.
-    """
+    """Make one run. A needless election, or any exception, is the outcome's failure."""
     drawn = draw_freely(seed)
     rng = random.Random(f"{seed} flapping")
     timeout_ms = rng.choice((700, 1000))
@@ -219,10 +210,7 @@ def flap(seed: int, config: SwarmConfig | None = None) -> tuple[Outcome, Needles
 
 
 def live(outcome: Outcome, world_of: Callable[[], World]) -> None:
-    """One life of a world, which is made on its own loop.
-
-    Whatever any callback raises is the outcome's failure.
-    """
+    """Run one life of a world on its own loop. Any exception is the outcome's failure."""
 
     async def main() -> None:
         world = world_of()

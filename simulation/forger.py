@@ -1,6 +1,4 @@
-"""A client that poses as a node, on every conversation: it votes, fetches, heartbeats and proposes
-ISRs under other nodes' ids. Nodes must refuse all of it, and each for this reason.
-"""
+"""A client that poses as nodes in every conversation; all must be refused for that reason."""
 
 from __future__ import annotations
 

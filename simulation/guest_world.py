@@ -1,7 +1,5 @@
-"""A simulated cluster whose clients are the programs of a test (raftlog.testing).
-
-Each program is a coroutine on a host of its own, as a process is: it can be paused, killed and cut
-off, and has a clock of its own. No checker runs: the programs say what is right.
+"""A simulated cluster whose clients are a test's programs (raftlog.testing): coroutines on hosts of
+their own, which can be paused, killed and cut off. No checker runs.
 """
 
 from __future__ import annotations
@@ -31,10 +29,8 @@ _CLOSE_TRIES = 50
 
 
 class _NumberedTask(asyncio.Task[Any]):
-    """A task whose hash is its number.
-
-    Programs keep tasks in sets, as asyncio.TaskGroup and asyncio.wait do: by their addresses these
-    would be in another order in each process.
+    """A task whose hash is its number: sets of tasks, as in asyncio.TaskGroup, would otherwise be
+    ordered by address.
     """
 
     def __init__(self, work: Any, *, number: int, **options: Any) -> None:
@@ -53,9 +49,7 @@ class GuestTasks:
         self._loop = loop
         self._numbers = itertools.count(1)
         self._open: list[asyncio.Task[Any]] = []
-        """Kept here: a task that a killed program has left would be closed whenever the last
-        reference to it goes.
-        """
+        """Kept here: a killed program's task would be closed when its last reference goes."""
         self._prune_at = 1_000
         loop.set_task_factory(self._make)
         # At the end nobody wants to hear of tasks that have come to none.
@@ -173,8 +167,8 @@ class GuestWorld(World):
         main: Callable[[], Coroutine[Any, Any, None]],
         told: Callable[[str, str], None],
     ) -> None:
-        """``main`` is the run: when it has ended, the run has. ``told`` gets each line of the
-        story: who, what.
+        """``main``: the run, which ends with it. ``told``: receives each line of the story: who,
+        what.
         """
         self._told = told
         super().__init__(seed, config, (), outcome)
@@ -211,10 +205,7 @@ class GuestWorld(World):
         await self._main()
 
     async def calm(self) -> None:
-        """End all faults, undo what they have done, and wait until the cluster is whole.
-
-        Raises CheckFailedError.
-        """
+        """End all faults, and wait until the cluster is whole. Raises CheckFailedError."""
         self._schedule.end()
         self.network.unblock_all()
         for host in self.fleet.hosts():

@@ -1,6 +1,4 @@
-"""Controllers and brokers as hosts of the simulated world: processes that start, crash and restart,
-disks that stay, and their settings by the config of a run.
-"""
+"""Controllers and brokers as hosts: processes, durable disks, and settings by the run's config."""
 
 from __future__ import annotations
 
@@ -71,9 +69,7 @@ _IN_STEPS = frozenset(("install_snapshot", "advance_log_start"))
 
 
 class _MortalStore:
-    """A store whose process may die in the middle of a call, before or after it was carried out, or
-    between its steps.
-    """
+    """A store whose process may die in a call: before or after it, or between its steps."""
 
     def __init__(self, store: LogStore, host: ControllerHost) -> None:
         self._store = store
@@ -159,9 +155,7 @@ class ControllerHost:
         )
 
     def collect_faults(self, into: dict[str, int]) -> None:
-        """Add what has happened to the disk, under its own names and those of
-        ``simulation/swarm/faults.py``.
-        """
+        """Add the disk's faults by their own names and those of ``simulation/swarm/faults.py``."""
         for name, count in sorted(self.disk.faults.items()):
             group = next((to for prefix, to in _DISK_FAULTS.items() if name.startswith(prefix)), "")
             for each in dict.fromkeys((name, group or name)):
@@ -169,9 +163,7 @@ class ControllerHost:
         self.disk.faults.clear()
 
     def replace_disk(self, directory_id: str, bootstrap_servers: tuple[str, ...]) -> None:
-        """An empty disk with an identity of its own, formatted as that of a node that is not a
-        voter; the process is down.
-        """
+        """Put a formatted empty disk with a new identity of a non-voter; the process is down."""
         self.quorum = replace(
             self.quorum, directory_id=directory_id, voters=(), bootstrap_servers=bootstrap_servers
         )
@@ -236,9 +228,7 @@ class ControllerHost:
             self.on_stopped(self, error)
 
     def kill(self, reason: str = "killed") -> None:
-        """Kill the process as kill -9 and a power cut do: unflushed bytes are lost from some point
-        on.
-        """
+        """Kill as kill -9 with a power cut: unflushed bytes are lost from some point on."""
         self.disk.between_steps, self._steps_to_live = lambda: None, 0
         service, self.service = self.service, None
         if service is not None:
@@ -250,25 +240,21 @@ class ControllerHost:
     # --- death in the middle of a write ----------------------------------------------------------
 
     def doom(self, writes: int) -> None:
-        """Let the process die in its ``writes``-th call of the disk from now on, if it comes to
-        that.
-        """
+        """Let the process die in its ``writes``-th disk call from now on, if it comes to that."""
         self._writes_to_live = writes
         if writes < 0:
             self._steps_to_live = 0
 
     def death_due(self) -> bool | None:
-        """Return how the process dies at this write: None: not at all; False: before it is carried
-        out; True: after.
-        """
+        """Return how the process dies at this write: None: not; False: before; True: after it."""
         if self._writes_to_live < 0:
             return None
         self._writes_to_live -= 1
         return None if self._writes_to_live >= 0 else self._rng.random() < 0.5
 
     def doom_between_steps(self, steps: int) -> None:
-        """Let the process die in its next call of the disk that has several steps: at the
-        ``steps``-th of them, or behind the last one.
+        """Let the process die in the next disk call with several steps, at the ``steps``-th or
+        after.
         """
         self._steps_to_live = steps
 
@@ -302,10 +288,7 @@ class ControllerHost:
 def broker_settings(
     broker_id: int, controllers: tuple[str, ...], *, name: str = "", session_timeout_ms: int = 9000
 ) -> BrokerSettings:
-    """Return a broker's settings in the simulated world.
-
-    ``session_timeout_ms``: the controllers' value, or a longer one.
-    """
+    """Return a broker's settings. ``session_timeout_ms``: the controllers' value, or longer."""
     host = name or f"b{broker_id}"
     return BrokerSettings(
         broker_id=broker_id,
@@ -326,11 +309,8 @@ def broker_settings(
 
 
 class BrokerHost:
-    """One broker: shipped code above a simulated network.
-
-    Its lock file is always the same, so a restart proves the death.
-
-    ``disk``: of its partition replicas, which outlives its processes; None if it keeps no
+    """One broker: shipped code on a simulated network. Its lock file stays the same, so a restart
+    proves the death. ``disk``: of its replicas, which outlives its processes; None without
     partitions.
     """
 
@@ -415,8 +395,8 @@ class BrokerHost:
         self._closed_epoch = NO_EPOCH
 
     def collect_faults(self, into: dict[str, int]) -> None:
-        """Add what has happened to the disk of partitions, under its own names after ``broker:``,
-        and those of ``simulation/swarm/faults.py``.
+        """Add the partition disk's faults with the prefix ``broker:``, and those of
+        ``simulation/swarm/faults.py``.
         """
         if self.disk is None:
             return
@@ -507,9 +487,7 @@ class BrokerHost:
         return START_OF_TIME_MS + self.wall_offset_ms + round(self.network.loop.true_time() * 1000)
 
     def kill(self, reason: str = "killed") -> None:
-        """Kill the process as kill -9 and a power cut do: unflushed bytes are lost from some point
-        on.
-        """
+        """Kill as kill -9 with a power cut: unflushed bytes are lost from some point on."""
         if self._seeking:
             self._seeking = False
             self.network.crash(self.name)
@@ -527,9 +505,7 @@ _DEFAULT_PART_BYTES = QuorumConfig("", 0, "", ()).fetch_snapshot_max_bytes
 
 
 def settings_of_controllers(config: SwarmConfig) -> ControllerSettings:
-    """Return the settings of all controllers; a setting that the config does not name has its
-    default.
-    """
+    """Return the controllers' settings; defaults where the config names none."""
     given: dict[str, Any] = {
         "metadata_log_max_record_bytes_between_snapshots": config.snapshot_bytes,
         "metadata_max_retention_bytes": config.snapshot_bytes and config.retention_bytes,
@@ -555,9 +531,7 @@ def settings_of_controllers(config: SwarmConfig) -> ControllerSettings:
 
 
 def quorum_of(config: SwarmConfig, node_id: int, voters: tuple[Voter, ...]) -> QuorumConfig:
-    """Return the quorum's configuration for one controller; ``voters``: those with which it is
-    formatted.
-    """
+    """Return one controller's quorum config; ``voters``: those of its format."""
     return QuorumConfig(
         CLUSTER_ID,
         node_id,
@@ -579,10 +553,7 @@ def quorum_of(config: SwarmConfig, node_id: int, voters: tuple[Voter, ...]) -> Q
 def settings_of_broker(
     config: SwarmConfig, broker_id: int, name: str, controllers: Sequence[str]
 ) -> BrokerSettings:
-    """Return the settings of one broker. ``name``: its host, if not as its id says.
-
-    ``controllers``: their endpoints.
-    """
+    """Return a broker's settings. ``name``: host, unless by id. ``controllers``: endpoints."""
     settings = broker_settings(
         broker_id, tuple(controllers), name=name, session_timeout_ms=config.session_timeout_ms
     )

@@ -1,7 +1,5 @@
-"""Clients of the key-value store and of configs: they change on conditions, hold leases, and take
-turns with a lock.
-
-What becomes of it ``checks/compared.py`` and ``checks/held.py`` judge.
+"""Clients of the key-value store and configs: conditional changes, leases, and a lock.
+``checks/compared.py`` and ``checks/held.py`` judge the results.
 """
 
 from __future__ import annotations
@@ -82,17 +80,13 @@ class Keepers(Actors):
 
     @property
     def believe_s(self) -> float:
-        """Longest time for which a holder may rely on a lock that the cluster has lost, by a slow
-        clock, in seconds.
-        """
+        """Longest time for which a holder may rely on a lost lock, by a slow clock, in seconds."""
         slowest = 1 + self._world.config.drift
         return max(TTL_MS) / 1000 * BELIEVED_SHARE * slowest if self._lockers else 0.0
 
     @override
     def stop(self) -> None:
-        """Start no more operations; those under way stay pending. Holders live through the loss of
-        a majority's disks.
-        """
+        """Start no more operations; pending ones stay so. Holders live through a lost majority."""
         for task in self._tasks:
             task.cancel()
         if not self._world.config.recovery:
@@ -209,8 +203,8 @@ class Keeper:
     # --- leases ----------------------------------------------------------------------------------
 
     async def keep_leases(self) -> None:
-        """Hold a lease with a key for a while, then another one: by hand, so that it is known what
-        was confirmed, and when that was asked for.
+        """Hold leases with a key one after the other, noting each confirmed keep-alive and its
+        time.
         """
         rng = self._world.rng(f"keys {self.host}")
         client, pinned = self._client("keys"), _Pinned(self._world, self.host)
@@ -259,7 +253,7 @@ class Keeper:
     async def _keep_one_of_the_past(
         self, client: raftlog.AsyncClient, lease_id: raftlog.LogOffset, ttl_ms: int
     ) -> None:
-        """Try to keep former leases alive: another lease that has such an id by now must not be
+        """Try to keep former leases alive: a lease that has such an id by now must not be
         confirmed.
         """
         if not self._world.config.recovery:
@@ -306,9 +300,7 @@ class Keeper:
                     await lock.release()
 
     async def _use_guarded(self, client: raftlog.AsyncClient, lock: AsyncLock) -> None:
-        """Change what the lock guards, without a look at whether it is held; and what any lock of
-        its past has guarded.
-        """
+        """Change guarded keys without checking the lock, also those of locks in its past."""
         if not self._world.config.recovery:
             return
         says = f"{self.host} {lock.generation} {lock.token}"
@@ -355,9 +347,7 @@ async def _through_brokers(client: raftlog.AsyncClient, lease_id: int, timeout_s
 
 
 class _Pinned:
-    """A client that asks one controller as long as that confirms, whichever leads: then another
-    one.
-    """
+    """A client that asks one controller as long as that confirms, whichever leads."""
 
     def __init__(self, world: World, host: str) -> None:
         transport = world.network.transport_for(host)

@@ -1,16 +1,12 @@
-"""The liveness phase: a majority is healed, and conditions must hold within a bound.
+"""The liveness phase: a majority is healed, and conditions must hold within a bound: a leader, all
+caught up, LAO at the end, writes served, and *final reads*: each healed broker answers reads of
+every mode.
 
-A leader, all caught up, LAO at the end, writes served, and *final reads*: each healed broker, asked
-alone, must answer reads of every mode. [A broker that has applied and told everything, and never
-gets a lease again, refuses strict reads for ever. That a write is served, and all have caught up
-with it, does not notice.]
+[A broker that never gets a lease again refuses strict reads forever, though all has caught up.]
 
-Recovery of partitions after the faults: ISRs full again, everything committed, records accepted.
-
-A reader receives all committed records, the last ones included: a partition that accepts records
-may return none. This holds where the leader is a healed broker that reaches the controllers, for
-the followers that are healed, too, and that it reaches. A partition may be without a leader as long
-as no member of its ISR is healed.
+Partitions recover: ISRs full, everything committed and readable to the last record, records
+accepted, where the leader is a healed broker that reaches the controllers, for healed followers
+that it reaches. A partition without a healed ISR member may have no leader.
 """
 
 from __future__ import annotations
@@ -96,11 +92,8 @@ def _mend(world: World, host: ControllerHost | BrokerHost) -> None:
 def lost_its_id(
     host: BrokerHost, members: Sequence[BrokerHost], controllers: Sequence[ControllerHost]
 ) -> bool:
-    """Return whether another member has got the host's id, as this one was absent for long and the
-    other had lost its disk.
-
-    It is refused as long as the other runs: healing is not enough, an operator has to give it an
-    empty disk.
+    """Return whether another member has the host's id, as this one was absent and the other lost
+    its disk. An operator has to give it an empty disk.
     """
     rivals = [
         other.name for other in members if other is not host and other.broker_id == host.broker_id
@@ -113,10 +106,7 @@ def lost_its_id(
 
 
 async def recover(world: World, workload: Workload) -> None:
-    """A leader, everyone caught up with it, LAO at the end, writes served.
-
-    Raises CheckFailedError.
-    """
+    """Wait for a leader, all caught up, LAO at the end, served writes. Raises CheckFailedError."""
     bound = world.config.liveness_s
     await world.until(lambda: world.active() is not None, bound, "a majority elects a leader")
     if "roll_heartbeats" in world.config.faults and not world.has_spawned("end of the roll"):
@@ -172,10 +162,7 @@ def _are_at(world: World, offset: int) -> bool:
 async def read_everywhere(
     world: World, workload: Workload, written: Operation, within_s: float
 ) -> None:
-    """Read until each healed broker has shown an image with ``written`` in it in each mode.
-
-    Raises CheckFailedError.
-    """
+    """Wait until each healed broker shows ``written`` in each mode. Raises CheckFailedError."""
     names = [host.name for host in world.healed_brokers()]
     await asyncio.gather(
         *(_read(world, workload, written, name, mode, within_s) for name in names for mode in MODES)
@@ -264,10 +251,8 @@ async def _active(world: World, within_s: float) -> None:
 
 
 async def _read_all(world: World, data: DataWorkload, within_s: float) -> None:
-    """Have the committed records of each partition that is led in the healed part read by the
-    clients.
-
-    Raises CheckFailedError.
+    """Let clients read all committed records of partitions led in the healed part. Raises
+    CheckFailedError.
     """
     await _active(world, within_s)
     names = {topic_id: name for name, topic_id in world.active_image().topic_ids.items()}
@@ -299,9 +284,7 @@ async def _read_all(world: World, data: DataWorkload, within_s: float) -> None:
 
 
 def readable_end(led: _Led) -> int:
-    """Return the leader's high watermark; -1 if it does not lead, or retention has left no records
-    below it.
-    """
+    """Return the leader's high watermark; -1 if it does not lead, or nothing is retained below."""
     data = led.leader.service.data if led.leader.service is not None else None
     replica = data.replicas.describe(led.key) if data is not None and data.recovered else None
     if replica is None or replica.high_watermark <= replica.log_start_offset:

@@ -1,9 +1,6 @@
-"""Leaders of partitions for which no simulated broker stores data: they propose ISRs, in time and
-too late.
-
-Each broker has one beside it, which reads the broker's newest image as a replica manager would, and
-sends AlterPartition through the shipped client. What it knows of broker epochs may be old when a
-proposal leaves: a replica restarts meanwhile (KIP-903), or it restarts itself.
+"""Leaders of partitions without stored data: one beside each broker reads its newest image, and
+proposes ISRs through the shipped client, in time and too late. Its broker epochs may be old when a
+proposal leaves (KIP-903).
 """
 
 from __future__ import annotations
@@ -99,9 +96,7 @@ class PartitionLeader:
     async def _made(
         self, image: Any, key: tuple[bytes, int]
     ) -> tuple[tuple[bytes, int], pb.AlterPartitionRequest]:
-        """Return a proposal with broker epochs of now; its partition's epochs, and sometimes more,
-        may be newer than those.
-        """
+        """Return a proposal with current broker epochs; its partition may change meanwhile."""
         rng, me = self._rng, self._broker.id
         partition = image.partitions[key]
         # A replica that has come up to the leader is taken in, another falls behind; a retry

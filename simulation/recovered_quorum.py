@@ -1,28 +1,19 @@
-"""Recovery after the disks of a majority of the voters are lost: operators go on from the remaining
-directories.
+"""Recovery after a majority's disks are lost, as docs/operations.md says ("A quorum lost for
+good").
 
-As docs/operations.md says it ("A quorum lost for good"): all controllers are stopped; the remaining
-directory with the longest log is recovered, by the shipped code; it leads alone, all others join
-anew with empty disks, and brokers find out by themselves. A power cut may interrupt an operator,
-who then repeats the recovery.
+All controllers are stopped; the remaining directory with the longest log is recovered by the
+shipped code and leads alone; all others join with empty disks. A power cut may interrupt the
+recovery, which is repeated. The committed history ends with the recovered directory; another one
+begins with the next generation, under fresh checkers (``checkers_after``). It must hold that
 
-Unsafe recovery: what it may lose, and what not.
+* the recovered log is a prefix of the committed log from now on;
+* all healed nodes reach the new generation, also those with disks formatted without it;
+* no broker leads in a leader epoch below the generation's range, and no two histories share a
+  leader epoch (I23);
+* a partition's committed records are kept if every ISR member of the recovered metadata has them on
+  disk, and no later loss or unclean leader made them void.
 
-The committed history ends where the recovered directory ends; records that only the lost
-directories had are gone. From there on another history is committed, of the next generation, under
-fresh checkers. ``checkers_after`` tells what they take over. It must hold that
-
-* the recovered log is a prefix of the committed log from now on: all of it, byte for byte;
-* all healed nodes reach the new generation, those too that join with disks that were formatted
-  without it;
-* no broker leads a partition in a leader epoch below the generation's range, and no two histories
-  meet in one leader epoch (I23);
-* a partition's committed records are there in the end, if every member of the ISR that the
-  recovered metadata knows has it on its disk, and no later loss of disks and no unclean leader has
-  made it void.
-
-Would catch: a recovery that keeps the generation, that rewrites what it found, leader epochs that
-are not raised.
+Would catch: a recovery that keeps the generation or rewrites the log, unraised leader epochs.
 """
 
 from __future__ import annotations
@@ -71,9 +62,7 @@ from simulation.world import World
 
 
 class _Kept(NamedTuple):
-    """Committed records of a partition up to ``end``, which must stay as long as the partition's
-    ``era`` does.
-    """
+    """Committed records up to ``end``, to be kept as long as the partition's ``era`` lasts."""
 
     end: int
     chain: int
@@ -81,9 +70,7 @@ class _Kept(NamedTuple):
 
 
 class _Present:
-    """The world without brokers that are still at the generation before: their images are of
-    another history.
-    """
+    """The world without brokers at the previous generation, whose images differ."""
 
     def __init__(self, world: World, generation: int) -> None:
         self._world, self._over = world, (NO_GENERATION, generation)
@@ -201,12 +188,10 @@ class Recovered(Checker):
 def checkers_after(
     world: World, before: Sequence[Checker], log: Sequence[Logged], generation: int, epoch: int
 ) -> list[Checker]:
-    """Return the checkers of the life after a recovery from ``log``, whose last batches the
-    recovery has written, in ``epoch``. ``generation``: the former one.
-
-    The books of replicas' logs go on: two histories must not meet in one leader epoch. So do the
-    lost disks and the sent records. Answers of the former history to brokers and clients promise
-    nothing any more.
+    """Return the checkers after a recovery from ``log``, whose last batches it has written, in
+    ``epoch``. ``generation``: the former one. Books of replicas' logs continue, as histories must
+    not share a leader epoch, and so do lost disks and sent records; answers of the former history
+    promise nothing.
     """
     found = {type(checker): checker for checker in before}
     old_ledger, logs, old_data = found[Ledger], found[ReplicaLogs], found[CommittedData]
@@ -299,10 +284,7 @@ class Lost(NamedTuple):
 
 
 async def lose_majority(world: World, workload: Workload) -> Lost | None:
-    """Returns when a directory is recovered; nothing runs yet.
-
-    None: the voters are too few, or nothing is left that starts.
-    """
+    """Return a recovered directory, not started; None: too few voters, or none starts."""
     rng = world.rng("recovery")
     service = world.active()
     named = service.image.voters if service is not None else None
@@ -398,9 +380,7 @@ def _examined(world: World, host: ControllerHost) -> list[Survivor]:
 async def _recovered(
     world: World, rng: random.Random, host: ControllerHost, before: Survivor
 ) -> Recovery:
-    """Recover a directory by the shipped code; now and then the power fails during the recovery,
-    which is then repeated.
-    """
+    """Recover a directory by the shipped code; a power cut during it makes it repeat."""
     while True:
         store = host.disk.open()
         found = store.recover()
@@ -426,9 +406,8 @@ async def _recovered(
 
 
 def _renew_checkers(world: World, host: ControllerHost, done: Recovery, over: int) -> None:
-    """Feed new checkers with the committed log up to its start, then with the recovered log.
-
-    ``over``: the generation that has ended.
+    """Feed new checkers with the committed log to its start, then the recovered one. ``over``: old
+    generation.
     """
     watch = world.watch
     ledger = next((checker for checker in watch.checkers if isinstance(checker, Ledger)), None)
@@ -459,10 +438,7 @@ def _renew_checkers(world: World, host: ControllerHost, done: Recovery, over: in
 
 
 async def go_on(world: World, workload: Workload, lost: Lost, within_s: float) -> None:
-    """The others join, brokers come to the new generation, and clients write.
-
-    Raises CheckFailedError.
-    """
+    """Let the others join, brokers follow, and clients write. Raises CheckFailedError."""
     await world.until(
         lambda: world.active() is not None, within_s, "the recovered controller leads"
     )
@@ -497,12 +473,8 @@ async def go_on(world: World, workload: Workload, lost: Lost, within_s: float) -
 
 
 async def another_leads(world: World, service: ControllerService, within_s: float) -> None:
-    """Let this controller, the active one, resign until another one leads.
-
-    It may be elected again. A resignation does not wait for followers, so the others may lack the
-    end of its log; then none of them can lead. Only a transfer promises a successor.
-
-    Raises CheckFailedError.
+    """Let this active controller resign until another leads. It may be re-elected: a resignation
+    does not wait for followers, so others may lack the log's end. Raises CheckFailedError.
     """
     deadline = world.now() + within_s
     leads: ControllerService | None = service
@@ -521,11 +493,7 @@ async def another_leads(world: World, service: ControllerService, within_s: floa
 
 
 async def _show_old_tokens(world: World, workload: Workload, lost: Lost) -> None:
-    """Require that a client with a token of the history before is told of its end, and not shown an
-    older state.
-
-    Raises CheckFailedError.
-    """
+    """Require that an old token is refused and no older state shown. Raises CheckFailedError."""
     for host in world.healed_brokers():
         reader = workload.reader(f"last, old token at {host.name}", host.name)
         reader.see(common_pb2.MetadataToken(generation=lost.generation, epoch=1, offset=0))

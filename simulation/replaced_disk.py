@@ -1,15 +1,14 @@
-"""The race of KIP-903, step by step: a replica catches up, loses its disk, and the ISR change that
-takes it in arrives only then.
+"""The race of KIP-903: a replica catches up, loses its disk, and only then the ISR change that adds
+it arrives.
 
-1. Broker 2 is down and out of the ISR; broker 1 leads alone, and acknowledges records. 2. It comes
-back and catches up. Its leader proposes the ISR of both; the message is late. 3. Broker 2's disk is
-replaced. It registers anew, is unfenced, and has nothing: the way to its leader is cut. 4. The late
-proposal arrives. It vouches for broker 2 by the broker epoch that it has fetched with, which is
-over by now. 5. Broker 1 dies and broker 2 may lead, if it is in the ISR. Then broker 1 comes back,
-and the leader is asked for every record.
+1. Broker 2 is down and out of the ISR; broker 1 acknowledges records alone. 2. Broker 2 returns and
+catches up; its leader's proposal of both is late. 3. Broker 2's disk is replaced; it registers and
+is unfenced, cut off from its leader. 4. The late proposal arrives with broker 2's old epoch. 5.
+Broker 1 dies, and broker 2 may lead if it is in the ISR. Then broker 1 returns, and the leader is
+asked for every record.
 
-With the epoch check the proposal is refused: INELIGIBLE_REPLICA, and nothing is lost. Without it
-broker 2 leads with an empty log, and broker 1 cuts off what it had acknowledged.
+With the epoch check the proposal is refused (INELIGIBLE_REPLICA) and nothing is lost; without it
+broker 2 leads with an empty log, and broker 1 truncates what it had acknowledged.
 """
 
 from __future__ import annotations

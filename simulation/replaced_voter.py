@@ -1,14 +1,12 @@
-"""Dead voters and spares, step by step, as published failures of other systems tell them.
+"""Dead voters and spares, as in published failures of other systems.
 
-*Shrinking* (Consul #5922): of five voters one dies after the other, and there is no spare. The set
-stays five, so two that are left elect nobody, and the third that returns makes a quorum again.
+*Shrinking* (Consul #5922): five voters die one by one without a spare; the set stays five, so two
+elect nobody, and the third that returns completes a quorum.
 
-*Between* (Consul #3151): the leader dies as it has removed a dead voter, before the spare has the
-seat. One voter is left of two and elects nobody; when the other returns, the next leader gives the
-seat to the spare, and from then on one more may die.
+*Between* (Consul #3151): the leader dies after removing a dead voter, before the spare has its
+seat; when the last voter's peer returns, the next leader gives the seat to the spare.
 
-*Rolled* (Consul #8118): one voter after the other is restarted, as soon as the one before is back.
-None is replaced.
+*Rolled* (Consul #8118): voters restart one by one, and none is replaced.
 """
 
 from __future__ import annotations

@@ -15,18 +15,14 @@ from raftlog.transport.api import Transport
 from raftlog.wire.controller.v1 import controller_pb2
 
 PASSED_OVER_S = 0.5
-"""Seconds for which the round robin leaves out a server that refused, or was lost, if there are
-others.
-"""
+"""Seconds for which the round robin skips a server that refused or was lost, if others exist."""
 SILENT_PASSED_OVER_S = 5.0
-"""Seconds for which it leaves out a server whose link is silent: a retry may cost another call its
-deadline.
-"""
+"""Seconds for which it skips a silent server: a retry may cost another call its deadline."""
 
 
 class RoundRobinClient(BrokerClient):
-    """A client that sends each call to the next connected one of the given brokers, so that any two
-    of its reads may be answered by different ones. Links are made with the first call, to all.
+    """A client that sends each call to the next connected broker, so that different brokers may
+    answer successive reads.
     """
 
     def __init__(
@@ -53,8 +49,8 @@ class RoundRobinClient(BrokerClient):
         route.start(call.request, deadline + ANSWER_MARGIN_S, call)
 
     def _next(self) -> Route | None:
-        """Return the next connected route in turn without a recent failure; else the next connected
-        one; None: none is.
+        """Return the next connected route without a recent failure, else any connected one, or
+        None.
         """
         if self._closed:
             return None

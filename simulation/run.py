@@ -1,13 +1,9 @@
-"""A whole cluster's life from a seed and a config: two phases, checks throughout, counted faults,
-and a transcript.
+"""A whole cluster's run from a seed and a config, with checks throughout, and a transcript.
 
-*Safety* (``fault_schedule.py``): all the faults of the config, and every promise checked at each
-step. *Liveness* (``healing.py``, ``liveness.py``): a majority is healed, what is broken outside of
-it stays broken for ever (the dead stay dead, cut links stay cut), and within a bound there must be
-a leader, everyone in the healed part caught up, LAO at the end, and writes served.
-
-Everything above time, network and disk is the shipped code. The same seed and config give the same
-transcript, byte for byte.
+*Safety*: all faults of the config, every promise checked at each step. *Liveness*
+(``liveness.py``): a majority is healed, everything else stays broken, and within a bound there must
+be a leader, all caught up, LAO at the end, and writes served. Above time, network and disk all is
+shipped code. A seed and config give the same transcript, byte for byte.
 """
 
 from __future__ import annotations
@@ -77,12 +73,9 @@ def run_swarm(
     max_steps: int = MAX_STEPS,
     max_real_s: float = MAX_REAL_S,
 ) -> Outcome:
-    """Make one run.
-
-    ``checkers``: instead of the standard ones. A failure is in the outcome; nothing is raised.
-
-    ``until_s``: stop there, at this virtual time. ``max_steps``, ``max_real_s``: a run that goes
-    past one has failed.
+    """Make one run. ``checkers``: instead of the standard ones. A failure is in the outcome, not
+    raised. ``until_s``: stop at this virtual time. Beyond ``max_steps`` or ``max_real_s`` a run has
+    failed.
     """
     config = config if config is not None else draw(seed)
     outcome = Outcome(seed, config)

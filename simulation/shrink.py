@@ -1,6 +1,4 @@
-"""A smaller config that fails in the same way: faults dropped one by one, fewer nodes and clients,
-a shorter life.
-"""
+"""A smaller config with the same failure: fewer faults, nodes and clients, a shorter run."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""Silent leaders and far followers: a controller that hangs is replaced in time, and no other
-election takes place.
+"""Silent leaders and far followers: a hanging controller is replaced in time, without other
+elections.
 
-Each life draws how far the controllers are from each other, up to 200 ms one way, each direction
-for itself or one or two of them far from all. Then, again and again: everyone hears the leader, its
-process is stopped (of five controllers another one with it, by half), and a successor must be
-elected within the fetch timeout, two round trips of the slowest link and 0.3 s. It wakes, and all
-settle. Every election at another time is *needless*.
+Delays between controllers are drawn up to 200 ms one way. Repeatedly the leader is stopped (half of
+the time of five with another one), and a successor must be elected within the fetch timeout, two
+round trips of the slowest link and 0.3 s. It wakes, and all settle. Every other election is
+*needless*.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Fresh seeds for a number of minutes, on all cores; failures are kept, shrunk, and a summary says
-what was seen.
-"""
+"""Fresh seeds for some minutes on all cores; failures are kept and shrunk, with a summary."""
 
 from __future__ import annotations
 
@@ -57,9 +55,8 @@ def run_pool(
     seeds: Iterator[int], *, processes: int, until: float, shrink_s: float,
     max_steps: int = MAX_STEPS, max_real_s: float = MAX_REAL_S,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """Outcomes as they come, of seeds begun before ``until`` (of time.monotonic).
-
-    An interrupted caller leaves no process behind.
+    """Yield outcomes of seeds begun before ``until`` (time.monotonic); interruption leaves no
+    process.
     """
     spawn = multiprocessing.get_context("spawn")
     others = multiprocessing.active_children()
@@ -90,10 +87,8 @@ def run_pool(
 
 @contextmanager
 def _children_deaf_to_ctrl_c() -> Iterator[None]:
-    """Processes begun inside are deaf to SIGINT: a terminal sends it to all, and each would end
-    with a traceback of its own.
-
-    Blocked, not ignored: what comes meanwhile is for the caller, and waits until it is outside.
+    """Block SIGINT in processes begun inside: a terminal sends it to all, and each would print a
+    traceback. It stays pending for the caller.
     """
     # It unblocks SIGINT when it begins.
     resource_tracker.ensure_running()
@@ -111,10 +106,7 @@ def _rarest(found: tuple[str, int]) -> tuple[int, str]:
 def summary_of(
     outcomes: Iterator[dict[str, Any]], failures: Path | None, *, quiet: bool = False
 ) -> dict[str, Any]:
-    """Count; keep the failures in a directory; print as it goes.
-
-    Ctrl-C ends it with what was seen until then.
-    """
+    """Count; keep failures in a directory; print progress. Ctrl-C ends it with what was seen."""
     faults: Counter[str] = Counter()
     operations: Counter[str] = Counter()
     at_work: Counter[str] = Counter()

@@ -18,10 +18,8 @@ OPERATOR_S = (0.5, 5.0)
 
 
 class Supervisor:
-    """Supervisor that receives each process that ends by itself, and judges whether it had a
-    reason.
-
-    In the liveness phase, hosts outside the healed part stay down.
+    """Receives each process that ends by itself, and judges its reason. In the liveness phase hosts
+    outside the healed part stay down.
     """
 
     def __init__(self, world: World) -> None:
@@ -64,10 +62,7 @@ class Supervisor:
             self._world.loop.call_later(RESTART_S, self._restart_broker, broker)
 
     def _broker_stopped(self, broker: BrokerHost, error: BaseException) -> None:
-        """A broker has stopped itself.
-
-        Only an error that its disk was made to raise is a reason.
-        """
+        """A broker has stopped itself: only an injected disk error is a reason."""
         world = self._world
         if broker.disk is None or not broker.disk.excuses(error):
             raise CheckFailedError(f"{broker.name} met a fatal error: {error}")
@@ -109,10 +104,7 @@ class Supervisor:
     # --- samples ----------------------------------------------------------------------------------
 
     async def keep_sampling(self) -> None:
-        """Look at all hosts for as long as the run lasts.
-
-        Raises CheckFailedError, or what a checker raised.
-        """
+        """Sample all hosts during the run. Raises CheckFailedError, or what a checker raised."""
         while True:
             if failures := self._world.network.handler_failures:
                 raise CheckFailedError(f"a handler raised: {failures[0]!r}")

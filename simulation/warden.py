@@ -1,6 +1,4 @@
-"""A client that grants and revokes the callers' rights: few entries, on few names, so that many of
-them meet.
-"""
+"""A client that grants and revokes the callers' permissions: few entries on few names."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Clients that watch the metadata, each with a selection and a level of its own; on some hosts two
-that share streams.
-
-Now and then one ends, as a program does, and goes on after its last token. ``checks/watches.py``
-judges the changes they receive.
+"""Clients that watch the metadata with various selections and levels; some share streams. Now and
+then one ends, and resumes after its last token. ``checks/watches.py`` judges.
 """
 
 from __future__ import annotations
@@ -75,9 +72,8 @@ class Watchers(Actors):
             watcher.close()
 
     async def reach(self, written: Operation, within_s: float) -> None:
-        """Once the faults are over: until each has been told of everything up to a write.
-
-        Raises CheckFailedError.
+        """After the faults: wait until each has received all up to a write. Raises
+        CheckFailedError.
         """
         config = self._world.config
         if not self._world.healed_brokers() or (config.authorizer and config.recovery):
@@ -116,9 +112,7 @@ class Watcher:
         self._token: Token | None = None
 
     def reached(self, generation: int) -> int:
-        """Return the offset up to which it has been told of the log of this generation; -1:
-        nothing.
-        """
+        """Return the offset that it has received of this generation's log; -1: nothing."""
         token = self._watch.token if self._watch is not None else None
         return -1 if token is None or token.generation != generation else token.offset
 

@@ -1,6 +1,4 @@
-"""Forwards the events inside the hosts to the checkers, as the shipped code reports them to its
-tracers.
-"""
+"""Forwards events inside the hosts to the checkers, from the shipped code's tracers."""
 
 from __future__ import annotations
 
@@ -22,10 +20,7 @@ _OF_IMAGES = ("broker_moved", "broker_asked", "message_sent", "message_arrived")
 
 
 class Watch:
-    """Passes each event to the checkers that want it.
-
-    The first failure is kept, wherever it is raised, even if code swallows it.
-    """
+    """Passes each event to the checkers that want it, and keeps the first failure."""
 
     def __init__(
         self, checkers: Sequence[Checker], on_failure: Callable[[BaseException], None]
@@ -55,10 +50,8 @@ class Watch:
         is_current: Callable[[Any], bool],
         is_new: Callable[[Any], bool],
     ) -> None:
-        """Other checkers look on from here on, at the same hosts. They have begun.
-
-        ``is_current``: of a host, whether what it says is of the present history. ``is_new``: of a
-        client's operation.
+        """Let other started checkers observe the same hosts. ``is_current``: whether a host is of
+        the present history. ``is_new``: of a client's operation.
         """
         self.retired += [checker for checker in self.checkers if checker not in checkers]
         self.checkers = list(checkers)
@@ -80,10 +73,7 @@ class Watch:
             checker.begin(world)
 
     def tell(self, hook: str, *arguments: Any) -> None:
-        """Call the hook of every checker that has one.
-
-        Raises what the first one raises, and keeps it.
-        """
+        """Call every checker's hook. Raises what the first one raises, and keeps it."""
         for call in self._hooks[hook]:
             try:
                 call(*arguments)
@@ -100,18 +90,14 @@ class Watch:
     # --- what leaves a host, and what comes to one ------------------------------------------------
 
     def sender(self, host: ControllerView | BrokerView) -> Callable[[str, Any], None] | None:
-        """Return the function that the host's transport calls with each sent message; None if no
-        checker wants it.
-        """
+        """Return the transport's function for sent messages; None if no checker wants it."""
         wants_lao = self.wants("lao_announced") and hasattr(host, "disk")
         if not wants_lao and not self.wants("message_sent"):
             return None
         return partial(self._sent, host, wants_lao)
 
     def receiver(self, host: ControllerView) -> Callable[[str, Any], None] | None:
-        """Return the function that the host's transport calls with each received request; None if
-        no checker wants it.
-        """
+        """Return the transport's function for received requests; None if no checker wants it."""
         if not self.wants("message_arrived"):
             return None
         return partial(self.tell, "message_arrived", host)
@@ -175,9 +161,7 @@ class BrokerTap:
         self._watch.tell("data_step", self._host, event, effects, now)
 
     def step_failed(self, error: Exception) -> None:
-        """The loop hears of a defect, and the host of a disk that has failed: both from the
-        shell.
-        """
+        """The loop receives a defect, and the host a failed disk: both from the shell."""
 
 
 def _only_if(wanted: Callable[[Any], bool], hook: Callable[..., None]) -> Callable[..., None]:

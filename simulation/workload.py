@@ -1,6 +1,4 @@
-"""The clients of a simulated cluster: writes and reads of every kind, each reported to the checkers
-as an operation.
-"""
+"""Clients of a simulated cluster, which report writes and reads of every kind to the checkers."""
 
 from __future__ import annotations
 
@@ -92,10 +90,8 @@ class Workload:
             each.begin()
 
     def stop(self) -> None:
-        """No more operations; those under way stay pending.
-
-        Where the log is recovered by hand watchers go on: they are to be told. Not those with
-        rights of their own.
+        """Start no more operations; pending ones stay so. Where the log is recovered watchers
+        without changing permissions continue, to be told.
         """
         watch_on = self._world.config.recovery and not self._world.config.authorizer
         for each in self._others:
@@ -114,10 +110,7 @@ class Workload:
         self._world.happened("burst")
 
     async def last_write(self, within_s: float, key: str = "last") -> Operation:
-        """Write after the healing, until one write has reached all it can.
-
-        Raises CheckFailedError.
-        """
+        """Write after the healing until one write is fully visible. Raises CheckFailedError."""
         world = self._world
         deadline = world.now() + within_s
         attempt = 0
@@ -140,9 +133,8 @@ class Workload:
 
 
 class Client:
-    """One client: one operation after the other, but for bursts.
-
-    ``direct``: it writes to controllers, and does not read.
+    """A client with one operation at a time, except bursts. ``direct``: it writes to controllers
+    only.
     """
 
     def __init__(
@@ -159,9 +151,7 @@ class Client:
         self._rng = world.rng(name)
         self._count = 0
         self._sessions = 0
-        """Number of times that the client forgot its token: after each it counts as another client
-        for the checkers.
-        """
+        """Number of times that the client dropped its token; then it counts as another client."""
         shared = world.config.shared_keys
         # Without brokers there are no topics to ask about. Who asks, asks about those that others
         # change.
@@ -369,9 +359,8 @@ class Client:
         self._brokers.see(token)
 
     async def write(self, operation: Operation, body: Any) -> Any:
-        """Ask as the run's config has it, and note in ``operation`` what the answer says.
-
-        Raises ApiError; a refusal of single results is in the response.
+        """Write as the config says, and note the answer in ``operation``. Raises ApiError; refusals
+        of single results are in the response.
         """
         timeout_s = self._config.timeout_s
         acks: Any = operation.acks

@@ -1,7 +1,6 @@
 """The world of a simulated run: its hosts, and what faults, clients and operators may do to them.
-
-Everything above time, network and disk is the shipped code. The same seed and config give the same
-transcript, byte for byte. Clients and faults are given the world; it knows none of them.
+It knows none of those. Above time, network and disk all is shipped code; a seed and config give the
+same transcript.
 """
 
 from __future__ import annotations
@@ -54,10 +53,8 @@ OLD_SHARE = 0.5
 
 
 class World:
-    """What hosts, faults and clients of one run share, and what they may do to it. Make it on a
-    running VirtualLoop.
-
-    A subclass says in ``_live`` what happens.
+    """What hosts, faults and clients of a run share. Make it on a running VirtualLoop; a subclass
+    says in ``_live`` what happens.
     """
 
     def __init__(
@@ -114,10 +111,7 @@ class World:
         return max(found, key=lambda service: service.node.controller_epoch, default=None)
 
     def active_image(self) -> Any:
-        """Committed image of the active controller.
-
-        Raises CheckFailedError if no controller is active.
-        """
+        """The active controller's committed image. Raises CheckFailedError without one."""
         service = self.active()
         if service is None:
             raise CheckFailedError("there is no active controller")
@@ -169,9 +163,7 @@ class World:
         self.watch.tell("client_returned", operation)
 
     def answered(self, operation: Operation) -> None:
-        """Note an operation's outcome. Raises CheckFailedError if that is a defect of the answering
-        node.
-        """
+        """Note an operation's outcome. Raises CheckFailedError for a defect of the node."""
         if operation.error == ErrorCode.UNKNOWN_SERVER_ERROR.name:
             raise CheckFailedError(
                 f"{operation.client} was answered {operation.error} to {operation.kind}"
@@ -182,9 +174,7 @@ class World:
     # --- what faults may do ----------------------------------------------------------------------
 
     def may_mend(self, *names: str) -> bool:
-        """Return whether what is broken between or at these hosts may be mended: in the liveness
-        phase only inside the healed part.
-        """
+        """Return whether these hosts may be mended: in liveness only the healed part."""
         return not self.lasting or all(name in self.healed for name in names)
 
     @property
@@ -220,10 +210,7 @@ class World:
         ]
 
     def _reaches_leader(self, name: str) -> bool:
-        """A leader may live outside the healed part.
-
-        As long as a majority follows it, who cannot reach it has to wait.
-        """
+        """A leader may be outside the healed part: nodes that cannot reach it have to wait."""
         service, network = self.active(), self.network
         leader = f"c{service.quorum.node_id}" if service is not None else name
         return not (network.is_blocked(name, leader) or network.is_blocked(leader, name))
@@ -256,10 +243,7 @@ class World:
     # --- life ------------------------------------------------------------------------------------
 
     async def live(self) -> None:
-        """Run the world from its start, through the faults, to rest.
-
-        Raises CheckFailedError, or the error of any part.
-        """
+        """Run the world from its start through the faults to rest. Raises any part's error."""
         work = self.loop.create_task(self._live(), name="life")
         await asyncio.wait({work, self.failed}, return_when=asyncio.FIRST_COMPLETED)
         if self.failed.done():
@@ -427,9 +411,7 @@ class Fleet:
         return host
 
     def new_name(self, name: str) -> str:
-        """This name, or one made of it if a host had it before: what is drawn for a host is drawn
-        by its name.
-        """
+        """This name, or a variant if a host had it: draws for a host depend on its name."""
         while name in self._names:
             name += "x"
         self._names[name] = None

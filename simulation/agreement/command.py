@@ -1,6 +1,4 @@
-"""``scripts/agreement``: many simulated runs, each exported and replayed; and the audit's findings
-about the simulator's mutants.
-"""
+"""``scripts/agreement``: many simulated runs, each exported, replayed and audited."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ RUNS, RUNS_OF_MUTANTS = 100, 2
 
 
 def small_session() -> SparkSession:
-    """Return a Spark for many jobs on a few hundred rows each: planning and compiling queries would
-    take most of the time.
-    """
+    """Return a Spark for many small jobs: planning and compiling would take most of the time."""
     session = build_session("raftlog agreement")
     for key, value in {
         "spark.sql.shuffle.partitions": "2",
@@ -78,10 +74,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    1 if a replay did not agree, the audit found something in an honest run, or a mutant that must
-    be seen was not.
+    """Run the command line; 1 if a replay disagreed, an honest run had a finding, or a mutant was
+    missed.
     """
     parser = _parser()
     options = parser.parse_args(arguments)

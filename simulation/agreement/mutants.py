@@ -1,11 +1,8 @@
-"""Mutants that the replay of the exported log notices, by rule, and mutants that it cannot notice.
+"""Mutants that the replay of the exported log detects, by rule, and those that it cannot.
 
-A mutant is lived with no checker but the ledger, so that it has time to do harm; then the log is
-exported and audited as any other. It is *seen* if the audit finds something, or if the fold from
-the beginning is not the state that some node had.
-
-Runs with a rule broken on purpose, each in a process of its own: a run that does not end is
-killed.
+A mutant runs with no checker except the ledger, so that it has time to do harm; then its log is
+exported and audited. It is *seen* if the audit finds something, or if the fold from the beginning
+is not the state of some node. Each runs in its own process: an endless run is killed.
 """
 
 from __future__ import annotations
@@ -32,10 +29,7 @@ from simulation.mutants.mutant import SeedMutant
 from simulation.mutants.registry import SEEDED
 
 LIFE_CPU_S = 60
-"""A run takes a second or two of the processor; one that takes this long does not end.
-
-Not by the clock: the machine may be busy.
-"""
+"""CPU time after which a run counts as endless, in seconds; it takes one or two."""
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload([__name__])
 
@@ -51,10 +45,9 @@ def _live(mutant: SeedMutant, seed: int, directory: Path, report: Connection) ->
 
 
 def live_mutated(mutant: SeedMutant, seed: int, directory: Path) -> ExportedRun | None:
-    """Run with the mutant's edits, and export the log; None if the run does not end.
-
-    No checker takes part, so that the breakage has time to reach the log, except the ledger,
-    without which the committed log is not known. Raises RuntimeError for an edit that fits no more.
+    """Run with the mutant's edits, and export the log; None if the run does not end. Of the
+    checkers only the ledger takes part, so that the breakage has time to reach the log. Raises
+    RuntimeError for a stale edit.
     """
     receiver, sender = _CONTEXT.Pipe(duplex=False)
     process = _CONTEXT.Process(target=_live, args=(mutant, seed, directory, sender), daemon=True)

@@ -1,16 +1,11 @@
-"""Replay of an exported run in Spark, by the code that ``raftlog replay`` runs, compared with the
-states of the nodes.
+"""Replay of an exported run by the code of ``raftlog replay``, compared with the nodes' states.
 
 * The state hash at every offset at which some node was seen, from one fold.
-* The job ``verify``: each file, the chain of batches, both forms, and the states of controllers and
-  snapshots, in another number of tasks.
-* Each snapshot that was kept, loaded by the nodes' own code, and the exported tail after it: the
-  same end.
-* The engine without Spark: the states of nodes at some offsets, Spark's at the end, and the same
-  offences.
-* Differences between random pairs of offsets, by both engines, which may begin with a checkpoint:
-  those of two images of the nodes' own fold from the beginning.
-* The audit: it must find nothing in an honest run.
+* The job ``verify``, in another number of tasks.
+* Each kept snapshot, loaded by the nodes' own code, plus the exported tail: the same end.
+* The engine without Spark: the same states and findings.
+* Differences between random pairs of offsets, by both engines, perhaps from a checkpoint.
+* The audit, which must find nothing in an honest run.
 """
 
 from __future__ import annotations
@@ -58,10 +53,7 @@ SUPER_USERS = (OPERATOR, ROOT)
 
 @dataclass(slots=True)
 class Answer:
-    """Answer of the replay about one run.
-
-    ``findings``: rule of the audit -> the offsets at which it found something.
-    """
+    """The replay's answer about one run. ``findings``: audit rule -> offsets."""
 
     records: int = 0
     states: int = 0
@@ -90,10 +82,8 @@ class Answer:
 
 
 def ask(spark: SparkSession, run: ExportedRun, *, folded: bool = True) -> Answer:
-    """Everything about one run.
-
-    What an engine refuses to do is a disagreement too. ``folded`` False: Spark folds and verifies
-    nothing, but audits.
+    """Ask everything about one run; a refusal is a disagreement, too. ``folded`` False: Spark only
+    audits.
     """
     answer = Answer(records=run.end_offset)
     if run.empty:
@@ -119,9 +109,7 @@ def ask(spark: SparkSession, run: ExportedRun, *, folded: bool = True) -> Answer
 
 
 def ask_local(run: ExportedRun, at_end: int | None, answer: Answer) -> None:
-    """The engine without Spark beside the nodes, at some offsets, and beside Spark at the end; and
-    what its audit finds.
-    """
+    """Compare the engine without Spark with the nodes and with Spark, and audit by it."""
     inside = sorted(one for one in run.sightings if one.offset < run.end_offset)
     picked = random.Random(f"{run.seed} local").sample(inside, min(LOCAL_POINTS, len(inside)))
     for sighting in picked:
@@ -272,9 +260,7 @@ def _raw(directory: Path) -> Iterator[bytes]:
 
 
 def is_disputed(run: ExportedRun) -> bool:
-    """Return whether some node had another state than a fold from 0 in this process gives: without
-    Spark, to know of whom to ask it.
-    """
+    """Return whether some node's state differs from a fold from 0 in this process."""
     states = {-1: (0, 0)}
     builder = ImageBuilder(Image())
     for data in _raw(run.directory):
@@ -305,9 +291,7 @@ def _compare_snapshot(run: ExportedRun, snapshot: Snapshot, at_end: int, answer:
 
 
 def _verify(spark: SparkSession, run: ExportedRun, answer: Answer) -> None:
-    """Files, chain, both forms, and the states that controllers and snapshots had, as an operator
-    would ask.
-    """
+    """Verify files, chain, both forms, and the states of controllers and snapshots."""
     request = JobRequest(job="verify", export=str(run.directory), limit=FINDINGS_SHOWN)
     said = compute(request, spark)
     answer.disagreements += [f"verify: {fault.check}: {fault.message}" for fault in said.faults]

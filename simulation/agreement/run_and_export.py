@@ -1,6 +1,4 @@
-"""Runs of a simulated cluster whose committed log is exported in increments, as ``raftlog export``
-does it.
-"""
+"""Runs whose committed log is exported in increments, as by ``raftlog export``."""
 
 from __future__ import annotations
 
@@ -37,10 +35,7 @@ class ExportedRun:
     directory: Path
     end_offset: int
     sightings: dict[Sighting, Who]
-    """States that nodes had, and who.
-
-    Those of controllers and of snapshots are in the manifest too.
-    """
+    """States of nodes. Those of controllers and snapshots are in the manifest too."""
     snapshots: list[Snapshot]
     failure: str
     """Which check failed, and how; empty: none."""
@@ -56,10 +51,7 @@ class ExportedRun:
 
 
 class CommittedLog:
-    """The committed log of a simulated cluster as something to export.
-
-    ``high_watermark`` may be set back to export in increments.
-    """
+    """The committed log as a source of an export. A lower ``high_watermark``: an increment."""
 
     cluster_id = CLUSTER_ID
     start_offset = connections = 0
@@ -86,10 +78,9 @@ class CommittedLog:
 def live(
     seed: int, directory: Path, config: SwarmConfig | None = None, *, checked: bool = True
 ) -> ExportedRun:
-    """Live, and export into ``directory``, which must be empty or missing.
-
-    ``checked`` False: without the checkers that would end the run at the first broken promise; of
-    those only the ledger is there, which says what is committed.
+    """Run, and export into ``directory``, which must be empty or missing. ``checked`` False: only
+    the ledger checks, which knows what is committed; the others would end the run at the first
+    broken promise.
     """
     # Made alone: the others subscribe to their ledger as soon as they are made.
     checkers: list[Checker] = all_checkers() if checked else [Ledger()]
@@ -124,9 +115,8 @@ def _said(sighting: Sighting, who: Who) -> StateHash:
 def export_committed(
     golden: GoldenLog, directory: Path, rng: random.Random, said: Sequence[StateHash]
 ) -> None:
-    """Export a committed log in a few goes, each up to the end of a batch that is drawn.
-
-    ``said``: by nodes, of their states.
+    """Export a committed log in a few increments of whole batches. ``said``: states reported by
+    nodes.
     """
     log = CommittedLog(golden)
     every = rng.choice(CHECKPOINTS_EVERY)

@@ -1,8 +1,6 @@
-"""Sightings: the states of the nodes in a simulated cluster, with their offsets, noted while the
-nodes had them. After the recovery of a lost quorum the log is another one, of a later generation:
-the first one is exported, so only its states count.
-
-It judges nothing: another module compares the sightings with the replay of the exported log later.
+"""Sightings: states of the nodes in a simulated cluster, noted while the nodes had them. After a
+recovery of the quorum the log is of another generation: only the first one is exported, so only its
+states count.
 """
 
 from __future__ import annotations
@@ -26,9 +24,7 @@ PIECE_BYTES = 1 << 20
 
 
 class Sighting(NamedTuple):
-    """State of a node: the offset of its image (inclusive), the epoch of that record, and the
-    hash.
-    """
+    """State of a node: the offset of its image (inclusive), that record's epoch, and the hash."""
 
     offset: int
     epoch: int
@@ -125,9 +121,7 @@ class Witness(Checker):
         self._keep(Snapshot(header.end_offset, b"".join(pieces)))
 
     def _keep(self, snapshot: Snapshot) -> None:
-        """Each, then every second, then every fourth: never more than a few, from all of the
-        run.
-        """
+        """Keep each, then every second, then every fourth: a few from the whole run."""
         if self._snapshots_seen % self._keep_each == 0:
             self.snapshots.append(snapshot)
         self._snapshots_seen += 1

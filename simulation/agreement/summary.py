@@ -83,9 +83,8 @@ class Summary:
 def compare(
     spark: SparkSession, seeds: Sequence[int], kept: Path, processes: int, fold_every: int = 1
 ) -> Summary:
-    """Live, export, replay and compare each seed; one in ``fold_every`` is folded by Spark, too.
-
-    Exports that the replay does not agree with are kept in the directory ``kept``.
+    """Run, export, replay and compare each seed; Spark folds one in ``fold_every``, too.
+    Disagreeing exports are kept in ``kept``.
     """
     summary = Summary()
     with tempfile.TemporaryDirectory(prefix="raftlog-agreement-") as scratch:

@@ -1,6 +1,4 @@
-"""Reasons for which the replay cannot notice a mutant. It must notice a mutant that is not named
-here.
-"""
+"""Reasons for which the replay cannot detect a mutant; it must detect all others."""
 
 from __future__ import annotations
 

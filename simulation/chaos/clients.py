@@ -1,6 +1,4 @@
-"""Clients of the real cluster: the simulation's clients for metadata, and producers; their calls
-are noted as operations.
-"""
+"""Clients of the real cluster: the simulation's metadata clients, and producers."""
 
 from __future__ import annotations
 
@@ -38,9 +36,7 @@ CONFIG = SwarmConfig(
 
 @dataclass(slots=True)
 class History:
-    """History of the clients' operations, in order: (False, operation) at the invocation, (True,
-    operation) at the return.
-    """
+    """In order: (False, operation) at the invocation, (True, operation) at the return."""
 
     events: list[tuple[bool, Operation]] = field(default_factory=list)
     produced: list[Operation] = field(default_factory=list)
@@ -183,9 +179,8 @@ class Clients:
         return found
 
     async def stop(self) -> BaseException | None:
-        """No more operations; those under way stay pending.
-
-        What had ended a client, None if nothing had.
+        """Start no more operations; those under way stay pending. Return what ended a client, or
+        None.
         """
         failure = self.failure()
         for task in self._tasks:

@@ -1,8 +1,6 @@
-"""The verdict: whether the clients' history and the final contents of the nodes keep the promises.
-
-The checkers are those of the simulation. No checker saw the inside of the nodes, so they receive
-the final committed log first, whole, and then the clients' operations in order. Checks that need an
-inside view, such as whether a broker was unfenced when it answered, are left out.
+"""The verdict on the clients' history and the nodes' final contents, by the simulation's checkers.
+They receive the whole final log first, then the clients' operations. Checks that need the inside of
+nodes, such as whether a broker was unfenced when it answered, are left out.
 """
 
 from __future__ import annotations
@@ -52,11 +50,8 @@ def judge(
     node_logs: dict[str, tuple[int, Sequence[bytes]]],
     consumed: Iterable[Record],
 ) -> Verdict:
-    """``log``: the committed chunks from offset 0 on.
-
-    ``node_logs``: by controller, (start offset, chunks) on its disk.
-
-    ``consumed``: all committed records of the producers' topic.
+    """``log``: committed chunks from offset 0. ``node_logs``: by controller, (start offset, chunks)
+    on its disk. ``consumed``: all committed records of the producers' topic.
     """
     verdict = Verdict()
     checks: list[Callable[[], None]] = [
@@ -110,10 +105,7 @@ def _metadata(history: History, log: Sequence[bytes], verdict: Verdict) -> None:
 
 
 def _real_time_order(history: History) -> None:
-    """A write that returned before another one was invoked stands before it.
-
-    Raises CheckFailedError.
-    """
+    """Check that a write that returned before another was invoked precedes it in the log."""
     highest = -1
     floors: dict[int, int] = {}
     for returned, operation in history.events:
@@ -134,10 +126,7 @@ def _real_time_order(history: History) -> None:
 def _logs_match(
     log: Sequence[bytes], node_logs: dict[str, tuple[int, Sequence[bytes]]], verdict: Verdict
 ) -> None:
-    """Every node's log is the committed one as far as that goes.
-
-    Raises CheckFailedError (I4, I6).
-    """
+    """Check that every node's log is the committed one as far as that goes (I4, I6)."""
     matching = LogMatching()
     committed = NodeLog("the committed log", matching, 0, 0, 0)
     for chunk in log:
@@ -161,9 +150,7 @@ def _logs_match(
 
 
 def _records(produced: Iterable[Operation], consumed: Iterable[Record], verdict: Verdict) -> None:
-    """Check the records: an acknowledged one is at its offset, once; refused and unsent ones are
-    absent (I26).
-    """
+    """Check that acknowledged records are at their offsets once, and refused ones absent (I26)."""
     sent = {operation.value: operation for operation in produced}
     places: dict[str, tuple[int, int]] = {}
     for record in consumed:

@@ -1,8 +1,6 @@
-"""Hosts as network namespaces around one router namespace, where the packets of a pair of hosts can
-be dropped, in either direction.
-
-Each host has the address 10.77.N.2; the router has 10.77.N.1 on the host's link. Dropped packets
-are not refused: both ends see silence, as behind a cut cable.
+"""Hosts as network namespaces around one router namespace, which can drop the packets of a pair of
+hosts in either direction. A host has the address 10.77.N.2, the router 10.77.N.1. Dropped packets
+are not refused: both ends see silence.
 """
 
 from __future__ import annotations
@@ -17,10 +15,7 @@ _PRIORITY = "100"
 
 
 class Network:
-    """The namespaces ``PREFIX-r`` (the router) and ``PREFIX-N`` for each host number N.
-
-    Needs root.
-    """
+    """The namespaces ``PREFIX-r`` (the router) and ``PREFIX-N`` per host number. Needs root."""
 
     def __init__(self, prefix: str, hosts: Iterable[int]) -> None:
         self._prefix = prefix
@@ -77,8 +72,8 @@ class Network:
         return f"10.77.{host}.2"
 
     def enter_router(self) -> None:
-        """Move the calling thread into the router's namespace; threads that it starts later are
-        there, too. Raises OSError.
+        """Move the calling thread, and those it starts, into the router's namespace. Raises
+        OSError.
         """
         libc = ctypes.CDLL(None, use_errno=True)
         with Path("/var/run/netns", self.router).open() as space:

@@ -118,10 +118,7 @@ class ChaosNode:
         self._daemons.wait_gone(self.name, STOP_S)
 
     def lose_power(self) -> None:
-        """The machine goes dark: first the disk, then the process.
-
-        ``restore_power`` before the next start.
-        """
+        """Cut the disk's power, then kill the process. ``restore_power`` before the next start."""
         if self.has_power:
             self.has_power = False
             self.disk.cut_power()
@@ -143,9 +140,7 @@ class ChaosNode:
 
 
 class Stranger(ChaosNode):
-    """A process in the namespace of a node that is not that node: its configuration, directory and
-    port are its own.
-    """
+    """Another process in a node's namespace, with its own configuration, directory and port."""
 
     def __init__(self, node: ChaosNode, kind: str, port: int) -> None:
         super().__init__(node.role, node.id, node.directory, node.network)
@@ -162,10 +157,7 @@ class Stranger(ChaosNode):
 
 
 class ChaosCluster:
-    """Three controllers (1, 2, 3) and three brokers (4, 5, 6) in one directory.
-
-    ``close`` leaves no process, mount or namespace behind.
-    """
+    """Controllers 1 to 3 and brokers 4 to 6. ``close`` leaves no process, mount or namespace."""
 
     def __init__(self, directory: Path, *, controllers: int = 3, brokers: int = 3) -> None:
         self.directory = directory

@@ -1,8 +1,6 @@
-"""A disk that can lose power: an ext4 file system in a file, which forgets unsynced writes.
-
-``EXT4_IOC_SHUTDOWN`` without a flush of the journal is what file system developers use for it: from
-then on every operation fails with EIO, and the next mount finds what had reached the device. What
-it cannot show: a device that loses what it had confirmed, and sectors torn in the middle.
+"""A disk that can lose power: an ext4 file system in a file, which forgets unsynced writes. After
+``EXT4_IOC_SHUTDOWN`` without a journal flush every operation fails with EIO, and the next mount
+finds what reached the device. Not covered: a device that loses confirmed writes, and torn sectors.
 """
 
 from __future__ import annotations
@@ -40,10 +38,7 @@ class PowerDisk:
         self._mounted = True
 
     def cut_power(self) -> None:
-        """Cut the power: no write reaches the device any more, and every operation fails.
-
-        Raises OSError.
-        """
+        """Cut the power: every operation fails, and no write reaches the device. Raises OSError."""
         directory = os.open(self.mount_point, os.O_RDONLY)
         try:
             fcntl.ioctl(directory, _EXT4_IOC_SHUTDOWN, _NO_LOG_FLUSH)
@@ -51,9 +46,8 @@ class PowerDisk:
             os.close(directory)
 
     def unmount(self) -> None:
-        """Unmount it, once no process uses it: a node's children may outlive it by a moment.
-
-        Idempotent. Raises OSError.
+        """Unmount once no process uses it: a node's children may outlive it briefly. Raises
+        OSError.
         """
         deadline = time.monotonic() + UNMOUNT_WITHIN_S
         while self._mounted:
@@ -66,10 +60,7 @@ class PowerDisk:
                 time.sleep(0.1)
 
     def restore_power(self) -> None:
-        """Find what had reached the device.
-
-        No process may use the disk any more. Raises OSError.
-        """
+        """Mount what reached the device; no process may use the disk. Raises OSError."""
         self.unmount()
         self.mount()
 

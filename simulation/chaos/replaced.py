@@ -84,10 +84,7 @@ def copied_follower(scene: Scene) -> None:
 
 
 def set_back_follower(scene: Scene) -> None:
-    """A follower's directory is put back to an older copy.
-
-    What it forgets is then on both others: while it is away, they commit what it had acknowledged.
-    """
+    """Restore a follower's directory from an older copy, while both others have what it forgets."""
     node, cluster = scene.following, scene.cluster
     copy = cluster.directory / f"{node.name}-older"
     node.kill()

@@ -1,6 +1,4 @@
-"""``scripts/chaos``: cycles of faults on a real cluster under load, then the verdict on all that
-its clients saw.
-"""
+"""``scripts/chaos``: cycles of faults on a real cluster under load, then the verdict."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ READY_WITHIN_S = 60.0
 WRITTEN_WITHIN_S = 30.0
 START_WITHIN_S = 120.0
 AHEAD_MAX_S = 60.0
-"""Longest time by which the log's time may be ahead of this machine's clock, which most controllers
-have, in seconds.
-"""
+"""Longest lead of log time over this machine's clock, in seconds."""
 
 
 @dataclass(slots=True)
@@ -178,9 +174,7 @@ async def _committed(cluster: ChaosCluster, clients: Clients) -> list[bytes]:
 
 
 async def _consume(cluster: ChaosCluster, clients: Clients, history: History) -> list[Record]:
-    """Return all records from the beginning up to each partition's high watermark after the last
-    write.
-    """
+    """Return all records up to each partition's high watermark after the last write."""
     transport = clients.world.transport_for("consumer")
     consumer = Consumer(transport, [node.endpoint for node in cluster.brokers], rng=random.Random())
     found: list[Record] = []
@@ -225,9 +219,7 @@ async def _life(directory: Path, seed: int, cycles: int, names: Sequence[str]) -
 
 
 def main() -> int:
-    """Run the command line; 0 if every promise was kept, 3 if one was broken, 2 if this machine
-    cannot do it.
-    """
+    """Run the command line; 0 if every promise was kept, 3 if not, 2 if it cannot run here."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )

@@ -10,10 +10,7 @@ from simulation.chaos.nodes import ChaosCluster, ChaosNode
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A cluster and its leader.
-
-    ``leader`` is the active controller's id, -1 if none is known.
-    """
+    """A cluster and its leader: the active controller's id, -1 if unknown."""
 
     cluster: ChaosCluster
     rng: random.Random

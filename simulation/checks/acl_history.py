@@ -1,7 +1,5 @@
-"""The access control entries at every offset of the committed log, and what they allow: a second,
-naive authorizer, which looks at all entries for each question.
-
-It knows nothing of the product's index, and reads the records itself.
+"""Access control entries at every committed offset, and what they allow: a second, naive
+authorizer, which scans all entries of the records for each query.
 """
 
 from __future__ import annotations

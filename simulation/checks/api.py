@@ -1,9 +1,9 @@
-"""The interface by which checkers are told of the events in a simulated cluster.
+"""The interface by which checkers observe a simulated cluster.
 
-A checker derives from :class:`Checker` and overrides the hooks it needs; a hook that is not
-overridden costs nothing. It raises :class:`CheckFailedError` (any AssertionError will do) as soon
-as a promise is broken: that ends the run wherever it comes from. A checker only looks: it changes
-nothing, draws no random numbers, and schedules nothing. Incremental: no full scan in a hook.
+A checker derives from :class:`Checker` and overrides the hooks it needs; others cost nothing. It
+raises :class:`CheckFailedError` (or any AssertionError) as soon as a promise is broken, which ends
+the run. A checker changes nothing, draws no random numbers, schedules nothing, and does no full
+scan in a hook.
 """
 
 from __future__ import annotations
@@ -50,10 +50,7 @@ class CheckFailedError(AssertionError):
 
 
 class ControllerView(Protocol):
-    """A controller host, as checkers see it.
-
-    ``service`` and ``core`` are None while the process is down.
-    """
+    """A controller host. ``service`` and ``core`` are None while the process is down."""
 
     name: str
     id: int
@@ -108,10 +105,8 @@ class World(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Operation:
-    """Operation of a client: invoked, and returned or pending.
-
-    ``outcome``: *failed* is definite (nothing was written), *unknown* may be executed at any later
-    time, or never.
+    """A client's operation: pending or returned. ``outcome``: *failed* is definite (nothing was
+    written), *unknown* may be executed at any later time, or never.
     """
 
     number: int
@@ -129,9 +124,7 @@ class Operation:
     mode: int = 0
     """A read: ``ReadMode``."""
     at_least: int = -1
-    """The offset of the token that went with it: the answer must come from an image there or
-    later.
-    """
+    """Offset of the request's token: the answer must come from an image there or later."""
     client_id: int = -1
     """Exactly-once: the session it was written in, and its sequence."""
     sequence: int = -1
@@ -151,9 +144,8 @@ class Operation:
     expected: str | int | None = None
     """``compare``: the value of a config, or the offset of a key, that it was to be done on."""
     found: str | tuple[str, ...] | None = None
-    """A read: the value; None if not set.
-
-    ``read_topics``: names, sorted. ``ask_topic``: its name, or nothing.
+    """A read's value; None if not set. ``read_topics``: sorted names. ``ask_topic``: its name or
+    nothing.
     """
     response: Any = None
 
@@ -170,10 +162,7 @@ class Checker:
         self.world = world
 
     def looked_at(self) -> dict[str, int]:
-        """Return how much this checker has checked, by kind: its public counters.
-
-        All zero: it was idle.
-        """
+        """Return this checker's counters by kind. All zero: it was idle."""
         return {
             name: value
             for name, value in vars(self).items()
@@ -181,42 +170,27 @@ class Checker:
         }
 
     def controller_started(self, host: ControllerView) -> None:
-        """A controller process has recovered its log; nothing was stepped yet.
-
-        ``host.core`` is there.
-        """
+        """A controller has recovered its log; nothing was stepped yet. ``host.core`` exists."""
 
     def controller_stopped(self, host: ControllerView, reason: str) -> None:
-        """The process is gone (``host.service`` is None), the disk has lost what it loses.
-
-        ``reason``: killed, or why it stopped itself.
-        """
+        """The process is down (``host.service`` is None) and unsynced data lost, for ``reason``."""
 
     def clock_set(self, host: ControllerView) -> None:
         """Handle a new setting of the wall clock of a controller's host."""
 
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
-        """Check each QuorumCore.step of a controller, before its effects are carried out.
-
-        Do not change ``effects``.
-        """
+        """Check a step of a controller's core before its effects. Do not change ``effects``."""
 
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
-        """A node gives a message (request or response, as on the wire) to a link.
-
-        ``peer``: its host's name.
-        """
+        """A node gives a message to a link. ``peer``: its host's name."""
 
     def message_arrived(self, host: ControllerView, peer: str, message: Any) -> None:
-        """A request has come to a controller process: its service is handed it right after this.
-
-        ``peer``: the sender's host's name.
+        """A request has arrived at a controller, before its service gets it. ``peer``: the sender's
+        host.
         """
 
     def lao_announced(self, host: ControllerView, controller_epoch: int, lao: int) -> None:
-        """A controller gives away a message with this LAO for the first time in this epoch (fetch
-        reply or heartbeat reply).
-        """
+        """A controller sends this LAO for the first time in this epoch."""
 
     def broker_started(self, host: BrokerView) -> None:
         """A new process, nothing applied yet."""
@@ -225,32 +199,21 @@ class Checker:
         """The process is gone."""
 
     def broker_moved(self, host: BrokerView) -> None:
-        """Check a broker after its view has applied records, received a LAO or a controller epoch,
-        or was emptied.
-        """
+        """Check a broker after its view applied records, LAO or an epoch, or was emptied."""
 
     def connects_refused(self, hosts: Sequence[str]) -> None:
-        """A firewall breaks the connections between these hosts and all others, and refuses new
-        ones.
-        """
+        """A firewall resets these hosts' connections to others, and refuses new ones."""
 
     def broker_asked(self, host: BrokerView, why_fenced: str) -> None:
-        """A broker has looked whether it may take a new request: ``why_fenced`` says why not, empty
-        if it does.
-        """
+        """A broker has checked whether it may accept a request; ``why_fenced`` empty: it may."""
 
     def data_recovered(self, host: BrokerView) -> None:
-        """A broker process has recovered its partition replicas; ``host.disk.live`` is what it
-        found, all of it durable.
-        """
+        """A broker has recovered its replicas; ``host.disk.live`` is what it found, all durable."""
 
     def data_step(
         self, host: BrokerView, event: DataEvent, effects: Sequence[DataEffect], now: float
     ) -> None:
-        """Check each step of a broker's partition replicas, before its effects are carried out.
-
-        ``now``: by the host's clock.
-        """
+        """Check a step of a broker's replicas before its effects. ``now``: by the host's clock."""
 
     def broker_disk_lost(self, host: BrokerView, directory_id: str) -> None:
         """Note that a broker's disk is lost, or damaged permanently: its records count no more."""
@@ -271,9 +234,7 @@ class Checker:
         """A client ends its watch, and will go on after the token."""
 
     def lease_confirmed(self, host: str, lease_id: int, sent_at: float, ttl_ms: int) -> None:
-        """A client was told that its lease was granted or kept alive, and had asked at that true
-        time.
-        """
+        """A client's lease was confirmed; the client had asked at that true time."""
 
     def lock_taken(self, host: str, lock: AsyncLock) -> None:
         """A client has a lock."""

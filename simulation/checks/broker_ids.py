@@ -1,26 +1,22 @@
 """Search for broker ids (KIP-426): every registration maps its host, and a host keeps its broker's
 id even if its disk is replaced.
 
-In the simulated world broker 200 + N runs on host bN. Wherever it has not registered from elsewhere
-meanwhile (as a twin makes it do), nothing but it may ever be registered from bN: neither another's
-id, nor a new one.
+Broker 200 + N runs on host bN. Unless it has registered elsewhere (as a twin makes it do), only its
+id may be registered from bN.
 
-Newcomers, on hosts nK, get an id that was registered from another host only if no process has run
-under it for as long as makes an id missing, or none that a controller heard for a session more; and
-if no other one that holds replicas is away too. A session begins when a heartbeat comes to the
-controller, not when its answer leaves or what it says is committed [its unfencing is proposed, and
-a cut keeps it from a majority for half a session: it is fenced a session after it was heard, and
-the id is free]. They get a new one only if none that holds replicas
-was away when they first asked, and for as long before as messages may be late: a session, where
-faults make them so.
+A newcomer, on a host nK, gets an id registered from another host only if no process ran under it
+for as long as makes an id missing, or none that a controller heard for a session more, and no other
+id with replicas is away. A session begins when a heartbeat reaches the controller [a cut delays the
+commit of its unfencing for half a session: it is fenced a session after it was heard, and the id is
+free]. It gets a new id only if no id with replicas was away when it first asked, and for a session
+before where messages may be late.
 
-A mapping made by hand counts: that host gets this id, unless a process under it was heard from
-lately, and no other host does. If an operator has unregistered the broker no session is waited for.
+A manual mapping counts unless a process under that id was heard lately, and excludes other hosts.
+An unregistered broker's session is not waited for.
 
-Would catch: a registration without its mapping, a mapping that is ignored or taken for another
-host's, an id that is given to a neighbour or generated while its own broker's session runs out, a
-new id while another broker's replicas have none, an id given away too early, or guessed, a mapping
-made by hand that is not gone by.
+Would catch: a registration without its mapping, an ignored or confused mapping, an id given to a
+neighbour or generated while its broker's session runs, a new id while another broker's replicas
+have none, an id given away too early or guessed, a disobeyed manual mapping.
 """
 
 from __future__ import annotations
@@ -44,9 +40,7 @@ BROKER_IDS = 200
 CLOCK_SLACK = 1.25
 """Largest ratio between a controller's clock and a true one, or a broker's."""
 PROMPT = frozenset(("newcomer", "broker_away", "kill_broker", "stop_broker", "resign"))
-"""Faults that make no message late: where there are no others, what a dead process has said has
-arrived by ON_ITS_WAY_S.
-"""
+"""Faults that delay no message: without others a dead process's messages arrive by ON_ITS_WAY_S."""
 ON_ITS_WAY_S = 0.5
 
 
@@ -65,26 +59,19 @@ class BrokerIds(Checker):
         self._asked_at: dict[str, float] = {}
         """Newcomer's host -> when it asked first."""
         self._heard: dict[int, float] = {}
-        """Broker id -> when the last heartbeat or registration of it that a controller accepted had
-        come there.
-        """
+        """Broker id -> arrival of its last accepted heartbeat or registration."""
         self._heard_from: dict[int, str] = {}
         """Broker id -> the host of the process which that was."""
         self._died: dict[int, float] = {}
-        """Broker id -> when that process died.
-
-        Another one may have been started since, and still ask for the id.
-        """
+        """Broker id -> death of that process; a later process may still request the id."""
         self._left: dict[int, float] = {}
         """Ids whose brokers have left and that are not registered since, with the time."""
         self._unregistered: dict[int, float] = {}
-        """Ids that an operator has unregistered and that are not registered since, with the time:
-        no session is left to wait for.
+        """Ids unregistered by an operator and not registered since, with the time: no session is
+        left.
         """
         self._by_hand: dict[str, tuple[int, int]] = {}
-        """Host -> (id, offset of the mapping): mappings made by hand without a registration
-        since.
-        """
+        """Host -> (id, offset) of manual mappings without a registration since."""
         self._asked = Asked[float]("broker_heartbeat", "register_broker")
         """Pending requests with the time of their arrival."""
         self._reached: dict[int, float] = {}
@@ -257,18 +244,13 @@ class BrokerIds(Checker):
             )
 
     def _away_unless_running(self, broker_id: int, now: float) -> None:
-        """The id had a process until now; it has one still if another, such as the one that had the
-        id before, runs.
-        """
+        """The id's process has stopped; the id is away unless another process runs under it."""
         if broker_id not in self._running.values():
             self._away_since[broker_id] = now
 
     def _gone_s(self, broker_id: int, now: float) -> float:
-        """Return for how long the controllers may know that a broker is gone, in seconds: the
-        process they heard has died since, or a session has ended.
-
-        An operator who unregisters a broker ends its session, though its process may not have heard
-        so yet.
+        """Return for how long the controllers may know that a broker is gone, in seconds: its
+        process has died, or a session has ended. Unregistering a broker ends its session.
         """
         if broker_id in self._left:
             # The answer to its farewell may be heard later, and its process end later still.
@@ -280,10 +262,7 @@ class BrokerIds(Checker):
         return now - max(heard, ended)
 
     def _meant(self, host: str, broker_id: int, offset: int, what: str) -> bool:
-        """Return whether it gets the id that its host was mapped to by hand.
-
-        A registration of that id since then is newer than the mapping.
-        """
+        """Return whether it gets the id manually mapped to its host and unused since."""
         now = self._ledger.world.now()
         for other, (kept, _) in self._by_hand.items():
             if (

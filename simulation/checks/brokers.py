@@ -1,16 +1,13 @@
 """Brokers (I15, I16).
 
-I15: what a broker shows is a prefix of the committed log, and only grows in one process's life.
-I16: a broker that the log has fenced does not act as an unfenced one.
+I15: what a broker shows is a prefix of the committed log, and only grows during one process. I16: a
+broker that is fenced in the log does not act as an unfenced one: the registration at the offset of
+its newest image must be unfenced, and its LAO must come from the controller that unfenced it or a
+later one. I10 (``states``) checks its state.
 
-Whether a broker may answer repeatable reads is derived here from the committed log alone: the
-registration in force at the offset of its newest image must be unfenced, and the LAO it reads at
-must have been told by the controller that unfenced it or a later one. That its state is right at
-that offset is I10's affair (``states``).
-
-Would catch: a broker that serves on after it has seen its own fencing, one that believes an LAO
-told before its unfencing, an image that goes back at a change of controllers, a partition led by a
-fenced broker.
+Would catch: a broker that serves on after seeing its own fencing, or believes an LAO from before
+its unfencing, an image that goes back at a change of controllers, a partition led by a fenced
+broker.
 """
 
 from __future__ import annotations

@@ -1,23 +1,14 @@
-"""Commitment: which records a leader may call committed (I5, I8).
+"""Commitment (I5, I8) and durability (I18).
 
-I5: at the moment the high watermark advances on a leader, everything below it is durable on a
-majority of the voter set in force in its log; the disks themselves are asked, not the nodes. I8: a
-leader does not commit by counting before a record of its own epoch is counted (Raft §5.4.2, figure
-8).
+I5: when a leader's high watermark advances, everything below it is durable on a majority of the
+voter set in its log, as the disks themselves show. I8: no commit by counting before a record of the
+leader's own epoch (Raft §5.4.2, figure 8). I18: a replica's disk has all that it acknowledges, and
+a node sends nothing after a disk error. A Fetch acknowledges everything below its offset (KIP-595):
+when it leaves, its sender's disk durably holds a batch of that epoch that ends there. After a
+restart all that was acknowledged is in the log.
 
-Would catch: counting the leader before its flush, followers that acknowledge before theirs, a
-majority of the wrong set, an observer counted, the commit of an older epoch's records by their
-number alone.
-
-Durability: a replica's disk has all that the replica acknowledges; a node that has met an error
-of its disk sends nothing more (I18).
-
-A Fetch is an acknowledgement of everything below its offset (KIP-595): at the moment it leaves, the
-disk of its sender holds a batch of that epoch that ends there, durably. After a restart all that
-was acknowledged is still in the log. A node whose store has failed sends no message: its memory and
-its disk may differ.
-
-Would catch: a fetch sent before its flush, a flush reported by one that came before the append, an
+Would catch: counting the leader before its flush, acknowledging before it, a majority of the wrong
+set, a counted observer, committing older epochs by count, a flush reported by an earlier one, an
 fsync error that is retried or ignored, a recovery that cuts off more than what was torn.
 """
 
@@ -47,10 +38,7 @@ class Commitment(Checker):
         self.advances = 0
         """Number of advances of leaders' high watermarks: 0 means that nothing was checked."""
         self._disks: dict[tuple[int, str], SimDisk] = {}
-        """Disks by node id and directory id.
-
-        A lost disk stays: its records counted when they were acknowledged.
-        """
+        """Disks by node id and directory id. A lost disk counts for what it acknowledged."""
         ledger.on(ev.HighWatermarkAdvanced, self._advanced)
 
     @override
@@ -95,13 +83,10 @@ class Durability(Checker):
         self._ledger = ledger
         self.acknowledgements = 0
         self._acknowledged: dict[tuple[int, str], tuple[int, int]] = {}
-        """(node, directory) -> (end offset, epoch) of the last acknowledgement, less what was
-        truncated since.
+        """(node, directory) -> (end offset, epoch) of its last acknowledgement, less truncations.
         """
         self._replacing: dict[tuple[int, str], int] = {}
-        """(node, directory) -> the end of a snapshot that its log contradicts, on its way to the
-        disk.
-        """
+        """(node, directory) -> end of a diverging snapshot on its way to the disk."""
         ledger.on(ev.Truncate, self._truncated)
         ledger.on(ev.StoreSnapshot, self._stores)
 
@@ -144,9 +129,7 @@ class Durability(Checker):
             self._replacing.pop(_directory(host), None)
 
     def _stores(self, node: Node, effect: ev.StoreSnapshot) -> None:
-        """A snapshot may take the place of a log that diverges below its end; the disk has it
-        before the process hears of it.
-        """
+        """A snapshot may replace a log that diverges below its end, before the process knows."""
         end = effect.snapshot_id.end_offset
         there = node.log.at(end)
         if effect.last and (there is None or there[0] != effect.snapshot_id.epoch):

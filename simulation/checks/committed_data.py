@@ -1,25 +1,21 @@
-"""The committed records of partitions (I24): nothing that was acknowledged is lost while one member
-of the ISR, or an eligible leader replica (KIP-966), keeps its disk.
+"""Committed records of partitions (I24): nothing acknowledged is lost while one member of the ISR,
+or an eligible leader replica (KIP-966), keeps its disk.
 
-A record is *committed* when its leader says so: by an answer to a producer that waits for all
-replicas, or as the high watermark in a response to a consumer or a follower. From then on
+A record is *committed* when its leader says so: in an answer with acks=all, or as the high
+watermark. From then on
 
-* it is on the disk of every *holder*, at that moment and whenever one is added: the members of the
-  ISR and the eligible leader replicas, as the controllers have committed them; without any, the
-  last known leader;
-* a committed record never changes: all leaders have the same one at its offset, the next leader has
-  all of them, no replica truncates them;
-* with acks=all it is on as many disks as ``min.insync.replicas`` says; with acks=1 on the leader's.
+* it is on the disk of every *holder* (ISR members and eligible leader replicas as committed by the
+  controllers; without any, the last known leader), also when one is added;
+* it never changes: all leaders have it, the next leader has all of them, no replica truncates them;
+* with acks=all it is on ``min.insync.replicas`` disks, with acks=1 on the leader's.
 
-The premise: a holder is *sound* while the disk that it was registered with is there and undamaged.
-As long as there is always a sound holder, all of this holds. When the last one goes, or a leader is
-elected that was none, all records committed by then are *void*: they may be lost, and the partition
-begins anew with the next leader epoch. How often is counted.
+A holder is *sound* while the disk that it was registered with is there and undamaged. When the last
+sound holder goes, or another leader is elected, all records committed by then are *void*: they may
+be lost, and the partition begins anew with the next leader epoch. That is counted.
 
-Would catch: a stale broker epoch in an ISR, an ISR that a leader believes in before it is
-committed, a high watermark beyond what is durable, or beyond what eligible
-leader replicas have, a follower that joins the ISR too early,
-truncation of acknowledged records, two leaders that both acknowledge.
+Would catch: a stale broker epoch in an ISR, an ISR believed before its commit, a high watermark
+beyond what is durable or eligible replicas have, a follower that joins too early, truncation of
+acknowledged records, two acknowledging leaders.
 """
 
 from __future__ import annotations
@@ -279,9 +275,8 @@ class CommittedData(Checker):
                 self._check_copies(host, key, end, epoch)
 
     def _was_so(self, host: BrokerView, request: Any, key: PartitionKey, end: int) -> bool:
-        """Return whether a partition's result may be of before: it waited for those of other
-        partitions, and the replica has gone meanwhile. What only followers still have is claimed
-        for them here.
+        """Return whether a result may be old: it waited for other partitions, and the replica left.
+        What only followers have is claimed for them here.
         """
         committed = self.partitions.get(key)
         if len(request.partitions) == 1 or committed is None:
@@ -297,9 +292,7 @@ class CommittedData(Checker):
         return False
 
     def _was_dropped(self, host: BrokerView, request: Any, key: PartitionKey, end: int) -> bool:
-        """Return whether the topic no longer keeps a partition's result, which waited for those of
-        other partitions. That a leader drops only what is committed is looked at when it does.
-        """
+        """Return whether retention dropped a delayed result; see ``_start_moves``."""
         durable = host.disk.durable.get(key) if host.disk is not None else None
         return len(request.partitions) > 1 and durable is not None and end <= durable.start
 
@@ -326,10 +319,7 @@ class CommittedData(Checker):
             )
 
     def claim(self, host: BrokerView, key: PartitionKey, epoch: int, end: int) -> None:
-        """A leader says that everything below ``end`` is committed.
-
-        Raises CheckFailedError if that cannot be.
-        """
+        """A leader reports everything below ``end`` as committed. Raises CheckFailedError."""
         committed = self.partitions.get(key)
         if committed is None or committed.gone or epoch < committed.floor_epoch:
             return
@@ -389,9 +379,7 @@ class CommittedData(Checker):
             )
 
     def _start_moves(self, host: BrokerView, key: PartitionKey, start: int) -> None:
-        """A leader drops only what is committed, and its end never; a follower what its leader has
-        dropped.
-        """
+        """A leader drops committed records, never its end; a follower the same as its leader."""
         committed = self.partitions.get(key)
         if committed is None or committed.gone:
             return
@@ -473,9 +461,7 @@ class CommittedData(Checker):
 
 
 def _headers(chunk: bytes) -> list[batch.BatchHeader]:
-    """Return the batch headers of a chunk on a disk; none if a bit of it has flipped, which the
-    broker detects itself.
-    """
+    """Return a chunk's batch headers; none if a bit is flipped, which the broker detects."""
     try:
         return list(batch.headers(chunk, verify=False))
     except CorruptLogError:
@@ -506,9 +492,7 @@ def start_on(disk: SimPartitionDisk, key: PartitionKey) -> int:
 
 
 def epoch_on(disk: SimPartitionDisk, key: PartitionKey, end: int) -> int | None:
-    """Return the leader epoch of the batch that is durable on a disk and has the record before
-    ``end``; None if no batch has it.
-    """
+    """Return the leader epoch of the durable batch with the record before ``end``; else None."""
     chunks = disk.durable.get(key)
     if chunks is None:
         return None

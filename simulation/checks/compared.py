@@ -1,13 +1,12 @@
-"""Compare-and-set on configs and keys: each success found the expected value, and each refusal
-another one (I30).
+"""Compare-and-set on configs and keys (I30).
 
-* In the committed log, the value right before a success is the one that it expected.
-* A change that was definitely refused is not in the log, and at some moment between its begin and
-  its answer the value was another one than it expected.
-* What is committed was asked for, and of an unknown outcome anything may have become, once.
+* In the log, the value right before a success is the expected one.
+* A definitely refused change is not in the log, and between its begin and answer the value once
+  differed from the expected one.
+* What is committed was requested, and executed once.
 
-Would catch: a condition that is not looked at, or by an older image than the one that the change
-goes into, or at a broker; a refusal that changes something; a retry that is executed again.
+Would catch: a condition that is ignored or checked against an older image or at a broker, a refusal
+with an effect, a retry executed again.
 """
 
 from __future__ import annotations
@@ -28,9 +27,7 @@ _NOTHING = -1
 
 
 class _History:
-    """Values of one key from each offset on: of a key of the store its offset (-1: deleted), of a
-    config its value.
-    """
+    """Values of a key from each offset on: its offset (-1: deleted), or a config's value."""
 
     def __init__(self, at_first: Any) -> None:
         self.offsets = [-1]

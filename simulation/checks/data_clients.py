@@ -1,16 +1,14 @@
-"""Observations of the producers and consumers of partitions, from end to end (I26).
+"""Producers and consumers of partitions, end to end (I26).
 
-* A record that was acknowledged to all is committed where the answer says, with that content, once.
-* A record that was definitely refused is never committed; nor is one that was never sent.
-* A consumer receives each offset once, in order, without a gap, with the record that is committed
-  there: one offset never answers two different records, and no record that was shown goes away.
-* The position of a consumer that reads on is never out of range, unless retention dropped the
-  records there.
+* A record acknowledged by all is committed at that offset with that content, once.
+* A refused or unsent record is never committed.
+* A consumer receives each offset once, in order, without a gap; no offset ever has two records, and
+  no shown record disappears.
+* Its position is never out of range, except through retention.
 
-After a partition was void (see I24) earlier answers and shown records count no more.
+After a partition was void (I24) earlier answers and shown records do not count.
 
-Would catch: any defect that loses, doubles or exchanges records between the clients' calls and the
-logs.
+Would catch: any loss, duplication or exchange of records.
 """
 
 from __future__ import annotations

@@ -1,18 +1,16 @@
-"""Serving of partitions: which broker may serve which clients and followers (I25).
+"""Serving of partitions (I25).
 
-* In one leader epoch of a partition one process answers producers and consumers, and it is of the
-  broker that the controllers made leader.
-* A broker serves nothing new that is fenced, or not the registered one any more, in the image that
-  it has itself applied, or whose last heartbeat that was answered well was sent longer ago than its
-  own timeout: nothing appended, nothing read, no follower answered.
-* A fetch of a follower's former incarnation is refused, if the leader's own image or an earlier
-  fetch told it of a later one (KIP-903).
-* A leader proposes to take in a follower only by a broker epoch that this follower has fetched with
-  in this leader epoch, and itself by its own.
+* In one leader epoch one process serves a partition, of the broker that the controllers made
+  leader.
+* A broker serves nothing that is fenced or replaced in its own applied image, or whose last well
+  answered heartbeat was sent longer ago than its timeout.
+* A fetch of a former incarnation is refused if the leader's image or an earlier fetch shows a later
+  one (KIP-903).
+* A leader proposes a follower only by a broker epoch that it fetched with in this leader epoch, and
+  itself by its own.
 
-Would catch: self-fencing that is forgotten, a leader that serves on in an epoch that is over,
-fetches of replaced brokers that count, broker epochs that are read from metadata when an ISR is
-proposed.
+Would catch: forgotten self-fencing, a leader that serves on after its epoch, fetches of replaced
+brokers that count, broker epochs from metadata in proposals.
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
 """Elections (I1, I2, I3, I7).
 
-I1: one leader in an epoch. I2: epochs never go back. I3: one vote in an epoch, durable before it is
-sent or counted. I7: a new leader has every record that was committed in a lower epoch.
+I1: one leader per epoch. I2: epochs never go back. I3: one vote per epoch, durable before it is
+sent or counted. I7: a new leader has every record committed in a lower epoch. Votes are read from
+the disks when a message leaves, as a crash would leave them. A candidate's request itself promises
+nothing.
 
-A candidate's request says nothing that must be kept: after a crash it may be in the epoch before.
-
-Votes are read from the disks at the moment a message leaves: a node's statements must rest on data
-that a crash would leave.
-
-Would catch: a vote answered before its fsync, a vote forgotten by a crash, voting twice, leading
-again in an epoch after a restart, counting a pre-vote as a vote, a minority's election, an election
-won by a log that is too short.
+Would catch: a vote answered before its fsync or forgotten by a crash, voting twice, leading again
+in an epoch, counting a pre-vote, a minority's election, a winner with too short a log.
 """
 
 from __future__ import annotations
@@ -182,9 +178,7 @@ def _directory(host: Any) -> Directory:
 
 
 class SetBack(Checker):
-    """Checker of directories that were set back (I3, I5): the others know a later start of each, so
-    its node leads nothing, its votes elect nobody, and no leader serves it.
-    """
+    """Directories that were set back (I3, I5): such a node neither leads, elects nor is served."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger

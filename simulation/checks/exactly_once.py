@@ -1,17 +1,12 @@
-"""Exactly-once writes: no duplicates, no phantoms, and the order of operations (I14).
+"""Exactly-once writes: no duplicates, no phantoms, and their order (I14).
 
-Each config write of a run writes a value that no other writes to that key, so the committed log
-says how often it was executed. Answered *ok*: once. Definitely failed: never. Unknown: at most
-once, regardless of retries. A record without a request is a phantom. For topics the creations and
-deletions of each name are counted. A (client id, sequence) names one write: two batches with the
-same one are one write executed twice.
+Each config write has a unique value, so the log shows how often it was executed. *ok*: once;
+failed: never; unknown: at most once, whatever the retries. A record without a request is a phantom.
+Topic creations and deletions are counted by name. Two batches of one (client id, sequence) are one
+write executed twice. A write that returned before another was invoked precedes it.
 
-The log orders writes as they happened: one that returned before another was invoked stands before
-it.
-
-Would catch: a retry executed twice across a failover, a forward that a broker repeats by itself, an
-error sent for a write that was proposed, a window that forgets too early, a client id that comes
-back.
+Would catch: a retry executed twice across a failover, a forward repeated by a broker, an error for
+a proposed write, a window that forgets too early, a reused client id.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Answers without records: a controller's statement about a topic was true in the committed log
-between question and answer (I13).
+"""Answers about a topic's existence were true in the committed log between question and answer
+(I13).
 
-The committed log is the order of things, so no search is needed: an answer that changed nothing
-must be true of an image whose offset lies between what was committed when the client asked and what
-is committed when it has the answer. Refusals of creations and deletions are such answers, and
-questions that change nothing.
+An answer without a record must be true of an image whose offset lies between what was committed
+when the client asked and when it has the answer: refusals of creations and deletions, and
+questions.
 
-Would catch: a deposed controller that answers from what it has, an answer that rests on a record
-that is not committed, rounds that prove nothing.
+Would catch: a deposed controller that answers, an answer by an uncommitted record, rounds that
+prove nothing.
 """
 
 from __future__ import annotations
@@ -23,9 +22,7 @@ from simulation.checks.linearizability import REFUSALS
 
 
 def said(operation: Operation) -> bool | None:
-    """Return whether the answer says that the topic is there; None if it says nothing, or wrote
-    something.
-    """
+    """Return whether the answer says that the topic exists; None if it says nothing or wrote."""
     if operation.kind == "ask_topic" and operation.outcome == "ok":
         return operation.found == (operation.key,)
     if operation.outcome == "failed" and operation.error == REFUSALS.get(operation.kind):
@@ -72,9 +69,7 @@ What = TypeVar("What")
 
 
 class Asked(Generic[What]):
-    """Pending requests of the given ``kinds`` (fields of ControllerRequest's body), with the
-    checker's note on each.
-    """
+    """Pending requests of these ``kinds`` (body fields), with the checker's note on each."""
 
     def __init__(self, *kinds: str) -> None:
         self._kinds = kinds
@@ -86,10 +81,8 @@ class Asked(Generic[What]):
         return kind if kind is not None and kind in self._kinds else ""
 
     def note(self, asker: str, controller: str, correlation_id: int, what: What) -> None:
-        """Note a sent request.
-
-        An older one of the same number was another link's, and is forgotten; so is the oldest of
-        too many.
+        """Note a sent request, in place of an older one of the same number, or of the oldest of too
+        many.
         """
         key = asker, controller, correlation_id
         self._open.pop(key, None)
@@ -98,9 +91,7 @@ class Asked(Generic[What]):
             del self._open[next(iter(self._open))]
 
     def answered(self, controller: str, asker: str, message: Any) -> What | None:
-        """Return the note on the request that ``message`` answers, or may answer if it is an error;
-        None: no note.
-        """
+        """Return the note on the request that ``message`` answers, perhaps by an error; or None."""
         if type(message) is not pb.ControllerResponse:
             return None
         key = asker, controller, message.correlation_id

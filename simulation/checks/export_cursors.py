@@ -1,11 +1,8 @@
-"""Export cursors: a node drops no part of its log that a cursor in its committed image protects.
+"""Export cursors: a node drops no part of its log that a cursor in its committed image protects, by
+the committed records rather than the fold under test. A cursor below a node's log start protects
+nothing there.
 
-The cursors at each offset are taken from the committed records, not from the fold that is under
-test. A cursor that lay below a node's log start before asks for nothing more there: it was set when
-that was gone, or a snapshot was installed.
-
-Would catch: retention that does not look at cursors, that looks at an image of another offset, or
-at some of the cursors only.
+Would catch: retention that ignores cursors, some of them, or uses an image of another offset.
 """
 
 from __future__ import annotations

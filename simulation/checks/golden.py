@@ -1,9 +1,6 @@
-"""The committed log, the same for all nodes at all times: collected once, folded once, and queried
-by all checkers.
-
-It grows when the high watermark of a leader does. From it: the state hash at every offset, what
-each config key was at any offset, who was unfenced when, the voter sets. Configs and registrations
-are read from the records here, not from the fold that is under test.
+"""The committed log, collected and folded once, and queried by all checkers: state hashes, configs,
+unfenced brokers and voter sets by offset. Configs and registrations are read from the records, not
+from the fold under test.
 """
 
 from __future__ import annotations
@@ -97,10 +94,7 @@ class GoldenLog:
         return self.batches[index].header.epoch, self.batches[index].chain
 
     def append(self, logged: Logged) -> None:
-        """The next batch is committed.
-
-        Raises CheckFailedError: it cannot be folded.
-        """
+        """Append the next committed batch. Raises CheckFailedError if it cannot be folded."""
         header = logged.header
         records = [decoded(data) for data in batch.records(logged.data, header)]
         try:
@@ -171,10 +165,7 @@ class GoldenLog:
         return values[index - 1] if index else None
 
     def topics(self, offset: int) -> tuple[str, ...]:
-        """Return the names of the topics in the image at ``offset``, sorted.
-
-        Linear in the names ever used.
-        """
+        """Return the sorted topic names at ``offset``. Linear in the names ever used."""
         found = []
         for name, (offsets, there) in self._topics.items():
             index = bisect_right(offsets, offset)
@@ -187,8 +178,8 @@ class GoldenLog:
         return self._topic_names[topic_id]
 
     def existence(self, topic: str, first: int, last: int) -> set[bool]:
-        """Return whether the topic was there, in the images from offset ``first`` to ``last``: one
-        answer, or both.
+        """Return whether the topic existed in the images ``first`` to ``last``: one answer, or
+        both.
         """
         offsets, states = self._topics.get(topic, ((), ()))
         before, until = bisect_right(offsets, first), bisect_right(offsets, last)

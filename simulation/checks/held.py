@@ -1,20 +1,15 @@
-"""Leases, locks and double barriers: their holders, and the times of holding (I31).
+"""Leases, locks and double barriers (I31).
 
-* The log ends no lease by time before the lease's time has passed since the last confirmed
-  keep-alive was *sent*, as far as clocks run apart.
-* With a lease all its keys go, in the batches up to its end: none is left, and none is put with a
-  lease that is gone.
-* At no moment do two holders of a lock rely on it. What it guards sees fencing tokens that only
-  grow.
-* What is put under the guard of a lock is put while the lock is held, by its holder; also when
-  the log was recovered meanwhile, and offsets begin again.
-* No program keeps the lease of another one alive.
-* A group of a double barrier is complete when it is formed, and none of it is of an earlier one.
-  Who begins is of a group.
+* A lease ends by time only when its time has passed since the last confirmed keep-alive was *sent*,
+  within clock drift.
+* All its keys go with it, and none is put with an ended lease.
+* No two holders rely on a lock at once; its fencing tokens only grow.
+* What is put under a lock's guard is put by its holder, also across a recovery of the log.
+* No program keeps another's lease alive.
+* A double barrier's group is complete when formed, with no earlier member, and only members begin.
 
-Would catch: a keep-alive that a deposed leader confirms, a new leader that counts on from the old
-one, a lease whose keys stay, a lock that does not wait for the one before, a group that is formed
-with one that is gone.
+Would catch: a keep-alive confirmed by a deposed leader, a new leader that continues the old count,
+a lease whose keys stay, a lock that does not wait, a group with a member that is gone.
 """
 
 from __future__ import annotations
@@ -59,9 +54,7 @@ class Held(Checker):
         self._holders: dict[str, AsyncLock] = {}
         """Host -> the lock that it has taken last."""
         self._used: dict[int, int] = {}
-        """Generations of the log in which what the lock guards was used, in this order -> the
-        highest fencing token.
-        """
+        """Generations in which the guarded key was used, in order -> the highest fencing token."""
         self._waiting: dict[str, int] = {}
         """Keys of those who wait at the double barrier, or have begun -> where they were made."""
         self._met: set[str] = set()
@@ -74,9 +67,7 @@ class Held(Checker):
         ledger.golden.listeners.append(self._committed)
 
     def begin_after(self, before: Held) -> None:
-        """First it hears the log that was recovered. Who held a lock may rely on it still, and
-        tokens grow on.
-        """
+        """Observe the recovered log first. Holders may rely on locks still, and tokens grow."""
         self._listening = False
         self._holders, self._used = before.taken_locks()
 

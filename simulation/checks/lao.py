@@ -1,16 +1,12 @@
-"""LowestAcknowledgedOffset, as the controllers send it (KIP-343's promise to writers rests on it).
+"""LowestAcknowledgedOffset as controllers send it (KIP-343's promise to writers).
 
-* Monotone in an epoch, and across epochs: nothing that a later controller announces is below
-  anything an earlier one ever announced, also when the earlier one, deposed, is still talking.
-* Below the announcer's high watermark, committed, and the end of a batch.
-* At that moment every broker that is unfenced in the committed log, in that very incarnation, has
-  applied it.
-* What progress records say in the log is a lower bound: never above what was announced, never going
-  back.
+* Monotone within an epoch and across epochs, also while a deposed controller still sends.
+* Below the announcer's high watermark, committed, and a batch end.
+* By then every broker unfenced in the committed log has applied it, in that incarnation.
+* Progress records are a lower bound: never above an announcement, never decreasing.
 
-Would catch: a broker left out of the minimum while some image shows it unfenced, LAO known before
-all members have reported in the epoch, reports counted that were made to another controller or
-another incarnation, a join below LAO.
+Would catch: a broker left out although some image shows it unfenced, LAO known before all members
+reported in the epoch, reports to another controller or of another incarnation, a join below LAO.
 """
 
 from __future__ import annotations

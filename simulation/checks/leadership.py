@@ -1,13 +1,12 @@
 """Begin and end of leaderships (Raft 5.4.2, KIP-996, KAFKA-15489).
 
-* The first batch of an epoch is its leader's own LeaderChange record.
-* A leader that no majority has fetched from for one and a half fetch timeouts leads no more
-  (check-quorum).
-* No needless election: no node opens an epoch while a leader and a majority have held working
-  streams throughout, for as long as an election takes.
+* An epoch's first batch is its leader's own LeaderChange record.
+* A leader without fetches of a majority for one and a half fetch timeouts resigns (check-quorum).
+* No needless election: no epoch opens while a leader and a majority have had working streams for as
+  long as an election takes.
 
-Would catch: pre-votes granted by a node that hears a leader, or not asked for; a check-quorum that
-is off; an epoch that begins with whatever comes first.
+Would catch: wrongly granted or missing pre-votes, check-quorum that is off, an epoch that begins
+with another record.
 """
 
 from __future__ import annotations
@@ -221,10 +220,7 @@ class Contradictions(Checker):
 
     def __init__(self) -> None:
         self.effects = 0
-        """Number of checked effects.
-
-        Other refusals are not judged: honest nodes cause hardly any.
-        """
+        """Number of checked effects. Other refusals are rare among honest nodes, and not judged."""
 
     @override
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:

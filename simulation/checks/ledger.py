@@ -1,15 +1,12 @@
-"""The ledger that the checkers of the quorum share: each node's log, and the committed one; kept
-from effects, in their order.
+"""The ledger of the quorum's checkers: each node's log, and the committed one, kept from effects in
+order.
 
-A checker subscribes to kinds of effects; the ledger carries each effect into its books first and
-tells the subscribers then, so that they all see the same state. It checks itself what keeping the
-books needs: log matching (I4), and that what is committed never changes (I6): a high watermark
-never covers another log than it once did, never goes back within a process's life, and no node
-drops what is committed.
+It books each effect before the subscribed checkers get it, so that they share one state. It checks
+log matching (I4), and that committed records never change (I6): a high watermark never covers
+another log than before and never goes back during a process, and no node drops committed records.
 
-Would catch: a leader elected without a committed record, a commit that a failover undoes, a
-truncation on equal, a follower that believes a high watermark above what it shares with the leader,
-a disk that comes back with other bytes.
+Would catch: a leader without a committed record, a commit undone by a failover, a truncation on
+equal, a high watermark believed above the shared prefix, a disk that returns with other bytes.
 """
 
 from __future__ import annotations
@@ -52,16 +49,14 @@ class Node:
 
     @property
     def voters(self) -> tuple[Voter, ...]:
-        """The set in force by this log: the last one appended, else the snapshot's, else the
-        configured one.
-        """
+        """The set in force: the last appended, the snapshot's, or the configured one."""
         if self.log.voter_sets:
             return self.log.voter_sets[-1].voters or self.configured
         return self.base_voters or self.configured
 
     def may_be_voter(self, node_id: int) -> bool:
-        """Return whether this node cannot know that another is not a voter: the newest set that it
-        knows to be committed, or one behind it, names the other.
+        """Return whether the newest set it knows as committed, or one after it, names another as
+        voter.
         """
         sets = self.log.voter_sets
         committed = sum(entry.offset < self.high_watermark for entry in sets)
@@ -92,8 +87,8 @@ class Ledger(Checker):
         }
 
     def committed_before(self, epoch: int) -> int:
-        """Return the end of what leaders of lower epochs have committed: what the leader of
-        ``epoch`` must have.
+        """Return the end committed by leaders of lower epochs, which the leader of ``epoch`` must
+        have.
         """
         index = bisect_left(self._commits, (epoch, -1))
         return self._commits[index - 1][1] if index else 0
@@ -138,9 +133,7 @@ class Ledger(Checker):
         self.nodes[host.name] = node
 
     def _from(self, start: int, base_offset: int, chunk: bytes) -> tuple[int, bytes]:
-        """Return the part of a chunk from the log start on: a disk keeps the chunk that reaches
-        over it whole.
-        """
+        """Return the part of a chunk from the log start on; disks keep the chunk at it whole."""
         if base_offset >= start:
             return base_offset, chunk
         first = next((h for h in self.matching.headers(chunk) if h.base_offset >= start), None)
@@ -257,9 +250,8 @@ class Ledger(Checker):
 
 
 def _begins_at(node: Node, offset: int) -> None:
-    """Check that the disk, and the server of the log, know the new log start.
-
-    Else followers are sent batches that are not there.
+    """Check that the disk and the log's server know the new log start, or followers get missing
+    batches.
     """
     service, core = node.host.service, node.host.core
     assert service is not None

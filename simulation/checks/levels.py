@@ -1,10 +1,10 @@
-"""metadata.version: it is raised only when every registered broker and every voter knows the level,
-no broker registers that does not (KIP-584), and a broker offers it to clients when every unfenced
-broker has applied it (KIP-778).
+"""metadata.version: raised only when every registered broker and voter knows the level, no broker
+without it registers (KIP-584), and a broker offers it once every unfenced broker has applied it
+(KIP-778).
 
-Would catch: a level that is raised beside builds that do not know it, a broker of such a build that
-is registered, one that offers a level by its newest image [its client asks the next broker, which
-has not applied it, and is refused].
+Would catch: a level raised beside unaware builds, a registered broker of such a build, a level
+offered by the newest image [its client asks the next broker, which has not applied it, and is
+refused].
 """
 
 from __future__ import annotations

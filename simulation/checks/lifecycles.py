@@ -1,27 +1,21 @@
-"""Lifecycle of a broker as KIP-343 has it, and the double roll.
+"""Lifecycle of a broker by KIP-343, and the double roll.
 
-* *Self-fencing*: a broker takes nothing new if the last heartbeat or registration of its that a
-  controller accepted was sent longer ago than ``broker.fencing.timeout.ms``, by its own clock;
-  unless its newest image says that heartbeats are not in force, or as long as it shows less than
-  the registration, the answer to that. Silence counts from when they are, as far as it knows.
-* *The controller decides first*: a broker that has fenced itself is not unfenced in the committed
-  image for longer than a session, as long as one controller leads, is not held up and commits. A
-  heartbeat that comes to that controller begins the session anew, whether its answer arrives or
-  not: the broker goes by the same heartbeat, and is heard by a controller that cannot know that it
-  was not answered [a broker is silent while there is no controller and fences itself; its first
-  heartbeat comes to a new controller when most of the session that this one gave it is over, and
-  then it pauses]. Nothing else begins it anew.
+* *Self-fencing*: a broker accepts nothing new if its last accepted heartbeat or registration was
+  sent longer ago than ``broker.fencing.timeout.ms`` by its own clock, unless its newest image
+  disables heartbeats, or is older than the registration that did. Silence counts from when they are
+  enabled, as far as it knows.
+* *The controller decides first*: a self-fenced broker is not unfenced in the committed image for
+  longer than a session while one controller leads and commits. Only a heartbeat that arrives
+  restarts the session, answered or not [a silent broker's first heartbeat reaches a new controller
+  when most of the session that this one granted is over, and then it pauses].
 * *Inactive at first*: a new registration is fenced.
-* *A leave is final*: once it is committed, no successor is told that its predecessor's session has
-  not ended.
-* *Evidence of death*: a broker that is fenced because its process seems to be gone runs no more,
-  unless a firewall has refused in its name.
-* *Without heartbeats* (``broker.heartbeat.version`` 0) no broker is fenced but by its own leave.
+* *A leave is final*: once committed, no successor has to wait for its session.
+* *Evidence of death*: a broker fenced as gone does not run, unless a firewall refused in its name.
+* *Without heartbeats* (``broker.heartbeat.version`` 0) a broker is fenced only by its own leave.
 
-Would catch: a session that is renewed by what the broker itself does not go by, a broker that
-serves clients for ever behind a partition, one that counts before it has applied anything, a
-restart that has to wait for a session that is over, fencing for a silence that was agreed, or for a
-connection that broke.
+Would catch: a session renewed by other signs, a broker that serves forever behind a partition or
+counts before it has applied, a restart that waits for an ended session, fencing for an agreed
+silence or a broken connection.
 """
 
 from __future__ import annotations
@@ -45,9 +39,7 @@ from simulation.twins.loop import host_context
 CLOCK_SLACK = 1.15
 """Largest ratio between a session timeout by a true clock and the configured one."""
 DECIDES_WITHIN_S = 1.0
-"""Longest time in which the controller may fence a broker after the end of its session, in
-seconds.
-"""
+"""Longest delay of the controller's fencing after the end of a session, in seconds."""
 
 
 HELD_UP_S = 0.1
@@ -55,8 +47,8 @@ HELD_UP_S = 0.1
 
 
 def _is_alone(broker: BrokerView, controller: ControllerView) -> bool:
-    """Return whether a broker has fenced itself for its silence, and this controller's committed
-    image has it unfenced.
+    """Return whether a broker fenced itself for silence while this controller's image has it
+    unfenced.
     """
     if broker.service is None or controller.service is None:
         return False
@@ -77,28 +69,20 @@ class Lifecycles(Checker):
         self._asked = Asked[tuple[str, int, float]]("broker_heartbeat", "register_broker")
         """Request, broker id, when."""
         self._contact: dict[str, float] = {}
-        """Broker's host -> when it sent the newest request that was accepted, or from when on it
-        had to send any.
-        """
+        """Broker's host -> when it sent the newest accepted request, or had to send any."""
         self._heartbeats: dict[str, bool] = {}
         self._off_below: dict[str, int] = {}
-        """Broker's host -> the first image that counts after it was told, with its registration,
-        that heartbeats are not in force.
-        """
+        """Broker's host -> first image that counts after its registration disabled heartbeats."""
         self._features: dict[str, int] = {}
         self._epochs: dict[int, int] = {}
         self._left: dict[int, tuple[int, float]] = {}
-        """Broker id -> (controller epoch, when committed) of its leave, while it is not registered
-        anew.
-        """
+        """Broker id -> (controller epoch, commit time) of its leave, until it registers again."""
         self.self_fenced = self.after_leave = self.alone = 0
-        """Numbers of queries to a broker that had to fence itself, of ids registered after a leave,
-        and of brokers that had fenced themselves while they counted as unfenced.
+        """Numbers of queries to brokers that had to fence themselves, of ids registered after a
+        leave, and of self-fenced brokers that counted as unfenced.
         """
         self._steady: tuple[str, int, float] = ("", 0, 0.0)
-        """The active controller, its epoch, and since when it decides and commits without a
-        pause.
-        """
+        """The active controller, its epoch, and since when it decides and commits steadily."""
         self._uncommitted = -1
         self._refused: set[str] = set()
         self.gone = 0
@@ -106,8 +90,7 @@ class Lifecycles(Checker):
         self._alone_since: dict[str, float] = {}
         """Broker's host -> since when it has fenced itself, and counts as unfenced."""
         self._reached: dict[str, float] = {}
-        """Broker's host -> when the newest heartbeat of its present registration came to a
-        controller that decides.
+        """Broker's host -> arrival of its registration's newest heartbeat at a deciding controller.
         """
         ledger.golden.listeners.append(self._committed)
 
@@ -255,10 +238,8 @@ class Lifecycles(Checker):
             )
 
     def _off(self, peer: str, shown_from: int) -> None:
-        """Note that a broker was told that heartbeats are not in force: until its image says
-        something else.
-
-        If it never hears that it is not registered, and takes nothing anyway.
+        """Note that a broker was told that heartbeats are disabled, until its image says otherwise.
+        If it is never registered it accepts nothing anyway.
         """
         self._off_below[peer] = shown_from
         for broker in self._ledger.world.brokers:

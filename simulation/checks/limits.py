@@ -1,14 +1,11 @@
 """Limits of nodes: the free-space reserve, bounded queues (I20), and bounded turns.
 
-A controller that leads while no disk has its reserve accepts no client's write. It decides by
-measurements made once a second, and by the followers' last Fetch: so it has a few seconds. A broker
-whose disk is below its reserve stores no records.
+A controller that leads while no disk has its reserve accepts no client's write, a few seconds after
+measurements and Fetches show it. A broker whose disk is below its reserve stores no records. Queues
+stay within the bounds of the code, and callbacks within a turn; both are sampled.
 
-No queue of a node passes the bound that its code names, and no callback takes longer than a turn
-may. Both are sampled.
-
-Would catch: a reserve that is not checked, flags of followers that do not arrive, a leadership
-transfer that is retried forever instead; a queue without its bound.
+Would catch: an unchecked reserve, followers' flags that do not arrive, a transfer retried forever,
+an unbounded queue.
 """
 
 from __future__ import annotations

@@ -1,36 +1,23 @@
-"""Linearizability of small histories: Wing & Gong's search with Lowe's memoisation, one key at a
-time.
+"""Linearizability of small histories (I13): Wing & Gong's search with Lowe's memoisation, per key.
 
-A history is a list of :class:`Entry`: calls with the time they were made, the time they returned
-(infinity: never heard of again), and what they returned. It is linearizable if every call can be
-given one moment between the two, so that the calls in that order are what the sequential model
-does. A call that never returned may have its moment at any time after it was made, or never.
+A history is a list of :class:`Entry`: calls with invocation, return (infinity: none) and result. It
+is linearizable if each call can be given a moment between the two such that the calls in that order
+follow the sequential model; a call without a return may have its moment at any time, or never.
+Objects are independent, so histories are checked per key. The search is exponential in overlapping
+calls at worst; at ``max_states`` it raises :class:`SearchBoundError` and never passes.
 
-Locality: objects are independent, so a history over many keys is linearizable if it is so for each
-key. The caller partitions.
+What is linearizable in raftlog are the active controller's decisions: writes of a key's register;
+creations and deletions of topics, whose errors TOPIC_ALREADY_EXISTS and UNKNOWN_TOPIC_OR_PARTITION
+are reads after a read-index round. Reads at brokers promise other things (``visibility``); the
+final committed state (I10) is one read of each key.
 
-Cost: exponential in the calls that overlap, at worst. ``max_states`` bounds the states visited; a
-search that meets the bound raises :class:`SearchBoundError` and has decided nothing, it never
-passes.
+Catches: a deposed controller that answers, a lost or resurrected write, an error about a state that
+never was.
 
-Operations of clients as histories of single objects, checked for linearizability (I13).
-
-What is linearizable in raftlog: what the active controller decides. A write is a write of its key's
-register; creating and deleting topics are calls on the topic's existence, and their errors
-TOPIC_ALREADY_EXISTS and UNKNOWN_TOPIC_OR_PARTITION are reads of it, each given only after a
-read-index round. Reads at brokers are not linearizable and promise other things (``visibility``);
-what is committed in the end, which all nodes show (I10), is one read of each key after everything.
-
-Catches: a deposed controller that answers, a lost or resurrected write, an error told about a state
-that never was.
-
-Linearizability of a register whose writes are all of different values: decided exactly, in O(n
-log n) (Gibbons and Korach 1997).
-
-A value's *cluster* is its write and the reads that returned it; in any legal order a cluster stands
-together. With ``f`` the first return and ``s`` the last invocation in it, cluster i must come
-before j if f_i < s_j. The history is linearizable exactly if no two clusters must come before each
-other. No search, so no bound: Wing and Gong's is exponential in the writes that overlap.
+A register with unique values is decided exactly in O(n log n) (Gibbons and Korach 1997): a value's
+*cluster* is its write and its reads. With ``f`` its first return and ``s`` its last invocation,
+cluster i must precede j if f_i < s_j; the history is linearizable exactly if no two clusters must
+precede each other.
 """
 
 from __future__ import annotations
@@ -84,10 +71,7 @@ class Model(Protocol):
 
 
 class Register:
-    """A config key.
-
-    Calls: ("write", value) -> None; ("read",) -> the value, None if not set.
-    """
+    """A config key. Calls: ("write", value) -> None; ("read",) -> the value, or None."""
 
     initial: Hashable = None
 
@@ -99,10 +83,7 @@ class Register:
 
 
 class Existence:
-    """A topic.
-
-    Calls: ("create",) and ("delete",) -> whether it changed; ("exists",) -> whether it exists.
-    """
+    """A topic. Calls: ("create",), ("delete",) -> whether it changed; ("exists",) -> bool."""
 
     initial: Hashable = False
 
@@ -115,12 +96,9 @@ class Existence:
 
 
 def _twins_before(history: Sequence[Entry]) -> list[int]:
-    """Return for each open call the bit of the same call made before it; that of ALWAYS without
-    one.
-
-    Which of two such calls takes effect makes no difference, and the older one may do so whenever
-    the younger one may: trying them in that order only is enough. So is leaving out those that
-    would change nothing.
+    """Return for each open call the bit of the same earlier call; that of ALWAYS if none. Only that
+    order has to be tried, as the older one may take effect whenever the younger one may; and open
+    calls that would change nothing can be left out.
     """
     before = [0] * len(history)
     newest: dict[tuple[Any, ...], int] = {}
@@ -133,10 +111,8 @@ def _twins_before(history: Sequence[Entry]) -> list[int]:
 
 
 def _timeline(history: Sequence[Entry]) -> list[tuple[float, int, int]]:
-    """(time, 0 for a call and 1 for a return, number of the entry), in order.
-
-    At one moment calls come before returns: who returned then and who was called then may have
-    overlapped.
+    """(time, 0 for a call or 1 for a return, entry number), in order; at one moment calls precede
+    returns, as they may have overlapped.
     """
     events: list[tuple[float, int, int]] = []
     for number, entry in enumerate(history):
@@ -211,11 +187,8 @@ def check(history: Sequence[Entry], model: Model, *, max_states: int = MAX_STATE
 
 
 def without_unread_writes(history: Sequence[Entry]) -> list[Entry]:
-    """Return a register's history without the open writes that no read has seen, which is
-    linearizable exactly if the whole one is.
-
-    Values are unique: such a write may as well never have happened. What makes histories with many
-    unknown outcomes affordable.
+    """Return a register's history without open writes that no read has seen, which is linearizable
+    exactly if the whole one is, as values are unique. It makes many unknown outcomes affordable.
     """
     read = {entry.result for entry in history if entry.call[0] == "read"}
     return [
@@ -224,10 +197,7 @@ def without_unread_writes(history: Sequence[Entry]) -> list[Entry]:
 
 
 def check_register(history: Sequence[Entry]) -> bool:
-    """Return whether a history of ("write", value) and ("read",) is linearizable.
-
-    Raises ValueError if a value is written twice.
-    """
+    """Return whether a register's history is linearizable. ValueError: a value is written twice."""
     writes: dict[object, tuple[float, float]] = {None: (-math.inf, -math.inf)}
     reads = [entry for entry in history if entry.call[0] == "read" and entry.result != UNKNOWN]
     read_values = {entry.result for entry in reads}
@@ -286,9 +256,7 @@ def register_entry(operation: Operation) -> Entry | None:
 
 
 def existence_entry(operation: Operation) -> Entry | None:
-    """Return a topic's creation or deletion as a call on its existence; None if it says nothing
-    about it.
-    """
+    """Return a topic's creation or deletion as a call; None if it says nothing about existence."""
     call = (TOPIC_KINDS[operation.kind],)
     if operation.outcome == "ok":
         return Entry(operation.invoked_at, operation.returned_at, call, True)

@@ -1,11 +1,11 @@
-"""Log time, compared with the wall clocks of the voters when each batch was written.
+"""Log time, compared with the voters' wall clocks when each batch was written.
 
-* Log time moves on only to a time that a majority's clocks have reached, up to the tolerance.
-* It goes back only if it is far ahead, and then to the majority's time; else it stands still.
-* It is ahead of all clocks for no longer than it may stand still: then it comes back.
+* It moves on only to a time reached by a majority's clocks, within the tolerance.
+* It goes back only if far ahead, and then to the majority's time; else it stands still.
+* It is ahead of all clocks no longer than it may stand still.
 
-Would catch: a leader that stamps batches with a clock of its own that is hours ahead or behind, a
-leader that does not know the times of the batches it has fetched, log time that stays ahead.
+Would catch: a leader that stamps by its own wrong clock or ignores the times of fetched batches,
+log time that stays ahead.
 """
 
 from __future__ import annotations
@@ -101,9 +101,7 @@ class LogTime(Checker):
             )
 
     def _majority(self) -> tuple[int, int, int]:
-        """Return the least and the most that a majority has reached while its clocks may have
-        counted, and the most of any clock.
-        """
+        """Return the least and most that a majority may have reached, and the most of any."""
         since = self._built_at - HEARD_FOR_S - 1.0
         seen = [
             one.off_ms

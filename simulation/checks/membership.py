@@ -1,15 +1,12 @@
-"""Voter sets (I19, KIP-853): one change in flight, and any majority of the new set meets any
-majority of the old one.
+"""Voter sets (I19, KIP-853): one change in flight, and majorities of successive sets intersect.
 
-Also that each node goes by the set its own log names: the last one appended, else the snapshot's,
-else the configured one. And that a node that was removed for certain, and campaigns on, changes
-nothing at a node that knows that: no epoch, no vote, no leader. An exception is a node that knows
-no leader and has the shorter log: to it the other may be a voter again (KIP-853).
+Each node uses the set of its own log: the last appended, the snapshot's, or the configured one. A
+removed node that campaigns changes nothing at a node that knows of the removal, unless that knows
+no leader and has the shorter log (KIP-853).
 
-Would catch: a second change proposed before the first is committed, a change proposed before the
-leader has committed in its epoch (the defect of the first single-server algorithm), two members
-changed at once, a set that a truncation did not revert, a leadership that ends as a removed voter
-asks for votes in a higher epoch.
+Would catch: a second change before the first is committed, a change before a commit of the leader's
+epoch, two members changed at once, a set not reverted by a truncation, a leadership ended by a
+removed voter.
 """
 
 from __future__ import annotations
@@ -138,8 +135,8 @@ class VoterSets(Checker):
 
 
 class Replacements(Checker):
-    """Checker of what the controller does to the voter set by itself (I19): a majority needs as
-    many votes as before, and one replacement is complete before the next begins.
+    """Automatic changes of the voter set (I19): a majority needs as many votes as before, and one
+    replacement is completed before the next.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -182,9 +179,7 @@ class Replacements(Checker):
 
 
 def majorities_meet(old: Sequence[Voter], new: Sequence[Voter]) -> bool:
-    """Return whether every majority of one set has a member in common with every majority of the
-    other.
-    """
+    """Return whether any two majorities of the two sets have a common member."""
     common = sum(1 for voter in new if any(_same(voter, other) for other in old))
     # What a majority of each needs beyond those it has for itself; disjoint ones exist if the
     # common ones suffice for both.

@@ -1,16 +1,13 @@
-"""The log of one node as the checkers keep it: batch by batch with a hash chain, so that comparing
-two logs is comparing two numbers.
+"""The log of one node as the checkers keep it: batches with a hash chain, so that comparing two
+logs is comparing two numbers.
 
-What is known of all nodes' batches lives in :class:`LogMatching`: the chain at (end offset, epoch)
-covers every byte below that offset, so one look-up at each append checks Raft's Log Matching
-Property (I4): same (offset, epoch), same bytes, all the way down.
+:class:`LogMatching` knows all nodes' batches: the chain at (end offset, epoch) covers every byte
+below, so one look-up per append checks Raft's Log Matching (I4). The log hash at every committed
+offset is computed again from decoded records by the rules of ``raftlog/metadata/log_hash.py``, and
+compared with progress records.
 
-The log hash at every offset of the committed log, computed a second time from decoded records by
-the rules of ``raftlog/metadata/log_hash.py``; and the hashes in progress records.
-
-Would catch: a tail that is hashed twice or not at all by a new leader, a chunk cut elsewhere that
-changes the hash, a chain that begins elsewhere on a node that began with a snapshot, a record that
-names the hash of what is not committed.
+Would catch: a tail hashed twice or not at all by a new leader, a hash that depends on chunk
+boundaries or on a snapshot's beginning, a record that names an uncommitted hash.
 """
 
 from __future__ import annotations
@@ -88,10 +85,7 @@ class LogMatching:
 
 
 class NodeLog:
-    """The log of one node, unflushed batches included.
-
-    Begins at ``start``, with the chain of the batches below.
-    """
+    """One node's log with unflushed batches. Begins at ``start``, with the chain below."""
 
     def __init__(
         self, who: str, matching: LogMatching, start: int, start_epoch: int, start_chain: int
@@ -199,9 +193,7 @@ class LogHashes:
         self.recorded += 1
 
     def at(self, end_offset: int) -> LogHash:
-        """Return the hash of the committed log below an offset. Raises KeyError: no batch ends
-        there.
-        """
+        """Return the hash of the committed log below a batch end. Raises KeyError."""
         begin, digest = self._at[end_offset]
         return LogHash(begin, end_offset, digest)
 
@@ -217,10 +209,8 @@ class LogHashes:
 
 
 def holds_durably(disk: SimDisk, matching: LogMatching, end_offset: int, epoch: int) -> bool:
-    """Return whether a batch of ``epoch`` that ends at ``end_offset`` would survive a crash right
-    now, or a snapshot that covers it.
-
-    By Log Matching, which is checked elsewhere, that batch stands for everything below it.
+    """Return whether a batch of ``epoch`` ending at ``end_offset``, or a snapshot that covers it,
+    would survive a crash now. By Log Matching it stands for everything below it.
     """
     if end_offset == 0:
         return True

@@ -1,40 +1,24 @@
-"""Partitions and the members of their ISRs (I21), read from the committed records a second time,
-without the fold under test.
+"""Partitions and their ISRs (I21), from the committed records and not the fold under test.
 
-* What a leader proposed (AlterPartition) is in the log only if at that offset its proposer led the
-  partition under the broker epoch it named, and every member was registered under the epoch named
-  for it, unfenced and not shutting down (KIP-903). Epoch -1 names none.
-* A record that no leader proposed takes members out of an ISR, and puts none in; but for a leader
-  that was eligible, which is alone in it, and for an unclean leader, which is alone in it,
-  RECOVERING: where none of the ISR is live, and the topic allows it, an administrator has
-  requested it, or the record tells of a recovery that its strategy allows (KIP-966).
-* Eligible leader replicas come from the ISR or were eligible before, are outside the ISR, and are
-  registered.
-* A replica that a partition did not have before a reassignment stays only if it is in the ISR when
-  that ends.
-* After each batch: an ISR is a part of the replicas, and has the leader; a broker that is fenced,
-  shut down or not registered is in no ISR, and leads nothing. So a registration takes the
-  incarnation before it out in the same batch.
-* Leader and partition epochs, counted here, are those of the fold, and so are leader, ISR and
-  replicas.
-* An answer to a leader is of a state that the log really had, committed when the controller sends
-  it.
+* An AlterPartition is in the log only if its proposer led the partition under its broker epoch, and
+  every member was registered under the named epoch, unfenced and not shutting down (KIP-903). Epoch
+  -1 names none.
+* Other records only remove ISR members, except an eligible leader, which is alone in the ISR, and
+  an unclean leader, alone and RECOVERING: when no ISR member is live and the topic allows it, an
+  administrator requested it, or the record describes a recovery that its strategy allows (KIP-966).
+* Eligible leader replicas were in the ISR or eligible before, are outside the ISR, and registered.
+* A replica added by a reassignment stays only if it is in the ISR at its end.
+* After each batch an ISR is part of the replicas and has the leader; a fenced, stopping or
+  unregistered broker is in no ISR and leads nothing.
+* Epochs counted here equal the fold's, and so do leader, ISR and replicas.
+* An answer to a leader is of a committed state that the log had.
+* A replaced incarnation is told so: a heartbeat that leaves after a newer registration was
+  committed is not answered well by the controller of that epoch or later.
 
-Would catch: reassignments that end too early, cancellations that leave something behind, unclean
-leaders without a request or a mark in the record; epochs of members or of the proposer not
-compared, a registration that inherits its predecessor's place, a leader elected outside the ISR, a
-proposal decided against the committed image instead of the pending one, an answer from a state that
-never was.
-
-Former incarnations of a broker: a replaced incarnation is told so, and none of its heartbeats is
-accepted any more.
-
-A heartbeat that leaves its broker when a newer registration of that id is committed, and that is
-answered by the controller of that registration's epoch or of a later one, must not be answered as a
-good one: that controller had the registration in its log when the heartbeat arrived.
-
-Would catch: a heartbeat whose broker epoch is not compared, which keeps the session of a dead
-successor alive, unfences or stops it.
+Would catch: reassignments that end too early, incomplete cancellations, unclean leaders without a
+request or mark, uncompared epochs of members, proposers or heartbeats, a registration that inherits
+its predecessor's place, a leader outside the ISR, a proposal decided on the committed instead of
+the pending image, an answer from a state that never was.
 """
 
 from __future__ import annotations
@@ -307,9 +291,8 @@ class Partitions(Checker):
     def _proposed(
         self, key: Key, before: State, message: Any, offset: int, gone: frozenset[int]
     ) -> None:
-        """Compare an accepted proposal with the state just below it.
-
-        ``gone``: replicas removed by a reassignment that it completes.
+        """Compare an accepted proposal with the previous state. ``gone``: replicas removed by
+        completion.
         """
         self.proposals += 1
         what = f"I21: the ISR of {_name(key)} at {offset}, proposed by broker {message.proposer_id}"

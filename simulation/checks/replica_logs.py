@@ -1,12 +1,12 @@
-"""The logs of partition replicas (I23), kept a second time from what brokers write, cut and delete.
+"""Logs of partition replicas (I23), kept again from what brokers write, cut and delete.
 
-* The same base offset and leader epoch is the same batch, at every replica and for ever, and all
-  below it is the same, too (log matching).
-* A replica's log continues where it ends; epochs do not go back in it.
-* A process begins with what its disk holds durably, and that is a log of whole batches.
+* Equal base offset and leader epoch mean the same batch, and the same log below it, everywhere and
+  forever.
+* A replica's log continues at its end, with non-decreasing epochs.
+* A process begins with its durable log of whole batches.
 
-Would catch: two leaders of one epoch, a leader that restarts in the epoch that it led, a follower
-that appends where it should have cut, answers of an old leader taken for those of a new one.
+Would catch: two leaders of one epoch, a leader restarted in its own epoch, a follower that appends
+instead of truncating, answers of an old leader taken for a new one's.
 """
 
 from __future__ import annotations
@@ -28,10 +28,8 @@ def name_of(key: PartitionKey) -> str:
 
 
 class ReplicaLog:
-    """Batches in order. Ends are exclusive; a chain stands for a batch and for all below it.
-
-    Batches that the replica has dropped at its beginning stay here; ``before`` stands for unknown
-    ones below ``begin``.
+    """Batches in order, with exclusive ends and a chain for each. Dropped batches stay; ``before``
+    stands for unknown ones below ``begin``.
     """
 
     __slots__ = ("bases", "batches", "before", "begin", "chains", "ends", "epochs")
@@ -69,9 +67,7 @@ class ReplicaLog:
             del column[kept:]
 
     def index_at(self, end: int) -> int:
-        """Return the index of the batch that ends there; -1 if none does. Offset 0 ends no
-        batch.
-        """
+        """Return the index of the batch that ends there; -1 if none does, as at offset 0."""
         index = bisect_left(self.ends, end)
         return index if index < len(self.ends) and self.ends[index] == end else -1
 

@@ -1,18 +1,13 @@
-"""Rights of committed records: no record is in the committed log whose principal lacked the right
-to it (I27).
+"""Permissions of committed records (I27), judged by the entries just before each batch with a naive
+authorizer (``acl_history``).
 
-With an authorizer each batch with a client's principal is judged by the entries just before it in
-the log, with a naive authorizer (``acl_history``):
-
-* the principal had the right to each of its records, from one of its addresses; if its call is
-  known, from the one that it came from;
-* the principal is the one that the client's certificate proves, whatever the client has stated, and
-  whichever nodes have forwarded it;
-* a numbered write, and the end of a client, are of the principal that has opened the client; no
+* The principal had the permission from one of its addresses, or from the known one.
+* The principal is the certificate's, whatever was claimed or forwarded.
+* A numbered write, and the end of a client, are by the principal that opened the client; no
   principal learns of another's writes.
 
-Would catch: a request that is decided by the committed entries, and not by those before it in the
-log; an item executed that was refused; a claim that is believed.
+Would catch: decisions by committed instead of preceding entries, an executed refused item, a
+believed claim.
 """
 
 from __future__ import annotations
@@ -83,8 +78,7 @@ class Rights(Checker):
         for site in CALLERS.values():
             self._addresses.setdefault(site.principal, []).append(site.address)
         self._written: dict[int, tuple[str, int, list[Right]]] = {}
-        """Offset of a record -> its batch's principal and base offset, and the rights of which it
-        needed one.
+        """Offset of a record -> principal and base offset of its batch, and sufficient permissions.
         """
         self._leases: dict[int, str] = {}
         """Lease id -> principal that owns the lease."""

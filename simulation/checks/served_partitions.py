@@ -1,15 +1,12 @@
-"""Answers of brokers about partitions: they match the committed records, read a second time,
-without the fold under test (KIP-24).
+"""Brokers' answers about partitions match the committed records (KIP-24).
 
-* Topic Metadata at an offset: replicas, leader and leader epoch of that offset; offline are the
-  replicas whose brokers are fenced there. The ISR has no part in it: it says the same before and
-  after an ISR change.
-* BrokerMetadata: the broker that answers led the partition in that leader epoch, and the ISR is the
-  one of that partition epoch.
+* Topic Metadata: replicas, leader and leader epoch of its offset; offline are replicas on fenced
+  brokers. It does not depend on the ISR.
+* BrokerMetadata: the answering broker led in that leader epoch, and the ISR is of that partition
+  epoch.
 
-Would catch: the ISR given for the replicas or for the online ones, an ISR of another epoch than the
-answer names, a proposed ISR given as the committed one, a broker that answers for partitions that
-it has never led.
+Would catch: the ISR in place of replicas or online ones, an ISR of another epoch, a proposed ISR as
+the committed one, an answer for never led partitions.
 """
 
 from __future__ import annotations
@@ -46,10 +43,7 @@ class ServedPartitions(Checker):
     def __init__(self, ledger: Ledger) -> None:
         self._golden = ledger.golden
         self._states: dict[Key, list[_State]] = {}
-        """One for each partition epoch, from the first on.
-
-        Those of deleted topics stay: answers may be on their way.
-        """
+        """One per partition epoch. Those of deleted topics stay: answers may be in flight."""
         self.partitions = self.led = 0
         """Numbers of checked partitions in Metadata, and in BrokerMetadata."""
         ledger.golden.listeners.append(self._committed)

@@ -1,17 +1,15 @@
-"""Rights of readers: no client is shown an entity that it may not see, and nodes believe no client
-that poses as one of them (I28).
+"""Permissions of readers (I28).
 
-* What a broker answers a caller shows only what the entries of the newest image that the broker has
-  applied allow, whichever image answers; and it refuses only what these do not allow.
-* After a change of entries was answered ``acknowledged`` or ``visible``, what an unfenced broker
-  answers to a read that began later shows nothing that no state since then has allowed.
-* A listing of a controller shows only what was allowed in some committed image between the call and
-  the answer.
+* A broker's answer shows only what the entries of its newest applied image allow, and refuses only
+  what they do not.
+* After an entry change was answered ``acknowledged`` or ``visible``, an unfenced broker's answer to
+  a later read shows nothing disallowed by all states since.
+* A controller's listing shows only what was allowed in some committed image during the call.
 * The log is shown to no client that was never allowed to read it.
-* Whatever is answered to a client that sends what nodes send is the refusal of exactly that.
+* A client that poses as a node is refused for exactly that.
 
-Would catch: a read that is checked when it comes in and not when it is answered, or by the image
-that answers; verdicts that are kept; a listing that is not filtered; a guard that has a gap.
+Would catch: a read checked on arrival or by the answering image, stale verdicts, an unfiltered
+listing, a gap in the guard.
 """
 
 from __future__ import annotations

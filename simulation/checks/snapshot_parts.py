@@ -1,11 +1,7 @@
-"""Parts of snapshots: a sent part is on the sender's disk under that very name, at the requested
-place (KIP-630).
+"""Parts of snapshots: a sent part is on the sender's disk under that name and position (KIP-630).
+I11 (``states``) and I15 check the assembled snapshot.
 
-That a snapshot assembled from such parts is sound and is the state at its offset is I11
-(``states``), and for brokers I15.
-
-Would catch: parts of two snapshots under one name, a size that changes from part to part, a part of
-another place than it says.
+Would catch: parts of two snapshots under one name, a size that changes, a wrong position.
 """
 
 from __future__ import annotations

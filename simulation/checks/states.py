@@ -1,21 +1,14 @@
 """States of nodes (I9, I10, I11).
 
-I10: the same offset is the same state on every node. I11: a snapshot and the log after it are the
-fold from 0. I9: where the offsets of one node may lie.
+I10: the same offset is the same state on every node. I11: a snapshot and the log after it equal the
+fold from 0. I9: where one node's offsets may lie. The committed log is folded once; every image
+must have that fold's hash at its offset, and sometimes and at the end its contents, entity by
+entity and index by index [a field or index outside the hash is lost when a snapshot is loaded]. A
+snapshot must name that hash; some are loaded at once, at the end all on disk with the log after
+them.
 
-The committed log is folded once here; every image of a controller or a broker must have the hash
-that this fold had at its offset, and, now and then and in the end, its contents, entity by entity
-and index by index. A snapshot must claim that hash when it is frozen or stored. Some are loaded
-there and then. In the end all that the disks hold are, and the log after is folded onto them: what
-comes of it must be, entity by entity, the fold from 0.
-
-Would catch: a record folded differently by a leader that had it pending, a snapshot of another
-offset than it says, a loader that forgets an index, state that depends on the order of a map.
-
-Comparison of images by their contents, entity by entity, and not by their hashes.
-
-Counter-example: the hash leaves out a field, or an index that is not a part of it, and who loads a
-snapshot loses just that: all hashes agree, and the node decides by another state than the others.
+Would catch: a record folded differently while pending, a snapshot of another offset, a loader that
+forgets an index, state that depends on map order.
 """
 
 from __future__ import annotations
@@ -42,9 +35,8 @@ _ABSENT = object()
 
 
 def difference(found: Image, expected: Image) -> str:
-    """Return the first thing in which two images differ, in words; empty if nothing.
-
-    An index of an entity may be empty or missing.
+    """Return the first difference of two images in words; empty if none. Empty indexes may be
+    missing.
     """
     for name in _FIELDS:
         mine, right = getattr(found, name), getattr(expected, name)
@@ -87,9 +79,7 @@ def _shown(value: Any) -> str:
 
 SNAPSHOT_BYTES = 1 << 20
 SAMPLES = 4
-"""Number of samples per comparison of the contents of one host's image; each sample compares the
-hashes of all.
-"""
+"""Number of samples per comparison of one host's contents; each sample compares all hashes."""
 LOADED = 4
 """Number of frozen or stored snapshots of which one is loaded."""
 

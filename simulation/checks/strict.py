@@ -1,19 +1,16 @@
-"""Strict reads (I22): together with the writes answered ``acknowledged`` or ``visible`` they are
-linearizable.
+"""Strict reads (I22), linearizable with writes answered ``acknowledged`` or ``visible``.
 
-* A strict read shows every such write that was answered before it began, and all that a strict read
-  showed that was answered before it began: whichever brokers, whatever they know about their own
-  fencing, and without a token.
-* It shows nothing above the highest LAO that was ever announced.
-* In the end each key's history, of these reads and all writes, is linearizable. A write that was
-  answered less than ``acknowledged`` may take effect later for them: its interval is open.
+* A strict read shows every such write answered before it began, and all that an earlier strict read
+  showed, whichever brokers, without a token.
+* It shows nothing above the highest announced LAO.
+* At the end each key's history of these reads and all writes is linearizable; a write answered
+  below ``acknowledged`` has an open interval.
 
-Nothing of this asks whether the broker was unfenced, or held a lease: that is what leases are
-for.
+Whether the broker was unfenced or held a lease is not asked.
 
-Would catch: a lease that outlives the session by whose end others fence the broker, one that a
-deposed controller gave, a broker that is fenced, replaced or unregistered under its lease, a broker
-that shows less than another one has shown.
+Would catch: a lease that outlives the session by which others fence, or is granted by a deposed
+controller, a broker fenced, replaced or unregistered under its lease, a broker that shows less than
+another.
 """
 
 from __future__ import annotations

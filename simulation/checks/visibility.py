@@ -1,23 +1,18 @@
 """Visibility: what reads at brokers may show, and when they must show a write.
 
-* Never two answers for one offset: a read's reply names the image that answered, and its value is
-  what the committed log says for there.
-* A *repeatable* read without a token shows nothing above the highest LAO that was ever announced.
-* *At least T* comes from an image at T or later; a client that sends the token of what it has seen
-  last never sees less.
-* After a write was answered ``acknowledged``, every *latest* read that begins later shows it, on
-  every unfenced broker; after ``visible`` every *repeatable* read does too.
-* A write is not answered below the level that it asked for before its deadline, whichever
-  controller leads meanwhile.
-* An acknowledged write is in the committed log where its token says (I12; that it stays there is
-  I6, that all show it is I10).
+* A reply names its image, and its value is the committed one there.
+* A *repeatable* read without a token shows nothing above the highest announced LAO.
+* *At least T* comes from an image at T or later, so a client that sends its last token never sees
+  less.
+* After an ``acknowledged`` write, every later *latest* read on an unfenced broker shows it; after
+  ``visible`` every *repeatable* read, too.
+* A write is not answered below its requested level before its deadline, whichever controller leads.
+* An acknowledged write is at its token's offset (I12).
 
-A broker that the log has fenced may lag until it learns of it: that is the purpose of fencing. Its
-answers between the commit of its fencing and that of its next unfencing must keep the first two
-rules only.
+A fenced broker may lag until it learns of it, and must keep the first two rules only.
 
-Would catch: replies from a pending or half-applied image, tokens that are not waited for, LAO that
-runs ahead of readers, a wait that ends with the leadership of the controller it began at.
+Would catch: replies from a pending or half-applied image, tokens that are not waited for, LAO ahead
+of readers, a wait that ends with its first controller's leadership.
 """
 
 from __future__ import annotations
@@ -37,16 +32,11 @@ from simulation.checks.strict import Floors
 SENT_MAX = 10_000
 READ_KINDS = ("read_config", "read_topics")
 DEADLINE_SHARE = 0.75
-"""Share of the timeout that counts as the deadline: a server with a fast clock answers at its own
-deadline.
-"""
+"""Share of the timeout that counts as the deadline, as a server's clock may be fast."""
 
 
 class _Sent(NamedTuple):
-    """An answer as it left its broker.
-
-    The network parses sent bytes once, so a client receives this very object.
-    """
+    """An answer as it left its broker; the client receives this very object."""
 
     response: Any
     broker: str

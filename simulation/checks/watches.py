@@ -1,20 +1,18 @@
-"""Watches: every change of the committed log that was selected, in order, once, and with the values
-that the fold of the log gives it; none before it may be shown (I29).
+"""Watches: every selected change, in order, once, with its values, none before it may be shown
+(I29).
 
-* The next change that a watcher receives is the next one that it has selected: after its token, or
-  after the image of its initial list, or after the start that it received.
-* A token that it received means that nothing is missing up to there.
+* The next change is the next selected one after the token, the initial list's image, or the
+  received start.
+* A token means that nothing is missing up to there.
 * An initial list has the contents of the committed image at its offset.
-* What is shown at LAO is not above any LAO that was ever announced; at the tip it is committed.
-* Where there are rights, what the watcher may not see by the newest image that its broker has
-  applied is left out, and nothing else.
-* A watch is of one log. When that is recovered by hand the watch is told so, without a token; it
-  never receives a change of the log that goes on, nor does a token of the log before begin one.
+* Changes at LAO are not above any announced LAO; at the tip they are committed.
+* Only what the newest applied image forbids is left out.
+* A watch is of one log: after a recovery it ends without a token, and never receives or resumes
+  from the other log.
 
-Would catch: a watcher that joins the others at the head and not at its position, a change that is
-sent twice when a watch goes on, one that is lost as a slow reader falls behind, a token that runs
-ahead of the sent changes, a watch at LAO that shows the tip, one that goes on in a log that has
-taken the place of its own, a place in the one that is named as a place in the other.
+Would catch: a watcher that joins at the head instead of its position, a change repeated on
+resumption or lost by a slow reader, a token ahead of the changes, a watch at LAO that shows the
+tip, one that continues in a recovered log or gets a position in it.
 """
 
 from __future__ import annotations
@@ -71,9 +69,7 @@ class _Stream:
         self.generation = generation
         """Generation of the log; None: the watcher has received nothing yet."""
         self.position: Position | None = None
-        """Position up to which the watcher has received all changes; None if it has not received
-        its start yet.
-        """
+        """Position up to which the watcher has all changes; None before its start."""
         self.next = 0
         """Index of the first true change that may come next."""
         self.listed: dict[str, object] = {}
@@ -103,9 +99,7 @@ class Watches(Checker):
         ledger.golden.listeners.append(self._committed)
 
     def going_on(self) -> dict[str, int | None]:
-        """Watcher -> the generation of the log that it watches; None if it was told nothing yet, so
-        it may begin in any.
-        """
+        """Watcher -> its log generation; None before its first response: it may begin in any."""
         return {watcher: stream.generation for watcher, stream in self._streams.items()}
 
     def begin_after(self, before: Watches) -> None:
@@ -202,9 +196,7 @@ class Watches(Checker):
             found = self._next(host, stream)
 
     def _is_of(self, host: str, stream: _Stream, token: Token) -> bool:
-        """Return whether a watch's token is of this log; if it is of the one before, its contents
-        are not known any more.
-        """
+        """Return whether a token is of this log; contents of the previous one are unknown."""
         if stream.generation is None:
             stream.generation = token.generation
         if stream.generation != token.generation:

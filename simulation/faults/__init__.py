@@ -1,6 +1,5 @@
-"""Faults of a run: coroutines that are given the world, and change its hosts, disks and links.
-
-A fault counts an occurrence only when it has had an effect.
+"""Faults of a run: coroutines that change the world's hosts, disks and links. An occurrence counts
+only when it had an effect.
 """
 
 from __future__ import annotations

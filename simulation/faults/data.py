@@ -1,8 +1,5 @@
-"""Faults of brokers that keep partitions: their disks, the links between them, and pauses beyond
-their timeouts.
-
-A disk that is replaced or damaged counts no more: the checkers receive the event (see
-``checks/committed_data.py`` for the records that become void).
+"""Faults of brokers with partitions: disks, links between them, and long pauses. The checkers are
+told of replaced and damaged disks (see ``checks/committed_data.py``).
 """
 
 from __future__ import annotations
@@ -180,10 +177,7 @@ async def broker_disk_slow(world: World, rng: random.Random) -> None:
 
 @fault
 async def broker_bit_flip(world: World, rng: random.Random) -> None:
-    """One durable bit changes.
-
-    The broker meets it, stops, does not start with it, and gets an empty disk.
-    """
+    """Flip a durable bit. The broker detects it, stops, does not start, and gets an empty disk."""
     host = rng.choice(world.members)
     if host.disk is None or not host.disk.flip_bit(rng):
         return

@@ -1,8 +1,7 @@
-"""Faults of disks. The disk itself counts its faults; ``collect`` gathers the counts.
+"""Faults of disks, which count them; ``collect`` gathers the counts.
 
-The fault atlas: a permanently damaged copy (a flipped bit, a lost disk) is one of at most a
-minority of the voters, and stays in the list of the damaged until the node has fetched a new copy.
-So of everything a majority ever had, a sound copy is left.
+A permanently damaged copy (a flipped bit, a lost disk) is one of at most a minority of the voters
+until the node has a new copy, so a sound copy remains of everything a majority ever had.
 """
 
 from __future__ import annotations
@@ -56,9 +55,7 @@ async def disk_full(world: World, rng: random.Random) -> None:
 
 @fault
 async def disk_low(world: World, rng: random.Random) -> None:
-    """Less than the reserve is free on the leader's disk, on some or on all, for a while; and still
-    more than nothing.
-    """
+    """Leave less than the reserve, but some space, on the leader's, some or all disks."""
     if not world.config.reserve_bytes:
         return
     hosts = rng.choice(
@@ -77,9 +74,7 @@ async def disk_low(world: World, rng: random.Random) -> None:
 def fill(
     world: World, hosts: Sequence[ControllerHost], share: Callable[[], float]
 ) -> dict[ControllerHost, SimDisk]:
-    """Leave a share of the reserve free on these hosts' disks, drawn for each; those that were not
-    nearly full before.
-    """
+    """Leave a drawn share of the reserve free on these hosts' disks, unless nearly full before."""
     disks = {host: host.disk for host in hosts if host.disk.capacity_bytes is None}
     for disk in disks.values():
         disk.capacity_bytes = disk.used_bytes() + round(world.config.reserve_bytes * share())
@@ -127,9 +122,7 @@ async def disk_slow(world: World, rng: random.Random) -> None:
 
 @fault
 async def bit_flip(world: World, rng: random.Random) -> None:
-    """One durable bit of a voter changes, and sooner or later the node meets it: it must stop, or
-    do without that copy.
-    """
+    """Flip a voter's durable bit, which it meets: it must stop, or do without that copy."""
     hosts = [host for host in world.fleet.voters() if host.name not in world.damaged]
     if not world.may_damage() or not hosts or world.voters_change:
         return
@@ -153,8 +146,8 @@ SILENT_SHARE = 0.1
 
 @fault
 async def damaged_logs(world: World, rng: random.Random) -> None:
-    """All controllers are killed, and a write in the log of two or more is damaged, the last one
-    perhaps, and snapshots; what each has lost is whole at another. They mend it, and start.
+    """Kill all controllers and damage a write in the logs of several, and snapshots, such that each
+    loss is whole at another one. They mend it, and start.
     """
     if world.damaged or world.mending or world.voters_change or world.lasting:
         return
@@ -185,9 +178,7 @@ async def damaged_logs(world: World, rng: random.Random) -> None:
 
 
 def _damaged(hosts: Sequence[ControllerHost], rng: random.Random) -> dict[ControllerHost, Salvage]:
-    """Return what is whole at hosts that lose a write each, so that each lost batch is whole at
-    another one, and nobody has to guess whether it is the same.
-    """
+    """Return what is whole at hosts that lose a write each: each lost batch is whole at another."""
     found: dict[ControllerHost, Salvage] = {}
     for host in rng.sample(list(hosts), rng.randint(2, max(2, len(hosts)))):
         for _ in range(10):
@@ -209,11 +200,8 @@ def _damaged(hosts: Sequence[ControllerHost], rng: random.Random) -> dict[Contro
 def _may_be_mended(
     host: ControllerHost, damaged: dict[ControllerHost, Salvage], hosts: Sequence[ControllerHost]
 ) -> bool:
-    """Return whether others have what a host has lost, in the same sections as batches that it has
-    still.
-
-    [A leader dies with records that nobody else has, and loses those before: nothing says which
-    these were.]
+    """Return whether others have what a host lost, in the same sections as batches that it still
+    has. Otherwise nothing identifies them: a leader may die with records of its own.
     """
     found, start = damaged[host], host.disk.state.start_offset
     before = set().union(*_batches(_undamaged(host)))

@@ -1,7 +1,4 @@
-"""Faults of the links between hosts: cuts, delays and resets.
-
-A cut counts when it has held something up.
-"""
+"""Faults of links: cuts, delays and resets. A cut counts when it has held something up."""
 
 from __future__ import annotations
 
@@ -163,9 +160,7 @@ async def flapping(world: World, rng: random.Random) -> None:
 
 @fault
 async def clog(world: World, rng: random.Random) -> None:
-    """A way is open, and slow: what is sent now takes up to ten timeouts; a receiver that does not
-    keep up is the same.
-    """
+    """Delay everything sent now by up to ten timeouts, like a slow receiver."""
     if (two := _two(world, rng)) is None:
         return
     seconds = rng.uniform(0.05, 10.0) * world.config.fetch_timeout_ms / 1000
@@ -176,9 +171,7 @@ async def clog(world: World, rng: random.Random) -> None:
 
 @fault
 async def overtaken(world: World, rng: random.Random) -> None:
-    """The leader hears from the other controllers so late that they have elected another meanwhile,
-    and their old Fetches come first.
-    """
+    """Delay what the leader hears until another is elected; old Fetches arrive first."""
     service = world.active()
     if service is None:
         return
@@ -200,9 +193,7 @@ async def overtaken(world: World, rng: random.Random) -> None:
 
 @fault
 async def broker_behind(world: World, rng: random.Random) -> None:
-    """A broker is cut off until it is fenced; then its heartbeats get through again, before the log
-    does.
-    """
+    """Isolate a broker until it is fenced; then its heartbeats pass before the log does."""
     if not world.members:
         return
     name = rng.choice(world.members).name
@@ -228,9 +219,7 @@ Spoken = tuple[str, str, Conversation]
 
 
 def _conversations(world: World, rng: random.Random) -> list[Spoken]:
-    """Return a broker's conversation, with brokers; without them two controllers', and with them
-    these as well now and then.
-    """
+    """Return a broker's conversation; or two controllers', always without brokers."""
     brokers = [_of_broker(world, rng)] if world.members else []
     # Drawn apart: what happens to brokers does not hang on it.
     apart = world.rng(f"quorum link {world.now():.6f}")
@@ -242,9 +231,7 @@ def _conversations(world: World, rng: random.Random) -> list[Spoken]:
 
 
 def _of_broker(world: World, rng: random.Random) -> Spoken:
-    """Return a broker's conversation with another host, and who that is: the active controller more
-    often than not.
-    """
+    """Return a broker's conversation and the other host, mostly the active controller."""
     controllers = [host.name for host in world.controllers]
     brokers = [host.name for host in world.members]
     active = world.active()
@@ -266,9 +253,7 @@ def _of_broker(world: World, rng: random.Random) -> Spoken:
 
 
 def _of_controllers(world: World, rng: random.Random) -> list[Spoken]:
-    """Return one controller's conversation with another, which is the active one more often than
-    not; none if there is one controller.
-    """
+    """Return a controller's conversation with another, mostly the active one; none if alone."""
     controllers = [host.name for host in world.controllers]
     if len(controllers) < 2:
         return []
@@ -288,9 +273,7 @@ def _ways(rng: random.Random, one: str, other: str) -> Pairs:
 
 @fault
 async def connection_dead(world: World, rng: random.Random) -> None:
-    """Silence the connection of one conversation of two hosts, one way or both; neither end is
-    told.
-    """
+    """Silence one conversation's connection, in one direction or both, without notice."""
     for one, other, kind in _conversations(world, rng):
         ways = _ways(rng, one, other)
         if sum(world.network.mute(*way, kind) for way in ways):
@@ -303,9 +286,7 @@ async def connection_dead(world: World, rng: random.Random) -> None:
 
 @fault
 async def conversation_cut(world: World, rng: random.Random) -> None:
-    """One conversation of two hosts carries nothing and can't be begun anew for a while; all their
-    others go on.
-    """
+    """Cut and refuse one conversation of two hosts for a while; their others continue."""
     spoken = _conversations(world, rng)
     # Long enough for the broker to fence itself, and for the controller to be late.
     long_s = world.config.session_timeout_ms / 1000 * rng.uniform(2.0, 5.0) + rng.uniform(0.0, 6.0)
@@ -331,9 +312,8 @@ async def reset_links(world: World, rng: random.Random) -> None:
 
 @fault
 async def stranded(world: World, rng: random.Random) -> None:
-    """The active controller and a broker reach each other, and no other node: dropped, or refused.
-
-    Clients reach both.
+    """Isolate the active controller and a broker together, dropping or refusing; clients reach
+    both.
     """
     service = world.active()
     if service is None or not world.members:
@@ -358,9 +338,7 @@ async def stranded(world: World, rng: random.Random) -> None:
 
 @fault
 async def broker_refused(world: World, rng: random.Random) -> None:
-    """A firewall between a broker and the controllers refuses, both ways: to them the broker looks
-    dead. Clients reach it.
-    """
+    """Refuse connections between a broker and the controllers: it looks dead. Clients reach it."""
     name = rng.choice(world.members).name
     pairs = [pair for controller in world.controllers for pair in both(name, controller.name)]
     world.note("network", f"refused: {name} and the controllers")
@@ -378,9 +356,7 @@ async def broker_refused(world: World, rng: random.Random) -> None:
 
 @fault
 async def answers_late(world: World, rng: random.Random) -> None:
-    """A broker's heartbeats are answered late, the log comes later still, and then it reaches no
-    controller any more.
-    """
+    """Answer a broker's heartbeats late, send the log later, then isolate it from controllers."""
     name = rng.choice(world.members).name
     controllers = [host.name for host in world.controllers]
     session_s = world.config.session_timeout_ms / 1000

@@ -1,7 +1,4 @@
-"""Faults of nodes: crashes, pauses, clocks, and errors of brokers and clients.
-
-Each is counted when it has had an effect.
-"""
+"""Faults of nodes: crashes, pauses, clocks, errors of brokers and clients; counted by effect."""
 
 from __future__ import annotations
 
@@ -28,9 +25,7 @@ def start_again(world: World, host: ControllerHost | BrokerHost) -> None:
 
 
 def _in_service(world: World, host: BrokerHost) -> bool:
-    """Return whether this process, and not another one of its id, is registered and unfenced, and
-    not about to leave.
-    """
+    """Return whether this very process is registered, unfenced, and not about to leave."""
     service = world.active()
     registered = service.image.brokers.get(host.id) if service is not None else None
     return (
@@ -44,9 +39,7 @@ def _in_service(world: World, host: BrokerHost) -> bool:
 
 
 async def one_in_service(world: World, rng: random.Random) -> BrokerHost | None:
-    """Return one of the members that are in service, or the first one that comes back to it within
-    a while.
-    """
+    """Return a member in service, or the first one that returns to it within a while."""
     for _ in range(round(IN_SERVICE_WITHIN_S / 0.05)):
         found = [host for host in world.members if _in_service(world, host)]
         if found:
@@ -91,10 +84,7 @@ async def kill_all_controllers(world: World, rng: random.Random) -> None:
 
 @fault
 async def kill_mid_write(world: World, rng: random.Random) -> None:
-    """Death inside a call of the disk, the next one or one soon; the leader's half the time.
-
-    Counted when it comes to that.
-    """
+    """Kill inside a call of the disk, the leader half of the time; counted if it happens."""
     host = rng.choice(world.controllers)
     service = world.active()
     if service is not None and rng.random() < 0.5:
@@ -104,10 +94,7 @@ async def kill_mid_write(world: World, rng: random.Random) -> None:
 
 @fault
 async def kill_between_steps(world: World, rng: random.Random) -> None:
-    """Death in the midst of the next installation of a snapshot, or move of the log start.
-
-    Counted when it comes to that.
-    """
+    """Kill within a snapshot's installation or a move of the log start, if it happens."""
     rng.choice(world.controllers).doom_between_steps(rng.randint(1, 4))
 
 
@@ -155,9 +142,7 @@ async def clock_jump(world: World, rng: random.Random) -> None:
 
 @fault
 async def clocks_ahead(world: World, rng: random.Random) -> None:
-    """The wall clocks of a majority of the controllers are hours ahead for a while; then all clocks
-    are right.
-    """
+    """Set a majority's wall clocks hours ahead for a while; then all clocks right."""
     hosts, ahead_ms = list(world.controllers), rng.randint(1, 5) * HOUR_MS
     for host in rng.sample(hosts, len(hosts) // 2 + 1):
         _set_clock(world, host, ahead_ms)
@@ -200,9 +185,7 @@ async def kill_broker(world: World, rng: random.Random) -> None:
 
 @fault
 async def broker_away(world: World, rng: random.Random) -> None:
-    """Kill -9 of one or two, which stay away for longer than their session, or than it takes for an
-    id to be missing.
-    """
+    """Kill -9 one or two brokers for longer than a session, or than makes an id missing."""
     hosts = [
         host
         for host in rng.sample(world.members, min(len(world.members), rng.choice((1, 1, 2))))
@@ -237,10 +220,8 @@ async def stop_broker(world: World, rng: random.Random) -> None:
 
 @fault
 async def lose_broker_disk(world: World, rng: random.Random) -> None:
-    """A broker dies with its disk, and is started on an empty one that names no broker: its host
-    has to do (KIP-426).
-
-    Not where twins move brokers to other hosts: then it is right that the host does not say it.
+    """Kill a broker with its disk, and start it on an empty one without an id: its host decides
+    (KIP-426). Not where twins move brokers to other hosts, as then the host does not say it.
     """
     if "twin_broker" in world.config.faults:
         return
@@ -259,9 +240,8 @@ async def lose_broker_disk(world: World, rng: random.Random) -> None:
 
 @fault
 async def newcomer(world: World, rng: random.Random) -> None:
-    """Give an id to a broker without one on an unknown host, which leaves before it does anything.
-
-    Not where heartbeats are switched off: a registered broker counts as active there, and stays so.
+    """Give an id to a broker without one on an unknown host, which then leaves. Not where
+    heartbeats are disabled: it would stay active.
     """
     if "roll_heartbeats" in world.config.faults:
         return
@@ -338,10 +318,8 @@ def _epoch(world: World, broker_id: int) -> int:
 
 
 async def thought_dead(world: World, lasts_s: float) -> None:
-    """A broker sleeps until its session is over, a second process takes its id on another machine,
-    and the first one wakes up.
-
-    The log, which would tell it, comes later than its next heartbeat leaves.
+    """Pause a broker until its session is over, start a second process with its id elsewhere, and
+    resume the first: its heartbeat leaves before the log tells it.
     """
     rng = world.rng("thought_dead")
     host = await one_in_service(world, rng)

@@ -1,6 +1,4 @@
-"""Operations during faults: brokers are unregistered, voters move, hosts are mapped, levels
-lowered.
-"""
+"""Operations during faults: unregistering, moving voters, mapping hosts, lowering levels."""
 
 from __future__ import annotations
 
@@ -23,17 +21,12 @@ SAFE_DOWNGRADE = 2
 RAISED_WITHIN_S = 4.0
 RAISE_EVERY_S = 0.3
 UPGRADED_SHARE = 0.75
-"""Share of upgrades among the changes of a build, as long as an older one runs: a roll completes,
-though some are reverted.
-"""
+"""Share of upgrades among build changes while an older build runs, so that a roll completes."""
 
 
 @fault
 async def unregister_broker(world: World, rng: random.Random) -> None:
-    """A broker is unregistered, whether it runs or not.
-
-    Its process ends when it learns of that, and the next one registers anew.
-    """
+    """Unregister a broker, running or not. Its process then ends; the next one registers."""
     host = rng.choice(world.members)
     if (
         host.broker_id >= 0
@@ -69,10 +62,7 @@ async def lower_features(world: World, rng: random.Random) -> None:
 
 @fault
 async def change_build(world: World, rng: random.Random) -> None:
-    """A node is restarted as the other build.
-
-    The older one is taken back by brokers alone, and while the level allows it.
-    """
+    """Restart a node as the other build; the older one only for brokers and if the level allows."""
     service, old = world.active(), world.config.old_build
     if service is None or not old:
         return
@@ -95,9 +85,7 @@ async def change_build(world: World, rng: random.Random) -> None:
 
 
 async def whole_roll(world: World, lasts_s: float) -> None:
-    """The roll comes to its end: node after node is restarted as the newer build, away for so long
-    each, and then the level is raised.
-    """
+    """Complete the roll: restart each node as the newer build, then raise the level."""
     latest = versions.LATEST_METADATA_VERSION
     for host in [host for host in world.fleet.hosts() if host.highest_level < latest]:
         world.note(host.name, "is restarted as the newer build")
@@ -118,9 +106,7 @@ async def whole_roll(world: World, lasts_s: float) -> None:
 
 @fault
 async def alter_hostnames(world: World, rng: random.Random) -> None:
-    """Map the host of the next newcomer by hand to a member's id or to a free one; or delete a
-    mapping made by hand.
-    """
+    """Map the next newcomer's host to a member's id or a free one, or delete such a mapping."""
     service = world.active()
     if service is None:
         return
@@ -139,13 +125,9 @@ async def alter_hostnames(world: World, rng: random.Random) -> None:
 
 @fault
 async def move_voter(world: World, rng: random.Random) -> None:
-    """Give a voter another endpoint, restart it there, and tell the log.
-
-    The next time it is moved back.
-
-    Until the log says so it is reached at both. One is away from home at a time: clients are
-    configured with what was true at first, so where they know one controller alone, that one stays
-    at home.
+    """Restart a voter at another endpoint and tell the log; next time move it back. It is reachable
+    at both until the log has it. Only one is away from home at a time, and not the only controller
+    that clients know.
     """
     operator, service = world.operator, world.active()
     named = service.image.voters if service is not None else None

@@ -30,9 +30,7 @@ BACK_WITHIN_S = 5.0
 
 
 async def all_disks_low(world: World, lasts_s: float) -> None:
-    """Less than the reserve is free on each controller's disk, for longer than it takes to know
-    that.
-    """
+    """Leave less than the reserve on each controller's disk for long enough to be known."""
     if world.config.reserve_bytes:
         # Who is cut off from others when it begins sees nothing of an outage.
         world.network.unblock_all()
@@ -44,10 +42,8 @@ async def all_disks_low(world: World, lasts_s: float) -> None:
 
 
 async def controllers_away(world: World, lasts_s: float) -> None:
-    """Kill all controllers, and keep them down until the brokers have fenced themselves; for the
-    next leader these count as unfenced.
-
-    One broker reaches no controller for a moment longer: the others are heard at once.
+    """Kill all controllers until the brokers have fenced themselves; the next leader counts these
+    as unfenced. One broker reaches no controller for a moment longer.
     """
     world.network.unblock_all()
     late = await one_in_service(world, world.rng("controllers_away"))
@@ -93,9 +89,7 @@ class FaultSchedule:
         """Hosts that new faults spare; "controllers": those of brokers go on."""
 
     def begin(self) -> None:
-        """Faults of single messages from now on, and a task for each fault that strikes again and
-        again.
-        """
+        """Start faults of single messages, and a task for each repeated fault."""
         world = self._world
         chosen = world.config.faults
         world.network.faults = LinkFaults(

@@ -1,8 +1,5 @@
-"""Faults between two parts of a snapshot that a node fetches: death of either side, a cut, and a
-newer snapshot in its place.
-
-A fetch takes a few milliseconds. So the fault does not wait for one to be under way: it lies in
-wait for a part that is not the last.
+"""Faults between two parts of a fetched snapshot: death of either side, a cut, a newer snapshot. A
+fetch takes milliseconds, so the fault waits for a part that is not the last.
 """
 
 from __future__ import annotations
@@ -26,10 +23,8 @@ WAIT_S = 5.0
 
 @fault
 async def snapshot_cut(world: World, rng: random.Random) -> None:
-    """Interrupt a snapshot between two parts: either side dies, they are cut off from each other,
-    the leader resigns, or the rest is late.
-
-    Or the fetching side sleeps until the other may have taken a newer snapshot, and dropped this
+    """Interrupt a snapshot between two parts: kill either side, cut them off, let the leader
+    resign, delay the rest, or pause the fetching side until a newer snapshot may have replaced this
     one.
     """
     faults = world.network.faults
@@ -59,9 +54,8 @@ async def snapshot_cut(world: World, rng: random.Random) -> None:
 
 
 async def slow_fetch(world: World, lasts_s: float) -> None:
-    """A broker begins anew with a snapshot in parts.
-
-    What it asks for after the first one comes late: a burst of writes has replaced it.
+    """Let a broker start from a snapshot whose later parts come late, replaced by a burst of
+    writes.
     """
     faults = world.network.faults
     host = await one_in_service(world, world.rng("slow_fetch"))

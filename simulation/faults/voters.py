@@ -1,9 +1,7 @@
-"""Operations on the quorum during faults: voters are added and removed, disks replaced, the
-leadership transferred.
+"""Operations on the quorum during faults: voters added, removed, with replaced disks; transfers.
 
-One change at a time, as KIP-853 wants it. A disk is lost only when the set is known, large enough,
-and no change of unknown outcome may still come; until the node is a voter again under its new
-directory id, no other copy may be lost (see ``faults/node_log.py``).
+One change at a time (KIP-853). A disk is lost only when the set is known, large enough, and no
+change is pending; no other copy may be lost until the node is a voter with its new directory.
 """
 
 from __future__ import annotations
@@ -29,9 +27,7 @@ _AGAIN_S = 0.3
 
 
 def committed_voters(world: World) -> dict[int, str]:
-    """Return the voters as the active controller has them committed: id and directory; empty if
-    they are not in the log.
-    """
+    """Return the committed voters (id -> directory); empty if they are not in the log."""
     service = world.active()
     named = service.image.voters if service is not None else None
     return {voter.id: voter.directory_id for voter in named.voters} if named is not None else {}
@@ -83,9 +79,7 @@ async def change_voters(world: World, rng: random.Random) -> None:
 
 @fault
 async def lose_disk(world: World, rng: random.Random) -> None:
-    """A voter's disk is gone; the node comes back with an empty one, its old self is removed, its
-    new one added.
-    """
+    """Lose a voter's disk; it returns empty, its old self is removed, its new one added."""
     operator, voters = world.operator, committed_voters(world)
     hosts = [host for host in world.controllers if voters.get(host.id) == host.quorum.directory_id]
     if not hosts or not _may_lose_one(world, voters):
@@ -112,9 +106,7 @@ async def lose_disk(world: World, rng: random.Random) -> None:
 
 @fault
 async def transfer(world: World, rng: random.Random) -> None:
-    """Transfer the leadership to a named voter or to the most complete one; kill some voters
-    meanwhile.
-    """
+    """Transfer the leadership to a named or the best voter; kill some voters meanwhile."""
     target_id = rng.choice([-1, *(host.id for host in world.fleet.voters())])
     asked = world.operator.ask(pb.TransferLeadershipRequest(target_id=target_id))
     killed: list[Awaitable[None]] = []
@@ -170,9 +162,7 @@ def _levels(level: int, upgrade_type: int) -> pb.UpdateFeaturesRequest:
 
 @fault
 async def roll_heartbeats(world: World, rng: random.Random) -> None:
-    """The double roll: brokers count as active without heartbeats for a while, then heartbeats are
-    in force again.
-    """
+    """The double roll: disable heartbeats for a while, then enable them again."""
     service = world.active()
     if service is None:
         return
@@ -184,9 +174,7 @@ async def roll_heartbeats(world: World, rng: random.Random) -> None:
 
 
 async def end_roll(world: World) -> None:
-    """Heartbeats are to be in force at the end of every run, though a request to lower the level
-    may still be on its way.
-    """
+    """Enable heartbeats at the end of a run, though a request to disable may be in flight."""
     while True:
         service = world.active()
         if service is not None and not versions.heartbeats_in_force(service.image.features):
@@ -196,18 +184,14 @@ async def end_roll(world: World) -> None:
 
 CAMPAIGNS_S = (0.5, 2.0)
 LEFT_AHEAD_S = 10.0
-"""Time after which a removed voter counts as left ahead, in seconds. Longer than an election takes:
-a node that is ahead for a moment comes back by itself.
-"""
+"""Time after which a removed voter counts as left ahead, in seconds; longer than an election."""
 _LOOK_S = 0.5
 
 
 @fault
 async def removed_campaigns(world: World, rng: random.Random) -> None:
-    """Remove a voter that hears no node; it then campaigns on for a while, without pre-votes: all
-    receive its epochs, and it knows nothing.
-
-    It stays ahead of the others' epochs. So an operator gives it an empty disk, and adds it again.
+    """Remove a voter that hears no node; it then campaigns without pre-votes, and stays ahead of
+    the others' epochs. An operator gives it an empty disk, and adds it again.
     """
     operator, voters, service = world.operator, committed_voters(world), world.active()
     hosts = [
@@ -268,10 +252,9 @@ REFUSED_WITHIN_S = 1000.0
 
 @fault
 async def set_back_directory(world: World, rng: random.Random) -> None:
-    """A voter's directory is put back to an older copy, once all others know a later start of it.
-
-    Half of the time another voter misses what the two others commit meanwhile, and the leader is
-    killed. The node joins anew.
+    """Restore a voter's directory from an older copy once all others know a later start. Half of
+    the time another voter misses what is committed meanwhile, and the leader is killed. The node
+    rejoins.
     """
     operator, voters = world.operator, committed_voters(world)
     hosts = [
@@ -326,9 +309,7 @@ async def _restarted(
 async def _left_behind(
     world: World, rng: random.Random, host: ControllerHost, voters: dict[int, str]
 ) -> ControllerHost | None:
-    """Let a third voter miss what is committed for a while, and kill the leader; return the leader;
-    None: neither.
-    """
+    """Let a third voter miss commits, and kill the leader; return the leader, or None."""
     leader = next((one for one in world.controllers if one.service is world.active()), None)
     behind = [one for one in world.controllers if one.id in voters and one not in (host, leader)]
     if leader is None or not behind or rng.random() < 0.5:
@@ -380,8 +361,8 @@ def _ask_no_pre_votes(core: Any) -> None:
 
 
 def is_left_ahead(world: World, host: ControllerHost) -> bool:
-    """Return whether a host was removed for certain, and is in a higher epoch than the leader: each
-    leader refuses it, as the protocol says, and it gives up no epoch in which it may have voted.
+    """Return whether a host was certainly removed, and is in a higher epoch than the leader: it
+    abandons no epoch in which it may have voted, so every leader refuses it.
     """
     service, voters = world.active(), committed_voters(world)
     return (
@@ -394,11 +375,9 @@ def is_left_ahead(world: World, host: ControllerHost) -> bool:
 
 
 async def replace_left_ahead(world: World) -> None:
-    """Replace the disk of healed nodes that are left ahead for a while, as an operator does, in the
-    liveness phase. A node must then catch up with an empty disk.
-
-    Not of a voter: its epoch has to reach the others. A directory that was set back, and refused,
-    is replaced at once.
+    """Replace the disks of healed nodes that are left ahead for a while, in the liveness phase. Not
+    of a voter, whose epoch has to reach the others. A refused set-back directory is replaced at
+    once.
     """
     since: dict[ControllerHost, float] = {}
     while True:

@@ -38,9 +38,7 @@ _PROPOSED = 500
 
 
 class Cluster:
-    """The generated cluster, which acts on the log. Every method takes the time at which it begins,
-    in ms.
-    """
+    """The generated cluster, which acts on the log. Methods take their start time in ms."""
 
     def __init__(self, log: GeneratedLog, profile: Profile) -> None:
         self.log, self.profile = log, profile
@@ -186,8 +184,8 @@ class Cluster:
     def expand(
         self, broker_id: int, at_ms: int, *, keys: Iterable[PartitionKey] | None = None
     ) -> None:
-        """Leaders take a broker that has caught up back into their ISRs; ``keys``: of these
-        partitions, as far as it still holds them, else of all that it holds.
+        """Let leaders add a caught-up broker to their ISRs: of ``keys`` that it still holds, or
+        all.
         """
         broker = self.broker(broker_id)
         if broker is None or not broker.active:
@@ -219,9 +217,7 @@ class Cluster:
                 at_ms += self.log.rng.randrange(1, 40)
 
     def _proposal(self, brokers: Brokers, partition: Partition, isr: list[int]) -> Record:
-        """Return the record of an ISR proposal as the controller accepts it: with its proposer, and
-        the epochs of all members.
-        """
+        """Return the record of an accepted ISR proposal, with proposer and all epochs."""
         change = next_state(brokers, partition, isr=isr, recovery_state=RECOVERED)
         assert change is not None
         registered = self.log.draft.brokers
@@ -251,9 +247,7 @@ class Cluster:
             at_ms += 50
 
     def reassign(self, keys: Sequence[PartitionKey], to: int, at_ms: int) -> None:
-        """Begin to move the last replica of some partitions to another broker; ``expand`` adds the
-        replicas that have caught up.
-        """
+        """Begin to move some partitions' last replica; ``expand`` adds the new one later."""
         brokers = Brokers(self.log.draft)
         records = []
         for partition in filter(None, map(self.partition, keys)):

@@ -1,6 +1,4 @@
-"""A generated history, from the first record to the requested number, and its export: made in one
-process, written in another.
-"""
+"""A generated history and its export: made in one process, written in another."""
 
 from __future__ import annotations
 
@@ -28,11 +26,7 @@ _END = b""
 
 
 class GeneratedHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """Summary of a generated history.
-
-    ``records`` are the offsets 0 to ``records`` - 1; ``state_hash`` is that of every node at the
-    last.
-    """
+    """Summary of a generated history: offsets 0 to ``records`` - 1; ``state_hash``: at the last."""
 
     seed: int
     records: int
@@ -58,9 +52,7 @@ class GeneratedHistory(msgspec.Struct, frozen=True, kw_only=True):
 def generate(
     profile: Profile, records: int, sink: Callable[[bytes], None], *, rates: Rates | None = None
 ) -> GeneratedHistory:
-    """Make a history of ``records`` records, or as many more as the last batch has; ``sink`` is
-    given its chunks in order.
-    """
+    """Make at least ``records`` records in whole batches; ``sink`` receives its chunks in order."""
     log = GeneratedLog(profile.seed, profile.begin_ms, sink)
     schedule = Schedule(log.rng)
     cluster = Cluster(log, profile)
@@ -107,12 +99,9 @@ def write_export(
     records: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[GeneratedHistory, Manifest]:
-    """Generate into an empty or a new directory.
-
-    Memory is that of the cluster's state and of one row group.
-
-    ``progress`` is called with (records written, records to write). Raises ReplayError if there is
-    an export already, or the generator dies; ExportError if the directory can't be used.
+    """Generate into an empty or new directory, with the memory of the cluster's state and one row
+    group. ``progress``: (records written, to write). Raises ReplayError if an export exists or the
+    generator dies; ExportError if the directory is unusable.
     """
     if (directory / MANIFEST_NAME).exists():
         raise ReplayError(f"{directory} holds an export already: name a new or an empty directory")
@@ -146,9 +135,7 @@ def _receive(receiver: Connection, process: BaseProcess) -> bytes:
 
 
 def _generate(sender: Connection, profile: Profile, records: int) -> None:
-    """Generate the history, in the other process. The pipe holds little, so generation is never far
-    ahead.
-    """
+    """Generate in the other process; its pipe is small, so it is never far ahead."""
     try:
         history = generate(profile, records, sender.send_bytes)
         sender.send_bytes(_END)

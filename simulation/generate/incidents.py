@@ -1,7 +1,4 @@
-"""Incidents of the generated cluster: failures and the operators' reactions.
-
-Each incident is noted when it is over.
-"""
+"""Incidents of the generated cluster: failures and reactions, noted when over."""
 
 from __future__ import annotations
 
@@ -75,8 +72,8 @@ class Incidents:
     # --- controllers -----------------------------------------------------------------------------
 
     def _fail_over(self, at_ms: int) -> None:
-        """The controller dies; another one is there after a moment, or after the fetch timeout if
-        it was its host.
+        """Kill the controller; another follows shortly, or after the fetch timeout if its host
+        died.
         """
         first = self._cluster.log.end_offset
         pause_ms = (
@@ -95,9 +92,7 @@ class Incidents:
     # --- brokers that go and come back -----------------------------------------------------------
 
     def _come_back(self, broker_id: int, at_ms: int, then: Callable[[int], None]) -> None:
-        """A new process registers, catches up, is unfenced, gets back into its ISRs, and later
-        leads again.
-        """
+        """Let a new process register, catch up, rejoin its ISRs, and lead again later."""
         cluster, at, rng = self._cluster, self._schedule.at, self._rng
         at(at_ms, partial(cluster.register, broker_id))
         unfenced_ms = at_ms + rng.randrange(20, 900)
@@ -128,9 +123,7 @@ class Incidents:
             )
 
     def _lose_site(self, at_ms: int) -> None:
-        """Lose all brokers at once: no partition has a leader until the last members of the ISRs
-        are back.
-        """
+        """Lose all brokers at once: no leaders until the last ISR members are back."""
         lost = [id_ for id_ in self._cluster.active() if id_ not in self._busy]
         if lost:
             self._lose("site outage", lost, at_ms, self._rng.randrange(_MINUTE_MS, 10 * _MINUTE_MS))
@@ -206,9 +199,7 @@ class Incidents:
         at(at_ms, lambda now_ms: self._note("slow disk", began_ms, first, now_ms, [broker_id]))
 
     def _stall(self, at_ms: int) -> None:
-        """A broker heartbeats and applies nothing: LAO waits for it, until it goes on or is fenced
-        for its lag.
-        """
+        """Let a broker heartbeat without applying: LAO waits until it continues or is fenced."""
         broker_id = self._pick()
         if broker_id is None:
             return

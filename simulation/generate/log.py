@@ -1,7 +1,4 @@
-"""The generated log, and the progress records in it.
-
-Every batch is folded as nodes fold it, and encoded as the leader does.
-"""
+"""The generated log with its progress records; batches are folded and encoded as by nodes."""
 
 from __future__ import annotations
 
@@ -30,8 +27,8 @@ Listener = Callable[[Sequence[Record], int], None]
 
 
 class GeneratedLog:
-    """The generated log, one epoch after the other. ``draft`` is the state at the end; the clock
-    never goes back.
+    """The generated log, epoch by epoch. ``draft``: the state at the end; the clock never goes
+    back.
     """
 
     def __init__(self, seed: int, begin_ms: int, sink: Callable[[bytes], None]) -> None:
@@ -61,10 +58,7 @@ class GeneratedLog:
         control: bool = False,
         client: tuple[int, int, int] = (0, 0, 0),
     ) -> None:
-        """One batch; nothing if there is no record.
-
-        ``client``: its id, the write's number, and below which number all is done.
-        """
+        """Append one batch, if not empty. ``client``: id, write number, all_below_done."""
         if not records:
             return
         base, at_ms = self.draft.offset + 1, max(at_ms, self.timestamp_ms)
@@ -106,9 +100,7 @@ class GeneratedLog:
 
 
 class Observation:
-    """LAO as a controller knows it; when to write it is decided by the controller's policy, which
-    counts in ms here.
-    """
+    """LAO as a controller knows it; its policy, in ms here, decides when to record it."""
 
     def __init__(self, log: GeneratedLog, broker_ids: Sequence[int]) -> None:
         self._log, self._broker_ids = log, broker_ids
@@ -168,8 +160,8 @@ class Observation:
         return max(self._lowest, min((offset for _, _, offset in applied), default=-1))
 
     def _straggling(self, applied: list[Applied]) -> list[Applied]:
-        """Return the applied offsets with some brokers a few records behind, though not behind LAO
-        or themselves.
+        """Return applied offsets with some brokers slightly behind, but not behind LAO or earlier
+        ones.
         """
         rng, told = self._log.rng, self._told
         behind = []

@@ -37,9 +37,7 @@ class Schedule:
     def every(
         self, per_day: float, begin_ms: int, action: Action, *, by_people: bool = False
     ) -> None:
-        """Repeat an action at random, ``per_day`` times on average; what is done by people is rare
-        at night and on weekends.
-        """
+        """Repeat an action randomly ``per_day`` times; people are rarer at night and weekends."""
         if per_day <= 0:
             return
         # People's busiest hours have about twice the mean; the others are thinned out.
@@ -69,12 +67,9 @@ SKEWS = ("none", "broker", "topic")
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """Profile of a generated cluster.
-
-    ``partitions`` is the mean of a topic, ``begin_ms`` the time of the first record.
-
-    ``skew``: ``broker``, one broker is in half of all incidents; ``topic``, one topic has half of
-    all partitions.
+    """Profile of a generated cluster. ``partitions``: mean per topic; ``begin_ms``: first record.
+    ``skew``: ``broker`` has one broker in half of the incidents; ``topic`` has half of all
+    partitions in one topic.
     """
 
     seed: int = 1
@@ -107,10 +102,8 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
-    """A generated incident, with which a job's answer can be compared.
-
-    The records of that time are ``first_offset`` to ``last_offset``; none, if the last is below the
-    first.
+    """A generated incident, to compare with a job's answer: records ``first_offset`` to
+    ``last_offset``, none if the last is below the first.
     """
 
     kind: str

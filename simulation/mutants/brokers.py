@@ -1,6 +1,4 @@
-"""Mutants of brokers: the image that answers, lifecycles and heartbeats (KIP-343, rows HB), the search
-for broker ids (KIP-426, rows ID).
-"""
+"""Mutants of brokers: images, lifecycles and heartbeats (rows HB), broker ids (rows ID)."""
 
 from __future__ import annotations
 

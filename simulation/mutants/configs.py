@@ -1,6 +1,4 @@
-"""Configs of the hunts for mutants: small clusters, short lives, and the faults that reveal a kind
-of breakage.
-"""
+"""Configs of hunts: small clusters, short runs, and the faults that reveal a kind of breakage."""
 
 from __future__ import annotations
 
@@ -63,9 +61,7 @@ ASKED = SwarmConfig(
     numbered_share=0.0, safety_s=20.0, election_timeout_ms=100, fetch_timeout_ms=2000, session_timeout_ms=20000, timeout_s=2.0,
     drift=0.1, faults={"isolate": 1.0, "pause": 2.0, "one_way": 3.0},
 )  # fmt: skip
-"""Many questions, few changes: a leader that leads no more has nothing of its own under way, and is
-asked all the same.
-"""
+"""Many questions, few changes: a deposed leader is asked without pending changes of its own."""
 
 KEPT = replace(
     ASKED, keepers=2, direct_clients=0, clients=1, writes_per_s=0.1, asks_share=0.0,
@@ -186,9 +182,7 @@ UNFENCING = SwarmConfig(
     session_timeout_ms=500, disk_max_ms=5.0,
     faults={"broker_behind": 0.5, "kill_broker": 4.0, "resign": 2.0, "kill_controller": 4.0},
 )  # fmt: skip
-"""Brokers are fenced, fall behind, and want to be unfenced before they have caught up; controllers
-change.
-"""
+"""Brokers are fenced, lag, and request unfencing too early; controllers change."""
 
 SNAPSHOTS = SwarmConfig(
     brokers=2, clients=3, writes_per_s=30.0, reads_per_s=5.0, topics_share=0.1, safety_s=15.0, election_timeout_ms=200,
@@ -208,9 +202,7 @@ TRANSFERS = replace(
     SNAPSHOTS, voters=5, brokers=0, reads_per_s=0.0, value_bytes=300, snapshot_part_bytes=100, election_timeout_ms=1000,
     fetch_timeout_ms=1000, held_bytes=1, faults={"long_pause": 3.0, "snapshot_cut": 0.2, "kill_controller": 1.5},
 )  # fmt: skip
-"""Followers that are left behind, under a leader that mostly stays, and fetch snapshots that are
-replaced meanwhile: nothing is kept for their sake.
-"""
+"""Followers left behind under a stable leader, fetching snapshots that are replaced meanwhile."""
 
 EXPORTS = replace(
     SNAPSHOTS, brokers=0, clients=1, reads_per_s=0.0, topics_share=0.0, exports_per_s=0.5, safety_s=40.0,
@@ -229,9 +221,7 @@ LIVES = replace(
     BROKERS,
     faults={**BROKERS.faults, "stop_broker": 2.0, "roll_heartbeats": 2.5, "long_pause": 6.0},
 )
-"""The config ``BROKERS``, with orderly stops, long pauses, and heartbeats in force only some of the
-time.
-"""
+"""``BROKERS`` with orderly stops, long pauses, and heartbeats enabled some of the time."""
 
 SILENCED = SwarmConfig(
     brokers=3, clients=1, writes_per_s=5.0, reads_per_s=5.0, safety_s=30.0, election_timeout_ms=200, fetch_timeout_ms=200,
@@ -275,9 +265,7 @@ DATA = SwarmConfig(
         "fetches_late": 2.0,
     },
 )  # fmt: skip
-"""Brokers with partitions die, sleep and lose sight of each other and of the controllers; leaders
-move all the time.
-"""
+"""Brokers with partitions die, sleep and are isolated; leaders move all the time."""
 
 DATA_DISKS = replace(
     DATA,
@@ -316,17 +304,13 @@ DATA_TWINS = replace(
     topics_share=0.0,
     faults={"broker_alone": 0.7, "twin_broker": 0.8, "kill_broker": 4.0},
 )
-"""Brokers that the controllers have replaced, and that do not know it, while their leaders still
-hear them.
-"""
+"""Replaced brokers that do not know it, while their leaders still hear them."""
 
 DATA_UNKNOWN = replace(
     DATA, brokers=3, topics_share=0.0, session_timeout_ms=9000, replica_lag_ms=500, balance_interval_s=0, safety_s=30.0,
     faults={"fetches_late": 0.15, "brokers_cut": 0.6, "isr_change_late": 0.5},
 )  # fmt: skip
-"""ISR changes come later than their leader waits for an answer, and are of followers that have
-fallen behind meanwhile.
-"""
+"""ISR changes arrive after their leader's timeout, of followers that lag by then."""
 
 OPERATED = SwarmConfig(
     brokers=3, clients=2, writes_per_s=10.0, reads_per_s=5.0, topics_share=0.3, admin_per_s=1.0, exports_per_s=1.0, safety_s=20.0,
@@ -361,9 +345,7 @@ STEPS = SwarmConfig(
     fetch_timeout_ms=200, snapshot_bytes=500, retention_bytes=1,
     faults={"kill_between_steps": 0.3, "isolate": 2.0, "kill_controller": 2.0},
 )  # fmt: skip
-"""Snapshots every few records, and death in the midst of what the store does with them in several
-steps.
-"""
+"""Frequent snapshots, and death within the store's multi-step operations."""
 
 LOW = SwarmConfig(
     brokers=1, clients=2, writes_per_s=10.0, reads_per_s=0.0, safety_s=30.0, election_timeout_ms=500, fetch_timeout_ms=500,
@@ -388,9 +370,7 @@ HOLDERS = replace(
     RECOVERED, data_per_s=0.0, topics_share=0.0, writes_per_s=1.0, reads_per_s=0.0, keepers=3, lockers=3, drift=0.05,
     snapshot_bytes=100_000, faults={"kill_controller": 6.0},
 )  # fmt: skip
-"""The same, among clients that hold leases and take turns: in the log that goes on, offsets begin
-again below those that they know.
-"""
+"""The same with holders of leases and locks: in the recovered log known offsets occur again."""
 
 OUTLIVED = SwarmConfig(
     brokers=2, clients=1, writes_per_s=4.0, reads_per_s=0.0, safety_s=2.0, session_timeout_ms=1500, watchers=4,
@@ -403,9 +383,7 @@ BUILDS = SwarmConfig(
     session_timeout_ms=1500, old_build=1, release_version=1,
     faults={"change_build": 0.7, "raise_features": 0.5, "kill_broker": 4.0, "kill_controller": 6.0},
 )  # fmt: skip
-"""Nodes of two builds, one restarted as the other, and an operator that requests the newer build's
-level as soon as possible.
-"""
+"""Nodes of two builds, restarted as the other, and an operator eager for the newer level."""
 
 RIGHTS = SwarmConfig(
     brokers=3, clients=1, writes_per_s=2.0, reads_per_s=2.0, topics_share=0.0, safety_s=8.0, strict_share=0.3,

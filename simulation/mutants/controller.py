@@ -1,6 +1,4 @@
-"""Mutants of the controller: its answers and their time, operators' requests, topics, configs,
-features, reassignments and elections (rows OP).
-"""
+"""Mutants of the controller: answers, requests, topics, configs, features, elections (rows OP)."""
 
 from __future__ import annotations
 

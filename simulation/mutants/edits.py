@@ -1,9 +1,8 @@
-"""Editing a function of the running program, for a while.
+"""Edits of functions in the running program.
 
-An edit is text for text in the source of one function, which is compiled anew and put in place as
-the function's code: every reference to it, by whatever name, is the edited one. The text is found
-whatever its layout: line breaks, and commas that close a list, are the formatter's business. Source that has changed so that it is no longer found, once and only once, is
-an error, never a mutant that does nothing.
+An edit replaces text in one function's source, which is compiled and installed as the function's
+code, so that every reference uses it. Line breaks and trailing commas do not matter. A text that is
+not found exactly once is an error, never a mutant without effect.
 """
 
 from __future__ import annotations
@@ -66,9 +65,7 @@ def find_function(target: str) -> FunctionType:
 
 
 def _moved_to(path: str) -> str:
-    """Return a hint at the imported modules that now define a function of this name; empty:
-    none.
-    """
+    """Return a hint at imported modules that now define a function of this name; else empty."""
     modules = [name for name in sys.modules if name.partition(".")[0] in _PACKAGES]
     places = [name for name in modules if _defines(sys.modules[name], path)]
     return f"; {path} is in {' and '.join(sorted(places))}" if places else ""
@@ -139,10 +136,7 @@ class _Token(NamedTuple):
 
 
 def find_spans(source: str, fragment: str) -> list[Span]:
-    """Return each place where the fragment's tokens stand in the source, in order.
-
-    A fragment without tokens is nowhere.
-    """
+    """Return each place of the fragment's tokens in the source, in order; none if it has no tokens."""
     there, wanted = _tokens(source), [token.text for token in _tokens(fragment)]
     if not wanted:
         return []
@@ -156,10 +150,7 @@ def find_spans(source: str, fragment: str) -> list[Span]:
 
 
 def put(source: str, span: Span, fragment: str, instead: str) -> str:
-    """Return the source with ``instead`` at the place of the fragment.
-
-    Blanks around the fragment are around the place already.
-    """
+    """Return the source with ``instead`` at the place; blanks around the fragment are kept."""
     begin = instead.lstrip() if fragment[:1].isspace() else instead
     return (
         source[: span.begin]

@@ -1,10 +1,8 @@
-"""The hunt for mutants: each is put in force in a process of its own, until a check of a simulated
-run, or a test, notices it.
+"""The hunt for mutants: each runs in its own process, until a check or a test detects it.
 
-A mutant may spin so that no virtual time passes: no timer ends that run. Each run, and the tests of
-each row, have a bound of real time; then the process is killed, and the mutant counts as hung. A
-mutant that only crashes the program, an edit that does not apply and a test that is not found prove
-nothing: such a mutant is broken.
+Runs and tests have a bound of real time, as a mutant may spin without virtual time: then it is
+killed, and counts as hung. A mutant that only crashes the program, a stale edit or a missing test
+proves nothing: it is broken.
 """
 
 from __future__ import annotations
@@ -132,10 +130,7 @@ class Result:
 
 
 def run_mutant(mutant: SeedMutant, seeds: Iterable[int]) -> Killed | Survived:
-    """Hunt one mutant in this process.
-
-    Raises BrokenMutantError if it crashed the program, StaleMutantError if its edit does not apply.
-    """
+    """Hunt one mutant here. Raises BrokenMutantError if the program crashed, StaleMutantError."""
     runs = 0
     with edited(mutant.edits):
         for seed in seeds:
@@ -187,10 +182,8 @@ class _FirstFailure:
 
 
 def run_tests(edits: Sequence[Edit], tests: Sequence[str]) -> Killed | Survived:
-    """Run tests with the edits in force, until one fails.
-
-    Raises BrokenMutantError if the edited code itself is broken or a test is not found,
-    StaleMutantError if an edit does not apply.
+    """Run tests with the edits, until one fails. Raises BrokenMutantError if the edited code is
+    broken or a test is missing, StaleMutantError if an edit does not apply.
     """
     first, output = _FirstFailure(), io.StringIO()
     arguments = ["-q", "-x", "-p", "no:cacheprovider", "--no-header", "--tb=short"]
@@ -238,9 +231,7 @@ def _hunt(mutant: Mutant, first_seed: int, seeds: int, reports: Connection) -> N
 
 
 def hunt_one(mutant: Mutant, first_seed: int, seeds: int, run_wall_s: float = 0.0) -> Fate:
-    """Hunt a mutant in a process of its own; each run gets ``run_wall_s`` of real time (0: the
-    default of its kind).
-    """
+    """Hunt a mutant in its own process; ``run_wall_s`` bounds a run (0: its kind's default)."""
     wall_s = run_wall_s or (TESTS_WALL_S if isinstance(mutant, RowMutant) else RUN_WALL_S)
     receiver, sender = _CONTEXT.Pipe(duplex=False)
     process = _CONTEXT.Process(target=_hunt, args=(mutant, first_seed, seeds, sender))
@@ -270,8 +261,8 @@ def hunt_one(mutant: Mutant, first_seed: int, seeds: int, run_wall_s: float = 0.
 def hunt_all(
     mutants: Sequence[Mutant], *, seeds: int | None, repeat: int, jobs: int, run_wall_s: float = 0.0
 ) -> Iterator[Result]:
-    """Hunt each mutant: from ``repeat`` starting points, within ``seeds`` runs or its own bound; by
-    tests, once.
+    """Hunt mutants: from ``repeat`` starting points within ``seeds`` runs or their bound; tests
+    once.
     """
     with ThreadPoolExecutor(jobs) as pool:
         futures: list[tuple[Mutant, int, list[Future[Fate]]]] = []
@@ -285,9 +276,7 @@ def hunt_all(
 
 
 def failure_without_edits(mutants: Sequence[Mutant]) -> str:
-    """Return why the tests of these mutants prove nothing: one does not pass without an edit. Empty
-    if all do.
-    """
+    """Return why these mutants' tests prove nothing: one fails without an edit; else empty."""
     tests = sorted({test for one in mutants if isinstance(one, RowMutant) for test in one.tests})
     if not tests:
         return ""

@@ -1,6 +1,4 @@
-"""Mutants of LowestAcknowledgedOffset (rows LAO) and of strict reads (rows SR): members, the offsets
-that they report, and the leases to read.
-"""
+"""Mutants of LAO (rows LAO) and strict reads (rows SR): members, reports, read leases."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Mutants of partitions: ISRs (KIP-24, rows ISR), broker epochs (KIP-903, rows EP), commitment,
-assignments, serving, following.
-"""
+"""Mutants of partitions: ISRs (rows ISR), broker epochs (rows EP), commitment, serving."""
 
 from __future__ import annotations
 

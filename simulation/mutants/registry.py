@@ -50,10 +50,7 @@ def named_rows() -> list[str]:
 
 
 def select(names: list[str]) -> list[Mutant]:
-    """Return the mutants with these names; a row (HB-3) and a table of rows (HB) name all of theirs.
-
-    Raises KeyError with the names that no mutant has. No names: all mutants.
-    """
+    """Return mutants by name, row (HB-3) or table (HB); no names: all. Raises KeyError."""
     found = {one.name: one for one in MUTANTS.values() if not names or names_of(one) & set(names)}
     if unknown := set(names) - {name for one in found.values() for name in names_of(one)}:
         raise KeyError(*sorted(unknown))

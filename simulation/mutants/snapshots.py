@@ -1,6 +1,4 @@
-"""Mutants of snapshots and of unsafe recovery: contents, the log and image after one is installed,
-the generation of a recovered log.
-"""
+"""Mutants of snapshots and unsafe recovery: contents, state after installing, generation."""
 
 from __future__ import annotations
 

@@ -1,17 +1,11 @@
-"""The config of a run: the cluster's size and pace, its clients, and the rates of its faults.
+"""The config of a run: size and pace of the cluster, its clients, and fault rates.
 
-Swarm testing (Groce et al., ISSTA 2012): each run draws a subset of the faults, so that what one
-fault hides another run shows. Everything is drawn from the seed; a config drawn before and printed
-replays the same run.
+Swarm testing (Groce et al., ISSTA 2012): each run draws a subset of the faults from its seed, so
+that what one fault hides another run shows. A printed config replays the run.
 
-Profiles: settings that must come together in one run, so that a check has something to look at.
-
-Faults and workload are drawn each for itself (``swarm.draw_freely``), so that what one fault hides
-another run shows. But some checks have work only where several meet: a process that was taken for
-dead needs a second one under its id, a session that ends, and a way back. By chance alone that
-happens in one run of a hundred. So most seeds draw some profiles, too: each changes what was drawn
-just enough to make its scene likely. The rest stays as it is, but for some faults that are left
-out. How often each is drawn is its share: so often that every counter of every checker is at work
+Some checks have work only where several settings meet, which chance alone brings once in a hundred
+runs: so most seeds also draw *profiles*, each of which changes the draw just enough to make its
+scene likely, and leaves out some faults. Shares are such that every counter of every checker works
 in a fifth of all runs.
 """
 
@@ -51,9 +45,7 @@ BESIDE_SHARE = 0.5
 BUILDS_SHARE, RECOVERY_SHARE = 0.4, 0.9
 """The latter: of the runs that may have one."""
 LOWERED_SHARE = 0.2
-"""Share of the runs with lowered levels that also change builds, and of those that recover a lost
-quorum: a lowered level leaves either little to do, or is left out for it.
-"""
+"""Share of runs with lowered levels that also change builds, and of those that recover a quorum."""
 NOT_RECOVERED = ("bit_flip", "lower_features", "removed_campaigns", "set_back_directory")
 """Faults that do not go with a recovery."""
 AUTHORIZER_SHARES = {False: 0.7, True: 0.2}
@@ -94,9 +86,8 @@ class SwarmConfig:
     topics_share: float = 0.1
     """Share of the writes that create and delete topics."""
     asks_share: float = 0.0
-    """Share of the calls of direct clients, with brokers, that ask whether a topic exists and
-    change nothing. If positive, each of these clients' calls goes to one controller alone,
-    whichever leads.
+    """Share of direct clients' calls, with brokers, that only ask whether a topic exists. If
+    positive, each such client's calls go to one controller, whichever leads.
     """
     isr_changes_per_s: float = 0.0
     """AlterPartition of all leaders of partitions together."""
@@ -109,17 +100,13 @@ class SwarmConfig:
     unclean_topics: bool = False
     """The topics with records that stay allow unclean leaders from the beginning."""
     balance_interval_s: int = 0
-    """Interval at which the controller looks for leaders to elect by itself, in seconds; 0: the
-    default.
-    """
+    """Interval of the controller's own leader elections, in seconds; 0: the default."""
     value_bytes: int = 10
     """Longest value, in bytes; drawn for each write."""
     shared_keys: int = 3
     """Keys that all clients write; each has seven of its own besides."""
     numbered_share: float = 0.5
-    """Share of the writes that are exactly-once, retried under their numbers; the others are sent
-    once.
-    """
+    """Share of exactly-once writes, retried under their numbers; others are sent once."""
     timeout_s: float = 3.0
     """Timeout of the clients' calls, in seconds."""
     safety_s: float = 15.0
@@ -143,26 +130,18 @@ class SwarmConfig:
     snapshot_bytes: int = 0
     """Size of the records after which a snapshot is taken, in bytes; 0: the default."""
     retention_bytes: int = 20000
-    """With ``snapshot_bytes``: size of the log and snapshots above which the log is cut, in
-    bytes.
-    """
+    """With ``snapshot_bytes``: size of log and snapshots above which the log is cut, in bytes."""
     held_bytes: int = 0
-    """Size of the log and snapshots kept for exports and for fetchers of a snapshot, in bytes; 0:
-    the default.
-    """
+    """Bytes of log and snapshots kept for exports and snapshot fetchers; 0: the default."""
     snapshot_part_bytes: int = 0
-    """Largest part of a snapshot that a controller or broker fetches, in bytes; 0: the default, and
-    one part has all of it.
-    """
+    """Largest part of a fetched snapshot, in bytes; 0: the default, one part."""
     recovery: bool = False
-    """At the end of the time of faults the disks of a majority of the voters are lost permanently,
-    and the remaining log is led on.
-    """
+    """At the end of the faults a majority's disks are lost, and the remaining log is led on."""
     release_version: int = 0
     """The level of metadata.version that the cluster begins with; 0: the latest."""
     old_build: int = 0
-    """Half of the nodes begin as a build that knows metadata.version up to this level, which
-    ``release_version`` is not above; 0: none.
+    """Half of the nodes begin as a build with metadata.version up to this, at most
+    ``release_version``; 0: none.
     """
     auto_join: bool = False
     """Observers that are caught up ask to become voters."""
@@ -171,9 +150,7 @@ class SwarmConfig:
     preferred: int = 0
     """The voter with the highest priority to lead; 0: all have the same."""
     data_per_s: float = 0.0
-    """Records produced a second by all producers, with brokers, which then keep and lead
-    partitions. 0 if they keep none.
-    """
+    """Records a second by all producers; with brokers, which keep partitions. 0: none."""
     replica_lag_ms: int = 3000
     """A follower that was not caught up for so long leaves the ISR."""
     data_kept_bytes: int = 0
@@ -197,9 +174,7 @@ class SwarmConfig:
     lockers: int = 0
     """Clients that take turns with a lock."""
     adopt_after_ms: int = 0
-    """A broker id whose broker has been absent for so long is missing, and given to a newcomer; 0:
-    as by default.
-    """
+    """Absence after which a broker id is missing and given to a newcomer; 0: the default."""
     reserve_bytes: int = 0
     """The free-space reserve of controllers; 0 if not watched."""
     broker_reserve_bytes: int = 0
@@ -213,9 +188,7 @@ class SwarmConfig:
     callers_per_s: float = 20.0
     """With an authorizer: calls a second of all callers together."""
     work_us: float = 0.0
-    """Mean time of each callback of a controller or broker, and of each decided request, in µs;
-    exponentially distributed. 0: nothing takes time.
-    """
+    """Mean duration of callbacks and decided requests, exponential, in µs; 0: none."""
     faults: dict[str, float] = field(default_factory=dict)
     """Rates of the faults by name, see ``FAULTS``: mean seconds between two, or a probability."""
 
@@ -249,9 +222,7 @@ def draw(seed: int) -> SwarmConfig:
 
 
 def draw_elements(seed: int, config: SwarmConfig) -> SwarmConfig:
-    """Draw the further elements of a run: snapshots in parts, removed voters that campaign on,
-    nodes of two builds, a lost quorum.
-    """
+    """Draw further elements: snapshot parts, removed campaigners, two builds, a lost quorum."""
     if config.snapshot_bytes and not config.snapshot_part_bytes:
         parts = random.Random(f"{seed} swarm, parts")
         config = replace(config, snapshot_part_bytes=parts.choice((*(0,) * 9, 100, 300, 1000)))
@@ -293,9 +264,7 @@ def draw_elements(seed: int, config: SwarmConfig) -> SwarmConfig:
 
 
 def _draw_operations(seed: int, config: SwarmConfig) -> SwarmConfig:
-    """Draw cordoned brokers, where there is an administrator, and the replacement of dead voters,
-    where there are spares.
-    """
+    """Draw cordoned brokers, with an administrator, and replaced voters, with spares."""
     rng = random.Random(f"{seed} swarm, operations")
     cordons, after_ms = rng.choice((0.0, 0.5)), rng.choice((0, 700, 3000))
     if config.admin_per_s:
@@ -314,16 +283,16 @@ def _draw_kept(seed: int, config: SwarmConfig) -> SwarmConfig:
 
 
 def _draw_watchers(seed: int, config: SwarmConfig) -> SwarmConfig:
-    """Draw the watchers, for clusters with brokers; with rights in all runs that have any. Runs
-    with a recovered log keep all of them: few others have both.
+    """Draw watchers, for clusters with brokers; with permissions if the run has any. Runs with a
+    recovered log keep all: few others have both.
     """
     count = random.Random(f"{seed} swarm, watchers").choice((0, 0, 2, 4))
     return replace(config, watchers=4 if config.authorizer else count)
 
 
 def _draw_keepers(seed: int, config: SwarmConfig) -> SwarmConfig:
-    """Draw the keepers and lockers, for clusters with brokers. Some logs are recovered by hand:
-    only such a run shows the value of a lock after a recovery.
+    """Draw keepers and lockers, for clusters with brokers. Some logs are recovered, which alone
+    shows the value of a lock afterwards.
     """
     rng = random.Random(f"{seed} swarm, keepers")
     keepers, lockers = rng.choice((0, 2, 2, 3, 3)), rng.choice((2, 3))
@@ -333,9 +302,7 @@ def _draw_keepers(seed: int, config: SwarmConfig) -> SwarmConfig:
 
 
 def _draw_authorizer(seed: int, config: SwarmConfig) -> SwarmConfig:
-    """Draw an authorizer, for clusters with brokers. It is rarer where it excludes other checks:
-    with it no broker comes without an id.
-    """
+    """Draw an authorizer, for clusters with brokers; rarely: it excludes brokers without an id."""
     rng = random.Random(f"{seed} swarm, authorizer")
     share = AUTHORIZER_SHARES["newcomer" in config.faults]
     if rng.random() >= share or not config.brokers:
@@ -463,20 +430,14 @@ def draw_freely(seed: int) -> SwarmConfig:
 PLAIN_SHARE = 0.08
 """Share of the seeds without a profile: everything is as it was drawn."""
 KEPT_SHARE = 0.5
-"""Share of the freely drawn faults that such a seed keeps: among all of them no scene would
-complete.
-"""
+"""Share of drawn faults that such a seed keeps: among all no scene would complete."""
 SHORTER = 0.2
 """Share of the time beyond ``SHORTEST_S`` that is kept: scenes need less of it than chance does."""
 SHORTEST_S = 5.0
 VOTERS_MAX, BROKERS_MAX, CALLS_MAX = 5, 4, 5.0
-"""Limits of a seed with profiles; calls: writes a second, and reads. More only make a run
-longer.
-"""
+"""Limits of a seed with profiles (calls: writes and reads a second); more only takes longer."""
 STAY_WITHOUT_BROKERS = 0.25
-"""Share of the seeds that drew no brokers and stay so: they draw only from the profiles that need
-none.
-"""
+"""Share of seeds without brokers that stay so, with profiles that need none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -530,9 +491,7 @@ def _incarnations(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
 
 
 def _unclean(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
-    """Kill whole ISRs, and elect leaders outside of them: records that only the last leader had are
-    truncated.
-    """
+    """Kill whole ISRs, and elect leaders outside them: the last leader's records are truncated."""
     return replace(
         config,
         data_per_s=8.0,
@@ -558,9 +517,7 @@ def _moving(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
 
 
 def _operated(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
-    """Brokers leave in order and are back at once, others die; metadata.version goes down and
-    up.
-    """
+    """Brokers leave in order and return, others die; metadata.version goes down and up."""
     return replace(
         _current(config),
         faults=_with(config, {"stop_broker": 0.7, "kill_broker": 4.0, "lower_features": 0.7}),
@@ -594,9 +551,7 @@ def _mapped(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
 
 
 def _outages(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
-    """Keep all controllers down until the brokers have fenced themselves; then bring all their
-    disks below their reserve.
-    """
+    """Keep all controllers down until brokers fence themselves; then fill their disks."""
     return replace(
         config,
         session_timeout_ms=1500,
@@ -623,9 +578,7 @@ def _exports(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
 
 
 def _fetches(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
-    """Snapshots are fetched in small parts, and replaced every few records: what comes next of one
-    may be gone when it is asked for.
-    """
+    """Fetch snapshots in small parts while they are replaced every few records."""
     return replace(
         config,
         value_bytes=10,
@@ -654,10 +607,7 @@ PROFILES: dict[str, Profile] = {
 
 
 def profiles_of(seed: int, config: SwarmConfig) -> tuple[str, ...]:
-    """Return the names of those that a seed draws, in the order of ``PROFILES``.
-
-    ``config``: what it drew freely.
-    """
+    """Return the profiles that a seed draws, in order. ``config``: its free draw."""
     rng = random.Random(f"{seed} swarm, profiles")
     if rng.random() < PLAIN_SHARE:
         return ()

@@ -1,6 +1,5 @@
-"""The faults of simulated runs: their names, and the range of each rate.
-
-What they do is in ``simulation/faults`` and ``simulation/twins/network_faults.py``.
+"""Fault names of simulated runs and their ranges; implemented in ``simulation/faults`` and
+``simulation/twins/network_faults.py``.
 """
 
 from __future__ import annotations
@@ -13,10 +12,8 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class FaultRange:
-    """A fault's strength.
-
-    *every*: seconds between two on average; *probability*: of each message, or connect, or run;
-    *once*: seconds.
+    """A fault's strength. *every*: mean seconds between two; *probability*: per message, connect or
+    run; *once*: seconds.
     """
 
     kind: Literal["every", "probability", "once"]

@@ -1,9 +1,6 @@
-"""Identities in a run with an authorizer: each host's certificate, and the source address of its
-connections.
-
-Nodes have certificates with their names. ``CALLERS`` are the clients whose rights change all the
-time: a principal may have several hosts, and two principals may share one address. Every other host
-is the operator's, a super user.
+"""Identities in a run with an authorizer: certificates and source addresses. Nodes' certificates
+have their names; ``CALLERS`` have changing permissions, several hosts per principal and principals
+per address; every other host is the super user's.
 """
 
 from __future__ import annotations

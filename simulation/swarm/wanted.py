@@ -41,9 +41,7 @@ def is_watcher(host: str) -> bool:
 
 
 def watchers_on(host: str) -> list[str]:
-    """Return the names of the watchers on a host. On some there are two, which share streams, and
-    may be told alike.
-    """
+    """Return the watchers on a host; two on one host share streams."""
     return [host, f"{host}.again"] if _number(host) % 3 == 0 else [host]
 
 

@@ -1,4 +1,1 @@
-"""Simulated twins of time, network and disk.
-
-The code above the three seams runs on them unchanged.
-"""
+"""Simulated twins of time, network and disk, below unchanged code."""

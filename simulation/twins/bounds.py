@@ -1,11 +1,6 @@
-"""An end for each run: a bound on the steps of its loop, and one on real time for a step that does
-not return.
-
-Counter-example: two hosts answer each other without a delay. Virtual time stands still, no deadline
-of the run ever comes, and a soak waits for this one seed forever.
-
-The bound on steps is exact: the same seed reaches it at the same step on any machine. The bound on
-real time is not; it is for code that never returns to the loop.
+"""Bounds of a run: steps of its loop (exact on any machine), and real time for a step that does not
+return. Two hosts that answer each other without a delay stop virtual time, and a soak would wait
+forever.
 """
 
 from __future__ import annotations
@@ -21,24 +16,17 @@ MAX_STEPS = 5_000_000
 """A hundred times what the longest runs take."""
 MAX_REAL_S = 300.0
 _AGAIN_S = 5.0
-"""The alarm rings again after this long: a task or an ``except BaseException`` may have kept the
-first one to itself.
-"""
+"""Interval at which the alarm repeats, as a handler may have swallowed the first one."""
 
 
 class RunTooLongError(BaseException):
-    """A run has gone past one of its bounds.
-
-    Not an Exception: the code that runs away must not handle it and go on.
-    """
+    """A run beyond one of its bounds. Not an Exception, so that the code does not handle it."""
 
 
 @contextmanager
 def real_time(max_s: float) -> Iterator[None]:
-    """Raise RunTooLongError inside after ``max_s`` of real time, or at the end if it was swallowed
-    there. 0: no bound.
-
-    Only the main thread gets signals: elsewhere nothing happens.
+    """Raise RunTooLongError after ``max_s`` of real time, or at the end if swallowed. 0: no bound.
+    Only in the main thread.
     """
     if not max_s or threading.current_thread() is not threading.main_thread():
         yield

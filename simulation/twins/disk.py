@@ -1,12 +1,9 @@
-"""The simulated disk: a LogStore in memory that keeps durable and unflushed bytes apart, and fails
-on command.
+"""The simulated disk: a LogStore in memory with durable and unflushed bytes, and faults on command.
 
-A :class:`SimDisk` outlives the node that uses it. A crash keeps what was synced and a random prefix
-of what was not: the write that was torn, or zeroed, is the first that is lost: one write is one
-record of RocksDB's WAL, there whole or cut off when the log is opened, so that a torn tail, one of
-zeros and a missing one are the same fault here (``unsynced_loss``). Completions come from the
-running event loop after a latency drawn from the disk's own random source; nothing completes at
-once. What really happened is counted in ``faults``.
+A :class:`SimDisk` outlives its node. A crash keeps what was synced and a random prefix of the rest:
+one write is one WAL record, whole or cut off, so torn, zeroed and missing tails are the same fault
+(``unsynced_loss``). Completions come from the loop after a drawn latency. ``faults`` counts what
+happened.
 """
 
 from __future__ import annotations
@@ -89,8 +86,7 @@ class SimDisk(DiskHardware):
         """Chunks of the log of which a bit was flipped, by base offset, as they are since."""
         self._flipped_snapshots: dict[SnapshotId, bytes] = {}
         self.between_steps: Callable[[], None] = lambda: None
-        """Called between the steps of what the real store does in several: it may crash the node
-        right there.
+        """Called between the steps of multi-step operations of the real store; may crash the node.
         """
         self._store: SimLogStore | None = None
         self.durable = Chunks([], [])
@@ -123,10 +119,7 @@ class SimDisk(DiskHardware):
         return self._store.failure if self._store is not None else None
 
     def open(self) -> SimLogStore:
-        """Mount the disk.
-
-        Raises ConfigError if a store that was neither closed nor crashed has it.
-        """
+        """Mount. Raises ConfigError if a store that was neither closed nor crashed has it."""
         if self._store is not None:
             raise ConfigError(f"the disk of node {self.identity.node_id} is in use")
         self.opened()
@@ -134,9 +127,7 @@ class SimDisk(DiskHardware):
         return self._store
 
     def crash(self, rng: Random) -> None:
-        """Lose power: keep what is durable and a prefix, drawn from ``rng``, of the writes (and of
-        the votes) that are not.
-        """
+        """Lose power: keep durable data and a drawn prefix of other writes and votes."""
         kept = rng.randint(0, len(self.unflushed))
         self.sync(kept)
         if self.unflushed:
@@ -223,9 +214,7 @@ class SimDisk(DiskHardware):
         self.live = self.durable.copy()
 
     def without_write(self, number: int, *, snapshots: bool = True) -> Salvage:
-        """Return what a controller has whole if the durable write of this number is damaged, and
-        all ``snapshots``, unless they are sound; no store has this disk open.
-        """
+        """Return what is whole if this durable write and all unsound ``snapshots`` are damaged."""
         before, behind = self.written[:number], self.written[number + 1 :]
         contents = [stretches(sorted(_carried_out(one).items())) for one in (before, behind)]
         whole = self.sound_snapshots() if snapshots else {}
@@ -287,11 +276,8 @@ class SimDisk(DiskHardware):
         self.vote = vote
 
     def roll_back_vote(self, rng: Random) -> bool:
-        """Put an older vote in the place of the last one.
-
-        No disk does that that keeps its word; a copy put back does.
-
-        Found by ``recover`` if the log is of a later epoch; False if there is no older one.
+        """Restore an older vote, as a copy would; detected by ``recover`` if the log is of a later
+        epoch. False if there is no older one.
         """
         if not self._older_votes:
             return False
@@ -349,10 +335,7 @@ def _carried_out(writes: Iterable[Write]) -> dict[int, bytes]:
 
 
 class SimLogStore(SimStore):
-    """See ``raftlog.node.storage.api.LogStore``.
-
-    A closed or crashed store calls no callback, and raises StorageError.
-    """
+    """See ``raftlog.node.storage.api.LogStore``. Closed or crashed: no callbacks, StorageError."""
 
     def __init__(self, disk: SimDisk) -> None:
         super().__init__(disk)
@@ -451,9 +434,7 @@ class SimLogStore(SimStore):
         return is_part(snapshot_id, disk.state, epoch_at(disk.live.scan(last), last))
 
     def _empty_at(self, snapshot_id: SnapshotId) -> None:
-        """Empty the log as the real store does: the log is emptied, durably, then its start moves,
-        then older snapshots are deleted.
-        """
+        """Empty the log as the real store does: log, then start, then older snapshots."""
         disk = self._disk
         disk.write(Write(0, None))
         disk.between_steps()
@@ -468,10 +449,7 @@ class SimLogStore(SimStore):
             del self._disk.snapshots[one]
 
     def append(self, chunk: bytes, base_offset: int, end_offset: int) -> None:
-        """Write a chunk at the log end.
-
-        Raises StorageError; ValueError if it does not begin there.
-        """
+        """Write at the log end. Raises StorageError; ValueError for another offset."""
         self._check()
         end = self._commit.end_offset
         if base_offset != end or end_offset <= base_offset:
@@ -488,10 +466,7 @@ class SimLogStore(SimStore):
         self._commit.flush(done, inline=inline)
 
     def truncate(self, end_offset: int) -> None:
-        """Drop everything at or above ``end_offset``.
-
-        Raises ValueError if that is not a batch boundary of the log.
-        """
+        """Drop everything from ``end_offset``. Raises ValueError inside a batch."""
         self._check()
         end = self._commit.end_offset
         start = self._disk.state.start_offset
@@ -517,9 +492,7 @@ class SimLogStore(SimStore):
             raise self._commit.fail(self._disk.met(error)) from None
 
     def write_vote(self, vote: VoteState, done: VoteDone, *, inline: bool = False) -> None:
-        """Replace the vote durably, then call ``done`` from the loop; one after the other, each
-        after its latency.
-        """
+        """Replace the vote durably, then call ``done`` from the loop; in order, with latency."""
         self._check()
         self._before("write_vote")
         self._disk.unwritten_votes.append(vote)
@@ -609,20 +582,14 @@ class SimLogStore(SimStore):
         return content[position : position + max_bytes]
 
     def install_snapshot(self, snapshot_id: SnapshotId) -> None:
-        """Empty the log: it begins at the end of ``snapshot_id`` now.
-
-        Raises LookupError, ValueError.
-        """
+        """Empty the log, to begin at the end of ``snapshot_id``. Raises LookupError, ValueError."""
         self._check()
         self.snapshot_size(snapshot_id)
         self._empty_at(snapshot_id)
         self._commit.truncated(snapshot_id.end_offset)
 
     def advance_log_start(self, snapshot_id: SnapshotId) -> None:
-        """Drop the log below the end of ``snapshot_id`` and the snapshots before it.
-
-        Raises LookupError, ValueError.
-        """
+        """Drop log and snapshots below ``snapshot_id``. Raises LookupError, ValueError."""
         self._check()
         self.snapshot_size(snapshot_id)
         disk, start = self._disk, snapshot_id.end_offset
@@ -648,11 +615,7 @@ class SimLogStore(SimStore):
         return self._disk.used_bytes()
 
     def close(self) -> None:
-        """Close the disk.
-
-        Writes under way are carried to their end, as the operating system would; no callback is
-        called.
-        """
+        """Close. Writes under way complete, as by the operating system, without callbacks."""
         if self._gone is not None:
             return
         if self._disk.unwritten_votes and self._commit.failure is None:

@@ -1,6 +1,4 @@
-"""Common parts of all simulated disks: chunks in order, latency, ordered faults, and a store that
-crashes under its user.
-"""
+"""Common parts of simulated disks: chunks, latency, ordered faults, and a crashing store."""
 
 from __future__ import annotations
 
@@ -39,10 +37,7 @@ class Chunks:
         return Chunks(self.bases.copy(), self.chunks.copy())
 
     def carry_out(self, write: Write) -> None:
-        """Append or truncate.
-
-        Raises ValueError if a truncation is not to a batch boundary; then nothing has changed.
-        """
+        """Append or truncate. Raises ValueError for a truncation inside a batch, without effect."""
         if write.chunk is not None:
             self.bases.append(write.offset)
             self.chunks.append(write.chunk)
@@ -80,10 +75,7 @@ class Chunks:
 
 
 class DiskHardware:
-    """The faults and the latency of a disk.
-
-    ``rng`` draws latencies only, uniformly between the two given.
-    """
+    """Faults and latency of a disk. ``rng`` draws latencies only, uniformly."""
 
     def __init__(self, rng: Random, *, latency_min_s: float, latency_max_s: float) -> None:
         self._rng = rng
@@ -102,14 +94,10 @@ class DiskHardware:
         self.faults: dict[str, int] = {}
         """Faults that really happened to this disk, by name."""
         self._injected: list[FatalError] = []
-        """The errors that faults have raised since the disk was opened, and that have excused no
-        stop yet.
-        """
+        """Errors of injected faults since the disk was opened that have excused no stop yet."""
 
     def fail_next(self, operation: Operation, message: str = "injected disk failure") -> None:
-        """Make the next such operation fail; the store is broken from then on, until the disk is
-        opened anew.
-        """
+        """Let the next such operation fail; the store is broken until the disk is reopened."""
         self._failures[operation] = StorageError(f"{operation}: {message}")
 
     def take_failure(self, operation: Operation) -> StorageError | None:
@@ -121,9 +109,7 @@ class DiskHardware:
         return failure
 
     def met(self, error: FatalError) -> FatalError:
-        """Return an error that reading has raised: an injected one if there is damage that explains
-        it.
-        """
+        """Return a read error: an injected one if damage explains it."""
         if isinstance(error, CorruptLogError) and self.is_damaged():
             self._injected.append(error)
         return error
@@ -133,13 +119,9 @@ class DiskHardware:
         raise NotImplementedError
 
     def excuses(self, error: BaseException) -> bool:
-        """Return whether an injected fault has raised this error, with which a process stops.
-
-        Each excuses one stop.
-
-        The error itself is compared, or of damage its words, as a store hands them on. The contents
-        of a snapshot are checked by its reader, not by the store: for that the damage itself is the
-        excuse, as long as it lasts.
+        """Return whether an injected fault raised this error, with which a process stops; each
+        excuses one stop. Damage is compared by its text, and damage of snapshot contents, which the
+        reader checks, excuses as long as it lasts.
         """
         for given in self._injected:
             if given is error or (isinstance(given, CorruptLogError) and str(given) == str(error)):
@@ -217,10 +199,7 @@ class DiskHardware:
 
 
 class SimStore:
-    """An open disk: later completions come from the loop.
-
-    Once closed or crashed it calls no callback, and raises StorageError.
-    """
+    """An open disk with asynchronous completions. Closed or crashed: no callbacks, StorageError."""
 
     def __init__(self, hardware: DiskHardware) -> None:
         self._hardware = hardware
@@ -304,9 +283,7 @@ class SimStore:
 
 
 def still_there(chunks: Chunks, base: int, damaged: bytes) -> bool:
-    """Return whether the chunk at ``base`` is this damaged one, or what a truncation has left of
-    it.
-    """
+    """Return whether the chunk at ``base`` is this damaged one, or its truncated rest."""
     index = bisect_left(chunks.bases, base)
     return (
         index < len(chunks.bases)

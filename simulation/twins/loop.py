@@ -1,16 +1,12 @@
-"""An asyncio event loop on virtual time: deterministic, single-threaded, without sockets.
+"""A deterministic asyncio loop on virtual time, single-threaded, without sockets: when nothing is
+ready, time jumps.
 
-When nothing is ready, time jumps.
+Callbacks run in scheduling order, timers by (time, order); no clock, thread, selector or hash
+matters. A raising callback ends the run.
 
-Determinism: callbacks run in the order they were scheduled, timers by (time, order of scheduling),
-and nothing here looks at the real clock, a thread, a selector or a hash. A callback that raises
-ends the run: a simulation must not go past a bug.
-
-A *host* is a process of the simulated world. Callbacks belong to the host in whose context they
-were scheduled (asyncio copies the context along), so a host can be stopped as by SIGSTOP: its
-callbacks and timers wait, everyone else's run on. A host's clock may run fast or slow: what its
-callbacks see as the time, and wait for, is its own. What is not a host's (network, disks, checks)
-asks for the true time.
+A *host* is a simulated process. Callbacks belong to the host in whose context they were scheduled,
+so it can be stopped while others run; its clock may run fast or slow. Network, disks and checks use
+the true time.
 """
 
 from __future__ import annotations
@@ -39,9 +35,7 @@ _NOBODY = copy_context()
 """Context of no host."""
 
 _REBUILD_ABOVE = 64
-"""Cancelled timers are swept out of the heap once they are more than this, and more than half of
-it.
-"""
+"""Cancelled timers are swept when more than this and more than half of the heap."""
 
 _LAST_TURNS = 20
 """Number of last turns of the loop, in which cancelled tasks end."""
@@ -55,16 +49,11 @@ class _Timer(asyncio.TimerHandle):
 
 
 class DeadlockError(RuntimeError):
-    """Nothing is ready, nothing is scheduled, and the main coroutine has not ended: it would wait
-    forever.
-    """
+    """Nothing is ready or scheduled, and the main coroutine would wait forever."""
 
 
 class HostDiedError(BaseException):
-    """The running process has just been killed from within: the error unwinds it, and nothing else.
-
-    The loop alone may catch it.
-    """
+    """The running process was killed from within; only the loop may catch it."""
 
 
 def host_of(context: Context | None = None) -> str:
@@ -73,9 +62,7 @@ def host_of(context: Context | None = None) -> str:
 
 
 def host_context(host: str) -> Context:
-    """Return a context for a host's tasks: ``loop.create_task(node.run(),
-    context=host_context("c1"))``.
-    """
+    """Return a context for a host's tasks: ``loop.create_task(…, context=host_context("c1"))``."""
     context = copy_context()
     context.run(_HOST.set, host)
     return context
@@ -109,16 +96,12 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._free_at: dict[str, float] = {}
         """Time at which a host's last callback ends, by host."""
         self._waking: set[str] = set()
-        """Hosts that are in a callback, or have a timer for its end: only those do for which
-        something waits.
-        """
+        """Hosts in a callback, or with a timer for its end."""
         self._spent_s = 0.0
         self.longest_s: dict[str, float] = {}
         """Duration of the longest callback, by host, in seconds."""
         self.ending = False
-        """True once the run is over: tasks are being cancelled, and must be allowed to end, even if
-        hosts die meanwhile.
-        """
+        """True once the run is over: cancelled tasks may end, even if hosts die meanwhile."""
 
     def time(self) -> float:
         """Virtual seconds, by the clock of the host that runs."""
@@ -131,16 +114,11 @@ class VirtualLoop(base_events.BaseEventLoop):
         return self._now
 
     def set_clock_rate(self, host: str, rate: float) -> None:
-        """Let a host's clock run ``rate`` times as fast as time.
-
-        Only before the host does anything.
-        """
+        """Let a host's clock run ``rate`` times as fast, before the host does anything."""
         self._rates[host] = rate
 
     def set_cost(self, host: str, cost_s: Callable[[], float]) -> None:
-        """Let each callback of a host take a time, drawn by ``cost_s``, and its next ones wait for
-        it; its clock goes on meanwhile.
-        """
+        """Let each callback of a host take ``cost_s`` and delay the next; its clock goes on."""
         self._costs[host], self._queues[host], self._free_at[host] = cost_s, deque(), 0.0
 
     def stopwatch(self, host: str) -> float:
@@ -174,9 +152,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Schedule a callback as asyncio does; timers due at the same moment run in the order they
-        were made.
-        """
+        """Schedule a callback as asyncio does; equal timers run in creation order."""
         if self._rates:
             rate, wanted = self._rates.get(_HOST.get(), 1.0), when
             when /= rate
@@ -231,17 +207,12 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._asyncgens.clear()
 
     def create_task(self, coro: Any, *, name: object = None, **kwargs: Any) -> asyncio.Task[Any]:
-        """Create a task as asyncio does; names count from 1 in each loop, so that they are the same
-        in each run.
-        """
+        """Create a task as asyncio does; names count from 1 in each loop, for reproducible runs."""
         self.tasks_made += 1
         return super().create_task(coro, name=name or f"task-{self.tasks_made:08d}", **kwargs)
 
     def pause_host(self, host: str) -> None:
-        """Stop a host: nothing that belongs to it runs until it is resumed.
-
-        Its clock, like everyone's, goes on.
-        """
+        """Stop a host until it is resumed: nothing of it runs. Its clock goes on."""
         self.held.setdefault(host, [])
 
     def is_held(self, host: str) -> bool:
@@ -315,9 +286,7 @@ class VirtualLoop(base_events.BaseEventLoop):
                     continue
 
     def _work_on(self, host: str) -> None:
-        """Run what a host has to do next, once it is done with what it did before; the rest
-        waits.
-        """
+        """Run what a host has to do next once it is done before; the rest waits."""
         queue = self._queues[host]
         while queue and host not in self._waking and host not in self.held:
             if self._now < self._free_at[host]:
@@ -367,16 +336,13 @@ class VirtualLoop(base_events.BaseEventLoop):
 
 
 def _coroutine_name(task: asyncio.Task[Any]) -> str:
-    """Return its function: the repr of a coroutine has an address in it, which is another one in
-    each run.
-    """
+    """Return its function's name: the repr has an address."""
     return str(getattr(task.get_coro(), "__qualname__", "?"))
 
 
 def run(main: Coroutine[Any, Any, T], *, start_time: float = 0.0, max_steps: int = MAX_STEPS) -> T:
-    """Run ``main`` to its end on a loop of its own.
-
-    Raises DeadlockError, RunTooLongError, and whatever ``main`` or any callback raises.
+    """Run ``main`` to its end on its own loop. Raises DeadlockError, RunTooLongError, or any error
+    of it.
     """
     loop = VirtualLoop(start_time, max_steps=max_steps)
     try:

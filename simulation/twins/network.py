@@ -1,9 +1,6 @@
-"""The simulated network: hosts, the delays between them, and faults, all from one random generator.
-
-Each flow and each dialer draws from a generator of its own, named after what it serves, so that a
-change in one place does not reshuffle the rest. A host stands for a process *and* its kernel: a
-crash ends the process, whose kernel then closes its connections and refuses new ones. Cut a host
-off as well (``isolate``) for a machine that has lost its power.
+"""The simulated network: hosts, delays and faults from one seed. Each flow and dialer has its own
+generator, so that a change does not reshuffle the rest. A host is a process and its kernel: a crash
+lets the kernel close and refuse connections; ``isolate`` it as well to lose power.
 """
 
 from __future__ import annotations
@@ -25,9 +22,7 @@ from simulation.twins.network_transport import SimDialer, SimListener, SimTransp
 
 @dataclass(frozen=True, slots=True)
 class NetworkParams:
-    """One way takes ``delay_min_ms`` plus an exponentially distributed time of mean
-    ``delay_extra_mean_ms``.
-    """
+    """One way takes ``delay_min_ms`` plus an exponential time of mean ``delay_extra_mean_ms``."""
 
     delay_min_ms: float = 0.05
     delay_extra_mean_ms: float = 0.15
@@ -36,9 +31,8 @@ class NetworkParams:
 
 class SimNetwork:
     """All hosts and links. Must be made on a running :class:`simulation.twins.loop.VirtualLoop`.
-
-    ``handler_failures``: the errors that link handlers have raised. Each such link was closed, as
-    in a real node; a test asserts that there are none.
+    ``handler_failures``: errors of link handlers, whose links were closed; tests assert there are
+    none.
     """
 
     def __init__(self, rng: random.Random, params: NetworkParams | None = None) -> None:
@@ -95,17 +89,12 @@ class SimNetwork:
     # --- faults ----------------------------------------------------------------------------------
 
     def block(self, source: str, target: str) -> None:
-        """Let nothing through from one host to another; the other direction stays open.
-
-        Links break at the keepalive timeout.
-        """
+        """Block one direction between two hosts. Links break at the keepalive timeout."""
         self._blocked[source, target] = False
         self._recheck()
 
     def reject(self, source: str, target: str) -> None:
-        """Block two hosts as a firewall that answers does: their connections are reset at once, and
-        connects from one to the other refused.
-        """
+        """Block two hosts by resets and refusals, as a firewall."""
         self._blocked[source, target] = True
         for connection in list(self._connections):
             if {end.site.host for end in connection.ends} == {source, target}:
@@ -125,10 +114,7 @@ class SimNetwork:
         self._recheck()
 
     def heal(self, one: str, other: str) -> None:
-        """Open both directions again.
-
-        What was held comes through, unless its link broke meanwhile.
-        """
+        """Open both directions; held messages arrive unless their link broke."""
         self._blocked.pop((one, other), None)
         self._blocked.pop((other, one), None)
         self._recheck()
@@ -139,11 +125,8 @@ class SimNetwork:
         self._recheck()
 
     def crash(self, host: str) -> None:
-        """Kill the processes of a host, as by kill -9: nothing of its context runs again, peers see
-        their links end at once.
-
-        The caller forgets the processes' objects; their tasks stay where they are until the run
-        ends.
+        """Kill a host's processes as by kill -9: peers see their links end at once. The caller
+        drops the processes' objects; their tasks stay until the run ends.
         """
         # First: what a paused host whose code takes time has before it would run as it resumes.
         self.loop.drop_host(host)
@@ -158,9 +141,7 @@ class SimNetwork:
         self.loop.drop_host(host)
 
     def pause(self, host: str) -> None:
-        """Stop a host's processes, as by SIGSTOP: callbacks of its context wait, connects are
-        accepted and never answered.
-        """
+        """Stop a host's processes as by SIGSTOP: connects are accepted and never answered."""
         self._paused[host] = None
         self.loop.pause_host(host)
         self._recheck()
@@ -184,9 +165,7 @@ class SimNetwork:
     def stall(
         self, source: str, target: str, seconds: float, conversation: Conversation | None = None
     ) -> int:
-        """Let everything that is sent from now on over the present links take so much longer, in
-        order. How many links.
-        """
+        """Delay everything sent on the present links, in order; return their number."""
         count = 0
         for connection in list(self._connections):
             if conversation is None or connection.conversation is conversation:
@@ -197,10 +176,8 @@ class SimNetwork:
         return count
 
     def mute(self, source: str, target: str, conversation: Conversation) -> int:
-        """Drop all messages from one host to another on the present links of a conversation,
-        permanently. Return the number of links.
-
-        All else of the two goes on, so no keepalive notices; new links work.
+        """Drop all messages in one direction on a conversation's present links, permanently; return
+        their number. Other conversations and new links work, so no keepalive notices.
         """
         count = 0
         for connection in list(self._connections):
@@ -212,9 +189,7 @@ class SimNetwork:
         return count
 
     def hush(self, source: str, target: str, conversation: Conversation) -> int:
-        """Mute the conversation as ``mute`` does, and answer no connect for it between the two
-        until ``unhush``.
-        """
+        """As ``mute``, and answer no connect for it between the two until ``unhush``."""
         self._hushed[source, target, conversation] = None
         return self.mute(source, target, conversation)
 
@@ -275,9 +250,7 @@ class SimNetwork:
         return self.delay_s(rng) + self.far_s.get((source, target), 0.0)
 
     def keepalive_s(self, host: str) -> float:
-        """Return the time until an end notices that its peer is silent, in seconds: the next ping
-        may be due now or in a whole interval.
-        """
+        """Return the seconds until an end notices a silent peer, by its next ping."""
         limits = self.params.limits
         due_ms = self.rng_for(f"keepalive {host}").uniform(0, limits.keepalive_time_ms)
         return (due_ms + limits.keepalive_timeout_ms) / 1000
@@ -313,9 +286,7 @@ class SimNetwork:
         self._connections.pop(connection, None)
 
     def connect(self, dialer: SimDialer) -> None:
-        """Carry a connect to its target, and the answer back; on a blocked way neither comes, and
-        the dialer's timeout does.
-        """
+        """Carry a connect and its answer; on a blocked way the dialer times out."""
         host = dialer.address.rpartition(":")[0]
         rng = self.rng_for(f"connect {dialer.site.host}>{host}")
         source = dialer.site.host
@@ -357,8 +328,8 @@ class SimNetwork:
         )
 
     async def probe(self, source: str, address: str, timeout_s: float) -> Probe:
-        """Return the state of an address as a connect sees it. A paused process still has a kernel
-        that accepts; a host that is cut off or unknown is silent.
+        """Return an address's state as a connect sees it: a paused process's kernel accepts; an
+        isolated or unknown host is silent.
         """
         host = address.rpartition(":")[0]
         rng = self.rng_for(f"probe {source}>{host}")

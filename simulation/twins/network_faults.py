@@ -1,18 +1,13 @@
-"""Permanent faults of messages on open links: drawn for each envelope and each connect.
+"""Permanent faults of messages on open links, drawn per envelope and connect.
 
-The real links are gRPC streams over TCP, so within one stream nothing is lost, doubled or
-overtaken. Loss, duplication and reordering can still affect the code above; they are represented
-here as follows:
+In a gRPC stream nothing is lost, doubled or overtaken, but the code above can still see it:
 
-* a lost packet that is never repaired is a *broken link*: what was on its way, both ways, is lost,
-  and both ends learn of it;
-* a message that is late is one that *stalls its stream*: everything after it waits too. Its sender
-  may give up meanwhile, open another link and be served there; then the old messages arrive, after
-  the new ones: reordering across links;
-* a *duplicate* is a request that its handler gets twice. No stream does that. It stands for a
-  sender that asks again, so only those requests are doubled that a correct sender might repeat:
-  votes, fetches, heartbeats, registrations, a client's write if it is numbered.
-* a connect that is *refused* or unanswered, although the process lives: a full backlog, a firewall.
+* *broken link*: what was in flight is lost, and both ends learn of it;
+* *stalled stream*: everything after waits; the sender may use another link meanwhile, so that old
+  messages arrive after new ones;
+* *duplicate*: stands for a sender that repeats, so only repeatable requests are doubled (votes,
+  fetches, heartbeats, registrations, numbered writes);
+* *refused* or unanswered connects of a live process: a full backlog, a firewall.
 """
 
 from __future__ import annotations
@@ -34,31 +29,21 @@ _REPEATABLE_BODIES = frozenset(("broker_heartbeat", "register_broker", "describe
 
 @dataclass(slots=True)
 class LinkFaults:
-    """Probabilities.
-
-    Each fault that happens is given to ``happened`` by name. ``spares`` says which links are left
-    alone.
-    """
+    """Probabilities. ``happened`` receives each fault's name; ``spares``: links left alone."""
 
     happened: Callable[[str], None]
     break_p: float = 0.0
     """Probability that the link breaks instead of sending an envelope."""
     duplicate_p: float = 0.0
-    """Probability that an envelope of repeatable requests is delivered twice, the second time a
-    little later.
-    """
+    """Probability that an envelope of repeatable requests arrives again a little later."""
     stall_p: float = 0.0
-    """Probability that an envelope takes ``stall_mean_s`` more, exponentially distributed; all
-    after it wait.
-    """
+    """Probability that an envelope takes ``stall_mean_s`` more, exponential; later ones wait."""
     stall_mean_s: float = 1.0
     refuse_p: float = 0.0
     """Probability that a connection attempt is refused."""
     late_change_p: float = 0.0
-    """Probability that an envelope with an AlterPartition takes ``late_change_mean_s`` more, as
-    above.
-
-    Nothing else of its sender is late.
+    """Probability that an envelope with an AlterPartition takes ``late_change_mean_s`` more;
+    nothing else of its sender waits.
     """
     late_change_mean_s: float = 1.0
     part_sent: Callable[[str, str], None] | None = None

@@ -1,6 +1,4 @@
-"""Simulated connections: two ends, and between them two flows that keep order and lose nothing but
-with the connection.
-"""
+"""Simulated connections: two ends, and two flows that keep order and lose nothing."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Site of an end of a connection: its host, the context of its callbacks, and the address its
-    peer sees.
-    """
+    """An end's host, the context of its callbacks, and the address that its peer sees."""
 
     host: str
     context: Context
@@ -35,13 +31,8 @@ class Site:
 
 
 class SimLink(BaseLink):
-    """An end of a connection.
-
-    A message becomes bytes when it is sent, and what arrives is parsed from them, as on the real
-    link.
-
-    So two processes never share an object: what a sender changes afterwards is not sent, and what a
-    receiver changes is its own.
+    """An end of a connection. Messages become bytes when sent and are parsed on arrival, so two
+    processes never share an object.
     """
 
     def __init__(
@@ -136,11 +127,8 @@ class SimLink(BaseLink):
 
 
 class Flow:
-    """One direction of a connection: each envelope takes a drawn time and none overtakes another,
-    as on TCP.
-
-    While the way is blocked, what arrives is held, in order, and delivered when it opens, unless
-    the connection broke before.
+    """One direction of a connection: each envelope takes a drawn time and none overtakes another.
+    While blocked, arrivals are held until it opens, unless the connection broke before.
     """
 
     def __init__(
@@ -203,15 +191,11 @@ class Flow:
         self._held.clear()
 
     def mute(self) -> None:
-        """Drop all further messages without telling either end, as a middlebox does that has
-        forgotten a connection.
-        """
+        """Drop further messages silently, as a middlebox that forgot the connection."""
         self._muted = True
 
     def push_call(self, callback: Callable[[], None]) -> None:
-        """Let an event happen at the other end, after what has been sent: the opening, or the
-        end.
-        """
+        """Let an event (opening or end) happen at the other end, after what was sent."""
         self._travel(lambda _: callback(), None)
 
     def retry(self) -> None:

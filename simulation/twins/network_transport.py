@@ -1,6 +1,4 @@
-"""The transport of one simulated process: the same interface as the real one, over a
-:class:`simulation.twins.network.SimNetwork`.
-"""
+"""The transport of one simulated process, over :class:`simulation.twins.network.SimNetwork`."""
 
 from __future__ import annotations
 
@@ -141,7 +139,7 @@ class SimListener:
 
 
 class SimTransport:
-    """Implements :class:`raftlog.transport.api.Transport` for one process of one host; it dies with
+    """:class:`raftlog.transport.api.Transport` of one host's process; dies with
     ``SimNetwork.crash``.
     """
 
@@ -159,10 +157,7 @@ class SimTransport:
         return self._host
 
     def dial(self, address: str, conversation: Conversation, handler: DialHandler) -> SimDialer:
-        """Begin to keep a link to ``address``.
-
-        Raises LinkClosedError in a process that has died.
-        """
+        """Keep a link to ``address``. Raises LinkClosedError in a dead process."""
         self._check_alive()
         split_address(address)
         site = Site(self._host, self._context, self._network.client_address(self._host))
@@ -179,9 +174,7 @@ class SimTransport:
         extra_handlers: Sequence[Any] = (),
         access: Access = CERTIFICATES_ALONE,
     ) -> SimListener:
-        """Serve these conversations on ``host:port``, where host is this one's; port 0: any free
-        one. Raises ConfigError.
-        """
+        """Serve conversations on ``host:port`` of this host; port 0: any. Raises ConfigError."""
         self._check_alive()
         host, port = split_address(address)
         if host != self._host:

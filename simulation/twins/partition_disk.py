@@ -1,9 +1,6 @@
-"""The simulated disk of a broker's partition replicas: a PartitionStore in memory, built like
-:mod:`simulation.twins.disk`.
-
-All replicas share one order of writes, as they share RocksDB's WAL: a crash keeps what was synced
-and a prefix of the rest, over all of them. The write that was torn is the first that is lost: one
-write is one record of the WAL, there whole or cut off when it is opened.
+"""The simulated disk of a broker's replicas: a PartitionStore in memory, like
+:mod:`simulation.twins.disk`. All replicas share one order of writes, as in RocksDB's WAL: a crash
+keeps what was synced and a prefix of the rest over all of them.
 """
 
 from __future__ import annotations
@@ -31,9 +28,7 @@ from simulation.twins.disk_hardware import (
 
 
 class Begin(NamedTuple):
-    """One write that drops what is below ``start``, or (``resets``) everything: the log begins
-    there.
-    """
+    """A write that drops what is below ``start``, or (``resets``) everything."""
 
     start: int
     resets: bool
@@ -60,10 +55,7 @@ class ReplicaChunks(Chunks):
 
 
 class SimPartitionDisk(DiskHardware):
-    """The disk of one broker: it outlives the processes that use it.
-
-    ``directory_id``: the disk's own.
-    """
+    """One broker's disk, which outlives its processes. ``directory_id``: its own."""
 
     def __init__(
         self,
@@ -89,10 +81,7 @@ class SimPartitionDisk(DiskHardware):
         return self._store.failure if self._store is not None else None
 
     def open(self) -> SimPartitionStore:
-        """Mount the disk.
-
-        Raises ConfigError if a store that was neither closed nor crashed has it.
-        """
+        """Mount. Raises ConfigError if a store that was neither closed nor crashed has it."""
         if self._store is not None:
             raise ConfigError(f"the disk {self.directory_id} is in use")
         self.opened()
@@ -100,9 +89,7 @@ class SimPartitionDisk(DiskHardware):
         return self._store
 
     def crash(self, rng: Random) -> None:
-        """Lose power: keep what is durable, and of the writes that are not a prefix drawn from
-        ``rng``.
-        """
+        """Lose power: keep durable data and a drawn prefix of the other writes."""
         kept = rng.randint(0, len(self.unflushed))
         self.sync(kept)
         if self.unflushed:
@@ -114,10 +101,7 @@ class SimPartitionDisk(DiskHardware):
             self._store.drop("the node crashed")
 
     def replace(self, directory_id: str) -> None:
-        """Put an empty disk in its place, with a directory id of its own and no faults.
-
-        Raises ConfigError if it is in use.
-        """
+        """Put an empty disk with a new directory id and no faults. Raises ConfigError if in use."""
         if self._store is not None:
             raise ConfigError(f"the disk {self.directory_id} is in use")
         self.directory_id = directory_id
@@ -193,9 +177,8 @@ def _carry_out(
 
 
 class SimPartitionStore(SimStore):
-    """See ``raftlog.node.storage.partition_api.PartitionStore``.
-
-    A closed or crashed store calls no callback, and raises StorageError.
+    """See ``raftlog.node.storage.partition_api.PartitionStore``. Closed or crashed: no callbacks,
+    StorageError.
     """
 
     def __init__(self, disk: SimPartitionDisk) -> None:
@@ -220,10 +203,7 @@ class SimPartitionStore(SimStore):
         return found
 
     def append(self, key: PartitionKey, chunk: bytes, base_offset: int, end_offset: int) -> None:
-        """Write a chunk at a replica's end.
-
-        Raises StorageError; ValueError if it does not begin there.
-        """
+        """Write at a replica's end. Raises StorageError; ValueError for another offset."""
         self._check()
         self._ends.check_append(key, base_offset, end_offset)
         self._before("append")
@@ -241,10 +221,7 @@ class SimPartitionStore(SimStore):
         )
 
     def truncate(self, key: PartitionKey, end_offset: int) -> None:
-        """Drop everything at or above ``end_offset``.
-
-        Raises ValueError if that is not a batch boundary of the replica.
-        """
+        """Drop everything from ``end_offset``. Raises ValueError inside a batch."""
         self._check()
         if not self._ends.check_truncate(key, end_offset):
             return
@@ -295,9 +272,6 @@ class SimPartitionStore(SimStore):
         return self._disk.free_bytes()
 
     def close(self) -> None:
-        """Close the disk.
-
-        Written data stays, as the operating system would ensure; no callback is called.
-        """
+        """Close. Written data stays, as by the operating system; no callback is called."""
         if self._gone is None:
             self.drop("the store is closed")
