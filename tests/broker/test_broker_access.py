@@ -173,9 +173,7 @@ async def test_client_host_is_that_of_its_connection(broker: Broker) -> None:
     assert topics(broker.ask(Client("alice", "10.0.0.2"), metadata=ALL)) == {}
 
 
-async def test_newest_image_decides_permissions_even_when_an_older_one_is_served(
-    broker: Broker,
-) -> None:
+async def test_newest_image_decides_permissions_of_every_read(broker: Broker) -> None:
     alice = Client("alice")
     entry = broker.allow(Op.DESCRIBE, Kind.TOPIC, "orders")
     broker.apply()
@@ -191,9 +189,7 @@ async def test_newest_image_decides_permissions_even_when_an_older_one_is_served
     assert set(topics(broker.ask(alice, metadata=ALL))) == {"secret"}
 
 
-async def test_permissions_of_a_waiting_read_are_checked_when_it_is_answered(
-    broker: Broker,
-) -> None:
+async def test_permissions_of_a_waiting_read_are_checked_at_its_answer(broker: Broker) -> None:
     alice = Client("alice")
     described = broker.allow(Op.DESCRIBE, Kind.CLUSTER, CLUSTER_NAME)
     shown = broker.allow(Op.DESCRIBE, Kind.TOPIC, "orders")
@@ -364,9 +360,7 @@ REQUESTS: dict[str, tuple[Any, Any, Any, Any]] = {
 }  # fmt: skip
 
 
-async def test_partitions_are_authorized_one_by_one_and_answered_in_request_order(
-    broker: Broker,
-) -> None:
+async def test_partitions_are_authorized_one_by_one_in_request_order(broker: Broker) -> None:
     alice = Client("alice")
     rows = {body: row for body, row in BROKER.items() if isinstance(row, EachPartition)}
     assert set(rows) == set(REQUESTS)
@@ -392,9 +386,7 @@ async def test_partitions_are_authorized_one_by_one_and_answered_in_request_orde
         assert broker.data.asked == []
 
 
-async def test_waiting_fetch_returns_no_records_when_the_read_permission_is_revoked(
-    broker: Broker,
-) -> None:
+async def test_waiting_fetch_returns_no_records_after_a_revocation(broker: Broker) -> None:
     alice = Client("alice")
     entry = broker.allow(Op.READ, Kind.TOPIC, "orders")
     broker.apply()

@@ -329,9 +329,7 @@ def test_settings_are_read_from_the_node_configuration(tmp_path: Path) -> None:
     )
 
 
-async def test_broker_without_reachable_controllers_exits_with_an_error_code(
-    tmp_path: Path, directory: Path
-) -> None:
+async def test_broker_without_reachable_controllers_exits(tmp_path: Path, directory: Path) -> None:
     """Runs the whole process on real sockets; nothing listens at the controllers' addresses."""
     path = config_file(tmp_path, **{"initial.broker.registration.timeout.ms": "300"})
     assert await run_broker(load_config(path)) == 1

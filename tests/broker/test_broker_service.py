@@ -552,9 +552,7 @@ class Images:
 
 
 @scenario(on_cluster)
-async def test_replicas_drop_the_image_of_another_generation_before_the_registration(
-    cluster: Cluster,
-) -> None:
+async def test_replicas_drop_the_old_image_before_the_new_registration(cluster: Cluster) -> None:
     (broker,) = await cluster.active(1)
     images: Any = Images()
     parts = (

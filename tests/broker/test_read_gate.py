@@ -79,9 +79,7 @@ def options(
         (options(11, latest=True), None),
     ],
 )
-def test_read_gate_chooses_the_image_of_each_level(
-    opts: pb.ReadOptions, answered_at: int | None
-) -> None:
+def test_read_gate_selects_images_by_level(opts: pb.ReadOptions, answered_at: int | None) -> None:
     assert Broker().ask("r", opts) == answered_at
 
 

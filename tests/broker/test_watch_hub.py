@@ -503,9 +503,7 @@ def judge(world: World, reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_watchers_receive_each_change_once_in_random_runs(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watchers_receive_each_change_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each watcher receives every selected change after its start once, in order, none above the
     limit of its read mode, with ascending tokens.
     """

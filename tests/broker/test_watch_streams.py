@@ -232,9 +232,7 @@ async def test_watches_of_a_client_share_one_stream_and_end_separately(cluster: 
 
 @pytest.mark.parametrize("how", ["crash", "silence"])
 @scenario(on_cluster)
-async def test_watches_of_a_lost_stream_resume_elsewhere_without_repeating_changes(
-    cluster: Cluster, *, how: str
-) -> None:
+async def test_watches_of_a_lost_stream_resume_without_gaps(cluster: Cluster, *, how: str) -> None:
     brokers = await cluster.active(1, 2)
     program = Program(cluster, *brokers)
     watches = [await program.watch("configs", progress_ms=200) for _ in range(10)]

@@ -349,9 +349,7 @@ def test_inspect_names_the_nodes_that_the_rule_derives(
 
 
 @pytest.mark.parametrize("common", ["node-7 node-8", "node-7\0evil"])
-def test_name_that_the_rule_does_not_match_names_no_node(
-    raftlog: Raftlog, file: Path, common: str
-) -> None:
+def test_name_that_no_rule_matches_names_no_node(raftlog: Raftlog, file: Path, common: str) -> None:
     file.write_bytes(made(*common.split()).public_bytes(PEM))
     ran = raftlog("certs inspect --json", file)
     assert ran.json["certificates"][0]["nodes"] == []

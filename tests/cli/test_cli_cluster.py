@@ -295,9 +295,7 @@ def test_api_versions_shows_what_a_broker_offers(raftlog: Raftlog, cluster: Loca
     assert "DescribeConfigs" in raftlog("brokers api-versions", *server).out
 
 
-def test_strict_topic_list_includes_an_acknowledged_topic(
-    raftlog: Raftlog, cluster: LocalCluster
-) -> None:
+def test_strict_topic_list_has_acknowledged_topics(raftlog: Raftlog, cluster: LocalCluster) -> None:
     server = ("--bootstrap-server", cluster.bootstrap_servers)
     made = raftlog.succeed("topics create strictly-read -r 1 --acks acknowledged --json", *server)
     listed = raftlog.succeed("topics list --read strict --json", *server)
@@ -314,9 +312,7 @@ def test_topics_describe_without_names_shows_all(raftlog: Raftlog, cluster: Loca
     assert shown["missing"] == []
 
 
-def test_deleting_an_absent_key_does_not_report_a_deletion(
-    raftlog: Raftlog, cluster: LocalCluster
-) -> None:
+def test_deleting_an_absent_key_is_not_reported(raftlog: Raftlog, cluster: LocalCluster) -> None:
     server = ("--bootstrap-server", cluster.bootstrap_servers)
     raftlog.succeed("kv put there/once", "", *server)
     assert raftlog("kv delete there/once", *server).out.startswith("there/once: deleted\n")

@@ -159,9 +159,7 @@ def test_all_commands_are_built_when_none_is_named(arguments: list[str]) -> None
         (["image", "show"], "log image"),
     ],
 )
-def test_former_command_name_reports_the_current_one(
-    raftlog: Raftlog, typed: list[str], today: str
-) -> None:
+def test_former_command_name_is_explained(raftlog: Raftlog, typed: list[str], today: str) -> None:
     ran = raftlog(*typed)
     assert (ran.code, ran.out) == (2, "")
     before = {"hostname": "hostnames"}.get(typed[0], typed[0])

@@ -27,9 +27,7 @@ def test_applied_plan_leaves_nothing_to_do(raftlog: Raftlog, at: At, tmp_path: P
     raftlog("history topic applied-once --json", *at).showed(f'"principal":"{os_user()}"')
 
 
-def test_plan_is_refused_once_the_state_or_the_file_has_changed(
-    raftlog: Raftlog, at: At, tmp_path: Path
-) -> None:
+def test_plan_is_refused_after_a_change_of_state(raftlog: Raftlog, at: At, tmp_path: Path) -> None:
     file = tmp_path / "f.yaml"
     file.write_text("keys: {plan/moved: {value: planned}}\n")
     reviewed = planned(raftlog, file, at)

@@ -236,9 +236,7 @@ def test_joining_node_has_no_voters(raftlog: Raftlog, dynamic: Path, tmp_path: P
     assert read_bootstrap(tmp_path / "data") == Bootstrap((), 0)
 
 
-def test_cluster_is_formatted_with_an_administrator(
-    raftlog: Raftlog, dynamic: Path, tmp_path: Path
-) -> None:
+def test_cluster_gets_an_administrator(raftlog: Raftlog, dynamic: Path, tmp_path: Path) -> None:
     made = raftlog(
         "storage format --json -c",
         dynamic,
@@ -262,9 +260,7 @@ def test_initial_controllers_give_the_node_its_directory(
     assert voters == (Voter(1, "127.0.0.1:9093", DIRECTORIES[1]), Voter(2, "h2:1", DIRECTORIES[2]))
 
 
-def test_new_disk_of_a_voter_is_formatted_as_joining(
-    raftlog: Raftlog, config: Path, tmp_path: Path
-) -> None:
+def test_new_disk_of_a_voter_has_to_join(raftlog: Raftlog, config: Path, tmp_path: Path) -> None:
     raftlog.succeed("storage format --no-initial-controllers -c", config)
     assert read_bootstrap(tmp_path / "data") == Bootstrap((), 0)
 

@@ -44,9 +44,7 @@ def running(cluster: LocalCluster, *arguments: str) -> Iterator[subprocess.Popen
         process.wait(PATIENCE_S)
 
 
-def test_watch_prints_one_change_a_line_until_ctrl_c_and_how_to_resume(
-    raftlog: Raftlog, cluster: LocalCluster
-) -> None:
+def test_watch_prints_changes_and_how_to_resume(raftlog: Raftlog, cluster: LocalCluster) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
     raftlog.succeed("topics create seen", *at, "--acks", "visible")
 

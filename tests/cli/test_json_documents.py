@@ -170,9 +170,7 @@ def test_broker_and_partition_documents_match_their_schemas(
     assert check("brokers unregister", 9, *at)["token"]["offset"] == 9
 
 
-def test_quorum_documents_match_their_schemas(
-    check: Check, at: At, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_quorum_documents_are_valid(check: Check, at: At, monkeypatch: pytest.MonkeyPatch) -> None:
     address = at[1]
     described = check("quorum describe", at[0], f"{address},127.0.0.1:1")
     assert [one["failure"] is None for one in described["nodes"]] == [True, False]

@@ -400,9 +400,7 @@ def first_then(first: Answer, then: Answer) -> Answer:
     ids=["at once", "throttled", "before its claim", "lost again"],
 )
 @scenario(simulate)
-async def test_committed_write_continues_its_wait_at_the_next_leader(
-    world: World, *, at_next: Answer
-) -> None:
+async def test_committed_write_waits_at_the_next_leader(world: World, *, at_next: Answer) -> None:
     a = await world.controller("a", first_then(LOST, not_controller("b")))
     b = await world.controller("b", at_next)
     client = world.controller_client("a", "b")

@@ -104,9 +104,7 @@ def at_once(*script: Callable[[Any], Any]) -> Callable[[Any], None]:
 
 
 @against()
-async def test_client_is_opened_once_with_the_first_write(
-    session: Any, controller: Controller, world: World
-) -> None:
+async def test_client_is_opened_once(session: Any, controller: Controller, world: World) -> None:
     assert session.client_id == 0
     await asyncio.gather(*(session.write(create(), principal="alice") for _ in range(50)))
     await session.write(create(), acks=common_pb2.ACKS_VISIBLE)
@@ -193,9 +191,7 @@ async def test_write_is_retried_after_a_lost_connection(world: World) -> None:
 
 
 @against(INVALID, executed)
-async def test_error_of_a_write_sent_once_is_definite(
-    session: Any, controller: Controller, world: World
-) -> None:
+async def test_first_error_is_definite(session: Any, controller: Controller, world: World) -> None:
     error = await failure(session.write(create()))
     assert (error.code, error.field) == (ErrorCode.INVALID_TOPIC_EXCEPTION, "topics[0].name")
     assert not error.outcome_unknown
@@ -284,9 +280,7 @@ async def test_log_of_another_generation_is_written_by_a_new_client_on_request(
 
 
 @against(silent)
-async def test_waiting_writes_use_the_new_client_id(
-    session: Any, controller: Controller, world: World
-) -> None:
+async def test_new_client_id_is_used(session: Any, controller: Controller, world: World) -> None:
     writes = [asyncio.ensure_future(session.write(create())) for _ in range(WINDOW + 3)]
     await asyncio.sleep(ATTEMPT_S / 2)
     assert len(controller.writes) == WINDOW

@@ -223,7 +223,5 @@ async def sleep_through_both_timeouts(directory: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_broker_that_slept_past_both_timeouts_serves_nothing_before_it_is_in_contact_again(
-    tmp_path: Path,
-) -> None:
+def test_broker_that_slept_past_both_timeouts_serves_nothing_before_contact(tmp_path: Path) -> None:
     asyncio.run(sleep_through_both_timeouts(tmp_path / "c"))

@@ -51,9 +51,7 @@ cluster = cluster_of(controllers=3, brokers=1)
 
 
 @pytest.mark.nightly
-def test_command_names_the_mistake_when_the_port_belongs_to_another_service(
-    cluster: LocalCluster,
-) -> None:
+def test_command_names_the_mistake_for_a_port_of_another_service(cluster: LocalCluster) -> None:
     """The HTTP port of a node, and the port of a node with the other role."""
     controller = cluster.controllers[0]
     says(

@@ -63,9 +63,7 @@ async def backup_while_writing(cluster: LocalCluster, file: Path) -> Ran:
 
 
 @pytest.mark.nightly
-def test_late_starting_log_survives_backups_restarts_and_new_nodes(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
+def test_late_starting_log_survives_backups(cluster: LocalCluster, tmp_path: Path) -> None:
     leader = cluster.wait_leader(PATIENCE_S)
     down = next(node for node in cluster.controllers if node != leader)
     assert cluster.kill(down.name, signal.SIGKILL)

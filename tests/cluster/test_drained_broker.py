@@ -80,9 +80,7 @@ RATE, BATCHES, BATCH_BYTES = 1_000_000, 60, 100_000
 
 
 @pytest.mark.nightly
-async def test_throttled_drain_respects_its_rate_and_removes_the_throttle(
-    cluster: LocalCluster,
-) -> None:
+async def test_throttled_drain_respects_and_removes_its_throttle(cluster: LocalCluster) -> None:
     for broker_id in (2, 3, 4, 5):
         told(cluster, f"brokers uncordon {broker_id}")
     told(cluster, "topics create large --replica-assignment 5 --acks visible")

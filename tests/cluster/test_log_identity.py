@@ -70,9 +70,7 @@ def consumed(cluster: LocalCluster) -> int:
 
 
 @pytest.mark.nightly
-def test_majority_with_new_disks_elects_no_leader_and_deletes_no_replica(
-    cluster: LocalCluster,
-) -> None:
+def test_majority_with_new_disks_neither_elects_nor_deletes(cluster: LocalCluster) -> None:
     produced(cluster)
     names = [node.name for node in cluster.controllers]
     kill(cluster, *names)

@@ -296,9 +296,7 @@ def test_balance_can_be_switched_off() -> None:
     assert cell.partition(topic).leader == 2
 
 
-def test_balance_examines_a_slice_per_step_and_elects_a_bounded_number_per_batch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_balance_examines_slices_and_elects_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader_elections, "SLICE_PARTITIONS", 4)
     monkeypatch.setattr(leader_elections, "MAX_ELECTIONS", 3)
     cell = Cell(brokers=3, settings=ControllerSettings(leader_imbalance_check_interval_seconds=30))

@@ -167,9 +167,7 @@ def test_plan_changes_nothing_after_a_conflict(moved: dict[str, Any], field: str
          "create_acls[0].principal", ErrorCode.INVALID_REQUEST),
     ],
 )  # fmt: skip
-def test_impossible_plan_is_refused_as_a_whole(
-    fields: dict[str, Any], field: str, code: ErrorCode
-) -> None:
+def test_impossible_plan_is_refused(fields: dict[str, Any], field: str, code: ErrorCode) -> None:
     cell, topic_id = stage()
     assert refused(cell.decide(plan(cell, topic_id, **fields))) == (code, field)
 

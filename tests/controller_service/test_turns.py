@@ -122,9 +122,7 @@ async def test_long_turn_is_continued_in_the_next(monkeypatch: pytest.MonkeyPatc
 
 
 @simulated
-async def test_writes_are_proposed_before_queued_reads_are_decided(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_writes_are_proposed_before_queued_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """[One client with envelopes of 500 listings: each turn was full of them, and the writes of
     others waited for its end.]
     """
@@ -161,9 +159,7 @@ async def test_writes_are_proposed_before_queued_reads_are_decided(
 
 
 @simulated
-async def test_reads_that_use_all_their_time_are_followed_by_a_pause(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_reads_that_use_all_time_cause_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     _, node, _ = await unfenced_broker()
     loop, times = asyncio.get_running_loop(), list[float]()
     slow = SlowLoop(loop)
@@ -285,9 +281,7 @@ async def test_waiting_requests_are_refused_over_several_turns(
 
 
 @simulated
-async def test_defect_in_one_decision_is_an_error_of_that_request_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_defect_in_one_decision_fails_that_request(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     decider = (await world.active()).service.node.decider
     assert decider is not None

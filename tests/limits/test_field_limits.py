@@ -143,9 +143,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("request_of", "limit", "field"), CASES)
-def test_items_of_a_request_are_bounded_by_one_response(
-    request_of: Any, limit: int, field: str
-) -> None:
+def test_items_of_a_request_are_bounded(request_of: Any, limit: int, field: str) -> None:
     check(request_of(limit))
     with pytest.raises(ApiError) as caught:
         check(request_of(limit + 1))

@@ -122,9 +122,7 @@ class _Hub:
 
 
 @pytest.mark.parametrize("forgets", [0, 1])
-async def test_watcher_that_misses_a_change_fails_the_run(
-    forgets: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_missed_change_fails_the_run(forgets: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("IDLE_S", "SETTLE_S", "PERIOD_MIN_S"):
         monkeypatch.setattr(measured, name, 0.01)
     monkeypatch.setattr(measured, "PROCESSES", 1)
@@ -214,9 +212,7 @@ class _Many:
 
 
 @pytest.mark.parametrize("way", ["raftlog", "etcd"])
-async def test_watchers_on_one_stream_each_get_their_own_changes(
-    way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_watchers_get_only_their_changes(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("IDLE_S", "SETTLE_S"):
         monkeypatch.setattr(measured, name, 0.01)
     monkeypatch.setattr(measured, "PERIOD_MIN_S", 0.05)

@@ -112,9 +112,7 @@ def test_any_changed_byte_is_named(first: int, batches: list, data: st.DataObjec
 
 @settings(max_examples=150, deadline=None)
 @given(FIRST, BATCHES, st.data())
-def test_chunk_truncated_inside_a_batch_is_refused(
-    first: int, batches: list, data: st.DataObject
-) -> None:
+def test_chunk_cut_in_a_batch_is_refused(first: int, batches: list, data: st.DataObject) -> None:
     encoded = encode(first, batches)
     ends = {sum(map(len, encoded[:index])) for index in range(len(encoded) + 1)}
     cut = data.draw(st.integers(1, sum(map(len, encoded)) - 1))

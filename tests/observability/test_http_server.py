@@ -238,9 +238,7 @@ async def test_silent_connections_do_not_block_health_checks(node: Node) -> None
         writer.close()
 
 
-async def test_connection_without_a_complete_request_is_closed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_connection_without_a_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raftlog.node.observability.http_server.HTTP_REQUEST_TIMEOUT_MS", 100)
     server = HttpServer("127.0.0.1", 0, MetricsRegistry(process=False), lambda: (True, "fine"))
     await server.start()

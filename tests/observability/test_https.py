@@ -136,9 +136,7 @@ async def test_plain_http_is_not_answered_on_the_https_port(tmp_path: Path) -> N
             await get_plain(address, "/livez")
 
 
-async def test_renewed_files_apply_to_the_next_connection(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_renewed_files_are_used_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificates, "LOOK_AGAIN_S", 0.0)
     old, new = trustme.CA(), trustme.CA()
     async with serving(put(tmp_path / "node", old, [old])) as address:
@@ -215,9 +213,7 @@ async def test_silent_handshakes_do_not_block_health_checks(
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_slow_handshake_is_aborted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop: str
-) -> None:
+def test_slow_handshake_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop: str) -> None:
     monkeypatch.setattr("raftlog.node.observability.http_server.HTTP_REQUEST_TIMEOUT_MS", 200)
     authority = trustme.CA()
     tls = put(tmp_path / "node", authority, [authority])

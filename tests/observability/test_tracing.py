@@ -139,9 +139,7 @@ async def test_read_at_a_broker_is_a_child_span_of_its_call(kept: InMemorySpanEx
 
 
 @pytest.mark.parametrize("traceparent", ["", "x", "x" * 1_000_000, KNOWN[:-1] + "0"])
-def test_broker_starts_no_trace_for_what_it_answers_itself(
-    kept: InMemorySpanExporter, traceparent: str
-) -> None:
+def test_broker_starts_no_trace_of_its_own(kept: InMemorySpanExporter, traceparent: str) -> None:
     assert tracing.active is not None
     for request in (reading(traceparent), producing(traceparent)):
         assert tracing.parent_of(request) == ""

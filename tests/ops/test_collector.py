@@ -239,9 +239,7 @@ async def test_other_service_at_an_address_is_detected(node: FakeNode) -> None:
         await stranger.stop(None)
 
 
-async def test_clocks_disks_and_builds_are_collected_from_controllers_and_brokers(
-    node: FakeNode, silent: str
-) -> None:
+async def test_clocks_disks_and_builds_of_all_nodes_are_shown(node: FakeNode, silent: str) -> None:
     serving = FakeNode()
     await serving.server.start()
     try:

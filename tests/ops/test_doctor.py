@@ -193,9 +193,7 @@ def cluster(directory: Path, port: int) -> Path:
     return directory
 
 
-def test_doctor_names_the_start_command_of_the_local_cluster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_names_local_start_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[An operator copied `raftlog controller run -c FILE`, and there was no FILE.]"""
     directory = cluster(tmp_path / "my cluster", 9094)
     monkeypatch.setenv(LOCAL_DIRECTORY, str(directory))

@@ -104,9 +104,7 @@ def test_environment_of_the_command_has_the_fencing_token(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "timeout_s"), [((), None), (("--wait", "0"), 0), (("-n",), 0), (("--wait", "2"), 2)]
 )
-def test_lock_is_tried_once_or_until_the_given_timeout(
-    options: tuple[str, ...], timeout_s: float | None
-) -> None:
+def test_lock_is_tried_until_its_timeout(options: tuple[str, ...], timeout_s: float | None) -> None:
     app = typer.Typer()
     command.register(app)
     app.callback()(lambda: None)

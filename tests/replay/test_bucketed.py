@@ -138,9 +138,7 @@ def test_audit_of_buckets_equals_that_of_the_whole(
         assert audited(cut, workers, at_offset) == expected
 
 
-def test_each_worker_reads_its_share_of_the_files(
-    twice: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_share_the_files(twice: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     _, cut = twice
     read: Counter[str] = Counter()
     plain_read = reading.read_file

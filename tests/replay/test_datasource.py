@@ -146,9 +146,7 @@ def offsets(rows: DataFrame) -> list[int]:
     return sorted(row.offset for row in rows.select("offset").collect())
 
 
-def test_spark_finds_the_data_source_by_name_and_reads_the_parquet_rows(
-    spark: SparkSession, exported: Path
-) -> None:
+def test_spark_finds_the_data_source_by_name(spark: SparkSession, exported: Path) -> None:
     rows = spark.read.format("raftlog").load(str(exported))
     assert rows.schema == from_arrow_schema(SCHEMA)
     found = rows.where(

@@ -226,9 +226,7 @@ def test_unwritable_path_is_named(tmp_path: Path) -> None:
         page.writable(str(tmp_path / "missing" / "report.html"))
 
 
-def test_unwritable_path_is_named_before_the_work_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritable_path_is_named_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(**_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

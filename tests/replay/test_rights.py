@@ -184,9 +184,7 @@ def test_super_user_is_not_reported(log: LogHistory, tmp_path: Path) -> None:
     assert rule.begins == 1 < expected[0] < min(refused(log))
 
 
-def test_everyone_may_write_to_resources_without_entries(
-    replay: Replay, log: LogHistory, tmp_path: Path
-) -> None:
+def test_resource_without_entries_is_open(replay: Replay, log: LogHistory, tmp_path: Path) -> None:
     """The setting ``allow.everyone.if.no.acl.found`` opens only resources without an entry."""
     export(log, tmp_path)
     for named in ((), ("User:nobody",)):

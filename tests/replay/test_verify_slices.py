@@ -202,9 +202,7 @@ def test_forged_state_is_detected(
     assert run_job(JobRequest(job="verify", export=str(copy)), spark=False) == EXIT_FINDINGS
 
 
-def test_forged_state_is_detected_although_all_later_ones_follow_from_it(
-    copy: Path, history: LogHistory
-) -> None:
+def test_forged_state_is_detected_with_matching_successors(copy: Path, history: LogHistory) -> None:
     """The forger folds on from the forged state, and makes every later checkpoint match."""
     known = read_manifest(copy).checkpoints
     first = forged(copy, known[1], _config_changed)

@@ -56,9 +56,7 @@ def code(starts: VoterStarts, told: pb.DirectoryStart, directory_id: str = "dir-
         (started(7, 8, 5, 6), ErrorCode.DIRECTORY_SET_BACK),  # an older copy, started twice
     ],
 )
-def test_start_is_refused_if_its_directory_does_not_know_the_last_one(
-    told: pb.DirectoryStart, expected: int
-) -> None:
+def test_start_is_refused_for_an_older_directory(told: pb.DirectoryStart, expected: int) -> None:
     starts = starts_of()
     assert code(starts, started(7, 8, 9)) == 0
     starts.remember(2, "dir-2", 3, 9)

@@ -207,9 +207,7 @@ class Leads(Shell):
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_leader_id_is_saved_later_and_delays_no_reply(
-    replaced: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leader_id_is_saved_later(replaced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     five = VoteState(epoch=5, voted_id=2, leader_id=2)
     six = VoteState(epoch=6, voted_id=1)
     link: Any = FakeLink()
@@ -257,9 +255,7 @@ async def test_disk_error_while_saving_the_leader_is_fatal(monkeypatch: pytest.M
     assert [name for name, _ in shell.listener.calls][-1] == "failed"
 
 
-def test_vote_after_a_request_that_fails_on_release_is_written_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_vote_after_a_failing_release_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the second response to it would release what waits for the next vote, before that
     is durable.
     """
@@ -569,9 +565,7 @@ async def test_unsendable_response_ends_its_own_link_at_most(error: Exception, e
     "conversation", [Conversation.QUORUM, Conversation.REPLICATION, Conversation.SNAPSHOT]
 )
 @simulated
-async def test_request_on_a_link_that_has_just_closed_is_reported_unanswered(
-    conversation: Conversation,
-) -> None:
+async def test_request_on_a_just_closed_link_is_unanswered(conversation: Conversation) -> None:
     told: list[tuple[int, int]] = []
     listener = Mock(unanswered=lambda *arguments: told.append(arguments))
     transport = FakeTransport()

@@ -204,9 +204,7 @@ def test_proxy_is_not_used_for_loopback(monkeypatch: pytest.MonkeyPatch) -> None
         assert fetch_keys(found.url).ids == {"k1"}
 
 
-def test_https_is_verified_by_the_systems_authorities(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_https_uses_system_authorities(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)

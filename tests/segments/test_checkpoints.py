@@ -111,9 +111,7 @@ def test_export_made_in_pieces_has_the_same_checkpoints(
     assert require_true(tmp_path, history) == read_manifest(exported).checkpoints
 
 
-def test_older_export_gets_checkpoints_with_the_next_run(
-    history: LogHistory, exported: Path, tmp_path: Path
-) -> None:
+def test_older_export_gets_checkpoints(history: LogHistory, exported: Path, tmp_path: Path) -> None:
     export(history, tmp_path, checkpoint_records=0)
     assert read_manifest(tmp_path).checkpoints == ()
     assert not (tmp_path / CHECKPOINTS).exists()
@@ -121,9 +119,7 @@ def test_older_export_gets_checkpoints_with_the_next_run(
     assert require_true(tmp_path, history) == read_manifest(exported).checkpoints
 
 
-def test_export_with_an_unknown_beginning_has_no_checkpoints(
-    history: LogHistory, tmp_path: Path
-) -> None:
+def test_export_of_unknown_start_has_no_checkpoints(history: LogHistory, tmp_path: Path) -> None:
     start = next(iter(offset for offset in history.positions if offset > 50))
     with ExportWriter(
         tmp_path, CLUSTER_ID, 0, start_offset=start, checkpoint_records=EVERY

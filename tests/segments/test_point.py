@@ -117,9 +117,7 @@ def test_time_selects_the_last_batch_that_is_not_later(history: LogHistory, expo
         point_of(place, manifest, offset=None, time_ms=1 << 42)
 
 
-def test_offset_beyond_the_end_is_refused_with_the_offsets_of_the_export(
-    history: LogHistory, exported: Path
-) -> None:
+def test_offset_beyond_the_end_is_refused(history: LogHistory, exported: Path) -> None:
     with pytest.raises(ConfigError, match=f"offsets 0 to {history.end_offset - 1}"):
         exported_state(str(exported), offset=history.end_offset)
 
@@ -171,9 +169,7 @@ def test_export_with_a_late_start_has_a_state_at_once(seed: int, tmp_path: Path)
         at(tmp_path / "e", ends[120])
 
 
-def test_export_with_a_late_start_is_not_folded_from_nothing_when_its_checkpoints_are_damaged(
-    tmp_path: Path,
-) -> None:
+def test_export_with_a_late_start_is_not_folded_without_checkpoints(tmp_path: Path) -> None:
     directory = tmp_path / "e"
     history = LogHistory(5, generation=77)
     for number in range(200):

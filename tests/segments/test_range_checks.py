@@ -124,9 +124,7 @@ def test_any_changed_column_value_is_named(exported: tuple[LocalPlace, Segment, 
         assert f"at offset {at}, and {raw.file} says" in fault(place, raw, records)
 
 
-def test_columns_newer_than_the_file_are_checked(
-    exported: tuple[LocalPlace, Segment, Segment],
-) -> None:
+def test_columns_newer_than_a_file_are_read(exported: tuple[LocalPlace, Segment, Segment]) -> None:
     place, raw, records = exported
     rewrite(place, records, lambda table: table.drop_columns(["leader_recovery_state", "cause"]))
     assert check_forms(place, raw, [records]).records == records.records

@@ -270,9 +270,7 @@ def test_history_forged_from_its_beginning_is_detected_by_others_hashes_only(
     assert f"node 1 says {world.known.digest.hex()}" in fault.message
 
 
-def test_signature_covers_everything_that_the_manifest_names(
-    world: World, signer: Signer, tmp_path: Path
-) -> None:
+def test_signature_covers_the_whole_manifest(world: World, signer: Signer, tmp_path: Path) -> None:
     where = exported(tmp_path / "e", world.batches, [world.said(world.last)], signer)
     manifest, message = read_signed(where)
     assert why_not_signed(message, manifest.signature, signer.public_key) == ""

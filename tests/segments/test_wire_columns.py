@@ -90,9 +90,7 @@ def both(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_columns_decoded_at_once_equal_those_of_protobuf(
-    monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_bulk_decoded_columns_equal_protobufs(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     dice = random.Random(seed)
     types = [each for each in RecordType if each not in ONLY_IN_SNAPSHOTS]
     chosen = [dice.choice(OFTEN if dice.random() < 0.8 else types) for _ in range(1500)]

@@ -346,9 +346,7 @@ def test_few_runs_have_no_needless_election() -> None:
 
 
 @pytest.mark.nightly
-def test_followers_that_grant_pre_votes_while_they_hear_the_leader_are_detected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_wrongly_granted_pre_votes_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Follower, "grants_pre_vote", lambda self: True)
     assert needless_elections(range(10))
 

@@ -132,9 +132,7 @@ def test_checked_file_of_another_kind_or_shape_is_corrupt(tmp_path: Path) -> Non
         read_checked(tmp_path / "x", "vote", VoteState)
 
 
-def test_failed_replacement_leaves_the_old_file(
-    formatted: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_replacement_is_undone(formatted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: int) -> None:
         raise OSError(28, "No space left on device")
 

@@ -89,9 +89,7 @@ def outcome(directory: Path) -> tuple[bytes, VoteState] | str:
             store.close()
 
 
-async def test_every_flipped_header_of_the_wal_is_detected(
-    tmp_path: Path, images: dict[str, Image]
-) -> None:
+async def test_flipped_wal_header_is_detected(tmp_path: Path, images: dict[str, Image]) -> None:
     """Without our own check one flipped bit in a length silently drops every later record."""
     image = images["crashed"]
     (wal,) = (image.directory / "log").glob("*.log")
@@ -165,9 +163,7 @@ async def test_missing_tail_is_detected(images: dict[str, Image]) -> None:
     assert outcome(image.directory) == "CorruptLogError", "asked again, it does not forget"
 
 
-async def test_truncation_followed_by_a_crash_is_no_missing_tail(
-    tmp_path: Path, images: dict[str, Image]
-) -> None:
+async def test_truncation_is_no_missing_tail(tmp_path: Path, images: dict[str, Image]) -> None:
     store = open_rocks(images["clean"].directory)
     assert store.recover().end_offset == END
     store.truncate(END - 3)
@@ -338,9 +334,7 @@ async def victim(request: pytest.FixtureRequest, tmp_path: Path) -> Victim:
     )  # fmt: skip
 
 
-async def test_only_an_unclean_end_is_probed(
-    victim: Victim, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_unclean_end_is_probed(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
     probed: list[Path] = []
     monkeypatch.setattr(
         "raftlog.node.storage.opening.probe_open", lambda path, _: probed.append(path)

@@ -248,9 +248,7 @@ async def test_each_write_records_what_was_synced_before_it(running: Running) ->
     ]
 
 
-async def test_previous_wal_is_truncated_with_what_follows_in_the_next(
-    running: Running, tmp_path: Path
-) -> None:
+async def test_previous_wal_is_truncated_too(running: Running, tmp_path: Path) -> None:
     """RocksDB begins another WAL before the last writes of the previous one are synced."""
     running.append(SMALL)
     await flush(running.store)

@@ -421,9 +421,7 @@ def _ignored_by_rocksdb(size: int) -> bytes:
 
 @pytest.mark.parametrize("last", ["the flush", "the WALs to keep"])
 @pytest.mark.parametrize("missing", range(1, ZEROS_MIN_BYTES))
-async def test_few_unwritten_bytes_of_the_manifest_are_a_tear(
-    tmp_path: Path, last: str, missing: int
-) -> None:
+async def test_unwritten_manifest_bytes_are_a_tear(tmp_path: Path, last: str, missing: int) -> None:
     """The two records that RocksDB adds when it flushes its memory into a file, and then deletes
     the WAL.
     """

@@ -315,9 +315,7 @@ def test_invalid_number_of_seeds_is_refused(text: str) -> None:
 # --- starts that fail ----------------------------------------------------------------------------
 
 
-def test_cluster_with_taken_ports_starts_on_others(
-    temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_taken_ports_are_replaced(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the nodes start, the ports of the first attempt belong to another cluster: its nodes
     answer there, and report ready.
     """
@@ -344,9 +342,7 @@ def test_cluster_with_taken_ports_starts_on_others(
 
 
 @pytest.mark.nightly
-def test_failed_start_of_a_cluster_leaves_nothing(
-    temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_start_leaves_nothing(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalCluster, "program", lambda *_: [sys.executable, "-c", "exit(3)"])
     session = ClusterSession()
     with pytest.raises(Exception, match="controller-1 does not run"):

@@ -204,9 +204,7 @@ async def test_call_on_a_closing_link_waits_for_the_next_one(
 
 
 @scenario(scripted)
-async def test_oversized_message_fails_only_its_call(
-    caller: RpcClient, transport: ScriptedTransport
-) -> None:
+async def test_large_message_fails_alone(caller: RpcClient, transport: ScriptedTransport) -> None:
     link = ScriptedLink()
     caller.opened(link)
     link.error = ApiError(ErrorCode.MESSAGE_TOO_LARGE, "too large")

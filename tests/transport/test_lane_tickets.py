@@ -295,9 +295,7 @@ async def details(call: Any) -> str:
 
 @pytest.mark.parametrize("behind", [MARK, watch(1)], ids=["a second mark", "a request"])
 @scenario(run)
-async def test_watch_stream_is_closed_when_it_continues_after_its_mark(
-    both: Pair, *, behind: bytes
-) -> None:
+async def test_watch_stream_is_closed_after_its_mark(both: Pair, *, behind: bytes) -> None:
     stream_of_watches = stream_to(both, (ASK_KEY, "1"), conversation=Conversation.WATCH_MANY)
     async with stream_of_watches as stream, knock(both) as (reader, writer):
         assert await show(reader, writer, stream.ticket)

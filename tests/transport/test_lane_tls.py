@@ -538,9 +538,7 @@ async def test_client_certificate_is_ignored_where_none_is_requested() -> None:
 
 
 @scenario(alone)
-async def test_server_between_a_token_client_and_the_node_cannot_pass_proofs_on(
-    *, certificates: Certificates
-) -> None:
+async def test_server_in_between_cannot_pass_proofs_on(*, certificates: Certificates) -> None:
     """[It has a certificate of the authority for the same host.]"""
     server, other = own_tls(), certificates.issue("other")
     async with offer_to_token_client(server) as (offer, link), between(other, offer.port) as port:

@@ -402,9 +402,7 @@ async def test_waiting_request_holds_later_ones_on_the_stream_only_briefly() -> 
 
 
 @scenario(run)
-async def test_client_with_permanently_pending_requests_moves_to_a_lane(
-    *, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_client_with_pending_requests_gets_a_lane(*, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lane_link, "HOLD_MAX_S", 10.0)
 
     async with pair(CLIENT) as both:

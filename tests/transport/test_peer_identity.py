@@ -167,9 +167,7 @@ async def test_identity_by_tls_alone_equals_that_of_grpc(
         x509.NameAttribute(NameOID.COMMON_NAME, "t61é", _ASN1Type.T61String),
     ],
 )
-def test_subject_that_libraries_write_differently_names_nobody(
-    attribute: x509.NameAttribute[str],
-) -> None:
+def test_subject_read_differently_names_nobody(attribute: x509.NameAttribute[str]) -> None:
     made = issued(x509.Name([attribute]), x509.Name([]))
     assert identity_of_der(made.public_bytes(serialization.Encoding.DER)) == ANONYMOUS
 

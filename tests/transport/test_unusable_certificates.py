@@ -154,9 +154,7 @@ def test_signature_is_refused_when_no_handshake_with_it_succeeds(tmp_path: Path)
         tls.check()
 
 
-def test_renewal_with_an_unusable_key_keeps_the_previous_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_renewal_needs_a_usable_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificates, "LOOK_AGAIN_S", 0.0)
     current = files(tmp_path).rereading_credentials()
     before = current()
