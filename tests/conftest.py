@@ -111,9 +111,7 @@ def pytest_collection_finish() -> None:
 
 
 def _rank(items: Sequence[pytest.Item]) -> Callable[[pytest.Item], tuple[bool, float, int]]:
-    """Return the rank of a file or a group of directories: long ones start first, or they would run
-    alone at the end.
-    """
+    """Return the rank of a file or directory group: long ones start first."""
     count = Counter(scope_of(item.nodeid) for item in items)
     patience_s: dict[str, float] = {}
     for item in items:

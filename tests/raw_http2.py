@@ -1,6 +1,4 @@
-"""A peer that speaks raw HTTP/2: it begins gRPC messages and sends as much of them as the server
-accepts, but never the end.
-"""
+"""A raw HTTP/2 peer, which begins gRPC messages and never ends them."""
 
 import select
 import socket
@@ -30,9 +28,7 @@ def _text(value: str) -> bytes:
 
 
 class RawHttp2:
-    """One connection. ``sent_bytes``: of messages; ``open``: streams that the server has not
-    ended.
-    """
+    """One connection. ``sent_bytes``: of messages; ``open``: streams not ended by the server."""
 
     def __init__(self, address: str, context: ssl.SSLContext | None = None) -> None:
         host, _, port = address.rpartition(":")
@@ -61,9 +57,7 @@ class RawHttp2:
         sends: int | None = None,
         metadata: Iterable[tuple[str, str]] = (),
     ) -> None:
-        """Begin a call, and a message of ``length`` bytes, of which ``sends`` are sent: by default
-        all but 64.
-        """
+        """Begin a call and a message of ``length`` bytes; ``sends``: by default all but 64."""
         while not self._told:
             # Whoever sends more than the server's own windows is hung up on.
             self._read(self._socket.recv(1 << 16))

@@ -1,6 +1,4 @@
-"""The contracts in ``proto/``: documented, usable from other languages, compatible with released
-ones.
-"""
+"""The contracts in ``proto/``: documented, usable elsewhere, compatible with releases."""
 
 import importlib
 import re

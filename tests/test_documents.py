@@ -52,9 +52,7 @@ def anchors(text: str) -> set[str]:
 
 
 def test_audit_has_as_many_rules_as_documents_say() -> None:
-    """Except benchmarks, which used the rules of their time. An import of Kafka's log has other
-    rules.
-    """
+    """Except benchmarks, which keep the rules of their time, and imports from Kafka."""
     said = {
         (document.name, int(number))
         for document in DOCUMENTS
@@ -83,9 +81,7 @@ def test_every_named_file_and_heading_exists(document: Path) -> None:
 
 @pytest.mark.nightly
 def test_site_builds_without_a_broken_link_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
-    """Not quietly: mkdocs does not count warnings that it does not print. [`make docs` failed, and
-    this passed.]
-    """
+    """Not quietly: mkdocs counts only printed warnings. [`make docs` failed, this passed.]"""
     command: list[str | Path] = [
         sys.executable,
         "-m",

@@ -1,6 +1,4 @@
-"""The floors of ``ARCHITECTURE.md``: an import points down or stays on its floor, and nothing goes
-in a circle.
-"""
+"""The floors of ``ARCHITECTURE.md``: imports point down or sideways, in no circle."""
 
 import ast
 from collections.abc import Collection, Iterable, Iterator

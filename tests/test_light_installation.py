@@ -1,6 +1,4 @@
-"""A plain ``pip install raftlog`` is the client library: everything else is an extra, and not
-imported without need.
-"""
+"""A plain ``pip install raftlog`` is the client library: all else is an extra, imported on need."""
 
 import ast
 import json

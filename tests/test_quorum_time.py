@@ -149,9 +149,7 @@ def test_first_timestamp_of_a_leader_is_bounded_by_its_predecessors_time() -> No
 
 
 def test_time_received_while_the_process_was_stopped_is_not_used() -> None:
-    """[A leader that had been paused reported that its clock was 7 s ahead, and dated its journal
-    so.]
-    """
+    """[A paused leader reported that its clock was 7 s ahead, and dated its journal so.]"""
     node = Node()
     node.time.received(node.at(0))
     in_the_socket = node.at(0)

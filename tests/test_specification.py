@@ -1,6 +1,4 @@
-"""The specification in spec/: its promises hold, each fails with its rule disabled, and the
-relevant states are reached.
-"""
+"""The specification in spec/: promises hold, and fail with a rule off; states are reached."""
 
 import sys
 from itertools import chain

@@ -1,6 +1,4 @@
-"""The content of the two wheels. Building them downloads a build environment, so they are not in
-the gate.
-"""
+"""The content of the two wheels. Not in the gate: building downloads an environment."""
 
 import subprocess
 import sys

@@ -26,9 +26,7 @@ HOSTS = ("c1", "c2", "c3")
 
 
 class Quorum:
-    """The log, its leader, and what brokers have reported. ``hold_lao``: LAO moves only when the
-    test moves it.
-    """
+    """The log, its leader, and brokers' reports. ``hold_lao``: only the test moves LAO."""
 
     def __init__(self, network: SimNetwork) -> None:
         self.network = network

@@ -359,9 +359,7 @@ async def test_follower_names_its_applied_offset_in_each_controller_epoch(stage:
 
 @scenario(staged)
 async def test_broker_stopped_on_seeing_the_generation_applies_nothing(stage: Stage) -> None:
-    """[registered in a log that was taken back since, and asked to stop: it ends inside the call
-    that tells it]
-    """
+    """[Registered in a log that was since recovered: it ends in the call that tells it.]"""
     stage.log.leader()
     stage.ends = True
     stage.reply(generation=1)

@@ -175,9 +175,7 @@ def test_stop_ends_the_id_request_and_keeps_an_assigned_id() -> None:
 
 
 async def test_broker_requests_no_id_when_it_cannot_listen() -> None:
-    """[the same configuration twice: the second would be given an id that it can do nothing
-    with]
-    """
+    """[The same configuration twice: the second would get an id that it cannot use.]"""
     settings = BrokerSettings(
         NO_NODE_ID,
         CLUSTER,

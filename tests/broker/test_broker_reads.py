@@ -80,9 +80,7 @@ def test_fenced_leader_is_shown_as_no_leader() -> None:
 
 
 def test_metadata_carries_no_isr() -> None:
-    """KIP-24: neither by a field of its own, anywhere in the answer, nor through any other
-    field.
-    """
+    """KIP-24: neither by its own field, anywhere in the answer, nor through any other."""
     seen: list[Any] = [pb.MetadataResponse.DESCRIPTOR]
     names: set[str] = set()
     for message in seen:
@@ -274,9 +272,7 @@ def at(*names: str, host: str) -> list[rec.Listener]:
 
 
 def with_listeners() -> LogMaker:
-    """Brokers 1 and 2 have both listeners, 3 lacks the client listener, 4 has one listener as of an
-    older build.
-    """
+    """Brokers 1 and 2 have both listeners, 3 lacks the client's, 4 has one (older build)."""
     log = LogMaker()
     log.leader()
     for broker_id, names in enumerate(

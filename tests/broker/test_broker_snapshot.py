@@ -28,9 +28,7 @@ HOSTS = ("a", "b", "c")
 
 
 class Controllers:
-    """A committed log that begins at a snapshot's end, and controllers that serve both. ``leader``
-    answers the fetches.
-    """
+    """A log that begins at a snapshot's end, and controllers. ``leader`` answers the fetches."""
 
     def __init__(self) -> None:
         self.network = SimNetwork(random.Random(3))

@@ -273,9 +273,7 @@ def test_memory_bound_keeps_the_oldest_and_newest_image_and_is_reported() -> Non
 
 
 def test_broker_that_does_not_count_for_lao_never_stops_reading() -> None:
-    """[All brokers restart, LAO is unknown until they have caught up: stopping to read would be for
-    ever.]
-    """
+    """[All brokers restart, LAO is unknown until they catch up: they would stop forever.]"""
     view, log = View(ME, max_bytes=10_000), LogMaker()
     for n in range(200):
         log.config(f"{n}" * 100)
@@ -303,9 +301,7 @@ def test_broker_that_does_not_count_for_lao_never_stops_reading() -> None:
     st.sampled_from([1, 20_000, BIG]),
 )
 def test_view_matches_the_fold_in_any_history(steps: list[tuple[str, Any]], max_bytes: int) -> None:
-    """The image at LAO is the fold to LAO, the tip the fold to the end, and what lies between is
-    what it says.
-    """
+    """At LAO the fold to LAO, at the tip that to the end, and in between what it says."""
     view, log, _ = member(max_bytes)
     view.hear(1, view.applied, log.end)
     known_lao = view.applied

@@ -263,9 +263,7 @@ def test_strict_read_is_answered_at_lao_while_the_lease_is_valid() -> None:
 
 
 def test_strict_read_waits_until_lao_covers_all_applied_when_it_began() -> None:
-    """[A has been told 10 and shows it; B, which has applied 10 and was told 8, must not show 8 to
-    who asks next]
-    """
+    """[A shows 10; B, which applied 10 and knows 8, must not show 8 to a later read.]"""
     broker = StrictBroker(applied=10, told=8, lease_s=5.0)
     assert broker.ask("plain", options()) == 8
     assert broker.ask("r", strict()) is None

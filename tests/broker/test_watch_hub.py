@@ -482,9 +482,7 @@ class RandomRun:
 
 
 def judge(world: World, reader: Reader) -> None:
-    """Assert that a watcher has received all that it selected, from its start to the end or to its
-    last token.
-    """
+    """Assert that a watcher received all it selected, to the end or its last token."""
     begun = reader.begun or (reader.tokens[0] if reader.tokens else None)
     if begun is None:
         return
@@ -524,9 +522,7 @@ def test_watchers_receive_each_change_once(seed: int, monkeypatch: pytest.Monkey
 
 
 def test_watch_resumes_from_every_token(world: World) -> None:
-    """Also from tokens in the middle of a record, and at a broker that splits its responses
-    differently.
-    """
+    """Also from tokens inside a record, and at a broker that splits responses differently."""
     for number in range(3):
         world.topic(f"t{number}", 4)
         world.config(f"t{number}", "1")

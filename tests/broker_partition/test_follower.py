@@ -44,9 +44,7 @@ class Follower(Stand):
         return [effect.request for effect in of_kind(self.got, ev.SendReplicaFetch)]
 
     def positions(self, fetch: int = -1) -> list[tuple[int, int, int]]:
-        """(offset, epoch of the record before it, leader epoch) of each partition that a fetch
-        named.
-        """
+        """(offset, epoch of the previous record, leader epoch) of each fetched partition."""
         named = self.fetches[fetch].partitions
         return [
             (one.fetch_offset, one.last_fetched_epoch, one.current_leader_epoch) for one in named
@@ -132,9 +130,7 @@ def test_records_that_do_not_continue_the_log_are_fetched_again(records: bytes) 
 
 
 def test_truncation_goes_epoch_by_epoch_until_the_logs_agree() -> None:
-    """The leader's log: epoch 1 up to 4, then epoch 4. The follower's: 1 up to 6, 2 up to 8, 3 up
-    to 10.
-    """
+    """The leader's log: epoch 1 to 4, then epoch 4. The follower's: 1 to 6, 2 to 8, 3 to 10."""
     stand = Follower(recovered(10, (1, 0), (2, 6), (3, 8)))
     (cut,) = of_kind(stand.answer(diverging(1, 4)), ev.Truncate)
     assert cut.end_offset == 4
@@ -142,9 +138,7 @@ def test_truncation_goes_epoch_by_epoch_until_the_logs_agree() -> None:
 
 
 def test_log_is_truncated_to_an_own_epoch_boundary_when_it_lacks_the_diverging_epoch() -> None:
-    """The leader has epoch 2 up to 7, and this log 1 up to 8, 3 up to 10: 7 may lie inside of a
-    batch.
-    """
+    """The leader has epoch 2 to 7, this log 1 to 8, 3 to 10: 7 may lie inside a batch."""
     stand = Follower(recovered(10, (1, 0), (3, 8)))
     (cut,) = of_kind(stand.answer(diverging(2, 7)), ev.Truncate)
     assert cut.end_offset == 8

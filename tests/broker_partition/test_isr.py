@@ -339,9 +339,7 @@ def test_unknown_outcome_keeps_the_maximal_isr_and_resends_the_same_proposal() -
 
 
 def test_resent_proposal_keeps_its_original_broker_epochs() -> None:
-    """[the follower registers anew, with an empty disk: under its new epoch the proposal would be
-    accepted]
-    """
+    """[The follower re-registers with an empty disk: its new epoch would be accepted.]"""
     stand = expanding()
     stand.broker(2, epoch=900)
     fail(stand, unknown=True)

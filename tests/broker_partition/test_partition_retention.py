@@ -203,9 +203,7 @@ def test_follower_whose_records_were_deleted_receives_the_log_start() -> None:
 
 
 def test_follower_waiting_for_its_turn_receives_the_log_start() -> None:
-    """Its records did not fit into the previous response, and are deleted when the next one is
-    made.
-    """
+    """Its records did not fit into the previous response, and are deleted by the next one."""
     keys = (KEY, (TOPIC_ID, 1))
     both = [partition(key, isr=(ME,)) for key in keys]
     stand = Stand(image=first_image(*both), replica_fetch_response_max_bytes=1)
@@ -231,9 +229,7 @@ def test_follower_waiting_for_its_turn_receives_the_log_start() -> None:
 
 
 def test_caught_up_follower_receives_the_log_start_without_records() -> None:
-    """Nobody writes any more: its disk would never be freed, and it would lead from records on that
-    are long gone.
-    """
+    """Without writes its disk would never be freed, and it would lead from deleted records."""
     stand = leading("a", "b", "c")
     stand.config(TOPIC_TYPE, TOPIC, retention_ms="1")
 

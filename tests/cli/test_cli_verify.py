@@ -41,9 +41,7 @@ def written(keys: Path, name: str) -> tuple[Path, Path]:
 
 
 def forged(source: Path, target: Path) -> Path:
-    """A consistent export in which one batch has another principal; the nodes' reports are
-    unchanged.
-    """
+    """A consistent export with one forged principal; the nodes' reports are unchanged."""
     manifest = read_manifest(source)
     batches = [
         data for one in manifest.of_kind("raw") for data in read_segment(open_place(source), one)

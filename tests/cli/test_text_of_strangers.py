@@ -33,9 +33,7 @@ SEEN = r"a\x1b[31mb\x07\rc\nFORGED\x9b2Jd\u202ee\x7f[red]f[/]\u2028g"
 
 
 def harmless(text: str) -> None:
-    """Return whether a text has only printable characters and our own line breaks, and inert
-    markup.
-    """
+    """Return whether a text has only printable characters, line breaks, inert markup."""
     assert all(line.isprintable() for line in text.split("\n")), repr(text)
     assert not any(line.lstrip().startswith("FORGED") for line in text.split("\n")), repr(text)
 

@@ -78,9 +78,7 @@ class Scripted:
 
 
 class Listening:
-    """The handler of its links. A topic named ``exists`` exists; a topic ``slow`` is never
-    answered.
-    """
+    """The handler of its links. Topic ``exists`` exists; ``slow`` is never answered."""
 
     def __init__(self) -> None:
         self.broker = Scripted()

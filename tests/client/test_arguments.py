@@ -187,9 +187,7 @@ async def test_right_argument_is_sent(
 
 
 def test_every_argument_of_every_call_has_a_check() -> None:
-    """Every argument has a check; the unchecked ones are refused where they are used, as the table
-    above shows.
-    """
+    """Unchecked arguments are refused where they are used, as the table above shows."""
     unchecked = {
         (name, parameter)
         for group in [getattr(raftlog.AsyncClient("127.0.0.1:1"), name) for name in NAMESPACES]

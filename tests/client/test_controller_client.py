@@ -201,9 +201,7 @@ async def test_timed_out_call_is_unknown_and_the_next_goes_elsewhere(world: Worl
 
 @scenario(simulate)
 async def test_silent_connection_is_not_used_again(world: World) -> None:
-    """[one connection to the leader is dead, and nothing closes it: each call that comes back to it
-    times out]
-    """
+    """[A dead connection to the leader that nothing closes: each call on it times out.]"""
     a = await world.controller("a", leader)
     client = world.controller_client("a")
     await client.call(create())

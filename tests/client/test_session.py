@@ -25,9 +25,7 @@ def token(offset: int) -> common_pb2.WriteResult:
 
 
 class Controller:
-    """Opens clients, and answers writes by a script with one entry per attempt (the last one
-    repeats).
-    """
+    """Opens clients, answers writes by a script of attempts (the last one repeats)."""
 
     def __init__(self, *script: Callable[[Any], Any]) -> None:
         self.script = list(script) or [executed]

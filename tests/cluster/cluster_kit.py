@@ -75,9 +75,7 @@ def succeed(command: object, *arguments: object, **options: Any) -> Ran:
 
 
 def on_files(command: str, *arguments: object) -> Ran:
-    """Run in this process a command line that works on files alone, and has to succeed: it saves the
-    start of a process.
-    """
+    """Run a file-only command line in this process, which must succeed: it saves a process."""
     out, err = io.BytesIO(), io.BytesIO()
     texts = [io.TextIOWrapper(one, write_through=True) for one in (out, err)]
     words = [*command.split(), *map(str, arguments)]
@@ -105,9 +103,7 @@ def until(found: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> 
 async def until_true(
     found: Callable[[], Awaitable[bool]], what: str, within_s: float = PATIENCE_S
 ) -> float:
-    """Wait for an asynchronous condition, which may fail with ApiError meanwhile; return the
-    seconds it took.
-    """
+    """Wait for an async condition, which may fail with ApiError; return the seconds it took."""
     begun = time.monotonic()
     while True:
         try:
@@ -140,9 +136,7 @@ def configure(cluster: LocalCluster, node: Node, keys: Mapping[str, Any]) -> Non
 
 @contextmanager
 def running(made: AnyCluster, *commands: str) -> Iterator[AnyCluster]:
-    """Run this cluster, generated if necessary, until every node is ready, after ``commands`` to
-    its controllers.
-    """
+    """Run this cluster until every node is ready, after ``commands`` to its controllers."""
     made.generate()
     try:
         made.start_controllers()
@@ -201,9 +195,7 @@ async def controllers_of(cluster: LocalCluster | Sequence[str]) -> AsyncIterator
 
 
 class ControllerProcess:
-    """A controller process with its files in ``directory``. ``settings``: further lines of its
-    configuration.
-    """
+    """A controller process in ``directory``. ``settings``: further configuration lines."""
 
     def __init__(
         self, directory: Path, node_id: int, port: int, *, cluster_id: str, settings: str
@@ -324,9 +316,7 @@ def describe(cluster: LocalCluster) -> Any:
 
 
 def says(text: str | Path, *patterns: str) -> None:
-    """Assert that a text matches all of these regular expressions. A file is the log of a running
-    process, which may lag.
-    """
+    """Assert that a text, or the log file of a running process in time, matches all patterns."""
     for pattern in patterns:
         if isinstance(text, Path):
             until(lambda: re.search(pattern, text.read_text()), f"{pattern!r} is in {text}")  # noqa: B023

@@ -36,9 +36,7 @@ class CuttableProxy:
         self._reset()
 
     async def swallow(self) -> None:
-        """Keep connections open and accept new ones, but pass no byte in either direction, as a
-        firewall that drops.
-        """
+        """Keep connections open and accept new ones, but pass no byte, as a dropping firewall."""
         self._flows.clear()
 
     async def heal(self) -> None:

@@ -235,9 +235,7 @@ class World(Reach):
         return Tip(one.leader_id, one.leader_epoch, one.log_end_offset, one.state_hash.hex())
 
     async def published(self) -> None:
-        """Wait until each voter has published all of its listeners: one at a time does so, and the
-        others retry.
-        """
+        """Wait until each voter has published its listeners: one at a time does, others retry."""
         leader = f"controller-{self.facts.leader_id}"
 
         async def all_are_known() -> bool:

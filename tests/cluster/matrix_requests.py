@@ -35,9 +35,7 @@ CONFIGS = (
 
 
 class Facts(NamedTuple):
-    """The resources that requests name. ``topics``: names by id; ``directories``: of voters, by
-    node id.
-    """
+    """Resources of requests. ``topics``: names by id; ``directories``: of voters, by id."""
 
     cluster_id: str
     epoch: int
@@ -72,9 +70,7 @@ class Ask(NamedTuple):
 
     @property
     def cluster_id(self) -> str:
-        """Return a wrong cluster id, by which a request with a node's identity fails after
-        authorization.
-        """
+        """Return a wrong cluster id, for which a node's request fails after authorization."""
         reads = self.node_id == NOBODY
         return self.facts.cluster_id if self.harm or reads else "another-cluster"
 

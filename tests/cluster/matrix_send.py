@@ -161,9 +161,7 @@ OpenLane = Callable[[Offer], Awaitable[Lane]]
 async def send(
     world: World, cases: Sequence[Case], *, lanes: bool = False
 ) -> list[tuple[Case, Verdict]]:
-    """Send the requests of one caller on one listener concurrently. ``lanes``: on the lane of each
-    stream.
-    """
+    """Send one caller's requests on one listener concurrently. ``lanes``: on stream lanes."""
     caller, listener = cases[0].caller, cases[0].listener
     found: list[tuple[Case, Verdict]] = []
 

@@ -162,9 +162,7 @@ async def _holds_all(cluster: MixedCluster, acknowledged: Mapping[str, int], lev
 
 
 async def _refused(cluster: MixedCluster, name: str, say: Say) -> None:
-    """Assert that a node of the other build does not start on the present log, and one of this
-    build does.
-    """
+    """Assert that this build starts on the present log, and the other one does not."""
     log = cluster.log_path(name)
     size = log.stat().st_size
     await asyncio.to_thread(cluster.change, name, to_other=True)
@@ -184,9 +182,7 @@ async def _refused(cluster: MixedCluster, name: str, say: Say) -> None:
 
 
 async def _lowered(cluster: MixedCluster, name: str, say: Say) -> None:
-    """Lower the level. A node of the other build stops as before, as the log holds the record that
-    raised it.
-    """
+    """Lower the level. Stopped nodes of the other build stay so: the log holds the raise."""
     level = f"metadata.version={LATEST_METADATA_VERSION - 1}"
     lowered = await asyncio.to_thread(
         succeed, f"cluster features downgrade {level}", controllers=cluster

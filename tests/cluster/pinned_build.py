@@ -1,6 +1,4 @@
-"""``raftlog`` with the metadata.version in its first argument as the latest that it knows: a
-stand-in for an older build.
-"""
+"""``raftlog`` pinned to the metadata.version in its first argument, as an older build."""
 
 import sys
 

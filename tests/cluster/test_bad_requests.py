@@ -1,6 +1,4 @@
-"""Invalid requests to a running cluster: typed errors that name the field, nothing written, every
-process alive.
-"""
+"""Invalid requests to a running cluster: typed errors, nothing written, no process dies."""
 
 import asyncio
 import json
@@ -68,9 +66,7 @@ def nobody_died(cluster: LocalCluster) -> Iterator[None]:
 
 
 def records_from(cluster: LocalCluster, offset: int) -> list[Any]:
-    """Return the committed records from an offset on, without those that the cluster wrote by
-    itself.
-    """
+    """Return the committed records from an offset on, without the cluster's own."""
     dumped = succeed("log dump --json --from", offset, controllers=cluster)
     records = [json.loads(line) for line in dumped.out.splitlines()]
     return [record for record in records if record["type"] not in NOBODYS_DOING]
@@ -107,9 +103,7 @@ def error_in(response: Any) -> common_pb2.Error:
 
 
 async def refusal(call: Awaitable[Any]) -> tuple[ErrorCode, str, bool]:
-    """Return (code, field, whether the outcome is unknown) of a call that fails as a whole or in
-    its only item.
-    """
+    """Return (code, field, outcome unknown) of a call that fails as a whole or in its item."""
     try:
         error = error_in(await call)
     except ApiError as failed:

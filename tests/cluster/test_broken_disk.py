@@ -28,9 +28,7 @@ class BrokenCluster(LocalCluster):
         return self.directory / f"{name}.ended"
 
     def require_told(self, name: str) -> None:
-        """Assert that the node exited with the code for disk errors, and that its last line says
-        why and what to do.
-        """
+        """Assert the exit code for disk errors, and a last line with the reason and remedy."""
         assert self._daemons.wait_gone(name, PATIENCE_S), f"{name} lives on"
         log = (self.directory / f"{name}.log").read_text()
         assert "Traceback" not in log, log

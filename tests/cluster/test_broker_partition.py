@@ -1,6 +1,4 @@
-"""The purpose of KIP-343: a broker that cannot reach the controllers while its clients still reach
-it.
-"""
+"""The purpose of KIP-343: a broker reachable by clients, not by the controllers."""
 
 import asyncio
 import random

@@ -25,9 +25,7 @@ HOSTS = {"broker-2": "127.0.0.2", "broker-3": "127.0.0.3", "broker-4": "127.0.0.
 
 
 class Hosts(LocalCluster):
-    """One controller, three brokers without a configured id on their own hosts, and a fourth that
-    each test places.
-    """
+    """One controller, three brokers without an id on own hosts, and a fourth per test."""
 
     def prepare(self, name: str, host: str) -> None:
         """Put a new disk into a host: no id in the configuration or the directory."""

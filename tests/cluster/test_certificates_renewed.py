@@ -51,9 +51,7 @@ def environment(tls: TlsConfig) -> dict[str, str]:
 
 
 async def write_until(done: asyncio.Event, cluster: LocalCluster, tls: TlsConfig) -> int:
-    """Write until the time, each time on a new connection; return the number of writes, none of
-    which may fail.
-    """
+    """Write on new connections until the time; return the number of writes; none may fail."""
     count = 0
     while not done.is_set():
         transport = GrpcTransport(tls=tls)

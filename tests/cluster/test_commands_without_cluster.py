@@ -12,9 +12,7 @@ from raftlog.local.cluster import LocalCluster
 
 TIMEOUT_S = 1.5
 GRACE_S = 20.0
-"""Bound in seconds for starting Python and importing everything, several at a time, on a busy
-machine.
-"""
+"""Bound in seconds for starting several Pythons with all imports on a busy machine."""
 
 
 def commands(controllers: str, servers: str) -> list[tuple[str, ...]]:

@@ -1,6 +1,4 @@
-"""Processes whose logs start late: backups under writes, nodes and brokers that start from
-snapshots, offline readers.
-"""
+"""Logs that start late: backups under writes, starts from snapshots, offline readers."""
 
 import asyncio
 import signal
@@ -111,9 +109,7 @@ def test_late_starting_log_survives_backups(cluster: LocalCluster, tmp_path: Pat
 
 
 def _recorded(export: Path, cluster: LocalCluster) -> None:
-    """Assert that the manifest has all state hashes that nodes reported, and that no node
-    contradicts another.
-    """
+    """Assert that the manifest has all reported state hashes, without contradictions."""
     manifest = read_manifest(export)
     said = [one for one in manifest.state_hashes if one.source == "image"]
     assert {one.node_id for one in said} == {node.node_id for node in cluster.controllers}

@@ -16,16 +16,12 @@ import runpy, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 runpy.run_module("raftlog", run_name="__main__", alter_sys=True)
 """
-"""Restores SIGINT: a shell's background processes inherit that it is ignored; a process at a
-terminal does not.
-"""
+"""Restores SIGINT, which a shell's background processes inherit as ignored."""
 MOMENTS = {"while it starts": "1. Three controllers", "while Spark runs": "spark-submit ..."}
 
 
 def family(parent: psutil.Process, directory: Path) -> list[psutil.Process]:
-    """Return the demo's processes: its children, and the nodes, which have their own sessions and
-    name its directory.
-    """
+    """Return the demo's children, and its nodes, which have sessions of their own."""
     found = {process.pid: process for process in [parent, *parent.children(recursive=True)]}
     for process in psutil.process_iter(["cmdline"]):
         if any(str(directory) in argument for argument in process.info["cmdline"] or ()):

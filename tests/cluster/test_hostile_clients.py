@@ -1,6 +1,4 @@
-"""Attacks with plain gRPC and sockets on a real controller and broker; other clients are served
-within a second.
-"""
+"""Attacks with plain gRPC and sockets; other clients are served within a second."""
 
 import asyncio
 import socket
@@ -82,9 +80,7 @@ def metadata_requests(count: int, **fields: Any) -> bytes:
 
 
 async def empty_requests(controller: Node, broker: Node) -> None:
-    """Send messages of a megabyte of empty requests, at the node's limit per message, again and
-    again.
-    """
+    """Send a megabyte of empty requests per message, up to the limit, repeatedly."""
     for node, conversation in (
         (controller, Conversation.CONTROLLER),
         (broker, Conversation.BROKER),
@@ -162,9 +158,7 @@ async def garbage(controller: Node, broker: Node) -> None:
 
 
 async def very_many_streams(controller: Node, broker: Node) -> None:
-    """Open as many metadata streams as there are slots; above 1,000 pending calls gRPC drops some
-    by itself.
-    """
+    """Fill all metadata stream slots; above 1,000 pending calls gRPC itself drops some."""
     channels = [channel_to(controller) for _ in range(40)]
     streams = []
     try:

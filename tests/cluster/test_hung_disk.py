@@ -23,9 +23,7 @@ from raftlog.local.cluster import LocalCluster, Node
 
 NODE = Path(__file__).with_name("hung_disk_node.py")
 GAP_S = 15.0
-"""Bound in seconds for a fetch timeout (1 s by default) and an election; both take less on an idle
-machine.
-"""
+"""Bound in seconds for a fetch timeout (1 s) and an election; idle machines need less."""
 HUNG_S = 4.0
 """Long enough for several elections, if the hung node wanted any."""
 

@@ -1,6 +1,4 @@
-"""Certificates that name nodes and tokens that name clients: the log names the principal of each
-write.
-"""
+"""Certificates name nodes, tokens clients: the log has the principal of each write."""
 
 import json
 from collections.abc import Iterator

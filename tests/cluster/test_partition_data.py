@@ -1,6 +1,4 @@
-"""Partitions on three broker processes: records acknowledged with acks=all survive kills, sleep and
-a lost disk.
-"""
+"""Partitions on three processes: acks=all records survive kills, sleep and a lost disk."""
 
 import asyncio
 import resource

@@ -53,9 +53,7 @@ class Quorum:
         await self.wait_voters(1, 2, 3)
 
     async def wait_voters(self, *ids: int) -> pb.DescribeQuorumResponse:
-        """Wait until the log names these voters and all have replicated it; return the leader's
-        description.
-        """
+        """Wait until the log names these voters and all have it; return the description."""
         found: list[pb.DescribeQuorumResponse] = []
 
         async def there() -> bool:

@@ -87,9 +87,7 @@ def test_quorum_is_recovered_from_one_directory_and_from_a_backup(tmp_path: Path
 
 
 def _is_lost(address: str, client: Client, lock: Lock) -> None:
-    """Assert that a lock of the old generation is lost: in another log somebody else's lease and
-    key might have their offsets.
-    """
+    """Assert that an old generation's lock is lost: others may own its offsets in another log."""
     begun = time.monotonic()
     assert lock.wait_lost(PATIENCE_S)
     assert f"generation {lock.generation}" in lock._twin._place.lease.why_lost

@@ -35,9 +35,7 @@ async def all_in_sync(world: DataWorld) -> None:
 
 
 async def elections(cluster: LocalCluster, world: DataWorld) -> None:
-    """Take each broker out and back in once, for more leader epochs than the metadata kept will
-    know.
-    """
+    """Take each broker out and back in once, for more leader epochs than the old metadata."""
     for node in cluster.brokers:
         await asyncio.to_thread(cluster.stop, [node.name], 10)
         await asyncio.to_thread(cluster.start, node.name)

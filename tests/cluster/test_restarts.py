@@ -82,9 +82,7 @@ async def test_rolling_restart_under_writes_loses_nothing(cluster: LocalCluster)
 async def _kill_leader(
     cluster: LocalCluster, client: ControllerClient, round_: int
 ) -> tuple[float, dict[str, int]]:
-    """Kill the leader under load; return the seconds to the first write acknowledged in a new
-    epoch, and the acknowledged writes.
-    """
+    """Kill the leader under load; return the seconds to the next write, and acknowledged writes."""
     leader = await asyncio.to_thread(cluster.wait_leader, PATIENCE_S)
     load = Load(client, prefix=f"kill-{round_}", writers=8)
     await load.more(50)

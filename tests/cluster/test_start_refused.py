@@ -46,9 +46,7 @@ def at_one_end(cluster: LocalCluster) -> bool:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Two controllers that serve; the third was killed after some writes, while its log was only in
-    RocksDB's WAL.
-    """
+    """Two controllers serve; the third was killed while its log was only in RocksDB's WAL."""
     made = LocalCluster(tmp_path_factory.mktemp("refused") / "c", controllers=3, brokers=1)
     made.generate()
     try:

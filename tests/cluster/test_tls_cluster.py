@@ -41,9 +41,7 @@ def environment(files: Mapping[str, Path]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Secured:
-    """A cluster, the files of its nodes, and its clients' certificates; ``stranger`` has one of
-    another authority.
-    """
+    """A cluster, its nodes' files, clients' certificates, and a ``stranger``'s."""
 
     cluster: LocalCluster
     authority: trustme.CA

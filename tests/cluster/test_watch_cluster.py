@@ -102,9 +102,7 @@ def writing(cluster: LocalCluster) -> Iterator[Writer]:
 def killed_one_after_the_other(
     cluster: LocalCluster, watchers: list[Watcher], *, rounds: int
 ) -> None:
-    """Kill each broker in turn, and the leader, under watchers; each returns before the next is
-    killed.
-    """
+    """Kill and restart each broker in turn, and the leader, under watchers."""
     with writing(cluster) as writer:
         until(lambda: all(one.newest for one in watchers), "every watcher is told something")
         dead = ""

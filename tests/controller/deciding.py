@@ -1,6 +1,4 @@
-"""A controller without its shell: decisions are folded at once, and committed at once unless a test
-holds commits back.
-"""
+"""A controller without its shell: decisions are folded, and committed unless held back."""
 
 import random
 from collections.abc import Iterable
@@ -98,9 +96,7 @@ class Cell:
         generation: int = 0,
         recoveries: int = 0,
     ) -> None:
-        """``shared_node_ids``: brokers may have the node ids of controllers, as both are numbered
-        from 1 here.
-        """
+        """``shared_node_ids``: brokers may have controllers' ids, as both start at 1 here."""
         self.now = now
         self.epoch = epoch
         self.settings = settings or ControllerSettings()
@@ -163,9 +159,7 @@ class Cell:
         return decision.body
 
     def decide_twice(self, message: Any) -> Decided:
-        """Decide a request twice with the same randomness: both decisions are equal and change
-        nothing.
-        """
+        """Decide a request twice with the same randomness, with equal results and no change."""
         rng = self.decider.state.rng
         randomness = rng.getstate()
         first, before = self.decide(message), self.soft_state()
@@ -179,9 +173,7 @@ class Cell:
         return decision
 
     def due(self, *, progress: bool = False) -> list[Decided]:
-        """Do all that is due; return the decisions. Progress records are made, but returned only on
-        demand.
-        """
+        """Do all that is due; return the decisions, with progress records only on demand."""
         decisions = []
         while (due := self.decider.due.next(self.now)) is not None:
             assert due.records
@@ -197,9 +189,7 @@ class Cell:
         return self.send(registration(broker_id, incarnation, **fields)).broker_epoch
 
     def heartbeat(self, broker_id: int, **fields: Any) -> rpc.BrokerHeartbeatRequest:
-        """Send a heartbeat of a broker that has applied and received everything, unless ``fields``
-        say otherwise.
-        """
+        """Send a heartbeat of a broker that has applied everything, but for ``fields``."""
         broker = self.pending.brokers.get(broker_id)
         content: dict[str, Any] = {
             "broker_id": broker_id,
@@ -295,9 +285,7 @@ class Cell:
         )
 
     def refused(self, message: Any, code: ErrorCode, field: str) -> None:
-        """Assert that the request is refused as a whole with this code and field, and changes
-        nothing.
-        """
+        """Assert that the request is refused whole with this code and field, without effect."""
         before = self.soft_state()
         decision = self.decide(message)
         assert decision.error is not None, f"accepted: {decision}"
@@ -321,9 +309,7 @@ class Cell:
     def refused_reassignment(
         self, message: rpc.AlterPartitionReassignmentsRequest, code: ErrorCode, field: str
     ) -> None:
-        """Assert that the only partition of the request is refused in its result, and nothing
-        changes.
-        """
+        """Assert that the request's only partition is refused in its result, without effect."""
         before = self.soft_state()
         decision = self.decide(message)
         assert decision.error is None

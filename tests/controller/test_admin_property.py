@@ -1,6 +1,4 @@
-"""Random sequences of operations on partitions keep the invariants, and cancelling restores the
-replicas.
-"""
+"""Random operations on partitions keep the invariants; cancelling restores replicas."""
 
 from typing import Any
 

@@ -15,9 +15,7 @@ RECOVERING = 1
 
 @dataclass
 class Stage:
-    """A partition on 1, 2, 3 whose ISR is 1, 2: broker 3 was fenced and is back. Broker 4 shuts
-    down, 5 is fenced.
-    """
+    """Partition 1, 2, 3 with ISR 1, 2: broker 3 is back. Broker 4 shuts down, 5 is fenced."""
 
     cell: Cell
     topic: bytes
@@ -204,9 +202,7 @@ def test_unchanged_isr_writes_nothing(stage: Stage) -> None:
 
 
 def test_replica_that_came_back_empty_is_not_admitted_by_an_older_proposal(stage: Stage) -> None:
-    """KIP-903: B catches up, A proposes it; before the proposal arrives B fails, loses its disk,
-    and registers again.
-    """
+    """KIP-903: B catches up, A proposes it; B loses its disk and registers before that arrives."""
     cell = stage.cell
     in_flight = stage.propose()
     cell.now += 9.1

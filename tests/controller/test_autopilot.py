@@ -20,9 +20,7 @@ LOOKS_S = 1.0
 
 
 class Fleet(Cell):
-    """A leader, node 1, with voters 1 to ``size`` and spares from 101 on; nodes in ``down`` do not
-    fetch.
-    """
+    """Leader 1 with voters 1 to ``size``, spares from 101; ``down`` nodes do not fetch."""
 
     def __init__(self, size: int = 3, spares: int = 1, *, after_s: float = AFTER_S) -> None:
         self.down: set[int] = set()
@@ -308,9 +306,7 @@ def test_spare_joins_an_even_set_before_the_dead_voter_leaves() -> None:
 
 
 def half_replaced(*down: int) -> Fleet:
-    """Return a state in which voter 4 of four was dead, 101 replaced it, and another node leads
-    since.
-    """
+    """Return a state where voter 4 was dead, 101 replaced it, and another node leads."""
     fleet = Fleet(4, 1)
     fleet.down.update(down)
     fleet.name(1, 2, 3, 4, 101, seats=4, leaving_id=4)

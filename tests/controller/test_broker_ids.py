@@ -239,9 +239,7 @@ def test_old_incarnation_leaves_every_isr_in_the_same_batch(cell: Ids) -> None:
 
 
 def test_session_that_may_be_the_requesters_own_is_waited_for(cell: Ids) -> None:
-    """[A supervisor restarts the broker on an empty disk within a second: the old session does not
-    prove that it lives.]
-    """
+    """[A supervisor restarts on an empty disk at once: the old session proves no life.]"""
     cell.beat(2)
     for waited in (0.0, 3.0, 6.0):
         cell.now += 3.0 if waited else 0.0
@@ -265,9 +263,7 @@ def test_broker_heard_from_meanwhile_is_alive_and_the_next_candidate_counts(cell
 
 
 def test_late_message_is_no_sign_of_life(cell: Ids) -> None:
-    """[The controller paused, and processed the old process's last heartbeat after the new one's
-    request.]
-    """
+    """[A paused controller processed the old process's heartbeat after the new request.]"""
     cell.now += 4.0
     cell.beat(2)
     cell.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=cell.wanted("h2", asking_for_s=4.0))
@@ -548,9 +544,7 @@ def test_time_while_the_controller_slept_does_not_count(cell: Ids) -> None:
 
 
 def test_dead_broker_is_waited_for_until_its_session_ends(cell: Ids) -> None:
-    """[The owner of 2 dies; a newcomer arrives 5.5 s later, within the session, and gets a new id
-    without replicas.]
-    """
+    """[2's owner dies; a newcomer within the session gets a new id without replicas.]"""
     began = cell.now
     while cell.now < began + 8.5:
         cell.now += 0.5
@@ -703,9 +697,7 @@ def test_retry_works_without_a_known_directory(cell: Ids) -> None:
 
 
 def test_process_that_died_before_storing_its_id_gets_it_back_by_its_directory(cell: Ids) -> None:
-    """[Registered, and dead before meta.json was written: the same lock proves it, and a changed
-    host does not matter.]
-    """
+    """[Dead before meta.json was written: the same lock proves it, a new host is no matter.]"""
     first = cell.send(cell.wanted("new", process=proof("its own", 7)))
     again = cell.wanted("renamed", 19092, process=proof("its own", 7))
     assert cell.ask("renamed", 19092, process=again.process) == (first.broker_id, OWN)

@@ -121,9 +121,7 @@ def test_number_outside_of_the_window_changes_nothing() -> None:
 
 
 def test_delayed_attempt_of_a_closed_number_is_not_executed() -> None:
-    """Attempt 1 is delayed; attempt 2 is answered with an error; a later write closes the number;
-    attempt 1 arrives.
-    """
+    """Attempt 1 is delayed, attempt 2 refused; a later write closes the number; 1 arrives."""
     cell = Cell()
     writer = Writer(cell)
     delete = rpc.DeleteTopicsRequest(names=["t"])

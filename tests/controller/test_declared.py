@@ -1,6 +1,4 @@
-"""Declared state: differences become a file, the file a plan, the plan a request that leaves no
-difference.
-"""
+"""Declared state: differences become a file, a plan, and a request without a rest."""
 
 import random
 from typing import Any

@@ -1,6 +1,4 @@
-"""KIP-343's double roll: below broker.heartbeat.version 1 brokers count as active without
-heartbeats.
-"""
+"""KIP-343's double roll: below broker.heartbeat.version 1 heartbeats are not needed."""
 
 from typing import Any
 
@@ -199,9 +197,7 @@ def test_lao_is_unknown_during_the_raise_and_names_the_brokers() -> None:
 
 
 def test_lao_waits_for_brokers_that_joined_before_catching_up() -> None:
-    """[B joined with 3 applied while heartbeats were off; LAO was 9 before: announced again, B
-    would show 3.]
-    """
+    """[B joined with 3 applied; LAO was 9: announced again, B would show 3.]"""
     cell = Cell(2)
     cell.beat(1)
     cell.beat(2)

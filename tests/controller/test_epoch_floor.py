@@ -1,6 +1,4 @@
-"""Leader epochs after a recovery: none that may have been used is used again, and no broker
-registers before that is certain.
-"""
+"""Leader epochs after a recovery: none is reused, and no broker registers before that is sure."""
 
 from itertools import pairwise
 
@@ -16,9 +14,7 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 def taken_back(partitions: int = 3) -> Image:
-    """Return the state that a recovery found: three brokers, a topic, one partition without a
-    leader.
-    """
+    """Return a recovered state: three brokers, a topic, a partition without a leader."""
     cell = Cell()
     cell.send(
         rpc.CreateTopicsRequest(

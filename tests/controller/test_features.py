@@ -21,9 +21,7 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 class Quorum:
-    """A stand-in for the quorum core; node 1 leads. No directories are known, so no voter set is
-    logged by itself.
-    """
+    """A fake quorum core; node 1 leads. Without directories no voter set is logged."""
 
     def __init__(self, levels: dict[int, int]) -> None:
         self.voters = {

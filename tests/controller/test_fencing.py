@@ -34,9 +34,7 @@ def test_silent_broker_is_fenced_and_only_its_partitions_change() -> None:
 
 
 def test_fetches_do_not_renew_the_session() -> None:
-    """[Heartbeats are lost, fetches are not: the broker fences itself, and would stay leader here
-    for as long as this lasts.]
-    """
+    """[Only heartbeats are lost: the broker fences itself, and would stay leader here.]"""
     cell = Cell(brokers=2)
     topic = cell.create_on((1, 2))
     cell.beat(1)
@@ -133,9 +131,7 @@ def test_broker_with_queued_heartbeats_is_not_fenced() -> None:
 
 @pytest.mark.parametrize("offset", [-1, 1, 1000])
 def test_heartbeat_of_another_epoch_is_no_sign_of_life(offset: int) -> None:
-    """[As a sign of life, one of an epoch that was never assigned begins a session that the true
-    heartbeats do not renew.]
-    """
+    """[One of an unassigned epoch would begin a session that true heartbeats do not renew.]"""
     cell = Cell(brokers=1)
     epoch, contact = cell.broker(1).epoch, cell.decider.state.sessions.last_contact(1)
     cell.now += 1

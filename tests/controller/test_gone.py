@@ -91,9 +91,7 @@ def test_evidence_about_another_registration_is_ignored() -> None:
 
 
 def test_fencing_waits_for_the_strict_read_lease() -> None:
-    """[A firewall refuses, the process lives: it may answer strict reads until its lease has
-    ended.]
-    """
+    """[A firewall refuses, the process lives: it may answer strict reads under its lease.]"""
     cell = steady()
     cell.beat(1, want_read_lease=True)
     granted_at = cell.now

@@ -215,9 +215,7 @@ def test_manual_mapping_for_the_next_start_is_kept_until_then() -> None:
 
 
 def test_host_that_a_process_moved_away_from_is_collected() -> None:
-    """An amended registration keeps its epoch, which is older than the mapping of the first
-    host.
-    """
+    """An amended registration keeps its epoch, older than the first host's mapping."""
     cell = Cell(brokers=0)
     cell.register(4, listeners=at("g"))
     cell.register(4, listeners=at("h"))

@@ -88,9 +88,7 @@ def test_probation_doubles_up_to_a_bound_and_resets_after_a_long_good_time() -> 
 
 
 def _heartbeats(cell: Cell, seconds: float, stuck_at: int) -> None:
-    """All brokers heartbeat; broker 1 applies nothing beyond ``stuck_at``. Something is written all
-    the time.
-    """
+    """All brokers heartbeat; broker 1 applies nothing beyond ``stuck_at``; writes go on."""
     end = cell.now + seconds
     while cell.now < end:
         cell.now += 2

@@ -260,9 +260,7 @@ def _settings(**fields: Any) -> ControllerSettings:
 
 
 def _alive(cell: Cell, seconds: float) -> list[int]:
-    """Let time pass in small steps with all brokers alive; return the number of records of each
-    batch of partition changes.
-    """
+    """Let time pass in small steps; return the records of each batch of partition changes."""
     batches = []
     end = cell.now + seconds
     while cell.now < end:
@@ -354,9 +352,7 @@ def test_step_of_the_balance_examines_one_slice(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_leader_balance_decides_on_the_newest_state() -> None:
-    """State changes between examination and election: a partition with nothing to do any more is
-    left alone.
-    """
+    """A partition whose state changed since the examination is left alone."""
     from controller.decisions.partitions.leader_elections import LeaderBalance
 
     cell = Cell(brokers=3)

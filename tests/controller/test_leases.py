@@ -318,9 +318,7 @@ def test_refused_keys_grant_no_lease(
 
 
 def test_validate_only_grant_changes_nothing() -> None:
-    """[The time of a lease that was never granted ran, and its end was a record that no node could
-    fold.]
-    """
+    """[An unknown lease's time ran, and its end was a record that no node could fold.]"""
     at = Cell(brokers=0)
     before = at.pending.state_hash
     decided = at.propose(at.decide(grant_with({"key": "q/a"}, validate_only=True)))

@@ -40,9 +40,7 @@ def replica(
 
 
 class Quorum:
-    """A stand-in for the quorum core: three static voters without directories, node 1 leads, 4
-    observes.
-    """
+    """A fake quorum core: three static voters without directories, 1 leads, 4 observes."""
 
     def __init__(self) -> None:
         self.voters = [replica(1, fetched=0, caught_up=0), replica(2), replica(3)]

@@ -142,9 +142,7 @@ def test_new_incarnation_leaves_every_isr_in_the_batch_of_its_registration() -> 
 
 
 def test_no_image_shows_the_new_incarnation_in_the_isr_of_the_old() -> None:
-    """The session ended, and the fencing is not decided yet: the registration itself removes the
-    broker from the ISRs.
-    """
+    """The session ended, the fencing is not decided: the registration removes the broker."""
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2, 3))
     cell.now += 9.1
@@ -164,9 +162,7 @@ def test_successor_with_the_same_lock_need_not_wait() -> None:
 
 @pytest.mark.parametrize("part", sorted(PROOF))
 def test_proof_by_anything_but_the_lock_is_refused(part: str) -> None:
-    """A cloned disk has the same directory id and a lock of its own; another boot may have the same
-    inode.
-    """
+    """A cloned disk has the same directory id but its own lock; another boot the same inode."""
     cell = Cell(brokers=2)
     cell.join(5, process=pb.ProcessProof(**PROOF))
     other: dict[str, Any] = {**PROOF, part: PROOF[part] * 2}

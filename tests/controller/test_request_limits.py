@@ -404,9 +404,7 @@ def test_key_list_longer_than_all_keys_is_refused() -> None:
 
 
 def test_large_topic_named_many_times_is_not_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """[Ten thousand partitions, named a hundred thousand times: a thousand million elections in 800
-    KB.]
-    """
+    """[Ten thousand partitions, named 100,000 times: a thousand million elections.]"""
     cell = Cell(brokers=1, settings=ControllerSettings(max_records_per_request=300))
     cell.create("t", num_partitions=200, replication_factor=1)
     laid_out: list[Any] = []

@@ -90,9 +90,7 @@ def test_cursor_holds_what_it_needs_up_to_the_bound(
 def test_log_start_never_passes_a_cursor_below_the_bound(
     ends: list[int], needed: list[int], used: int, now_ms: int
 ) -> None:
-    """Delete whatever may be deleted: the first offset that an export needs is present if it was
-    present before.
-    """
+    """Delete whatever may be: an export's next offset stays if it was there before."""
     retention, start = Retention(SETTINGS), 0
     wanted = [ExportCursor(f"c{number}", end, "", 0, 0) for number, end in enumerate(needed)]
     snapshots = held(*ends)

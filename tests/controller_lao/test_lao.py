@@ -41,9 +41,7 @@ def fold(*batches: list[Record]) -> Image:
 
 
 def claim(image: Image, *tail: list[Record], epoch: int = 2) -> LaoTracker:
-    """A controller that has just claimed leadership: the committed image, the tail, and its own
-    first record.
-    """
+    """A controller that just claimed: committed image, tail, and its own first record."""
     base = image.offset + 1
     tracker = LaoTracker(epoch, base + sum(len(records) for records in tail))
     tracker.seed(image)
@@ -145,9 +143,7 @@ def test_later_report_replaces_the_parked_one_and_a_countable_one_counts_at_once
 
 
 def test_nothing_counts_as_committed_before_the_first_commit_of_the_epoch() -> None:
-    """B's fencing was committed, and LAO advanced to 6 without B; the new controller knows only the
-    image before it.
-    """
+    """B's fencing was committed and LAO reached 6; the new controller knows less."""
     tracker = claim(three(A, B), [NO_OP], [change(B, 1, fenced=True)], [NO_OP] * 3)
     assert tracker._epoch_start_offset == 8
     tracker.committed(3)
@@ -277,9 +273,7 @@ def test_replaced_or_unregistered_broker_counts_until_the_commit(ending: Record)
 
 
 def test_lao_counts_two_registrations_of_one_broker_in_the_tail() -> None:
-    """The tail replaces B and unfences its successor: the committed image shows the first
-    registration, the log end the second.
-    """
+    """The committed image shows the first registration in the tail, the log end the second."""
     tracker = claim(three(A, B), [register(B, 3)], [change(B, 3, fenced=False)])
     said(tracker, A, 5)
     tracker.report(B, 1, 2, 0, -1)
@@ -382,9 +376,7 @@ def test_joining_requires_the_first_record_of_the_epoch_applied() -> None:
 
 
 def test_joining_broker_must_know_the_lao_of_the_members() -> None:
-    """Members knew LAO 5 and a write was answered visible; B, which knew 3 when it was fenced,
-    would read from 3.
-    """
+    """Members knew LAO 5, `visible` was answered; fenced B knew 3, and would read from 3."""
     tracker = claim(three(A))
     tracker.proposed([NO_OP] * 6, 4)
     tracker.committed(10)
@@ -420,9 +412,7 @@ def test_joining_an_empty_set_requires_knowing_lao() -> None:
 
 
 def test_first_member_of_an_empty_set_binds_the_next() -> None:
-    """Both are unfenced in one turn: LAO of the first may be answered visible before the second
-    reports more.
-    """
+    """In one turn: LAO of the first may be answered visible before the second reports."""
     tracker = claim(three(C))
     tracker.proposed([change(C, 2, fenced=True)], 4)
     tracker.proposed([NO_OP] * 5, 5)

@@ -57,9 +57,7 @@ class Node:
         return f"dir-{self.id}-{self.disks}"
 
     def new_disk(self, *, joining: bool = True) -> None:
-        """Format a disk with --no-initial-controllers, unless it is the first one or ``joining`` is
-        false.
-        """
+        """Format with --no-initial-controllers, unless it is the first or not ``joining``."""
         if self.disks and joining:
             self.voters = ()
         self.disks += 1

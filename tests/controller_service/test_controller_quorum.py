@@ -159,9 +159,7 @@ def log_of(node: Any) -> list[batch.BatchHeader]:
 
 @simulated
 async def test_retry_finds_its_write_in_the_tail_inherited_by_the_new_leader() -> None:
-    """[Seq 7 sits in the inherited, not yet committed tail; the client retries within 20 ms and it
-    is executed twice.]
-    """
+    """[Seq 7 is in the uncommitted tail; the client retries, and it is executed twice.]"""
     world = World()
     old = await world.active()
     session = world.client.session()

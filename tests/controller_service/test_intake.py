@@ -321,9 +321,7 @@ def test_repeatedly_deferred_request_expires_once() -> None:
 
 
 def test_newcomer_gets_a_slot_beside_ten_connections_at_their_limit() -> None:
-    """[160,000 listings on ten links: there were bytes left, but no slot, and every request was
-    refused.]
-    """
+    """[160,000 listings on ten links: bytes but no slot left, every request refused.]"""
     queue = Intake(30_000)
     listing = pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest())
     refused: set[int] = set()

@@ -476,9 +476,7 @@ def in_megabytes(source: FakeSource) -> None:
 
 
 def test_bytes_sent_in_one_turn_are_bounded() -> None:
-    """[1,200 streams ask for a log of 10 MB: each was answered with all of it at once, and the
-    leadership was lost.]
-    """
+    """[1,200 streams ask for 10 MB: all answered at once, and the leadership was lost.]"""
     source, turns = FakeSource(), Turns()
     observers = observers_of(source, turns)
     in_megabytes(source)

@@ -73,9 +73,7 @@ def log_of(epochs: list[int]) -> LogState:
 def test_divergence_ends_at_the_longest_common_prefix(
     leader_epochs: list[int], follower_epochs: list[int]
 ) -> None:
-    """Two logs as Raft makes them: equal (offset, epoch) implies equal prefixes. Truncation rounds
-    end at the common prefix.
-    """
+    """Equal (offset, epoch) implies equal prefixes. Truncation ends at the common prefix."""
     leader, follower = log_of(leader_epochs), log_of(follower_epochs)
     # A record is named by its epoch and where that epoch began: epochs that begin elsewhere would
     # be another leader's.

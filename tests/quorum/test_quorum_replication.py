@@ -457,9 +457,7 @@ def test_log_is_truncated_epoch_by_epoch() -> None:
 
 
 def test_unknown_epoch_of_the_leader_truncates_to_the_end_of_an_older_one() -> None:
-    """The leader's epoch may end inside a batch of this log: only the ends of its own epochs are
-    certainly batch boundaries.
-    """
+    """The leader's epoch may end inside a batch here: only ends of own epochs are boundaries."""
     node = follower_of_two([(4, 0), (4, 1), (4, 2), (4, 3), (4, 4), (7, 5)], epoch=8)
     respond(node, diverging_epoch=pb.EpochEndOffset(epoch=6, end_offset=3))
     assert effects_of(node, Truncate) == [Truncate(5)]
@@ -493,9 +491,7 @@ def test_impossible_divergence_is_refused(hint: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("hint", [(2, 1), (1, 5), (0, 0)])
 def test_truncation_below_the_high_watermark_is_refused(hint: tuple[int, int]) -> None:
-    """The leader lacks committed records. That does not stop this node, which has them: it stops
-    following, and reports it.
-    """
+    """The leader lacks committed records: this node stops following, and reports it."""
     node = follower_of_two([(2, 1), (2, 2)])
     respond(node, high_watermark=2)
     deadline = node.role.election_timer
@@ -600,9 +596,7 @@ def test_data_carries_the_high_watermark() -> None:
     ("disk_busy_s", "resigns"), [(1.0, True), (None, True), (0.4, False), (0.0, False)]
 )
 def test_only_a_disk_busy_for_that_long_hangs(disk_busy_s: float | None, resigns: bool) -> None:
-    """[A slow loop learns late of flushes that took a millisecond: a busy leader was replaced for
-    its disk.]
-    """
+    """[A slow loop learned late of fast flushes: a busy leader was replaced for its disk.]"""
     node = leader_of_three(fetch_timeout_ms=1000)
     node.propose([50])
     for _ in range(4):

@@ -30,9 +30,7 @@ class Cluster(World):
 
 
 def client_beside_a_lagging_broker(cluster: Cluster, lags_s: float) -> raftlog.AsyncClient:
-    """A client that watches at one broker and reads at the other, which applies everything with
-    this delay from now on.
-    """
+    """A client that watches at one broker and reads at the other, which applies with this delay."""
     ahead, behind = cluster.members
     client = cluster.client("beside", [behind.endpoint])
     # As one whose watch has moved, or begun, elsewhere.

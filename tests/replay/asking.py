@@ -35,9 +35,7 @@ def ask(job: str, directory: Path, **options: Any) -> Any:
 
 
 def ask_shared(workers: int, job: str, directory: Path, **options: Any) -> Any:
-    """Return the result for the whole log, with the work shared as among several workers, in this
-    process.
-    """
+    """Return the result for the whole log, shared as among several workers, in process."""
     request = JobRequest(job=job, export=str(directory), **options)
     with Pool(0) as pool:
         pool.size = workers

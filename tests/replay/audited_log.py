@@ -73,9 +73,7 @@ class AuditedLog(LogHistory):
     def propose(
         self, name: str, isr: list[int], epochs: dict[int, int] | None = None, **named: Any
     ) -> int:
-        """Propose an ISR as the leader under the registered epochs; ``epochs`` and ``named``
-        override them.
-        """
+        """Propose an ISR by the leader; ``epochs`` and ``named`` override registered epochs."""
         members = self.members(named.pop("proposed", isr), epochs)
         proposer = named.pop("proposer_id", self.partition(name).leader)
         by = {"proposer_id": proposer, "proposer_epoch": self.epoch_of(proposer)} | named
@@ -110,9 +108,7 @@ class AuditedLog(LogHistory):
         high_watermark: int | None = None,
         applied: dict[int, int] | None = None,
     ) -> int:
-        """Append a progress record. ``applied``: the brokers that changed; by default all have
-        applied ``reached``.
-        """
+        """Append a progress record. ``applied``: changed brokers; default: all ``reached``."""
         named = applied if applied is not None else dict.fromkeys(self.active(), reached)
         self.reached = max(self.reached, reached)
         return self.append(

@@ -72,9 +72,7 @@ class IncidentHistory(LogHistory):
         return [broker.id for broker in brokers if broker is not None and not broker.fenced]
 
     def rejoin(self, broker_id: int) -> None:
-        """Return to every ISR that it left; a leaderless partition of which it is the last member
-        gets it as leader.
-        """
+        """Return to every ISR that it left; the last member of a leaderless one leads."""
         for old in self.partitions():
             if broker_id in old.replicas and old.leader == -1:
                 self.append(

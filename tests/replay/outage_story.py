@@ -25,9 +25,7 @@ class OutageStory(LogHistory):
         self.timestamp_ms = self.start_ms + round(1000 * second)
 
     def _begin(self) -> None:
-        """Topic a: two partitions on 1, 2, 3, led by 1 and 2, min.insync.replicas 2. Topic b: one
-        on 1. The default is 3.
-        """
+        """Topic a: two partitions on 1, 2, 3, led by 1 and 2, min ISR 2. Topic b: one on 1."""
         self.append(
             pb.ConfigRecord(
                 resource_type=4, resource_name="", name="min.insync.replicas", value="3"
@@ -45,9 +43,7 @@ class OutageStory(LogHistory):
         self.topics["b"] = topic_id
 
     def _all_fall(self) -> None:
-        """3 at 10 s, 2 at 20 s (both partitions of a are under min ISR from here), 1 at 25 s: no
-        leader until 28 s.
-        """
+        """3 at 10 s, 2 at 20 s (both of a under min ISR), 1 at 25 s: no leader until 28 s."""
         self.at(10)
         self.set_fenced(3, fenced=True)
         self.at(20)

@@ -47,9 +47,7 @@ def exported(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def both(directory: Path, job: str, **asked: Any) -> tuple[Any, Any]:
-    """Return the answer from the checkpoint, and that from the beginning, both without naming the
-    checkpoint.
-    """
+    """Return the answers from the checkpoint and the beginning, without the checkpoint."""
     request = JobRequest(job=job, export=str(directory), **asked)
     found = compute(request)
     whole = compute(replace(request, from_the_beginning=True))
@@ -146,9 +144,7 @@ def test_differences_ignore_checkpoints(exported: Path, monkeypatch: pytest.Monk
 
 
 def recurring(seed: int, directory: Path) -> tuple[list[tuple[int, int]], str]:
-    """An export in which five topic names belong to many topics in turn; pairs of its offsets, and
-    one topic id.
-    """
+    """Five topic names belong to many topics in turn; pairs of offsets, and one topic id."""
     history = LogHistory(seed, topic_names=5).run(RECORDS_OF_LOG)
     exported_to(directory, history, 350)
     rng = Random(seed)
@@ -229,9 +225,7 @@ def test_summary_starts_late_and_audits_everything(exported: Path) -> None:
 
 
 SPARKS: list[tuple[str, dict[str, Any]]] = [("diff", {"from_offset": 600, "at_offset": 850})]
-"""Questions for Spark at night; the gate asks for a state in
-``test_spark_starts_from_a_checkpoint_at_the_end``.
-"""
+"""For Spark at night; the gate: ``test_spark_starts_from_a_checkpoint_at_the_end``."""
 MORE_SPARKS: list[tuple[str, dict[str, Any]]] = [
     ("state", {"at_offset": 700, "key": ("topic", "topic-3")}),
     ("state", {"at_offset": 700}),

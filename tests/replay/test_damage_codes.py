@@ -1,6 +1,4 @@
-"""Exit codes for damaged exports: 2, not an export, or not for this build; 3, not what was written;
-6, a disk error.
-"""
+"""Exit codes for damage: 2, not an export for this build; 3, not as written; 6, disk error."""
 
 import errno
 import io

@@ -30,9 +30,7 @@ class Day:
 
 @pytest.fixture(scope="module")
 def day(tmp_path_factory: pytest.TempPathFactory) -> Day:
-    """Until noon there are orders, old and mails; afterwards old is deleted, new created, mails
-    recreated, and so on.
-    """
+    """Until noon orders, old and mails; then old is deleted, new created, mails recreated."""
     log = LogHistory(61)
     for name in ("orders", "old", "mails"):
         log.create_topic(name, 1)

@@ -1,6 +1,4 @@
-"""The time without a controller in a Kafka cluster, whose active controller writes NoOp records at
-regular intervals.
-"""
+"""The time without a controller in a Kafka cluster, by the regular NoOp records."""
 
 import sys
 from pathlib import Path

@@ -249,9 +249,7 @@ def features(log: KafkaLog) -> Found:
 
 @offence
 def features_of_controllers(log: KafkaLog) -> Found:
-    """A registration replaces the previous one; and its metadata.version is named as our import
-    names it.
-    """
+    """A registration replaces the previous one; metadata.version has our import's name."""
 
     def controller(name: str, high: int) -> int:
         known = {"name": name, "min_supported_version": 1, "max_supported_version": high}
@@ -281,9 +279,7 @@ def features_of_controllers(log: KafkaLog) -> Found:
 
 @offence
 def directories(log: KafkaLog) -> Found:
-    """Allowed: one registered earlier, one that the same batch registers, and values that are not
-    directories.
-    """
+    """Allowed: registered earlier or in the same batch, or not a directory."""
     first, second, third = map(uuid, (5001, 5002, 5003))
     log.register(5, log_dirs=[first])
     log.topic("placed", [5], directories=[first])
@@ -363,9 +359,7 @@ def test_spark_finds_the_same_violations(
 def found_in_pieces(
     spark: SparkSession, export: Path, bounds: list[int], job: Path, *rules: str
 ) -> Found:
-    """Return the findings of a watch that has read the log up to each of the bounds; ``rules``: by
-    these only.
-    """
+    """Return the findings of a watch that polls at the bounds; ``rules``: by these only."""
     rows = records(spark, opened(export)).cache()
     for number, (low, high) in enumerate(pairwise(bounds)):
         piece = rows.where((sf.col("offset") >= low) & (sf.col("offset") < high))

@@ -1,6 +1,4 @@
-"""The steps of the partition kernels equal those of the fold for every kind of change from each
-kind of state.
-"""
+"""The kernels' steps equal those of the fold for every change from every state."""
 
 from itertools import pairwise, product
 from typing import Any

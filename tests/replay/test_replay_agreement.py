@@ -1,6 +1,4 @@
-"""Spark's state of an exported log equals that of the simulated nodes. Hundreds of seeds:
-scripts/agreement.
-"""
+"""Spark's state equals that of the simulated nodes; more seeds: scripts/agreement."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -37,9 +37,7 @@ OFFENCES: list[Breaks] = []
 
 
 def offence(breaks: Breaks) -> Breaks:
-    """Register a part of the broken history; it leaves all brokers registered and unfenced. Its
-    topics are deleted after it.
-    """
+    """Register an offence; it leaves all brokers unfenced, and its topics are deleted."""
     OFFENCES.append(breaks)
     return breaks
 
@@ -339,9 +337,7 @@ def same_id_again(log: AuditedLog) -> Found:
 
 @offence
 def ends_too_early(log: AuditedLog) -> Found:
-    """Completed without one that it added; cancelled while the new ones stay; replaced by another
-    that ends at once, too early.
-    """
+    """Completed without an added one; cancelled but kept; replaced by one that ends too early."""
     log.topic("early", [1, 2])
     log.change("early", **begun([3, 4, 1, 2], adding=[3, 4], removing=[1, 2]))
     log.propose("early", [1, 2, 3])
@@ -612,9 +608,7 @@ def _early(log: AuditedLog) -> None:
 
 
 def _lives(log: AuditedLog) -> None:
-    """An amended registration keeps its epoch; a new incarnation of an ISR's last member stays in
-    it (KIP-903).
-    """
+    """An amended registration keeps its epoch; a new incarnation stays alone in an ISR."""
     log.topic("a", [1, 2, 3])
     broker = log.draft.brokers[2]
     log.append(
@@ -644,9 +638,7 @@ def _lives(log: AuditedLog) -> None:
 
 
 def _supported(log: AuditedLog) -> None:
-    """An unregistered broker or a disabled feature decides nothing; a broker without lao.version
-    may be registered.
-    """
+    """Unregistered brokers and disabled features do not count; lao.version may be unknown."""
     features = [known("another", 1, 2), known("lao.version", 0, 0)]
     log.append(log.registration(2, features=features))
     log.append(pb.FeatureLevelRecord(name="another", feature_level=2))
@@ -659,9 +651,7 @@ def _supported(log: AuditedLog) -> None:
 
 
 def _elections(log: AuditedLog) -> None:
-    """Unclean leaders that say so; the second while the first has not recovered, so its record does
-    not repeat it.
-    """
+    """Unclean leaders that say so; during an unfinished recovery the record need not."""
     log.topic("unclean", [3, 4, 5], isr=[3])
     log.append(
         log.standing(3, fenced=True),
@@ -684,9 +674,7 @@ def _elections(log: AuditedLog) -> None:
 
 
 def _within_batches(log: AuditedLog) -> None:
-    """The controller's own changes count at the end of the batch: 4 leads, and is in the ISR,
-    before the record that unfences it.
-    """
+    """Own changes count at the batch's end: 4 leads before the record that unfences it."""
     log.topic("rising", [3, 4], isr=[3])
     log.set_fenced(4, fenced=True)
     log.set_fenced(3, fenced=True)
@@ -724,9 +712,7 @@ def _moves(log: AuditedLog) -> None:
 
 
 def _many(log: AuditedLog) -> None:
-    """A broker with very many partitions leaves its ISRs in several batches, and stays fenced
-    meanwhile.
-    """
+    """A broker with many partitions leaves its ISRs in batches, and stays fenced meanwhile."""
     log.topic("many", [1, 4])
     log.append(log.standing(4, fenced=True), *[pb.NoOpRecord()] * MAX_REMOVALS)
     log.append(*log.removals(4))

@@ -80,9 +80,7 @@ def dies(log: Story, known: dict[str, Any]) -> None:
 
 
 def is_slow(log: Story, known: dict[str, Any]) -> None:
-    """Broker 3 applies one record a sample, 5 s late: one hold-up, not two. Then it catches up at
-    once.
-    """
+    """Broker 3 applies one record a sample, 5 s late: one hold-up. Then it catches up."""
     first, second, third = log.write(), log.write(), log.write()
     log.wait(5_000)
     one = log.reach(first, b1=third, b2=third, b3=first)
@@ -109,9 +107,7 @@ def fails_over(log: Story, known: dict[str, Any]) -> None:
 
 
 def leaves_in_order(log: Story, known: dict[str, Any]) -> None:
-    """Broker 3 shuts down in order while broker 2 is dead, whose successor registers before its
-    session has ended.
-    """
+    """Broker 3 shuts down while 2 is dead, whose successor registers within its session."""
     log.write()
     log.wait(5_000)
     log.append(log.leaving(3, fenced=True))

@@ -42,9 +42,7 @@ def fake_java(home: Path, script: str) -> Path:
 
 @pytest.fixture(scope="module")
 def shimmed_java(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A JAVA_HOME made by the shim, around the wheel's Java where installed, else around the
-    machine's.
-    """
+    """A JAVA_HOME by the shim, around the wheel's Java, else the machine's."""
     wheel = java.wheel_home() or java.find_java_home(os.environ)
     return java.make_shim(wheel, [tmp_path_factory.mktemp("cache")])
 

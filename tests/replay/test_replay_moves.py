@@ -98,9 +98,7 @@ def test_audit_accepts_reassignments(moved: tuple[Logged, Path]) -> None:
 
 
 def test_stale_epoch_in_a_completing_change_is_found(tmp_path: Path) -> None:
-    """The record adds a broker of an earlier incarnation, and completes a reassignment at the same
-    time.
-    """
+    """The record adds a former incarnation, and completes a reassignment."""
     again = Logged(brokers=3)
     moving = again.create_on((1, 2))
     again.reassign([3, 2])

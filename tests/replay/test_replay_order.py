@@ -1,6 +1,4 @@
-"""Records and files out of order or duplicated: the same answers, or an error that names the
-problem.
-"""
+"""Records and files out of order or doubled: the same answers, or a clear error."""
 
 import dataclasses
 import shutil

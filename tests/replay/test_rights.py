@@ -205,9 +205,7 @@ def test_resource_without_entries_is_open(replay: Replay, log: LogHistory, tmp_p
 
 
 class TurnsOfEveryone(NamedTuple):
-    """``closed``: the refused writes, each with the entries that caused it; ``pieces``: offsets at
-    which entries were removed.
-    """
+    """``closed``: refused writes, each with its entries; ``pieces``: offsets of removed entries."""
 
     log: LogHistory
     closed: list[tuple[int, int]]

@@ -220,9 +220,7 @@ async def test_restored_follower_stops_and_acknowledges_nothing() -> None:
 
 @simulated
 async def test_restored_voter_elects_nobody_and_is_not_elected() -> None:
-    """A third voter lacks what the leader and the restored one had committed: without the leader
-    the two must not continue.
-    """
+    """A third voter lacks their committed records: without the leader they must not go on."""
     world = World(VOTERS)
     leader = await world.leader()
     follower, lagging = (n for n in world.nodes if n is not leader)

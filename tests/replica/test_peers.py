@@ -410,9 +410,7 @@ async def test_peer_with_an_overdue_response_does_not_count_as_reached() -> None
 
 @simulated
 async def test_peer_of_another_cluster_does_not_count_as_reached() -> None:
-    """[A voter formatted with a wrong cluster id reported that all voters could be reached, which
-    is enough for an election.]
-    """
+    """[A voter of a wrong cluster id reported all voters reachable, enough for an election.]"""
     stage = Stage(Conversation.QUORUM)
     (dialer,) = stage.dialers
     for number in (7, 8):

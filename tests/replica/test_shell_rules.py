@@ -256,9 +256,7 @@ async def test_disk_error_while_saving_the_leader_is_fatal(monkeypatch: pytest.M
 
 
 def test_vote_after_a_failing_release_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the second response to it would release what waits for the next vote, before that
-    is durable.
-    """
+    """Otherwise the second response would release what waits for the next vote too early."""
     first, second = VoteState(epoch=5, voted_id=1), VoteState(epoch=6, voted_id=1)
     request, steps = pb.VoteRequest(voter_id=2), []
 
@@ -486,9 +484,7 @@ async def test_peer_with_restored_links_is_not_probed_any_more() -> None:
 @pytest.mark.parametrize("where", ["request", "tick", "held reply", "disk turn"])
 @simulated
 async def test_any_exception_ends_the_replica(where: str) -> None:
-    """A process whose state machine has stopped looks healthy from outside: no election, no
-    response, /livez ok.
-    """
+    """A process without a state machine looks healthy: no election, no response, /livez ok."""
     shell = Shell()
     link = FakeLink()
 

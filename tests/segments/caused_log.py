@@ -191,9 +191,7 @@ def _counting(tracker: LaoTracker) -> tuple[list[int], list[int]]:
 
 
 def reported(image: Image) -> list[Any]:
-    """Claim at the image, and enable heartbeats: return what earlier reports count for, and LAO;
-    then after it.
-    """
+    """Claim at the image and enable heartbeats: what reports count for, and LAO; then after."""
     at = image.offset + 1
     tracker = LaoTracker(9, at)
     tracker.seed(image)

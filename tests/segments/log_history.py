@@ -92,10 +92,7 @@ class LogHistory:
     def append(
         self, *messages: Any, control: bool = False, principal: str = "", client_id: int = 0
     ) -> int:
-        """Add one batch; returns its base offset.
-
-        ``client_id`` numbers it, of an open client or of one that never was.
-        """
+        """Add one batch; return its base offset. ``client_id``: numbers it, open or unknown."""
         base = self.end_offset
         self.timestamp_ms += self.rng.randrange(1, 50)
         records = [record(message) for message in messages]
@@ -142,9 +139,7 @@ class LogHistory:
         self.append(change, control=True)
 
     def register(self, broker_id: int) -> int:
-        """Register a new incarnation, which leaves every ISR of the old one in the same batch.
-        Return the broker epoch.
-        """
+        """Register a new incarnation, which leaves the old one's ISRs; return the broker epoch."""
         epoch = self.end_offset
         first = pb.RegisterBrokerRecord(
             broker_id=broker_id,
@@ -191,9 +186,7 @@ class LogHistory:
         return changes
 
     def _elections(self, broker_id: int) -> list[Any]:
-        """Append the elections that waited for a broker; every other leader epoch jumps, as after a
-        recovery.
-        """
+        """Append elections that waited for a broker; every other leader epoch jumps."""
         changes = [
             pb.PartitionChangeRecord(
                 topic_id=old.topic_id, partition_id=old.index, leader=broker_id
@@ -294,9 +287,7 @@ class LogHistory:
         )
 
     def open_client(self) -> int:
-        """Open a client for the writes from now on; its predecessor's results stay, or are removed
-        with it.
-        """
+        """Open a client for later writes; its predecessor is kept or removed with its results."""
         if self.client_id in self.draft.clients and self.rng.random() < 0.5:
             # By its own numbered write: the client goes first, and leaves no result.
             self.append(

@@ -378,9 +378,7 @@ def test_cluster_id_that_is_not_text_is_damage(forged: Path) -> None:
 
 
 def test_unreadable_file_is_an_error_and_no_finding(forged: Path) -> None:
-    """A link to itself: the operating system reads nothing there, and elsewhere the export may be
-    whole.
-    """
+    """A link to itself: unreadable here, though the export may be whole elsewhere."""
     path = min((forged / "records").iterdir())
     path.unlink()
     path.symlink_to(path.name)

@@ -239,9 +239,7 @@ def test_removed_middle_is_detected(world: World, tmp_path: Path) -> None:
 def test_history_forged_from_its_beginning_is_detected_by_others_hashes_only(
     world: World, tmp_path: Path
 ) -> None:
-    """A whole new history with matching hashes: only another party's hash, or a signature, reveals
-    it.
-    """
+    """A whole new history with matching hashes: only others' hashes or signatures differ."""
     _, forged = mallory(world.batches)
     known = EMPTY
     made: list[bytes] = []

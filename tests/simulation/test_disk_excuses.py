@@ -77,9 +77,7 @@ def test_damage_of_a_deleted_replica_is_no_excuse() -> None:
 
 
 def test_defect_after_an_injected_disk_error_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One injected disk error, then an error of the store's own making, which the first does not
-    excuse.
-    """
+    """An injected disk error, then one of the store's own, which is not excused."""
     append: Any = SimLogStore.append
 
     def broken(self: SimLogStore, chunk: bytes, base_offset: int, end_offset: int) -> None:

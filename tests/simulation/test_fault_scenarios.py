@@ -372,9 +372,7 @@ FORGETFUL_SEED = 20
 
 
 def late(seeds: range) -> tuple[int, list[str]]:
-    """Return the number of replaced leaders, and the late replacements. Raises the failure of a
-    run.
-    """
+    """Return the numbers of replaced leaders and late ones. Raises a run's failure."""
     count, found = 0, []
     for seed in seeds:
         outcome, replaced = hang(seed)

@@ -78,9 +78,7 @@ def test_mutant_is_killed_as_known(hunts: dict[str, Future[hunt.Fate]], killed: 
 
 
 def test_edits_of_all_mutants_apply_and_their_tests_exist() -> None:
-    """The gate hunts a few mutants only. One test: a case for each would take longer than all of
-    them.
-    """
+    """The gate hunts a few mutants. One test: a case for each would take longer."""
     wrong: list[str] = []
     for one in MUTANTS.values():
         try:

@@ -115,9 +115,7 @@ def test_soak_continues_with_the_next_seed() -> None:
 
 
 def _run(seed: int, config: SwarmConfig) -> Outcome:
-    """Fails while links are reset and there are three voters; otherwise, if brokers die, in another
-    way.
-    """
+    """Fails with reset links and three voters; else, if brokers die, differently."""
     outcome = Outcome(seed, config)
     if "reset_links" in config.faults and config.voters >= 3:
         outcome.failure = AssertionError(

@@ -1,6 +1,4 @@
-"""A few swarm runs, each a test of its own; nine are in the gate. Three hundred are in
-``test_seeds.py``, nightly.
-"""
+"""A few swarm runs, nine in the gate. Three hundred are in ``test_seeds.py``, nightly."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -30,9 +30,7 @@ NOT_DATA = ("LOG", "LOCK", "lock", "IDENTITY", "OPTIONS", "rocksdict-config")
 """Files (by prefix) whose content nobody depends on."""
 STATES = ("closed", "killed")
 SHAPES = ("closed-whole", "killed")
-"""``whole``: the log begins at 0, there are three snapshots; else it begins at the end of the first
-of them.
-"""
+"""``whole``: the log begins at 0, with three snapshots; else at the first one's end."""
 
 
 async def _snapshot(store: LogStore, end_offset: int, epoch: int) -> SnapshotId:
@@ -73,9 +71,7 @@ async def make_directory(parent: Path, *, whole: bool) -> dict[str, Path]:
 
 
 async def make_partitions(parent: Path) -> dict[str, Path]:
-    """Make partition replicas: closed in order, and as a killed process leaves them, partly in the
-    WAL.
-    """
+    """Make partition replicas: closed, and as a killed process leaves them."""
     running, killed = parent / "running", parent / "killed"
     for epoch in (1, 2):
         store = open_rocks_partitions(running)
@@ -92,9 +88,7 @@ async def make_partitions(parent: Path) -> dict[str, Path]:
 
 
 def harmless(found: dict[str, Any], sound: dict[str, Any], victim: Path) -> bool:
-    """Return whether everything served is unchanged: only the damaged snapshot may be missing, or
-    be refused by its receiver.
-    """
+    """Return whether all served is unchanged; a damaged snapshot may be missing or refused."""
     if victim.suffix != ".checkpoint":
         return found == sound
     name = str(SnapshotId(int(victim.name[:20]), int(victim.name[21:31])))
@@ -112,9 +106,7 @@ def harmless(found: dict[str, Any], sound: dict[str, Any], victim: Path) -> bool
 
 
 def names_the_place(found: dict[str, Any], directory: Path, victim: Path) -> bool:
-    """Return whether an error helps to find the damage: an offset, the file, or (RocksDB does not
-    say more) the log's directory.
-    """
+    """Return whether an error names the place: an offset, the file, or the log's directory."""
     text = found["text"]
     return (
         found["offset"] >= 0

@@ -66,9 +66,7 @@ async def test_store_overwrites_the_vote(directory: Path) -> None:
 
 
 def torn(old: bytes, new: bytes, rng: Random) -> Iterator[bytes]:
-    """Yield the possible remains of a write after a power failure: any sectors of it, or a block
-    cut anywhere or ruined.
-    """
+    """Yield the remains of a write after a power failure: any sectors, or a cut or ruined block."""
     sectors = range(0, len(old), SECTOR_BYTES)
     for _ in range(40):
         kept = [(new if rng.random() < 0.5 else old)[at : at + SECTOR_BYTES] for at in sectors]
@@ -92,9 +90,7 @@ def test_power_failure_leaves_the_reported_vote_or_the_one_being_written(directo
 
 
 def test_damage_to_one_copy_never_yields_an_older_vote(directory: Path) -> None:
-    """[Of two slots written in turn, a damaged newer one yields the previous vote, and the node
-    votes twice.]
-    """
+    """[Of two slots a damaged newer one yields the previous vote: the node votes twice.]"""
     _, image = copies_after(directory, BEFORE, TOLD)
     for begin in (0, COPY_BYTES):
         for position in (*range(150), SECTOR_BYTES, COPY_BYTES - 1):
@@ -150,9 +146,7 @@ async def test_damaged_copy_is_repaired_at_the_next_start(directory: Path) -> No
 def test_vote_read_at_start_is_made_durable(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """[The vote is granted again on the strength of what was read, and a power failure takes it
-    back.]
-    """
+    """[The vote is granted again by what was read, and a power failure takes it back.]"""
     *_, image = copies_after(directory, BEFORE, TOLD)
     (directory / VOTE_FILE).write_bytes(image)
     synced = set()
@@ -228,9 +222,7 @@ def test_formatted_directory_is_private(tmp_path: Path) -> None:
 
 
 async def test_store_files_are_private(tmp_path: Path) -> None:
-    """RocksDB's own files follow the process's umask, which a node sets; no other file relies on
-    that.
-    """
+    """RocksDB's own files follow the umask that a node sets; no other file relies on it."""
     before = os.umask(0o022)
     try:
         format_storage(tmp_path / "data", IDENTITY)

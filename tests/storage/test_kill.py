@@ -1,6 +1,4 @@
-"""kill -9 during group commits, truncations, votes, snapshots and moves of the log start:
-acknowledged data survives.
-"""
+"""kill -9 during commits, truncations, votes, snapshots and log starts loses nothing."""
 
 import os
 import shutil
@@ -72,9 +70,7 @@ def as_written(base: int, epoch: int, size: int) -> bool:
 
 
 def read_offline(directory: Path) -> Seen:
-    """Read without changes, as an offline reader does: the next writer finds what the killed one
-    left.
-    """
+    """Read offline, without changes: the next writer finds what the killed one left."""
     with open_read_only(directory) as reader:
         start, end = reader.start_offset, reader.end_offset
         for one in reader.snapshots:
@@ -102,9 +98,7 @@ def read_as_a_node(directory: Path) -> Seen:
 
 
 def check(round_: int, before: Seen, said: Said, now: Seen) -> None:
-    """Assert that everything found before or reported is present, and the rest is what the writer
-    has written, without a gap.
-    """
+    """Assert that all found or reported before is there, and the rest as written, gapless."""
     where = f"round {round_}: {said}, [{now.start}, {now.end})"
     assert said.opened in (-1, before.end), (
         f"{where}: the writer found another end than {before.end}"
@@ -168,9 +162,7 @@ async def test_acknowledged_log_survives_kill_9(tmp_path: Path, kills: int) -> N
 
 
 def steps_that_show(round_: int, before: Replicas, durable: int, now: Replicas) -> int:
-    """Return after how many steps of the round the store looks like this; at least those that were
-    durable.
-    """
+    """Return after how many steps, at least the durable ones, the store looks like this."""
     state = before
     writes = steps(round_, before)
     for number in range(durable + WINDOW + 1):

@@ -129,9 +129,7 @@ def test_chunks_that_begin_above_the_offset_are_a_gap() -> None:
 
 
 def test_gap_after_the_chunk_before_the_offset_is_detected() -> None:
-    """The scan returns the chunk at or before the offset; it ends below the offset, and the next
-    one is lost.
-    """
+    """The scan returns the chunk at or before the offset, and the next one is lost."""
     with pytest.raises(
         CorruptLogError, match="a chunk at 6 follows where offset 4 is due"
     ) as caught:

@@ -48,9 +48,7 @@ class Image(NamedTuple):
 
 
 async def make_images(tmp_path: Path) -> dict[str, Image]:
-    """``clean``: closed in order, all in SST files. ``crashed``: copied from a running node, its
-    tail in the WAL.
-    """
+    """``clean``: closed, all in SST files. ``crashed``: copied while running, tail in the WAL."""
     directory = tmp_path / "clean"
     format_storage(directory, IDENTITY)
     content = b""
@@ -119,9 +117,7 @@ def _flipped(data: bytes, position: int, bit: int) -> bytes:
 
 
 def _refused(directory: Path) -> bool:
-    """Assert that our own check refuses it, or RocksDB's checksum (a changed length within the
-    file).
-    """
+    """Assert that our check refuses it, or RocksDB's checksum (a length within the file)."""
     try:
         check_tails(directory / "log")
         RocksLog(directory / "log", read_only=True).close()

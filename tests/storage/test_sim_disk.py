@@ -96,9 +96,7 @@ OPERATIONS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(OPERATIONS)
 async def test_simulated_disk_agrees_with_a_list(operations: list[tuple[str, int, int]]) -> None:
-    """Batches in one list, the durable ones in another; a crash ends in a state that the log has
-    had since the last sync.
-    """
+    """Batches and durable ones in lists; a crash ends in a state since the last sync."""
     disk = sim_disk()
     store, _ = opened(disk)
     ends: list[tuple[int, bytes]] = []

@@ -21,9 +21,7 @@ def opened(disk: SimPartitionDisk) -> SimPartitionStore:
 
 
 async def crash_after_a_sync(seed: int) -> dict[PartitionKey, int]:
-    """Two batches of two replicas synced, then six unsynced writes, and a crash: return what is
-    left.
-    """
+    """Two synced batches, then six unsynced writes, and a crash: return what is left."""
     disk = SimPartitionDisk("d1", Random(1))
     store = opened(disk)
     for key in (A0, A1):
@@ -162,9 +160,7 @@ class RpcClient:
         self.ends: dict[Any, int] = {}
 
     def next(self, epoch: int) -> tuple[str, Any, Any, int]:
-        """Return the name of the next step, its call, its replica, and the end of the log after it
-        (-1: unchanged).
-        """
+        """Return the next step's name, call, replica, and log end after it (-1: unchanged)."""
         rng = self._rng
         key, what = rng.choice(KEYS), rng.random()
         end, count = self.ends.get(key, 0), rng.randint(1, 3)

@@ -357,9 +357,7 @@ async def test_snapshot_restarted_during_a_sync_is_another(machine: Machine) -> 
 
 
 async def test_log_start_may_move_above_what_is_durable(machine: Machine) -> None:
-    """A leader's own disk may be behind the majority's; the snapshot is durable, and holds the
-    rest.
-    """
+    """A leader's disk may be behind the majority's; the durable snapshot holds the rest."""
     store = await written(machine)
     store.append(make_chunk(10, 2, epoch=2), 10, 12)
     one = SnapshotId(12, 2)
@@ -401,9 +399,7 @@ async def test_log_start_stays_after_a_crash() -> None:
 
 
 async def test_remains_below_the_log_start_are_deleted(tmp_path: Path) -> None:
-    """The start is durable before anything below it is deleted; an unsynced deletion may be
-    lost.
-    """
+    """The start is durable before the deletions, of which unsynced ones may be lost."""
     machine = RocksMachine(tmp_path / "data", pytest.MonkeyPatch())
     store = await written(machine)
     one = SnapshotId(50, 4)
@@ -448,9 +444,7 @@ async def test_vote_older_than_the_snapshot_is_refused(machine: Machine) -> None
 
 
 async def test_log_that_lost_its_end_is_not_taken_for_one_being_replaced(tmp_path: Path) -> None:
-    """The log's files are older than the newest snapshot, or missing: emptying it would drop
-    durable records after the snapshot.
-    """
+    """The log is older than the newest snapshot, or missing: emptying it would drop records."""
     machine = RocksMachine(tmp_path / "data", pytest.MonkeyPatch())
     shutil.copytree(tmp_path / "data/log", tmp_path / "empty")
     store, _ = machine.open()

@@ -176,9 +176,7 @@ async def test_endpoint_of_the_node_must_be_known(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("vote_epoch", [MAX_EPOCH - EPOCHS_SKIPPED + 1, 2**31 - 1, 2**31])
 async def test_epoch_without_a_leader_is_skipped(tmp_path: Path, vote_epoch: int) -> None:
-    """One claim was enough to reach it, and no election can follow it: the directory must be usable
-    all the same.
-    """
+    """One claim reached it, and no election can follow: the directory must stay usable."""
     directory = tmp_path / "data"
     await survivor(directory, vote_epoch=vote_epoch)
     done = await recover_unsafely(directory, endpoint="", reason="", now_ms=NOW_MS)

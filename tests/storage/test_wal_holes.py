@@ -1,6 +1,4 @@
-"""Power loss takes any unsynced sectors: the log is a prefix with everything synced, or the start
-names damage.
-"""
+"""Power loss takes unsynced sectors: the log is a prefix with all synced, or damage is named."""
 
 import shutil
 from collections.abc import Callable
@@ -455,9 +453,7 @@ def test_long_random_logs_survive_power_loss(tmp_path: Path, seeds: range) -> No
 
 
 def copied(source: Path, target: Path) -> Path:
-    """Copy a directory in which RocksDB still merges and removes files, at a moment in which it did
-    not.
-    """
+    """Copy a directory at a moment when RocksDB neither merges nor removes files."""
     for _ in range(20):
         before = sorted(source.iterdir())
         with suppress(shutil.Error):

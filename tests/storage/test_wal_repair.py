@@ -56,9 +56,7 @@ def test_write_without_its_end_can_be_completed(missing: int) -> None:
 
 @pytest.mark.parametrize("missing", range(1, CRC_BYTES))
 def test_changed_write_cannot_be_completed(missing: int) -> None:
-    """Except the few that chance completes: one of 256 if three bytes are missing, one of 65,536 if
-    two are.
-    """
+    """Except what chance completes: one of 256 if three bytes are missing, of 65,536 if two."""
     rng = Random(missing)
     by_chance = 0
     for crc, known in records(rng, missing):
@@ -116,9 +114,7 @@ BODIES = {"small": b"body" * 200, "in pieces": bytes(range(1, 250)) * 300}
 
 
 class Crashed:
-    """A copy of a running store's directory, all of it in the WAL, one chunk of two records per
-    write.
-    """
+    """A copy of a running store's directory, all in the WAL, one chunk of two records a write."""
 
     def __init__(self, directory: Path, sizes: list[int], chunks: list[bytes]) -> None:
         self.directory, self.sizes, self.chunks = directory, sizes, chunks
@@ -126,9 +122,7 @@ class Crashed:
         self.good = self.wal.read_bytes()
 
     def outcome(self, data: bytes) -> bytes | CorruptLogError:
-        """Return the log that a node finds with this WAL; a reader of the stopped node's directory
-        must agree.
-        """
+        """Return the log that a node finds with this WAL, as must an offline reader."""
         scratch = self.directory.with_name("scratch")
         shutil.rmtree(scratch, ignore_errors=True)
         shutil.copytree(self.directory, scratch)
@@ -398,9 +392,7 @@ async def test_cleanly_closed_log_is_left_unchanged(crashed: Crashed) -> None:
 
 
 async def test_zeros_in_the_last_record_of_the_manifest_are_cut_off(crashed: Crashed) -> None:
-    """A record that a MANIFEST lost in this way was never synced, and the WAL that it would have
-    replaced still exists.
-    """
+    """A record lost by a MANIFEST in this way was never synced, and its WAL still exists."""
     rocks = crashed.directory / "log"
     manifest = rocks / (rocks / "CURRENT").read_text().strip()
     good = manifest.read_bytes()
@@ -422,9 +414,7 @@ def _ignored_by_rocksdb(size: int) -> bytes:
 @pytest.mark.parametrize("last", ["the flush", "the WALs to keep"])
 @pytest.mark.parametrize("missing", range(1, ZEROS_MIN_BYTES))
 async def test_unwritten_manifest_bytes_are_a_tear(tmp_path: Path, last: str, missing: int) -> None:
-    """The two records that RocksDB adds when it flushes its memory into a file, and then deletes
-    the WAL.
-    """
+    """The two records for a flushed memory table, before RocksDB deletes the WAL."""
     crashed = await crashed_with(tmp_path, BODIES["small"])
     rocks = crashed.directory / "log"
     manifest = rocks / (rocks / "CURRENT").read_text().strip()

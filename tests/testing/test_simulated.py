@@ -67,9 +67,7 @@ async def counting(cluster: SimulatedCluster) -> int:
 
 
 async def everything(cluster: SimulatedCluster) -> str:
-    """Return everything that might depend on an address or on a hash: sets of tasks, several leases
-    that end together.
-    """
+    """Return all that might depend on an address or hash: task sets, leases ending together."""
 
     async def sleeper(number: int) -> None:
         try:

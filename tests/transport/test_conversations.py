@@ -195,9 +195,7 @@ def items_of(count: int, name: str = "") -> tuple[bytes, list[controller_pb2.Con
     ("count", "name"), [(1, ""), (3_000, ""), (16_000, ""), (40, "c" * 100_000), (2_000, "c" * 200)]
 )
 def test_long_envelope_is_parsed_in_bounded_parts(count: int, name: str) -> None:
-    """[16,000 items parsed at once hold up the loop for ten milliseconds and more, and there are
-    many links.]
-    """
+    """[16,000 items parsed at once block the loop for over 10 ms, on many links.]"""
     wire = WIRES[Conversation.CONTROLLER].to_server
     envelope, requests = items_of(count, name)
     begin = 0

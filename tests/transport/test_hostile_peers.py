@@ -1,6 +1,4 @@
-"""A hostile gRPC client against the real transport: it loses its own link, and costs others
-nothing.
-"""
+"""A hostile gRPC client on the real transport loses its link, and costs others nothing."""
 
 import asyncio
 import socket
@@ -66,9 +64,7 @@ def complaints(world: World) -> dict[Complaint, int]:
 
 
 async def most_in_a_turn(done: Callable[[], int], during: asyncio.Future[Any]) -> int:
-    """Return the most work done before the loop returned to its other tasks. Counted, not timed:
-    the machine may be slow.
-    """
+    """Return the most work done before the loop returned to other tasks: counted, not timed."""
     most, last = 0, done()
     while not during.done():
         await asyncio.sleep(0)
@@ -165,9 +161,7 @@ async def test_costly_requests_of_one_link_leave_the_loop_to_others(world: World
 
 @scenario(run_real)
 async def test_peer_that_ignores_throttling_is_read_a_tenth_of_the_time(world: World) -> None:
-    """[One client sent listings without end: most were refused, and refusing them took all the time
-    of the loop.]
-    """
+    """[One client's refused listings, without end, took all the time of the loop.]"""
     cost_s, handed = 0.0005, list[float]()
 
     def refuse(link: Link, messages: Sequence[Any]) -> None:

@@ -378,9 +378,7 @@ class KeyChanger:
 
 @pytest.mark.parametrize("asks", [False, True])
 def test_peer_with_endless_key_changes_is_disconnected(tmp_path: Path, *, asks: bool) -> None:
-    """[It changed them 40,000 times a second, each for 16 us of this node, and requested no
-    answer.]
-    """
+    """[It changed them 40,000 times a second, each for 16 us here, without an answer.]"""
 
     async def main() -> None:
         authority, wire, received, opened = trustme.CA(), Wire(), Received(), asyncio.Event()

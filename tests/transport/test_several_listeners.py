@@ -232,9 +232,7 @@ def test_connections_of_all_listeners_share_one_limit() -> None:
 
 
 def open_ones(held: list[socket.socket]) -> list[socket.socket]:
-    """Return the connections that the server has not closed: it sends its settings at once, and
-    nothing more.
-    """
+    """Return the connections not closed by the server, which sends its settings and waits."""
     found: list[socket.socket] = []
     for one in held:
         try:

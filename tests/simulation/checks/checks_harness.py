@@ -1,6 +1,4 @@
-"""Hand-written traces for the checkers: nodes do what a test says, with logs and disks like the
-simulated ones.
-"""
+"""Hand-written traces for the checkers, with logs and disks like the simulated ones."""
 
 from __future__ import annotations
 
@@ -189,9 +187,7 @@ class Broker:
 
 
 class Trace:
-    """A cluster's history, step by step. ``checkers`` observe it as in a simulation; the ledger is
-    the first.
-    """
+    """A cluster's history by steps, observed by ``checkers``; the ledger is the first."""
 
     def __init__(
         self,

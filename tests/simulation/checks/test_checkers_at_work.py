@@ -56,9 +56,7 @@ directories that were set back; brokers' disks below their reserve."""
 
 @pytest.mark.nightly
 def test_each_counter_of_each_checker_counts() -> None:
-    """Each counter counts in a scene made for it; in the gate the twenty seeds show that no counter
-    is idle.
-    """
+    """Each counter counts in its own scene; the twenty seeds show none idle in the gate."""
     looked_at: Counter[str] = Counter()
     for seed, config in ((3, CONFIG), (3, DATA), (5, DATA), (6, DATA), *OTHERS):
         outcome = run_swarm(seed, config)

@@ -238,9 +238,7 @@ T = bytes(15) + b"t"
 
 
 def made() -> tuple[Trace, list[int]]:
-    """Brokers 1 to 3; a partition of all, led by 1, that 3 leaves; 3 is fenced. Return the three
-    offsets.
-    """
+    """A partition of brokers 1 to 3, led by 1, that 3 leaves; 3 is fenced. Return the offsets."""
     trace = Trace(ServedPartitions, brokers=3)
     trace.begin()
     for broker_id in (1, 2, 3):
