@@ -26,17 +26,8 @@ from simulation.hosts import (
     settings_of_controllers,
 )
 from simulation.outcome import Outcome, Transcript
+from simulation.swarm import identities
 from simulation.swarm.config import SwarmConfig
-from simulation.swarm.identities import (
-    CALLERS,
-    FORGER,
-    OPERATOR,
-    WARDEN,
-    certificate_of_client,
-    certificate_of_node,
-    principal_of,
-    security_of_brokers,
-)
 from simulation.twins.loop import host_context
 from simulation.twins.network import NetworkParams, SimNetwork
 from simulation.twins.partition_disk import SimPartitionDisk
@@ -344,15 +335,17 @@ class Fleet:
         if not self._config.authorizer:
             return
         network = self._world.network
-        network.other_identity = certificate_of_client(OPERATOR)
-        for name in (*CALLERS, WARDEN, FORGER):
-            network.identities[name] = certificate_of_client(principal_of(name, self._config))
-        network.addresses.update({name: site.address for name, site in CALLERS.items()})
+        network.other_identity = identities.certificate_of_client(identities.OPERATOR)
+        for name in (*identities.CALLERS, identities.WARDEN, identities.FORGER):
+            network.identities[name] = identities.certificate_of_client(
+                identities.principal_of(name, self._config)
+            )
+        network.addresses.update({name: site.address for name, site in identities.CALLERS.items()})
         for controller in self.controllers:
-            network.identities[controller.name] = certificate_of_node(controller.id)
+            network.identities[controller.name] = identities.certificate_of_node(controller.id)
         for member in self.members:
             # Who proposes ISRs beside a broker has its certificate.
-            network.identities[f"leader{member.id}"] = certificate_of_node(member.id)
+            network.identities[f"leader{member.id}"] = identities.certificate_of_node(member.id)
 
     def _let_work_take_time(self, host: str) -> None:
         if mean_us := self._config.work_us:
@@ -389,10 +382,10 @@ class Fleet:
             )
         security = None
         if config.authorizer:
-            security = security_of_brokers(config)
+            security = identities.security_of_brokers(config)
         host = BrokerHost(world.network, settings, rng, world.watch, disk=disk, security=security)
         if config.authorizer:
-            world.network.identities[host.name] = certificate_of_node(broker_id)
+            world.network.identities[host.name] = identities.certificate_of_node(broker_id)
         self._let_work_take_time(host.name)
         return host
 

@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.clock import (
-    AGAIN_S,
-    AWAY_S,
-    HEARD_FOR_S,
-    MAX_MS,
-    RECEIVED_FOR_S,
-    STAND_STILL_MAX_MS,
-    TOLERANCE_MS,
-    Majority,
-    QuorumTime,
-    stamp_after,
-)
+from raftlog import clock
 
 NOON_MS = 1_700_000_000_000
 YEARS_MS = 10 * 365 * 86_400_000
@@ -29,7 +18,7 @@ class Node:
         self.now = 50.0
         self.off_ms = 0
         """Error of its own clock, in ms."""
-        self.time = QuorumTime(lambda: self.at(self.off_ms), lambda: self.now, 1)
+        self.time = clock.QuorumTime(lambda: self.at(self.off_ms), lambda: self.now, 1)
 
     def at(self, off_ms: int) -> int:
         return NOON_MS + round(self.now * 1000) + off_ms
@@ -37,7 +26,7 @@ class Node:
     def hear(self, **off_ms: int) -> Node:
         for name, off in off_ms.items():
             self.time.heard(int(name.removeprefix("node_")), self.at(off))
-        self.now += 2 * AGAIN_S
+        self.now += 2 * clock.AGAIN_S
         return self
 
 
@@ -45,10 +34,10 @@ class Node:
     ("own_ms", "second_ms", "third_ms", "used_ms"),
     [
         (300, 0, -200, 300),
-        (YEARS_MS, 0, 100, 100 + TOLERANCE_MS),
-        (-YEARS_MS, 0, 100, -TOLERANCE_MS),
+        (YEARS_MS, 0, 100, 100 + clock.TOLERANCE_MS),
+        (-YEARS_MS, 0, 100, -clock.TOLERANCE_MS),
         (0, YEARS_MS, 0, 0),
-        (0, -YEARS_MS, -YEARS_MS, -YEARS_MS + TOLERANCE_MS),
+        (0, -YEARS_MS, -YEARS_MS, -YEARS_MS + clock.TOLERANCE_MS),
     ],
 )
 def test_leader_bounds_its_clock_by_that_of_a_majority(
@@ -64,7 +53,7 @@ def test_lower_of_two_clocks_decides() -> None:
     node = Node()
     node.off_ms = YEARS_MS
     node.hear(node_2=0)
-    assert node.time.majority(VOTERS) == Majority(node.at(0), node.at(YEARS_MS))
+    assert node.time.majority(VOTERS) == clock.Majority(node.at(0), node.at(YEARS_MS))
 
 
 def test_change_of_the_voters_counts_at_once() -> None:
@@ -72,19 +61,19 @@ def test_change_of_the_voters_counts_at_once() -> None:
     node = Node()
     node.off_ms = YEARS_MS
     node.hear(node_2=0, node_3=YEARS_MS)
-    assert node.time.majority(VOTERS) == Majority(node.at(YEARS_MS), node.at(YEARS_MS))
-    assert node.time.majority((1, 2)) == Majority(node.at(0), node.at(YEARS_MS))
+    assert node.time.majority(VOTERS) == clock.Majority(node.at(YEARS_MS), node.at(YEARS_MS))
+    assert node.time.majority((1, 2)) == clock.Majority(node.at(0), node.at(YEARS_MS))
 
 
 def test_clock_counts_while_its_voter_is_heard() -> None:
     node = Node().hear(node_2=0, node_3=-5_000, node_4=YEARS_MS)
-    assert node.time.majority(VOTERS) == Majority(node.at(0), node.at(0))
-    node.now += HEARD_FOR_S / 2
+    assert node.time.majority(VOTERS) == clock.Majority(node.at(0), node.at(0))
+    node.now += clock.HEARD_FOR_S / 2
     node.hear(node_3=-5_000)
-    assert node.time.majority(VOTERS) == Majority(node.at(0), node.at(0))
-    node.now += HEARD_FOR_S / 2
-    assert node.time.majority(VOTERS) == Majority(node.at(-5_000), node.at(0))
-    node.now += HEARD_FOR_S
+    assert node.time.majority(VOTERS) == clock.Majority(node.at(0), node.at(0))
+    node.now += clock.HEARD_FOR_S / 2
+    assert node.time.majority(VOTERS) == clock.Majority(node.at(-5_000), node.at(0))
+    node.now += clock.HEARD_FOR_S
     assert node.time.majority(VOTERS) is None
 
 
@@ -100,13 +89,13 @@ def test_follower_uses_the_received_time_until_that_is_old() -> None:
     assert (node.time.now_ms(), node.time.ahead_ms()) == (node.at(-YEARS_MS), None)
     node.time.received(node.at(0))
     node.now += 300.0
-    assert node.time.now_ms() == node.at(-TOLERANCE_MS)
+    assert node.time.now_ms() == node.at(-clock.TOLERANCE_MS)
     assert node.time.ahead_ms() == -YEARS_MS
-    node.now += RECEIVED_FOR_S
+    node.now += clock.RECEIVED_FOR_S
     assert node.time.now_ms() == node.at(-YEARS_MS)
 
 
-@pytest.mark.parametrize("clock_ms", [0, -1, MAX_MS + 1])
+@pytest.mark.parametrize("clock_ms", [0, -1, clock.MAX_MS + 1])
 def test_impossible_clock_is_ignored(clock_ms: int) -> None:
     node = Node()
     node.time.received(clock_ms)
@@ -116,9 +105,12 @@ def test_impossible_clock_is_ignored(clock_ms: int) -> None:
 
 
 def test_timestamps_stand_still_while_slightly_ahead_and_go_back_when_far_ahead() -> None:
-    assert stamp_after(5_000, 6_000, 6_000) == 6_000
-    assert stamp_after(5_000 + STAND_STILL_MAX_MS, 5_000, 5_000) == 5_000 + STAND_STILL_MAX_MS
-    assert stamp_after(5_001 + STAND_STILL_MAX_MS, 5_000, 5_000) == 5_000
+    assert clock.stamp_after(5_000, 6_000, 6_000) == 6_000
+    assert (
+        clock.stamp_after(5_000 + clock.STAND_STILL_MAX_MS, 5_000, 5_000)
+        == 5_000 + clock.STAND_STILL_MAX_MS
+    )
+    assert clock.stamp_after(5_001 + clock.STAND_STILL_MAX_MS, 5_000, 5_000) == 5_000
 
 
 def test_log_time_does_not_go_back_by_less_than_a_majority() -> None:
@@ -132,7 +124,7 @@ def test_log_time_does_not_go_back_by_less_than_a_majority() -> None:
 
 
 @pytest.mark.parametrize(
-    ("off_ms", "stamp_ms"), [(-10_000, -TOLERANCE_MS), (10_000, TOLERANCE_MS), (3, 3)]
+    ("off_ms", "stamp_ms"), [(-10_000, -clock.TOLERANCE_MS), (10_000, clock.TOLERANCE_MS), (3, 3)]
 )
 def test_timestamp_is_the_own_clock_within_the_tolerance(off_ms: int, stamp_ms: int) -> None:
     node = Node().hear(node_2=0, node_3=0)
@@ -145,7 +137,7 @@ def test_first_timestamp_of_a_leader_is_bounded_by_its_predecessors_time() -> No
     node = Node()
     node.off_ms = YEARS_MS
     node.time.received(node.at(0))
-    assert node.time.next_stamp_ms(0, VOTERS) == node.at(TOLERANCE_MS)
+    assert node.time.next_stamp_ms(0, VOTERS) == node.at(clock.TOLERANCE_MS)
 
 
 def test_time_received_while_the_process_was_stopped_is_not_used() -> None:
@@ -161,8 +153,8 @@ def test_time_received_while_the_process_was_stopped_is_not_used() -> None:
     for _ in range(3):
         node.time.received(node.at(-5_000))
         assert node.time.quorum_ms() == node.at(-200), "it may have waited, too"
-        node.now += AWAY_S / 3
+        node.now += clock.AWAY_S / 3
     node.time.received(node.at(-5_000))
     assert node.time.quorum_ms() == node.at(-5_000), "a majority that is set back is followed"
     node.hear(node_2=0, node_3=0).hear(node_2=-9_000, node_3=-9_000)
-    assert node.time.majority(VOTERS) == Majority(node.at(0), node.at(0))
+    assert node.time.majority(VOTERS) == clock.Majority(node.at(0), node.at(0))

@@ -19,14 +19,7 @@ from controller.service.intake import MAX_REQUEST_BYTES, MAX_WAITING
 from controller.service.turns import MAX_PARKED, MAX_UNCOMMITTED_CHUNKS
 from raftlog.bounds import CONTROLLER_TURN_MAX_MS, TAIL_CACHE_BYTES
 from raftlog.quorum.leader import MAX_PARKED as MAX_PARKED_FETCHES
-from simulation.checks.api import (
-    BrokerView,
-    Checker,
-    CheckFailedError,
-    ControllerView,
-    Operation,
-    World,
-)
+from simulation.checks import api
 from simulation.checks.ledger import Ledger
 from simulation.twins.loop import host_context
 
@@ -36,7 +29,7 @@ HELD_UP_S = 0.1
 WRITES = ("write_config", "create_topic", "delete_topic")
 
 
-class Space(Checker):
+class Space(api.Checker):
     """Checker of the reserve, by all disks and the newest leader's clock."""
 
     def __init__(self, ledger: Ledger) -> None:
@@ -65,20 +58,20 @@ class Space(Checker):
             self._leader, self._since = leader, world.now()
 
     @override
-    def client_returned(self, operation: Operation) -> None:
+    def client_returned(self, operation: api.Operation) -> None:
         if not self._ledger.world.config.reserve_bytes or operation.kind not in WRITES:
             return
         if self._leader is None or operation.invoked_at < self._since + KNOWN_WITHIN_S:
             return
         self.refused += operation.outcome == "failed"
         if operation.outcome == "ok":
-            raise CheckFailedError(
+            raise api.CheckFailedError(
                 f"{operation.kind} of {operation.client} is written; all disks are below their"
                 f" reserve since {self._since:.3f}, and {self._leader[0]} leads since then"
             )
 
 
-class BrokerSpace(Checker):
+class BrokerSpace(api.Checker):
     """Checker of brokers' reserves: while a broker's disk is below its reserve, and the broker has
     had the time to measure it, the size of its replicas does not grow.
     """
@@ -89,7 +82,7 @@ class BrokerSpace(Checker):
         self.judged = 0
 
     @override
-    def begin(self, world: World) -> None:
+    def begin(self, world: api.World) -> None:
         super().begin(world)
         self._loop: Any = asyncio.get_running_loop()
 
@@ -112,13 +105,13 @@ class BrokerSpace(Checker):
                 if now > since + KNOWN_WITHIN_S:
                     self.judged += 1
                     if used > kept:
-                        raise CheckFailedError(
+                        raise api.CheckFailedError(
                             f"{host.name} stores {used - kept} bytes; its disk is below its"
                             f" reserve since {since:.3f}"
                         )
 
 
-def _held_up(host: ControllerView) -> bool:
+def _held_up(host: api.ControllerView) -> bool:
     """Return whether its timers are late."""
     assert host.service is not None
     now = host_context(host.name).run(host.service.node.now)
@@ -132,7 +125,7 @@ MAX_HELD = 10_000
 """Effects that wait for one vote to be written."""
 
 
-class Queues(Checker):
+class Queues(api.Checker):
     """Checker of I20."""
 
     def __init__(self) -> None:
@@ -152,7 +145,7 @@ class Queues(Checker):
             if broker.service is not None:
                 self._broker(broker)
 
-    def _controller(self, host: ControllerView) -> None:
+    def _controller(self, host: api.ControllerView) -> None:
         service, core = host.service, host.core
         assert service is not None
         assert core is not None
@@ -179,7 +172,7 @@ class Queues(Checker):
                 MAX_UNCOMMITTED_CHUNKS + 1,
             )
 
-    def _broker(self, host: BrokerView) -> None:
+    def _broker(self, host: api.BrokerView) -> None:
         service = host.service
         assert service is not None
         settings, view = service.settings, service.view
@@ -194,14 +187,14 @@ class Queues(Checker):
         if length > self.longest.get(queue, -1):
             self.longest[queue] = length
             if length > bound:
-                raise CheckFailedError(f"I20: {queue} of {who}: {length}, the bound is {bound}")
+                raise api.CheckFailedError(f"I20: {queue} of {who}: {length}, the bound is {bound}")
 
 
 ITEMS = 60
 """Whose work may come on top: the last one of a turn costs what it costs, and costs are drawn."""
 
 
-class Turns(Checker):
+class Turns(api.Checker):
     """Checker of turns, by the loop's sums of each callback's time."""
 
     def __init__(self) -> None:
@@ -209,7 +202,7 @@ class Turns(Checker):
         """Nodes looked at whose callbacks take time."""
 
     @override
-    def begin(self, world: World) -> None:
+    def begin(self, world: api.World) -> None:
         self._loop: Any = asyncio.get_running_loop()
         self._bound_s = CONTROLLER_TURN_MAX_MS / 1000 + ITEMS * world.config.work_us / 1e6
 
@@ -218,4 +211,4 @@ class Turns(Checker):
         for name, longest_s in self._loop.longest_s.items():
             self.measured += 1
             if longest_s > self._bound_s:
-                raise CheckFailedError(f"{name} holds up its loop for {longest_s:.3f} s")
+                raise api.CheckFailedError(f"{name} holds up its loop for {longest_s:.3f} s")

@@ -32,19 +32,7 @@ from raftlog.metadata.selectors import parse_selectors, path_of
 from raftlog.metadata.words import to_json
 from raftlog.outcome import Token
 from raftlog.wire.broker.v1 import broker_pb2
-from simulation.checks.acl_history import (
-    CLUSTER,
-    DESCRIBE,
-    DESCRIBE_CONFIGS,
-    EXPORT_CURSOR,
-    GROUP,
-    HOSTNAME,
-    KEY_VALUE,
-    OF_CLUSTER,
-    TOPIC,
-    AclHistory,
-    Right,
-)
+from simulation.checks import acl_history
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
@@ -78,7 +66,7 @@ class _Stream:
 class Watches(Checker):
     """Checker of I29."""
 
-    def __init__(self, ledger: Ledger, rights: AclHistory) -> None:
+    def __init__(self, ledger: Ledger, rights: acl_history.AclHistory) -> None:
         self._golden, self._rights = ledger.golden, rights
         self._draft = ChangeRecorder(Image())
         self._changes: list[_True] = []
@@ -276,16 +264,22 @@ class Watches(Checker):
         stream.listed = {}
 
 
-def _right_of(path: str) -> Right:
+def _right_of(path: str) -> acl_history.Right:
     """Return the right that a watcher needs to see the entity of a path."""
     kind, _, rest = path.partition("/")
     if kind in ("topics", "partitions"):
-        return DESCRIBE, TOPIC, rest.partition("/")[0]
+        return acl_history.DESCRIBE, acl_history.TOPIC, rest.partition("/")[0]
     if kind == "configs":
         type_, name, _ = rest.split("/")
-        of = {"topic": (TOPIC, name), "group": (GROUP, name)}.get(type_, (CLUSTER, OF_CLUSTER))
-        return DESCRIBE_CONFIGS, *of
+        of = {"topic": (acl_history.TOPIC, name), "group": (acl_history.GROUP, name)}.get(
+            type_, (acl_history.CLUSTER, acl_history.OF_CLUSTER)
+        )
+        return acl_history.DESCRIBE_CONFIGS, *of
     if kind == "kv":
-        return DESCRIBE, KEY_VALUE, rest
-    named = {"hostnames": HOSTNAME, "export_cursors": EXPORT_CURSOR}
-    return (DESCRIBE, named[kind], rest) if kind in named else (DESCRIBE, CLUSTER, OF_CLUSTER)
+        return acl_history.DESCRIBE, acl_history.KEY_VALUE, rest
+    named = {"hostnames": acl_history.HOSTNAME, "export_cursors": acl_history.EXPORT_CURSOR}
+    return (
+        (acl_history.DESCRIBE, named[kind], rest)
+        if kind in named
+        else (acl_history.DESCRIBE, acl_history.CLUSTER, acl_history.OF_CLUSTER)
+    )

@@ -22,14 +22,7 @@ from raftlog.metadata import snapshot_file
 from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.node.recovery.mending import DamagedLog
 from raftlog.node.recovery.salvage import Salvage, stretches
-from raftlog.node.storage.api import (
-    AcceptHeader,
-    DirectoryStarts,
-    NodeIdentity,
-    RecoveredLog,
-    SnapshotId,
-    VoteState,
-)
+from raftlog.node.storage import api, log_bounds
 from raftlog.node.storage.chunks import (
     LogScan,
     batch_before,
@@ -40,26 +33,9 @@ from raftlog.node.storage.chunks import (
     scan_log,
 )
 from raftlog.node.storage.directory import LogState
-from raftlog.node.storage.log_bounds import (
-    emptied_at,
-    is_part,
-    log_start_of,
-    recovered,
-    require_header,
-    require_snapshot,
-    require_vote,
-    started_at,
-)
 from raftlog.node.storage.rocks_store import FlushDone
 from raftlog.node.storage.wal import LogEnd
-from simulation.twins.disk_hardware import (
-    Chunks,
-    DiskHardware,
-    SimStore,
-    Write,
-    flipped,
-    still_there,
-)
+from simulation.twins import disk_hardware
 
 Place = Literal["log", "snapshot", "vote"]
 VoteDone = Callable[[StorageError | None], None]
@@ -69,12 +45,12 @@ OLDER_VOTES_MAX = 8
 """Kept for ``roll_back_vote``."""
 
 
-class SimDisk(DiskHardware):
+class SimDisk(disk_hardware.DiskHardware):
     """One node's disk. ``rng`` draws latencies only, uniformly between the two given."""
 
     def __init__(
         self,
-        identity: NodeIdentity,
+        identity: api.NodeIdentity,
         rng: Random,
         *,
         latency_min_s: float = 0.0001,
@@ -84,21 +60,21 @@ class SimDisk(DiskHardware):
         super().__init__(rng, latency_min_s=latency_min_s, latency_max_s=latency_max_s)
         self.flipped: dict[int, bytes] = {}
         """Chunks of the log of which a bit was flipped, by base offset, as they are since."""
-        self._flipped_snapshots: dict[SnapshotId, bytes] = {}
+        self._flipped_snapshots: dict[api.SnapshotId, bytes] = {}
         self.between_steps: Callable[[], None] = lambda: None
         """Called between the steps of multi-step operations of the real store; may crash the node.
         """
         self._store: SimLogStore | None = None
-        self.durable = Chunks([], [])
-        self.live = Chunks([], [])
-        self.unflushed: list[Write] = []
-        self.written: list[Write] = []
+        self.durable = disk_hardware.Chunks([], [])
+        self.live = disk_hardware.Chunks([], [])
+        self.unflushed: list[disk_hardware.Write] = []
+        self.written: list[disk_hardware.Write] = []
         """All durable writes to the log, oldest first: its write-ahead log."""
-        self.vote = VoteState()
+        self.vote = api.VoteState()
         self.vote_is_corrupt = False
-        self.unwritten_votes: list[VoteState] = []
-        self._older_votes: list[VoteState] = []
-        self.starts = DirectoryStarts()
+        self.unwritten_votes: list[api.VoteState] = []
+        self._older_votes: list[api.VoteState] = []
+        self.starts = api.DirectoryStarts()
         """Durable."""
         self.was_set_back = False
         """True if the directory is an older copy of what was on this disk."""
@@ -106,11 +82,11 @@ class SimDisk(DiskHardware):
         """Number of starts, also of those that an older copy of the directory has forgotten."""
         self.state = LogState(clean=False, end_offset_at_least=0)
         """Durable: written by a call of its own, as the real one is."""
-        self.snapshots: dict[SnapshotId, bytes] = {}
+        self.snapshots: dict[api.SnapshotId, bytes] = {}
         """Complete and durable."""
-        self.parts: dict[SnapshotId, bytearray] = {}
+        self.parts: dict[api.SnapshotId, bytearray] = {}
         """Parts of unfinished snapshots: lost by a crash."""
-        self.freezing: list[tuple[SnapshotId, bytes]] = []
+        self.freezing: list[tuple[api.SnapshotId, bytes]] = []
         """Whole, and not durable yet: a crash may keep one or lose it."""
 
     @property
@@ -158,14 +134,14 @@ class SimDisk(DiskHardware):
             if not self.snapshots:
                 return False
             snapshot_id = rng.choice(sorted(self.snapshots))
-            self.snapshots[snapshot_id] = flipped(self.snapshots[snapshot_id], rng)
+            self.snapshots[snapshot_id] = disk_hardware.flipped(self.snapshots[snapshot_id], rng)
             self._flipped_snapshots[snapshot_id] = self.snapshots[snapshot_id]
         else:
             if not self.durable.chunks:
                 return False
             base = rng.choice(self.durable.bases)
             at = bisect_left(self.durable.bases, base)
-            changed = self.durable.chunks[at] = flipped(self.durable.chunks[at], rng)
+            changed = self.durable.chunks[at] = disk_hardware.flipped(self.durable.chunks[at], rng)
             self.flipped[base] = changed
             alive = bisect_left(self.live.bases, base)
             if alive < len(self.live.bases) and self.live.bases[alive] == base:
@@ -180,7 +156,7 @@ class SimDisk(DiskHardware):
             self.was_set_back
             or self.vote_is_corrupt
             or any(
-                still_there(chunks, *one)
+                disk_hardware.still_there(chunks, *one)
                 for one in self.flipped.items()
                 for chunks in (self.durable, self.live)
             )
@@ -188,7 +164,7 @@ class SimDisk(DiskHardware):
                 (
                     self.snapshots[one] == damaged
                     if one in self.snapshots
-                    else one == log_start_of(self.state)
+                    else one == log_bounds.log_start_of(self.state)
                 )
                 for one, damaged in self._flipped_snapshots.items()
             )
@@ -234,43 +210,47 @@ class SimDisk(DiskHardware):
         epoch = scanned.epochs[-1][0] if scanned.epochs else state.start_epoch
         return LogEnd(scanned.end_offset, epoch)
 
-    def store(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
+    def store(self, snapshot_id: api.SnapshotId, position: int, data: bytes) -> None:
         """Write a part of a snapshot that is fetched to mend the log."""
         if position == 0:
             self.parts[snapshot_id] = bytearray()
         self.parts[snapshot_id] += data
 
-    def keep(self, snapshot_id: SnapshotId) -> None:
+    def keep(self, snapshot_id: api.SnapshotId) -> None:
         """Keep a snapshot that is fetched to mend the log, durably. Raises CorruptLogError."""
         content = bytes(self.parts.pop(snapshot_id, b""))
         identity = self.identity
         flaw = _flaw(
             content,
             snapshot_id,
-            lambda header: require_header(header, identity.cluster_id, identity.generation),
+            lambda header: log_bounds.require_header(
+                header, identity.cluster_id, identity.generation
+            ),
         )
         if flaw is not None:
             raise flaw
         if self.vote.epoch < snapshot_id.epoch:
-            self.keep_vote(VoteState(epoch=snapshot_id.epoch))
+            self.keep_vote(api.VoteState(epoch=snapshot_id.epoch))
         self.snapshots[snapshot_id] = content
 
     def replace_log(self, log: DamagedLog, records: Iterable[bytes]) -> None:
         """Put a mended log in the place of the damaged one, durably."""
         end = log.start_offset
-        self.durable = Chunks([], [])
+        self.durable = disk_hardware.Chunks([], [])
         for chunk in records:
-            self.durable.carry_out(Write(end, chunk))
+            self.durable.carry_out(disk_hardware.Write(end, chunk))
             end = end_of(chunk, end)
         self.written = [
-            Write(base, chunk)
+            disk_hardware.Write(base, chunk)
             for base, chunk in zip(self.durable.bases, self.durable.chunks, strict=True)
         ]
         if log.start_offset > self.state.start_offset:
-            self.state = replace(started_at(self.state, log.starts_behind), end_offset_at_least=0)
+            self.state = replace(
+                log_bounds.started_at(self.state, log.starts_behind), end_offset_at_least=0
+            )
         self.live = self.durable.copy()
 
-    def keep_vote(self, vote: VoteState) -> None:
+    def keep_vote(self, vote: api.VoteState) -> None:
         """Durable from here on."""
         self._older_votes = [*self._older_votes[1 - OLDER_VOTES_MAX :], self.vote]
         self.vote = vote
@@ -285,7 +265,7 @@ class SimDisk(DiskHardware):
         self.happened("vote_rolled_back")
         return True
 
-    def sound_snapshots(self) -> dict[SnapshotId, bytes]:
+    def sound_snapshots(self) -> dict[api.SnapshotId, bytes]:
         """Snapshots without a flipped bit."""
         return {
             one: content
@@ -300,7 +280,7 @@ class SimDisk(DiskHardware):
         )
         return self.live.size() + sum(map(len, self.snapshots.values())) + making
 
-    def write(self, write: Write) -> None:
+    def write(self, write: disk_hardware.Write) -> None:
         """Carry out a write, visible at once and not durable."""
         self.live.carry_out(write)
         self.unflushed.append(write)
@@ -317,7 +297,7 @@ class SimDisk(DiskHardware):
         self._store = None
 
 
-def _carried_out(writes: Iterable[Write]) -> dict[int, bytes]:
+def _carried_out(writes: Iterable[disk_hardware.Write]) -> dict[int, bytes]:
     """Return the chunks that writes leave, also if earlier ones are missing."""
     chunks: dict[int, bytes] = {}
     for write in writes:
@@ -334,7 +314,7 @@ def _carried_out(writes: Iterable[Write]) -> dict[int, bytes]:
     return chunks
 
 
-class SimLogStore(SimStore):
+class SimLogStore(disk_hardware.SimStore):
     """See ``raftlog.node.storage.api.LogStore``. Closed or crashed: no callbacks, StorageError."""
 
     def __init__(self, disk: SimDisk) -> None:
@@ -343,7 +323,7 @@ class SimLogStore(SimStore):
         self._vote_dones: list[VoteDone] = []
 
     @property
-    def identity(self) -> NodeIdentity:
+    def identity(self) -> api.NodeIdentity:
         """Identity of the node that owns this disk."""
         return self._disk.identity
 
@@ -353,7 +333,7 @@ class SimLogStore(SimStore):
         self._disk.identity = replace(self._disk.identity, generation=generation)
 
     @property
-    def starts(self) -> DirectoryStarts:
+    def starts(self) -> api.DirectoryStarts:
         """The remembered starts."""
         return self._disk.starts
 
@@ -365,7 +345,7 @@ class SimLogStore(SimStore):
         own = self.starts.own.next(self._disk.nonces_drawn)
         self.keep_starts(replace(self.starts, count=own.count, nonces=own.nonces))
 
-    def keep_starts(self, starts: DirectoryStarts) -> None:
+    def keep_starts(self, starts: api.DirectoryStarts) -> None:
         """Replace the remembered starts, durably."""
         self._check()
         self._disk.starts = starts
@@ -377,7 +357,7 @@ class SimLogStore(SimStore):
             return None
         return batch_before(self._disk.live.scan(end_offset - 1), end_offset)
 
-    def recover(self) -> RecoveredLog:
+    def recover(self) -> api.RecoveredLog:
         """Check and describe what is stored, all of it durable."""
         self._check(recovered=False)
         disk = self._disk
@@ -388,24 +368,24 @@ class SimLogStore(SimStore):
                     "the vote is corrupt: this node might vote twice in one epoch"
                 )
             newest = self._newest_sound()
-            require_snapshot("the simulated disk", disk.state, newest)
+            log_bounds.require_snapshot("the simulated disk", disk.state, newest)
             found = self._scan()
             if newest is not None and not self._is_part(newest[0]):
                 self._empty_at(newest[0])
                 found = self._scan()
-            require_vote(
+            log_bounds.require_vote(
                 "the vote file",
                 disk.vote,
                 found.epochs[-1][0] if found.epochs else disk.state.start_epoch,
             )
             disk.live.drop_below(disk.state.start_offset)
             disk.durable.drop_below(disk.state.start_offset)
-            self._delete_before(log_start_of(disk.state))
+            self._delete_before(log_bounds.log_start_of(disk.state))
         except FatalError as error:
             raise self._commit.fail(self._disk.met(error)) from None
         self._commit.recovered(found.end_offset)
         self._recovered = True
-        return recovered(
+        return log_bounds.recovered(
             disk.vote,
             disk.state,
             found,
@@ -414,7 +394,7 @@ class SimLogStore(SimStore):
             disk.identity.generation,
         )
 
-    def _newest_sound(self) -> tuple[SnapshotId, SnapshotHeader] | None:
+    def _newest_sound(self) -> tuple[api.SnapshotId, SnapshotHeader] | None:
         snapshots = self._disk.snapshots
         for snapshot_id in sorted(snapshots, reverse=True):
             header = _sound_header(snapshots[snapshot_id], snapshot_id)
@@ -429,21 +409,21 @@ class SimLogStore(SimStore):
             self._disk.live.scan(state.start_offset), state.start_offset, state.start_epoch
         )
 
-    def _is_part(self, snapshot_id: SnapshotId) -> bool:
+    def _is_part(self, snapshot_id: api.SnapshotId) -> bool:
         disk, last = self._disk, snapshot_id.end_offset - 1
-        return is_part(snapshot_id, disk.state, epoch_at(disk.live.scan(last), last))
+        return log_bounds.is_part(snapshot_id, disk.state, epoch_at(disk.live.scan(last), last))
 
-    def _empty_at(self, snapshot_id: SnapshotId) -> None:
+    def _empty_at(self, snapshot_id: api.SnapshotId) -> None:
         """Empty the log as the real store does: log, then start, then older snapshots."""
         disk = self._disk
-        disk.write(Write(0, None))
+        disk.write(disk_hardware.Write(0, None))
         disk.between_steps()
         disk.sync(len(disk.unflushed))
         disk.between_steps()
-        disk.state = emptied_at(disk.state, snapshot_id)
+        disk.state = log_bounds.emptied_at(disk.state, snapshot_id)
         self._delete_before(snapshot_id)
 
-    def _delete_before(self, snapshot_id: SnapshotId) -> None:
+    def _delete_before(self, snapshot_id: api.SnapshotId) -> None:
         for one in sorted(one for one in self._disk.snapshots if one < snapshot_id):
             self._disk.between_steps()
             del self._disk.snapshots[one]
@@ -457,7 +437,7 @@ class SimLogStore(SimStore):
         self._before("append")
         if (failure := self._disk.take_failure("append") or self._disk.room_for(chunk)) is not None:
             raise self._commit.fail(failure)
-        self._disk.write(Write(base_offset, chunk))
+        self._disk.write(disk_hardware.Write(base_offset, chunk))
         self._commit.end_offset = end_offset
 
     def flush(self, done: FlushDone, *, inline: bool) -> None:
@@ -474,7 +454,7 @@ class SimLogStore(SimStore):
             raise ValueError(f"truncate to {end_offset}: the log is [{start}, {end})")
         if end_offset == end:
             return
-        self._disk.write(Write(end_offset, None))
+        self._disk.write(disk_hardware.Write(end_offset, None))
         self._commit.truncated(end_offset)
 
     def read(self, offset: int, *, until: int, max_bytes: int) -> bytes:
@@ -491,7 +471,7 @@ class SimLogStore(SimStore):
         except FatalError as error:
             raise self._commit.fail(self._disk.met(error)) from None
 
-    def write_vote(self, vote: VoteState, done: VoteDone, *, inline: bool = False) -> None:
+    def write_vote(self, vote: api.VoteState, done: VoteDone, *, inline: bool = False) -> None:
         """Replace the vote durably, then call ``done`` from the loop; in order, with latency."""
         self._check()
         self._before("write_vote")
@@ -513,7 +493,7 @@ class SimLogStore(SimStore):
 
     # --- snapshots -------------------------------------------------------------------------------
 
-    def store_snapshot(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
+    def store_snapshot(self, snapshot_id: api.SnapshotId, position: int, data: bytes) -> None:
         """Write a part of a snapshot in the making. Raises StorageError, ValueError."""
         self._check()
         self._before("snapshot")
@@ -530,7 +510,7 @@ class SimLogStore(SimStore):
         part += data
 
     def freeze_snapshot(
-        self, snapshot_id: SnapshotId, done: FreezeDone, accept: AcceptHeader | None = None
+        self, snapshot_id: api.SnapshotId, done: FreezeDone, accept: api.AcceptHeader | None = None
     ) -> None:
         """Complete a snapshot, from the loop, after its latency."""
         self._check()
@@ -541,7 +521,7 @@ class SimLogStore(SimStore):
         self._later("snapshot", lambda: self._frozen(one, done, accept))
 
     def _frozen(
-        self, one: tuple[SnapshotId, bytes], done: FreezeDone, accept: AcceptHeader | None
+        self, one: tuple[api.SnapshotId, bytes], done: FreezeDone, accept: api.AcceptHeader | None
     ) -> None:
         disk = self._disk
         disk.freezing.remove(one)
@@ -556,16 +536,16 @@ class SimLogStore(SimStore):
             disk.snapshots[snapshot_id] = content
             done(None)
 
-    def drop_snapshot(self, snapshot_id: SnapshotId) -> None:
+    def drop_snapshot(self, snapshot_id: api.SnapshotId) -> None:
         """Give up one in the making."""
         self._check()
         self._disk.parts.pop(snapshot_id, None)
 
-    def snapshot_size(self, snapshot_id: SnapshotId) -> int:
+    def snapshot_size(self, snapshot_id: api.SnapshotId) -> int:
         """Bytes of a complete snapshot. Raises LookupError."""
         return len(self._disk.snapshots[snapshot_id])
 
-    def snapshot_header(self, snapshot_id: SnapshotId) -> SnapshotHeader:
+    def snapshot_header(self, snapshot_id: api.SnapshotId) -> SnapshotHeader:
         """Return the header of a snapshot. Raises LookupError, CorruptLogError."""
         self._check()
         try:
@@ -573,7 +553,7 @@ class SimLogStore(SimStore):
         except FatalError as error:
             raise self._commit.fail(self._disk.met(error)) from None
 
-    def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
+    def read_snapshot(self, snapshot_id: api.SnapshotId, position: int, max_bytes: int) -> bytes:
         """Bytes of a complete snapshot. Raises LookupError, ValueError."""
         self._check()
         content = self._disk.snapshots[snapshot_id]
@@ -581,14 +561,14 @@ class SimLogStore(SimStore):
             raise ValueError(f"position {position} of a snapshot of {len(content)} bytes")
         return content[position : position + max_bytes]
 
-    def install_snapshot(self, snapshot_id: SnapshotId) -> None:
+    def install_snapshot(self, snapshot_id: api.SnapshotId) -> None:
         """Empty the log, to begin at the end of ``snapshot_id``. Raises LookupError, ValueError."""
         self._check()
         self.snapshot_size(snapshot_id)
         self._empty_at(snapshot_id)
         self._commit.truncated(snapshot_id.end_offset)
 
-    def advance_log_start(self, snapshot_id: SnapshotId) -> None:
+    def advance_log_start(self, snapshot_id: api.SnapshotId) -> None:
         """Drop log and snapshots below ``snapshot_id``. Raises LookupError, ValueError."""
         self._check()
         self.snapshot_size(snapshot_id)
@@ -600,7 +580,7 @@ class SimLogStore(SimStore):
             )
         # As the real one: first the start, durably, then older snapshots, then the log, whose
         # deletion a crash may take back.
-        disk.state = replace(started_at(disk.state, snapshot_id), end_offset_at_least=0)
+        disk.state = replace(log_bounds.started_at(disk.state, snapshot_id), end_offset_at_least=0)
         self._delete_before(snapshot_id)
         disk.between_steps()
         disk.live.drop_below(start)
@@ -628,16 +608,16 @@ class SimLogStore(SimStore):
         self.drop("the store is closed")
 
 
-def _sound_header(content: bytes, snapshot_id: SnapshotId) -> SnapshotHeader | None:
+def _sound_header(content: bytes, snapshot_id: api.SnapshotId) -> SnapshotHeader | None:
     try:
         header = snapshot_file.verify([content])
     except CorruptLogError:
         return None
-    return header if SnapshotId(header.end_offset, header.epoch) == snapshot_id else None
+    return header if api.SnapshotId(header.end_offset, header.epoch) == snapshot_id else None
 
 
 def _flaw(
-    content: bytes, snapshot_id: SnapshotId, accept: AcceptHeader | None
+    content: bytes, snapshot_id: api.SnapshotId, accept: api.AcceptHeader | None
 ) -> CorruptLogError | None:
     header = _sound_header(content, snapshot_id)
     if header is None:
@@ -650,5 +630,5 @@ def _flaw(
     return None
 
 
-def _is_sound(content: bytes, snapshot_id: SnapshotId) -> bool:
+def _is_sound(content: bytes, snapshot_id: api.SnapshotId) -> bool:
     return _sound_header(content, snapshot_id) is not None

@@ -9,15 +9,7 @@ from scenarios import failure
 
 from raftlog import batch
 from raftlog.batch import RecordData
-from raftlog.client.log_reader import (
-    FOOTER_BYTES_MAX,
-    BelowLogStartError,
-    CommittedImage,
-    LogInfo,
-    LogReader,
-    fetch_footer,
-    fetch_snapshot,
-)
+from raftlog.client import log_reader
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode, SaslAuthenticationFailedError
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
@@ -103,8 +95,8 @@ def refuse(code: ErrorCode, endpoint: str = "") -> Answer:
     return answer
 
 
-def reader(transport: Any, *bootstrap: str, timeout_s: float = 60.0) -> LogReader:
-    return LogReader(transport, bootstrap, rng=random.Random(1), timeout_s=timeout_s)
+def reader(transport: Any, *bootstrap: str, timeout_s: float = 60.0) -> log_reader.LogReader:
+    return log_reader.LogReader(transport, bootstrap, rng=random.Random(1), timeout_s=timeout_s)
 
 
 CHUNKS = {0: chunk(0, 4) + chunk(4, 1), 5: chunk(5, 4)}
@@ -199,7 +191,7 @@ async def test_error_below_the_log_start_names_it_and_the_snapshot() -> None:
     info = await log.info()
     assert (info.log_start_offset, info.snapshot_id, info.address) == (5, SnapshotId(7, 2), "a")
     with pytest.raises(
-        BelowLogStartError, match="the log begins at offset 5: 4 lies before that"
+        log_reader.BelowLogStartError, match="the log begins at offset 5: 4 lies before that"
     ) as failure:
         await log.read(4)
     assert failure.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -232,7 +224,7 @@ class DeadTransport(FakeTransport):
 async def test_dead_nodes_leave_time_for_the_leader(silent: set[str], refusing: set[str]) -> None:
     """[Two of three nodes hang; a reader gave all of it to the first.]"""
     transport: Any = DeadTransport(silent, refusing, c=committed)
-    reader = LogReader(transport, ["a", "b", "c"], rng=random.Random(1), timeout_s=2.0)
+    reader = log_reader.LogReader(transport, ["a", "b", "c"], rng=random.Random(1), timeout_s=2.0)
     assert (await reader.info()).address == "c"
     assert transport.dialled[:3] == ["a", "b", "c"]
     reader.close()
@@ -249,12 +241,14 @@ async def test_log_reader_fails_at_once_when_all_refuse_it() -> None:
                 loop.call_soon(handler.attempt_failed, "UNAUTHENTICATED", refused)
             return super().dial(address, conversation, handler)
 
-    reader = LogReader(cast(Any, Strict()), ["a", "b"], rng=random.Random(1), timeout_s=FAR_S)
+    reader = log_reader.LogReader(
+        cast(Any, Strict()), ["a", "b"], rng=random.Random(1), timeout_s=FAR_S
+    )
     with pytest.raises(SaslAuthenticationFailedError, match="expired"):
         await asyncio.wait_for(reader.info(), 5)
     reader.close()
     # One that lets it in is enough.
-    reader = LogReader(
+    reader = log_reader.LogReader(
         cast(Any, Strict(b=committed)), ["a", "b"], rng=random.Random(1), timeout_s=FAR_S
     )
     assert (await asyncio.wait_for(reader.info(), 5)).address == "b"
@@ -263,7 +257,7 @@ async def test_log_reader_fails_at_once_when_all_refuse_it() -> None:
 
 async def test_refused_connection_costs_no_wait() -> None:
     transport: Any = DeadTransport(set(), {"a", "b"}, c=committed)
-    reader = LogReader(transport, ["a", "b", "c"], rng=random.Random(1), timeout_s=30.0)
+    reader = log_reader.LogReader(transport, ["a", "b", "c"], rng=random.Random(1), timeout_s=30.0)
     async with asyncio.timeout(0.5):
         await reader.info()
     reader.close()
@@ -271,7 +265,7 @@ async def test_refused_connection_costs_no_wait() -> None:
 
 async def test_log_reader_error_names_each_address_and_reason() -> None:
     transport: Any = DeadTransport({"a"}, {"b"})
-    reader = LogReader(transport, ["a", "b"], rng=random.Random(1), timeout_s=0.3)
+    reader = log_reader.LogReader(transport, ["a", "b"], rng=random.Random(1), timeout_s=0.3)
     with pytest.raises(ApiError, match=r"asked a, b: .*b UNAVAILABLE: Connection refused"):
         await reader.info()
     assert {"a", "b"} == set(transport.dialled)
@@ -290,15 +284,15 @@ class Log:
         self.begun_at: list[int] = []
         """Offsets at which readers started."""
 
-    async def info(self) -> LogInfo:
-        return LogInfo("c", (8,), self.end, 0)
+    async def info(self) -> log_reader.LogInfo:
+        return log_reader.LogInfo("c", (8,), self.end, 0)
 
     async def chunks(self, offset: int, until: int) -> AsyncIterator[bytes]:
         self.begun_at.append(offset)
         if offset < self.start:
             # Once: as if the log began anew, so that a reader that starts over finds it all.
             self.start = 0
-            raise BelowLogStartError(offset, 5, SnapshotId(5, 1))
+            raise log_reader.BelowLogStartError(offset, 5, SnapshotId(5, 1))
         for base in range(offset, until):
             message = rec.ConfigRecord(
                 resource_type=16, resource_name="r", name="match", value=str(base)
@@ -308,7 +302,7 @@ class Log:
 
 async def test_committed_image_resumes_or_restarts_when_the_log_start_has_passed_it() -> None:
     log: Any = Log()
-    committed = CommittedImage(log)
+    committed = log_reader.CommittedImage(log)
 
     async def look() -> tuple[int, str]:
         image = await committed.read()
@@ -355,11 +349,11 @@ async def test_footer_takes_two_requests_whatever_the_size_of_the_snapshot() -> 
 
     transport: Any = FakeTransport(a=serve, b=drop)
     for address, state_hash in (("a", image.state_hash), ("b", None), ("nobody", None)):
-        footer = await fetch_footer(
+        footer = await log_reader.fetch_footer(
             transport, address, SnapshotId(50, 1), cluster_id="c", timeout_s=0.2
         )
         assert (footer.state_hash if footer is not None else None) == state_hash
-    assert asked == [0, len(content) - FOOTER_BYTES_MAX]
+    assert asked == [0, len(content) - log_reader.FOOTER_BYTES_MAX]
     assert transport.open == 0
 
 
@@ -384,7 +378,7 @@ def test_snapshot_is_fetched_over_lost_links_and_with_late_chunks() -> None:
         server = await Server(world.network, "a", Conversation.SNAPSHOT, serve).start()
         found: list[bytes] = []
         begun = world.loop.time()
-        await fetch_snapshot(
+        await log_reader.fetch_snapshot(
             world.transport, "a:1", SnapshotId(50, 1), found.append,
             cluster_id="c", timeout_s=5.0, piece_bytes=50,
         )  # fmt: skip

@@ -24,42 +24,18 @@ from matrix_callers import (
 from matrix_requests import Facts, request_of
 
 from raftlog.errors import ErrorCode
-from raftlog.metadata.acls import (
-    ALL_RESOURCES,
-    ANY_HOST,
-    ANYBODY,
-    IMPLIED_BY,
-    AclOperation,
-    AclPermission,
-    AclResourceType,
-    Binding,
-    PatternType,
-    Resource,
-)
+from raftlog.metadata import acls
+from raftlog.node.security import permissions
 from raftlog.node.security.client_listeners import OF_CLIENTS, OF_NODES
-from raftlog.node.security.permissions import (
-    BROKER,
-    CONTROLLER,
-    LOG,
-    QUORUM,
-    WATCH,
-    All,
-    Each,
-    EachPartition,
-    Forwarded,
-    Listed,
-    OfAnybody,
-    OfNode,
-    Row,
-    Whole,
-    topic,
-)
 from raftlog.transport.admission import OPEN_METHOD
 from raftlog.transport.api import WATCHES, Conversation
 
 
 def allows(
-    entries: Sequence[Binding], principal: str, operation: AclOperation, resource: Resource
+    entries: Sequence[acls.Binding],
+    principal: str,
+    operation: acls.AclOperation,
+    resource: acls.Resource,
 ) -> bool:
     """Kafka's rules."""
     if principal in SUPER_USERS:
@@ -68,26 +44,28 @@ def allows(
         one
         for one in entries
         if one.resource_type == resource.type
-        and one.principal in (principal, ANYBODY)
-        and one.host in (ANY_HOST, HOST)
+        and one.principal in (principal, acls.ANYBODY)
+        and one.host in (acls.ANY_HOST, HOST)
         and (
             resource.name.startswith(one.resource_name)
-            if one.pattern_type == PatternType.PREFIXED
-            else one.resource_name in (resource.name, ALL_RESOURCES)
+            if one.pattern_type == acls.PatternType.PREFIXED
+            else one.resource_name in (resource.name, acls.ALL_RESOURCES)
         )
     ]
-    denying = {operation, AclOperation.ALL}
-    if any(one.permission_type == AclPermission.DENY and one.operation in denying for one in about):
+    denying = {operation, acls.AclOperation.ALL}
+    if any(
+        one.permission_type == acls.AclPermission.DENY and one.operation in denying for one in about
+    ):
         return False
-    allowing = denying | IMPLIED_BY.get(operation, frozenset())
+    allowing = denying | acls.IMPLIED_BY.get(operation, frozenset())
     return any(one.operation in allowing for one in about)
 
 
-def code_of(resource: Resource) -> ErrorCode:
+def code_of(resource: acls.Resource) -> ErrorCode:
     """Return the error code of a refusal."""
     return {
-        AclResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-        AclResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        acls.AclResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        acls.AclResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
     }.get(resource.type, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
@@ -157,7 +135,7 @@ def of_names(shown: Collection[str], there: int) -> Verdict:
     return Verdict(kind, (), frozenset(shown))
 
 
-OF_NODES_IN_THEIR_NAME = {AclOperation.DESCRIBE, AclOperation.CLUSTER_ACTION}
+OF_NODES_IN_THEIR_NAME = {acls.AclOperation.DESCRIBE, acls.AclOperation.CLUSTER_ACTION}
 
 
 class Asker(NamedTuple):
@@ -196,16 +174,16 @@ def named_node(caller: Caller) -> int | None:
     return int(number) if before == "node" else None
 
 
-def row_of(rpc: Rpc) -> Row:
+def row_of(rpc: Rpc) -> permissions.Row:
     """Raises KeyError for a request without one."""
     if rpc.carried or (rpc.method.service.endswith(".Controller") and rpc.body):
-        return CONTROLLER[rpc.kind]
+        return permissions.CONTROLLER[rpc.kind]
     if rpc.conversation in WATCHES:
         # Of brokers, see matrix_requests.py: without the right to see them it is refused.
-        return Whole(WATCH["broker"].operation)
+        return permissions.Whole(permissions.WATCH["broker"].operation)
     if rpc.method.service.endswith(".Broker"):
-        return BROKER[rpc.kind]
-    return QUORUM[rpc.kind] if rpc.body else LOG[rpc.kind]
+        return permissions.BROKER[rpc.kind]
+    return permissions.QUORUM[rpc.kind] if rpc.body else permissions.LOG[rpc.kind]
 
 
 def _is_served(rpc: Rpc, listener: Listener) -> bool:
@@ -227,7 +205,7 @@ def _asker(caller: Caller, listener: Listener, rpc: Rpc) -> Asker:
 
 def _of_asker(asker: Asker, listener: Listener, rpc: Rpc, caller: Caller, facts: Facts) -> Verdict:
     row = row_of(rpc)
-    claims_node = isinstance(row, OfNode) or (
+    claims_node = isinstance(row, permissions.OfNode) or (
         rpc.conversation in (Conversation.REPLICATION, Conversation.SNAPSHOT, Conversation.OBSERVER)
         and rpc.variant != NOBODYS
     )
@@ -235,55 +213,60 @@ def _of_asker(asker: Asker, listener: Listener, rpc: Rpc, caller: Caller, facts:
         # Through a broker nobody is a node.
         node_id = node_of(caller, listener)
         is_itself = not rpc.carried and rpc.variant == OWN and node_id is not None
-        if row is QUORUM.get(rpc.kind) and rpc.conversation is Conversation.QUORUM:
+        if row is permissions.QUORUM.get(rpc.kind) and rpc.conversation is Conversation.QUORUM:
             # Brokers neither vote nor lead.
             is_itself &= node_id in facts.directories or node_id not in facts.broker_epochs
         return ALLOWED if is_itself else of_whole(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     body = request_of(rpc, named_node(caller), facts)
 
-    def may(operation: AclOperation, resource: Resource) -> bool:
+    def may(operation: acls.AclOperation, resource: acls.Resource) -> bool:
         if asker.node_id is not None and operation in OF_NODES_IN_THEIR_NAME:
             return True
         return allows(facts.entries, asker.principal, operation, resource)
 
-    def item(operation: AclOperation, resource: Resource | None) -> ErrorCode:
+    def item(operation: acls.AclOperation, resource: acls.Resource | None) -> ErrorCode:
         return NONE if resource is None or may(operation, resource) else code_of(resource)
 
     match row:
-        case OfAnybody():
+        case permissions.OfAnybody():
             return ALLOWED
-        case Whole():
+        case permissions.Whole():
             own = row.own_field and asker.node_id == getattr(body, row.own_field)
             return ALLOWED if own else of_whole(item(row.operation, row.resource(body)))
-        case Each():
+        case permissions.Each():
             if row.instead is not None and may(row.instead.operation, row.instead.resource(body)):
                 return of_items([NONE for _ in getattr(body, row.items)])
             return of_items(
                 [item(row.operation, row.resource(one)) for one in getattr(body, row.items)]
             )
-        case All():
+        case permissions.All():
             codes = [item(row.operation, row.resource(one)) for one in getattr(body, row.items)]
             return of_whole(next((code for code in codes if code is not NONE), NONE))
-        case EachPartition():
+        case permissions.EachPartition():
             names = [facts.topics.get(one.topic_id) for one in body.partitions]
             return of_items(
-                [item(row.operation, None if one is None else topic(one)) for one in names]
+                [
+                    item(row.operation, None if one is None else permissions.topic(one))
+                    for one in names
+                ]
             )
-        case Listed() if rpc.variant == BY_NAME:
-            return of_items([item(AclOperation.DESCRIBE, topic(one)) for one in body.topics])
-        case Listed():
+        case permissions.Listed() if rpc.variant == BY_NAME:
+            return of_items(
+                [item(acls.AclOperation.DESCRIBE, permissions.topic(one)) for one in body.topics]
+            )
+        case permissions.Listed():
             return _listed(row, may)
-        case OfNode() | Forwarded():
+        case permissions.OfNode() | permissions.Forwarded():
             raise AssertionError(row)
 
 
-def _listed(row: Listed, may: Any) -> Verdict:
+def _listed(row: permissions.Listed, may: Any) -> Verdict:
     resources = [row.resource(_Named(begin)) for begin in (MINE, THEIRS)]
     names = [
-        Resource(one.type, begin + SUFFIX[one.type])
+        acls.Resource(one.type, begin + SUFFIX[one.type])
         for one, begin in zip(resources, (MINE, THEIRS), strict=True)
     ]
-    shown = [one.name for one in names if may(AclOperation.DESCRIBE, one)]
+    shown = [one.name for one in names if may(acls.AclOperation.DESCRIBE, one)]
     return of_names(shown, len(names))
 
 

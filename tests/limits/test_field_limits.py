@@ -10,20 +10,10 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raftlog import limits
 from raftlog.bounds import DATA_REQUEST_MAX_PARTITIONS, Shares, bounded_timeout_ms
 from raftlog.endpoint import endpoint_error, endpoints_error, host_error
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.limits import (
-    FIELDS,
-    KEY_MAX_CHARS,
-    MAX_ITEMS,
-    OCTETS,
-    TEXT,
-    Items,
-    check,
-    checks_of,
-    rule_of,
-)
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.controller.v1 import controller_pb2
@@ -80,26 +70,30 @@ def test_all_services_are_walked() -> None:
 def test_every_field_has_a_limit(type_: type[Message]) -> None:
     for each in messages(type_, set()):
         for field in each.DESCRIPTOR.fields:
-            rule = rule_of(each, field.name)
+            rule = limits.rule_of(each, field.name)
             assert not limited(field) or rule is not None, field.full_name
-            bare = isinstance(rule, Items) and rule.each is None
+            bare = isinstance(rule, limits.Items) and rule.each is None
             assert not bare or not field.is_repeated or field.type not in TEXTS, field.full_name
-    checks_of(type_)
+    limits.checks_of(type_)
 
 
 def test_table_names_only_existing_fields() -> None:
-    for type_, rules in FIELDS.items():
+    for type_, rules in limits.FIELDS.items():
         there = {field.name for field in type_.DESCRIPTOR.fields if limited(field)}
         assert set(rules) <= there, type_.DESCRIPTOR.full_name
 
 
 def test_field_without_a_row_has_the_limit_of_its_kind() -> None:
     """A text, a byte string, a list of messages, a list of texts; a number has none."""
-    assert rule_of(controller_pb2.OpenClientRequest, "name") == TEXT
-    assert rule_of(data_pb2.DataRecord, "value") == OCTETS
-    assert rule_of(controller_pb2.CreateTopicsRequest, "topics") == Items(MAX_ITEMS)
-    assert rule_of(controller_pb2.DeleteTopicsRequest, "names") == Items(MAX_ITEMS, TEXT)
-    assert rule_of(controller_pb2.CloseClientRequest, "client_id") is None
+    assert limits.rule_of(controller_pb2.OpenClientRequest, "name") == limits.TEXT
+    assert limits.rule_of(data_pb2.DataRecord, "value") == limits.OCTETS
+    assert limits.rule_of(controller_pb2.CreateTopicsRequest, "topics") == limits.Items(
+        limits.MAX_ITEMS
+    )
+    assert limits.rule_of(controller_pb2.DeleteTopicsRequest, "names") == limits.Items(
+        limits.MAX_ITEMS, limits.TEXT
+    )
+    assert limits.rule_of(controller_pb2.CloseClientRequest, "client_id") is None
 
 
 @pytest.mark.parametrize(
@@ -107,13 +101,13 @@ def test_field_without_a_row_has_the_limit_of_its_kind() -> None:
     [
         (controller_pb2.OpenClientRequest(name="x" * 250), "name"),
         (controller_pb2.DeleteTopicsRequest(names=["t", "x" * 250]), "names[1]"),
-        (controller_pb2.DeleteTopicsRequest(names=["t"] * (MAX_ITEMS + 1)), "names"),
+        (controller_pb2.DeleteTopicsRequest(names=["t"] * (limits.MAX_ITEMS + 1)), "names"),
     ],
     ids=["text", "text in list", "list"],
 )
 def test_field_without_row_is_refused_beyond_its_limit(request_: Message, field: str) -> None:
     with pytest.raises(ApiError) as refused:
-        check(request_)
+        limits.check(request_)
     assert (refused.value.code, refused.value.field) == (ErrorCode.INVALID_REQUEST, field)
 
 
@@ -144,20 +138,20 @@ CASES = [
 
 @pytest.mark.parametrize(("request_of", "limit", "field"), CASES)
 def test_items_of_a_request_are_bounded(request_of: Any, limit: int, field: str) -> None:
-    check(request_of(limit))
+    limits.check(request_of(limit))
     with pytest.raises(ApiError) as caught:
-        check(request_of(limit + 1))
+        limits.check(request_of(limit + 1))
     assert (caught.value.code, caught.value.field) == (ErrorCode.INVALID_REQUEST, field)
 
 
 PERMITTED = "segments of ASCII letters, digits and . _ - : @ = + , with single slashes between them"
 
 
-@pytest.mark.parametrize("key", ["a", "a/b", "A.b_c-d:e@f=g+h,i/0", "x" * KEY_MAX_CHARS])
+@pytest.mark.parametrize("key", ["a", "a/b", "A.b_c-d:e@f=g+h,i/0", "x" * limits.KEY_MAX_CHARS])
 def test_key_of_permitted_characters_is_accepted(key: str) -> None:
-    check(broker.ListKeyValuesRequest(keys=[key]))
+    limits.check(broker.ListKeyValuesRequest(keys=[key]))
     for prefix in ("", key, "a/", "a/b"):
-        check(broker.ListKeyValuesRequest(prefix=prefix))
+        limits.check(broker.ListKeyValuesRequest(prefix=prefix))
 
 
 @pytest.mark.parametrize("key", ["", "ключ", "a b", "a//b", "/a", "a/", "a\n", "a%2Fb", "é"])
@@ -170,7 +164,7 @@ def test_refusal_of_a_key_names_the_permitted_characters(key: str) -> None:
         ),
     ):
         with pytest.raises(ApiError) as refused:
-            check(request)
+            limits.check(request)
         assert (refused.value.code, refused.value.field) == (ErrorCode.INVALID_REQUEST, field)
         assert refused.value.message == f"{key!r} is not a key: {PERMITTED}"
 
@@ -180,7 +174,7 @@ def test_prefix_that_matches_no_valid_key_is_refused(prefix: str) -> None:
     with pytest.raises(
         ApiError, match=f"is not a beginning of a key: {PERMITTED}".replace("+", r"\+")
     ):
-        check(broker.ListKeyValuesRequest(prefix=prefix))
+        limits.check(broker.ListKeyValuesRequest(prefix=prefix))
 
 
 TOTAL = 20

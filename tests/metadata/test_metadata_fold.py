@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from naive_state import HISTORIES, NaiveState
 
 from raftlog import batch
-from raftlog.metadata import pmap
+from raftlog.metadata import entities, pmap
 from raftlog.metadata.acls import (
     AccessControlEntry,
     AclOperation,
@@ -24,15 +24,6 @@ from raftlog.metadata.acls import (
     Resource,
 )
 from raftlog.metadata.describe import image_to_dict
-from raftlog.metadata.entities import (
-    HASH_MASK,
-    Client,
-    ExportCursor,
-    Hostname,
-    entity_bytes,
-    entity_hash,
-    standing_of,
-)
 from raftlog.metadata.fold import ImageBuilder, apply
 from raftlog.metadata.image import BLOCK, NO_REPLICAS, FoldError, Image, ImageDraft
 from raftlog.metadata.kinds import KINDS
@@ -92,8 +83,8 @@ def state(image: Image) -> dict:
 
 
 def hash_from_scratch(image: Image) -> int:
-    return HASH_MASK & sum(
-        entity_hash(kind.name, *content)
+    return entities.HASH_MASK & sum(
+        entities.entity_hash(kind.name, *content)
         for kind in KINDS
         for key in kind.keys(image)
         for content in kind.contents(image, key)
@@ -132,7 +123,7 @@ def test_image_indexes_equal_recomputed_ones(choices: list) -> None:
     assert dict(image.leader_counts.items()) == Counter(
         one.leader for one in image.partitions.values()
     )
-    standings = Counter(map(standing_of, image.partitions.values()))
+    standings = Counter(map(entities.standing_of, image.partitions.values()))
     del standings[None]
     assert dict(image.standings.items()) == standings
     held: dict[int, set] = {}
@@ -175,7 +166,7 @@ def test_groups_may_be_folded_separately_in_any_order(choices: list, random: Ran
                 merged[name].update(value)
             else:
                 merged[name] = value if value is not None else merged[name]
-    assert total & HASH_MASK == whole.state_hash
+    assert total & entities.HASH_MASK == whole.state_hash
     expected = state(whole)
     for name, value in expected.items():
         if isinstance(value, list):
@@ -315,14 +306,14 @@ def test_hostname_is_mapped_moved_and_removed() -> None:
     first = pb.HostnameRecord(hostname="h", broker_id=0, reason="a")
     builder = fold([GROUND, [record(first)]])
     one = builder.hostnames["h"]
-    assert one == Hostname("h", 0, 0, builder.offset, "a")
+    assert one == entities.Hostname("h", 0, 0, builder.offset, "a")
     builder.apply_batch(
         [record(pb.HostnameRecord(hostname="h", broker_id=7, version=1, reason="b"))],
         base_offset=builder.offset + 1,
         epoch=2,
         timestamp_ms=0,
     )
-    assert builder.hostnames["h"] == Hostname("h", 1, 7, one.offset + 1, "b")
+    assert builder.hostnames["h"] == entities.Hostname("h", 1, 7, one.offset + 1, "b")
     gone = [record(pb.HostnameRecord(hostname="h"))]
     builder.apply_batch(gone, base_offset=builder.offset + 1, epoch=2, timestamp_ms=0)
     assert "h" not in builder.hostnames
@@ -342,9 +333,9 @@ def test_export_cursor_is_set_moved_and_removed() -> None:
         )
 
     then(70, end_offset=2, target="t")
-    assert builder.export_cursors["c"] == ExportCursor("c", 2, "t", builder.offset, 70)
+    assert builder.export_cursors["c"] == entities.ExportCursor("c", 2, "t", builder.offset, 70)
     then(80, end_offset=0)
-    assert builder.export_cursors["c"] == ExportCursor("c", 0, "", builder.offset, 80)
+    assert builder.export_cursors["c"] == entities.ExportCursor("c", 0, "", builder.offset, 80)
     then(90)
     assert "c" not in builder.export_cursors
     assert builder.snapshot().state_hash == before
@@ -382,11 +373,11 @@ def test_client_keeps_its_principal_whatever_it_writes() -> None:
     opened = record(pb.OpenClientRecord(name="w", principal="User:a"))
     builder.apply_batch([opened], base_offset=builder.offset + 1, epoch=2, timestamp_ms=7)
     id_ = builder.offset
-    assert builder.clients[id_] == Client(id_, "w", 7, 1, "User:a")
+    assert builder.clients[id_] == entities.Client(id_, "w", 7, 1, "User:a")
     builder.apply_batch([record(pb.NoOpRecord())], base_offset=id_ + 1, epoch=2, timestamp_ms=9,
         client_id=id_, sequence=1, all_below_done=1)  # fmt: skip
-    assert builder.clients[id_] == Client(id_, "w", 9, 1, "User:a")
-    assert entity_bytes(Client(1, "w", 2, 3, "")) == b"\x95\x01\xa1w\x02\x03\xa0"
+    assert builder.clients[id_] == entities.Client(id_, "w", 9, 1, "User:a")
+    assert entities.entity_bytes(entities.Client(1, "w", 2, 3, "")) == b"\x95\x01\xa1w\x02\x03\xa0"
 
 
 def test_batch_must_continue_the_image() -> None:

@@ -16,17 +16,9 @@ from reference_pages.metrics import of_a_broker, of_a_controller
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
-from raftlog.node.observability import http_server
+from raftlog.node.observability import http_server, node_metrics
 from raftlog.node.observability.figures import Latency
 from raftlog.node.observability.http_server import HttpServer
-from raftlog.node.observability.node_metrics import (
-    add_broker_metrics,
-    add_controller_metrics,
-    add_quorum_metrics,
-    add_refusal_metrics,
-    add_space_metrics,
-    add_watch_metrics,
-)
 from raftlog.node.observability.registry import MetricsRegistry
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
@@ -98,7 +90,7 @@ def test_leader_exposes_quorum_metrics(metrics: MetricsRegistry) -> None:
     now.voters.add(replica_id=1, log_end_offset=100)
     now.voters.add(replica_id=2, log_end_offset=95)
     now.voters.add(replica_id=3, log_end_offset=-1)
-    add_quorum_metrics(metrics, lambda: now)
+    node_metrics.add_quorum_metrics(metrics, lambda: now)
     lines = page(metrics)
     assert 'raft_metrics_current_state{state="leader"} 1.0' in lines
     assert 'raft_metrics_current_state{state="follower"} 0.0' in lines
@@ -111,7 +103,7 @@ def test_leader_exposes_quorum_metrics(metrics: MetricsRegistry) -> None:
 
 def test_refused_messages_are_counted(metrics: MetricsRegistry) -> None:
     refused = {("VoteRequest", "replica_epoch"): 3}
-    add_refusal_metrics(metrics, lambda: refused)
+    node_metrics.add_refusal_metrics(metrics, lambda: refused)
     name = "raftlog_quorum_messages_refused_total"
     assert f'{name}{{field="replica_epoch",message="VoteRequest"}} 3.0' in page(metrics)
     refused["VoteRequest", "replica_epoch"] = 4
@@ -135,7 +127,7 @@ def test_controller_metrics_show_active_and_standby(metrics: MetricsRegistry) ->
     brokers.brokers.add(broker_id=4, applied_offset=-1, last_contact_age_ms=-1)
     brokers.brokers.add(broker_id=5, applied_offset=8, last_contact_age_ms=30)
     active = False
-    add_controller_metrics(
+    node_metrics.add_controller_metrics(
         metrics,
         active=lambda: active,
         image=lambda: image,
@@ -168,7 +160,7 @@ def test_broker_metrics_show_state_and_offsets(metrics: MetricsRegistry) -> None
         applied_offset=40,
         lowest_acknowledged_offset=38,
     )
-    add_broker_metrics(metrics, lambda: now)
+    node_metrics.add_broker_metrics(metrics, lambda: now)
     lines = page(metrics)
     assert 'kafka_server_broker_state{state="active"} 1.0' in lines
     assert 'kafka_server_broker_state{state="stopping"} 0.0' in lines
@@ -177,7 +169,7 @@ def test_broker_metrics_show_state_and_offsets(metrics: MetricsRegistry) -> None
 
 
 def test_watch_metrics_show_their_counts(metrics: MetricsRegistry) -> None:
-    add_watch_metrics(
+    node_metrics.add_watch_metrics(
         metrics,
         watchers=lambda: 5,
         live=lambda: 4,
@@ -195,7 +187,7 @@ def test_watch_metrics_show_their_counts(metrics: MetricsRegistry) -> None:
 
 def test_every_node_exposes_disk_space_metrics(metrics: MetricsRegistry) -> None:
     low = [False]
-    add_space_metrics(metrics, lambda: low[0])
+    node_metrics.add_space_metrics(metrics, lambda: low[0])
     assert "raftlog_low_on_space 0.0" in page(metrics)
     low[0] = True
     assert "raftlog_low_on_space 1.0" in page(metrics)

@@ -18,52 +18,14 @@ from quorum_oracle import Oracle
 from raftlog.endpoint import VotersAt
 from raftlog.errors import ErrorCode
 from raftlog.node.storage.api import RecoveredLog, SnapshotId, VoteState
+from raftlog.quorum import events as ev
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.core import QuorumCore
-from raftlog.quorum.events import (
-    Append,
-    BecameLeader,
-    DropSnapshot,
-    Effect,
-    Event,
-    Fatal,
-    Flush,
-    Flushed,
-    HighWatermarkAdvanced,
-    LogSpan,
-    LogStartAdvanced,
-    LostLeadership,
-    PeerConnected,
-    PeerLost,
-    PeersChanged,
-    PersistVote,
-    Proposed,
-    ReadIndexConfirmed,
-    ReadIndexRequested,
-    ReadIndexStarted,
-    Reply,
-    ReplyFetch,
-    ReplySnapshot,
-    RequestFailed,
-    RequestReceived,
-    ResignRequested,
-    ResponseReceived,
-    SaveLeader,
-    Send,
-    SendFetch,
-    SendFetchSnapshot,
-    SnapshotFrozen,
-    SnapshotStored,
-    StoreSnapshot,
-    Tick,
-    Truncate,
-    VotePersisted,
-)
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 CLUSTER = "cluster-a"
 TRAVEL_S = 0.0005
-SENDS = (Send, SendFetch, SendFetchSnapshot, Reply, ReplyFetch, ReplySnapshot)
+SENDS = (ev.Send, ev.SendFetch, ev.SendFetchSnapshot, ev.Reply, ev.ReplyFetch, ev.ReplySnapshot)
 Record = tuple[int, int]  # (epoch, value); a negative value is a VotersRecord, see voters_value
 
 PART_BYTES = 24
@@ -109,7 +71,7 @@ class Message:
     body: Any
     is_request: bool
     asker_life: int
-    span: LogSpan | None = None
+    span: ev.LogSpan | None = None
 
     def copy(self) -> Message:
         return Message(
@@ -190,12 +152,12 @@ def voters_in(records: list[Record], base: int) -> tuple[VotersAt, ...]:
     )
 
 
-def span_of(records: list[Record], base: int) -> LogSpan:
+def span_of(records: list[Record], base: int) -> ev.LogSpan:
     runs: list[tuple[int, int]] = []
     for i, (epoch, _) in enumerate(records):
         if not runs or runs[-1][0] != epoch:
             runs.append((epoch, base + i))
-    return LogSpan(
+    return ev.LogSpan(
         base, base + len(records), tuple(runs), encode(records), 0, voters_in(records, base)
     )
 
@@ -209,7 +171,7 @@ def decode(data: bytes) -> list[Record]:
     return [(int(epoch), int(value)) for epoch, value in pairs]
 
 
-def records_of(span: LogSpan) -> list[Record]:
+def records_of(span: ev.LogSpan) -> list[Record]:
     return decode(span.data)
 
 
@@ -225,7 +187,7 @@ class SimNode:
         self.disk = Disk()
         self.life = 0
         self.core: QuorumCore | None = None
-        self.effects: list[Effect] = []
+        self.effects: list[ev.Effect] = []
         self.fatal = ""
         self.more_follows = False
         """True if its next proposal is followed by another."""
@@ -260,7 +222,7 @@ class SimNode:
         self.high_watermark = -1
         self.core = QuorumCore(self.config, recovered, self.cluster.rng_of(self), self.cluster.now)
         self.core.validate_each_step = True
-        self.step(Tick())
+        self.step(ev.Tick())
 
     def crash(self, keep: int = 0) -> None:
         """Lose the memory and everything unflushed except the first ``keep`` operations."""
@@ -268,32 +230,34 @@ class SimNode:
         self.disk.pending.clear()
         self.core = None
 
-    def step(self, event: Event) -> list[Effect]:
+    def step(self, event: ev.Event) -> list[ev.Effect]:
         """Return the effects, with those that follow from executing them."""
         if self.core is None:
             return []
         at = len(self.effects)
         effects = self.core.step(event, self.cluster.now)
-        self.arm(self.core, fired=isinstance(event, Tick))
+        self.arm(self.core, fired=isinstance(event, ev.Tick))
         self.note(effects)
         for effect in effects:
             self.carry_out(effect)
         return self.effects[at:]
 
-    def receive(self, request: object, source: int = 2) -> list[Effect]:
+    def receive(self, request: object, source: int = 2) -> list[ev.Effect]:
         """Receive a request of a peer."""
-        return self.step(RequestReceived(request, (source, 0, 0)))
+        return self.step(ev.RequestReceived(request, (source, 0, 0)))
 
-    def answer(self, send: Any, response: object, span: LogSpan | None = None) -> list[Effect]:
+    def answer(
+        self, send: Any, response: object, span: ev.LogSpan | None = None
+    ) -> list[ev.Effect]:
         """Receive the response to a request of this node."""
-        return self.step(ResponseReceived(send.peer_id, send.correlation_id, response, span))
+        return self.step(ev.ResponseReceived(send.peer_id, send.correlation_id, response, span))
 
-    def after(self, seconds: float) -> list[Effect]:
+    def after(self, seconds: float) -> list[ev.Effect]:
         """Advance the clock, and fire the timer."""
         self.cluster.now += seconds
-        return self.step(Tick())
+        return self.step(ev.Tick())
 
-    def wait_for_deadline(self) -> list[Effect]:
+    def wait_for_deadline(self) -> list[ev.Effect]:
         return self.after(max(0.0, self.up.next_deadline() - self.cluster.now))
 
     def last(self, kind: type) -> Any:
@@ -311,58 +275,58 @@ class SimNode:
         elif not core.halted:
             assert core.next_deadline() >= self.armed, "the timer would come late"
 
-    def note(self, effects: list[Effect]) -> None:
+    def note(self, effects: list[ev.Effect]) -> None:
         self.effects.extend(effects)
         self.cluster.history.extend((self.id, effect) for effect in effects)
 
-    def carry_out(self, effect: Effect) -> None:
-        if isinstance(effect, Send | SendFetch | SendFetchSnapshot):
+    def carry_out(self, effect: ev.Effect) -> None:
+        if isinstance(effect, ev.Send | ev.SendFetch | ev.SendFetchSnapshot):
             # Checked now: while a send is held the peers may change.
             assert effect.peer_id in self.dialed, "asks a peer that the shell was not told of"
-        if isinstance(effect, ReplyFetch) and effect.max_bytes > 0:
+        if isinstance(effect, ev.ReplyFetch) and effect.max_bytes > 0:
             assert effect.offset >= self.start_offset
-        if isinstance(effect, PersistVote | SaveLeader):
-            self.saving = effect.vote if isinstance(effect, SaveLeader) else None
-        if isinstance(effect, PersistVote) or (self.held and isinstance(effect, SENDS)):
+        if isinstance(effect, ev.PersistVote | ev.SaveLeader):
+            self.saving = effect.vote if isinstance(effect, ev.SaveLeader) else None
+        if isinstance(effect, ev.PersistVote) or (self.held and isinstance(effect, SENDS)):
             self.held.append(effect)
         elif isinstance(effect, SENDS):
             self.send(effect)
-        elif isinstance(effect, Append):
+        elif isinstance(effect, ev.Append):
             records = records_of(effect.span)
             assert effect.span.base_offset == len(self.log), "appends elsewhere than at its end"
             self.log.extend(records)
             self.write(("append", records))
             self.cluster.oracle.appended(self, effect.span.base_offset, records)
-        elif isinstance(effect, StoreSnapshot):
+        elif isinstance(effect, ev.StoreSnapshot):
             if effect.position == 0:
                 self.making[effect.snapshot_id] = bytearray()
             assert len(self.making[effect.snapshot_id]) == effect.position
             self.making[effect.snapshot_id] += effect.data
             if effect.last:
                 self.freezing.append(effect.snapshot_id)
-        elif isinstance(effect, DropSnapshot):
+        elif isinstance(effect, ev.DropSnapshot):
             del self.making[effect.snapshot_id]
-        elif isinstance(effect, PeersChanged):
+        elif isinstance(effect, ev.PeersChanged):
             self.dialed = {peer.node_id: peer for peer in effect.peers}
-        elif isinstance(effect, Truncate):
+        elif isinstance(effect, ev.Truncate):
             assert effect.end_offset >= max(self.start_offset, self.high_watermark)
             del self.log[effect.end_offset :]
             self.write(("truncate", effect.end_offset))
             self.truncations += 1
-        elif isinstance(effect, Flush):
+        elif isinstance(effect, ev.Flush):
             self.flushes.append((self.operations, self.truncations))
-        elif isinstance(effect, BecameLeader):
+        elif isinstance(effect, ev.BecameLeader):
             self.cluster.oracle.became_leader(self, effect.epoch)
             self.propose([self.cluster.new_value()])
-        elif isinstance(effect, HighWatermarkAdvanced):
+        elif isinstance(effect, ev.HighWatermarkAdvanced):
             self.cluster.oracle.high_watermark(self, effect.offset)
-        elif isinstance(effect, ReadIndexStarted):
+        elif isinstance(effect, ev.ReadIndexStarted):
             self.cluster.oracle.read_index_started(self, effect.round)
-        elif isinstance(effect, ReadIndexConfirmed):
+        elif isinstance(effect, ev.ReadIndexConfirmed):
             self.cluster.oracle.read_index_confirmed(self, effect.round)
-        elif isinstance(effect, LostLeadership):
+        elif isinstance(effect, ev.LostLeadership):
             self.cluster.oracle.lost_leadership(self)
-        elif isinstance(effect, Fatal):
+        elif isinstance(effect, ev.Fatal):
             self.fatal = effect.reason
             if not self.cluster.fatal_allowed:
                 raise AssertionError(f"node {self.id}: {effect.reason}")
@@ -374,7 +338,7 @@ class SimNode:
     def propose(self, values: list[int]) -> None:
         core = self.up
         span = span_of([(core.epoch, value) for value in values], len(self.log))
-        self.step(Proposed(core.epoch, span, self.more_follows))
+        self.step(ev.Proposed(core.epoch, span, self.more_follows))
 
     def propose_voters(self, *names: str) -> None:
         self.propose([voters_value(*names)])
@@ -386,7 +350,7 @@ class SimNode:
         snapshot_id = self.freezing.popleft()
         records = decode(bytes(self.making.pop(snapshot_id)))
         if not sound:
-            self.step(SnapshotStored(snapshot_id, error="a byte has changed"))
+            self.step(ev.SnapshotStored(snapshot_id, error="a byte has changed"))
             return True
         assert len(records) == snapshot_id.end_offset
         self.cluster.oracle.installs(self, records)
@@ -396,7 +360,7 @@ class SimNode:
         self.write(("install", snapshot_id))
         self.truncations += 1
         sets = voters_in(records, 0)
-        self.step(SnapshotStored(snapshot_id, sets[-1].voters if sets else ()))
+        self.step(ev.SnapshotStored(snapshot_id, sets[-1].voters if sets else ()))
         return True
 
     def snapshot(self, end_offset: int = -1) -> SnapshotId:
@@ -404,7 +368,7 @@ class SimNode:
         end_offset = self.high_watermark if end_offset == -1 else end_offset
         snapshot_id = SnapshotId(end_offset, self.log[end_offset - 1][0])
         self.disk.snapshots[snapshot_id] = self.log[:end_offset]
-        self.step(SnapshotFrozen(snapshot_id))
+        self.step(ev.SnapshotFrozen(snapshot_id))
         return snapshot_id
 
     def advance_start(self, snapshot_id: SnapshotId) -> None:
@@ -415,7 +379,7 @@ class SimNode:
         self.disk.snapshots = {
             key: what for key, what in self.disk.snapshots.items() if key >= snapshot_id
         }
-        self.step(LogStartAdvanced(snapshot_id))
+        self.step(ev.LogStartAdvanced(snapshot_id))
 
     def compact(self) -> SnapshotId:
         """Take a snapshot of everything committed, and drop the log before it."""
@@ -444,15 +408,15 @@ class SimNode:
             if saved is None:
                 return False
             self.disk.vote = saved
-            self.step(VotePersisted(saved))
+            self.step(ev.VotePersisted(saved))
             return True
         effect = self.held.popleft()
         self.disk.vote = effect.vote
         core = self.up
-        more = core.step(VotePersisted(effect.vote), self.cluster.now)
+        more = core.step(ev.VotePersisted(effect.vote), self.cluster.now)
         self.arm(core, fired=False)
         self.note(more)
-        while self.held and not isinstance(self.held[0], PersistVote):
+        while self.held and not isinstance(self.held[0], ev.PersistVote):
             self.send(self.held.popleft())
         for effect in more:
             self.carry_out(effect)
@@ -466,22 +430,22 @@ class SimNode:
         self.disk.make_durable(operations - self.done_operations)
         self.done_operations = max(operations, self.done_operations)
         if truncations == self.truncations:
-            self.step(Flushed(len(self.disk.log)))
+            self.step(ev.Flushed(len(self.disk.log)))
         return True
 
-    def send(self, effect: Effect) -> None:
+    def send(self, effect: ev.Effect) -> None:
         network = self.cluster.network
         self.cluster.oracle.leaves(self, effect)
-        if isinstance(effect, Send | SendFetch | SendFetchSnapshot):
+        if isinstance(effect, ev.Send | ev.SendFetch | ev.SendFetchSnapshot):
             network.append(
                 Message(
                     self.id, effect.peer_id, effect.correlation_id, effect.request, True, self.life
                 )
             )
-        elif isinstance(effect, Reply):
+        elif isinstance(effect, ev.Reply):
             asker, correlation_id, life = effect.reply_to
             network.append(Message(self.id, asker, correlation_id, effect.response, False, life))
-        elif isinstance(effect, ReplyFetch):
+        elif isinstance(effect, ev.ReplyFetch):
             asker, correlation_id, life = effect.reply_to
             span = None
             if effect.max_bytes > 0:
@@ -491,7 +455,7 @@ class SimNode:
             network.append(
                 Message(self.id, asker, correlation_id, effect.response, False, life, span)
             )
-        elif isinstance(effect, ReplySnapshot):
+        elif isinstance(effect, ev.ReplySnapshot):
             asker, correlation_id, life = effect.reply_to
             response = effect.response
             found = SnapshotId(response.snapshot_id.end_offset, response.snapshot_id.epoch)
@@ -533,7 +497,7 @@ class Cluster:
         self.seed = seed
         self.now = 100.0
         self.network: list[Message] = []
-        self.history: list[tuple[int, Effect]] = []
+        self.history: list[tuple[int, ev.Effect]] = []
         # Where a test plays the other nodes itself there is nobody to check against.
         self.oracle: Any = Oracle(self) if checked else Unchecked()
         self.fatal_allowed = False
@@ -589,7 +553,7 @@ class Cluster:
         for node in self.alive:
             for other in self.alive:
                 if other.id in node.dialed:
-                    node.step(PeerConnected(other.id))
+                    node.step(ev.PeerConnected(other.id))
 
     def crash(self, node_id: int, *, keep: int = 0, noticed: bool = True) -> None:
         self[node_id].crash(keep)
@@ -599,21 +563,21 @@ class Cluster:
                 self.step_all_of(
                     message.source,
                     message.asker_life,
-                    RequestFailed(node_id, message.correlation_id),
+                    ev.RequestFailed(node_id, message.correlation_id),
                 )
             for node in self.alive:
-                node.step(PeerLost(node_id))
+                node.step(ev.PeerLost(node_id))
 
     def restart(self, node_id: int) -> None:
         self[node_id].start()
         for node in self.alive:
             if node.id != node_id:
                 if node_id in node.dialed:
-                    node.step(PeerConnected(node_id))
+                    node.step(ev.PeerConnected(node_id))
                 if node.id in self[node_id].dialed:
-                    self[node_id].step(PeerConnected(node.id))
+                    self[node_id].step(ev.PeerConnected(node.id))
 
-    def step_all_of(self, node_id: int, life: int, event: Event) -> None:
+    def step_all_of(self, node_id: int, life: int, event: ev.Event) -> None:
         if self[node_id].life == life:
             self[node_id].step(event)
 
@@ -632,13 +596,13 @@ class Cluster:
         if self.blocked(message.source, message.target):
             return
         if message.is_request and not target.alive:
-            event = RequestFailed(message.target, message.correlation_id)
+            event = ev.RequestFailed(message.target, message.correlation_id)
             self.step_all_of(message.source, message.asker_life, event)
         elif message.is_request:
             reply_to = (message.source, message.correlation_id, message.asker_life)
-            target.step(RequestReceived(message.body, reply_to))
+            target.step(ev.RequestReceived(message.body, reply_to))
         elif target.life == message.asker_life:
-            event_ = ResponseReceived(
+            event_ = ev.ResponseReceived(
                 message.source, message.correlation_id, message.body, message.span
             )
             target.step(event_)
@@ -663,7 +627,7 @@ class Cluster:
     def tick_due(self) -> None:
         for node in self.alive:
             if node.up.next_deadline() <= self.now:
-                node.step(Tick())
+                node.step(ev.Tick())
 
     def run(self, seconds: float) -> None:
         """Let everything happen for this time."""
@@ -709,11 +673,11 @@ class Cluster:
     def request_read_index(self) -> int:
         leader = self.leader()
         at = len(leader.effects)
-        leader.step(ReadIndexRequested())
-        return next(e.round for e in leader.effects[at:] if isinstance(e, ReadIndexStarted))
+        leader.step(ev.ReadIndexRequested())
+        return next(e.round for e in leader.effects[at:] if isinstance(e, ev.ReadIndexStarted))
 
     def resign(self, reason: str = "asked to") -> None:
-        self.leader().step(ResignRequested(reason))
+        self.leader().step(ev.ResignRequested(reason))
 
     def picture(self) -> str:
         return "; ".join(
@@ -728,11 +692,12 @@ def requests_of(node: SimNode, kind: type) -> Iterator[Any]:
     return (
         e.request
         for e in node.effects
-        if isinstance(e, Send | SendFetch | SendFetchSnapshot) and isinstance(e.request, kind)
+        if isinstance(e, ev.Send | ev.SendFetch | ev.SendFetchSnapshot)
+        and isinstance(e.request, kind)
     )
 
 
-def effects_of(source: SimNode | list[Effect], kind: type) -> list[Any]:
+def effects_of(source: SimNode | list[ev.Effect], kind: type) -> list[Any]:
     effects = source.effects if isinstance(source, SimNode) else source
     return [effect for effect in effects if isinstance(effect, kind)]
 

@@ -10,17 +10,7 @@ from quorum_harness import Cluster, effects_of
 
 from raftlog.errors import InvariantError
 from raftlog.node.storage.api import VoteState
-from raftlog.quorum.events import (
-    LeaderChanged,
-    PeersChanged,
-    PersistVote,
-    ReplyFetch,
-    RequestFailed,
-    ResponseReceived,
-    Tick,
-    VotePersisted,
-    VotersChanged,
-)
+from raftlog.quorum import events as ev
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
@@ -29,8 +19,8 @@ def test_unexpected_message_is_ignored() -> None:
     at = len(node.effects)
     for thing in (pb.VoteResponse(), pb.FetchSnapshotResponse(), None, "x"):
         node.receive(thing)
-    node.step(ResponseReceived(2, 1, None))
-    node.step(RequestFailed(9, 99))
+    node.step(ev.ResponseReceived(2, 1, None))
+    node.step(ev.RequestFailed(9, 99))
     assert len(node.effects) == at
 
 
@@ -52,8 +42,8 @@ def test_effects_of_starting_are_returned_by_the_first_step() -> None:
     node.disk.log = [(4, 1)]
     node.start()
     voters = node.config.voters
-    assert node.effects[:2] == [VotersChanged(-1, voters), PeersChanged(voters[1:])]
-    assert node.effects[2:4] == [PersistVote(VoteState(4)), LeaderChanged(-1, 4)]
+    assert node.effects[:2] == [ev.VotersChanged(-1, voters), ev.PeersChanged(voters[1:])]
+    assert node.effects[2:4] == [ev.PersistVote(VoteState(4)), ev.LeaderChanged(-1, 4)]
 
 
 def test_leader_id_is_saved_after_the_sends() -> None:
@@ -120,10 +110,10 @@ def test_inconsistent_node_does_nothing_more_in_production() -> None:
         node.propose([5])
         caught_up(node, fetch_offset=1)
         node.up.validate_each_step = False
-        node.step(Tick())
+        node.step(ev.Tick())
         breach(node.up._node)
         with pytest.raises(InvariantError, match=rule):
-            node.up.step(Tick(), node.cluster.now)
+            node.up.step(ev.Tick(), node.cluster.now)
 
 
 def test_deadline_is_never_late() -> None:
@@ -138,10 +128,10 @@ def test_deadline_is_never_late() -> None:
             deadline = node.up.next_deadline()
             if deadline > cluster.now:
                 at = len(node.effects)
-                node.step(Tick())
+                node.step(ev.Tick())
                 assert len(node.effects) == at
             else:
-                node.step(Tick())
+                node.step(ev.Tick())
                 assert node.up.next_deadline() > cluster.now
         cluster.settle()
         cluster.now += rng.random() * 0.2
@@ -150,7 +140,7 @@ def test_deadline_is_never_late() -> None:
 def test_step_without_effects_logs_nothing() -> None:
     node = leader_of_three()
     at = len(node.effects)
-    node.step(VotePersisted(node.disk.vote))
-    node.step(Tick())
+    node.step(ev.VotePersisted(node.disk.vote))
+    node.step(ev.Tick())
     assert len(node.effects) == at
-    assert not effects_of(node, ReplyFetch)
+    assert not effects_of(node, ev.ReplyFetch)

@@ -8,17 +8,7 @@ from quorum_harness import Cluster, SimNode, effects_of, elected, requests_of
 
 from raftlog.errors import ErrorCode
 from raftlog.node.storage.api import VoteState
-from raftlog.quorum.events import (
-    BecameLeader,
-    PeerConnected,
-    ReplyFetch,
-    RequestFailed,
-    ResignRequested,
-    ResponseReceived,
-    SendFetch,
-    SuccessorChosen,
-    VotePersisted,
-)
+from raftlog.quorum import events as ev
 from raftlog.quorum.leader import MORE_WITHIN_S
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
@@ -31,10 +21,10 @@ def candidate() -> SimNode:
     """Node 1 has voted for itself, durably, in epoch 4."""
     node = alone()
     for peer_id in (2, 3):
-        node.step(PeerConnected(peer_id))
+        node.step(ev.PeerConnected(peer_id))
     answer(node, granted(2, 3, pre_vote=True))
     assert node.up.role == "candidate"
-    node.step(VotePersisted(node.up._node.vote))
+    node.step(ev.VotePersisted(node.up._node.vote))
     return node
 
 
@@ -48,15 +38,15 @@ def elect(node: SimNode) -> None:
     assert node.up.role == "leader"
 
 
-def fetch(node: SimNode, replica_id: int, number: int) -> list[ReplyFetch]:
+def fetch(node: SimNode, replica_id: int, number: int) -> list[ev.ReplyFetch]:
     """Return the responses to the Fetch of a voter that has everything, and knows nothing."""
     request = fetch_request(
         replica_id, 4, fetch_offset=1, last_fetched_epoch=3, correlation_id=number
     )
-    return effects_of(node.receive(request, replica_id), ReplyFetch)
+    return effects_of(node.receive(request, replica_id), ev.ReplyFetch)
 
 
-def refused(reply: ReplyFetch) -> tuple[int, int]:
+def refused(reply: ev.ReplyFetch) -> tuple[int, int]:
     assert reply.response.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     return reply.reply_to[0], reply.response.correlation_id
 
@@ -66,7 +56,7 @@ def test_candidate_answers_early_fetch_with_its_first_record() -> None:
     assert fetch(node, 2, 5) == []
     at = len(node.effects)
     elect(node)
-    (reply,) = effects_of(node.effects[at:], ReplyFetch)
+    (reply,) = effects_of(node.effects[at:], ev.ReplyFetch)
     assert (reply.reply_to[0], reply.offset, reply.response.leader_id) == (2, 1, 1)
     assert reply.max_bytes > 0
     told = [request.voter_id for request in requests_of(node, pb.BeginQuorumEpochRequest)]
@@ -80,7 +70,7 @@ def test_early_fetch_is_answered_with_the_first_writes_or_soon() -> None:
         node.more_follows = True
         at = len(node.effects)
         elect(node)
-        assert not effects_of(node.effects[at:], ReplyFetch)
+        assert not effects_of(node.effects[at:], ev.ReplyFetch)
         begun = node.cluster.now
         assert fetch(node, 3, 6) == [], "who comes meanwhile waits, too"
         if writes:
@@ -89,7 +79,7 @@ def test_early_fetch_is_answered_with_the_first_writes_or_soon() -> None:
         else:
             assert node.up.next_deadline() <= begun + MORE_WITHIN_S
             node.cluster.run(2 * MORE_WITHIN_S)
-        replies = effects_of(node.effects[at:], ReplyFetch)
+        replies = effects_of(node.effects[at:], ev.ReplyFetch)
         assert [reply.offset for reply in replies] == [1, 1]
 
 
@@ -97,7 +87,7 @@ def test_losing_candidate_refuses_all_kept_fetches() -> None:
     node = candidate()
     fetch(node, 2, 5)
     fetch(node, 3, 6)
-    replies = effects_of(node.receive(begin(3, 5), 3), ReplyFetch)
+    replies = effects_of(node.receive(begin(3, 5), 3), ev.ReplyFetch)
     assert [refused(reply) for reply in replies] == [(2, 5), (3, 6)]
 
 
@@ -110,12 +100,12 @@ def test_candidate_keeps_one_fetch_per_voter_and_none_of_others() -> None:
     assert refused(stranger) == (7, 8)
 
 
-def vote_for(node: SimNode, candidate_id: int) -> SendFetch:
+def vote_for(node: SimNode, candidate_id: int) -> ev.SendFetch:
     """Vote, and return the Fetch that follows."""
     whole = {"last_offset_epoch": 3, "last_offset": 1}
     node.receive(vote_request(1, candidate_id, replica_epoch=4, **whole), candidate_id)
     assert node.up.voted_id == candidate_id
-    (sent,) = effects_of(node, SendFetch)
+    (sent,) = effects_of(node, ev.SendFetch)
     assert (sent.peer_id, sent.request.current_leader_epoch) == (candidate_id, 4)
     return sent
 
@@ -126,7 +116,7 @@ def test_voter_learns_the_leader_from_the_response_and_uses_it() -> None:
     node.answer(sent, pb.FetchResponse(leader_id=2, leader_epoch=4, high_watermark=1))
     assert (node.up.role, node.up.leader_id) == ("follower", 2)
     assert node.up.high_watermark == 1, "the answer counts"
-    first, second = effects_of(node, SendFetch)
+    first, second = effects_of(node, ev.SendFetch)
     assert first is sent
     assert second.peer_id == 2, "one Fetch at a time"
 
@@ -136,7 +126,7 @@ def test_voter_that_learned_the_leader_does_not_ask_twice() -> None:
     sent = vote_for(node, 2)
     node.receive(begin(2, 4))
     assert node.up.role == "follower"
-    assert effects_of(node, SendFetch) == [sent]
+    assert effects_of(node, ev.SendFetch) == [sent]
     node.answer(sent, pb.FetchResponse(leader_id=2, leader_epoch=4, high_watermark=1))
     assert node.up.high_watermark == 1
 
@@ -151,11 +141,11 @@ def test_voter_whose_candidate_loses_waits_and_then_follows_another() -> None:
             )
             node.answer(sent, refusal)
         else:
-            node.step(RequestFailed(2, sent.correlation_id))
+            node.step(ev.RequestFailed(2, sent.correlation_id))
         assert node.up.role == "unattached"
         node.receive(begin(3, 5), 3)
         assert node.up.leader_id == 3
-        assert node.last(SendFetch).peer_id == 3
+        assert node.last(ev.SendFetch).peer_id == 3
 
 
 def test_response_of_an_epoch_with_another_leader_is_ignored() -> None:
@@ -173,15 +163,15 @@ def test_last_response_of_a_leader_lets_its_successor_campaign_at_once() -> None
     others = cluster.others(leader)
     chosen = others[1]
     at = len(leader.effects)
-    leader.step(ResignRequested("asked to", chosen.id))
-    told = [e.response for e in leader.effects[at:] if isinstance(e, ReplyFetch)]
+    leader.step(ev.ResignRequested("asked to", chosen.id))
+    told = [e.response for e in leader.effects[at:] if isinstance(e, ev.ReplyFetch)]
     assert [list(response.preferred_candidates) for response in told] == [[chosen.id]] * 2
     cluster.network = [
         m for m in cluster.network if not isinstance(m.body, pb.EndQuorumEpochRequest)
     ]
     begun = cluster.now
-    cluster.run_until(lambda: bool(effects_of(chosen, BecameLeader)), 0.05, step=0.001)
-    assert not effects_of(others[0], BecameLeader)
+    cluster.run_until(lambda: bool(effects_of(chosen, ev.BecameLeader)), 0.05, step=0.001)
+    assert not effects_of(others[0], ev.BecameLeader)
     assert cluster.now - begun < 0.01
 
 
@@ -196,10 +186,10 @@ def test_voter_fetches_from_its_candidate_once_its_own_log_is_flushed() -> None:
     at = len(leader.effects)
     leader.receive(vote_request(leader.id, candidate.id, replica_epoch=2, **whole), candidate.id)
     assert (leader.up.role, leader.up.voted_id) == ("unattached", candidate.id)
-    assert not effects_of(leader.effects[at:], SendFetch)
+    assert not effects_of(leader.effects[at:], ev.SendFetch)
     while leader.flush():
         pass
-    sent = effects_of(leader.effects[at:], SendFetch)
+    sent = effects_of(leader.effects[at:], ev.SendFetch)
     assert [(e.peer_id, e.request.current_leader_epoch) for e in sent] == [(candidate.id, 2)]
 
 
@@ -212,13 +202,13 @@ def cluster_with_successor(voters: int = 3) -> tuple[Cluster, SimNode, SimNode]:
     cluster.propose()
     cluster.settle()
     successor = cluster.others(leader)[0]
-    leader.step(SuccessorChosen(successor.id))
+    leader.step(ev.SuccessorChosen(successor.id))
     cluster.settle()
     return cluster, leader, successor
 
 
 def transfer(cluster: Cluster, leader: SimNode, successor: SimNode) -> None:
-    leader.step(ResignRequested("asked to", successor.id))
+    leader.step(ev.ResignRequested("asked to", successor.id))
     cluster.run_until(lambda: successor.up.role == "leader", 0.05, step=0.001)
 
 
@@ -253,10 +243,10 @@ def test_successor_campaigns_without_pre_votes() -> None:
 def test_another_successor_or_none_replaces_the_named_one() -> None:
     cluster, leader, successor = cluster_with_successor()
     (other,) = cluster.others(leader, successor)
-    leader.step(SuccessorChosen(other.id))
+    leader.step(ev.SuccessorChosen(other.id))
     cluster.settle()
     assert [node for node in cluster.alive if node.up.is_successor] == [other]
-    leader.step(SuccessorChosen(-1))
+    leader.step(ev.SuccessorChosen(-1))
     cluster.propose()
     cluster.settle()
     assert not [node for node in cluster.alive if node.up.is_successor]
@@ -275,7 +265,7 @@ def test_named_successor_is_valid_in_its_epoch_only() -> None:
 def test_leader_names_neither_a_non_voter_nor_itself() -> None:
     cluster, leader, _ = cluster_with_successor()
     for stranger in (9, leader.id, -1):
-        leader.step(SuccessorChosen(stranger))
+        leader.step(ev.SuccessorChosen(stranger))
         cluster.propose()
         cluster.settle()
         assert not [node for node in cluster.alive if node.up.is_successor]
@@ -283,10 +273,10 @@ def test_leader_names_neither_a_non_voter_nor_itself() -> None:
 
 def test_successor_with_another_disk_is_not_this_node() -> None:
     cluster, leader, successor = cluster_with_successor()
-    leader.step(SuccessorChosen(-1))
+    leader.step(ev.SuccessorChosen(-1))
     cluster.propose()
     cluster.settle()
-    (*_, sent) = effects_of(successor, SendFetch)
+    (*_, sent) = effects_of(successor, ev.SendFetch)
     response = pb.FetchResponse(
         leader_id=leader.id,
         leader_epoch=1,
@@ -295,6 +285,6 @@ def test_successor_with_another_disk_is_not_this_node() -> None:
             candidate_id=successor.id, candidate_directory_id="another"
         ),
     )
-    successor.step(ResponseReceived(leader.id, sent.correlation_id, response))
-    assert successor.last(SendFetch) is not sent, "the answer was accepted"
+    successor.step(ev.ResponseReceived(leader.id, sent.correlation_id, response))
+    assert successor.last(ev.SendFetch) is not sent, "the answer was accepted"
     assert not successor.up.is_successor

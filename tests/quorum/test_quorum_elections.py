@@ -9,19 +9,7 @@ from quorum_harness import Cluster, effects_of, elected, requests_of
 
 from raftlog.errors import ErrorCode, FatalError
 from raftlog.node.storage.api import VoteState
-from raftlog.quorum.events import (
-    BecameLeader,
-    Fatal,
-    LostLeadership,
-    PeerConnected,
-    PeerLost,
-    PersistVote,
-    Refused,
-    ResponseReceived,
-    Send,
-    SendFetch,
-    VotePersisted,
-)
+from raftlog.quorum import events as ev
 from raftlog.quorum.transitions import TRANSITIONS
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
@@ -48,7 +36,7 @@ def test_node_starts_in_the_expected_role(
     node = one(vote, log)
     assert (node.up.role, node.up.epoch) == (role, epoch)
     if epoch > vote.epoch:
-        assert effects_of(node, PersistVote)[0] == PersistVote(VoteState(epoch)), (
+        assert effects_of(node, ev.PersistVote)[0] == ev.PersistVote(VoteState(epoch)), (
             "the log's epoch is made durable first"
         )
 
@@ -65,8 +53,8 @@ def test_node_never_campaigns_again_in_an_epoch_in_which_it_voted_for_itself() -
     sent = list(requests_of(node, pb.VoteRequest))
     assert sent
     assert all(request.pre_vote and request.replica_epoch == 3 for request in sent)
-    node.step(PeerConnected(2))
-    assert not effects_of(node, BecameLeader)
+    node.step(ev.PeerConnected(2))
+    assert not effects_of(node, ev.BecameLeader)
 
 
 def test_voter_does_not_campaign_on_a_connection_just_after_voting() -> None:
@@ -74,10 +62,10 @@ def test_voter_does_not_campaign_on_a_connection_just_after_voting() -> None:
     node = one()
     assert ask(node, vote_request(1, replica_epoch=1)).vote_granted is True
     at = len(node.effects)
-    node.step(PeerConnected(2))
-    node.step(PeerConnected(3))
+    node.step(ev.PeerConnected(2))
+    node.step(ev.PeerConnected(3))
     assert node.up.role == "unattached"
-    assert not effects_of(node.effects[at:], Send)
+    assert not effects_of(node.effects[at:], ev.Send)
     assert node.up.next_deadline() >= node.cluster.now + 1.0, "the candidate gets its time"
     node.cluster.run(1.3)
     assert node.up.role == "prospective", "and no more than that"
@@ -85,7 +73,7 @@ def test_voter_does_not_campaign_on_a_connection_just_after_voting() -> None:
 
 def test_vote_from_before_a_restart_delays_no_cold_start() -> None:
     node = one(VoteState(3, 2, "dir2"))
-    node.step(PeerConnected(2))
+    node.step(ev.PeerConnected(2))
     assert node.up.role == "prospective"
 
 
@@ -151,7 +139,7 @@ def test_checks_are_in_order() -> None:
 def test_vote_is_durable_before_it_is_sent() -> None:
     node = one()
     ask(node, vote_request(1, replica_epoch=2))
-    assert effects_of(node, PersistVote) == [PersistVote(VoteState(2, 2, "dir2"))], (
+    assert effects_of(node, ev.PersistVote) == [ev.PersistVote(VoteState(2, 2, "dir2"))], (
         "epoch and vote in one write"
     )
     assert not node.cluster.network
@@ -203,7 +191,7 @@ def test_pre_votes_change_no_state() -> None:
         )
     node.cluster.run(1.3)
     assert node.up.role == "prospective"
-    assert not effects_of(node, PersistVote)
+    assert not effects_of(node, ev.PersistVote)
     assert node.up.epoch == 5
 
 
@@ -245,9 +233,9 @@ def test_candidate_that_lost_part_of_its_log_does_not_get_the_vote_again() -> No
 def test_candidate_requests_votes_before_its_own_vote_is_durable() -> None:
     cluster = Cluster(3)
     node = cluster[1]
-    node.step(PeerConnected(2))
+    node.step(ev.PeerConnected(2))
     cluster.network.clear()
-    node.step(answer(effects_of(node, Send)[0], epoch=0, pre_vote=True))
+    node.step(answer(effects_of(node, ev.Send)[0], epoch=0, pre_vote=True))
     assert node.disk.vote == VoteState(0)
     assert [(m.target, m.body.pre_vote) for m in cluster.network] == [(2, False), (3, False)]
     node.crash()
@@ -258,25 +246,25 @@ def test_candidate_requests_votes_before_its_own_vote_is_durable() -> None:
 def test_candidate_counts_its_own_vote_when_it_is_durable() -> None:
     cluster = Cluster(3)
     node = cluster[1]
-    node.step(PeerConnected(2))
-    node.step(answer(effects_of(node, Send)[0], epoch=0, pre_vote=True))
+    node.step(ev.PeerConnected(2))
+    node.step(answer(effects_of(node, ev.Send)[0], epoch=0, pre_vote=True))
     assert node.up.role == "candidate"
-    votes = effects_of(node, Send)[2:]
+    votes = effects_of(node, ev.Send)[2:]
     assert len(votes) == 2
     for vote in votes:
         node.step(answer(vote, epoch=1))
     assert node.up.role == "candidate", (
         "a majority of others is not enough while the own vote may be lost"
     )
-    node.step(VotePersisted(VoteState(0)))
+    node.step(ev.VotePersisted(VoteState(0)))
     assert node.up.role == "candidate", "that was another vote"
     node.persist()
     assert node.up.role == "leader"
 
 
 def answer(
-    send: Send, *, epoch: int, pre_vote: bool = False, granted: bool = True, **fields: Any
-) -> ResponseReceived:
+    send: ev.Send, *, epoch: int, pre_vote: bool = False, granted: bool = True, **fields: Any
+) -> ev.ResponseReceived:
     response = pb.VoteResponse(
         leader_id=fields.get("leader_id", -1),
         leader_epoch=epoch,
@@ -286,7 +274,7 @@ def answer(
         pre_vote=pre_vote,
         error_code=fields.get("error_code", 0),
     )
-    return ResponseReceived(send.peer_id, send.correlation_id, response)
+    return ev.ResponseReceived(send.peer_id, send.correlation_id, response)
 
 
 @pytest.mark.parametrize(
@@ -294,25 +282,25 @@ def answer(
 )
 def test_vote_of_another_node_at_the_voters_address_does_not_count(sender: dict[str, Any]) -> None:
     node = Cluster(3)[1]
-    node.step(PeerConnected(2))
-    sent = effects_of(node, Send)[0]
+    node.step(ev.PeerConnected(2))
+    sent = effects_of(node, ev.Send)[0]
     node.step(answer(sent, epoch=0, pre_vote=True, **sender))
     assert node.up.role == "prospective"
     node = Cluster(3)[1]
-    node.step(PeerConnected(2))
-    node.step(answer(effects_of(node, Send)[0], epoch=0, pre_vote=True))
+    node.step(ev.PeerConnected(2))
+    node.step(answer(effects_of(node, ev.Send)[0], epoch=0, pre_vote=True))
     assert node.up.role == "candidate"
 
 
 def test_late_repeated_and_foreign_responses_change_nothing() -> None:
     node = Cluster(5)[1]
-    node.step(PeerConnected(2))
-    node.step(PeerConnected(3))
-    sends = effects_of(node, Send)
+    node.step(ev.PeerConnected(2))
+    node.step(ev.PeerConnected(3))
+    sends = effects_of(node, ev.Send)
     node.step(answer(sends[0], epoch=0, pre_vote=True))
     node.step(answer(sends[0], epoch=0, pre_vote=True))
     assert node.up.role == "prospective", "one peer's answer counts once"
-    forged = Send(sends[1].peer_id, sends[0].correlation_id, sends[0].request)
+    forged = ev.Send(sends[1].peer_id, sends[0].correlation_id, sends[0].request)
     node.step(answer(forged, epoch=0, pre_vote=True))
     node.step(answer(sends[1], epoch=0, pre_vote=False))
     node.step(answer(sends[2], epoch=0, pre_vote=True, error_code=int(ErrorCode.INVALID_VOTER_KEY)))
@@ -325,16 +313,16 @@ def test_late_repeated_and_foreign_responses_change_nothing() -> None:
 
 def test_response_with_a_higher_epoch_ends_the_campaign() -> None:
     node = Cluster(3)[1]
-    node.step(PeerConnected(2))
-    send = effects_of(node, Send)[0]
+    node.step(ev.PeerConnected(2))
+    send = effects_of(node, ev.Send)[0]
     node.step(answer(send, epoch=7, pre_vote=True, granted=False, leader_id=3))
     assert (node.up.role, node.up.epoch, node.up.leader_id) == ("follower", 7, 3)
 
 
 def test_response_from_another_cluster_is_ignored() -> None:
     node = Cluster(3)[1]
-    node.step(PeerConnected(2))
-    send = effects_of(node, Send)[0]
+    node.step(ev.PeerConnected(2))
+    send = effects_of(node, ev.Send)[0]
     code = int(ErrorCode.INCONSISTENT_CLUSTER_ID)
     node.step(answer(send, epoch=7, pre_vote=True, granted=False, leader_id=3, error_code=code))
     assert node.up.epoch == 0
@@ -352,7 +340,7 @@ def test_claim_of_a_second_leader_in_an_epoch_is_refused() -> None:
     assert response.error_message == "leader_id: two leaders in epoch 5: 2 and 3"
     refused, _ = node.effects[at:]
     reason = "two leaders in epoch 5: 2 and 3"
-    assert refused == Refused("BeginQuorumEpochRequest", "leader_id", reason, contradiction=True)
+    assert refused == ev.Refused("BeginQuorumEpochRequest", "leader_id", reason, contradiction=True)
     assert (node.up.role, node.up.leader_id) == ("follower", 2)
     assert ask(node, vote_request(1, replica_epoch=9)).vote_granted, "it lives on"
 
@@ -427,7 +415,7 @@ def test_lost_leader_and_refused_pre_votes_are_retried_soon() -> None:
     cluster, leader = elected()
     two, three = cluster.others(leader)
     cluster.crash(leader.id, noticed=False)
-    two.step(PeerLost(leader.id))
+    two.step(ev.PeerLost(leader.id))
     begun = cluster.now
     cluster.run(0.3)
     asked = [r for r in requests_of(two, pb.VoteRequest) if r.voter_id == three.id and r.pre_vote]
@@ -435,7 +423,7 @@ def test_lost_leader_and_refused_pre_votes_are_retried_soon() -> None:
     assert 5 <= tries <= 31, "10 to 40 ms apart"
     assert two.up.role == "prospective"
     assert three.up.role == "follower", "hears it, as far as it knows"
-    three.step(PeerLost(leader.id))
+    three.step(ev.PeerLost(leader.id))
     cluster.run_until(lambda: bool(cluster.leaders()) and cluster.calm())
     assert cluster.now - begun < 0.45
 
@@ -443,10 +431,10 @@ def test_lost_leader_and_refused_pre_votes_are_retried_soon() -> None:
 def test_pre_votes_slow_down_when_the_lost_peer_is_back() -> None:
     cluster, leader = elected()
     two = cluster.others(leader)[0]
-    two.step(PeerLost(leader.id))
+    two.step(ev.PeerLost(leader.id))
     cluster.settle()
     assert two.up.role == "prospective", "refused, and about to ask again"
-    two.step(PeerConnected(leader.id))
+    two.step(ev.PeerConnected(leader.id))
     cluster.run(0.2)
     assert two.up.role == "follower"
     assert len([r for r in requests_of(two, pb.VoteRequest) if r.voter_id == leader.id]) <= 3
@@ -456,8 +444,8 @@ def test_pre_votes_slow_down_when_the_lost_peer_is_back() -> None:
 def test_claim_of_a_leader_known_to_be_dead_is_not_followed() -> None:
     cluster = Cluster(3)
     node = cluster[1]
-    node.step(PeerConnected(3))
-    node.step(PeerLost(2))
+    node.step(ev.PeerConnected(3))
+    node.step(ev.PeerLost(2))
     ask(node, begin(2, 4))
     assert node.up.role == "follower"
     cluster.isolate(2)
@@ -469,12 +457,12 @@ def test_claim_of_a_leader_known_to_be_dead_is_not_followed() -> None:
 def test_responding_leader_is_not_treated_as_dead() -> None:
     """Its process returned and was elected before our control link to it was up again."""
     cluster = Cluster(3)
-    cluster[3].step(PeerLost(1))
-    cluster[1].step(PeerConnected(2))
+    cluster[3].step(ev.PeerLost(1))
+    cluster[1].step(ev.PeerConnected(2))
     cluster.run(0.3)
     assert (cluster[3].up.role, cluster[3].up.leader_id) == ("follower", 1)
     assert not list(requests_of(cluster[3], pb.VoteRequest))
-    cluster[3].step(PeerConnected(2))
+    cluster[3].step(ev.PeerConnected(2))
     cluster.blocked = lambda source, target: {source, target} == {1, 3}
     cluster.run(3)
     cluster.heal()
@@ -486,7 +474,7 @@ def test_responding_leader_is_not_treated_as_dead() -> None:
 def test_hopeless_candidate_delays_an_urgent_election_briefly() -> None:
     """The leader is down; a candidate whose log is too short has already opened the next epoch."""
     node = one(VoteState(5, -1, "", 3), [(5, 1)])
-    node.step(PeerLost(3))
+    node.step(ev.PeerLost(3))
     assert not ask(node, vote_request(1, replica_epoch=6)).vote_granted
     assert node.up.role == "unattached"
     assert node.up.next_deadline() <= node.cluster.now + 0.04
@@ -502,7 +490,7 @@ def test_isolated_node_does_not_disturb_the_leader_when_it_returns() -> None:
     cluster.propose(2)
     cluster.run_until(cluster.calm)
     assert list(cluster.oracle.leader_of) == [1]
-    assert not effects_of(leader, LostLeadership)
+    assert not effects_of(leader, ev.LostLeadership)
 
 
 def test_leader_that_sends_but_cannot_be_reached_is_replaced() -> None:
@@ -535,8 +523,8 @@ def test_resigned_leader_is_succeeded_at_once() -> None:
     took = cluster.run_until(lambda: bool(cluster.leaders()) and cluster.calm())
     assert took < 0.05
     assert cluster.leader() is not leader
-    assert effects_of(leader, LostLeadership) == [LostLeadership(1, "asked to")]
-    assert not effects_of(leader, Fatal)
+    assert effects_of(leader, ev.LostLeadership) == [ev.LostLeadership(1, "asked to")]
+    assert not effects_of(leader, ev.Fatal)
 
 
 @pytest.mark.parametrize(
@@ -595,7 +583,7 @@ def test_check_quorum_resigns_an_isolated_leader() -> None:
     cluster.isolate(leader.id)
     took = cluster.run_until(lambda: leader.up.role != "leader", 5)
     assert 1.0 < took <= 1.51
-    assert "majority" in effects_of(leader, LostLeadership)[0].reason
+    assert "majority" in effects_of(leader, ev.LostLeadership)[0].reason
 
 
 def test_check_quorum_keeps_a_leader_with_followers() -> None:
@@ -629,12 +617,12 @@ def test_voters_learn_the_leader_from_each_other() -> None:
     """A node that was unreachable during the election learns the leader from a refused pre-vote."""
     cluster = Cluster(3)
     cluster.isolate(3)
-    cluster[1].step(PeerConnected(2))
+    cluster[1].step(ev.PeerConnected(2))
     cluster.settle()
     assert cluster[1].up.role == "leader"
     cluster.heal()
     cluster.blocked = lambda source, target: (source, target) == (1, 3)
-    cluster[3].step(PeerConnected(2))
+    cluster[3].step(ev.PeerConnected(2))
     cluster.settle()
     assert (cluster[3].up.role, cluster[3].up.leader_id) == ("follower", 1)
-    assert any(isinstance(effect, SendFetch) for effect in cluster[3].effects)
+    assert any(isinstance(effect, ev.SendFetch) for effect in cluster[3].effects)

@@ -14,21 +14,9 @@ from quorum_harness import CLUSTER, Cluster, Disk, effects_of, span_of, voter
 from raftlog.errors import ErrorCode
 from raftlog.metadata.control_records import GenerationAt, Lineage, new_generation
 from raftlog.node.storage.api import RecoveredLog, VoteState
+from raftlog.quorum import events as ev
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.core import QuorumCore
-from raftlog.quorum.events import (
-    Append,
-    BindGeneration,
-    Proposed,
-    Refused,
-    Reply,
-    RequestReceived,
-    ResponseReceived,
-    Send,
-    SendFetch,
-    Tick,
-    Truncate,
-)
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 MINE, OTHER = 11, 22
@@ -80,15 +68,15 @@ def test_generation_depends_on_every_part_of_its_origin() -> None:
 
 def test_directory_is_bound_when_a_generation_is_committed() -> None:
     node = leader_of_three()
-    assert effects_of(node, BindGeneration) == []
-    node.step(Tick())
+    assert effects_of(node, ev.BindGeneration) == []
+    node.step(ev.Tick())
     span = replace_generations(span_of([(1, 5)], 1), (GenerationAt(1, MINE),))
-    node.step(Proposed(1, span))
+    node.step(ev.Proposed(1, span))
     node.flush()
     assert node.up.generation == 0, "appended, not committed"
     caught_up(node)
     assert (node.up.high_watermark, node.up.generation) == (2, MINE)
-    assert effects_of(node, BindGeneration) == [BindGeneration(MINE)]
+    assert effects_of(node, ev.BindGeneration) == [ev.BindGeneration(MINE)]
 
 
 def replace_generations(span: Any, generations: tuple[GenerationAt, ...]) -> Any:
@@ -102,22 +90,22 @@ def test_leader_serves_only_logs_that_its_own_descends_from(generation: int, ser
     (reply,) = fetch(node, generation=generation, max_wait_ms=0)
     expected = ErrorCode.NONE if served else ErrorCode.INCONSISTENT_GENERATION
     assert reply.response.error_code == expected
-    assert [one.field for one in effects_of(node, Refused)] == ([] if served else ["generation"])
+    assert [one.field for one in effects_of(node, ev.Refused)] == ([] if served else ["generation"])
 
 
 def test_follower_keeps_its_log_when_the_leader_has_another_one() -> None:
     core = node_of(MINE, log=((3, 0),))
-    effects = core.step(Tick(), 100.0)
-    (send,) = effects_of(effects, SendFetch)
+    effects = core.step(ev.Tick(), 100.0)
+    (send,) = effects_of(effects, ev.SendFetch)
     assert send.request.generation == MINE
     response = pb.FetchResponse(
         error_code=ErrorCode.INCONSISTENT_GENERATION, leader_id=2, leader_epoch=3, high_watermark=-1
     )
-    effects = core.step(ResponseReceived(2, send.correlation_id, response, None), 100.1)
-    assert not effects_of(effects, Truncate) + effects_of(effects, Append)
+    effects = core.step(ev.ResponseReceived(2, send.correlation_id, response, None), 100.1)
+    assert not effects_of(effects, ev.Truncate) + effects_of(effects, ev.Append)
     assert core.log_end_offset == 10
     assert f"does not descend from generation {MINE}" in core.log_conflict
-    (refused,) = effects_of(effects, Refused)
+    (refused,) = effects_of(effects, ev.Refused)
     assert (refused.field, refused.contradiction) == ("generation", True)
 
 
@@ -134,17 +122,17 @@ def test_leader_reports_where_the_last_batch_of_a_follower_differs() -> None:
 
 def test_follower_has_its_log_compared_in_each_epoch_until_the_leader_has_it() -> None:
     core = node_of(MINE, log=((3, 0),))
-    (send,) = [one for one in core.step(Tick(), 100.0) if isinstance(one, SendFetch)]
+    (send,) = [one for one in core.step(ev.Tick(), 100.0) if isinstance(one, ev.SendFetch)]
     assert send.compare
     end = pb.EpochEndOffset(epoch=3, end_offset=4)
     response = pb.FetchResponse(leader_id=2, leader_epoch=3, high_watermark=2, diverging_epoch=end)
-    effects = core.step(ResponseReceived(2, send.correlation_id, response, None), 100.1)
-    assert [one.end_offset for one in effects if isinstance(one, Truncate)] == [4]
-    (send,) = effects_of(effects, SendFetch)
+    effects = core.step(ev.ResponseReceived(2, send.correlation_id, response, None), 100.1)
+    assert [one.end_offset for one in effects if isinstance(one, ev.Truncate)] == [4]
+    (send,) = effects_of(effects, ev.SendFetch)
     assert send.compare
     response = pb.FetchResponse(leader_id=2, leader_epoch=3, high_watermark=2)
-    effects = core.step(ResponseReceived(2, send.correlation_id, response, None), 100.3)
-    (send,) = effects_of(effects, SendFetch)
+    effects = core.step(ev.ResponseReceived(2, send.correlation_id, response, None), 100.3)
+    (send,) = effects_of(effects, ev.SendFetch)
     assert not send.compare
 
 
@@ -153,7 +141,7 @@ def test_second_leader_of_an_epoch_that_this_node_led_is_reported_as_a_conflict(
     response = pb.BeginQuorumEpochResponse(leader_id=3, leader_epoch=1, voter_id=2)
     send = next(
         one
-        for one in effects_of(node, Send)
+        for one in effects_of(node, ev.Send)
         if isinstance(one.request, pb.BeginQuorumEpochRequest) and one.peer_id == 2
     )
     node.answer(send, response)
@@ -171,8 +159,8 @@ def test_voter_refuses_a_candidate_of_another_log(bound: int, theirs: int, grant
     core = QuorumCore(config, recovered, random.Random(1), 100.0)
     whole = {"last_offset_epoch": 3, "last_offset": 50}
     request = vote_request(1, replica_epoch=4, generation=theirs, **whole)
-    effects = core.step(RequestReceived(request, "asker"), 100.1)
-    (reply,) = effects_of(effects, Reply)
+    effects = core.step(ev.RequestReceived(request, "asker"), 100.1)
+    (reply,) = effects_of(effects, ev.Reply)
     assert reply.response.vote_granted is granted
     if not granted:
         assert reply.response.error_code == ErrorCode.INCONSISTENT_GENERATION

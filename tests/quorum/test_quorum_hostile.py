@@ -20,22 +20,8 @@ from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, span_of, voter
 
 from raftlog.endpoint import Voter, VotersAt
 from raftlog.node.storage.api import SnapshotId, VoteState
+from raftlog.quorum import events as ev
 from raftlog.quorum.admission import ALLOWANCE_EPOCHS, EPOCH_LIMIT, MAX_EPOCH, MAX_OFFSET
-from raftlog.quorum.events import (
-    Fatal,
-    PeerConnected,
-    PeerLost,
-    Refused,
-    Reply,
-    ReplyFetch,
-    ReplySnapshot,
-    ResignRequested,
-    ResponseReceived,
-    Send,
-    SendFetch,
-    SendFetchSnapshot,
-    Tick,
-)
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 MESSAGES = int(os.environ.get("RAFTLOG_HOSTILE_MESSAGES", "10000"))
@@ -109,7 +95,7 @@ def prospective(*, logged: bool) -> SimNode:
 
 def candidate(*, logged: bool) -> SimNode:
     node = prospective(logged=logged)
-    send = next(e for e in effects_of(node, Send) if e.peer_id == 2)
+    send = next(e for e in effects_of(node, ev.Send) if e.peer_id == 2)
     node.answer(send, granted(2, EPOCH, pre_vote=True))
     node.persist()
     return node
@@ -147,7 +133,7 @@ def snapshot_fetcher(*, logged: bool) -> SimNode:
 
 def resigned(*, logged: bool) -> SimNode:
     node = leader(logged=logged)
-    node.step(ResignRequested("asked to"))
+    node.step(ev.ResignRequested("asked to"))
     return node
 
 
@@ -297,7 +283,9 @@ def put(message: Any, descriptor: Any, value: Any, rng: random.Random) -> None:
 
 
 def outstanding(node: SimNode) -> list[Any]:
-    return [e for e in node.effects if isinstance(e, Send | SendFetch | SendFetchSnapshot)][-4:]
+    return [
+        e for e in node.effects if isinstance(e, ev.Send | ev.SendFetch | ev.SendFetchSnapshot)
+    ][-4:]
 
 
 def span_for(node: SimNode, rng: random.Random) -> Any:
@@ -346,7 +334,7 @@ class Attack:
         node = self.node
         before, epoch = state(node), node.up.epoch
         effects = node.receive(message)
-        answers = [e for e in effects if isinstance(e, Reply | ReplyFetch | ReplySnapshot)]
+        answers = [e for e in effects if isinstance(e, ev.Reply | ev.ReplyFetch | ev.ReplySnapshot)]
         parked = isinstance(message, pb.FetchRequest) and node.up.role in ("leader", "candidate")
         assert len(answers) >= 1 or parked, "a request gets an answer"
         if answers and answers[-1].response.error_code:
@@ -362,8 +350,8 @@ class Attack:
         node = self.node
         before = state(node)
         peer_id = asked.peer_id if peer_id is None else peer_id
-        effects = node.step(ResponseReceived(peer_id, asked.correlation_id, message, span))
-        if any(isinstance(e, Refused) for e in effects):
+        effects = node.step(ev.ResponseReceived(peer_id, asked.correlation_id, message, span))
+        if any(isinstance(e, ev.Refused) for e in effects):
             self.seen["refused response"] += 1
             # The yes or no to what was asked counts all the same: a candidacy may follow, or a
             # leadership; also that the asked one leads, whom this node has voted for. What else it
@@ -383,7 +371,7 @@ class Attack:
 
     def look(self, effects: list[Any]) -> None:
         self.seen["messages"] += 1
-        assert not any(isinstance(e, Fatal) for e in effects)
+        assert not any(isinstance(e, ev.Fatal) for e in effects)
         assert self.node.up.epoch <= MAX_EPOCH
         self.node.up.validate()
 
@@ -396,7 +384,7 @@ class Attack:
             node.cluster.now = max(
                 node.cluster.now, min(node.up.next_deadline(), node.cluster.now + 5)
             )
-            node.step(Tick())
+            node.step(ev.Tick())
         node.cluster.network.clear()
         self.look([])
 
@@ -468,6 +456,6 @@ def test_core_survives_random_sequences_of_messages(block: int) -> None:
                 attack.live_on()
             elif roll < 0.3 and attack.node.dialed:
                 peer_id = rng.choice(sorted(attack.node.dialed))
-                attack.node.step(rng.choice((PeerConnected, PeerLost))(peer_id))
+                attack.node.step(rng.choice((ev.PeerConnected, ev.PeerLost))(peer_id))
         attack.live_on()
     assert seen["messages"] > 0

@@ -10,16 +10,7 @@ from quorum_harness import Cluster, SimNode, effects_of, requests_of, span_of, v
 from raftlog.endpoint import Voter, VotersAt
 from raftlog.errors import ErrorCode
 from raftlog.node.storage.api import RecoveredLog, SnapshotId, VoteState
-from raftlog.quorum.events import (
-    Append,
-    Fatal,
-    LogSpan,
-    PeersChanged,
-    Proposed,
-    ResignRequested,
-    SpaceChanged,
-    VotersChanged,
-)
+from raftlog.quorum import events as ev
 from raftlog.quorum.leader import Progress
 from raftlog.quorum.voters import VoterHistory, VoterSet
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
@@ -48,8 +39,8 @@ def test_voter_set_takes_effect_when_appended() -> None:
     assert cluster[4].up.is_voter
     for node in cluster.alive:
         assert node.up.voters == voters("1", "2", "3", "4")
-        assert node.last(VotersChanged) == VotersChanged(2, node.up.voters)
-        assert node.last(PeersChanged).peers == tuple(
+        assert node.last(ev.VotersChanged) == ev.VotersChanged(2, node.up.voters)
+        assert node.last(ev.PeersChanged).peers == tuple(
             v for v in node.up.voters if v.node_id != node.id
         )
 
@@ -172,7 +163,7 @@ def test_voter_change_waits_for_a_commit_of_the_epoch() -> None:
     assert "no record of this epoch" in node.up.membership_obstacle()
     node.propose_voters("1")
     assert "no record of this epoch" in node.fatal
-    assert not [span for span in effects_of(node, Append) if span.span.voters]
+    assert not [span for span in effects_of(node, ev.Append) if span.span.voters]
 
 
 @pytest.mark.parametrize(
@@ -189,8 +180,8 @@ def test_core_stops_at_an_invalid_voter_set(names: tuple[str, ...], reason: str)
     cluster.fatal_allowed = True
     leader.propose([voters_value(*names)])
     assert reason in leader.fatal
-    assert isinstance(leader.effects[-1], Fatal)
-    assert leader.up.step(Proposed(1, span_of([(1, 9)], 2)), cluster.now) == [], "it has stopped"
+    assert isinstance(leader.effects[-1], ev.Fatal)
+    assert leader.up.step(ev.Proposed(1, span_of([(1, 9)], 2)), cluster.now) == [], "it has stopped"
 
 
 def test_core_stops_at_two_voter_records_in_one_chunk() -> None:
@@ -212,8 +203,8 @@ def test_valid_voter_set_is_proposed(changed: tuple[Voter, ...]) -> None:
     leader = logged()[1]
     at = leader.up.log_end_offset
     epoch = leader.up.epoch
-    span = LogSpan(at, at + 1, ((epoch, at),), b"1:1", 0, (VotersAt(at, changed),))
-    leader.step(Proposed(epoch, span))
+    span = ev.LogSpan(at, at + 1, ((epoch, at),), b"1:1", 0, (VotersAt(at, changed),))
+    leader.step(ev.Proposed(epoch, span))
     assert leader.up.voters == changed
     assert not leader.fatal
 
@@ -298,7 +289,7 @@ def test_observers_receive_no_rounds() -> None:
 def test_leader_describes_what_replicas_report() -> None:
     cluster, leader = logged(max_metadata_version=2)
     for node_id in (4, next(n.id for n in cluster.alive if n is not leader)):
-        cluster[node_id].step(SpaceChanged(True))
+        cluster[node_id].step(ev.SpaceChanged(True))
         cluster.run(1)
         seen = leader.up.describe(cluster.now)
         low = {r.node_id: r.low_on_space for r in (*seen.voters, *seen.observers)}
@@ -320,12 +311,12 @@ def test_unknown_leader_is_dialed_at_its_reported_address() -> None:
     )
     ask(node, begin(7, 2, "host7:1"))
     assert (node.up.role, node.up.leader_id) == ("follower", 7)
-    assert node.last(PeersChanged).peers == (voter("2"), Voter(7, "host7:1"))
+    assert node.last(ev.PeersChanged).peers == (voter("2"), Voter(7, "host7:1"))
     ask(node, begin(2, 3, "moved:9"))
-    assert node.last(PeersChanged).peers == (Voter(2, "moved:9", "dir2"),)
+    assert node.last(ev.PeersChanged).peers == (Voter(2, "moved:9", "dir2"),)
     several = "SSL://moved:9,PLAINTEXT://moved:8"
     ask(node, begin(2, 4, several))
-    assert node.last(PeersChanged).peers == (Voter(2, several, "dir2"),)
+    assert node.last(ev.PeersChanged).peers == (Voter(2, several, "dir2"),)
 
 
 # --- transfer, hung disk, little space ----------------------------------------------------------
@@ -336,7 +327,7 @@ def test_successor_leads_next() -> None:
         cluster, leader = logged(5, 0)
         if successor == leader.id:
             continue
-        leader.step(ResignRequested("transfer", successor))
+        leader.step(ev.ResignRequested("transfer", successor))
         took = cluster.run_until(
             partial(lambda all_: bool(all_.leaders()) and all_.calm(), cluster), 1
         )
@@ -349,7 +340,7 @@ def test_dead_successor_costs_little_time() -> None:
     cluster, leader = logged()
     successor = next(node.id for node in cluster.alive if node is not leader and node.id != 4)
     cluster.crash(successor)
-    leader.step(ResignRequested("transfer", successor))
+    leader.step(ev.ResignRequested("transfer", successor))
     assert cluster.run_until(lambda: bool(cluster.leaders()) and cluster.calm(), 2) < 0.3
 
 
@@ -379,7 +370,7 @@ def test_slow_disk_with_progress_does_not_cost_the_leadership() -> None:
 def test_sole_voter_leads_even_with_low_disk_space() -> None:
     node = Cluster(1, start=False)[1]
     node.start()
-    node.step(SpaceChanged(True))
+    node.step(ev.SpaceChanged(True))
     node.cluster.run(0.1)
     assert node.up.role == "leader"
 

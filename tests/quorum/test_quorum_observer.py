@@ -7,20 +7,9 @@ from quorum_harness import CLUSTER, Cluster, effects_of, elected, requests_of
 
 from raftlog.errors import ErrorCode
 from raftlog.node.storage.api import RecoveredLog, VoteState
+from raftlog.quorum import events as ev
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.core import QuorumCore
-from raftlog.quorum.events import (
-    BecameLeader,
-    PeerConnected,
-    PeerLost,
-    ReadIndexRequested,
-    Reply,
-    RequestFailed,
-    RequestReceived,
-    ResignRequested,
-    SendFetch,
-    Tick,
-)
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
@@ -29,11 +18,11 @@ def test_observer_asks_the_voters_in_turn() -> None:
     observer = cluster[4]
     observer.start()
     for _ in range(6):
-        send = observer.last(SendFetch)
-        observer.step(RequestFailed(send.peer_id, send.correlation_id))
+        send = observer.last(ev.SendFetch)
+        observer.step(ev.RequestFailed(send.peer_id, send.correlation_id))
         cluster.now += 0.021
-        observer.step(Tick())
-    asked = [send.peer_id for send in effects_of(observer, SendFetch)]
+        observer.step(ev.Tick())
+    asked = [send.peer_id for send in effects_of(observer, ev.SendFetch)]
     assert len(asked) == 7
     assert set(asked[:3]) == {1, 2, 3}
     assert asked[:3] == asked[3:6]
@@ -66,7 +55,7 @@ def test_observer_adopts_no_epoch_without_a_leader() -> None:
     observer.start()
 
     def answer(leader_id: int) -> None:
-        asked = observer.last(SendFetch)
+        asked = observer.last(ev.SendFetch)
         response = pb.FetchResponse(
             error_code=ErrorCode.FENCED_LEADER_EPOCH,
             leader_id=leader_id,
@@ -92,16 +81,16 @@ def test_observer_never_requests_votes_or_leads_but_grants_votes() -> None:
     for voter in (1, 2, 3):
         cluster[voter].crash()
     for event in (
-        PeerConnected(1),
-        PeerConnected(2),
-        PeerLost(1),
-        ReadIndexRequested(),
-        ResignRequested("x"),
+        ev.PeerConnected(1),
+        ev.PeerConnected(2),
+        ev.PeerLost(1),
+        ev.ReadIndexRequested(),
+        ev.ResignRequested("x"),
     ):
         observer.step(event)
     cluster.run(10)
     assert not list(requests_of(observer, pb.VoteRequest))
-    assert not effects_of(observer, BecameLeader)
+    assert not effects_of(observer, ev.BecameLeader)
     for pre_vote in (True, False):
         assert ask(observer, vote_request(4, pre_vote=pre_vote)).vote_granted, (
             "the log may lag behind that which made it a voter"
@@ -128,12 +117,12 @@ def test_voter_with_a_new_disk_is_an_observer() -> None:
     core = QuorumCore(config, RecoveredLog(VoteState(), 0, 0, ()), random.Random(0), 0.0)
     assert core.role == "observer"
     for _ in range(5):
-        effects = core.step(Tick(), core.next_deadline())
-        sends = [effect for effect in effects if isinstance(effect, SendFetch)]
+        effects = core.step(ev.Tick(), core.next_deadline())
+        sends = [effect for effect in effects if isinstance(effect, ev.SendFetch)]
         assert all(send.peer_id != 1 for send in sends), "does not ask itself"
         for send in sends:
-            core.step(RequestFailed(send.peer_id, send.correlation_id), core.next_deadline())
-    (reply, *_) = effects_of(core.step(RequestReceived(begin(2, 4), "r"), 1.0), Reply)
+            core.step(ev.RequestFailed(send.peer_id, send.correlation_id), core.next_deadline())
+    (reply, *_) = effects_of(core.step(ev.RequestReceived(begin(2, 4), "r"), 1.0), ev.Reply)
     assert reply.response.error_code == ErrorCode.INVALID_VOTER_KEY
     assert (core.role, core.leader_id, core.epoch) == ("observer", -1, 0), (
         "it is told of no leader: it asks the voters"
@@ -144,7 +133,7 @@ def test_voter_with_a_new_disk_cannot_complete_a_majority() -> None:
     cluster = Cluster(3, start=False)
     for i in (1, 2):
         cluster[i].start()
-    cluster[1].step(PeerConnected(2))
+    cluster[1].step(ev.PeerConnected(2))
     cluster.settle()
     config = cluster[3].config
     cluster[3].config = QuorumConfig(CLUSTER, 3, "wiped", config.voters)
@@ -164,4 +153,4 @@ def test_restarted_observer_keeps_its_state() -> None:
     cluster.crash(4)
     cluster.restart(4)
     assert cluster[4].up.leader_id == leader.id
-    assert effects_of(cluster[4], SendFetch)[-1].peer_id == leader.id
+    assert effects_of(cluster[4], ev.SendFetch)[-1].peer_id == leader.id

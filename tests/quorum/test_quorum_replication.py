@@ -17,22 +17,7 @@ from quorum_harness import CLUSTER, Cluster, effects_of, elected, requests_of, s
 
 from raftlog.errors import ErrorCode
 from raftlog.node.storage.api import VoteState
-from raftlog.quorum.events import (
-    Append,
-    Fatal,
-    Flush,
-    Flushed,
-    HighWatermarkAdvanced,
-    LostLeadership,
-    Proposed,
-    Refused,
-    ReplyFetch,
-    RequestFailed,
-    ResponseReceived,
-    SendFetch,
-    Tick,
-    Truncate,
-)
+from raftlog.quorum import events as ev
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 # --- the leader ---------------------------------------------------------------------------------
@@ -81,7 +66,7 @@ def test_fetch_at_the_log_end_waits() -> None:
     assert caught_up(node) == []
     node.after(0.299)
     assert node.up.next_deadline() == pytest.approx(node.cluster.now + 0.001)
-    (reply,) = effects_of(node.after(0.002), ReplyFetch)
+    (reply,) = effects_of(node.after(0.002), ev.ReplyFetch)
     assert (reply.max_bytes, reply.response.error_code, reply.response.high_watermark) == (0, 0, 1)
 
 
@@ -91,7 +76,7 @@ def test_max_wait_and_max_bytes_are_capped_by_the_leader() -> None:
     assert reply.max_bytes == 500
     caught_up(node)
     assert caught_up(node, max_wait_ms=60_000) == []
-    assert effects_of(node.after(0.101), ReplyFetch)
+    assert effects_of(node.after(0.101), ev.ReplyFetch)
     assert len(caught_up(node, max_wait_ms=0)) == 1, "who does not want to wait need not"
 
 
@@ -103,7 +88,7 @@ def test_proposal_is_sent_before_it_is_written_to_disk() -> None:
     at = len(node.effects)
     node.propose([50, 51])
     kinds = [type(effect) for effect in node.effects[at:]]
-    assert kinds == [Append, ReplyFetch, ReplyFetch, ReplyFetch, Flush]
+    assert kinds == [ev.Append, ev.ReplyFetch, ev.ReplyFetch, ev.ReplyFetch, ev.Flush]
     replies = node.effects[at + 1 : at + 4]
     assert [(reply.offset, reply.max_bytes) for reply in replies] == [(1, 1000)] * 3
     assert node.up.log_end_offset == 3
@@ -113,20 +98,20 @@ def test_proposal_is_sent_before_it_is_written_to_disk() -> None:
 def test_proposals_for_another_epoch_are_dropped() -> None:
     node = leader_of_three()
     at = len(node.effects)
-    node.step(Proposed(0, span_of([(0, 99)], 1)))
-    node.step(Proposed(2, span_of([(2, 99)], 1)))
+    node.step(ev.Proposed(0, span_of([(0, 99)], 1)))
+    node.step(ev.Proposed(2, span_of([(2, 99)], 1)))
     follower = follower_of_two()
-    follower.step(Proposed(3, span_of([(3, 99)], 0)))
+    follower.step(ev.Proposed(3, span_of([(3, 99)], 0)))
     assert len(node.effects) == at
-    assert not effects_of(follower, Append)
+    assert not effects_of(follower, ev.Append)
 
 
 @pytest.mark.parametrize(("base", "epoch"), [(0, 1), (2, 1), (1, 2)])
 def test_proposal_that_does_not_fit_is_fatal(base: int, epoch: int) -> None:
     node = leader_of_three()
     node.cluster.fatal_allowed = True
-    node.step(Proposed(1, span_of([(epoch, 99)], base)))
-    assert "the log ends at 1" in effects_of(node, Fatal)[0].reason
+    node.step(ev.Proposed(1, span_of([(epoch, 99)], base)))
+    assert "the log ends at 1" in effects_of(node, ev.Fatal)[0].reason
 
 
 def test_leader_counts_itself_at_its_flushed_end() -> None:
@@ -168,7 +153,7 @@ def test_high_watermark_never_decreases() -> None:
     fetch(node, fetch_offset=1, last_fetched_epoch=1)
     caught_up(node, 3, fetch_offset=2)
     assert node.up.high_watermark == 3
-    assert [e.offset for e in effects_of(node, HighWatermarkAdvanced)] == [3]
+    assert [e.offset for e in effects_of(node, ev.HighWatermarkAdvanced)] == [3]
 
 
 @pytest.mark.parametrize(
@@ -215,7 +200,7 @@ def test_high_watermark_releases_all_fetches_and_is_sent_at_once() -> None:
     assert caught_up(node, 9) == [], "an observer, parked"
     (reply,) = caught_up(node, 3)[-1:]
     assert reply.response.high_watermark == 2
-    assert {e.reply_to[0] for e in effects_of(node, ReplyFetch)[-2:]} == {3, 9}
+    assert {e.reply_to[0] for e in effects_of(node, ev.ReplyFetch)[-2:]} == {3, 9}
     (late,) = caught_up(node, 2, high_watermark=1)
     assert (late.response.high_watermark, late.max_bytes) == (2, 0)
     assert caught_up(node, 2) == []
@@ -229,7 +214,7 @@ def test_replica_has_at_most_one_parked_fetch() -> None:
     assert replaced.response.correlation_id == 8
     at = len(node.effects)
     node.propose([50])
-    (reply,) = effects_of(node.effects[at:], ReplyFetch)
+    (reply,) = effects_of(node.effects[at:], ev.ReplyFetch)
     assert reply.response.correlation_id == 9
 
 
@@ -238,8 +223,8 @@ def test_parked_fetches_end_with_the_leadership() -> None:
     caught_up(node)
     caught_up(node)
     effects = node.receive(vote_request(1, 3, replica_epoch=9), 3)
-    assert [one.epoch for one in effects_of(effects, LostLeadership)] == [1]
-    (reply,) = effects_of(effects, ReplyFetch)
+    assert [one.epoch for one in effects_of(effects, ev.LostLeadership)] == [1]
+    (reply,) = effects_of(effects, ev.ReplyFetch)
     assert reply.response.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert node.up.epoch_start_offset == -1
 
@@ -255,7 +240,7 @@ def test_replaced_disk_does_not_count(known: bool) -> None:
     assert node.up.high_watermark == -1
     node.cluster.now += 1.6
     caught_up(node, replica_directory_id="wiped")
-    node.step(Tick())
+    node.step(ev.Tick())
     assert node.up.role == "resigned", "nor for check-quorum"
 
 
@@ -332,7 +317,7 @@ def test_begin_quorum_epoch_is_sent_to_silent_voters_only() -> None:
 
 def test_first_fetch_states_all_fields() -> None:
     node = follower_of_two([(1, 1), (2, 2)], fetch_max_wait_ms=111, fetch_max_bytes=222)
-    (send,) = effects_of(node, SendFetch)
+    (send,) = effects_of(node, ev.SendFetch)
     request = send.request
     assert send.peer_id == 2
     assert request.cluster_id == CLUSTER
@@ -353,29 +338,29 @@ def test_next_fetch_waits_for_the_flush() -> None:
     node = follower_of_two()
     at = len(node.effects)
     respond(node, [(3, 1), (3, 2)], high_watermark=1)
-    assert [type(e) for e in node.effects[at:]] == [Append, Flush, HighWatermarkAdvanced]
+    assert [type(e) for e in node.effects[at:]] == [ev.Append, ev.Flush, ev.HighWatermarkAdvanced]
     assert node.up.next_deadline() > node.cluster.now + 0.9, "nothing to do before the disk is done"
-    node.step(Flushed(1))
-    assert len(effects_of(node, SendFetch)) == 1, "not all of it"
-    node.step(Flushed(2))
-    sends = effects_of(node, SendFetch)
+    node.step(ev.Flushed(1))
+    assert len(effects_of(node, ev.SendFetch)) == 1, "not all of it"
+    node.step(ev.Flushed(2))
+    sends = effects_of(node, ev.SendFetch)
     assert len(sends) == 2
     assert (sends[1].request.fetch_offset, sends[1].request.high_watermark) == (2, 1)
-    node.step(Flushed(2))
-    assert len(effects_of(node, SendFetch)) == 2, "one outstanding"
+    node.step(ev.Flushed(2))
+    assert len(effects_of(node, ev.SendFetch)) == 2, "one outstanding"
 
 
 def test_empty_response_is_followed_by_a_fetch_at_once() -> None:
     node = follower_of_two()
     respond(node)
-    assert len(effects_of(node, SendFetch)) == 2
+    assert len(effects_of(node, ev.SendFetch)) == 2
 
 
 def test_follower_high_watermark_stays_within_its_log_and_never_falls() -> None:
     node = follower_of_two()
     respond(node, [(3, 1), (3, 2)], high_watermark=9)
     assert node.up.high_watermark == 2, "no more than the own log"
-    node.step(Flushed(2))
+    node.step(ev.Flushed(2))
     respond(node, high_watermark=1)
     respond(node, high_watermark=-1)
     assert node.up.high_watermark == 2, "a new leader may know less"
@@ -384,13 +369,13 @@ def test_follower_high_watermark_stays_within_its_log_and_never_falls() -> None:
 def test_late_and_repeated_responses_append_nothing() -> None:
     """Late and repeated responses, and resent data that overlaps."""
     node = follower_of_two()
-    first = node.last(SendFetch)
+    first = node.last(ev.SendFetch)
     respond(node, [(3, 1), (3, 2)])
-    node.step(Flushed(2))
+    node.step(ev.Flushed(2))
     response, span = pb.FetchResponse(leader_id=2, leader_epoch=3), span_of([(3, 9)], 2)
     node.answer(first, response, span)
-    current = node.last(SendFetch)
-    node.step(ResponseReceived(3, current.correlation_id, response, span))
+    current = node.last(ev.SendFetch)
+    node.step(ev.ResponseReceived(3, current.correlation_id, response, span))
     node.answer(current, pb.VoteResponse(vote_granted=True))
     assert node.up.log_end_offset == 2
 
@@ -416,30 +401,30 @@ def test_responses_that_do_not_fit_are_refused_and_fetched_again(
     if "leader_id" in fields:
         fields["leader_id"] = 2
     respond(node, records, base, **fields)
-    assert not effects_of(node, Append)
+    assert not effects_of(node, ev.Append)
     assert node.up.high_watermark == -1
-    assert len(effects_of(node, SendFetch)) == 1
+    assert len(effects_of(node, ev.SendFetch)) == 1
     assert node.up.next_deadline() == pytest.approx(node.cluster.now + 0.02)
     node.after(0.021)
-    assert len(effects_of(node, SendFetch)) == 2
+    assert len(effects_of(node, ev.SendFetch)) == 2
 
 
 def test_failed_fetch_is_retried_after_a_pause() -> None:
     node = follower_of_two()
     for tries in range(1, 5):
-        send = node.last(SendFetch)
-        node.step(RequestFailed(2, send.correlation_id))
-        node.step(RequestFailed(2, send.correlation_id))
-        assert len(effects_of(node, SendFetch)) == tries
+        send = node.last(ev.SendFetch)
+        node.step(ev.RequestFailed(2, send.correlation_id))
+        node.step(ev.RequestFailed(2, send.correlation_id))
+        assert len(effects_of(node, ev.SendFetch)) == tries
         node.after(0.021)
-    assert len(effects_of(node, SendFetch)) == 5
+    assert len(effects_of(node, ev.SendFetch)) == 5
 
 
 def test_unanswered_fetch_is_given_up() -> None:
     node = follower_of_two(request_timeout_ms=300)
-    first = node.last(SendFetch)
+    first = node.last(ev.SendFetch)
     node.after(0.301)
-    assert len(effects_of(node, SendFetch)) == 2
+    assert len(effects_of(node, ev.SendFetch)) == 2
     node.answer(first, pb.FetchResponse(leader_id=2, leader_epoch=3), span_of([(3, 9)], 0))
     assert node.up.log_end_offset == 0
 
@@ -447,24 +432,24 @@ def test_unanswered_fetch_is_given_up() -> None:
 def test_log_is_truncated_epoch_by_epoch() -> None:
     node = follower_of_two([(1, 1), (1, 2), (2, 3), (2, 4), (3, 5)], epoch=6)
     respond(node, diverging_epoch=pb.EpochEndOffset(epoch=2, end_offset=8))
-    assert effects_of(node, Truncate) == [Truncate(4)], "the smaller of its end and ours"
-    assert isinstance(node.effects[-2], Flush)
-    assert node.last(SendFetch).request.fetch_offset == 4
+    assert effects_of(node, ev.Truncate) == [ev.Truncate(4)], "the smaller of its end and ours"
+    assert isinstance(node.effects[-2], ev.Flush)
+    assert node.last(ev.SendFetch).request.fetch_offset == 4
     respond(node, diverging_epoch=pb.EpochEndOffset(epoch=1, end_offset=1))
-    assert node.last(Truncate) == Truncate(1)
+    assert node.last(ev.Truncate) == ev.Truncate(1)
     assert node.up.log_end_offset == node.up.flushed_end_offset == 1
-    assert node.last(SendFetch).request.last_fetched_epoch == 1
+    assert node.last(ev.SendFetch).request.last_fetched_epoch == 1
 
 
 def test_unknown_epoch_of_the_leader_truncates_to_the_end_of_an_older_one() -> None:
     """The leader's epoch may end inside a batch here: only ends of own epochs are boundaries."""
     node = follower_of_two([(4, 0), (4, 1), (4, 2), (4, 3), (4, 4), (7, 5)], epoch=8)
     respond(node, diverging_epoch=pb.EpochEndOffset(epoch=6, end_offset=3))
-    assert effects_of(node, Truncate) == [Truncate(5)]
-    request = node.last(SendFetch).request
+    assert effects_of(node, ev.Truncate) == [ev.Truncate(5)]
+    request = node.last(ev.SendFetch).request
     assert (request.fetch_offset, request.last_fetched_epoch) == (5, 4)
     respond(node, diverging_epoch=pb.EpochEndOffset(epoch=4, end_offset=2))
-    assert node.last(Truncate) == Truncate(2)
+    assert node.last(ev.Truncate) == ev.Truncate(2)
 
 
 def test_truncation_of_unflushed_records_waits_for_the_disk() -> None:
@@ -473,10 +458,10 @@ def test_truncation_of_unflushed_records_waits_for_the_disk() -> None:
     respond(node, [(2, 2), (3, 3)])
     assert node.up.flushed_end_offset == 1
     node.receive(begin(3, 7), 3)
-    fetches = len(effects_of(node, SendFetch))
+    fetches = len(effects_of(node, ev.SendFetch))
     assert fetches == 1, "unflushed records are not acknowledged to the new leader"
     node.flush()
-    send = node.last(SendFetch)
+    send = node.last(ev.SendFetch)
     assert (send.peer_id, send.request.fetch_offset) == (3, 3)
 
 
@@ -484,9 +469,9 @@ def test_truncation_of_unflushed_records_waits_for_the_disk() -> None:
 def test_impossible_divergence_is_refused(hint: tuple[int, int]) -> None:
     node = follower_of_two([(2, 1), (2, 2)])
     respond(node, diverging_epoch=pb.EpochEndOffset(epoch=hint[0], end_offset=hint[1]))
-    assert not effects_of(node, Truncate)
-    assert not effects_of(node, Fatal)
-    assert len(effects_of(node, SendFetch)) == 1
+    assert not effects_of(node, ev.Truncate)
+    assert not effects_of(node, ev.Fatal)
+    assert len(effects_of(node, ev.SendFetch)) == 1
 
 
 @pytest.mark.parametrize("hint", [(2, 1), (1, 5), (0, 0)])
@@ -496,13 +481,13 @@ def test_truncation_below_the_high_watermark_is_refused(hint: tuple[int, int]) -
     respond(node, high_watermark=2)
     deadline = node.role.election_timer
     respond(node, diverging_epoch=pb.EpochEndOffset(epoch=hint[0], end_offset=hint[1]))
-    assert not effects_of(node, Truncate)
-    assert not effects_of(node, Fatal)
-    (refused,) = effects_of(node, Refused)
+    assert not effects_of(node, ev.Truncate)
+    assert not effects_of(node, ev.Fatal)
+    (refused,) = effects_of(node, ev.Refused)
     assert (refused.field, refused.contradiction) == ("diverging_epoch", True)
     assert "below the high watermark 2" in refused.reason
     assert node.role.election_timer == deadline, "the fetch timer runs on: no answer that counts"
-    assert len(effects_of(node, SendFetch)) == 2, "asked again after a pause only"
+    assert len(effects_of(node, ev.SendFetch)) == 2, "asked again after a pause only"
 
 
 def test_refused_fetch_names_the_new_leader() -> None:
@@ -510,7 +495,7 @@ def test_refused_fetch_names_the_new_leader() -> None:
     code = int(ErrorCode.FENCED_LEADER_EPOCH)
     respond(node, error_code=code, leader_id=3, leader_epoch=8)
     assert (node.up.role, node.up.leader_id, node.up.epoch) == ("follower", 3, 8)
-    assert node.last(SendFetch).peer_id == 3
+    assert node.last(ev.SendFetch).peer_id == 3
 
 
 def test_fetch_timer_is_reset_only_by_responses_of_the_leader() -> None:
@@ -575,11 +560,11 @@ def test_high_watermark_alone_is_sent_after_a_short_delay() -> None:
     assert fetch(node, 2, fetch_offset=1, last_fetched_epoch=1) == []
     assert node.up.high_watermark == 1
     node.after(0.004)
-    assert effects_of(node, ReplyFetch) == []
+    assert effects_of(node, ev.ReplyFetch) == []
     node.cluster.now += 0.002
     assert node.up.next_deadline() <= node.cluster.now
-    node.step(Tick())
-    [reply] = effects_of(node, ReplyFetch)
+    node.step(ev.Tick())
+    [reply] = effects_of(node, ev.ReplyFetch)
     assert (reply.response.high_watermark, reply.max_bytes) == (1, 0)
 
 
@@ -587,7 +572,7 @@ def test_data_carries_the_high_watermark() -> None:
     node = leader_of_three(high_watermark_linger_ms=5)
     fetch(node, 2, fetch_offset=1, last_fetched_epoch=1)
     node.propose([50])
-    [reply] = effects_of(node, ReplyFetch)
+    [reply] = effects_of(node, ev.ReplyFetch)
     assert reply.response.high_watermark == 1
     assert reply.max_bytes > 0
 
@@ -606,7 +591,7 @@ def test_only_a_disk_busy_for_that_long_hangs(disk_busy_s: float | None, resigns
         # The others go on, so that nothing but the own disk is in question.
         fetch(node, 2, fetch_offset=2, last_fetched_epoch=1)
         fetch(node, 3, fetch_offset=2, last_fetched_epoch=1)
-        node.step(Tick(disk_busy_s))
+        node.step(ev.Tick(disk_busy_s))
     assert (node.up.role != "leader") is resigns
-    reasons = [effect.reason for effect in effects_of(node, LostLeadership)]
+    reasons = [effect.reason for effect in effects_of(node, ev.LostLeadership)]
     assert [("disk" in reason) for reason in reasons] == [True] * resigns

@@ -16,22 +16,7 @@ from quorum_harness import CLUSTER, Cluster, SimNode, effects_of
 
 from raftlog.errors import ErrorCode
 from raftlog.node.storage.api import RecoveredLog, SnapshotId, VoteState
-from raftlog.quorum.events import (
-    DropSnapshot,
-    HighWatermarkAdvanced,
-    LoadSnapshot,
-    LogStartAdvanced,
-    Reply,
-    ReplySnapshot,
-    Send,
-    SendFetch,
-    SendFetchSnapshot,
-    SnapshotFrozen,
-    SnapshotStored,
-    StoreSnapshot,
-    Tick,
-    Truncate,
-)
+from raftlog.quorum import events as ev
 from raftlog.quorum.fetcher import MIN_PART_BYTES
 from raftlog.quorum.log_state import EpochIndex, LogState
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
@@ -48,7 +33,7 @@ def compacted_leader() -> SimNode:
     return node
 
 
-def serve(node: SimNode, **fields: Any) -> ReplySnapshot | Reply:
+def serve(node: SimNode, **fields: Any) -> ev.ReplySnapshot | ev.Reply:
     values: dict[str, Any] = {
         "cluster_id": CLUSTER,
         "replica_id": 2,
@@ -58,7 +43,7 @@ def serve(node: SimNode, **fields: Any) -> ReplySnapshot | Reply:
         "max_bytes": 100,
     }
     effects = node.receive(pb.FetchSnapshotRequest(**(values | fields)))
-    (answer,) = (e for e in effects if isinstance(e, Reply | ReplySnapshot))
+    (answer,) = (e for e in effects if isinstance(e, ev.Reply | ev.ReplySnapshot))
     return answer
 
 
@@ -75,7 +60,7 @@ def answer(node: SimNode, **fields: Any) -> None:
 
 def part(node: SimNode, data: bytes, **fields: Any) -> None:
     """Return the response to the last FetchSnapshot."""
-    send = node.last(SendFetchSnapshot)
+    send = node.last(ev.SendFetchSnapshot)
     values: dict[str, Any] = {
         "leader_id": 2,
         "leader_epoch": 3,
@@ -131,7 +116,7 @@ def test_newest_snapshot_is_named_and_older_ones_are_served_until_dropped() -> N
     node = compacted_leader()
     node.snapshot(6)
     assert fetch(node, 3)[-1].response.snapshot_id.end_offset == 6
-    assert isinstance(serve(node), ReplySnapshot)
+    assert isinstance(serve(node), ev.ReplySnapshot)
     node.advance_start(SnapshotId(6, 1))
     assert serve(node).response.error_code == ErrorCode.SNAPSHOT_NOT_FOUND
     assert node.up.log_start_offset == 6
@@ -155,7 +140,7 @@ def test_newest_snapshot_is_named_and_older_ones_are_served_until_dropped() -> N
 def test_invalid_snapshot_fetch_is_refused(fields: dict[str, Any], error: ErrorCode) -> None:
     node = compacted_leader()
     refused = serve(node, **fields)
-    assert isinstance(refused, Reply)
+    assert isinstance(refused, ev.Reply)
     assert refused.response.error_code == error
     known = error != ErrorCode.INCONSISTENT_CLUSTER_ID
     assert (refused.response.leader_id, refused.response.leader_epoch) == (
@@ -174,7 +159,7 @@ def test_any_node_serves_snapshots_to_replicas_without_an_epoch() -> None:
         current_leader_epoch=-1,
         replica_id=-1,
     )
-    assert isinstance(served, ReplySnapshot)
+    assert isinstance(served, ev.ReplySnapshot)
     assert (served.position, served.max_bytes) == (0, 100)
 
 
@@ -183,12 +168,12 @@ def test_snapshot_fetches_count_for_check_quorum() -> None:
     for _ in range(10):
         node.cluster.now += 0.4
         serve(node)
-        node.step(Tick())
+        node.step(ev.Tick())
     assert node.up.role == "leader"
     for _ in range(10):
         node.cluster.now += 0.4
         serve(node, current_leader_epoch=-1)
-        node.step(Tick())
+        node.step(ev.Tick())
     assert node.up.role != "leader", "who follows no epoch proves nothing"
 
 
@@ -196,19 +181,19 @@ def test_snapshot_installation_replaces_the_log() -> None:
     node = fetching_follower([(1, 1), (1, 2)])
     part(node, b"abcdef")
     part(node, b"ghij")
-    stored = effects_of(node, StoreSnapshot)
+    stored = effects_of(node, ev.StoreSnapshot)
     snapshot_id = SnapshotId(9, 2)
     assert stored == [
-        StoreSnapshot(snapshot_id, 0, b"abcdef", False),
-        StoreSnapshot(snapshot_id, 6, b"ghij", True),
+        ev.StoreSnapshot(snapshot_id, 0, b"abcdef", False),
+        ev.StoreSnapshot(snapshot_id, 6, b"ghij", True),
     ]
-    sends = len(effects_of(node, SendFetch)) + len(effects_of(node, SendFetchSnapshot))
+    sends = len(effects_of(node, ev.SendFetch)) + len(effects_of(node, ev.SendFetchSnapshot))
     node.after(0.3)
-    assert len(effects_of(node, SendFetch)) + len(effects_of(node, SendFetchSnapshot)) == sends, (
-        "waits for the disk"
-    )
+    assert (
+        len(effects_of(node, ev.SendFetch)) + len(effects_of(node, ev.SendFetchSnapshot)) == sends
+    ), "waits for the disk"
     at = len(node.effects)
-    node.step(SnapshotStored(snapshot_id))
+    node.step(ev.SnapshotStored(snapshot_id))
     kinds = [type(effect).__name__ for effect in node.effects[at:]]
     assert kinds == ["LoadSnapshot", "HighWatermarkAdvanced", "VotersChanged", "Flush", "SendFetch"]
     core = node.up
@@ -222,13 +207,13 @@ def test_snapshot_installation_replaces_the_log() -> None:
 def test_damaged_snapshot_is_fetched_again() -> None:
     node = fetching_follower()
     part(node, b"abcdefghij")
-    node.step(SnapshotStored(SnapshotId(9, 2), error="a byte has changed"))
+    node.step(ev.SnapshotStored(SnapshotId(9, 2), error="a byte has changed"))
     assert node.up.log_end_offset == 0
     node.after(0.02)
-    assert node.last(SendFetch).request.fetch_offset == 0
-    assert not effects_of(node, LoadSnapshot)
+    assert node.last(ev.SendFetch).request.fetch_offset == 0
+    assert not effects_of(node, ev.LoadSnapshot)
     answer(node, snapshot_id=pb.SnapshotId(end_offset=9, epoch=2))
-    assert node.last(SendFetchSnapshot).request.position == 0
+    assert node.last(ev.SendFetchSnapshot).request.position == 0
 
 
 @pytest.mark.parametrize(
@@ -246,11 +231,11 @@ def test_unexpected_snapshot_part_restarts_the_installation(fields: dict[str, An
     node = fetching_follower()
     part(node, b"abcdef")
     part(node, **({"data": b"ghij"} | fields))
-    assert effects_of(node, DropSnapshot) == [DropSnapshot(SnapshotId(9, 2))]
-    assert len(effects_of(node, StoreSnapshot)) == 1
-    fetches = len(effects_of(node, SendFetch))
+    assert effects_of(node, ev.DropSnapshot) == [ev.DropSnapshot(SnapshotId(9, 2))]
+    assert len(effects_of(node, ev.StoreSnapshot)) == 1
+    fetches = len(effects_of(node, ev.SendFetch))
     node.after(0.02)
-    assert len(effects_of(node, SendFetch)) == fetches + 1
+    assert len(effects_of(node, ev.SendFetch)) == fetches + 1
 
 
 def test_smaller_parts_are_requested_over_a_slow_link() -> None:
@@ -258,7 +243,7 @@ def test_smaller_parts_are_requested_over_a_slow_link() -> None:
     node = fetching_follower()
     sizes = []
     for _ in range(8):
-        sizes.append(node.last(SendFetchSnapshot).request.max_bytes)
+        sizes.append(node.last(ev.SendFetchSnapshot).request.max_bytes)
         node.role._fetch_deadline += 10
         node.after(1)
     assert sizes[:3] == [1 << 20, 1 << 19, 1 << 18]
@@ -271,19 +256,19 @@ def test_impossible_snapshot_is_refused(end_offset: int, epoch: int) -> None:
     answer(node)
     assert node.up.high_watermark == 2
     answer(node, snapshot_id=pb.SnapshotId(end_offset=end_offset, epoch=epoch))
-    assert not effects_of(node, SendFetchSnapshot)
+    assert not effects_of(node, ev.SendFetchSnapshot)
     assert node.up.log_end_offset == 2
 
 
 def test_diverging_log_is_kept_until_the_snapshot_is_complete() -> None:
     """Part of it may be committed, and a majority may rest on this copy: this node cannot tell."""
     node = fetching_follower([(1, 1)] + [(2, at) for at in range(11)])
-    assert len(effects_of(node, SendFetchSnapshot)) == 1
-    assert not effects_of(node, Truncate)
+    assert len(effects_of(node, ev.SendFetchSnapshot)) == 1
+    assert not effects_of(node, ev.Truncate)
     assert node.up.log_end_offset == 12
     part(node, b"abcdefghij")
     assert node.up.log_end_offset == 12
-    node.step(SnapshotStored(SnapshotId(9, 2)))
+    node.step(ev.SnapshotStored(SnapshotId(9, 2)))
     assert (node.up.log_start_offset, node.up.log_end_offset, node.up.high_watermark) == (9, 9, 9)
 
 
@@ -291,7 +276,7 @@ def test_new_epoch_drops_received_parts() -> None:
     node = fetching_follower()
     part(node, b"abcdef")
     node.receive(vote_request(1, 3), 3)
-    assert effects_of(node, DropSnapshot) == [DropSnapshot(SnapshotId(9, 2))]
+    assert effects_of(node, ev.DropSnapshot) == [ev.DropSnapshot(SnapshotId(9, 2))]
 
 
 def test_replica_does_not_lead_during_snapshot_installation() -> None:
@@ -302,12 +287,12 @@ def test_replica_does_not_lead_during_snapshot_installation() -> None:
         node.wait_for_deadline()
         assert node.cluster.now < at + 5
     for _ in range(3):
-        for send in effects_of(node, Send):
+        for send in effects_of(node, ev.Send):
             if isinstance(send.request, pb.VoteRequest):
                 node.answer(send, granted(send.peer_id, 3, pre_vote=True))
         node.wait_for_deadline()
         assert node.up.epoch == 3, "it won the pre-vote, and opens no epoch"
-    node.step(SnapshotStored(SnapshotId(9, 2)))
+    node.step(ev.SnapshotStored(SnapshotId(9, 2)))
     assert (node.up.log_end_offset, node.up.high_watermark) == (9, 9)
 
 
@@ -318,18 +303,18 @@ def test_node_starts_by_loading_its_snapshot() -> None:
     node.disk.vote = VoteState(2)
     node.cluster.oracle.committed = [(1, 1), (1, 2)]
     node.start()
-    assert node.effects[:2] == [LoadSnapshot(SnapshotId(2, 1)), HighWatermarkAdvanced(2)]
+    assert node.effects[:2] == [ev.LoadSnapshot(SnapshotId(2, 1)), ev.HighWatermarkAdvanced(2)]
     assert node.up.high_watermark == 2
 
 
 def test_core_stops_at_an_invalid_snapshot_event() -> None:
     node = compacted_leader()
     node.cluster.fatal_allowed = True
-    node.step(SnapshotFrozen(SnapshotId(7, 1)))
+    node.step(ev.SnapshotFrozen(SnapshotId(7, 1)))
     assert "above the high watermark" in node.fatal
     node = compacted_leader()
     node.cluster.fatal_allowed = True
-    node.step(LogStartAdvanced(SnapshotId(5, 1)))
+    node.step(ev.LogStartAdvanced(SnapshotId(5, 1)))
     assert "which is not there" in node.fatal
 
 

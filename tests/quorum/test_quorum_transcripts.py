@@ -40,14 +40,7 @@ from quorum_harness import Cluster, SimNode, span_of
 from raftlog.endpoint import Voter
 from raftlog.node.storage.api import VoteState
 from raftlog.quorum import events
-from raftlog.quorum.events import (
-    Effect,
-    LogSpan,
-    PeerConnected,
-    PeerLost,
-    ReadIndexRequested,
-    ResignRequested,
-)
+from raftlog.quorum import events as ev
 
 FILES = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 
@@ -96,14 +89,14 @@ def show_voters(voters: tuple[Voter, ...]) -> str:
     return " ".join(parts) or "none"
 
 
-def show_span(span: LogSpan) -> str:
+def show_span(span: ev.LogSpan) -> str:
     voters = "".join(
         f" voters {entry.offset}: {show_voters(entry.voters)}" for entry in span.voters
     )
     return f"[{span.base_offset}, {span.end_offset}) epochs {dict(span.epochs)}{voters}"
 
 
-def show(effect: Effect) -> str:
+def show(effect: ev.Effect) -> str:
     name = type(effect).__name__
     match effect:
         case events.PersistVote(vote):
@@ -210,12 +203,12 @@ class Player:
 
     def connect(self, *pair: str) -> None:
         if pair:
-            self.cluster[int(pair[0])].step(PeerConnected(int(pair[1])))
+            self.cluster[int(pair[0])].step(ev.PeerConnected(int(pair[1])))
         else:
             self.cluster.connect_all()
 
     def lost(self, one: str, two: str) -> None:
-        self.cluster[int(one)].step(PeerLost(int(two)))
+        self.cluster[int(one)].step(ev.PeerLost(int(two)))
 
     def advance(self, ms: str) -> None:
         self.cluster.now += int(ms) / 1000
@@ -250,10 +243,10 @@ class Player:
         self.cluster[int(node)].propose([self.cluster.new_value() for _ in range(int(count))])
 
     def round(self, node: str) -> None:
-        self.cluster[int(node)].step(ReadIndexRequested())
+        self.cluster[int(node)].step(ev.ReadIndexRequested())
 
     def resign(self, node: str, successor: str = "-1") -> None:
-        self.cluster[int(node)].step(ResignRequested("asked to", int(successor)))
+        self.cluster[int(node)].step(ev.ResignRequested("asked to", int(successor)))
 
     def stale(self, node: str) -> None:
         at = self.cluster[int(node)]

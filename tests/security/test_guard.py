@@ -18,17 +18,9 @@ from raftlog.metadata.acls import (
     AclResourceType,
 )
 from raftlog.metadata.image import Image
-from raftlog.node.security import permissions
+from raftlog.node.security import guard, permissions
 from raftlog.node.security.authorization import Authorization
 from raftlog.node.security.authorizer import Authorizer
-from raftlog.node.security.guard import (
-    Authentication,
-    Duties,
-    LogReaders,
-    guarded,
-    guarded_handler,
-    host_of,
-)
 from raftlog.node.security.node_claims import CLAIM_OF, CONTROLLER_CLAIMS, QUORUM_CLAIMS
 from raftlog.node.security.quotas import Quotas
 from raftlog.transport.api import Acceptors, Conversation, Link, LinkClosedError
@@ -37,7 +29,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as controller
 from raftlog.wire.data.v1 import data_pb2 as data
 from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 
-RULE = Authentication(NodeRule.parse("CN=node-{id}"))
+RULE = guard.Authentication(NodeRule.parse("CN=node-{id}"))
 ME, OTHER = 3, 4
 C = Conversation
 
@@ -137,10 +129,10 @@ def deliver(
     conversation: Conversation,
     message: Any,
     who: PeerIdentity,
-    duties: Duties = Duties(),  # noqa: B008
+    duties: guard.Duties = guard.Duties(),  # noqa: B008
 ) -> tuple[FakeLink, Recorder]:
     link, recorder = FakeLink(who), Recorder()
-    acceptors = guarded({conversation: lambda _: recorder}, RULE, duties)
+    acceptors = guard.guarded({conversation: lambda _: recorder}, RULE, duties)
     handler = acceptors[conversation](link)
     handler.received(link, [message])
     handler.closed(link, "over")
@@ -166,8 +158,8 @@ def test_broker_is_never_accepted_in_the_quorum(body: str) -> None:
     message = in_body(quorum.QuorumMessage, body, QUORUM_CLAIMS[body], ME)
     for brokers, got in ((), [message]), ((OTHER,), [message]), ((ME,), []):
         link, recorder = FakeLink(of(ME)), Recorder()
-        acceptors = guarded(
-            {C.QUORUM: partial(_give, recorder)}, RULE, Duties(is_broker=brokers.__contains__)
+        acceptors = guard.guarded(
+            {C.QUORUM: partial(_give, recorder)}, RULE, guard.Duties(is_broker=brokers.__contains__)
         )
         acceptors[C.QUORUM](link).received(link, [message])
         assert recorder.got == got
@@ -281,7 +273,7 @@ def test_host_and_node_are_those_of_the_connection() -> None:
     ],
 )
 def test_host_of_a_peer_is_parsed(peer: str, host: str) -> None:
-    assert host_of(peer) == host
+    assert guard.host_of(peer) == host
 
 
 @pytest.mark.parametrize("body", ["broker_heartbeat", "create_topics", "remove_raft_voter"])
@@ -291,7 +283,7 @@ def test_guard_refuses_node_requests_on_a_client_listener(body: str) -> None:
     message = in_body(controller.ControllerRequest, body, CONTROLLER_CLAIMS[body], ME)
     message.client.principal, message.client.host = "User:admin", "127.0.0.1"
     message.client.node_id = ME
-    handler = guarded_handler(recorder, C.CONTROLLER, RULE, Duties(nodes_come=False))
+    handler = guard.guarded_handler(recorder, C.CONTROLLER, RULE, guard.Duties(nodes_come=False))
     handler.received(link, [message])
     if CONTROLLER_CLAIMS[body] is not None:
         assert recorder.got == []
@@ -303,9 +295,9 @@ def test_guard_refuses_node_requests_on_a_client_listener(body: str) -> None:
 
 
 def test_node_certificate_reads_no_log_on_a_client_listener() -> None:
-    recorder, readers = Recorder(), LogReaders(Authorization(Authorizer()), Image)
-    duties = Duties(readers, nodes_come=False)
-    acceptors = guarded({C.OBSERVER: partial(_give, recorder)}, RULE, duties)
+    recorder, readers = Recorder(), guard.LogReaders(Authorization(Authorizer()), Image)
+    duties = guard.Duties(readers, nodes_come=False)
+    acceptors = guard.guarded({C.OBSERVER: partial(_give, recorder)}, RULE, duties)
     acceptors[C.OBSERVER](FakeLink(of(ME))).received(
         FakeLink(of(ME)), [controller.MetadataFetchRequest(replica_id=-1)]
     )
@@ -326,13 +318,13 @@ def test_log_is_served_to_permitted_peers(conversation: Conversation, message: A
         AclOperation.CLUSTER_ACTION, 3,
     )  # fmt: skip
     image = {"now": Image()}
-    readers = LogReaders(Authorization(Authorizer()), lambda: image["now"])
+    readers = guard.LogReaders(Authorization(Authorizer()), lambda: image["now"])
 
     def delivered(who: PeerIdentity) -> tuple[int, list[int]]:
         link, recorder = FakeLink(who), Recorder()
-        guarded({conversation: lambda _: recorder}, RULE, Duties(readers))[conversation](
-            link
-        ).received(link, [message])
+        guard.guarded({conversation: lambda _: recorder}, RULE, guard.Duties(readers))[
+            conversation
+        ](link).received(link, [message])
         assert len(link.complaints) == len(link.sent)
         return len(recorder.got), [error_of(one)[1] for one in link.sent]
 
@@ -352,9 +344,9 @@ def test_log_is_served_only_to_nodes_until_the_image_is_known() -> None:
     everybody = Authorizer(frozenset({"User:CN=root"}), allow_everyone_if_no_acl_found=True)
     found: list[int] = []
     for known, who in ((None, CLIENT), (None, root), (None, of(OTHER)), (Image(), CLIENT)):
-        recorder, readers = Recorder(), LogReaders(Authorization(everybody), [known].pop)
+        recorder, readers = Recorder(), guard.LogReaders(Authorization(everybody), [known].pop)
         handler: Acceptors = {C.OBSERVER: partial(_give, recorder)}
-        guarded(handler, RULE, Duties(readers))[C.OBSERVER](FakeLink(who)).received(
+        guard.guarded(handler, RULE, guard.Duties(readers))[C.OBSERVER](FakeLink(who)).received(
             FakeLink(who), [controller.MetadataFetchRequest(replica_id=-1)]
         )
         found.append(len(recorder.got))
@@ -394,7 +386,7 @@ def test_read_at_a_broker_is_left_unchanged() -> None:
 
 def test_guard_drops_only_the_forged_messages_of_an_envelope() -> None:
     link, recorder = FakeLink(of(ME)), Recorder()
-    handler = guarded_handler(recorder, C.CONTROLLER, RULE)
+    handler = guard.guarded_handler(recorder, C.CONTROLLER, RULE)
     mine = in_body(controller.ControllerRequest, "broker_heartbeat", "broker_id", ME)
     forged = in_body(controller.ControllerRequest, "broker_heartbeat", "broker_id", OTHER)
     handler.received(link, [mine, forged, mine])
@@ -404,7 +396,7 @@ def test_guard_drops_only_the_forged_messages_of_an_envelope() -> None:
 def test_refusal_on_a_closed_link_is_dropped() -> None:
     link, recorder = FakeLink(CLIENT), Recorder()
     link.close()
-    guarded_handler(recorder, C.REPLICATION, RULE).received(
+    guard.guarded_handler(recorder, C.REPLICATION, RULE).received(
         link, [quorum.FetchRequest(replica_id=ME)]
     )
     assert (recorder.got, link.sent, len(link.complaints)) == ([], [], 1)
@@ -413,8 +405,8 @@ def test_refusal_on_a_closed_link_is_dropped() -> None:
 def test_guard_without_rules_passes_messages_through() -> None:
     recorder = Recorder()
     acceptors: Acceptors = {C.QUORUM: lambda _: recorder}
-    assert guarded(acceptors, None) == acceptors
-    assert guarded_handler(recorder, C.QUORUM, None) is recorder
+    assert guard.guarded(acceptors, None) == acceptors
+    assert guard.guarded_handler(recorder, C.QUORUM, None) is recorder
 
 
 def test_every_kind_of_request_has_a_row() -> None:
@@ -436,7 +428,7 @@ def test_guard_needs_a_row_for_each_request_kind(monkeypatch: pytest.MonkeyPatch
     rows = {body: row for body, row in permissions.CONTROLLER.items() if body != "create_topics"}
     monkeypatch.setattr(permissions, "CONTROLLER", rows)
     with pytest.raises(permissions.UnlistedError, match="create_topics"):
-        guarded({C.QUORUM: lambda _: Recorder()}, RULE)
+        guard.guarded({C.QUORUM: lambda _: Recorder()}, RULE)
 
 
 def group(principal: str, host: str = "10.9.9.9") -> ConfigWrites:
@@ -466,13 +458,13 @@ def test_writes_of_a_node_in_its_own_name_each_have_its_id() -> None:
     _, recorder = deliver(C.CONTROLLER, group("", ""), of(OTHER))
     told = [(one.client.principal, one.client.node_id) for one in recorder.got]
     assert told == [("User:CN=node-4", OTHER)] * 2
-    _, recorder = deliver(C.CONTROLLER, group("", ""), of(OTHER), Duties(nodes_come=False))
+    _, recorder = deliver(C.CONTROLLER, group("", ""), of(OTHER), guard.Duties(nodes_come=False))
     (got,) = recorder.got
     assert (got.principal, got.host) == ("User:CN=node-4", "somebody")
 
 
 def test_each_write_of_a_group_counts_towards_the_quota() -> None:
     quotas = Quotas(per_principal=1, per_address=0, clock=lambda: 1.0)
-    link, recorder = deliver(C.CONTROLLER, group(""), CLIENT, Duties(quotas=quotas))
+    link, recorder = deliver(C.CONTROLLER, group(""), CLIENT, guard.Duties(quotas=quotas))
     assert len(recorder.got) + len(link.sent) == 2
     assert [error_of(one)[1] for one in link.sent] == [ErrorCode.THROTTLING_QUOTA_EXCEEDED]

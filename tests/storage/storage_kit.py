@@ -14,15 +14,7 @@ from raftlog.batch import RecordData
 from raftlog.endpoint import Voter
 from raftlog.errors import FatalError, StorageError
 from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
-from raftlog.node.storage import log_store
-from raftlog.node.storage.api import (
-    AcceptHeader,
-    LogStore,
-    NodeIdentity,
-    RecoveredLog,
-    SnapshotId,
-    VoteState,
-)
+from raftlog.node.storage import api, log_store
 from raftlog.node.storage.directory import format_storage
 from raftlog.node.storage.files import VoteFile, write_vote_file
 from raftlog.node.storage.opening import open_store
@@ -31,8 +23,8 @@ from raftlog.node.storage.wal import pieces
 from simulation.twins.disk import SimDisk
 from simulation.twins.disk_hardware import Operation
 
-IDENTITY = NodeIdentity(cluster_id="c1", node_id=1, directory_id="d1")
-LATE_VOTE = VoteState(epoch=50)
+IDENTITY = api.NodeIdentity(cluster_id="c1", node_id=1, directory_id="d1")
+LATE_VOTE = api.VoteState(epoch=50)
 """A vote of an epoch above every record of these tests: a vote older than its log is refused."""
 
 
@@ -89,18 +81,18 @@ def without_zeros_ahead(log: Path) -> Path:
     return wal
 
 
-def whole(store: LogStore, end: int) -> bytes:
+def whole(store: api.LogStore, end: int) -> bytes:
     return store.read(0, until=end, max_bytes=1 << 40)
 
 
-async def flush(store: LogStore, *, inline: bool = False) -> int | StorageError:
+async def flush(store: api.LogStore, *, inline: bool = False) -> int | StorageError:
     done: asyncio.Future[int | StorageError] = asyncio.get_running_loop().create_future()
     store.flush(done.set_result, inline=inline)
     async with asyncio.timeout(60):
         return await done
 
 
-async def write_vote(store: LogStore, vote: VoteState) -> StorageError | None:
+async def write_vote(store: api.LogStore, vote: api.VoteState) -> StorageError | None:
     done: asyncio.Future[StorageError | None] = asyncio.get_running_loop().create_future()
     store.write_vote(vote, done.set_result)
     async with asyncio.timeout(60):
@@ -108,7 +100,7 @@ async def write_vote(store: LogStore, vote: VoteState) -> StorageError | None:
 
 
 class Machine(Protocol):
-    def open(self) -> tuple[LogStore, RecoveredLog]: ...
+    def open(self) -> tuple[api.LogStore, api.RecoveredLog]: ...
 
     def fail_next(self, operation: Operation) -> None: ...
 
@@ -117,7 +109,7 @@ class SimMachine:
     def __init__(self) -> None:
         self.disk = sim_disk()
 
-    def open(self) -> tuple[LogStore, RecoveredLog]:
+    def open(self) -> tuple[api.LogStore, api.RecoveredLog]:
         store = self.disk.open()
         return store, store.recover()
 
@@ -131,7 +123,7 @@ class RocksMachine:
         self.monkeypatch = monkeypatch
         format_with_vote(directory)
 
-    def open(self) -> tuple[LogStore, RecoveredLog]:
+    def open(self) -> tuple[api.LogStore, api.RecoveredLog]:
         store = open_rocks(self.directory)
         return store, store.recover()
 
@@ -156,7 +148,7 @@ def _failing_once(
     return fail
 
 
-def snapshot_content(snapshot_id: SnapshotId, voters: tuple[Voter, ...] = ()) -> bytes:
+def snapshot_content(snapshot_id: api.SnapshotId, voters: tuple[Voter, ...] = ()) -> bytes:
     header = SnapshotHeader("c1", (), snapshot_id.end_offset, snapshot_id.epoch, 7_000, voters, 2)
     body = batch.encode(
         [RecordData(1008, 0, b"x" * 500)] * 9, base_offset=1, epoch=1, timestamp_ms=7_000
@@ -165,10 +157,10 @@ def snapshot_content(snapshot_id: SnapshotId, voters: tuple[Voter, ...] = ()) ->
 
 
 async def make_snapshot(
-    store: LogStore,
-    snapshot_id: SnapshotId,
+    store: api.LogStore,
+    snapshot_id: api.SnapshotId,
     data: bytes | None = None,
-    accept: AcceptHeader | None = None,
+    accept: api.AcceptHeader | None = None,
 ) -> FatalError | None:
     data = snapshot_content(snapshot_id) if data is None else data
     for position in range(0, len(data), 700):

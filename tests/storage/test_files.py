@@ -14,16 +14,9 @@ from broker.registration.directory import open_directory
 from raftlog import files as durable
 from raftlog.errors import CorruptLogError, StorageError
 from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
+from raftlog.node.storage import files
 from raftlog.node.storage.api import SnapshotId, VoteState
 from raftlog.node.storage.directory import LOCK_FILE, DirectoryLock, format_storage, read_identity
-from raftlog.node.storage.files import (
-    COPY_BYTES,
-    VOTE_FILE,
-    VoteFile,
-    damaged_copies,
-    read_vote_file,
-    write_vote_file,
-)
 
 SECTOR_BYTES = 512
 BEFORE = VoteState(8, -1, "", 2)
@@ -40,28 +33,28 @@ def directory(tmp_path: Path) -> Path:
 
 def copies_after(directory: Path, *votes: VoteState) -> list[bytes]:
     """Return the file after each of these votes, the first of them from before."""
-    write_vote_file(directory, votes[0])
-    file = VoteFile(directory)
-    images = [(directory / VOTE_FILE).read_bytes()]
+    files.write_vote_file(directory, votes[0])
+    file = files.VoteFile(directory)
+    images = [(directory / files.VOTE_FILE).read_bytes()]
     for vote in votes[1:]:
         file.write(vote)
-        assert read_vote_file(directory) == vote
-        images.append((directory / VOTE_FILE).read_bytes())
+        assert files.read_vote_file(directory) == vote
+        images.append((directory / files.VOTE_FILE).read_bytes())
     file.close()
     return images
 
 
 async def test_store_overwrites_the_vote(directory: Path) -> None:
-    write_vote_file(directory, BEFORE)
+    files.write_vote_file(directory, BEFORE)
     store = open_rocks(directory)
     assert store.recover().vote == BEFORE
     assert await write_vote(store, NEXT) is None
-    inode = (directory / VOTE_FILE).stat().st_ino
+    inode = (directory / files.VOTE_FILE).stat().st_ino
     assert await write_vote(store, LATER) is None
-    assert (directory / VOTE_FILE).stat().st_ino == inode, "overwritten in place"
+    assert (directory / files.VOTE_FILE).stat().st_ino == inode, "overwritten in place"
     store.close()
     store = open_rocks(directory)
-    assert store.recover().vote == read_vote_file(directory) == LATER
+    assert store.recover().vote == files.read_vote_file(directory) == LATER
     store.close()
 
 
@@ -71,75 +64,75 @@ def torn(old: bytes, new: bytes, rng: Random) -> Iterator[bytes]:
     for _ in range(40):
         kept = [(new if rng.random() < 0.5 else old)[at : at + SECTOR_BYTES] for at in sectors]
         yield b"".join(kept)
-    for at in (*range(0, 200, 7), COPY_BYTES, COPY_BYTES + 40):
+    for at in (*range(0, 200, 7), files.COPY_BYTES, files.COPY_BYTES + 40):
         yield new[:at] + old[at:]
         yield old[:at] + new[at:]
-    for ruined in (bytes(COPY_BYTES), rng.randbytes(COPY_BYTES)):
+    for ruined in (bytes(files.COPY_BYTES), rng.randbytes(files.COPY_BYTES)):
         for whole in (old, new):
-            yield ruined + whole[COPY_BYTES:]
-            yield whole[:COPY_BYTES] + ruined
+            yield ruined + whole[files.COPY_BYTES :]
+            yield whole[: files.COPY_BYTES] + ruined
 
 
 def test_power_failure_leaves_the_reported_vote_or_the_one_being_written(directory: Path) -> None:
     _, old, new = copies_after(directory, BEFORE, TOLD, NEXT)
     seen = set()
     for image in torn(old, new, Random("torn votes")):
-        (directory / VOTE_FILE).write_bytes(image)
-        seen.add(read_vote_file(directory))
+        (directory / files.VOTE_FILE).write_bytes(image)
+        seen.add(files.read_vote_file(directory))
     assert seen == {TOLD, NEXT}
 
 
 def test_damage_to_one_copy_never_yields_an_older_vote(directory: Path) -> None:
     """[Of two slots a damaged newer one yields the previous vote: the node votes twice.]"""
     _, image = copies_after(directory, BEFORE, TOLD)
-    for begin in (0, COPY_BYTES):
-        for position in (*range(150), SECTOR_BYTES, COPY_BYTES - 1):
+    for begin in (0, files.COPY_BYTES):
+        for position in (*range(150), SECTOR_BYTES, files.COPY_BYTES - 1):
             for mask in (0x01, 0x20, 0x80):
                 damaged = bytearray(image)
                 damaged[begin + position] ^= mask
-                (directory / VOTE_FILE).write_bytes(damaged)
-                assert read_vote_file(directory) == TOLD
+                (directory / files.VOTE_FILE).write_bytes(damaged)
+                assert files.read_vote_file(directory) == TOLD
     older = copies_after(directory, BEFORE)[0]
     for unwritten in (
-        older[:COPY_BYTES] + image[COPY_BYTES:],
-        image[:COPY_BYTES] + older[COPY_BYTES:],
+        older[: files.COPY_BYTES] + image[files.COPY_BYTES :],
+        image[: files.COPY_BYTES] + older[files.COPY_BYTES :],
     ):
-        (directory / VOTE_FILE).write_bytes(unwritten)
-        assert read_vote_file(directory) == TOLD, "the disk has lost one of the two writes"
+        (directory / files.VOTE_FILE).write_bytes(unwritten)
+        assert files.read_vote_file(directory) == TOLD, "the disk has lost one of the two writes"
     sector = image[:SECTOR_BYTES]
-    (directory / VOTE_FILE).write_bytes(sector.ljust(len(image), b"\0"))
-    assert read_vote_file(directory) == TOLD, "what lies after a copy is nothing"
-    for size in (COPY_BYTES, COPY_BYTES + 1, COPY_BYTES + 60):
-        (directory / VOTE_FILE).write_bytes(image[:size])
-        assert read_vote_file(directory) == TOLD
+    (directory / files.VOTE_FILE).write_bytes(sector.ljust(len(image), b"\0"))
+    assert files.read_vote_file(directory) == TOLD, "what lies after a copy is nothing"
+    for size in (files.COPY_BYTES, files.COPY_BYTES + 1, files.COPY_BYTES + 60):
+        (directory / files.VOTE_FILE).write_bytes(image[:size])
+        assert files.read_vote_file(directory) == TOLD
 
 
 def test_vote_without_an_intact_copy_is_refused(directory: Path) -> None:
     _, image = copies_after(directory, BEFORE, TOLD)
-    one, other = image[:COPY_BYTES], image[COPY_BYTES:]
+    one, other = image[: files.COPY_BYTES], image[files.COPY_BYTES :]
     broken = bytes([one[0] ^ 1]) + one[1:]
     for left in (
         b"",
         bytes(len(image)),
         broken + broken,
-        broken + bytes(COPY_BYTES),
+        broken + bytes(files.COPY_BYTES),
         one.rstrip(b" ")[:-1],
         b" " + one + other,
     ):
-        (directory / VOTE_FILE).write_bytes(left)
+        (directory / files.VOTE_FILE).write_bytes(left)
         with pytest.raises(CorruptLogError, match=r"quorum-state\.json is corrupt"):
-            read_vote_file(directory)
+            files.read_vote_file(directory)
 
 
 async def test_damaged_copy_is_repaired_at_the_next_start(directory: Path) -> None:
     _, image = copies_after(directory, BEFORE, TOLD)
-    (directory / VOTE_FILE).write_bytes(bytes(COPY_BYTES) + image[COPY_BYTES:])
+    (directory / files.VOTE_FILE).write_bytes(bytes(files.COPY_BYTES) + image[files.COPY_BYTES :])
     with capture_logs() as lines:
         store = open_rocks(directory)
         assert store.recover().vote == TOLD
     said = [line for line in lines if line["event"].startswith("one of the two copies")]
     assert [line["log_level"] for line in said] == ["warning"]
-    assert damaged_copies(directory) == ()
+    assert files.damaged_copies(directory) == ()
     store.close()
 
 
@@ -148,7 +141,7 @@ def test_vote_read_at_start_is_made_durable(
 ) -> None:
     """[The vote is granted again by what was read, and a power failure takes it back.]"""
     *_, image = copies_after(directory, BEFORE, TOLD)
-    (directory / VOTE_FILE).write_bytes(image)
+    (directory / files.VOTE_FILE).write_bytes(image)
     synced = set()
 
     def recorded(sync: Callable[[int], None]) -> Callable[[int], None]:
@@ -160,10 +153,10 @@ def test_vote_read_at_start_is_made_durable(
 
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, recorded(getattr(os, name)))
-    file = VoteFile(directory)
+    file = files.VoteFile(directory)
     assert file.vote == TOLD
-    assert {(directory / VOTE_FILE).stat().st_ino, directory.stat().st_ino} <= synced
-    assert (directory / VOTE_FILE).read_bytes() == image
+    assert {(directory / files.VOTE_FILE).stat().st_ino, directory.stat().st_ino} <= synced
+    assert (directory / files.VOTE_FILE).read_bytes() == image
     file.close()
 
 
@@ -186,18 +179,18 @@ async def test_failed_write_breaks_the_store_and_leaves_the_file_unchanged(
     with pytest.raises(StorageError):
         store.append(b"", 0, 1)
     store.close()
-    assert read_vote_file(directory) in (TOLD, NEXT)
+    assert files.read_vote_file(directory) in (TOLD, NEXT)
 
 
 def test_short_write_is_an_error(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = VoteFile(directory)
+    file = files.VoteFile(directory)
     file.write(TOLD)
     with monkeypatch.context() as broken:
-        broken.setattr(os, "pwrite", lambda *_: COPY_BYTES)
+        broken.setattr(os, "pwrite", lambda *_: files.COPY_BYTES)
         with pytest.raises(StorageError, match=r"quorum-state\.json: 4096 of 8192 bytes"):
             file.write(NEXT)
     file.close()
-    assert read_vote_file(directory) == TOLD
+    assert files.read_vote_file(directory) == TOLD
 
 
 def open_to_others(directory: Path) -> list[str]:

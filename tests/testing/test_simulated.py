@@ -17,23 +17,15 @@ import structlog
 from scenarios import scenario
 
 import raftlog
+from raftlog import testing
 from raftlog.errors import ApiError, UnknownOutcomeError
 from raftlog.recipes import AsyncLock, PlaceLostError
-from raftlog.testing import (
-    DEFAULT_FAULTS,
-    FAULTS,
-    SeedFailedError,
-    SimulatedCluster,
-    simulated,
-    simulated_run,
-    sweep,
-)
 from simulation.guest_world import GUEST_FAULTS
 from simulation.twins.loop import run
 
 MANY_FAULTS = {
     name: 30.0 if name in ("kill_program", "kill_all_controllers", "long_pause", "split") else 4.0
-    for name in FAULTS
+    for name in testing.FAULTS
 }
 
 
@@ -56,7 +48,7 @@ async def count(key: str, times: int) -> int:
     return done
 
 
-async def counting(cluster: SimulatedCluster) -> int:
+async def counting(cluster: testing.SimulatedCluster) -> int:
     programs = [cluster.program(name, count, "visits", 8) for name in ("ann", "bob")]
     for program in programs:
         assert await program == 8
@@ -66,7 +58,7 @@ async def counting(cluster: SimulatedCluster) -> int:
     return int(found.text)
 
 
-async def everything(cluster: SimulatedCluster) -> str:
+async def everything(cluster: testing.SimulatedCluster) -> str:
     """Return all that might depend on an address or hash: task sets, leases ending together."""
 
     async def sleeper(number: int) -> None:
@@ -97,12 +89,12 @@ async def everything(cluster: SimulatedCluster) -> str:
 
 
 def test_run_reports_result_time_faults_and_story() -> None:
-    ran = simulated(counting, seed=3)
+    ran = testing.simulated(counting, seed=3)
     assert ran.seed == 3
     assert ran.result <= 16
     assert ran.virtual_s > 4
     assert sum(ran.faults.values()) > 0
-    assert set(ran.faults) <= set(FAULTS)
+    assert set(ran.faults) <= set(testing.FAULTS)
     for line in (
         r"ann         started",
         r"ann         kv.get('visits') -> None",
@@ -139,22 +131,22 @@ def test_same_seed_gives_the_same_story_in_any_process() -> None:
 
 
 def test_other_seeds_give_other_stories() -> None:
-    stories = {simulated(counting, seed=seed).story for seed in range(3)}
+    stories = {testing.simulated(counting, seed=seed).story for seed in range(3)}
     assert len(stories) == 3
 
 
 def test_run_is_fifty_times_faster_than_time() -> None:
     """Measured in CPU time: the machine may have other work."""
 
-    async def one_call_a_second(cluster: SimulatedCluster) -> None:
+    async def one_call_a_second(cluster: testing.SimulatedCluster) -> None:
         async with cluster.connect_async() as client:
             for number in range(60):
                 await client.kv.put("k", str(number))
                 await asyncio.sleep(1)
 
-    simulated(one_call_a_second)
+    testing.simulated(one_call_a_second)
     began = time.process_time()
-    ran = simulated(one_call_a_second)
+    ran = testing.simulated(one_call_a_second)
     assert ran.virtual_s > 60
     assert ran.virtual_s / (time.process_time() - began) > 50
 
@@ -164,15 +156,15 @@ def test_failure_reports_seed_story_and_unanswered_calls(capfd: pytest.CaptureFi
         async with raftlog.AsyncClient() as client:
             await client.kv.put("k", "1")
 
-    async def main(cluster: SimulatedCluster) -> None:
+    async def main(cluster: testing.SimulatedCluster) -> None:
         for name in cluster.controllers:
             cluster.pause(name)
         cluster.program("ann", put)
         await asyncio.sleep(1)
         raise AssertionError("too slow")
 
-    with pytest.raises(SeedFailedError) as failed:
-        simulated(main, seed=7, faults={})
+    with pytest.raises(testing.SeedFailedError) as failed:
+        testing.simulated(main, seed=7, faults={})
     error = failed.value
     assert error.seed == 7
     said = str(error)
@@ -188,57 +180,57 @@ def test_failure_of_a_program_fails_the_run() -> None:
         await asyncio.sleep(1)
         raise KeyError("missing")
 
-    async def main(cluster: SimulatedCluster) -> None:
+    async def main(cluster: testing.SimulatedCluster) -> None:
         cluster.program("ann", broken)
         await asyncio.sleep(100)
 
-    with pytest.raises(SeedFailedError, match=r"ann +raised KeyError: 'missing'"):
-        simulated(main, faults={})
+    with pytest.raises(testing.SeedFailedError, match=r"ann +raised KeyError: 'missing'"):
+        testing.simulated(main, faults={})
 
 
 def test_skip_in_a_program_is_no_failure() -> None:
-    async def main(_: SimulatedCluster) -> None:
+    async def main(_: testing.SimulatedCluster) -> None:
         pytest.skip("not here")
 
     with pytest.raises(pytest.skip.Exception, match="not here"):
-        simulated(main)
+        testing.simulated(main)
 
 
 def test_endless_run_fails() -> None:
-    async def main(_: SimulatedCluster) -> None:
+    async def main(_: testing.SimulatedCluster) -> None:
         await asyncio.Event().wait()
 
-    with pytest.raises(SeedFailedError, match="has not ended after 50 s of virtual time"):
-        simulated(main, limit_s=50)
+    with pytest.raises(testing.SeedFailedError, match="has not ended after 50 s of virtual time"):
+        testing.simulated(main, limit_s=50)
 
 
 def test_run_that_never_sleeps_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulated_run, "run", partial(run, max_steps=100_000))
+    monkeypatch.setattr(testing.simulated_run, "run", partial(run, max_steps=100_000))
 
-    async def main(_: SimulatedCluster) -> None:
+    async def main(_: testing.SimulatedCluster) -> None:
         while True:
             await asyncio.sleep(0)
 
-    with pytest.raises(SeedFailedError, match="has not ended after 100000 steps"):
-        simulated(main, faults={})
+    with pytest.raises(testing.SeedFailedError, match="has not ended after 100000 steps"):
+        testing.simulated(main, faults={})
 
 
 def test_sweep_names_all_failing_seeds() -> None:
-    async def main(cluster: SimulatedCluster) -> int:
+    async def main(cluster: testing.SimulatedCluster) -> int:
         assert cluster.seed not in (0, 2)
         return cluster.seed
 
-    assert [ran.result for ran in sweep(main, (1,), faults={})] == [1]
+    assert [ran.result for ran in testing.sweep(main, (1,), faults={})] == [1]
     with pytest.raises(
-        SeedFailedError, match=r"\A2 of 3 seeds failed: 0, 2\nseed 0 failed"
+        testing.SeedFailedError, match=r"\A2 of 3 seeds failed: 0, 2\nseed 0 failed"
     ) as failed:
-        sweep(main, range(3), faults={})
+        testing.sweep(main, range(3), faults={})
     assert failed.value.seed == 0
 
 
 async def test_call_from_a_coroutine_is_refused() -> None:
     with pytest.raises(RuntimeError, match="call it from `def`"):
-        simulated(counting)
+        testing.simulated(counting)
 
 
 @pytest.mark.parametrize(
@@ -246,29 +238,29 @@ async def test_call_from_a_coroutine_is_refused() -> None:
 )
 def test_unknown_fault_is_refused(faults: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"there is no fault 'kill_nobody'|mean time between two"):
-        simulated(counting, faults=faults)
+        testing.simulated(counting, faults=faults)
 
 
 def test_threads_and_sockets_are_refused() -> None:
-    async def main(_: SimulatedCluster) -> None:
+    async def main(_: testing.SimulatedCluster) -> None:
         await asyncio.to_thread(print)
 
-    with pytest.raises(SeedFailedError, match="a simulated program must not use threads"):
-        simulated(main, faults={})
+    with pytest.raises(testing.SeedFailedError, match="a simulated program must not use threads"):
+        testing.simulated(main, faults={})
 
-    async def connecting(_: SimulatedCluster) -> None:
+    async def connecting(_: testing.SimulatedCluster) -> None:
         await asyncio.open_connection("127.0.0.1", 1)
 
-    with pytest.raises(SeedFailedError, match=r"NotImplementedError|must not use threads"):
-        simulated(connecting, faults={})
+    with pytest.raises(testing.SeedFailedError, match=r"NotImplementedError|must not use threads"):
+        testing.simulated(connecting, faults={})
 
 
 def test_blocking_client_is_refused() -> None:
-    async def main(_: SimulatedCluster) -> None:
+    async def main(_: testing.SimulatedCluster) -> None:
         raftlog.connect()
 
-    with pytest.raises(SeedFailedError, match=r"raftlog\.AsyncClient"):
-        simulated(main, faults={})
+    with pytest.raises(testing.SeedFailedError, match=r"raftlog\.AsyncClient"):
+        testing.simulated(main, faults={})
 
 
 def test_process_state_is_restored_after_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,19 +270,19 @@ def test_process_state_is_restored_after_the_run(monkeypatch: pytest.MonkeyPatch
     random.seed(5)
     expected, numbers = random.Random(5).random(), []
 
-    async def main(_: SimulatedCluster) -> None:
+    async def main(_: testing.SimulatedCluster) -> None:
         numbers.append(random.random())
 
-    simulated(main)
-    simulated(main)
+    testing.simulated(main)
+    testing.simulated(main)
     assert numbers[0] == numbers[1]
     assert random.random() == expected
     assert os.environ["RAFTLOG_BOOTSTRAP_SERVER"] == "127.0.0.1:1"
     assert structlog.get_config()["processors"] == []
     assert logging.getLogger("asyncio").level == logging.WARNING
     structlog.reset_defaults()
-    with pytest.raises(SeedFailedError):
-        simulated(lambda _: 1 / 0, faults={})  # type: ignore[arg-type, return-value]
+    with pytest.raises(testing.SeedFailedError):
+        testing.simulated(lambda _: 1 / 0, faults={})  # type: ignore[arg-type, return-value]
     assert not structlog.is_configured()
     client = raftlog.AsyncClient()
     assert client.token is None
@@ -302,12 +294,12 @@ def test_process_state_is_restored_after_the_run(monkeypatch: pytest.MonkeyPatch
 def test_killed_program_holds_its_lock_until_the_lease_ends() -> None:
     taken: list[tuple[str, float]] = []
 
-    async def worker(cluster: SimulatedCluster, name: str) -> None:
+    async def worker(cluster: testing.SimulatedCluster, name: str) -> None:
         async with cluster.connect_async() as client, AsyncLock(client, "job", ttl_s=5):
             taken.append((name, cluster.now))
             await asyncio.sleep(60)
 
-    async def main(cluster: SimulatedCluster) -> None:
+    async def main(cluster: testing.SimulatedCluster) -> None:
         ann = cluster.program("ann", worker, cluster, "ann")
         await asyncio.sleep(1)
         cluster.program("bob", worker, cluster, "bob")
@@ -321,7 +313,7 @@ def test_killed_program_holds_its_lock_until_the_lease_ends() -> None:
         await asyncio.sleep(10)
         assert ran == [True, False, True]
 
-    simulated(main, faults={})
+    testing.simulated(main, faults={})
     (first, began), (second, next_began) = taken
     assert (first, second) == ("ann", "bob")
     assert 2 < next_began - began < 8
@@ -337,7 +329,7 @@ def test_paused_program_has_lost_its_lock_when_it_resumes() -> None:
         with pytest.raises(raftlog.errors.InvalidUpdateVersionError):
             await client.kv.alter(lock.guard(), raftlog.Put("state", "late"))
 
-    async def main(cluster: SimulatedCluster) -> list[bool]:
+    async def main(cluster: testing.SimulatedCluster) -> list[bool]:
         seen: list[bool] = []
         ann = cluster.program("ann", lambda: holder(raftlog.AsyncClient(), seen))
         await asyncio.sleep(0.5)
@@ -347,13 +339,13 @@ def test_paused_program_has_lost_its_lock_when_it_resumes() -> None:
         await ann
         return seen
 
-    ran = simulated(main, faults={})
+    ran = testing.simulated(main, faults={})
     assert ran.result == [True, False]
     assert ": it has not been confirmed for 2.25 s" in ran.story
 
 
 def test_isolated_program_is_served_by_the_brokers_that_it_reaches() -> None:
-    async def write(cluster: SimulatedCluster) -> list[bool]:
+    async def write(cluster: testing.SimulatedCluster) -> list[bool]:
         written = []
         async with raftlog.AsyncClient(timeout_s=1) as client:
             for _ in range(3):
@@ -364,7 +356,7 @@ def test_isolated_program_is_served_by_the_brokers_that_it_reaches() -> None:
                     written.append(False)
         return written
 
-    async def main(cluster: SimulatedCluster) -> list[bool]:
+    async def main(cluster: testing.SimulatedCluster) -> list[bool]:
         ann = cluster.program("ann", write, cluster)
         first, *others = cluster.brokers
         for broker in others:
@@ -375,11 +367,11 @@ def test_isolated_program_is_served_by_the_brokers_that_it_reaches() -> None:
         cluster.heal("ann", first)
         return await ann
 
-    assert simulated(main, faults={}).result == [True, False, True]
+    assert testing.simulated(main, faults={}).result == [True, False, True]
 
 
-@scenario(simulated, faults={})
-async def test_program_names_are_unique_and_known(cluster: SimulatedCluster) -> None:
+@scenario(testing.simulated, faults={})
+async def test_program_names_are_unique_and_known(cluster: testing.SimulatedCluster) -> None:
     cluster.program("ann", asyncio.sleep, 1)
     for name in ("ann", "main", "c1", "b1"):
         with pytest.raises(ValueError, match=f"'{name}' is taken"):
@@ -389,8 +381,8 @@ async def test_program_names_are_unique_and_known(cluster: SimulatedCluster) -> 
             call("bob")
 
 
-@scenario(simulated, faults={})
-async def test_calm_ends_manual_faults(cluster: SimulatedCluster) -> None:
+@scenario(testing.simulated, faults={})
+async def test_calm_ends_manual_faults(cluster: testing.SimulatedCluster) -> None:
     assert cluster.leader is not None
     cluster.kill(cluster.leader)
     cluster.kill(cluster.brokers[0])
@@ -409,11 +401,11 @@ async def test_calm_ends_manual_faults(cluster: SimulatedCluster) -> None:
 
 
 def test_each_fault_has_a_name_and_a_description() -> None:
-    assert FAULTS.keys() == GUEST_FAULTS.keys()
-    assert DEFAULT_FAULTS.keys() <= FAULTS.keys()
+    assert testing.FAULTS.keys() == GUEST_FAULTS.keys()
+    assert testing.DEFAULT_FAULTS.keys() <= testing.FAULTS.keys()
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", testing.FAULTS)
 def test_fault_happens_and_ends_with_calm(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     async def for_ever() -> None:
         async with raftlog.AsyncClient(timeout_s=2) as client:
@@ -422,7 +414,7 @@ def test_fault_happens_and_ends_with_calm(name: str, capfd: pytest.CaptureFixtur
                     await client.kv.put("k", "1")
                 await asyncio.sleep(0.5)
 
-    async def main(cluster: SimulatedCluster) -> None:
+    async def main(cluster: testing.SimulatedCluster) -> None:
         for one in ("ann", "bob"):
             cluster.program(one, for_ever)
         await asyncio.sleep(25)
@@ -430,7 +422,7 @@ def test_fault_happens_and_ends_with_calm(name: str, capfd: pytest.CaptureFixtur
         async with cluster.connect_async() as client:
             await client.kv.put("k", "1", acks="visible", timeout_s=5)
 
-    ran = simulated(main, faults={name: 2.0}, seed=1)
+    ran = testing.simulated(main, faults={name: 2.0}, seed=1)
     assert ran.faults.get(name, 0) > 0, ran.story
     del main
     gc.collect()
@@ -438,7 +430,7 @@ def test_fault_happens_and_ends_with_calm(name: str, capfd: pytest.CaptureFixtur
 
 
 def test_empty_fault_list_injects_none() -> None:
-    ran = simulated(counting, faults={})
+    ran = testing.simulated(counting, faults={})
     assert ran.faults == {}
     assert ran.result == 16
     assert PlaceLostError.__name__ not in ran.story

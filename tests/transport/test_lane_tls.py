@@ -27,27 +27,16 @@ from tls_files import issue
 from transport_worlds import LIMITS, Medium, until
 
 from raftlog.identity import ANONYMOUS, Access, Admitted, PeerIdentity, Proved
-from raftlog.transport import lane_tls
+from raftlog.transport import lane_tickets, lane_tls
 from raftlog.transport.admission import ExpiryTimer
 from raftlog.transport.api import Conversation, TransportLimits
 from raftlog.transport.bounds import Complaint
 from raftlog.transport.grpc_server import GrpcServerTransport
-from raftlog.transport.lane_tickets import (
-    ASK_KEY,
-    DOOR_BYTES,
-    GREETING,
-    PROOF_BYTES,
-    Lanes,
-    Offer,
-    connect,
-    door_of,
-    offered,
-)
 from raftlog.transport.lane_tls import EMPTY_MAX_BYTES, HANDSHAKE_MAX_BYTES, LaneTls, TlsTransport
 from raftlog.transport.lanes import Lane, LaneError
 from raftlog.transport.tls import TlsConfig, TlsTrust, lane_context
 
-ASK = (ASK_KEY, "1")
+ASK = (lane_tickets.ASK_KEY, "1")
 pytestmark = pytest.mark.usefixtures("certificates")
 
 
@@ -112,17 +101,17 @@ def settings_of(tls: TlsConfig | TlsTrust) -> LaneTls:
 
 
 @asynccontextmanager
-async def offer_of(both: Pair) -> AsyncIterator[Offer]:
+async def offer_of(both: Pair) -> AsyncIterator[lane_tickets.Offer]:
     """Return a stream's offer that its client does not use."""
     async with stream_to(both, ASK) as stream:
         assert stream.offer is not None
         yield stream.offer
 
 
-async def opens(offer: Offer, tls: LaneTls | None) -> str:
+async def opens(offer: lane_tickets.Offer, tls: LaneTls | None) -> str:
     """Return the reason why a lane does not open; empty if it does."""
     try:
-        lane = await connect("127.0.0.1", offer, 1 << 20, 10, tls)
+        lane = await lane_tickets.connect("127.0.0.1", offer, 1 << 20, 10, tls)
     except LaneError as error:
         return str(error).partition(": ")[2]
     lane.abort()
@@ -161,15 +150,15 @@ async def between(own: TlsConfig, onward_port: int) -> AsyncIterator[int]:
     context.load_cert_chain(own.certificate_path, own.private_key_path)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        hello = await reader.readexactly(len(GREETING) + DOOR_BYTES)
+        hello = await reader.readexactly(len(lane_tickets.GREETING) + lane_tickets.DOOR_BYTES)
         await writer.start_tls(context)
-        proof = await reader.readexactly(PROOF_BYTES)
+        proof = await reader.readexactly(lane_tickets.PROOF_BYTES)
         onward, leaving = await asyncio.open_connection("127.0.0.1", onward_port)
         leaving.write(hello)
         await leaving.start_tls(settings_of(own).context, server_hostname="127.0.0.1")
         leaving.write(proof)
         with suppress(asyncio.IncompleteReadError, ConnectionResetError):
-            writer.write(await onward.readexactly(PROOF_BYTES))
+            writer.write(await onward.readexactly(lane_tickets.PROOF_BYTES))
         leaving.close()
         writer.close()
 
@@ -186,7 +175,7 @@ async def test_server_without_a_ticket_is_no_lane_whatever_its_certificate(
 ) -> None:
     other = certificates.issue("other")
     async with offer_of(both) as offer, between(other, port_of(both)) as port:
-        refused = await opens(Offer(port, offer.ticket), settings_of(own_tls()))
+        refused = await opens(lane_tickets.Offer(port, offer.ticket), settings_of(own_tls()))
         assert refused == "the ticket was not taken"
         assert complaints(both, Complaint.UNAUTHENTICATED) == 1
 
@@ -199,7 +188,7 @@ def test_server_of_another_authority_or_host_is_refused(certificates: Certificat
         served.configure_cert(context)
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readexactly(len(GREETING) + DOOR_BYTES)
+            await reader.readexactly(len(lane_tickets.GREETING) + lane_tickets.DOOR_BYTES)
             try:
                 await writer.start_tls(context)
             except OSError:
@@ -207,7 +196,7 @@ def test_server_of_another_authority_or_host_is_refused(certificates: Certificat
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        why = await opens(Offer(port, bytes(32)), own)
+        why = await opens(lane_tickets.Offer(port, bytes(32)), own)
         server.close()
         return why
 
@@ -225,7 +214,7 @@ def test_server_of_another_authority_or_host_is_refused(certificates: Certificat
 async def test_invalid_handshake_is_closed_leaving_the_ticket(both: Pair, *, said: bytes) -> None:
     async with offer_of(both) as offer:
         async with knock(both) as (reader, writer):
-            writer.write(GREETING + door_of(offer.ticket) + said)
+            writer.write(lane_tickets.GREETING + lane_tickets.door_of(offer.ticket) + said)
             await hung_up(reader)
         assert await opens(offer, settings_of(own_tls())) == ""
 
@@ -234,7 +223,7 @@ async def test_invalid_handshake_is_closed_leaving_the_ticket(both: Pair, *, sai
 async def test_endless_handshake_is_aborted_at_its_limit(both: Pair) -> None:
     record = b"\x16\x03\x01\x40\x00\x01\x00\xff\xff" + bytes((1 << 14) - 4)
     async with offer_of(both) as offer, knock(both) as (reader, writer):
-        writer.write(GREETING + door_of(offer.ticket) + record * 8)
+        writer.write(lane_tickets.GREETING + lane_tickets.door_of(offer.ticket) + record * 8)
         await hung_up(reader)
         assert 8 * len(record) > HANDSHAKE_MAX_BYTES
         await until(lambda: complaints(both, Complaint.UNAUTHENTICATED) == 1)
@@ -245,11 +234,11 @@ async def test_endless_handshake_is_aborted_at_its_limit(both: Pair) -> None:
 async def test_ticket_allows_one_handshake_at_a_time(both: Pair) -> None:
     async with offer_of(both) as offer:
         async with knock(both) as (_, writer):
-            writer.write(GREETING + door_of(offer.ticket))
+            writer.write(lane_tickets.GREETING + lane_tickets.door_of(offer.ticket))
             lanes: Any = lane_listener(both.server)
-            await until(lambda: lanes.at_door(door_of(offer.ticket)) is None)
+            await until(lambda: lanes.at_door(lane_tickets.door_of(offer.ticket)) is None)
             async with knock(both) as (reader, again):
-                again.write(GREETING + door_of(offer.ticket))
+                again.write(lane_tickets.GREETING + lane_tickets.door_of(offer.ticket))
                 assert await hung_up(reader) == b""
         await until(lambda: not both.server._lanes.pending)
         assert await opens(offer, settings_of(own_tls())) == ""
@@ -474,8 +463,8 @@ async def test_next_lane_resumes_the_session(both: Pair, *, certificates: Certif
     tls = own_tls()
     current = tls.rereading_credentials()
 
-    async def resumed(offer: Offer) -> bool:
-        lane: Any = await connect("127.0.0.1", offer, 1 << 20, 10, current().lane)
+    async def resumed(offer: lane_tickets.Offer) -> bool:
+        lane: Any = await lane_tickets.connect("127.0.0.1", offer, 1 << 20, 10, current().lane)
         found = lane._transport._tls.session_reused
         lane.abort()
         return bool(found)
@@ -510,15 +499,17 @@ class OfferedTo:
 
 
 @asynccontextmanager
-async def offer_to_token_client(server: TlsConfig) -> AsyncIterator[tuple[Offer, OfferedTo]]:
+async def offer_to_token_client(
+    server: TlsConfig,
+) -> AsyncIterator[tuple[lane_tickets.Offer, OfferedTo]]:
     """An offer on a listener that requests no certificates."""
     node, link = GrpcServerTransport(LIMITS, tls=server), OfferedTo()
-    lanes = Lanes(node.bounds)
+    lanes = lane_tickets.Lanes(node.bounds)
     source = server.rereading_lane_tls(require_certificates=False)
     listener = await lanes.listen("127.0.0.1", 0, source)
     try:
         with listener.offered(link, Conversation.CONTROLLER) as metadata:
-            offer = offered(dict(metadata))
+            offer = lane_tickets.offered(dict(metadata))
             assert offer is not None
             yield offer, link
     finally:
@@ -541,7 +532,7 @@ async def test_server_in_between_cannot_pass_proofs_on(*, certificates: Certific
     server, other = own_tls(), certificates.issue("other")
     async with offer_to_token_client(server) as (offer, link), between(other, offer.port) as port:
         trust = settings_of(TlsTrust(server.ca_path))
-        refused = await opens(Offer(port, offer.ticket), trust)
+        refused = await opens(lane_tickets.Offer(port, offer.ticket), trust)
         assert refused == "the ticket was not taken"
         assert link.lanes == []
         assert await opens(offer, trust) == "", "the client itself gets its lane"
