@@ -1,6 +1,9 @@
 """Results of command lines, with assertions."""
 
+import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 import msgspec
@@ -29,3 +32,10 @@ class Ran:
         assert self.code == code, self
         assert [text for text in texts if text not in self.err] == [], self.err
         return self
+
+
+def run_text(
+    command: Sequence[str | Path], *, check: bool = False, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a command, and capture its output as text."""
+    return subprocess.run(command, capture_output=True, text=True, check=check, **options)

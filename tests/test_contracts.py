@@ -3,12 +3,12 @@
 import importlib
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_runs import run_text
 from google.protobuf import descriptor_pb2
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,9 +24,7 @@ def buf(root: Path, *arguments: str | Path) -> tuple[int, str]:
     """Return exit code and findings."""
     command = shutil.which("buf", path=str(Path(sys.executable).parent))
     assert command is not None, "buf is not installed: scripts/setup brings it"
-    done = subprocess.run(
-        [command, *arguments], cwd=root, capture_output=True, text=True, check=False, timeout=100
-    )
+    done = run_text([command, *arguments], cwd=root, timeout=100)
     return done.returncode, done.stdout + done.stderr
 
 

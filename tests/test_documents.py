@@ -5,11 +5,11 @@ import html
 import inspect
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from command_runs import run_text
 from reference_pages import json_documents
 
 import raftlog
@@ -92,9 +92,7 @@ def test_site_builds_without_a_broken_link_and_loads_nothing_from_elsewhere(tmp_
         tmp_path,
     ]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    built = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment
-    )
+    built = run_text(command, cwd=ROOT, env=environment)
     assert built.returncode == 0, built.stdout + built.stderr
     pages = list(tmp_path.rglob("*.html"))
     assert len(pages) > len(DOCUMENTS)

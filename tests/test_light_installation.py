@@ -4,13 +4,13 @@ import ast
 import json
 import pkgutil
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_runs import run_text
 
 import raftlog.client
 from raftlog.cli import built_in
@@ -69,14 +69,7 @@ print(json.dumps([run(arguments) for arguments in json.loads(sys.argv[2])]))
 
 
 def in_new_process(code: str, *arguments: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd="/",
-    )
+    done = run_text([sys.executable, "-c", code, *arguments], timeout=120, cwd="/")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -170,13 +163,7 @@ sys.modules |= dict.fromkeys({sorted(COMMAND_LINE)!r})
 from raftlog.cli.entry import main
 main()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_text([sys.executable, "-c", program, *arguments], timeout=60)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"raftlog: {told.format('typer, which is not installed')}")
@@ -283,7 +270,5 @@ def test_script_runs_no_command_when_a_spawned_process_loads_it() -> None:
     """[Without the guard each worker process of a job ran the whole command again.]"""
     script = str(Path(raftlog.__file__).with_name("__main__.py"))
     code = f"import runpy; runpy.run_path({script!r}, run_name='__mp_main__')"
-    run = subprocess.run(
-        [sys.executable, "-P", "-c", code, "--help"], capture_output=True, text=True, check=True
-    )
+    run = run_text([sys.executable, "-P", "-c", code, "--help"], check=True)
     assert (run.stdout, run.stderr) == ("", "")

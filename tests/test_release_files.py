@@ -1,6 +1,5 @@
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from command_runs import run_text
 
 ROOT = Path(__file__).parents[1]
 SERVER = ROOT / "scripts" / "raftlog_server"
@@ -21,13 +21,7 @@ def workflow(path: Path) -> Any:
 def test_security_linter_reports_no_finding_in_workflows() -> None:
     command = shutil.which("zizmor", path=str(Path(sys.executable).parent))
     assert command is not None, "zizmor is not installed: scripts/setup brings it"
-    done = subprocess.run(
-        [command, "--offline", "--no-progress", ROOT / ".github"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_text([command, "--offline", "--no-progress", ROOT / ".github"], timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

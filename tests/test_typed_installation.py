@@ -2,11 +2,11 @@
 
 import json
 import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from command_runs import run_text
 from installed import INSTALL_S, ROOT, build_wheels, install, virtual_environment
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(INSTALL_S)]
@@ -38,12 +38,9 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def judged(programs: Path, command: Sequence[str | Path]) -> tuple[int, str]:
-    done = subprocess.run(
+    done = run_text(
         command,
-        capture_output=True,
-        text=True,
         timeout=INSTALL_S,
-        check=False,
         cwd=programs,
         env={
             "PATH": f"{programs / 'venv' / 'bin'}:/usr/bin:/bin",

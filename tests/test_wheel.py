@@ -1,11 +1,11 @@
 """The content of the two wheels. Not in the gate: building downloads an environment."""
 
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+from command_runs import run_text
 from installed import INSTALL_S, ROOT, build_wheels, install, run, virtual_environment
 
 from raftlog.config_writes import compiling
@@ -134,13 +134,7 @@ def test_server_extra_is_installable_from_a_wheel_directory(wheels: Path, tmp_pa
     python = virtual_environment(tmp_path / "venv")
     raftlog = python.parent / "raftlog"
     install(python, f"{wheel}[cli]")
-    refused = subprocess.run(
-        [raftlog, "controller", "run", "-c", "node1.toml"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    refused = run_text([raftlog, "controller", "run", "-c", "node1.toml"], timeout=60)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "pip install 'raftlog[server]'" in refused.stderr
     assert "\n  controller " in run([raftlog, "--help"])

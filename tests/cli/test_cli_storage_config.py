@@ -1,12 +1,12 @@
 """Commands that need no cluster: storage and config."""
 
-import subprocess
 import sys
 import uuid
 from pathlib import Path
 
 import pytest
 from command_lines import Raftlog
+from command_runs import run_text
 
 from raftlog.endpoint import Voter
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
@@ -192,7 +192,7 @@ def test_node_with_the_wrong_role_names_the_right_command(raftlog: Raftlog, conf
 def test_node_on_an_unformatted_directory_is_reported(config: Path) -> None:
     # In a process of its own: a node takes the process's signals.
     command = [sys.executable, "-m", "raftlog", "controller", "run", "-c", str(config)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    ran = run_text(command, timeout=120)
     assert ran.returncode == 2
     assert "raftlog storage format" in ran.stderr
     assert "Traceback" not in ran.stderr

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import typer
+from command_runs import run_text
 
 from raftlog.cli import built_in, completion
 from raftlog.cli.main import build, build_for
@@ -28,13 +29,8 @@ main()
 def run(*arguments: str, **variables: str) -> tuple[str, set[str]]:
     """Return the output of a command, and the packages that it imported."""
     environment = {name: os.environ[name] for name in os.environ if not name.startswith("RAFTLOG_")}
-    done = subprocess.run(
-        [sys.executable, "-c", LOADED, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**environment, **variables},
+    done = run_text(
+        [sys.executable, "-c", LOADED, *arguments], timeout=60, env={**environment, **variables}
     )
     modules = done.stderr[done.stderr.rindex("['") :]
     return done.stdout, {name.partition(".")[0] for name in json.loads(modules.replace("'", '"'))}
@@ -122,9 +118,7 @@ import raftlog.cli.entry
 print(*({*sys.modules} - before))
 print(signal.getsignal(signal.SIGINT))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = run_text([sys.executable, "-c", program], timeout=60, check=True)
     before, ready, disposition = done.stdout.splitlines()
     assert set(before.split()) == {"__future__", "raftlog", "raftlog.cli"}
     assert not {"typing", "contextlib", "importlib", "collections"} & set(ready.split())
@@ -146,10 +140,7 @@ def test_client_command_imports_no_structlog_and_no_rich() -> None:
 def as_module(*arguments: str) -> subprocess.CompletedProcess[str]:
     """``python -m raftlog``, started by a shell whose completion it may show."""
     line = shlex.join([sys.executable, "-m", "raftlog", *arguments])
-    return subprocess.run(
-        ["bash", "-c", f"{line}; exit $?"],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    return run_text(["bash", "-c", f"{line}; exit $?"], timeout=60)
 
 
 @pytest.mark.parametrize("arguments", ["topics list", "quorum describe", ""])
@@ -164,7 +155,7 @@ def test_usage_names_the_module_when_it_was_run_as_one(arguments: str) -> None:
 def test_module_exits_like_the_script() -> None:
     script = Path(sys.executable).with_name("raftlog")
     for arguments in (["--version"], ["topics", "list", "--nope"], ["config", "check", "/none"]):
-        expected = subprocess.run([script, *arguments], capture_output=True, text=True, check=False)
+        expected = run_text([script, *arguments])
         ran = as_module(*arguments)
         assert ran.returncode == expected.returncode
         assert ran.stdout == expected.stdout

@@ -1,7 +1,6 @@
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -11,6 +10,7 @@ from typing import cast
 
 import pytest
 import typer
+from command_runs import run_text
 
 from raftlog.cli.command import Answer as Started
 from raftlog.cli.exits import FailedError
@@ -156,7 +156,7 @@ ended = daemons.start("ended", [sys.executable, "-c", ""], dict(os.environ))
 os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)
 """
     command = [sys.executable, "-W", "always::ResourceWarning", "-c", program]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    ran = run_text(command, check=True)
     os.kill(int(ran.stdout), signal.SIGKILL)
     assert ran.stderr == ""
 

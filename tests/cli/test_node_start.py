@@ -1,8 +1,8 @@
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from command_runs import run_text
 
 from raftlog.cli.nodes import NodeStart, read_start
 
@@ -57,9 +57,7 @@ entry.main()
 
 
 def _run(*arguments: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-c", _NODE, *arguments], capture_output=True, text=True, check=False
-    )
+    done = run_text([sys.executable, "-c", _NODE, *arguments])
     return done.returncode, done.stdout, done.stderr
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command_runs import run_text
 
 from raftlog.cli import output
 from raftlog.cli.exits import Exit, exit_code
@@ -327,10 +328,7 @@ def test_output_to_a_closed_descriptor_reaches_no_file(tmp_path: Path) -> None:
 def test_output_lost_to_a_closed_descriptor_fails(tmp_path: Path, running: str, code: int) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.format(running=running))
-    done = subprocess.run(
-        ["bash", "-c", f"exec {sys.executable} {program} >&-"],
-        check=False, timeout=PATIENCE_S, capture_output=True, text=True,
-    )  # fmt: skip
+    done = run_text(["bash", "-c", f"exec {sys.executable} {program} >&-"], timeout=PATIENCE_S)
     said = "raftlog: standard output is closed: its output is lost\n"
     assert (done.returncode, done.stderr) == (code, said if code == UNREAD else "")
 
@@ -338,11 +336,11 @@ def test_output_lost_to_a_closed_descriptor_fails(tmp_path: Path, running: str, 
 @pytest.mark.parametrize("home", ["/dev/null", "/proc/none"])
 def test_failed_completion_install_is_reported_in_one_line(home: str) -> None:
     # The command looks for the shell among the processes above it: here it is one for sure.
-    done = subprocess.run(
+    done = run_text(
         ["bash", "-c", f"{sys.executable} -m raftlog --install-completion; exit $?"],
-        check=False, timeout=PATIENCE_S, capture_output=True, text=True,
+        timeout=PATIENCE_S,
         env={**os.environ, "HOME": home},
-    )  # fmt: skip
+    )
     assert done.returncode == 1
     assert done.stderr.startswith("raftlog: --install-completion writes into the home directory: ")
     assert len(done.stderr.splitlines()) == 1

@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import subprocess
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_runs import run_text
 from scripted_broker import listening
 
 import raftlog
@@ -30,13 +30,7 @@ def address() -> Iterator[str]:
 
 def program(text: str, *arguments: str) -> tuple[str, str, int]:
     """Run a program; return its stdout, stderr and exit code."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", text, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_text([sys.executable, "-W", "error", "-c", text, *arguments], timeout=60)
     return done.stdout, done.stderr, done.returncode
 
 
@@ -368,12 +362,9 @@ WRONG = {
 
 def mypy(directory: Path, program: str) -> str:
     (directory / "program.py").write_text(program)
-    done = subprocess.run(
+    done = run_text(
         [sys.executable, "-m", "mypy", "--strict", "--config-file=", "program.py"],
         cwd=directory,
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=500,
     )
     return done.stdout + done.stderr

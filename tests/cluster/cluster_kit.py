@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import pytest
-from command_runs import Ran
+from command_runs import Ran, run_text
 
 from raftlog.cli.main import main
 from raftlog.client.controller_client import ControllerClient
@@ -55,11 +55,8 @@ def raftlog(
         words += ["--bootstrap-server", at]
     own = {name: value for name, value in os.environ.items() if not name.startswith("RAFTLOG_")}
     begun = time.monotonic()
-    ended = subprocess.run(
+    ended = run_text(
         [sys.executable, "-m", "raftlog", *words],
-        capture_output=True,
-        text=True,
-        check=False,
         stdin=subprocess.DEVNULL,
         env={**own, **(environment or {})},
         timeout=timeout_s,

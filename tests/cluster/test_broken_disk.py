@@ -1,10 +1,10 @@
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from cluster_kit import PATIENCE_S, cluster_of, raftlog, succeed
+from command_runs import run_text
 
 from raftlog.cli.exits import DISK_REMEDY, Exit
 from raftlog.local.cluster import LocalCluster
@@ -81,9 +81,7 @@ def test_node_on_a_broken_disk_does_not_start(tmp_path: Path) -> None:
             "-c",
             str(cluster.config_path(node.name)),
         ]
-        ran = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=PATIENCE_S
-        )
+        ran = run_text(command, timeout=PATIENCE_S)
         assert ran.returncode == Exit.DISK, ran
         (line,) = ran.stderr.splitlines()
         assert line.startswith(

@@ -2,7 +2,6 @@
 
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from cluster_kit import PATIENCE_S, cluster_of, until
+from command_runs import run_text
 
 import raftlog
 from raftlog import errors
@@ -37,13 +37,7 @@ def python_of(document: str, cluster: LocalCluster) -> str:
 
 
 def run(text: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", text, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = run_text([sys.executable, "-W", "error", "-c", text, *arguments], timeout=PATIENCE_S)
     assert (done.stderr, done.returncode) == ("", 0)
     return done.stdout
 

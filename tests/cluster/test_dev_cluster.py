@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 from cluster_kit import PATIENCE_S
+from command_runs import run_text
 from tiers import nightly
 
 import raftlog
@@ -39,14 +40,11 @@ def environment(home: Path) -> dict[str, str]:
 def run(
     home: Path, script: Sequence[str], *options: str, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return run_text(
         [*DEV, *options],
         input="".join(f"{line}\n" for line in script),
-        capture_output=True,
-        text=True,
         env=environment(home) | variables,
         timeout=2 * PATIENCE_S,
-        check=False,
     )
 
 

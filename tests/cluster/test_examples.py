@@ -2,12 +2,12 @@
 
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from cluster_kit import PATIENCE_S, cluster_of
+from command_runs import run_text
 
 from raftlog.local.cluster import LocalCluster
 
@@ -56,9 +56,7 @@ cluster = cluster_of(controllers=3, brokers=3)
 
 
 def output(command: list[str | Path], directory: Path, timeout_s: float = PATIENCE_S) -> str:
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=timeout_s, cwd=directory
-    )
+    done = run_text(command, timeout=timeout_s, cwd=directory)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from cluster_kit import PATIENCE_S, cluster_of, raftlog, running, succeed, until
+from command_runs import run_text
 from test_export_follows import end_of, follower
 
 from raftlog import NewTopic, batch, connect
@@ -26,12 +26,8 @@ cluster = cluster_of(controllers=3, brokers=2)
 
 
 def produced(cluster: LocalCluster, *values: str) -> None:
-    sent = subprocess.run(
-        [sys.executable, "-m", "raftlog", "produce", TOPIC,
-         "--bootstrap-server", cluster.bootstrap_servers, "--timeout", str(PATIENCE_S)],
-        input="".join(f"{one}\n" for one in values), text=True, capture_output=True,
-        check=False, timeout=PATIENCE_S,
-    )  # fmt: skip
+    sent = run_text([sys.executable, "-m", "raftlog", "produce", TOPIC,
+         "--bootstrap-server", cluster.bootstrap_servers, "--timeout", str(PATIENCE_S)], input="".join(f"{one}\n" for one in values), timeout=PATIENCE_S)  # fmt: skip
     assert sent.returncode == 0, sent.stderr
 
 

@@ -2,12 +2,12 @@
 
 import os
 import random
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
+from command_runs import run_text
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -433,9 +433,7 @@ def test_replies_share_envelopes_with_other_responses() -> None:
 def test_compiled_codec_can_be_disabled(wish: str) -> None:
     environment = {**os.environ, "RAFTLOG_NATIVE_CODEC": wish}
     command = [sys.executable, "-c", "from raftlog.config_writes import codec; print(codec.NAME)"]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=True, timeout=60
-    )
+    done = run_text(command, env=environment, check=True, timeout=60)
     compiled = compiling.target().exists()
     assert done.stdout.strip() == ("native" if compiled and not wish else "python")
 

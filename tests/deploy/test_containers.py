@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from command_runs import run_text
 from typer.testing import CliRunner
 
 from raftlog.cli.main import build
@@ -95,9 +95,7 @@ def test_health_check_uses_readyz(status: int, healthy: bool) -> None:
     assert "RAFTLOG_HTTP_LISTENER=:9193" in only("ENV")
     with readyz(status) as port:
         code = program[2].replace("9193", str(port))
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=False
-        )
+        done = run_text([sys.executable, "-c", code])
     assert (done.returncode == 0) is healthy
     assert done.stdout == "no leader is known\n"
 
@@ -106,9 +104,7 @@ def test_health_check_uses_readyz(status: int, healthy: bool) -> None:
 def test_image_linter_reports_nothing() -> None:
     """The gate has the tests above."""
     linter = Path(sys.executable).with_name("hadolint")
-    done = subprocess.run(
-        [linter, DEPLOY / "Dockerfile"], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_text([linter, DEPLOY / "Dockerfile"], timeout=60)
     assert (done.returncode, done.stdout) == (0, "")
 
 

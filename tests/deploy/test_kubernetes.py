@@ -4,12 +4,12 @@ import copy
 import json
 import os
 import shutil
-import subprocess
 from typing import Any
 
 import fastjsonschema
 import pytest
 import yaml
+from command_runs import run_text
 from kubernetes_kit import (
     CONFIG,
     MANIFESTS,
@@ -54,9 +54,7 @@ def test_kubernetes_accepts_each_manifest() -> None:
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 def test_overlay_equals_the_output_of_kustomize() -> None:
-    ran = subprocess.run(
-        ["kubectl", "kustomize", str(OVERLAY)], capture_output=True, text=True, check=True
-    )
+    ran = run_text(["kubectl", "kustomize", str(OVERLAY)], check=True)
     theirs = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(ran.stdout)}
     ours = {(one["kind"], one["metadata"]["name"]): one for one in overlay()}
     assert theirs.keys() == ours.keys()
@@ -78,17 +76,13 @@ def test_documented_command_sets_the_registry_image() -> None:
     texts = [path.read_text() for path in sources]
     if shutil.which("kubectl") is not None:
         texts += [
-            subprocess.run(
-                ["kubectl", "kustomize", str(path)], capture_output=True, text=True, check=True
-            ).stdout
+            run_text(["kubectl", "kustomize", str(path)], check=True).stdout
             for path in (MANIFESTS, OVERLAY)
         ]
     for text in texts:
-        put_in = subprocess.run(
+        put_in = run_text(
             ["bash", "-c", f"{script}\ndeploy"],
             input=text,
-            capture_output=True,
-            text=True,
             check=True,
             env={"IMAGE": image, "PATH": PATH},
         ).stdout

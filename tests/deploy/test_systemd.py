@@ -3,11 +3,11 @@
 import configparser
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path, PurePosixPath
 
 import pytest
+from command_runs import run_text
 from typer.testing import CliRunner
 
 from raftlog.cli.exits import Exit
@@ -88,20 +88,14 @@ def test_systemd_accepts_the_units(role: str, tmp_path: Path) -> None:
     if analyze:
         name = unit.with_name(f"raftlog-{role}@n1.service")
         shutil.copy(unit, name)
-        done = subprocess.run(
-            [analyze, "verify", "--man=no", name],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = run_text([analyze, "verify", "--man=no", name], timeout=60)
         ours = [line for line in (done.stdout + done.stderr).splitlines() if "raftlog-" in line]
         assert ours == []
 
 
 def test_command_uses_this_interpreter() -> None:
     command = units.this_command()
-    done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+    done = run_text([*command, "--version"], check=True)
     assert done.stdout.startswith("raftlog ")
     assert Path(command[0]).parent == Path(sys.executable).parent
 

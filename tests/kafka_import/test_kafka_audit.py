@@ -1,7 +1,6 @@
 """The audit of an imported Kafka log."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import kafka_writer as kafka
 import msgspec
 import pytest
+from command_runs import run_text
 from test_kafka_import import HERE, import_all, log_of
 
 from replay import rules
@@ -25,13 +25,7 @@ def audit(export: Path) -> Any:
 def command_says(export: Path) -> Any:
     """Audit by the command line."""
     command = [str(Path(sys.executable).with_name("raftlog")), "replay", "audit", str(export)]
-    done = subprocess.run(
-        [*command, "--engine", "local", "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=90,
-    )
+    done = run_text([*command, "--engine", "local", "--json"], timeout=90)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import kafka_writer as kafka
 import pytest
+from command_runs import run_text
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -32,7 +33,7 @@ COMMAND = [str(Path(sys.executable).with_name("raftlog")), "import", "kafka"]
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return run_text(command, timeout=60)
 
 
 def test_real_cluster_is_imported_with_a_summary(tmp_path: Path) -> None:
@@ -49,9 +50,7 @@ def test_real_cluster_is_imported_with_a_summary(tmp_path: Path) -> None:
     verify = [COMMAND[0], "verify", str(tmp_path / "exported")]
     # Nodes of raftlog that happen to be named know nothing of this log.
     named = os.environ | {"RAFTLOG_BOOTSTRAP_CONTROLLER": "127.0.0.1:1"}
-    checked = subprocess.run(
-        verify, capture_output=True, text=True, check=False, timeout=60, env=named
-    )
+    checked = run_text(verify, timeout=60, env=named)
     assert checked.returncode == 0, checked.stderr
     assert "Nobody vouches for the bytes: nodes of kafka keep no log hash; sign the export" in (
         checked.stdout + checked.stderr
@@ -134,7 +133,7 @@ def test_import_can_be_signed(tmp_path: Path) -> None:
 
     def verify(*more: str | Path) -> subprocess.CompletedProcess[str]:
         command = [*COMMAND[:-2], "verify", str(target), *map(str, more)]
-        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        return run_text(command, timeout=60)
 
     assert "has signed" in verify("--public-key", public).stdout
     refused = verify("--bootstrap-controller", "127.0.0.1:1")

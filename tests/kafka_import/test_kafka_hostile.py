@@ -1,12 +1,12 @@
 """Logs that would exhaust memory, and logs that change while they are read."""
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import kafka_writer as kafka
 import pytest
+from command_runs import run_text
 
 from raftlog.clock import MAX_MS
 from replay.errors import ReplayError
@@ -72,13 +72,7 @@ def test_zeros_after_the_log_cost_no_memory(tmp_path: Path) -> None:
         " (one,) = find_copies([Path(sys.argv[1])]);"
         " print(len(one.places), one.damages, one.cut_off)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(node)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_text([sys.executable, "-c", script, str(node)], timeout=60)
     assert done.stdout == "1 [] []\n", done.stderr
 
 

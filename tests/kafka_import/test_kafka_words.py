@@ -2,13 +2,13 @@
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import kafka_writer as kafka
 import pytest
+from command_runs import run_text
 from rich.console import Console
 from test_kafka_import import HERE, import_all
 
@@ -95,7 +95,7 @@ def test_nested_result_names_its_log(imported: Path) -> None:
 
 def raftlog(*arguments: str) -> str:
     command = [str(Path(sys.executable).with_name("raftlog")), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
+    done = run_text(command, timeout=90)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

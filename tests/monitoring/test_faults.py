@@ -3,12 +3,12 @@ promtool evaluates the same samples, and must raise the same alerts.
 """
 
 import shutil
-import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from command_runs import run_text
 from fault_world import RESERVE_BYTES, World
 from rule_runs import Firing, promtool_file
 from tiers import nightly
@@ -192,11 +192,5 @@ def test_promtool_fires_the_same_alerts(case: Case, tmp_path: Path) -> None:
     whole = {at: firing for at, firing in world.fired.items() if at % 60 == 0 or at == world.at}
     file = tmp_path / "test.yml"
     file.write_text(promtool_file(world.storage, world.at, whole))
-    ran = subprocess.run(
-        ["promtool", "test", "rules", str(file)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
+    ran = run_text(["promtool", "test", "rules", str(file)], timeout=100)
     assert ran.returncode == 0, (ran.stdout + ran.stderr)[-4000:]

@@ -1,12 +1,12 @@
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from command_runs import run_text
 from expressions import faults_of
 from promql import STALE, Storage, labels
 from rule_runs import Firing, RuleRun, each_rule, load_rules
@@ -125,12 +125,5 @@ def test_every_alert_has_a_case_in_which_it_fires() -> None:
     ids=lambda words: words[0],
 )
 def test_promtool_agrees(words: tuple[str, ...]) -> None:
-    ran = subprocess.run(
-        ["promtool", *words],
-        cwd=TESTS.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
+    ran = run_text(["promtool", *words], cwd=TESTS.parent, timeout=100)
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import grpc.aio
 import pytest
 import structlog
+from command_runs import run_text
 from grpc._cython import cygrpc
 
 from raftlog.errors import ApiError
@@ -326,9 +327,7 @@ for number in range(50):
     structlog.get_logger("x").info("line", number=number)
 raise SystemExit(3)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_text([sys.executable, "-c", program], timeout=60)
     lines = done.stderr.splitlines()
     assert done.returncode == 3
     assert len(lines) == 50

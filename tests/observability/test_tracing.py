@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from command_runs import run_text
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -282,14 +283,7 @@ def test_hanging_or_refusing_collector_neither_blocks_nor_fills_a_node(kind: str
             "OTEL_BSP_SCHEDULE_DELAY": "10",
         }
         begun = time.monotonic()
-        done = subprocess.run(
-            [sys.executable, "-c", HANGING],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
+        done = run_text([sys.executable, "-c", HANGING], env=environment, timeout=60, check=True)
     slowest_s, stop_s = map(float, done.stdout.split())
     assert slowest_s < 1.0, "CPU of one span: nothing waits for the collector"
     assert stop_s < tracing.STOP_MS / 1000 + 5, "each of its attempts has ten seconds"

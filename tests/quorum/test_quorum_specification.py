@@ -2,12 +2,12 @@
 
 import pickle
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command_runs import run_text
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "spec"))
 
@@ -62,10 +62,20 @@ def reached_by_the_module(
     (directory / "case.cfg").write_text(f"{config}CHECK_DEADLOCK FALSE\nINVARIANT Reached\n")
     (directory / "Reached.tla").write_text(MODULE)
     (directory / "Quorum.tla").write_text((tlc.HERE / "Quorum.tla").read_text())
-    done = subprocess.run(
-        [*tlc.java(), "-workers", "1", "-metadir", str(directory), "-config", "case.cfg", "Reached"],
-        cwd=directory, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    done = run_text(
+        [
+            *tlc.java(),
+            "-workers",
+            "1",
+            "-metadir",
+            str(directory),
+            "-config",
+            "case.cfg",
+            "Reached",
+        ],
+        cwd=directory,
+        check=True,
+    )
     assert "No error has been found" in done.stdout
     found = set()
     for text in done.stdout.split('"reached"')[1:]:

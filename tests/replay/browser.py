@@ -2,8 +2,9 @@
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
+
+from command_runs import run_text
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _QUIET = (
@@ -40,5 +41,5 @@ class Browser:
         self._started += 1
         profile = self._home / f"profile-{self._started}"
         words = [self._executable, *_QUIET, f"--user-data-dir={profile}", *options, url]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
+        done = run_text(words, timeout=_TIMEOUT_S, check=True)
         return done.stdout

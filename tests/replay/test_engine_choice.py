@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_runs import run_text
 from log_history import LogHistory
 
 from raftlog.cli.built_in import BROUGHT_BY
@@ -178,13 +179,7 @@ def test_user_mistake_is_reported_without_starting_spark(
 
 
 def run_without_extras(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", WITHOUT_EXTRAS, *words],
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
+    return run_text([sys.executable, "-c", WITHOUT_EXTRAS, *words], timeout=90)
 
 
 @pytest.mark.parametrize("job", [one for one in LOCAL_JOBS if one != "report"])

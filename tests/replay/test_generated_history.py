@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from command_runs import run_text
 from spark_runs import Replay
 from typer.testing import CliRunner
 
@@ -60,12 +60,7 @@ def rows(log: bytes) -> Iterator[tuple[int, batch.BatchHeader, int, Any]]:
 
 def test_generate_command_shows_size_and_state_hash_of_the_history(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "simulation.generate", str(tmp_path / "made-up")]
-    done = subprocess.run(
-        [*words, "--records", "500", "--brokers", "3", "--topics", "4"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_text([*words, "--records", "500", "--brokers", "3", "--topics", "4"], check=True)
     last = verify_export(tmp_path / "made-up").end_offset - 1
     assert f"state hash at {last}" in done.stdout
 

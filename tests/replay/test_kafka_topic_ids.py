@@ -1,13 +1,13 @@
 """Topic ids of an imported log, in Kafka's form."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from command_runs import run_text
 from kafka_log import KafkaLog, imported, kafka, uuid
 from spark_runs import Replay
 
@@ -49,9 +49,7 @@ def ask(job: str, exported: Path, *key: str, **values: Any) -> Any:
 
 def command(*arguments: str) -> str:
     program = str(Path(sys.executable).with_name("raftlog"))
-    done = subprocess.run(
-        [program, *arguments], capture_output=True, text=True, check=False, timeout=90
-    )
+    done = run_text([program, *arguments], timeout=90)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -1,7 +1,6 @@
 """Jobs without Spark: the same answers, for any slices and workers."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 from asking import ask, ask_shared
+from command_runs import run_text
 from json_schemas import validator
 from log_history import LogHistory
 from spark_runs import Replay
@@ -156,13 +156,7 @@ main()
         words = [job, str(exported[0]), "--engine", "local", "--json"]
         words += ["topic", "t0"] if job == "history" else []
         words += ["-o", str(tmp_path / "report.html")] if job == "report" else []
-        done = subprocess.run(
-            [sys.executable, "-c", program, *words],
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
+        done = run_text([sys.executable, "-c", program, *words], timeout=90)
         assert done.returncode in {0, 3}, done.stderr[-500:]
         assert '"' in done.stdout
         loaded = set(done.stderr.splitlines()[-1].split())
@@ -187,10 +181,8 @@ if __name__ == "__main__":
     print(pool._context().get_start_method())
     run_job(JobRequest(job="state", export=sys.argv[1], engine="local", json=True), spark=False)
 """
-    done = subprocess.run(
+    done = run_text(
         [sys.executable, "-c", program, str(exported[0]), str(other_threads)],
-        capture_output=True,
-        text=True,
         timeout=90,
         check=True,
     )

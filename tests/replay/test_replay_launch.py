@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 import typer
 from asking import ask
+from command_runs import run_text
 from log_history import LogHistory
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
@@ -63,13 +64,10 @@ def fake_spark(home: Path, script: str) -> dict[str, str]:
 
 
 def run_cli(home: Path, java_home: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return run_text(
         [sys.executable, "-m", "raftlog", "replay", *words],
         env=clean_environment(home, java_home),
         cwd=home,
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
 
@@ -78,12 +76,7 @@ def run_cli(home: Path, java_home: Path, *words: str) -> subprocess.CompletedPro
 
 def test_java_runs_through_the_shim(shimmed_java: Path) -> None:
     launcher = shimmed_java / "bin" / "java"
-    done = subprocess.run(
-        [str(launcher), "--add-modules=jdk.incubator.vector", "-version"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_text([str(launcher), "--add-modules=jdk.incubator.vector", "-version"], check=True)
     assert "version" in done.stderr
     assert (java.java_version(launcher) or 0) >= java.MIN_JAVA
 
@@ -105,9 +98,7 @@ def test_shim_drops_two_arguments_and_keeps_the_others(tmp_path: Path) -> None:
         "--add-opens=java.base/java.lang=ALL-UNNAMED",
         "$HOME",
     ]
-    done = subprocess.run(
-        [str(home / "bin" / "java"), *given], capture_output=True, text=True, check=True
-    )
+    done = run_text([str(home / "bin" / "java"), *given], check=True)
     assert done.stdout.split("\n")[:-1] == [
         argument for argument in given if argument not in dropped
     ]
@@ -182,11 +173,9 @@ def test_workers_use_pyspark_from_its_installation(tmp_path: Path, others: list[
     zips = sorted(str(path) for path in (spark_home / "python" / "lib").glob("*.zip"))
     assert len(zips) == 2
     path = os.pathsep.join([*zips, *others[:1], *reversed(zips), *others[1:]])
-    done = subprocess.run(
+    done = run_text(
         [str(launcher), "-c", PROBE, "a b", "$HOME"],
         env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
         check=True,
     )
     assert json.loads(done.stdout) == [
@@ -496,9 +485,7 @@ def test_watch_errors_go_to_standard_error(tmp_path: Path) -> None:
         "--engine",
         "spark",
     ]
-    done = subprocess.run(
-        words, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = run_text(words, env=environ, cwd=tmp_path)
     assert done.returncode == EXIT_INPUT
     assert done.stdout == "an alert\n"
     assert done.stderr == "raftlog replay: no more\n"

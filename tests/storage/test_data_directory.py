@@ -2,12 +2,12 @@ import asyncio
 import os
 import shutil
 import stat
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command_runs import run_text
 from storage_kit import IDENTITY, flush, make_batch, open_rocks, write_vote
 
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
@@ -201,13 +201,7 @@ def _open_elsewhere(directory: Path) -> str:
         " expect_cluster_id=None, expect_node_id=None, loop=asyncio.new_event_loop())\nexcept"
         " ConfigError as error: print(error)"
     )
-    other = subprocess.run(
-        [sys.executable, "-c", code, str(directory)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+    other = run_text([sys.executable, "-c", code, str(directory)], check=True, timeout=60)
     return other.stdout
 
 

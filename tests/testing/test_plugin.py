@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from command_runs import run_text
 from inner_pytest import PYTEST, run_pytest
 from test_account import two_tellers
 from tiers import nightly
@@ -240,9 +241,7 @@ async def test_has_a_loop_of_its_own(client, raftlog_cluster, number):
     )
     arguments = [*PYTEST[:-2], "-o", "asyncio_default_fixture_loop_scope=function", "test_user.py"]
     (tmp_path / "test_user.py").write_text(text)
-    ended = subprocess.run(
-        arguments, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE_S
-    )
+    ended = run_text(arguments, cwd=tmp_path, timeout=PATIENCE_S)
     assert "3 passed" in ended.stdout, ended.stdout
 
 

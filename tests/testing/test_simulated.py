@@ -5,7 +5,6 @@ import gc
 import logging
 import os
 import random
-import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from command_runs import run_text
 from scenarios import scenario
 
 import raftlog
@@ -117,12 +117,9 @@ def test_same_seed_gives_the_same_story_in_any_process() -> None:
         environment = {**os.environ, "PYTHONHASHSEED": str(number), "RAFTLOG_BOOTSTRAP_SERVER": "x"}
         # Other addresses, too: the low bits would else be the same.
         padding = f"x = [bytes(size) for size in range(1, 512, 8) for _ in range({number * 7})]\n"
-        ran = subprocess.run(
+        ran = run_text(
             [sys.executable, "-c", padding + program, *map(str, Path(__file__).parents[:2])],
-            capture_output=True,
-            text=True,
             env=environment,
-            check=False,
         )
         assert ran.returncode == 0, ran.stderr
         stories.append(ran.stdout)

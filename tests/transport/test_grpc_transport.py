@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import trustme
+from command_runs import run_text
 from scenarios import scenario
 from structlog.testing import capture_logs
 from tls_files import issue
@@ -175,9 +176,7 @@ async def main():
     print(await probe.host_failure("silent.example:1", 0.05))
 asyncio.run(main())
 """
-    ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=False
-    )
+    ran = run_text([sys.executable, "-c", program], timeout=20)
     why = "the host name silent.example does not resolve: no name server has answered within 0.05 s"
     assert (ran.returncode, ran.stdout) == (0, f"Probe.SILENT\n{why}\n"), ran.stderr
 

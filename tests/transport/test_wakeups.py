@@ -2,13 +2,13 @@
 
 import asyncio
 import socket
-import subprocess
 import sys
 from functools import partial
 from typing import Any
 
 import pytest
 import uvloop
+from command_runs import run_text
 
 from raftlog.transport.grpc_runtime import FEW_BYTES, SKIPPED, _TakesAll, take_all_wakeups
 from raftlog.transport.grpc_server import GrpcServerTransport
@@ -83,13 +83,7 @@ print("done")
 
 @pytest.mark.parametrize("calls", ["dial", "ask"])
 def test_next_loop_of_process_does_not_receive_events_of_closed_loop(calls: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LEFT_OPEN, calls],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    done = run_text([sys.executable, "-c", LEFT_OPEN, calls], timeout=60)
     assert (done.stdout, done.returncode) == ("done\n", 0)
     assert "Event loop is closed" not in done.stderr
 
