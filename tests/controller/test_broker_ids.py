@@ -36,6 +36,11 @@ class Ids(Cell):
 
     asked = 0
 
+    def map_spare(self) -> None:
+        """Map the host "spare" to broker 2 by hand."""
+        alteration = rpc.HostnameAlteration(hostname="spare", broker_id=2)
+        self.send(rpc.AlterHostnamesRequest(alterations=[alteration]))
+
     def wanted(
         self,
         host: str,
@@ -283,11 +288,7 @@ def test_new_controller_has_not_heard_from_fenced_brokers_either(cell: Ids) -> N
     mapped to its id sends a request at once.]
     """
     cell.lose(2)
-    cell.send(
-        rpc.AlterHostnamesRequest(
-            alterations=[rpc.HostnameAlteration(hostname="spare", broker_id=2)]
-        )
-    )
+    cell.map_spare()
     later = Ids(brokers=0, image=cell.pending.snapshot(), epoch=2, now=cell.now)
     later.now += 1.0
     later.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=later.wanted("spare"))
@@ -333,21 +334,13 @@ def test_unregistered_broker_is_recognized_by_its_host(cell: Ids) -> None:
 
 def test_manual_mapping_assigns_the_id_to_another_host(cell: Ids) -> None:
     cell.lose(2)
-    cell.send(
-        rpc.AlterHostnamesRequest(
-            alterations=[rpc.HostnameAlteration(hostname="spare", broker_id=2)]
-        )
-    )
+    cell.map_spare()
     assert cell.ask("spare", 19092) == (2, HOSTNAME)
     assert "set by hand" in cell.why
 
 
 def test_manual_mapping_does_not_take_the_id_of_a_live_broker(cell: Ids) -> None:
-    cell.send(
-        rpc.AlterHostnamesRequest(
-            alterations=[rpc.HostnameAlteration(hostname="spare", broker_id=2)]
-        )
-    )
+    cell.map_spare()
     cell.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=cell.wanted("spare"))
     cell.wait(12.0)
     assert cell.ask("spare", asking_for_s=12.0)[1] == GENERATED
@@ -653,11 +646,7 @@ def test_waiting_broker_is_listed_while_it_requests_an_id(cell: Ids) -> None:
 
 def test_id_kept_for_another_host_is_not_adopted(cell: Ids) -> None:
     cell.lose(2)
-    cell.send(
-        rpc.AlterHostnamesRequest(
-            alterations=[rpc.HostnameAlteration(hostname="spare", broker_id=2)]
-        )
-    )
+    cell.map_spare()
     cell.wait(ADOPT_S + 31)
     assert cell.decide(cell.wanted("new")).body.id_source == GENERATED
     assert cell.ask("spare") == (2, HOSTNAME)

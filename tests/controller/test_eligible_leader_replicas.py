@@ -20,6 +20,14 @@ def cell_of(replicas: tuple[int, ...] = (1, 2, 3), *, min_isr: int = 2) -> tuple
     return cell, topic
 
 
+def shrunk() -> tuple[Cell, bytes]:
+    """Broker 1 leads alone, 2 is eligible, 3 is not."""
+    cell, topic = cell_of()
+    cell.silence(3)
+    cell.silence(2, 3)
+    return cell, topic
+
+
 def members(cell: Cell, topic: bytes) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
     """Return leader, ISR and ELR."""
     one = cell.partition(topic)
@@ -58,9 +66,7 @@ def test_replica_becomes_eligible_when_the_isr_falls_below_min_insync_replicas()
 
 
 def test_eligible_replica_leads_alone_if_the_isr_is_empty() -> None:
-    cell, topic = cell_of()
-    cell.silence(3)
-    cell.silence(2, 3)
+    cell, topic = shrunk()
     cell.silence(1, 2, 3)
     before = cell.partition(topic)
     cell.beat(3)
@@ -74,9 +80,7 @@ def test_eligible_replica_leads_alone_if_the_isr_is_empty() -> None:
 
 
 def test_live_eligible_replica_takes_over_at_once_from_the_last_member() -> None:
-    cell, topic = cell_of()
-    cell.silence(3)
-    cell.silence(2, 3)
+    cell, topic = shrunk()
     cell.beat(2)
     assert members(cell, topic) == (1, (1,), (2,)), "unfenced, and not caught up yet"
     cell.silence(1, 3)
@@ -93,9 +97,7 @@ def test_last_leader_is_preferred_among_eligible_replicas() -> None:
 
 
 def test_large_enough_isr_clears_the_eligible_replicas() -> None:
-    cell, topic = cell_of()
-    cell.silence(3)
-    cell.silence(2, 3)
+    cell, topic = shrunk()
     cell.beat(3)
     assert list(propose(cell, topic, [1]).eligible_leader_replicas) == [2]
     result = propose(cell, topic, [1, 3])
@@ -104,9 +106,7 @@ def test_large_enough_isr_clears_the_eligible_replicas() -> None:
 
 
 def test_lower_min_insync_replicas_clears_them_when_the_leader_proposes_its_isr() -> None:
-    cell, topic = cell_of()
-    cell.silence(3)
-    cell.silence(2, 3)
+    cell, topic = shrunk()
     cell.configure("t", "min.insync.replicas", "1")
     assert members(cell, topic) == (1, (1,), (2,)), "the leader must not move on before it knows"
     epoch = cell.partition(topic).partition_epoch
@@ -115,9 +115,7 @@ def test_lower_min_insync_replicas_clears_them_when_the_leader_proposes_its_isr(
 
 
 def test_higher_min_insync_replicas_keeps_the_eligible_replicas() -> None:
-    cell, topic = cell_of()
-    cell.silence(3)
-    cell.silence(2, 3)
+    cell, topic = shrunk()
     cell.configure("t", "min.insync.replicas", "3")
     assert list(propose(cell, topic, [1]).eligible_leader_replicas) == [2]
 
@@ -130,9 +128,7 @@ def test_response_to_the_leader_names_the_replica_that_it_made_eligible() -> Non
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_eligible_replica_stays_eligible_only_after_a_clean_shutdown(clean: bool) -> None:
-    cell, topic = cell_of()
-    cell.silence(3)
-    cell.silence(2, 3)
+    cell, topic = shrunk()
     cell.back(2, clean=clean)
     assert members(cell, topic) == (1, (1,), (2,) if clean else ())
 
@@ -175,17 +171,13 @@ def test_last_known_leader_is_kept_while_its_disk_is_not_known_to_be_lost(direct
 
 
 def test_unregistered_broker_is_not_eligible() -> None:
-    cell, topic = cell_of()
-    cell.silence(3)
-    cell.silence(2, 3)
+    cell, topic = shrunk()
     cell.send(rpc.UnregisterBrokerRequest(broker_id=2))
     assert members(cell, topic) == (1, (1,), ())
 
 
 def test_removed_replica_is_not_eligible() -> None:
-    cell, topic = cell_of()
-    cell.silence(3)
-    cell.silence(2, 3)
+    cell, topic = shrunk()
     wanted = rpc.ReassignablePartition(partition_index=0, replicas=pb.IdList(ids=[1]))
     request = rpc.AlterPartitionReassignmentsRequest(
         topics=[rpc.ReassignableTopic(name="t", partitions=[wanted])]
@@ -196,9 +188,7 @@ def test_removed_replica_is_not_eligible() -> None:
 
 
 def test_unclean_leader_leaves_no_replica_eligible() -> None:
-    cell, topic = cell_of()
-    cell.silence(3)
-    cell.silence(2, 3)
+    cell, topic = shrunk()
     cell.silence(1, 2, 3)
     cell.beat(3)
     partition = cell.partition(topic)

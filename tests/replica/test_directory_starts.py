@@ -173,11 +173,17 @@ async def restarted(world: World, node: Node, leader: Node) -> None:
     await caught_up(world, leader.propose(2), world.nodes)
 
 
-@simulated
-async def test_start_of_a_follower_reaches_every_voter() -> None:
+async def begun() -> tuple[World, Node, Node, Node]:
+    """Return a world, its leader and its followers."""
     world = World(VOTERS)
     leader = await world.leader()
-    follower = next(n for n in world.nodes if n is not leader)
+    follower, other = (n for n in world.nodes if n is not leader)
+    return world, leader, follower, other
+
+
+@simulated
+async def test_start_of_a_follower_reaches_every_voter() -> None:
+    world, leader, follower, _ = await begun()
     await restarted(world, follower, leader)
     assert follower.recorder.failure is None
     # The leader's own start is passed on, too.
@@ -192,9 +198,7 @@ async def test_start_of_a_follower_reaches_every_voter() -> None:
 
 @simulated
 async def test_restored_follower_stops_and_acknowledges_nothing() -> None:
-    world = World(VOTERS)
-    leader = await world.leader()
-    follower, witness = (n for n in world.nodes if n is not leader)
+    world, leader, follower, witness = await begun()
     await caught_up(world, leader.propose(2), world.nodes)
     older = follower.disk.copied()
     await restarted(world, follower, leader)
@@ -221,9 +225,7 @@ async def test_restored_follower_stops_and_acknowledges_nothing() -> None:
 @simulated
 async def test_restored_voter_elects_nobody_and_is_not_elected() -> None:
     """A third voter lacks their committed records: without the leader they must not go on."""
-    world = World(VOTERS)
-    leader = await world.leader()
-    follower, lagging = (n for n in world.nodes if n is not leader)
+    world, leader, follower, lagging = await begun()
     await caught_up(world, leader.propose(2), world.nodes)
     older = follower.disk.copied()
     await restarted(world, follower, leader)
@@ -249,9 +251,7 @@ async def test_restored_voter_elects_nobody_and_is_not_elected() -> None:
 @simulated
 async def test_follower_that_lost_its_acknowledgements_of_this_epoch_counts_as_restored() -> None:
     """The copy was made while the node ran: its start is the same."""
-    world = World(VOTERS)
-    leader = await world.leader()
-    follower = next(n for n in world.nodes if n is not leader)
+    world, leader, follower, _ = await begun()
     await caught_up(world, leader.propose(2), world.nodes)
     older = follower.disk.copied()
     await caught_up(world, leader.propose(5), world.nodes)
@@ -266,9 +266,7 @@ async def test_follower_that_lost_its_acknowledgements_of_this_epoch_counts_as_r
 
 @simulated
 async def test_second_process_with_a_directory_exits_and_the_first_continues() -> None:
-    world = World(VOTERS)
-    leader = await world.leader()
-    follower = next(n for n in world.nodes if n is not leader)
+    world, leader, follower, _ = await begun()
     await caught_up(world, leader.propose(2), world.nodes)
     twin = Node(world, follower.id, disk=follower.disk.copied(), name="twin")
     failure = await world.until(lambda: twin.recorder.failure, within_s=60.0)
@@ -280,9 +278,7 @@ async def test_second_process_with_a_directory_exits_and_the_first_continues() -
 
 @simulated
 async def test_copy_that_was_started_briefly_does_not_exclude_the_voter() -> None:
-    world = World(VOTERS)
-    leader = await world.leader()
-    follower, witness = (n for n in world.nodes if n is not leader)
+    world, leader, follower, witness = await begun()
     await caught_up(world, leader.propose(2), world.nodes)
     twin = Node(world, follower.id, disk=follower.disk.copied(), name="twin")
     failure = await world.until(lambda: twin.recorder.failure, within_s=60.0)
@@ -296,9 +292,7 @@ async def test_copy_that_was_started_briefly_does_not_exclude_the_voter() -> Non
 @simulated
 async def test_candidate_keeps_no_fetch_of_a_later_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """From a copy: only a leader sees that the voter fetches, too."""
-    world = World(VOTERS)
-    leader = await world.leader()
-    follower = next(n for n in world.nodes if n is not leader)
+    _, leader, follower, _ = await begun()
     known, stepped, sent = leader.disk.starts, list[Any](), list[Any]()
 
     class Link:
@@ -328,9 +322,7 @@ async def test_candidate_keeps_no_fetch_of_a_later_start(monkeypatch: pytest.Mon
 
 @simulated
 async def test_second_process_becomes_the_voter_once_the_first_has_ended() -> None:
-    world = World(VOTERS)
-    leader = await world.leader()
-    follower = next(n for n in world.nodes if n is not leader)
+    world, leader, follower, _ = await begun()
     others = [n for n in world.nodes if n is not follower]
     await caught_up(world, leader.propose(2), world.nodes)
     twin = Node(world, follower.id, disk=follower.disk.copied(), name="twin")
@@ -364,9 +356,7 @@ async def test_copy_of_the_leaders_directory_exits() -> None:
 
 @simulated
 async def test_node_with_a_killed_process_is_not_taken_for_a_second_one() -> None:
-    world = World(VOTERS)
-    leader = await world.leader()
-    follower = next(n for n in world.nodes if n is not leader)
+    world, leader, follower, _ = await begun()
     for _ in range(5):
         await restarted(world, follower, leader)
         assert follower.recorder.failure is None
@@ -374,9 +364,7 @@ async def test_node_with_a_killed_process_is_not_taken_for_a_second_one() -> Non
 
 @simulated
 async def test_refusal_by_a_non_leader_stops_nobody() -> None:
-    world = World(VOTERS)
-    leader = await world.leader()
-    follower = next(n for n in world.nodes if n is not leader)
+    _, leader, follower, _ = await begun()
     forged: dict[str, Any] = {"error_code": ErrorCode.DIRECTORY_SET_BACK, "error_message": "x"}
     for leader_id, epoch in ((leader.id, 0), (follower.id, 99), (-1, 99)):
         response = pb.FetchResponse(leader_id=leader_id, leader_epoch=epoch, **forged)
@@ -387,9 +375,7 @@ async def test_refusal_by_a_non_leader_stops_nobody() -> None:
 
 @simulated
 async def test_start_of_another_cluster_is_not_remembered() -> None:
-    world = World(VOTERS)
-    leader = await world.leader()
-    follower = next(n for n in world.nodes if n is not leader)
+    _, leader, follower, _ = await begun()
     known = leader.disk.starts
 
     class Link:
@@ -432,9 +418,7 @@ async def test_start_in_the_response_of_another_node_is_not_the_voters() -> None
 
 @simulated
 async def test_refusal_waits_until_its_epoch_is_durable() -> None:
-    world = World(VOTERS)
-    leader = await world.leader()
-    follower = next(n for n in world.nodes if n is not leader)
+    _, leader, follower, _ = await begun()
     sent: list[Any] = []
 
     class Link:
