@@ -226,7 +226,7 @@ def test_unauthorized_key_refuses_the_whole_alteration() -> None:
 
 
 @pytest.mark.parametrize("kind", [*ITEMS, "alter_key_values"])
-def test_items_above_the_limit_are_ignored(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_excess_items_are_not_authorized(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes a verdict: two million of them would hold up the controller."""
     stage, row = Stage(), CONTROLLER[kind]
     assert isinstance(row, Each | All)
