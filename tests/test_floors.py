@@ -149,7 +149,7 @@ def test_each_module_is_on_a_floor_and_each_room_has_a_module() -> None:
     assert empty == []
 
 
-def test_no_arrow_points_up(arrows: list[Arrow]) -> None:
+def test_no_import_leads_to_a_higher_floor(arrows: list[Arrow]) -> None:
     assert len(arrows) > 2000
     up = [
         f"{one.importer} -> {one.imported}"
@@ -159,7 +159,7 @@ def test_no_arrow_points_up(arrows: list[Arrow]) -> None:
     assert up == []
 
 
-def test_rooms_form_no_circle(arrows: list[Arrow]) -> None:
+def test_rooms_have_no_circular_import(arrows: list[Arrow]) -> None:
     pairs = ((room_of(one.importer) or "", room_of(one.imported) or "") for one in arrows)
     assert circle(pair for pair in pairs if pair[0] != pair[1]) == []
 
@@ -296,10 +296,10 @@ def test_commands_import_no_protobuf(arrows: list[Arrow]) -> None:
         ("controller.state.state", "if TYPE_CHECKING:\n    from controller.service import parking"),
     ],
 )
-def test_upward_arrow_is_detected(importer: str, source: str) -> None:
+def test_import_from_a_higher_floor_is_detected(importer: str, source: str) -> None:
     (one,) = arrows_of(importer, ast.parse(source), all_modules())
     assert FLOOR_OF[room_of(one.importer) or ""] < FLOOR_OF[room_of(one.imported) or ""]
 
 
-def test_circle_is_detected() -> None:
+def test_circular_import_is_detected() -> None:
     assert set(circle([("a", "b"), ("b", "c"), ("c", "a")])) == {"a", "b", "c"}

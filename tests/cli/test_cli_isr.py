@@ -91,7 +91,9 @@ def test_agreement_is_reported_at_once(
     assert ran.json["lasting"] == 0
 
 
-def test_brief_difference_passes(raftlog: Raftlog, scripted: Callable[..., dict[str, int]]) -> None:
+def test_brief_isr_difference_passes(
+    raftlog: Raftlog, scripted: Callable[..., dict[str, int]]
+) -> None:
     looks = scripted(leader(0), leader(1, proposed=(1,)), committed=image(1))
     ran = raftlog.succeed("partitions isr t --compare", *AT)
     assert looks["count"] == 2, "what differed first is settled; what differs now is young"

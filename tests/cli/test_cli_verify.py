@@ -101,7 +101,7 @@ def test_export_of_another_cluster_is_not_vouched_for(
     )
 
 
-def test_public_key_verifies(raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path) -> None:
+def test_signature_is_verified(raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     private, public = written(tmp_path, "auditor")
     _, other = written(tmp_path, "other")

@@ -135,13 +135,13 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.parametrize("name", OLD_NAMES)
-def test_protocol_accepts_both_names(name: str) -> None:
+def test_protocol_page_lists_old_and_new_names(name: str) -> None:
     text = (DOCS / "protocol.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("|") and OLD_NAMES[name] in line]
     assert any(name in line or name.replace(" ", "_") in line for line in rows)
 
 
-def test_error_names_both_names() -> None:
+def test_error_shows_old_and_new_names() -> None:
     error = ApiError(
         ErrorCode.STALE_BROKER_EPOCH, "broker 1 is not registered", field="broker_epoch"
     )

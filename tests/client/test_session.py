@@ -189,7 +189,9 @@ async def test_write_is_retried_after_a_lost_connection(world: World) -> None:
 
 
 @against(INVALID, executed)
-async def test_first_error_is_definite(session: Any, controller: Controller, world: World) -> None:
+async def test_refused_first_attempt_is_definite(
+    session: Any, controller: Controller, world: World
+) -> None:
     error = await failure(session.write(create()))
     assert (error.code, error.field) == (ErrorCode.INVALID_TOPIC_EXCEPTION, "topics[0].name")
     assert not error.outcome_unknown

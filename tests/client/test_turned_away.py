@@ -128,7 +128,7 @@ async def test_refused_client_fails_at_once_when_the_other_endpoint_is_down() ->
 
 
 @pytest.mark.parametrize("round_robin", [False, True])
-async def test_next_call_tries_again(round_robin: bool) -> None:
+async def test_call_after_a_rejection_by_all_brokers_dials_them_again(round_robin: bool) -> None:
     network = Network()
     brokers = client(network, round_robin=round_robin)
     call = ask(brokers)

@@ -250,7 +250,7 @@ def metrics_of_reference() -> set[str]:
     return {family.name + "_info" * (family.type == "info") for family in families}
 
 
-def test_readiness_names_the_role(cluster: LocalCluster) -> None:
+def test_readiness_reason_names_the_role(cluster: LocalCluster) -> None:
     reasons = {node.name: cluster.ready(node.name, PATIENCE_S) for node in cluster.nodes}
     assert all(ready for ready, _ in reasons.values())
     told = sorted(

@@ -113,14 +113,14 @@ def flip(path: Path, position: int) -> None:
 @pytest.mark.usefixtures("still_serving")
 class TestPorts:
     @pytest.mark.parametrize("name", [DOWN, "broker-4"])
-    def test_port_in_use(self, cluster: LocalCluster, name: str) -> None:
+    def test_listener_port_in_use_is_reported(self, cluster: LocalCluster, name: str) -> None:
         taken = cluster.node("controller-1").endpoint
         ran = run(cluster, name, listeners=taken)
         says(one_message(ran), f"cannot listen on {taken}: port in use")
         assert ran.code == 2
 
     @pytest.mark.parametrize("name", [DOWN, "broker-4"])
-    def test_http_port_in_use(self, cluster: LocalCluster, name: str) -> None:
+    def test_http_port_in_use_is_reported(self, cluster: LocalCluster, name: str) -> None:
         taken = cluster.node("controller-1").http.removeprefix("http://")
         ran = run(cluster, name, http_listener=taken)
         says(one_message(ran), f"http.listener: {taken}: Address already in use")
@@ -219,7 +219,9 @@ class TestCorruptLog:
         rocks.close()
         says(self.refused(cluster, directory), r"offset \d+: CRC32C does not match")
 
-    def test_beside_the_log(self, cluster: LocalCluster, tmp_path: Path) -> None:
+    def test_corrupt_log_state_file_is_reported(
+        self, cluster: LocalCluster, tmp_path: Path
+    ) -> None:
         directory = copy_of(cluster, tmp_path / "data")
         flip(directory / "log-state.json", (directory / "log-state.json").stat().st_size // 2)
         says(self.refused(cluster, directory), r"log-state\.json is corrupt")

@@ -452,7 +452,9 @@ def test_section_without_keys_is_no_mistake(write: Callable[[str], Path]) -> Non
         ("# " + "x" * (1 << 20), "more than 1048576 bytes"),
     ],
 )
-def test_non_configuration_is_named(write: Callable[[str], Path], text: str, found: str) -> None:
+def test_absurd_file_is_reported_briefly(
+    write: Callable[[str], Path], text: str, found: str
+) -> None:
     path = write(text)
     with pytest.raises(ConfigError, match=found) as caught:
         load(path)

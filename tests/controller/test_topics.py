@@ -214,7 +214,7 @@ def test_validate_only_writes_nothing_and_responds_the_same() -> None:
     assert cell.soft_state() == before
 
 
-def test_pending_topic_exists() -> None:
+def test_topic_whose_creation_is_pending_already_exists() -> None:
     cell = Cell(brokers=1)
     cell.hold_commits = True
     cell.create("a", replication_factor=1)

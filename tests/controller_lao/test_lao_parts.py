@@ -134,7 +134,7 @@ def test_contact_never_shortens_a_session() -> None:
     assert sessions.last_contact(1) == 2.0
 
 
-def test_start_forgets_earlier_sessions() -> None:
+def test_start_discards_earlier_sessions() -> None:
     sessions = tracker(1, 2)
     sessions.start([(2, 200)], 100.0)
     assert sessions.last_contact(1) is None

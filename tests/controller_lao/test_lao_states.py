@@ -412,6 +412,6 @@ def _is_found(world: World, states: int) -> bool:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 @pytest.mark.timeout(600)
-def test_broken_code_is_detected(mutant: str, world: World, states: int) -> None:
+def test_mutated_lao_code_is_detected(mutant: str, world: World, states: int) -> None:
     with edited(SEEDED[mutant].edits):
         assert _is_found(world, states)

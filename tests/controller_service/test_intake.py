@@ -136,7 +136,7 @@ def test_deferred_request_returns_at_its_time_and_keeps_its_deadline() -> None:
     assert queue.waiting_bytes == 0
 
 
-def test_draining_leaves_nothing_deferred() -> None:
+def test_drain_also_returns_deferred_requests() -> None:
     queue = Intake(30_000)
     queue.add(None, request("a"), 0.0)
     queue.defer(taken(queue), 7.0)

@@ -290,7 +290,7 @@ def test_log_with_the_higher_last_epoch_wins_where_copies_differ(tmp_path: Path)
     assert not state(tmp_path / "exported").topics
 
 
-def test_agreement_requires_a_majority(tmp_path: Path) -> None:
+def test_agreed_offset_requires_a_majority(tmp_path: Path) -> None:
     log = [kafka.batch(0, [kafka.leader_change()]), kafka.batch(1, [NOOP]), kafka.batch(2, [NOOP])]
     for node, length in enumerate((3, 2, 1), 1):
         kafka.write_node(tmp_path / f"node{node}", b"".join(log[:length]), node_id=node)

@@ -82,7 +82,7 @@ def test_waiting_stage_costs_no_cpu_and_does_not_distort_its_caller(clocks: Cloc
     assert watch.raw_ns() == pytest.approx({"round": 20 * MS, "disk": 0})
 
 
-def test_exception_leaves_the_stage(clocks: Clocks) -> None:
+def test_exception_ends_the_stage(clocks: Clocks) -> None:
     watch = Stopwatch(("a", "b"))
 
     def fail() -> None:

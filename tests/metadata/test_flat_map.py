@@ -179,7 +179,7 @@ def test_resource_finds_its_acl_entries(made: list, removed: list[bool], name: s
 
 
 @given(ENTRIES)
-def test_empty_maps_keep_nothing(made: list) -> None:
+def test_acl_index_is_empty_after_all_entries_are_deleted(made: list) -> None:
     entries = [AccessControlEntry(bytes([n]) * 16, *one) for n, one in enumerate(made)]
     index = AclIndex()
     for entry in entries:

@@ -33,7 +33,7 @@ def changed(version: SortedKeys, present: set[str], keys: list[str]) -> SortedKe
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.lists(KEYS, max_size=30), max_size=6), KEYS, KEYS)
-def test_versions_equal_sorted_lists(steps: list[list[str]], prefix: str, after: str) -> None:
+def test_each_version_equals_a_sorted_list(steps: list[list[str]], prefix: str, after: str) -> None:
     present: set[str] = set()
     versions = [(SortedKeys(), list[str]())]
     for keys in steps:

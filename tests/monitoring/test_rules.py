@@ -124,6 +124,6 @@ def test_every_alert_has_a_case_in_which_it_fires() -> None:
     [("check", "rules", "../../raftlog/monitoring/rules.yml"), ("test", "rules", TESTS.name)],
     ids=lambda words: words[0],
 )
-def test_promtool_agrees(words: tuple[str, ...]) -> None:
+def test_promtool_accepts_the_rules_and_their_tests(words: tuple[str, ...]) -> None:
     ran = run_text(["promtool", *words], cwd=TESTS.parent, timeout=100)
     assert ran.returncode == 0, ran.stdout + ran.stderr

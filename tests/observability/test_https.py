@@ -213,7 +213,9 @@ async def test_silent_handshakes_do_not_block_health_checks(
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_slow_handshake_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop: str) -> None:
+def test_slow_handshake_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop: str
+) -> None:
     monkeypatch.setattr("raftlog.node.observability.http_server.HTTP_REQUEST_TIMEOUT_MS", 200)
     authority = trustme.CA()
     tls = put(tmp_path / "node", authority, [authority])

@@ -164,7 +164,7 @@ def test_memory_is_bounded_and_paging_continues() -> None:
     assert [one.number("epoch") for one in page] == [KEPT_EVENTS + 9]
 
 
-def test_failing_disk_stops_nothing(tmp_path: Path, capfd: Any) -> None:
+def test_journal_continues_in_memory_when_the_disk_fails(tmp_path: Path, capfd: Any) -> None:
     one = opened(tmp_path)
     journal_file(tmp_path).mkdir()
     led(one, 1)
@@ -174,7 +174,7 @@ def test_failing_disk_stops_nothing(tmp_path: Path, capfd: Any) -> None:
     assert len(one.recent.since(0, 0, 10)[0]) == 2, "memory still has them"
 
 
-def test_unwritable_directory_stops_nothing(tmp_path: Path) -> None:
+def test_journal_counts_dropped_events_when_its_directory_is_unwritable(tmp_path: Path) -> None:
     (tmp_path / "journal").write_text("a file")
     one = opened(tmp_path)
     led(one, 1)

@@ -35,7 +35,7 @@ def metrics() -> MetricsRegistry:
     return MetricsRegistry(process=False)
 
 
-def test_metric_registries_share_nothing(metrics: MetricsRegistry) -> None:
+def test_metric_registries_are_independent(metrics: MetricsRegistry) -> None:
     other = MetricsRegistry(process=False)
     metrics.gauge("a", "A.", lambda: 1)
     assert "a 1.0" in page(metrics)

@@ -24,7 +24,7 @@ def test_unexpected_message_is_ignored() -> None:
     assert len(node.effects) == at
 
 
-def test_same_input_same_output() -> None:
+def test_same_input_yields_the_same_output() -> None:
     def history() -> list[Any]:
         cluster = Cluster(5, 1, seed=3, connected=True)
         cluster.elect()
@@ -116,7 +116,7 @@ def test_inconsistent_node_does_nothing_more_in_production() -> None:
             node.up.step(ev.Tick(), node.cluster.now)
 
 
-def test_deadline_is_never_late() -> None:
+def test_tick_acts_only_at_the_deadline() -> None:
     """A Tick before the deadline does nothing; at the deadline an event happens or the deadline
     moves.
     """

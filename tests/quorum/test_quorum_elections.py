@@ -124,7 +124,7 @@ def test_invalid_vote_request_is_refused(fields: dict[str, Any], error: ErrorCod
         assert (response.leader_epoch, node.up.epoch) == (0, 5)
 
 
-def test_checks_are_in_order() -> None:
+def test_refused_vote_request_does_not_change_the_epoch() -> None:
     """The epoch is applied last: a refused request changes nothing."""
     node = one(VoteState(5))
     assert (

@@ -322,7 +322,7 @@ def test_unknown_leader_is_dialed_at_its_reported_address() -> None:
 # --- transfer, hung disk, little space ----------------------------------------------------------
 
 
-def test_successor_leads_next() -> None:
+def test_named_successor_leads_next_without_another_election() -> None:
     for successor in (1, 2, 3, 4, 5):
         cluster, leader = logged(5, 0)
         if successor == leader.id:

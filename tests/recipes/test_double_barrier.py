@@ -89,7 +89,9 @@ def before_it_forms(
 
 
 @scenario(on_cluster)
-async def test_group_forms_complete(cluster: Cluster, *, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_barrier_group_never_forms_with_a_lost_member(
+    cluster: Cluster, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clients = [cluster.client(name) for name in "abc"]
     gone, second, third = [AsyncDoubleBarrier(each, NAME, 2) for each in clients]
     entering = asyncio.ensure_future(gone.enter())

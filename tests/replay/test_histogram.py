@@ -45,7 +45,7 @@ def test_grouped_rows_are_not_moved_for_each_slice() -> None:
 
 
 @given(ROWS, ROWS, st.integers(1, 9))
-def test_figures_cover_all_durations(rows: Rows, more: Rows, size: int) -> None:
+def test_histogram_percentiles_approximate_all_durations(rows: Rows, more: Rows, size: int) -> None:
     parts = Histogram(), Histogram()
     for part, some in zip(parts, (rows, more), strict=True):
         for piece in pieces_of(some, size):

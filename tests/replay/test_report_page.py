@@ -86,7 +86,7 @@ def themes() -> list[dict[str, str]]:
 # --- whole in itself ----------------------------------------------------------------------------
 
 
-def test_page_loads_nothing(plain: Document) -> None:
+def test_page_loads_no_external_resource(plain: Document) -> None:
     read = plain
     links = [
         value

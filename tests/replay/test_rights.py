@@ -293,7 +293,9 @@ def test_export_from_before_the_columns_is_read(spark: SparkSession, tmp_path: P
 
 
 @pytest.mark.nightly
-def test_pieces_find_the_same(spark: SparkSession, log: LogHistory, tmp_path: Path) -> None:
+def test_audit_in_pieces_finds_each_refused_write_once(
+    spark: SparkSession, log: LogHistory, tmp_path: Path
+) -> None:
     """Each finding once, by entries of all earlier pieces."""
     rows = rows_of(spark, log, tmp_path / "export")
     bases = sorted(log.positions)

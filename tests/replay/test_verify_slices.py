@@ -107,7 +107,9 @@ def test_slices_cover_everything_once(exported: Path) -> None:
     assert len(plan_slices((), manifest, end, 5)) == 1
 
 
-def test_worker_processes_verify_too(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_export_uses_worker_processes(
+    exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pool, "ALONE_RECORDS", 0)
     monkeypatch.setattr(pool, "workers", lambda: 2)
     result = ask("verify", exported)
@@ -313,7 +315,7 @@ def test_slice_trusts_only_its_starting_checkpoint(exported: Path, history: LogH
         assert folded.faults == []
 
 
-def test_spark_folds_slices_too(
+def test_spark_verification_equals_the_local_one(
     spark: SparkSession, replay: Replay, exported: Path, copy: Path
 ) -> None:
     request = JobRequest(job="verify", export=str(exported))

@@ -195,7 +195,7 @@ def test_segments_are_bounded_and_named_by_offset(history: LogHistory, tmp_path:
     assert raw_bytes(tmp_path) == b"".join(history.batches)
 
 
-def test_small_byte_bound_rolls(history: LogHistory, tmp_path: Path) -> None:
+def test_segment_is_rolled_at_the_byte_bound(history: LogHistory, tmp_path: Path) -> None:
     with ExportWriter(tmp_path, CLUSTER_ID, 0, max_segment_bytes=10_000) as export_writer:
         export_writer.append_chunk(b"".join(history.batches))
         export_writer.commit(history.end_offset)
@@ -216,7 +216,7 @@ def test_incremental_export_adds_only_new_records(tmp_path: Path) -> None:
     verify_export(tmp_path)
 
 
-def test_progress_reaches_the_total(history: LogHistory, tmp_path: Path) -> None:
+def test_export_progress_reaches_the_total(history: LogHistory, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     export(history, tmp_path, lambda done, total: seen.append((done, total)))
     assert seen[-1] == (history.end_offset, history.end_offset)

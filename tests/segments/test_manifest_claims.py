@@ -266,7 +266,7 @@ def of_another_type(table: pa.Table) -> pa.Table:
         (lambda table: table.drop_columns(["isr"]), "it has no column isr"),
     ],
 )
-def test_unknown_columns_are_damage(
+def test_missing_or_wrong_columns_are_damage(
     forged: Path, edit: Callable[[pa.Table], pa.Table], why: str
 ) -> None:
     code, said = verified(rewritten(forged, edit))
@@ -349,7 +349,7 @@ def test_huge_bucket_count_takes_no_memory(forged: Path, count: int) -> None:
         read_manifest(changed(forged, bucketing=bucketing))
 
 
-def test_nested_lists_are_damage(forged: Path) -> None:
+def test_deeply_nested_manifest_is_damage(forged: Path) -> None:
     (forged / "manifest.json").write_bytes(b'{"a":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}")
     with pytest.raises(CorruptExportError, match="corrupt"):
         read_manifest(forged)

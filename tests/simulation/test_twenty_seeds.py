@@ -46,7 +46,7 @@ def test_no_checker_is_idle_and_clients_have_written_and_read() -> None:
 
 
 @pytest.mark.nightly
-def test_no_check_is_idle() -> None:
+def test_every_check_without_a_scenario_has_something_to_check() -> None:
     looked_at, _ = of_all(SEEDS)
     idle = {what for what, found in looked_at.items() if not found}
     assert {what for what in idle if what.partition(".")[0] not in WITH_A_SCENE} == set()

@@ -124,7 +124,7 @@ async def test_runs_report_the_age_and_size_of_the_rest(machine: Machine) -> Non
     store.close()
 
 
-async def test_space_is_reclaimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deleted_space_is_reclaimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_store, "COMPACT_MIN_BYTES", 1 << 20)
     store, _ = RocksMachine(tmp_path / "data", monkeypatch).open()
     assert isinstance(store, RocksPartitionStore)

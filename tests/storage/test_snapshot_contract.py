@@ -310,7 +310,7 @@ async def test_format_version_two_begins_with_the_first_log_start(tmp_path: Path
     assert (identity.format_version, identity.directory_id) == (2, IDENTITY.directory_id)
 
 
-async def test_space_is_reclaimed(tmp_path: Path) -> None:
+async def test_space_is_reclaimed_when_the_log_start_advances(tmp_path: Path) -> None:
     machine = RocksMachine(tmp_path / "data", pytest.MonkeyPatch())
     store, _ = machine.open()
     rng = Random(1)

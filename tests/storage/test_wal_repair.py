@@ -85,7 +85,7 @@ def test_checksum_solver_handles_zero_and_four_bytes() -> None:
         assert can_complete(crc, known, CRC_BYTES)
 
 
-def test_checksum_is_unmasked() -> None:
+def test_masked_wal_checksum_is_unmasked() -> None:
     rng = Random(1)
     for _ in range(200):
         record = rng.randbytes(rng.randrange(20))

@@ -379,7 +379,7 @@ async def test_program_names_are_unique_and_known(cluster: testing.SimulatedClus
 
 
 @scenario(testing.simulated, faults={})
-async def test_calm_ends_manual_faults(cluster: testing.SimulatedCluster) -> None:
+async def test_calm_ends_faults_caused_by_the_test(cluster: testing.SimulatedCluster) -> None:
     assert cluster.leader is not None
     cluster.kill(cluster.leader)
     cluster.kill(cluster.brokers[0])

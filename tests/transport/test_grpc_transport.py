@@ -422,7 +422,7 @@ def test_operators_own_experiments_are_kept_and_reported() -> None:
     assert share > 0.02
 
 
-def test_late_switches_are_reported() -> None:
+def test_switches_after_the_grpc_import_are_reported() -> None:
     _, state = ping_pong_in_a_process("import grpc", {})
     assert state.startswith("on, probably: grpc was imported before")
 
