@@ -49,14 +49,14 @@ def test_leader_bounds_its_clock_by_that_of_a_majority(
     assert node.time.now_ms(VOTERS) == node.at(used_ms)
 
 
-def test_lower_of_two_clocks_decides() -> None:
+def test_majority_time_of_two_voters_is_the_lower_one() -> None:
     node = Node()
     node.off_ms = YEARS_MS
     node.hear(node_2=0)
     assert node.time.majority(VOTERS) == clock.Majority(node.at(0), node.at(YEARS_MS))
 
 
-def test_change_of_the_voters_counts_at_once() -> None:
+def test_majority_time_is_that_of_the_present_voters() -> None:
     """[Two voters were removed within 100 ms: a batch had the time of a majority of former voters.]"""
     node = Node()
     node.off_ms = YEARS_MS
@@ -65,7 +65,7 @@ def test_change_of_the_voters_counts_at_once() -> None:
     assert node.time.majority((1, 2)) == clock.Majority(node.at(0), node.at(YEARS_MS))
 
 
-def test_clock_counts_while_its_voter_is_heard() -> None:
+def test_clock_of_a_silent_voter_does_not_count() -> None:
     node = Node().hear(node_2=0, node_3=-5_000, node_4=YEARS_MS)
     assert node.time.majority(VOTERS) == clock.Majority(node.at(0), node.at(0))
     node.now += clock.HEARD_FOR_S / 2

@@ -142,7 +142,7 @@ def test_id_request_is_repeated_while_the_refusal_may_pass(code: ErrorCode) -> N
         ErrorCode.POLICY_VIOLATION,
     ],
 )
-def test_id_request_fails_at_once_when_a_person_has_to_decide(code: ErrorCode) -> None:
+def test_id_request_fails_at_once_when_an_operator_must_decide(code: ErrorCode) -> None:
     one = seeker()
     one.poll(10.0)
     one.failed(refusal(code, outcome_unknown=True), 10.0)

@@ -253,7 +253,7 @@ def test_invalid_resources_fail_one_by_one_and_name_the_field() -> None:
     assert not results[0].configs
 
 
-def test_output_does_not_depend_on_map_order() -> None:
+def test_metadata_lists_are_sorted_whatever_the_map_order() -> None:
     log = LogMaker()
     for broker_id in (30, 4, 17, 2, 9):
         log.register(broker_id, fenced=False)

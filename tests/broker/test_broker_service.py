@@ -109,7 +109,7 @@ async def test_write_through_one_broker_is_readable_at_another(cluster: Cluster)
 
 
 @scenario(on_cluster)
-async def test_repeatable_shows_lao_latest_the_tip_tokens_between(cluster: Cluster) -> None:
+async def test_each_read_mode_and_token_selects_its_offset(cluster: Cluster) -> None:
     (broker,) = await cluster.active(1)
     await cluster.until(lambda: cluster.quorum.known_lao.get(1, -1) == cluster.quorum.log.last)
     cluster.quorum.hold_lao = True

@@ -157,7 +157,7 @@ def test_controlled_shutdown_does_not_end_repeatable_reads() -> None:
     assert view.repeatable is not None
 
 
-def test_at_least_returns_the_oldest_kept_image() -> None:
+def test_at_least_returns_the_oldest_image_from_an_offset_on() -> None:
     view, log, _ = member()
     view.hear(1, view.applied, log.end)
     base = view.applied

@@ -94,7 +94,7 @@ def test_token_keeps_reads_of_two_brokers_monotonic() -> None:
     assert behind < first <= then
 
 
-def test_reads_at_one_broker_are_monotonic_whatever_lao_it_receives() -> None:
+def test_reads_at_one_broker_are_monotonic() -> None:
     broker = Broker()
     seen = -1
     for told in (6, 6, 8, 9):

@@ -41,7 +41,7 @@ def test_high_watermark_stays_while_a_replica_is_eligible_whatever_the_config_sa
     assert stand.high_watermark == 1
 
 
-def test_answer_to_a_shrink_holds_the_high_watermark_before_the_image_does() -> None:
+def test_high_watermark_stays_when_the_shrink_response_names_an_eligible_replica() -> None:
     stand = stand_of(1, 2, min_isr=1)
     stand.produce("a", acks=1)
     stand.fetch(2, 1)

@@ -211,7 +211,7 @@ def test_member_that_has_not_fetched_yet_is_proposed_with_its_epoch_in_the_image
 # --- shrinking ----------------------------------------------------------------------------------
 
 
-def test_member_that_lags_for_too_long_is_proposed_to_leave() -> None:
+def test_removal_of_a_lagging_member_is_proposed() -> None:
     stand = Stand(replica_lag_time_max_ms=1000)
     for follower in (2, 3):
         stand.fetch(follower, 0)

@@ -27,7 +27,7 @@ def test_batch_names_each_entity_that_it_changes_once() -> None:
     assert collector.take() == Changes()
 
 
-def test_replaced_image_may_differ_everywhere_until_it_is_taken() -> None:
+def test_replaced_image_counts_as_changed_everywhere_once() -> None:
     collector = ChangeCollector()
     collector.take()
     collector.everything()

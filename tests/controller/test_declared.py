@@ -115,7 +115,7 @@ def test_plan_keeps_what_the_file_does_not_name() -> None:
         assert all(one.action == "create" for one in plan.changes)
 
 
-def test_values_are_read_as_text_whatever_they_look_like() -> None:
+def test_config_values_are_read_as_text() -> None:
     text = """
 topics:
   no: {configs: {a: no, b: 010, c: 1_000, d: 2001-01-01, e: 1e3, f: 0x1F, g: "", h: null, i: 12:30}}

@@ -103,7 +103,7 @@ def test_leader_outside_the_voter_set_transfers_nothing_by_preference() -> None:
 
 
 @pytest.mark.parametrize("unseen", [False, True])
-def test_each_loss_doubles_the_wait(unseen: bool) -> None:
+def test_each_lost_leadership_doubles_the_wait(unseen: bool) -> None:
     """Also one that ends before this node has heard of the leadership."""
     story, waits = Story(), []
     for count in range(7):
@@ -115,7 +115,7 @@ def test_each_loss_doubles_the_wait(unseen: bool) -> None:
     assert [round(one / STEADY_S) for one in waits] == [1, 2, 4, 8, 16, 32, 64]
 
 
-def test_loss_counts_for_an_hour() -> None:
+def test_lost_leadership_counts_for_an_hour() -> None:
     story = Story()
     story.run(STEADY_S + 2)
     story.lose()

@@ -251,7 +251,7 @@ def test_cluster_id_at_its_limit_is_compared() -> None:
 
 
 @pytest.mark.parametrize(("kind", "path"), LISTS, ids=name_of)
-def test_list_is_accepted_at_its_limit_and_refused_above(kind: str, path: Path) -> None:
+def test_list_above_its_limit_is_refused(kind: str, path: Path) -> None:
     rule = rule_of(kind, path)
     limit = rule.limit if isinstance(rule, ByHandler) else rule.max_items
     stage = Stage()

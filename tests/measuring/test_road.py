@@ -18,12 +18,12 @@ def found() -> dict[str, Road]:
 
 
 @pytest.mark.parametrize("request_name", MOST_FILES)
-def test_request_passes_no_more_files(found: dict[str, Road], request_name: str) -> None:
+def test_request_passes_at_most_the_stated_files(found: dict[str, Road], request_name: str) -> None:
     files = found[request_name].files
     assert len(files) <= MOST_FILES[request_name], files
 
 
-def test_roads_count_only_calls_on_the_leader(found: dict[str, Road]) -> None:
+def test_measured_calls_are_those_on_the_leader(found: dict[str, Road]) -> None:
     for road in found.values():
         figures = road.figures()
         assert figures["files"] <= figures["functions"] <= figures["calls"]

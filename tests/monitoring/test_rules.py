@@ -101,7 +101,7 @@ def _seconds(text: str) -> int:
 
 
 @pytest.mark.parametrize("case", [_in_tiers(case) for case in CASES], ids=lambda case: case["name"])
-def test_alerts_fire_for_these_series_only(case: Any) -> None:
+def test_each_case_fires_exactly_its_alerts(case: Any) -> None:
     fired = _fired(case)
     for one in case["promql_expr_test"]:
         wanted = {

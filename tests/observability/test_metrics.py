@@ -72,7 +72,7 @@ def test_latency_buckets_are_cumulative_and_bounds_inclusive(metrics: MetricsReg
     assert "raftlog_fsync_seconds_sum 99.0043" in lines
 
 
-def test_registered_latency_is_the_given_one(metrics: MetricsRegistry) -> None:
+def test_registering_a_latency_returns_it(metrics: MetricsRegistry) -> None:
     latency = Latency()
     assert metrics.latency("x_seconds", "X.", latency) is latency
 

@@ -471,7 +471,7 @@ def test_responding_leader_is_not_treated_as_dead() -> None:
     assert list(cluster.oracle.leader_of) == [1]
 
 
-def test_hopeless_candidate_delays_an_urgent_election_briefly() -> None:
+def test_candidate_that_cannot_win_delays_an_election_only_briefly() -> None:
     """The leader is down; a candidate whose log is too short has already opened the next epoch."""
     node = one(VoteState(5, -1, "", 3), [(5, 1)])
     node.step(ev.PeerLost(3))

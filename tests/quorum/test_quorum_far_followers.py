@@ -154,7 +154,7 @@ def test_lower_id_campaigns_first_with_equal_logs() -> None:
     assert two.up.role == "prospective"
 
 
-def test_rival_is_waited_for_but_not_forever() -> None:
+def test_wait_for_a_rival_is_bounded() -> None:
     """It may be isolated from a third voter that this node reaches."""
     node = doubting(5, node_id=2)
     time_out(node)

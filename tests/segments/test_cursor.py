@@ -177,7 +177,7 @@ def test_stream_moves_the_cursor_periodically_and_at_its_end() -> None:
     assert cluster.puts == [0, 1, 3, 5, 6]
 
 
-def test_news_read_before_a_publish_counts_at_the_next_publish() -> None:
+def test_cursor_moves_for_records_read_before_the_last_publish() -> None:
     cluster = Cluster()
     keeper = cluster.keeper()
     keeper.hear(cluster.log(NEWS, NEWS, NEWS))

@@ -56,7 +56,7 @@ def test_recovered_quorum_continues_and_brokers_keep_their_records() -> None:
         assert faults[f"quorum_lost{what}"], what
 
 
-def test_locks_of_the_previous_generation_hold_nothing_in_the_next() -> None:
+def test_locks_of_an_abandoned_generation_guard_nothing() -> None:
     """Seed 8: an old guard meets the lock that has its key and its offset."""
     outcome = run_swarm(8, HOLDERS)
     assert outcome.failure is None

@@ -398,7 +398,7 @@ async def test_log_start_stays_after_a_crash() -> None:
         store.close()
 
 
-async def test_remains_below_the_log_start_are_deleted(tmp_path: Path) -> None:
+async def test_records_below_the_log_start_are_deleted_at_startup(tmp_path: Path) -> None:
     """The start is durable before the deletions, of which unsynced ones may be lost."""
     machine = RocksMachine(tmp_path / "data", pytest.MonkeyPatch())
     store = await written(machine)

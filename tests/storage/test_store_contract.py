@@ -133,7 +133,7 @@ async def test_read_refuses_an_offset_inside_a_batch(log: Log, offset: int, unti
     assert len(log.read(0, until=5)) > 0, "a bad argument does not break the store"
 
 
-async def test_append_must_be_at_the_end(log: Log) -> None:
+async def test_append_is_refused_unless_it_is_at_the_end(log: Log) -> None:
     log.append(make_batch(0), 0, 1)
     replica = f".*topic {A1[0].hex()}, which ends at 1" if log.key else ""
     for base, end in ((0, 1), (2, 3), (1, 1)):

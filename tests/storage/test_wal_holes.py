@@ -246,7 +246,7 @@ async def test_each_write_records_what_was_synced_before_it(running: Running) ->
     ]
 
 
-async def test_previous_wal_is_truncated_too(running: Running, tmp_path: Path) -> None:
+async def test_unsynced_end_of_an_old_wal_may_be_lost(running: Running, tmp_path: Path) -> None:
     """RocksDB begins another WAL before the last writes of the previous one are synced."""
     running.append(SMALL)
     await flush(running.store)

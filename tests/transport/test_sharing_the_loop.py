@@ -175,7 +175,9 @@ def test_new_calls_do_not_delay_work_forever(
     assert waited == MEETINGS
 
 
-def test_tiny_work_waits_for_none(loop: Loop, turns: Turns, cpu: Cpu, newcomers: Newcomers) -> None:
+def test_tiny_work_waits_for_no_new_call(
+    loop: Loop, turns: Turns, cpu: Cpu, newcomers: Newcomers
+) -> None:
     for _ in range(5):
         newcomers.count += 1
         cpu.work(WORTH_MEETING_S * 1000 * 0.9)
@@ -219,7 +221,7 @@ async def test_other_tasks_run_while_the_turn_has_time(loop: Loop, turns: Turns,
     assert _done(tasks) == [True, True, True]
 
 
-async def test_newcomer_waits_for_the_next_one(loop: Loop, turns: Turns, cpu: Cpu) -> None:
+async def test_new_waiter_gets_a_later_turn(loop: Loop, turns: Turns, cpu: Cpu) -> None:
     """[One that waited alone was called, and a newcomer used up the turn before it: three messages
     of 4 ms in one turn of the loop.]
     """
