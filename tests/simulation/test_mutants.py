@@ -183,7 +183,7 @@ def identity(new: str, old: str = "return stored", test: str = "") -> RowMutant:
     target = "broker.registration.broker_id:known_id"
     return by_tests(
         "X-1", "", (target, f"{old} if configured == NO_NODE_ID else configured", new),
-        test or "broker/test_broker_identity.py::test_broker_id_is_the_configured_one_or_else_the_stored_one",
+        test or "broker/test_broker_identity.py::test_configured_id_takes_precedence",
     )  # fmt: skip
 
 

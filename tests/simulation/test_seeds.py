@@ -30,7 +30,7 @@ LEFT_OUT = {"Recovered.excused": 0.1, "ReplicaLogs.resets": 0.1} | dict.fromkeys
 no work. And replicas that begin anew above 0: topics drop records in less than a third of the runs,
 which begin at the level of that, and there a replica has to be away until its leader has dropped
 what comes next for it. In each such run ``ReplicaLogs.starts`` counts what is dropped.
-Dead voters are replaced in few runs: ``test_replaced_voter.py`` has scenes for that.
+Dead voters are replaced in few runs: ``test_fault_scenarios.py`` has scenes for that.
 """
 AFTER_A_RECOVERY = "Recovered"
 """The checker that only a run with a lost quorum has."""
