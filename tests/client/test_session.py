@@ -91,7 +91,7 @@ def run_against(test: Any, *script: Callable[[Any], Any]) -> None:
     simulate(in_world)
 
 
-def against(*script: Callable[[Any], Any]) -> Any:
+def against(*script: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """Run a test with a session at a controller of this script."""
     return scenario(run_against, *script)
 
