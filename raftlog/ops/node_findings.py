@@ -128,9 +128,9 @@ def _clocks(survey: Survey) -> Iterator[Finding]:
         yield notice(
             "CLOCKS_DIFFER",
             f"Clocks differ: that {said}.",
-            "Elections, leases and LAO use no clock of the day. The log, the records of partitions"
-            " and retention by time go by the clocks of a majority of the voters. But on that"
-            " machine certificates and tokens may seem to have expired.",
+            "Elections, leases and LAO do not use the time of day. The log, partition records and"
+            " retention use the clocks of a majority of the voters. But on that machine,"
+            " certificates and tokens may appear to have expired.",
             "Let chrony or another NTP client set the clock of that machine.",
             "timedatectl",
         )
@@ -147,12 +147,12 @@ def _full_brokers(survey: Survey) -> Iterator[Finding]:
             "BROKER_LOW_ON_SPACE",
             Severity.DOWN if every else Severity.DEGRADED,
             f"The disk of {said} is below its free-space reserve.",
-            "Producers are refused by all; consumers are served."
+            "All brokers refuse producers and serve consumers."
             if every
-            else "It stores no records: it leads only what no other replica in sync can lead, and"
-            " leaves the ISRs of partitions that get records. Consumers are served.",
-            "Free space, or give it a larger disk; let large topics keep less (retention.ms,"
-            " retention.bytes), or drain it. It leads and follows again by itself."
+            else "It stores no records. It leads only partitions that no other in-sync replica can"
+            " lead, and leaves the ISRs of partitions that receive records. It serves consumers.",
+            "Free space, give it a larger disk, lower retention.ms or retention.bytes of large"
+            " topics, or drain it. It then leads and follows again by itself."
             " docs/operations.md, A disk fills up.",
             "raftlog topics describe",
         )
@@ -178,7 +178,7 @@ def _disks(survey: Survey) -> Iterator[Finding]:
         yield notice(
             "DISK_NEARLY_FULL",
             f"The disk {said} is nearly full.",
-            "Below its reserve a controller leads no more if another can; a broker stores no"
+            "Below its reserve, a controller does not lead if another can, and a broker stores no"
             " records.",
             "Free space, or give it a larger disk. docs/operations.md, A disk fills up.",
             "raftlog quorum describe --replication",
@@ -204,8 +204,8 @@ def _builds(survey: Survey) -> Iterator[Finding]:
     yield notice(
         "MIXED_BUILDS",
         " ".join(filter(None, (cause, *levels))),
-        "Levels of features cannot be raised above what all nodes know. As long as none is raised,"
-        " every node can go back.",
+        "Feature levels cannot be raised above those that all nodes support. Until one is raised,"
+        " every node can return to the older build.",
         "Finish the upgrade, or roll it back: docs/operations.md, Upgrade and rollback.",
         "raftlog cluster features describe",
     )
@@ -229,17 +229,15 @@ def _levels(survey: Survey) -> Iterator[str]:
 _START_IT = ("Start it, or look at its log.", "raftlog broker run -c FILE")
 _BY_CAUSE: dict[int, tuple[str, str]] = {
     Cause.SESSION_TIMED_OUT: (
-        "It hangs, or its machine or network is gone: look at these. End a process that hangs, and"
-        " start it.",
+        "It hangs, or its machine or network is down. End a hanging process and start it again.",
         "raftlog brokers list",
     ),
     Cause.DISK_HANGS: (
-        "Its disk, or the file system below its data directory, does not complete writes: look at"
-        " these. It is let in again by itself.",
+        "Its disk or file system does not complete writes: check them. It returns by itself.",
         "raftlog brokers list",
     ),
     Cause.METADATA_LAG: (
-        "It does not apply the log: look at its CPU, memory and log. It is let in again by itself.",
+        "It does not apply the log: look at its CPU, memory and log. It returns by itself.",
         "raftlog brokers list",
     ),
 }
@@ -293,8 +291,8 @@ def _replicas_without_broker(survey: Survey) -> Iterator[Finding]:
             "BROKER_UNREGISTERED",
             f"{brokers(missing).capitalize()} {are} not registered, and replicas are assigned"
             " there.",
-            "What is acknowledged in these partitions is on fewer disks, until the replicas are"
-            " moved or the broker is back.",
+            "Acknowledged records of these partitions are on fewer disks until the replicas are"
+            " moved or the broker returns.",
             "Start the broker, which registers itself, or move its replicas to others.",
             "raftlog partitions reassign --help",
         )
@@ -323,8 +321,7 @@ def _lao_stalled(survey: Survey) -> Iterator[Finding]:
     if found is None or found.held_back_ms < HELD_BACK_MS:
         return
     consequence = (
-        "Plain reads show the state of then on every broker; writes with acks=acknowledged or"
-        " visible wait."
+        "Plain reads are stale on every broker, and writes with acks=acknowledged or visible wait."
     )
     if found.lowest_acknowledged_offset < 0:
         yield degraded(
@@ -359,9 +356,9 @@ def _partitions(survey: Survey) -> Iterator[Finding]:
         yield down(
             "PARTITIONS_OFFLINE",
             f"{counted(counts.offline, 'partition')} of {counts.total} {_have(counts.offline)} no"
-            " leader: no replica that has all that was acknowledged serves.",
-            "Nothing can be produced to them, or consumed.",
-            "Start the brokers of columns ELR and LAST KNOWN ELR, or else of all replicas."
+            " leader: no live replica has every acknowledged record.",
+            "They can be neither written nor read.",
+            "Start the brokers in columns ELR and LAST KNOWN ELR, or those of all replicas."
             " docs/operations.md, A partition has no leader.",
             "raftlog topics describe",
         )
@@ -381,9 +378,9 @@ def _partitions(survey: Survey) -> Iterator[Finding]:
             f"{counted(counts.under_replicated, 'partition')} of {counts.total}"
             f" {_have(counts.under_replicated)} fewer replicas in sync than there should be, and no"
             " broker is fenced.",
-            "What is acknowledged there is on fewer disks, and fewer brokers can take over.",
-            "Wait, if a broker has just been started: it catches up. Else look at its disk, its log"
-            " and the network between brokers.",
+            "Acknowledged records are on fewer disks, and fewer brokers can take over.",
+            "If a broker has just been started, wait until it has caught up. Otherwise look at its"
+            " disk, its log and the network between brokers.",
             "raftlog topics describe",
         )
     if counts.recovering:
@@ -403,7 +400,7 @@ def _none_registered(survey: Survey) -> Iterator[Finding]:
         yield notice(
             "NO_BROKERS",
             "No broker is registered.",
-            "Nobody reads; every write is acknowledged and visible at once.",
+            "No broker serves reads; every write is acknowledged and visible at once.",
             "Start a broker, if there should be one.",
             "raftlog broker run -c FILE",
         )
@@ -417,10 +414,10 @@ def _throttle_left(survey: Survey) -> Iterator[Finding]:
         yield notice(
             "THROTTLE_LEFT",
             f"A replication throttle is set for {named(of)}, and no replica is being moved.",
-            "The next reassignment is as slow, whoever begins it. Clients and replicas that only"
-            " catch up are not concerned.",
-            "Remove it, if no move is about to begin: the command that set it was interrupted, or"
-            " was `partitions reassign`.",
+            "It would slow down the next reassignment. Clients, and replicas that only catch up,"
+            " are not affected.",
+            "Remove it unless a move is about to begin. It was left by an interrupted command, or"
+            " set by `partitions reassign`.",
             f"raftlog configs alter broker '{throttled[0]}'"
             f" --delete {THROTTLES[0]} --delete {THROTTLES[1]}",
         )

@@ -238,8 +238,8 @@ def _no_leader(survey: Survey) -> Iterator[Finding]:
             "VOTERS_APART",
             f"No leader: {count}, but they do not reach each other: {named(apart)}.",
             _NO_WRITES,
-            "Each address is the one that was dialed: compare it with the listeners of that node,"
-            " and look at the network between them.",
+            "Compare each address with that node's listeners, and check the network between the"
+            " nodes.",
             "raftlog quorum describe --replication",
         )
         return
@@ -281,8 +281,8 @@ def _leader_unseen(survey: Survey) -> Iterator[Finding]:
         "LEADER_UNSEEN",
         f"Node {leader_id} leads, as {nodes(hears)} {'hears' if len(hears) == 1 else 'hear'} it,"
         f" and {how}.",
-        "What the leader alone knows is not known here: brokers, partitions, LAO. The cluster may"
-        " serve all the same.",
+        "Brokers, partitions and LAO are unknown here, as only the leader knows them. The cluster"
+        " may still work.",
         "Look again. If this stays, look at the load of that node, and at the network from here.",
         "raftlog doctor --watch",
     )
@@ -321,7 +321,7 @@ def _missing_voters(survey: Survey) -> Iterator[Finding]:
                 "NODE_SLOW",
                 f"Node {node.node_id} {how}, but fetches from the leader"
                 f" (last {span(age_ms)} ago).",
-                "None: it replicates.",
+                "It still replicates.",
                 "If this stays, look at its load, and at the network from here.",
                 f"raftlog quorum describe --bootstrap-controller {node.endpoint}",
             )
@@ -388,18 +388,17 @@ def _revive(gone: list[AskedNode]) -> str:
     reaches = {node.reach for node in gone}
     said = []
     if Reach.REFUSES in reaches:
-        said.append("Start what does not run.")
+        said.append("Start the nodes that do not run.")
     if Reach.SILENT in reaches:
         said.append(
-            "What does not answer hangs, or its machine or network is gone: look at these. End a"
-            " process that hangs (kill -9 loses nothing), and start it."
+            "A node that does not answer hangs, or its machine or network is down. End a hanging"
+            " process (kill -9 loses nothing) and start it again."
         )
     if Reach.UNRESOLVED in reaches:
-        said.append("Where a host name does not resolve, look at the name servers from here.")
+        said.append("If a host name does not resolve, check the name servers of this machine.")
     if Reach.OTHER in reaches:
         said.append(
-            "Where another program answers, find it on that machine, and end it, or give the node"
-            " another port; then start the node."
+            "If another program answers, end it or give the node another port, then start the node."
         )
     return " ".join(said)
 
@@ -420,9 +419,9 @@ def _other_directories(survey: Survey) -> Iterator[Finding]:
             f"Node {node_id} runs with another data directory than the voter has, which is"
             f" {voter.replica_directory_id}: it follows as an observer.",
             f"It does not count. {how_many_left(survey)}.",
-            "If that directory is there (a disk that is not mounted), stop the node and start it"
-            " with it. If it is lost: docs/operations.md, Replacing a controller's disk, from"
-            " step 3 on.",
+            "If that directory still exists (its disk is not mounted), stop the node and start it"
+            " on that directory. If it is lost: docs/operations.md, Replacing a controller's disk,"
+            " from step 3 on.",
             f"raftlog quorum remove-voter --voter-id {node_id}",
         )
     yield from _twins(survey)
@@ -446,8 +445,8 @@ def _twins(survey: Survey) -> Iterator[Finding]:
                 f"Two nodes run as node {voter.replica_id}: the voter"
                 f"{f' at {voter.endpoint}' if voter.endpoint else ''}, and one"
                 f" {named([_twin(one) for one in twins])}.",
-                "The second follows as an observer, and does not count. Where it should be another"
-                " voter, that one is missing.",
+                "The second follows as an observer and does not count. If it should be another"
+                " voter, that voter is missing.",
                 "Stop the second, and give it a node.id and a directory of its own; on its machine"
                 " ss -tnp shows the process to which a port belongs.",
                 "raftlog quorum describe --replication",
@@ -486,7 +485,7 @@ def _behind(survey: Survey) -> Iterator[Finding]:
                 "VOTER_BEHIND",
                 f"Node {voter.replica_id} lacks {max(0, lag)} records of the leader's log; {last}.",
                 "It counts for elections, but not for current writes.",
-                "Wait if it has just been started; else look at its disk and at the network.",
+                "If it has just been started, wait. Otherwise look at its disk and network.",
                 "raftlog quorum describe --replication",
             )
 
@@ -533,7 +532,7 @@ def _several_clusters(survey: Survey) -> Iterator[Finding]:
             "Nodes of several clusters answer: "
             + "; ".join(f"{', '.join(where)} of {cluster}" for cluster, where in of.items())
             + ".",
-            "They refuse each other; the rest of this page mixes them.",
+            "They refuse each other, and the rest of this output mixes them.",
             "Correct the addresses, or the configuration of the node that was formatted with"
             " another cluster id.",
         )
@@ -546,7 +545,8 @@ def _contradicted(survey: Survey) -> Iterator[Finding]:
             yield down(
                 "LOG_CONTRADICTED",
                 f"{one.name[:1].upper()}{one.name[1:]} says: {one.node.log_contradiction}.",
-                "What was committed is not the same everywhere: an acknowledged write may be lost.",
+                "The committed log is not the same on all nodes: an acknowledged write may be"
+                " lost.",
                 "Find the controller whose directory was put back, copied or formatted anew, and"
                 " stop it; keep all directories (docs/operations.md, A log that contradicts"
                 " another).",
@@ -580,7 +580,7 @@ def _diverged(survey: Survey) -> Iterator[Finding]:
             yield down(
                 "LOG_DIVERGED",
                 f"Up to offset {offset} {sides} have different bytes in their logs.",
-                "What was committed is not the same everywhere.",
+                "The committed log is not the same on all nodes.",
                 "Stop the minority, keep its directory, and let it join again with an empty one."
                 " Report it.",
                 f"raftlog log dump --directory DIR --until {offset}",
@@ -618,8 +618,8 @@ def _refusals(survey: Survey) -> Iterator[Finding]:
             yield notice(
                 "ADDRESS_WRONG",
                 f"{node.endpoint} {node.reach}: {node.failure or 'no reason'}.",
-                "None for the cluster: no voter is known under this address.",
-                "Take it from --bootstrap-controller, or correct it.",
+                "No effect on the cluster: no voter has this address.",
+                "Remove it from --bootstrap-controller, or correct it.",
             )
 
 
@@ -644,9 +644,9 @@ def _feature_levels(survey: Survey) -> Iterator[Finding]:
                 "FEATURE_LEVEL_LOW",
                 f"{feature.name} is {feature.finalized_level}; all controllers that answer know"
                 f" {highest}.",
-                "What the higher level brings is not used. Before it is raised, every node can"
-                " still go back to the older build.",
-                "Raise it when the upgrade is to stay.",
+                "The features of the higher level are not used. Until you raise it, every node can"
+                " return to the older build.",
+                "Raise it once you are sure to keep the upgrade.",
                 f"raftlog cluster features upgrade {feature.name}={highest}",
             )
 

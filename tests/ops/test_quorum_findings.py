@@ -195,10 +195,10 @@ def test_dead_voter_is_reported_with_the_number_of_further_failures_allowed(
 @pytest.mark.parametrize(
     ("gone", "words", "command"),
     [
-        ({3: R}, ["Start what does not run."], "raftlog controller run -c FILE"),
+        ({3: R}, ["Start the nodes that do not run."], "raftlog controller run -c FILE"),
         ({3: S}, ["kill -9 loses nothing"], "raftlog controller run -c FILE"),
         ({3: Reach.OTHER}, ["another program answers"], "ss -ltnp 'sport = :9093'"),
-        ({3: R, 4: Reach.OTHER}, ["does not run", "another program"], "raftlog controller run"),
+        ({3: R, 4: Reach.OTHER}, ["do not run", "another program"], "raftlog controller run"),
     ],
 )
 def test_advice_about_a_voter_depends_on_its_failure(
@@ -237,7 +237,7 @@ def test_unresolvable_host_name_is_told_apart_from_a_hanging_process() -> None:
     gone = {"last_fetch_age_ms": 60_000}
     down = only(quorum(3, 1, {3: Reach.UNRESOLVED}, voters={3: gone}))
     assert down.code == "VOTER_DOWN"
-    assert "look at the name servers" in down.remedy
+    assert "check the name servers" in down.remedy
 
 
 def test_lagging_voter_is_reported_with_its_lag() -> None:
