@@ -1,11 +1,10 @@
 """The six possible outcomes of a decision and their effects on soft state, each a plain value.
 
-Deciding writes nothing; the facts that a request reports may change soft state, which is not in the
-log.
+Deciding appends nothing to the log; the facts that a request reports may change soft state.
 
 An effect is applied once the records of its decision are in the pending image, or at once if the
 decision has no records. If a decision cannot be proposed, its effects are dropped with it, so that
-soft state never runs ahead of the log. ``apply`` of ``controller/state/state.py`` defines each
+soft state is never ahead of the log. ``apply`` in ``controller/state/state.py`` defines each
 effect.
 """
 
@@ -25,8 +24,8 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 class Registered(NamedTuple):
-    """Registration of a broker id by a process, under a new broker epoch: soft state of an earlier
-    epoch is void.
+    """A process has registered under a new broker epoch: soft state from earlier broker epochs is
+    void.
     """
 
     broker_id: int
@@ -34,7 +33,7 @@ class Registered(NamedTuple):
 
 
 class RegisteredAgain(NamedTuple):
-    """A repeated registration request of the registered process."""
+    """The registered process has repeated its registration."""
 
     broker_id: int
     broker_epoch: int
@@ -42,15 +41,15 @@ class RegisteredAgain(NamedTuple):
 
 
 class Unregistered(NamedTuple):
-    """Removal of a registration."""
+    """A registration was removed."""
 
     broker_id: int
 
 
 class Fenced(NamedTuple):
-    """Fencing of a broker, for this cause.
+    """A broker was fenced.
 
-    ``record_count``: how many records the batch that fences it has.
+    ``record_count``: number of records in the batch that fences it.
     """
 
     broker_id: int
@@ -59,17 +58,16 @@ class Fenced(NamedTuple):
 
 
 class Unfenced(NamedTuple):
-    """Unfencing of a broker, in a batch of ``record_count`` records."""
+    """A broker was unfenced in a batch of ``record_count`` records."""
 
     broker_id: int
     record_count: int = 1
 
 
 class ShutdownBegun(NamedTuple):
-    """Loss of leaderships by a broker in controlled shutdown.
+    """A broker in controlled shutdown has lost leaderships.
 
-    ``last_offset``: the offset of the record that moved the last of them; None if it still has
-    some.
+    ``last_offset``: offset of the record that moved the last of them, or None if some remain.
     """
 
     broker_id: int
@@ -77,51 +75,52 @@ class ShutdownBegun(NamedTuple):
 
 
 class Left(NamedTuple):
-    """Completion of a broker's controlled shutdown.
+    """A broker has completed its controlled shutdown.
 
-    The broker's session is over, so its next process can register at once.
+    Its session is over, so its next process can register at once.
     """
 
     broker_id: int
 
 
 class LeaseGranted(NamedTuple):
-    """A read lease of a broker, which begins now."""
+    """A broker's read lease begins now."""
 
     broker_id: int
 
 
 class LeaseStopped(NamedTuple):
-    """The end of renewals of a broker's read lease."""
+    """A broker's read lease is no longer renewed."""
 
     broker_id: int
 
 
 class FeatureLevelsUpdated(NamedTuple):
-    """A change of feature levels while heartbeats were not in force.
+    """Feature levels were changed while heartbeats were disabled.
 
-    Heartbeats may be in force now.
+    Heartbeats may be enabled now.
     """
 
 
 class IsrsLeft(NamedTuple):
-    """Removal of a fenced broker from the ISRs of its partitions before ``begin``."""
+    """A fenced broker was removed from the ISRs of its partitions before ``begin``."""
 
     broker_id: int
     begin: PartitionKey
 
 
 class LeadersElected(NamedTuple):
-    """Elections of leaders for the partitions of an unfenced broker before ``begin``."""
+    """Leaders were elected for an unfenced broker's partitions before ``begin``."""
 
     broker_id: int
     begin: PartitionKey
 
 
 class LeavingBegun(NamedTuple):
-    """Begin of the removal of a fenced broker from more partitions than one batch should change.
+    """The removal of a fenced broker from more partitions than fit into one batch has begun.
 
-    Its successor registers, or it is unregistered, when it is complete. ``loss``: a Loss.
+    When it is complete, the broker's successor registers, or the broker is unregistered. ``loss``:
+    a Loss.
     """
 
     broker_id: int
@@ -130,7 +129,7 @@ class LeavingBegun(NamedTuple):
 
 
 class LeaderEpochsRaised(NamedTuple):
-    """Raising of ``partition_count`` more partitions' leader epochs into the range of this log
+    """Leader epochs of ``partition_count`` more partitions were raised into the range of this log
     generation.
     """
 
@@ -138,27 +137,27 @@ class LeaderEpochsRaised(NamedTuple):
 
 
 class ProgressRecorded(NamedTuple):
-    """A record of the progress of LAO in the log (PROGRESS)."""
+    """LAO's progress was recorded in the log (PROGRESS)."""
 
     message: pb.ProgressRecord
 
 
 class LeaseBegun(NamedTuple):
-    """Grant of a lease of the key-value store, whose TTL begins now."""
+    """A key-value lease was granted; its TTL begins now."""
 
     lease_id: int
     ttl_ms: int
 
 
 class LeaseKeptAlive(NamedTuple):
-    """Keep-alive of a lease, whose TTL begins anew now."""
+    """A key-value lease was kept alive; its TTL begins again now."""
 
     lease_id: int
     ttl_ms: int
 
 
 class LeaseEnded(NamedTuple):
-    """Revocation or expiry of a lease."""
+    """A key-value lease was revoked or has expired."""
 
     lease_id: int
 
@@ -192,29 +191,26 @@ _FEW_RECORDS = 512
 class Write(NamedTuple):
     """Records to propose, and the answer to send once they are committed.
 
-    A tuple for speed: every write makes one.
+    A tuple because every write makes one, and tuples are fast.
     """
 
     records: list[Record]
-    """One atomic batch, in order; never empty, unless there is a ``group``."""
+    """One atomic batch, in order. Empty only if there is a ``group``."""
     body: Any = None
-    """The response message for this kind of request; None if no request caused the records."""
+    """Response message for this kind of request, or None if no request caused the records."""
     effects: tuple[Effect, ...] = ()
     answer_when_appended: bool = False
     """Answer as soon as the records are in the leader's log.
 
-    Such an answer does not say that they are committed.
+    Such an answer does not imply that they are committed.
     """
     group: ConfigWrites | None = None
-    """Config writes of a group that are accepted as they are, each atomic by itself."""
+    """Accepted config writes of a group, each atomic by itself."""
 
 
 @final
 class Reply(NamedTuple):
-    """An answer without records.
-
-    It is sent once a confirmed read-index round proves that this node still leads.
-    """
+    """An answer without records, sent once a read-index round proves that this node still leads."""
 
     body: Any
     effects: tuple[Effect, ...] = ()
@@ -222,22 +218,22 @@ class Reply(NamedTuple):
 
 @final
 class Refusal(NamedTuple):
-    """The request definitely failed, and changed nothing."""
+    """An error: the request has definitely failed, and changed nothing."""
 
     error: ApiError
 
 
 @final
 class Duplicate(NamedTuple):
-    """A retry of a numbered write that was executed before, with the result of that time."""
+    """The result of a numbered write that an earlier attempt executed."""
 
     result: ClientResult
 
 
 @final
 class Defer(NamedTuple):
-    """No decision yet: the request waits, and is decided again at time ``at`` (seconds of the event
-    loop's clock).
+    """No decision yet: the request is decided again at time ``at`` (seconds of the event loop's
+    clock).
     """
 
     at: float
@@ -246,9 +242,7 @@ class Defer(NamedTuple):
 
 @final
 class TransferLeadership(NamedTuple):
-    """Transfer the leadership to voter ``target_id``; the answer is sent when the transfer is
-    complete.
-    """
+    """Transfer of the leadership to voter ``target_id``; answered when the transfer is complete."""
 
     target_id: int
     body: Any
@@ -257,7 +251,7 @@ class TransferLeadership(NamedTuple):
 Decision = Write | Reply | Refusal | Duplicate | Defer | TransferLeadership
 """The outcome of one request.
 
-A decision that a deadline triggers, as a session timeout, is always a Write.
+A decision that a deadline triggers, such as a session timeout, is always a Write.
 """
 
 
@@ -267,15 +261,15 @@ def write_or_reply(records: list[Record], body: Any, *effects: Effect) -> Write 
 
 
 def refuse(code: ErrorCode, message: str, field: str = "") -> ApiError:
-    """Return the error of a request that changed nothing.
+    """Return the error for a request that changed nothing.
 
-    ``field`` is the field at fault, if there is one.
+    ``field``: the field at fault, or "".
     """
     return ApiError(code, message, field=field)
 
 
 def wire_error(error: ApiError) -> common_pb2.Error:
-    """Return the error as a message, for one of the results in a response."""
+    """Return the error as a message for one result of a response."""
     return common_pb2.Error(
         error_code=error.code,
         error_message=error.message,
@@ -285,10 +279,10 @@ def wire_error(error: ApiError) -> common_pb2.Error:
 
 
 class own_error:  # noqa: N801 (used as a function)
-    """Context of one item of a request, which succeeds or fails by itself: an ApiError raised in it
-    is put into the item's result.
+    """Context manager for one item of a request that succeeds or fails by itself: it stores an
+    ApiError in the item's result.
 
-    ``whole``: code of the errors that fail the whole request instead.
+    ``whole``: code of errors that fail the whole request instead; they are raised.
     """
 
     def __init__(self, result: Any, *, whole: ErrorCode | None = None) -> None:
@@ -305,19 +299,19 @@ class own_error:  # noqa: N801 (used as a function)
 
 
 def check_item(refused: Mapping[int, ApiError], index: int) -> None:
-    """Raise the refusal of an item by the permissions, if any."""
+    """Raise the error with which the permissions refuse an item, if any."""
     if (error := refused.get(index)) is not None:
         raise error
 
 
 def check_record_count(count: int, limit: int, field: str = "") -> None:
-    """Raise POLICY_VIOLATION for a request that would write more than ``limit`` records: they all
+    """Raise POLICY_VIOLATION for a request that would write more than ``limit`` records, which all
     go into one atomic batch.
     """
     if count > limit:
         raise refuse(
             ErrorCode.POLICY_VIOLATION,
-            f"the request needs {count} records, more than the {limit} of one batch",
+            f"the request needs {count} records, but one batch holds at most {limit}",
             field,
         )
 
@@ -326,34 +320,36 @@ def check_item_count(count: int, limit: int, field: str) -> None:
     """Raise POLICY_VIOLATION for a request that names more than ``limit`` items, before any item is
     decided.
 
-    An item that is refused writes no record, but it takes time all the same.
+    A refused item writes no record, but still takes time.
     """
     if count > limit:
         raise refuse(
             ErrorCode.POLICY_VIOLATION,
-            f"{count} items are more than the {limit} of one request",
+            f"{count} items given, but one request may have at most {limit}",
             field,
         )
 
 
 def cluster_error(cluster_id: str, asked: str) -> ApiError | None:
-    """Return why a request for a cluster is not for this one; None if it is, or names none."""
+    """Return the error for a request that names another cluster, or None if it names this one or
+    none.
+    """
     if asked in ("", cluster_id):
         return None
-    message = f"this is cluster {cluster_id!r}, the request is for {asked[:80]!r}"
+    message = f"the request names cluster {asked[:80]!r}, but this is {cluster_id!r}"
     return ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, message, field="cluster_id")
 
 
 def check_record_bytes(records: list[Record], field: str) -> None:
-    """Raise MESSAGE_TOO_LARGE for a request that would write more than BATCH_MAX_BYTES: it would
-    delay all requests after it.
+    """Raise MESSAGE_TOO_LARGE for a request that would write more than BATCH_MAX_BYTES, as it would
+    delay all later requests.
     """
     if len(records) <= _FEW_RECORDS:
-        return  # No larger than the request itself, which has its own limit.
+        return  # Not larger than the request, whose size is limited.
     size = sum(len(each.body) for each in records)
     if size > BATCH_MAX_BYTES:
         raise refuse(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"the request would write {size} bytes, more than the {BATCH_MAX_BYTES} of one batch",
+            f"the request would write {size} bytes, but one batch holds at most {BATCH_MAX_BYTES}",
             field,
         )

@@ -1,1 +1,1 @@
-"""Decisions: requests and timers in, records and replies out. No I/O, no clock, no state."""
+"""Decisions map requests and timers to records and replies, without I/O, clock or state."""

@@ -1,4 +1,4 @@
-"""CreateAcls, DeleteAcls and DescribeAcls (KIP-140): the access control entries in the log."""
+"""CreateAcls, DeleteAcls and DescribeAcls (KIP-140) on the access control entries in the log."""
 
 from __future__ import annotations
 
@@ -34,21 +34,22 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 MAX_ENTRIES = 20_000
-"""Most entries of a cluster: each is in the image of every node. Kafka has no bound; its clusters
-have some ten thousand.
+"""Most entries in a cluster; every node's image holds all of them. Kafka has no such bound; its
+clusters have some ten thousand.
 """
 MAX_OF_ONE_PRINCIPAL = 200
-"""Most entries of one principal on one resource pattern: a change examines all of them."""
+"""Most entries of one principal on one resource pattern; a change examines all of them."""
 MAX_PREFIX_CHARS = 200_000
-"""Most characters in all prefixes together: each letter is a node of the index, a quarter of a
-kilobyte.
-"""
+"""Most characters in all prefixes together: each takes a node of the index, about 250 bytes."""
 ID_BYTES = 16
 _PRINCIPAL = "User:"
 
 
 def describe_acls(state: ControllerState, request: rpc.DescribeAclsRequest) -> Reply:
-    """Return the entries that a filter matches, sorted. Raises INVALID_REQUEST."""
+    """Return the entries that match a filter, sorted.
+
+    Raises INVALID_REQUEST.
+    """
     check_filter(request.filter, "filter")
     image = state.log.committed
     response = rpc.DescribeAclsResponse(
@@ -66,7 +67,7 @@ def describe_acls(state: ControllerState, request: rpc.DescribeAclsRequest) -> R
 def create_acls(state: ControllerState, request: rpc.CreateAclsRequest) -> Write | Reply:
     """Add entries.
 
-    Raises POLICY_VIOLATION; an error of one entry is in its result.
+    Raises POLICY_VIOLATION. The error of a single entry is in its result.
     """
     view = state.log.pending
     check_item_count(len(request.creations), state.settings.max_records_per_request, "creations")
@@ -88,7 +89,7 @@ def create_acls(state: ControllerState, request: rpc.CreateAclsRequest) -> Write
 
 
 class _Bounds:
-    """Counts of the entries, by each bounded resource."""
+    """Counts of entries per bounded resource."""
 
     def __init__(self, there: Iterable[Binding]) -> None:
         self._count = self._prefix_chars = 0
@@ -112,7 +113,7 @@ class _Bounds:
             ),
             (
                 self._prefix_chars + _prefix_chars(binding) > MAX_PREFIX_CHARS,
-                f"all prefixes together have more than {MAX_PREFIX_CHARS} characters",
+                f"all prefixes together would exceed {MAX_PREFIX_CHARS} characters",
             ),
         ):
             if full:
@@ -120,7 +121,7 @@ class _Bounds:
 
 
 def _pattern(binding: Binding) -> Binding:
-    """Return the part that all entries of a principal on one resource pattern share."""
+    """Return the part that a principal's entries on one resource pattern have in common."""
     return binding._replace(host="", operation=0, permission_type=0)
 
 
@@ -129,9 +130,9 @@ def _prefix_chars(binding: Binding) -> int:
 
 
 def delete_acls(state: ControllerState, request: rpc.DeleteAclsRequest) -> Write | Reply:
-    """Remove the entries that the filters match.
+    """Remove the entries that match the filters.
 
-    Raises POLICY_VIOLATION; an error of one filter is in its result.
+    Raises POLICY_VIOLATION. The error of a single filter is in its result.
     """
     view = state.log.pending
     limit = state.settings.max_records_per_request
@@ -151,7 +152,7 @@ def delete_acls(state: ControllerState, request: rpc.DeleteAclsRequest) -> Write
 
 
 def may_do_everything(principal: str, rng: random.Random) -> list[Record]:
-    """Return entries that allow a principal everything, for as long as they are not removed."""
+    """Return entries that allow a principal everything until they are removed."""
     return [
         _entry(
             Binding(
@@ -177,12 +178,12 @@ def _entry(binding: Binding, rng: random.Random) -> Record:
 def chosen(
     entries: Iterable[AccessControlEntry], wanted: rpc.AccessControlEntryFilter
 ) -> list[AccessControlEntry]:
-    """Return the entries that a filter matches, sorted by binding."""
+    """Return the entries that match a filter, sorted by binding."""
     return sorted((one for one in entries if _matches(one, wanted)), key=lambda one: one.binding)
 
 
 def check_filter(wanted: rpc.AccessControlEntryFilter, field: str) -> None:
-    """Raise INVALID_REQUEST for a number that is not a member of its enumeration."""
+    """Raise INVALID_REQUEST if a filter contains an unknown enum value."""
     _known(AclResourceType, wanted.resource_type, f"{field}.resource_type")
     _known(PatternType, wanted.pattern_type, f"{field}.pattern_type")
     _known(AclOperation, wanted.operation, f"{field}.operation")
@@ -214,43 +215,46 @@ def _matches_pattern(entry: AccessControlEntry, wanted: rpc.AccessControlEntryFi
 
 
 def _checked(wanted: rpc.AccessControlEntry, field: str) -> Binding:
-    """Return the binding of a valid entry. Raises INVALID_REQUEST."""
+    """Return the binding of an entry.
+
+    Raises INVALID_REQUEST if the entry is invalid.
+    """
     for wrong, name in _mistakes(wanted, field):
         raise refuse(ErrorCode.INVALID_REQUEST, wrong, f"{field}.{name}")
     return Binding.of(wanted)
 
 
 def _mistakes(wanted: rpc.AccessControlEntry, field: str) -> Iterator[tuple[str, str]]:
-    """Yield each error of an entry, with the name of the field."""
+    """Yield (error, field) for each mistake in an entry."""
     _known(AclResourceType, wanted.resource_type, f"{field}.resource_type")
     _known(PatternType, wanted.pattern_type, f"{field}.pattern_type")
     _known(AclOperation, wanted.operation, f"{field}.operation")
     _known(AclPermission, wanted.permission_type, f"{field}.permission_type")
     type_, name = wanted.resource_type, wanted.resource_name
     if type_ == AclResourceType.ANY:
-        yield "an entry is about one type of resource", "resource_type"
+        yield "resource_type must be one type, not ANY", "resource_type"
     if wanted.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
-        yield "an entry's pattern type is LITERAL or PREFIXED", "pattern_type"
+        yield "pattern_type must be LITERAL or PREFIXED", "pattern_type"
     if not name or not name.isprintable():
-        yield "a resource name has 1 to 249 printable characters", "resource_name"
+        yield "resource_name must be 1 to 249 printable characters", "resource_name"
     if type_ == AclResourceType.CLUSTER and (
         name != CLUSTER_NAME or wanted.pattern_type != PatternType.LITERAL
     ):
-        yield f"the only resource of this type is the literal {CLUSTER_NAME}", "resource_name"
+        yield f"a CLUSTER resource must be the literal {CLUSTER_NAME}", "resource_name"
     if name == ALL_RESOURCES and wanted.pattern_type == PatternType.PREFIXED:
-        yield "no name begins with *: all resources are the literal *", "pattern_type"
+        yield "a prefix must not be *; for all resources use the literal *", "pattern_type"
     if not wanted.principal.startswith(_PRINCIPAL) or len(wanted.principal) == len(_PRINCIPAL):
-        yield "a principal is User: and a name, User:* for everybody", "principal"
+        yield "principal must be User: and a name, or User:* for everyone", "principal"
     if not wanted.principal.isprintable():
-        yield "a principal has printable characters only", "principal"
+        yield "principal must contain only printable characters", "principal"
     if wanted.host != ANY_HOST and not _is_address(wanted.host):
-        yield "a host is an IP address in its shortest form, or *", "host"
+        yield "host must be an IP address in its shortest form, or *", "host"
     if wanted.permission_type == AclPermission.ANY:
-        yield "an entry allows or denies", "permission_type"
+        yield "permission_type must be ALLOW or DENY", "permission_type"
     possible = OPERATIONS_OF.get(AclResourceType(type_), frozenset())
     if wanted.operation != AclOperation.ALL and wanted.operation not in possible:
         names = ", ".join(sorted(one.name for one in possible))
-        yield f"on {AclResourceType(type_).name} there are ALL, {names}", "operation"
+        yield f"operation on {AclResourceType(type_).name} must be ALL, {names}", "operation"
 
 
 def _known(
@@ -260,13 +264,13 @@ def _known(
 ) -> None:
     if number not in kind.__members__.values():
         known = ", ".join(f"{one.value} {one.name}" for one in kind)
-        raise refuse(ErrorCode.INVALID_REQUEST, f"{number} is none of {known}", field)
+        raise refuse(ErrorCode.INVALID_REQUEST, f"{number} is not one of {known}", field)
 
 
 def _is_address(host: str) -> bool:
     try:
         address = ipaddress.ip_address(host)
-        # Compared as text with the address of a connection, which is never a mapped one.
+        # Compared as text with the address of a connection, which is never an IPv4-mapped one.
         return str(address) == host and getattr(address, "ipv4_mapped", None) is None
     except ValueError:
         return False

@@ -1,5 +1,4 @@
-"""Rules over an image, without a controller: the effect of a change of one broker or partition on
-the others.
+"""The effects of one broker's or partition's change on the others, as functions of an image.
 
-The controller decides by them, and so does the replay's generator of histories.
+The controller's decisions and the replay's history generator use them.
 """

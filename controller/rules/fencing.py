@@ -1,7 +1,6 @@
-"""Fencing and unfencing one broker: the registration change, and its effect on the partitions of
-that broker alone.
+"""Fencing and unfencing of one broker: its registration change, and the changes of its partitions.
 
-One broker a decision, so that each decision sees the effect of the one before it.
+A decision handles one broker, so that each decision sees the effect of the previous one.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ _WORDS = {
     Cause.ASKED_TO_BE_FENCED: "asked to be fenced",
     Cause.LOG_TAKEN_BACK: "the log was restored or recovered",
     Cause.CONTROLLED_SHUTDOWN: "controlled shutdown",
-    Cause.DISK_HANGS: "its disk hangs beyond broker.disk.hang.timeout.ms",
+    Cause.DISK_HANGS: "disk hangs longer than broker.disk.hang.timeout.ms",
     Cause.CONTROLLED_SHUTDOWN_WITHOUT_HEARTBEATS: "active without heartbeats, controlled shutdown",
 }
-"""The causes in words, for people."""
+"""Descriptions of the causes, for operators."""
 
 
 def registration_change(broker: Broker, cause: Cause, **standing: bool) -> Record:
-    """Return a change of a broker's ``standing`` (fenced, in_controlled_shutdown; a flag that is
-    not named stays), with its cause.
+    """Return the record that sets the given flags (``standing``: fenced, in_controlled_shutdown) of
+    a broker and states the cause. Flags not given keep their value.
     """
     change = pb.BrokerRegistrationChangeRecord(
         broker_id=broker.id,
@@ -44,24 +43,24 @@ def registration_change(broker: Broker, cause: Cause, **standing: bool) -> Recor
 
 
 def fence(view: ImageView, broker: Broker, cause: Cause) -> list[Record]:
-    """Fence a broker, and remove it from every ISR and leadership; ``isr_removals`` continues
-    beyond MAX_REMOVALS partitions.
+    """Fence a broker and remove it from every ISR and leadership, in at most MAX_REMOVALS
+    partitions; ``isr_removals`` continues with the others.
     """
     change = registration_change(broker, cause, fenced=True, in_controlled_shutdown=False)
     return [change, *removals(view, broker.id, limit=MAX_REMOVALS)]
 
 
 def unfence(view: ImageView, broker: Broker, cause: Cause = Cause.CAUGHT_UP) -> list[Record]:
-    """Unfence a broker, and make it leader of the leaderless partitions that waited for it;
-    ``join_elections`` continues beyond MAX_REMOVALS of them.
+    """Unfence a broker and elect it leader of up to MAX_REMOVALS leaderless partitions that waited
+    for it; ``join_elections`` continues with the others.
     """
     change = registration_change(broker, cause, fenced=False)
     return [change, *elections_on_join(view, broker.id, limit=MAX_REMOVALS)]
 
 
 def begin_shutdown(view: ImageView, broker: Broker) -> list[Record]:
-    """Move all leaderships and ISR memberships off a broker that serves reads until the others know
-    the new leaders; MAX_REMOVALS partitions at a time.
+    """Move leaderships and ISR memberships off a broker that shuts down, at most MAX_REMOVALS
+    partitions at a time. The broker serves reads until the others know the new leaders.
     """
     moved = removals(view, broker.id, on_purpose=True, limit=MAX_REMOVALS)
     if broker.in_controlled_shutdown:
@@ -72,7 +71,7 @@ def begin_shutdown(view: ImageView, broker: Broker) -> list[Record]:
 
 
 def take_leave(view: ImageView, broker: Broker) -> list[Record]:
-    """Return the last record of a broker that completes its controlled shutdown: see
+    """Return the last records of a broker that completes its controlled shutdown; see
     :func:`raftlog.metadata.entities.has_left`.
     """
     change = registration_change(

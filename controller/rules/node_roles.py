@@ -1,4 +1,4 @@
-"""The role of a node in the cluster."""
+"""Roles of nodes in the cluster."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from raftlog.metadata.image import Image
 
 
 def is_broker_alone(image: Image, configured: Iterable[int], node_id: int) -> bool:
-    """Return whether a node is registered as a broker, and is not a voter.
+    """Return whether a node is registered as a broker and is not a voter.
 
-    ``configured``: the voters, if the log names none. An id may be both in clusters older than the
-    rule against it.
+    ``configured``: the voters to use if the log contains no voter set. A node of an old cluster may
+    be both broker and voter under one id; newer builds refuse that.
     """
     if node_id not in image.brokers:
         return False

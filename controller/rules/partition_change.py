@@ -1,22 +1,22 @@
 """The next state of a partition: its leader, its ISR, and whether its reassignment is complete.
-Every change is made here.
 
-The rules (kept together because each bends the others):
+Every change of a partition is made here. The rules are kept together because they interact:
 
-* A leader is active and in the ISR. The present one stays if it can; else the first in replica
-  order that can; else none.
+* A leader is active and in the ISR. The present leader stays if it can; else the first replica, in
+  replica order, that can lead; else the partition has no leader.
 * A replica that leaves the ISR below ``min.insync.replicas`` becomes an eligible leader replica
-  (ELR, KIP-966): it has everything up to the high watermark, which stays while there is an ELR. It
-  is eligible until the ISR is large enough again, its broker shuts down uncleanly, or it is gone.
+  (ELR, KIP-966): it has everything up to the high watermark, which does not advance while there is
+  an ELR. It stays eligible until the ISR is large enough again, its broker shuts down uncleanly,
+  has another disk or is unregistered.
 * If the ISR is empty, the leader comes from the ELR, the last leader first. If no leader is left,
-  the last one is kept as last known, unless its disk is known to be lost.
+  the last one is recorded as last known, unless its disk is known to be lost.
 * An unclean leader comes from outside both: the ISR is then the leader alone, which is RECOVERING
-  until it reports otherwise, and nothing else is eligible.
-* A reassignment (KIP-455) has replicas = target + removing. It is complete when all that are added
-  are in the ISR, and, where the replicas become fewer, when all that stay are in it. Completing it
-  is part of the change that makes it so.
+  until it reports otherwise, and no other replica is eligible.
+* During a reassignment (KIP-455), replicas = target + removing. It is complete when every added
+  replica is in the ISR and, if the number of replicas shrinks, every remaining one is, too. The
+  change that makes it complete also completes it.
 
-Removals and elections change the partitions that one broker holds, when it joins or leaves.
+Removals and elections change the partitions of one broker when it joins or leaves.
 
 Why: docs/decisions/015-one-function-changes-partitions.md,
 docs/decisions/037-the-replica-that-has-lost-least.md
@@ -43,40 +43,40 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 class Election(Enum):
-    """Eligibility for the leadership in an election."""
+    """Which replicas may be elected leader."""
 
     ONLINE = 0
-    """A member of the ISR, if the present leader cannot stay."""
+    """A member of the ISR; the present leader stays if it can."""
     PREFERRED = 1
-    """The first replica, if it can; else as ONLINE."""
+    """The first replica if it is active and in the ISR; else as ONLINE."""
     UNCLEAN = 2
-    """A member as for ONLINE, else any live replica."""
+    """As ONLINE; if no member can lead, any active replica."""
 
 
 class Loss(IntEnum):
-    """The records that a broker that leaves may have lost since it left an ISR."""
+    """What a departing broker may have lost of the records that it stored."""
 
     NOTHING = 0
-    """It is fenced, or has shut down in order: its disk has what it had."""
+    """The broker is fenced or was shut down in order: its disk is intact."""
     UNCLEAN = 1
-    """It has not shut down in order: its disk may lack what it had."""
+    """The broker was not shut down in order: its last records may be missing."""
     DISK = 2
-    """It has another disk, or is unregistered."""
+    """The broker has another disk, or is unregistered."""
 
 
 class Elections(NamedTuple):
-    """Elections from outside an ISR, counted."""
+    """Numbers of elections from outside an ISR."""
 
     from_elr: int = 0
-    """Elections from the eligible leader replicas: nothing is lost."""
+    """Elections from the eligible leader replicas, which lose nothing."""
     unclean: int = 0
-    """Elections by a person, by what replicas reported, or where a topic allows any leader: records
-    may be lost.
+    """Elections that may lose records: by an operator, by what replicas reported, or because the
+    topic allows any leader.
     """
 
 
 class Assignment(NamedTuple):
-    """The replicas of a partition, present and intended."""
+    """The present and intended replicas of a partition."""
 
     replicas: tuple[int, ...]
     removing: tuple[int, ...]
@@ -84,7 +84,7 @@ class Assignment(NamedTuple):
 
     @property
     def target(self) -> tuple[int, ...]:
-        """The replicas at the end of the reassignment."""
+        """The replicas after the reassignment."""
         return tuple(replica for replica in self.replicas if replica not in self.removing)
 
     @property
@@ -94,8 +94,10 @@ class Assignment(NamedTuple):
 
 
 class Brokers:
-    """The brokers that may lead, as a decision sees them: ``joining`` is about to be unfenced,
-    ``leaving`` about to leave, with this ``loss``. Those ``low_on_space`` lead where no other can.
+    """The brokers as leader candidates of one decision.
+
+    ``joining``: broker that the decision unfences. ``leaving``: broker that leaves, with this
+    ``loss``. ``low_on_space``: brokers that lead only where no other can.
     """
 
     __slots__ = ("_joining", "_leaving", "_loss", "low_on_space", "view")
@@ -123,13 +125,14 @@ class Brokers:
         return broker is not None and broker.active
 
     def loss_of(self, broker_id: int) -> Loss:
-        """Return what a broker may have lost by the change under way."""
+        """Return what a broker may lose by this change."""
         return self._loss if broker_id == self._leaving else Loss.NOTHING
 
     def min_in_sync(self, topic_id: bytes, replicas: int) -> int:
-        """Return the ISR size below which replicas that leave it are eligible leader replicas.
+        """Return the ISR size below which replicas that leave the ISR become eligible leader
+        replicas.
 
-        ``replicas``: how many the partition has, without those being added.
+        ``replicas``: number of replicas of the partition, without those being added.
         """
         return needed_in_sync(int(topic_value(self.view, topic_id, MIN_INSYNC_REPLICAS)), replicas)
 
@@ -146,7 +149,7 @@ def choose_leader(
     isr: Collection[int],
     election: Election,
 ) -> int:
-    """Return the leader among the members of the ISR, or NO_LEADER."""
+    """Return the member of the ISR that leads, or NO_LEADER."""
     active = brokers.active
     if brokers.low_on_space:
         with_space = [member for member in isr if member not in brokers.low_on_space]
@@ -168,10 +171,10 @@ def next_state(
     election: Election = Election.ONLINE,
     eligible: bool = True,
 ) -> pb.PartitionChangeRecord | None:
-    """Return the record of a change; None if nothing changes.
+    """Return the record of a change, or None if nothing changes.
 
-    ``isr`` must be part of the replicas of ``assignment``. Not ``eligible``: no replica that leaves
-    the ISR becomes an eligible leader replica.
+    ``isr`` must be a subset of the replicas of ``assignment``; each keeps its present value if
+    None. ``eligible``: whether replicas that leave the ISR may become eligible leader replicas.
     """
     present = assignment_of(partition) if assignment is None else assignment
     wanted, members = present, partition.isr if isr is None else tuple(isr)
@@ -186,11 +189,11 @@ def next_state(
             members = (leader,)
             elr = _eligible_leaders(brokers, partition, wanted, members)
     if leader == NO_LEADER and election is Election.UNCLEAN:
-        # A replica that is only being added may have no records yet: last.
+        # A replica that is being added may have no records yet, so it comes last.
         candidates = (*present.original, *present.adding)
         leader = next(filter(brokers.active, candidates), NO_LEADER)
         if leader != NO_LEADER:
-            # The ISR that would have completed the reassignment is given up.
+            # The ISR that would have completed the reassignment is discarded.
             wanted, members, elr, recovery_state = present, (leader,), (), RECOVERING
     change = _record(partition, wanted, members, leader, recovery_state)
     last_known: tuple[int, ...] = ()
@@ -201,12 +204,12 @@ def next_state(
     if elr != partition.elr:
         change.eligible_leader_replicas.ids[:] = elr
         change.eligible_leader_replicas.SetInParent()
-    # Stated where the last holder leaves, also if nobody is known: a reader need not infer it.
+    # Stated when the last holder leaves, even if it is empty, so that readers need not infer it.
     emptied = not members and bool(partition.isr or (partition.elr and not elr))
     if last_known != partition.last_known_elr or emptied:
         change.last_known_elr.ids[:] = last_known
         change.last_known_elr.SetInParent()
-    # partition_id and topic_id alone: nothing differs.
+    # Only partition_id and topic_id are set: nothing has changed.
     return change if len(change.ListFields()) > 1 + (partition.index != 0) else None
 
 
@@ -226,9 +229,7 @@ def elect_recovered(
 
 
 def elections_outside_isr(view: ImageView, records: Iterable[Record]) -> Elections:
-    """Return the elections from outside an ISR among PartitionChangeRecords that are not in
-    ``view`` yet.
-    """
+    """Count the elections from outside an ISR among records that ``view`` does not include yet."""
     from_elr = unclean = 0
     for one in records:
         change = one.message
@@ -245,7 +246,9 @@ def elections_outside_isr(view: ImageView, records: Iterable[Record]) -> Electio
 
 
 def _last_leader(partition: Partition) -> int:
-    """Return the present or last known leader, or the only member of the ISR; else NO_LEADER."""
+    """Return the present leader, else the last known one, else the only member of the ISR, else
+    NO_LEADER.
+    """
     if partition.leader != NO_LEADER:
         return partition.leader
     known = partition.last_known_elr or (partition.isr if len(partition.isr) == 1 else ())
@@ -255,7 +258,7 @@ def _last_leader(partition: Partition) -> int:
 def _eligible_leaders(
     brokers: Brokers, partition: Partition, wanted: Assignment, members: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Return the eligible leader replicas beside an ISR of these members, in replica order."""
+    """Return the eligible leader replicas next to an ISR of ``members``, in replica order."""
     if not partition.elr and members == partition.isr:
         return ()
     count = len(wanted.replicas) - len(wanted.adding)
@@ -270,8 +273,8 @@ def _eligible_leaders(
 
 
 def is_overdue(partition: Partition) -> bool:
-    """Return whether a reassignment could be complete and is not: a controller of an earlier build
-    has added the last replica.
+    """Return whether a reassignment could be complete and is not, as after an earlier build that
+    did not complete it when the last replica was added.
     """
     if not partition.adding_replicas and not partition.removing_replicas:
         return False
@@ -280,7 +283,7 @@ def is_overdue(partition: Partition) -> bool:
 
 
 def _completed(wanted: Assignment, members: tuple[int, ...]) -> tuple[Assignment, tuple[int, ...]]:
-    """Return the assignment and ISR after completion, if it is possible; else both unchanged."""
+    """Return the assignment and ISR after completion, or both unchanged if it is not possible."""
     staying = tuple(member for member in members if member not in wanted.removing)
     if not staying or not set(wanted.adding) <= set(members):
         return wanted, members
@@ -297,8 +300,8 @@ def _record(
     leader: int,
     recovery_state: int | None,
 ) -> pb.PartitionChangeRecord:
-    """Return a record of the differences only: naming a leader, even the same one, begins a leader
-    epoch.
+    """Return a record of the differences only: setting a leader, even the same one, would begin a
+    new leader epoch.
     """
     change = pb.PartitionChangeRecord(partition_id=partition.index, topic_id=partition.topic_id)
     if members != partition.isr:
@@ -322,15 +325,15 @@ def _record(
 MAX_ELECTIONS = 1000
 """Most elections in one batch, as in Kafka."""
 MAX_REMOVALS = 5_000
-"""Most partitions that one batch removes a broker from, where several batches are allowed: it takes
-well below a fetch timeout.
+"""Most partitions that one batch removes a broker from, where several batches are allowed. Such a
+batch takes well below a fetch timeout.
 """
 
 
 def partitions_of(view: ImageView, broker_id: int) -> Iterable[Partition]:
     """Yield the partitions with a replica on a broker, in a fixed order.
 
-    The cost grows with the partitions of the broker, not of the cluster.
+    O(partitions of the broker).
     """
     held: Iterable[PartitionKey] = view.replicas_of.get(broker_id) or ()
     partitions = view.partitions
@@ -340,8 +343,10 @@ def partitions_of(view: ImageView, broker_id: int) -> Iterable[Partition]:
 def elections_elsewhere(
     view: ImageView, broker_id: int, low_on_space: Collection[int], *, limit: int
 ) -> list[Record]:
-    """Let members of the ISR that have space lead the partitions of a broker that has none; at most
-    ``limit``. The broker stays in the ISRs, and leads where no other member can.
+    """Elect other leaders for the partitions that a broker low on space leads; at most ``limit``.
+
+    The new leaders are ISR members with space. The broker stays in the ISRs, and continues to lead
+    where no such member exists.
     """
     brokers = Brokers(view, low_on_space=low_on_space)
     changes = (
@@ -359,8 +364,10 @@ def leads_any(view: ImageView, broker_id: int) -> bool:
 
 
 def waits_for_members(partition: Partition) -> bool:
-    """Return whether there is no leader although the ISR has members: a log that was taken back has
-    such partitions until a member returns. See ``epoch_floor``.
+    """Return whether a partition with ISR members has no leader.
+
+    After a restore or an unsafe recovery, such partitions wait until a member returns: see
+    ``EpochFloor``.
     """
     return partition.leader == NO_LEADER and bool(partition.isr)
 
@@ -374,13 +381,12 @@ def removals(
     loss: Loss = Loss.NOTHING,
     limit: int | None = None,
 ) -> list[Record]:
-    """Remove a broker from every ISR and leadership, and by its ``loss`` from the eligible leader
-    replicas: one record for each partition that changes, at most ``limit``.
+    """Remove a broker from every ISR and leadership, and from the ELRs if ``loss`` requires it.
 
-    A topic that allows it gets an unclean leader where no member is left, except for a broker that
-    leaves ``on_purpose``: an operator who stops the last member of an ISR may be about to restart
-    it. A broker that registers with the ``same_disk`` stays in the ISRs that wait for any of their
-    members.
+    Returns one record for each changed partition, at most ``limit``. If an ISR becomes empty, an
+    unclean leader is elected where the topic allows it, but not if the broker left ``on_purpose``:
+    the operator may be about to restart it. A broker that registers with the ``same_disk`` stays in
+    the ISRs that wait for any of their members.
     """
     records: list[Record] = []
     for partition in partitions_of(view, broker_id):
@@ -392,7 +398,7 @@ def removals(
 
 
 def must_leave(partition: Partition, broker_id: int, *, same_disk: bool, loss: Loss) -> bool:
-    """Return whether ``removals`` of a broker change a partition."""
+    """Return whether ``removals`` of a broker would change a partition."""
     in_isr = broker_id in partition.isr and not (same_disk and waits_for_members(partition))
     eligible = loss is not Loss.NOTHING and broker_id in partition.elr
     known = loss is Loss.DISK and broker_id in partition.last_known_elr
@@ -407,7 +413,7 @@ def removal(
     on_purpose: bool,
     loss: Loss = Loss.NOTHING,
 ) -> list[Record]:
-    """Return the record that removes a broker from one ISR and leadership; none if nothing
+    """Return the record that removes a broker from one ISR and leadership; empty if nothing
     changes.
     """
     waits = waits_for_members(partition)
@@ -420,8 +426,9 @@ def removal(
 
 
 def elections_on_join(view: ImageView, broker_id: int, *, limit: int | None = None) -> list[Record]:
-    """Elect leaders for the leaderless partitions that a broker, about to be unfenced, can lead: at
-    most ``limit``.
+    """Elect leaders for leaderless partitions that a broker, about to be unfenced, can lead.
+
+    At most ``limit`` elections.
     """
     if not view.leader_counts.get(NO_LEADER):
         return []
@@ -437,12 +444,12 @@ def elections_on_join(view: ImageView, broker_id: int, *, limit: int | None = No
 
 
 def election_on_join(brokers: Brokers, partition: Partition) -> pb.PartitionChangeRecord | None:
-    """Return the election of a leader for a leaderless partition, now that a broker is there; None
-    if it has a leader, or nobody can lead.
+    """Return the election for a leaderless partition now that a broker has joined, or None if the
+    partition has a leader or no broker can lead it.
 
-    A member of the ISR or an eligible leader replica leads, or anybody if the topic allows unclean
-    leaders. Where members of the ISR were awaited, absent ones leave it, and no replica outside it
-    is elected yet.
+    Candidates are the ISR, then the eligible leader replicas, then, if the topic allows unclean
+    leaders, all replicas. If the partition waited for ISR members, absent ones leave the ISR and no
+    replica outside it is elected.
     """
     if partition.leader != NO_LEADER:
         return None

@@ -1,12 +1,12 @@
-"""The placement of new partitions' replicas: round robin over the live brokers, from a random
-start, and over their racks if they have any.
+"""The placement of new partitions: round robin over the live brokers from a random start, and over
+their racks if they have any.
 
-The first replicas take turns, so that leaderships spread; the distance to the others grows each
-time around, so that the partitions of one broker have their followers on different brokers, and its
-load spreads when it fails. With racks, a partition has no two replicas in one rack while another
-rack has none. Brokers without a rack count as one rack of their own.
+Leaderships rotate over the brokers. The distance from a leader to its followers grows each time
+around, so that one broker's partitions have followers on different brokers, and its load spreads
+when it fails. With racks, two replicas share a rack only if every rack has one. Brokers without a
+rack together count as one rack.
 
-Requested assignments are validated here, and new partitions get their first state.
+The module also validates requested assignments and makes the first state of new partitions.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ MAX_REPLICAS = 1_000_000
 
 
 def active_brokers(view: ImageView) -> list[int]:
-    """Return the brokers that may be assigned partitions, by id: unfenced and not stopping."""
+    """Return the ids of the brokers that may be assigned partitions, sorted: unfenced and not
+    stopping.
+    """
     return sorted(
         broker_id for broker_id, broker in view.snapshot().brokers.items() if broker.active
     )
 
 
 def uncordoned(view: ImageView, broker_ids: Iterable[int]) -> list[int]:
-    """Return the brokers that may get new replicas, in the same order."""
+    """Return the brokers that may receive new replicas, in the same order."""
     return [broker_id for broker_id in broker_ids if not is_cordoned(view, broker_id)]
 
 
@@ -45,24 +47,24 @@ def spread(
     replication_factor: int,
     rng: random.Random,
 ) -> list[tuple[int, ...]]:
-    """Return replicas for new partitions, over the racks of the live brokers.
+    """Return replicas for new partitions, spread over the racks of the live brokers.
 
     Raises POLICY_VIOLATION for more than MAX_REPLICAS.
     """
     if partitions * replication_factor > MAX_REPLICAS:
         raise refuse(
             ErrorCode.POLICY_VIOLATION,
-            f"{partitions} partitions of {replication_factor} replicas are more than the"
-            f" {MAX_REPLICAS} replicas of one topic and request",
+            f"{partitions} partitions with {replication_factor} replicas each exceed the limit of"
+            f" {MAX_REPLICAS} replicas per topic and request",
         )
     racks = {broker_id: view.brokers[broker_id].rack for broker_id in live}
     return place(live, partitions, replication_factor, rng, racks)
 
 
 def wrong_replicas(view: ImageView, broker_ids: Sequence[int]) -> str:
-    """Return the error of a set of replicas; empty if it is valid."""
+    """Return why a replica list is invalid, or "" if it is valid."""
     if not broker_ids or len(set(broker_ids)) < len(broker_ids):
-        return f"{list(broker_ids)} is empty or names a broker twice"
+        return f"{list(broker_ids)} must name at least one broker, and each only once"
     for broker_id in broker_ids:
         if broker_id not in view.brokers:
             return f"broker {broker_id} is not registered"
@@ -70,20 +72,21 @@ def wrong_replicas(view: ImageView, broker_ids: Sequence[int]) -> str:
 
 
 def cordoned_among(view: ImageView, broker_ids: Iterable[int]) -> str:
-    """Return the error of new replicas on a cordoned broker, or an empty string."""
+    """Return an error if a new replica would be on a cordoned broker, or ""."""
     cordoned = [broker_id for broker_id in broker_ids if is_cordoned(view, broker_id)]
-    return f"broker {cordoned[0]} is cordoned: it gets no new replicas" if cordoned else ""
+    return f"broker {cordoned[0]} is cordoned and must not receive new replicas" if cordoned else ""
 
 
 def wrong_new_replicas(
     view: ImageView, broker_ids: Sequence[int], live: Collection[int], width: int
 ) -> str:
-    """Return the error of a new partition's replicas, which must also be as many as the others',
-    include a live one, and be on no cordoned broker; empty if valid.
+    """Return why a new partition's replicas are invalid, or "" if they are valid.
+
+    They must be as many as ``width``, include a live broker and no cordoned one.
     """
     wrong = wrong_replicas(view, broker_ids) or cordoned_among(view, broker_ids)
     if not wrong and len(broker_ids) != width:
-        wrong = f"{len(broker_ids)} replicas, other partitions have {width}"
+        wrong = f"{len(broker_ids)} replicas given, but the topic's other partitions have {width}"
     if not wrong and not any(broker_id in live for broker_id in broker_ids):
         wrong = f"none of the brokers {list(broker_ids)} is live"
     return wrong
@@ -96,9 +99,9 @@ def new_partition(
     live: Collection[int],
     leader_epoch: int = 0,
 ) -> Record:
-    """Return a new partition: all live replicas are in sync, and the first of them leads.
+    """Return a new partition whose ISR is all live replicas, led by the first of them.
 
-    ``leader_epoch``: the first of the log's generation.
+    ``leader_epoch``: the first one of the log's generation.
     """
     isr = [replica for replica in replicas if replica in live]
     return record(
@@ -125,8 +128,8 @@ def place(
 ) -> list[tuple[int, ...]]:
     """Return the replicas of each partition, the preferred leader first.
 
-    ``brokers``: sorted, at least ``replication_factor`` of them. ``racks``: broker id -> its rack,
-    empty for none.
+    ``brokers``: sorted, at least ``replication_factor``. ``racks``: broker id -> rack; empty if
+    there are no racks.
     """
     groups = _groups(brokers, racks)
     if 1 < len(groups) < len(brokers):
@@ -134,8 +137,7 @@ def place(
     number = len(brokers)
     start = rng.randrange(number)
     shift = rng.randrange(number)
-    # The pattern repeats after a number of turns that is one less than the brokers: lay out the
-    # needed part of one period.
+    # The pattern repeats after (number - 1) rounds: compute the needed part of one period.
     period = number * max(number - 1, 1)
     pattern = [
         _replicas(
@@ -160,7 +162,7 @@ def _replicas(
 
 
 def _groups(brokers: Sequence[int], racks: Mapping[int, str]) -> list[list[int]]:
-    """Return the brokers of each rack, racks by name."""
+    """Return the brokers of each rack, ordered by the name of the rack."""
     by_rack: dict[str, list[int]] = {}
     for broker_id in brokers:
         by_rack.setdefault(racks.get(broker_id, ""), []).append(broker_id)
@@ -168,16 +170,16 @@ def _groups(brokers: Sequence[int], racks: Mapping[int, str]) -> list[list[int]]
 
 
 class _Racks:
-    """Brokers by rack.
+    """Placement over racks.
 
-    Followers are computed from the leader and the turn, not counted: over some turns each broker
-    follows each other one.
+    Followers are computed from the leader and the round, not counted: over several rounds each
+    broker follows every other one.
     """
 
     def __init__(self, groups: list[list[int]], rng: random.Random) -> None:
         self._groups = groups
-        # (rack, place in it), one of each rack in turn; the larger racks have the last turns to
-        # themselves. All lead equally often.
+        # (rack, index in it), alternating between racks until the smaller ones run out. All brokers
+        # lead equally often.
         self._leaders = [
             (rack, place)
             for place, turn in enumerate(zip_longest(*groups))
@@ -188,7 +190,7 @@ class _Racks:
         self._shift = rng.randrange(len(self._leaders))
 
     def place(self, num_partitions: int, replication_factor: int) -> list[tuple[int, ...]]:
-        """Return the replicas of each partition: see the function ``place``."""
+        """Return the replicas of each partition, like the function ``place``."""
         number = len(self._leaders)
         return [
             self._replicas(
@@ -200,8 +202,10 @@ class _Racks:
     def _replicas(
         self, rack: int, place: int, turn: int, replication_factor: int
     ) -> tuple[int, ...]:
-        """Return one partition's replicas: the other racks from another one on each turn, and from
-        another place in them; the leader's own rack last.
+        """Return one partition's replicas.
+
+        The order of the other racks, and the index in each, change from round to round; the
+        leader's own rack comes last.
         """
         groups, others = self._groups, len(self._groups) - 1
         order = [

@@ -1,3 +1,1 @@
-"""State of the active controller beside the image: soft state that ends with its epoch, for
-decisions.
-"""
+"""Soft state of the active controller, in addition to the image; it ends with the epoch."""

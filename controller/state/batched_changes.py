@@ -1,29 +1,27 @@
-"""Changes of more partitions than one batch should have: removals of a fenced broker from ISRs,
-elections for those of a broker that returns, and leader epochs raised in a log that was taken back.
+"""Partition changes that are too many for one batch.
 
-A batch of 100,000 changes would keep the controller from its followers for longer than their
-timeout: they would elect another leader, which would reach the same point.
+A batch of 100,000 changes would block the controller for longer than its followers' fetch timeout:
+they would elect another leader, which would do the same.
 
-Removals from ISRs: the fencing comes first, with some of the changes, and the others follow in
-batches of their own. Until the last one the broker stays fenced. After a failover the next
-controller completes them. A broker that has shut down uncleanly, and was eligible to lead that many
-partitions, leaves them in the same way before it registers.
+* Removals from ISRs: the first batch fences the broker and has some of the removals; further
+  batches have the others. The broker stays fenced until the last one. After a failover the next
+  controller completes them. A broker that has shut down uncleanly leaves the ELRs in the same way
+  before it registers.
+* Elections of a broker that returns.
+* Leader epochs after a restore or an unsafe recovery: see below.
 
-The first decisions in a log that was taken back fence every broker, and raise every partition's
-leader epoch.
+After a restore or an unsafe recovery the state is old, and brokers have changed since. Before any
+broker takes a role from this state,
 
-After a restore or an unsafe recovery the state is an old one, and brokers have changed since.
-Before any broker takes a role from it,
-
-* all brokers are fenced: a live one reports, and is unfenced as after a restart. ISRs stay as they
+* all brokers are fenced: a live one reports and is unfenced as after a restart. ISRs stay as they
   are, and no partition has a leader: the ISR names the brokers whose disks are believed to be in
-  sync, and which of them still exist is unknown [if registrations removed brokers from the ISRs as
+  sync; which of them still exist is unknown [if registrations removed brokers from the ISRs as
   usual, the last member might be one that never returns];
-* leader epochs are raised into the range of this generation: no record of an earlier one can have
-  the same (offset, leader epoch).
+* leader epochs are raised into this generation's range, so that no record of an earlier generation
+  can have the same (offset, leader epoch).
 
-No broker is registered before all of this is decided, and registrations are answered with its
-offset (``metadata_offset``). The remaining work is found in the state itself: a new controller
+No broker is registered before all this is decided, and the answers to registrations carry its
+offset (``metadata_offset``). The state itself shows the remaining work, so a new controller
 continues it.
 
 Why: docs/decisions/015-one-function-changes-partitions.md,
@@ -58,28 +56,28 @@ if TYPE_CHECKING:
 
 
 FIRST: PartitionKey = (b"", 0)
-"""A key before that of each partition."""
+"""A key that sorts before every partition's."""
 BATCHES_A_STEP = 4
-"""Batches of partitions looked at in one step while nothing changes: some milliseconds."""
+"""Batches of partitions examined in one step while nothing changes; takes some milliseconds."""
 
 
 class _Left(NamedTuple):
-    """The removals that are left of one broker."""
+    """The pending removals of one broker."""
 
     begin: PartitionKey = FIRST
-    """Key of the next partition to look at, or one before it."""
+    """No partition before this key remains to be examined."""
     loss: Loss = Loss.NOTHING
     same_disk: bool = True
 
 
 class IsrRemovals:
-    """The removals of fenced brokers from ISRs and eligible leader replicas: soft state of one
-    controller epoch.
+    """The pending removals of fenced brokers from ISRs and ELRs: soft state of one controller
+    epoch.
     """
 
     def __init__(self) -> None:
         self._left: dict[int, _Left] = {}
-        """Broker id -> what is left of it."""
+        """Broker id -> its pending removals."""
 
     def __contains__(self, broker_id: int) -> bool:
         return broker_id in self._left
@@ -88,7 +86,9 @@ class IsrRemovals:
         return bool(self._left)
 
     def resume(self, image: Image) -> None:
-        """Find, at the claim, the fenced brokers that an earlier controller may not have finished.
+        """At the claim, add the fenced brokers whose removals an earlier controller may not have
+        finished.
+
         O(brokers).
         """
         for broker_id in sorted(image.brokers):
@@ -96,19 +96,21 @@ class IsrRemovals:
                 self._left[broker_id] = _Left()
 
     def fenced(self, broker_id: int, written: int) -> None:
-        """Record that a broker was fenced, with ``written`` records in the batch."""
+        """Record that a batch of ``written`` records fenced a broker."""
         begun = self._left.get(broker_id)
         if written > MAX_REMOVALS or begun is not None:
             self._left[broker_id] = (begun or _Left())._replace(begin=FIRST)
 
     def begin(self, broker_id: int, loss: int, *, same_disk: bool) -> None:
-        """Begin the removals of a broker as its next registration implies them, or its end, unless
-        others are under way. One that is unfenced is fenced first.
+        """Schedule the removals that a broker's registration or unregistration requires, unless
+        some are already pending.
+
+        An unfenced broker is fenced first.
         """
         self._left.setdefault(broker_id, _Left(loss=Loss(loss), same_disk=same_disk))
 
     def forget(self, broker_id: int) -> None:
-        """Forget a broker: it is out of all ISRs, or another process has its id."""
+        """Drop a broker that is out of all ISRs, or whose id belongs to another process now."""
         self._left.pop(broker_id, None)
 
     def advance(self, broker_id: int, begin: PartitionKey) -> None:
@@ -117,10 +119,9 @@ class IsrRemovals:
         self._left[broker_id] = left._replace(begin=begin)
 
     def due(self, view: ImageView) -> Write | None:
-        """Return the next changes of one broker; None if there are none among the partitions looked
-        at.
+        """Return the next changes of one broker, or None if the examined partitions need none.
 
-        No unclean leaders: ``balance`` elects those.
+        Elects no unclean leaders: ``balance`` does.
         """
         for _ in range(BATCHES_A_STEP):
             if not self._left:
@@ -128,7 +129,8 @@ class IsrRemovals:
             broker_id, left = next(iter(self._left.items()))
             broker = view.brokers.get(broker_id)
             if broker is not None and not broker.fenced:
-                # Else its leaders would propose it for the ISRs that it has left.
+                # While it is unfenced, leaders would propose it again for the ISRs that it has
+                # left.
                 cause = Cause.ASKED_TO_BE_FENCED
                 records = fence(view, broker, cause)
                 return Write(records, effects=(Fenced(broker_id, cause, len(records)),))
@@ -150,21 +152,23 @@ class IsrRemovals:
 
 
 class JoinElections:
-    """The elections for the leaderless partitions of unfenced brokers, beyond those in the batch
-    that unfences each: soft state of one controller epoch.
+    """The pending elections for leaderless partitions of unfenced brokers, beyond those in the
+    batch that unfenced each: soft state of one controller epoch.
 
     [All brokers were off. The first to return is eligible to lead 100,000 partitions.]
     """
 
     def __init__(self) -> None:
         self._left: dict[int, PartitionKey] = {}
-        """Broker id -> key of its next partition to look at, or one before it."""
+        """Broker id -> key before which no partition remains to be examined."""
 
     def __bool__(self) -> bool:
         return bool(self._left)
 
     def resume(self, image: Image) -> None:
-        """Find, at the claim, the brokers that an earlier controller may not have finished.
+        """At the claim, add the brokers whose elections an earlier controller may not have
+        finished.
+
         O(brokers).
         """
         for broker_id in sorted(image.brokers):
@@ -172,7 +176,7 @@ class JoinElections:
                 self._left[broker_id] = FIRST
 
     def unfenced(self, broker_id: int, written: int) -> None:
-        """Record that a broker was unfenced, with ``written`` records in the batch."""
+        """Record that a batch of ``written`` records unfenced a broker."""
         if written > MAX_REMOVALS:
             self._left[broker_id] = FIRST
 
@@ -181,9 +185,9 @@ class JoinElections:
         self._left[broker_id] = begin
 
     def due(self, view: ImageView) -> Write | None:
-        """Return the next elections; None if there are none among the partitions looked at."""
+        """Return the next elections, or None if the examined partitions need none."""
         if not view.leader_counts.get(NO_LEADER):
-            # No partition is leaderless: nearly always so at a claim.
+            # No partition is leaderless, the usual case at a claim.
             self._left.clear()
         for _ in range(BATCHES_A_STEP):
             if not self._left:
@@ -209,8 +213,8 @@ class JoinElections:
 def _next(
     view: ImageView, broker_id: int, begin: PartitionKey
 ) -> tuple[list[Partition], PartitionKey]:
-    """Return as many partitions of a broker as one batch changes, from a key on, and the key behind
-    them.
+    """Return the next partitions of a broker from a key on, at most one batch, and the key after
+    the last of them.
     """
     held: Replicas = view.replicas_of.get(broker_id) or NO_REPLICAS
     keys = list(islice(held.since(begin), MAX_REMOVALS))
@@ -226,16 +230,17 @@ def holds_many(view: ImageView, broker_id: int) -> bool:
 
 
 MAX_RAISED = 1000
-"""Partitions whose leader epochs one batch raises."""
+"""Most leader epochs raised in one batch."""
 RETRY_S = 0.02
-"""Delay in seconds after which a registration is decided again that arrived before all epochs were
-raised.
+"""Delay, in seconds, before a registration that arrived while epochs were being raised is decided
+again.
 """
 
 
 class EpochFloor:
-    """The raising of leader epochs to ``first``, the lowest leader epoch of this generation; 0 in a
-    log that was never taken back, where nothing is to be done.
+    """Raises every leader epoch to ``first``, the lowest one of this generation.
+
+    In a log that was never restored or recovered, ``first`` is 0 and nothing is to be done.
     """
 
     def __init__(self, recoveries: int) -> None:
@@ -243,32 +248,32 @@ class EpochFloor:
         self._below: deque[PartitionKey] | None = None
 
     def is_due(self, view: ImageView) -> bool:
-        """Return whether there may be partitions below the range whose epochs may be raised."""
+        """Return whether partitions below the range may remain."""
         return bool(self.first and (self._below is None or self._below))
 
     def holds_back(self, records: Sequence[Record], view: ImageView) -> bool:
         """Return whether a request's records must wait until all epochs are raised [a reassignment
-        is cancelled first: its partition gets the next epoch of the history before, in which that
-        may have had another leader].
+        is cancelled first: its partition gets the next epoch of the earlier history, which may have
+        had another leader in that epoch].
         """
         return self.is_due(view) and any(one.type == RecordType.PARTITION_CHANGE for one in records)
 
     def raised(self, count: int) -> None:
-        """Record that raises of the first ``count`` partitions below the range are proposed."""
+        """Record that the epochs of the first ``count`` partitions below the range are proposed."""
         assert self._below is not None
         for _ in range(count):
             self._below.popleft()
 
     def due(self, state: ControllerState) -> Write | None:
-        """Return the next batch; None: all possible raises are done.
+        """Return the next batch, or None once every possible epoch is raised.
 
-        All partitions are scanned once, in a new generation only.
+        Scans all partitions once, and only in a new generation.
         """
         view = state.log.pending
         if not self.is_due(view):
             return None
         if self._below is None:
-            # None is created below the range from here on, and elections only raise.
+            # From here on no partition is created below the range, and elections only raise epochs.
             found = view.snapshot().partitions.items()
             self._below = deque(
                 sorted(key for key, partition in found if partition.leader_epoch < self.first)
@@ -306,14 +311,16 @@ class EpochFloor:
         return Write(records, effects=(LeaderEpochsRaised(len(keys)),))
 
     def _is_below(self, view: ImageView, key: PartitionKey) -> bool:
-        """Return whether the partition is still below the range: not deleted or raised since."""
+        """Return whether a partition still exists and is below the range."""
         partition = view.partitions.get(key)
         return partition is not None and partition.leader_epoch < self.first
 
 
 def _raised(partition: Partition, leader_epoch: int) -> pb.PartitionChangeRecord:
-    """Return the record that raises a partition's leader epoch: nobody leads, and nobody is
-    eligible beside the ISR [the history that was lost may have continued without them].
+    """Return the record that raises a partition's leader epoch.
+
+    It leaves the partition without a leader, and with no eligible replica outside the ISR [the lost
+    part of the history may have continued without them].
     """
     change = pb.PartitionChangeRecord(
         partition_id=partition.index,

@@ -1,9 +1,9 @@
 """The log of one controller epoch as its leader builds it: the committed part, the proposed part,
-and the chunk under construction. Nothing else changes any of them.
+and the chunk under construction.
 
-An epoch has three stages. *Claim*: ``inherit`` folds the log that the leader found, the inherited
-tail included; ``claimed`` ends it. *Active*: ``add`` appends each decision, ``cut`` ends a chunk,
-``commit`` follows the high watermark. *Over*: ``over`` ends it.
+No other module changes any of them. An epoch has three stages. *Claim*: ``inherit`` folds the log
+that the leader found, inherited tail included, until ``claimed``. *Active*: ``add`` appends each
+decision, ``cut`` ends a chunk, ``commit`` follows the high watermark. *Over*: from ``close`` on.
 
 Why: docs/decisions/008-one-turn-one-chunk.md
 """
@@ -43,13 +43,12 @@ class Chunk(NamedTuple):
 
 
 class ChunkBuilder:
-    """The builder of a chunk: it collects decisions until ``cut``.
+    """Collects decisions into a chunk until ``cut``.
 
-    Each decision becomes a batch of its own, and is therefore atomic.
-
-    One exception: adjacent config writes of one record and one principal share a batch, since a
-    header costs more than such a write. A write with a sequence number has its own batch, by which
-    its result is found. A VotersRecord comes alone, in a control batch.
+    Each decision becomes a batch of its own, and is therefore atomic. One exception: adjacent
+    config writes with one record each, by the same principal, share a batch, since a header costs
+    more than such a write. A write with a sequence number has its own batch, by which its result is
+    looked up. A VotersRecord has its own control batch.
     """
 
     def __init__(self, epoch: int) -> None:
@@ -57,7 +56,7 @@ class ChunkBuilder:
         self._frames: list[bytes] = []
         self._base_offset = -1
         self._shared: list[bytes] = []
-        """Records that share a batch, encoded."""
+        """Encoded records of the shared batch."""
         self._shared_count = 0
         self._shared_principal = ""
         self._shared_base = -1
@@ -73,7 +72,7 @@ class ChunkBuilder:
     ) -> None:
         """Append the records of a decision.
 
-        ``client``: the author; None: the controller itself, or a node.
+        ``client``: the author, or None for the controller itself or another node.
         """
         self._begin(base_offset, timestamp_ms)
         principal = "" if client is None else client.principal or ANONYMOUS_PRINCIPAL
@@ -103,7 +102,7 @@ class ChunkBuilder:
         )
 
     def add_group(self, writes: ConfigWrites, base_offset: int, timestamp_ms: int) -> None:
-        """Add a group of config writes: those of one record share a batch, too."""
+        """Append a group of config writes; those with one record each share a batch."""
         self._begin(base_offset, timestamp_ms)
         changes, total = writes.changes, len(writes.changes)
         principal = writes.principal or ANONYMOUS_PRINCIPAL
@@ -115,7 +114,7 @@ class ChunkBuilder:
             end, offset = begin + count, base_offset + begin
             data = config_records.encoded(changes, begin, end)
             if count > 1:
-                # Atomic, so a batch of its own.
+                # Atomic, so it has a batch to itself.
                 self._end_shared()
             self._share((data,), count, offset, principal)
             if count > 1:
@@ -151,7 +150,7 @@ class ChunkBuilder:
             )
 
     def cut(self) -> Chunk | None:
-        """Return everything added since the last cut; None: nothing."""
+        """Return everything added since the last cut, or None if nothing was."""
         self._end_shared()
         if not self._frames:
             return None
@@ -165,7 +164,7 @@ LaoReport = Callable[[int, int, int, int, int], None]
 
 
 class LogView(Protocol):
-    """The log of the epoch as decisions see it: all of it, read-only."""
+    """Read-only view of the epoch's whole log, for decisions."""
 
     @property
     def epoch(self) -> int:
@@ -173,15 +172,15 @@ class LogView(Protocol):
 
     @property
     def epoch_start_offset(self) -> int:
-        """Offset of this epoch's first record (inclusive)."""
+        """Offset of the first record of this epoch (inclusive)."""
 
     @property
     def end_offset(self) -> int:
-        """The offset of the next record."""
+        """Offset of the next record."""
 
     @property
     def committed(self) -> Image:
-        """The newest image known to be committed: the one that answers show."""
+        """The newest image known to be committed; answers show this one."""
 
     @property
     def log_hash(self) -> LogHash:
@@ -189,80 +188,80 @@ class LogView(Protocol):
 
     @property
     def pending(self) -> ImageView:
-        """The image of the whole local log and everything added: decisions validate against it."""
+        """The image of the whole local log and everything added; decisions validate against it."""
 
     @property
     def pending_but_configs(self) -> ImageView:
-        """As ``pending``, except that the last config writes may be missing."""
+        """As ``pending``, but the last config writes may be missing."""
 
     @property
     def lao(self) -> LaoView:
-        """LAO: the offset that every member has applied."""
+        """The LAO tracker."""
 
     @property
     def elections(self) -> Elections:
-        """Elections from outside ISRs that this epoch has decided."""
+        """Numbers of elections from outside ISRs that this epoch has decided."""
 
 
 class EpochLog:
-    """The pending image, the committed image and LAO of one epoch, of which this is the owner.
+    """Owner of one epoch's pending image, committed image and LAO.
 
-    Other modules hold this object and read through it: an alias of ``pending`` lives in a function
-    at most.
+    Other modules hold this object and read through it; no alias of ``pending`` outlives a function
+    call.
     """
 
     def __init__(
         self, epoch: int, epoch_start_offset: int, committed: Image, log_hash: LogHash
     ) -> None:
-        """``committed``: the node's image, and ``log_hash`` that of the log up to it; the log above
-        is to be inherited.
+        """``committed``: the node's committed image. ``log_hash``: hash of the log up to it. The
+        log above is inherited next.
         """
         self.epoch = epoch
         self.epoch_start_offset = epoch_start_offset
         self.committed = committed
-        """The newest image known to be committed: the one that answers show."""
+        """The newest image known to be committed; answers show this one."""
         self.log_hash = log_hash
         """Hash of the log up to ``committed``."""
         self._pending = ImageBuilder(committed)
         self.pending_but_configs: ImageView = self._pending
-        """As ``pending``, except that the last config writes may be missing: none of them affects
-        the decision on another.
+        """As ``pending``, but the last config writes may be missing: none of them affects another
+        decision.
         """
         self._unfolded: list[tuple[list[Change], int, int]] = []
-        """Config writes added since the last fold, in order, each with its base offset and
-        timestamp.
+        """Config writes added since the last fold, in order: changes, base offset, timestamp in ms.
         """
         self.end_offset = committed.offset + 1
-        """The offset of the next record."""
+        """Offset of the next record."""
         self._lao = LaoTracker(epoch, epoch_start_offset)
         self._lao.seed(committed)
         self.lao: LaoView = self._lao
-        """LAO: the offset that every member has applied."""
+        """The LAO tracker, read-only."""
         self.elections = Elections()
-        """Elections from outside ISRs that this epoch has decided."""
+        """Numbers of elections from outside ISRs that this epoch has decided."""
         self.report: LaoReport = self._lao.report
-        """Takes a broker's report."""
+        """Processes a broker's report."""
         self._chunk = ChunkBuilder(epoch)
         self._proposed: deque[tuple[int, Image, bytes]] = deque()
-        """The end of each chunk, the image there, and the chunk: the image becomes the committed
-        one without being folded again. The first is the inherited tail, whose bytes are not kept.
+        """End offset, image and bytes of each proposed chunk; at commit the image is reused instead
+        of folding the chunk again. The first may be the inherited tail, whose bytes are not kept
+        (empty).
         """
         self._unfolded_chunk: Chunk | None = None
-        """The last chunk cut, if it is not in ``_proposed`` yet."""
+        """The last chunk cut, while its groups are not folded."""
         self._inherited_bytes = 0
         self._inherited_hash = log_hash
         """Hash of the log up to the end of the inherited tail."""
 
     @property
     def pending(self) -> ImageView:
-        """The image of the whole local log and everything added: decisions validate against it."""
+        """The image of the whole local log and everything added; decisions validate against it."""
         if self._unfolded:
             self.fold()
         return self._pending
 
     @property
     def unfolded(self) -> bool:
-        """True while groups that were added are not folded."""
+        """True while some of the added groups are not folded."""
         return bool(self._unfolded)
 
     @property
@@ -272,15 +271,16 @@ class EpochLog:
 
     @property
     def only_inherited(self) -> bool:
-        """True while the inherited tail is uncommitted and nothing above it was cut."""
+        """True while the inherited tail is uncommitted and no chunk was cut after it."""
         proposed = self._proposed
         return len(proposed) == 1 and not proposed[0][2] and self._unfolded_chunk is None
 
     # --- claim -----------------------------------------------------------------------------------
 
     def inherit(self, chunk: bytes) -> None:
-        """Fold the next part of the log that the leader found. Raises FoldError,
-        UnknownRecordError.
+        """Fold the next part of the log that the leader found.
+
+        Raises FoldError or UnknownRecordError.
         """
         pending = self._pending
         self._inherited_bytes += len(chunk)
@@ -292,7 +292,7 @@ class EpochLog:
         self.end_offset = pending.offset + 1
 
     def claimed(self) -> None:
-        """End the claim: the whole log is inherited, this epoch's first record included."""
+        """End the claim: the whole log is inherited, including this epoch's first record."""
         self._keep_image(self.end_offset, b"")
 
     # --- active ----------------------------------------------------------------------------------
@@ -303,12 +303,12 @@ class EpochLog:
         client: common_pb2.ClientIdentity | None,
         timestamp_ms: int,
     ) -> int:
-        """Add a decision, which the next decision sees. Returns the offset of the first record.
-        Raises FoldError.
+        """Append a decision, which the next decision sees, and return the offset of its first
+        record.
 
-        ``client``: the author; None: the controller itself, or a node, or a group, which names it.
-
-        A group is folded when its configs are read, or by ``fold``: its bytes can be sent before.
+        Raises FoldError. ``client``: the author; None for the controller itself, for another node,
+        and for a group, which names its author. A group is folded only when its configs are read,
+        or by ``fold``: its bytes can be sent before.
         """
         base_offset = self.end_offset
         if isinstance(records, ConfigWrites):
@@ -341,8 +341,10 @@ class EpochLog:
         return base_offset
 
     def cut(self) -> Chunk | None:
-        """Return everything added since the last cut, to be proposed now; it ends at
-        ``end_offset``. None: nothing was added.
+        """Return everything added since the last cut, for the proposal, or None if nothing was
+        added.
+
+        The chunk ends at ``end_offset``.
         """
         chunk = self._chunk.cut()
         if chunk is None:
@@ -354,7 +356,7 @@ class EpochLog:
         return chunk
 
     def fold(self) -> None:
-        """Fold the groups that were added since the last fold."""
+        """Fold the groups added since the last fold."""
         pending, unfolded = self._pending, self._unfolded
         for changes, base_offset, timestamp_ms in unfolded:
             pending.apply_configs(
@@ -368,8 +370,8 @@ class EpochLog:
     def commit(self, high_watermark: int) -> int | None:
         """Record that everything below ``high_watermark`` is committed.
 
-        Returns the bytes of the log between the former committed image and the new one; None if it
-        is still the same.
+        Returns the size in bytes of the log between the previous committed image and the new one,
+        or None if the image has not changed.
         """
         if self._unfolded_chunk is not None:
             self.fold()
@@ -388,7 +390,7 @@ class EpochLog:
     # --- over ------------------------------------------------------------------------------------
 
     def over(self) -> None:
-        """Drop the pending image, and every image that is not committed."""
+        """Drop the pending image and every uncommitted image."""
         self._proposed.clear()
         self._unfolded.clear()
         self._unfolded_chunk = None

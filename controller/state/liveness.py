@@ -1,29 +1,26 @@
-"""The liveness of brokers as the active controller knows it: their sessions, evidence that a
-process has ended, brokers that lag, absent broker ids, and brokers that wait for an id.
+"""The active controller's knowledge of which brokers are alive.
 
 Soft state of one controller epoch; ``now`` is a monotonic clock in seconds.
 
-Sessions: the brokers that were heard from lately.
+Sessions: the brokers that have been in contact lately.
 
-Brokers whose process seems to have ended although their session lasts are fenced before its end.
-
-The evidence (``BrokerProbes``): the connection that carried its heartbeats broke, and its listener,
-which has accepted a connection from here before, refuses them now, more than once. The kernel
+Gone processes: a broker whose process seems to have ended is fenced before its session ends. The
+evidence (``BrokerProbes``): the connection that carried its heartbeats broke, and its listener,
+which has accepted a connection from this node before, now refuses them, more than once. The kernel
 answers so when a process has ended. It is no proof: a proxy or a firewall in front of a live broker
 may answer the same. So the effect is no more than that of a session's end: the broker is fenced,
-which is safe at any time except under a lease for strict reads, whose end is awaited; its session
-continues, so that no other process gets its id sooner; and a heartbeat reverts it. If more than
-half of the brokers seem gone, the fault may be on this side: then sessions decide.
+which is safe at any time except under a read lease, whose end is awaited; its session continues, so
+that no other process gets its id sooner; and a heartbeat reverts it. If more than half of the
+brokers seem gone, the fault may be on this side: then sessions decide.
 
-Brokers that heartbeat but do not apply the log, or whose disk hangs, are kept fenced for a while.
+Lag: brokers that heartbeat but do not apply the log, or whose disk hangs, are kept fenced for a
+while. A broker is stuck if it has not applied the records committed ``lag_max_s`` ago. Offsets
+alone cannot tell (a thousand records are nothing after a burst and everything on a quiet cluster),
+hence a short queue of (time, committed offset) marks.
 
-A broker is stuck if it has not applied the records committed ``lag_max_s`` ago. Offsets alone can't
-tell (a thousand records are nothing after a burst and everything on a quiet cluster), hence a short
-row of (time, committed offset) marks.
+Absences: a broker id that is absent for long enough is *missing* (KIP-426).
 
-The absences of broker ids are timed: an id that is absent for long enough is *missing* (KIP-426).
-
-Of brokers without an id that have to wait, the last answer is kept, for operators.
+Waits: the last answer to each broker without an id that has to wait, for operators.
 
 Why: docs/decisions/012-sessions-and-fencing.md, docs/decisions/009-lao-membership.md,
 docs/decisions/019-broker-ids.md
@@ -43,8 +40,8 @@ from raftlog.metadata.entities import Broker
 from raftlog.metadata.image import Image
 
 LOOP_GAP_TOLERATED_S = 0.1
-"""Longest gap in seconds in the controller's own loop (a pause, a collection, swapping) for which
-sessions are not extended.
+"""Longest pause of the controller's own event loop, in seconds, for which sessions are not extended
+[a garbage collection, swapping].
 """
 
 
@@ -52,23 +49,26 @@ class _Session(NamedTuple):
     epoch: int
     last_contact: float
     key: float
-    """Last contact less the extensions granted until then, in seconds: order and expiry follow from
-    it.
+    """Time of the last contact less the extensions granted until then, in seconds. Sessions are
+    ordered by it and expire by it.
     """
 
 
 class SessionTracker:
-    """Sessions of the registered brokers. O(1) a contact; times of contacts do not go back."""
+    """Sessions of the registered brokers.
+
+    O(1) per contact. Contact times never decrease.
+    """
 
     def __init__(self, session_timeout_s: float) -> None:
         self.timeout_s: Final = session_timeout_s
         self._extended_s = 0.0
         self._sessions: dict[int, _Session] = {}
-        """Sessions by broker id, ascending by key: the newest contact is the last item."""
+        """Broker id -> session, ascending by key: the newest contact is the last item."""
 
     def start(self, entries: Iterable[tuple[int, int]], now: float) -> None:
-        """Begin afresh with (broker id, broker epoch) of every unfenced broker, as if all were
-        heard from now.
+        """Start over with (broker id, broker epoch) of every unfenced broker, as if all were in
+        contact now.
 
         A new controller knows nothing of earlier contacts and leases: a whole session from now on
         covers them.
@@ -80,7 +80,7 @@ class SessionTracker:
     def touch(self, broker_id: int, epoch: int, now: float) -> None:
         """Record a contact with a broker.
 
-        It begins a session if the broker has none; a contact under an older broker epoch changes
+        Begins a session if the broker has none. A contact under an older broker epoch changes
         nothing.
         """
         sessions, key = self._sessions, now - self._extended_s
@@ -95,39 +95,39 @@ class SessionTracker:
         sessions[broker_id] = _Session(epoch, now, key)
 
     def end(self, broker_id: int) -> None:
-        """Forget a session, if there is one: the broker is fenced, replaced or gone."""
+        """Drop a broker's session, if any: the broker is fenced, replaced or unregistered."""
         self._sessions.pop(broker_id, None)
 
     def is_alive(self, broker_id: int, now: float) -> bool:
-        """Return whether a broker has a session that has not expired."""
+        """Return whether a broker has an unexpired session."""
         session = self._sessions.get(broker_id)
         return session is not None and now < self._expiry(session.key)
 
     def last_contact(self, broker_id: int) -> float | None:
-        """Return the time of the broker's last contact in this session."""
+        """Return the time of the last contact in a broker's session, or None without a session."""
         session = self._sessions.get(broker_id)
         return None if session is None else session.last_contact
 
     def next_expiry(self) -> tuple[float, int] | None:
-        """Return (time, broker id) of the session that expires first."""
+        """Return (time, broker id) of the session that expires first, or None if there is none."""
         for broker_id, session in self._sessions.items():
             return self._expiry(session.key), broker_id
         return None
 
     def expired(self, now: float) -> int | None:
-        """Return the broker whose session expired the longest ago.
+        """Return the broker whose session expired the longest ago, or None if none has expired.
 
-        One at a time, so that each fencing sees the effect of the last.
+        One at a time, so that each fencing sees the effect of the previous one.
         """
         first = self.next_expiry()
         return first[1] if first is not None and first[0] <= now else None
 
     def extend_all(self, gap_s: float, now: float) -> None:
-        """Extend all sessions by ``gap_s``, for which the loop stood still until now, if that is
-        above LOOP_GAP_TOLERATED_S.
+        """Extend all sessions by ``gap_s``, the time for which the event loop stood still until
+        now, if it exceeds LOOP_GAP_TOLERATED_S.
 
         Otherwise a controller that slept would fence every broker whose heartbeats wait in its own
-        queue. But no session lasts longer than one that begins now: waiting heartbeats may have
+        queue. No session then lasts longer than one that begins now: waiting heartbeats may have
         been processed before this call.
         """
         if gap_s <= LOOP_GAP_TOLERATED_S:
@@ -144,7 +144,7 @@ class SessionTracker:
 
 
 class Gone:
-    """The brokers whose process seems to have ended, and that are to be fenced for it."""
+    """The brokers whose process seems to have ended, and that are to be fenced for that reason."""
 
     def __init__(self, session_timeout_s: float) -> None:
         self._session_s = session_timeout_s
@@ -154,7 +154,7 @@ class Gone:
         self.next_check = math.inf
 
     def found(self, broker_id: int, broker_epoch: int, now: float) -> None:
-        """Record that there is evidence against a broker's process."""
+        """Record evidence that a broker's process has ended."""
         self._gone[broker_id] = broker_epoch
         self.next_check = now
 
@@ -168,13 +168,14 @@ class Gone:
             self._fenced_at.pop(broker_id, None)
 
     def fenced(self, broker_id: int, now: float) -> None:
-        """Record that the broker was fenced for this."""
+        """Record that a broker was fenced because its process seems to have ended."""
         self._gone.pop(broker_id, None)
         self._fenced_at[broker_id] = now
 
     def due(self, image: Image, leases: ReadLeases, now: float) -> Broker | None:
-        """Return a broker to fence now. O(brokers), and only while there is evidence against a
-        broker.
+        """Return a broker to fence now, or None.
+
+        O(brokers), and only while there is evidence against a broker.
         """
         if now < self.next_check:
             return None
@@ -191,7 +192,7 @@ class Gone:
         unfenced = sum(1 for broker in image.brokers.values() if not broker.fenced)
         out = len(self._gone.keys() | self._fenced_at.keys())
         if out * 2 > unfenced + len(self._fenced_at.keys() - self._gone.keys()):
-            # Most of all: look again when there are others, or when sessions have ended.
+            # Most brokers seem gone: check again with new evidence, or when sessions have ended.
             self.next_check = now + self._session_s / 8
             return None
         for broker_id in sorted(self._gone):
@@ -213,8 +214,9 @@ class _Probation:
 
 
 class LagWatch:
-    """The watch for lag and for disks that hang: the marks, the brokers whose disk hangs, and those
-    on probation. Soft state: a new controller starts with none.
+    """Detects brokers that lag or whose disk hangs, and keeps them fenced for a probation.
+
+    Soft state: a new controller starts without marks, reports and probations.
     """
 
     def __init__(
@@ -234,9 +236,9 @@ class LagWatch:
         self._probations: dict[int, _Probation] = {}
         self._joined_at: dict[int, float] = {}
         self._disk_hangs: dict[int, float] = {}
-        """Broker id -> when it last reported that its disk hangs."""
+        """Broker id -> time of its last report that its disk hangs."""
         self._low_on_space: dict[int, float] = {}
-        """Broker id -> when it last reported that its disk is below its reserve."""
+        """Broker id -> time of its last report that its disk is below its reserve."""
         self.next_check = now
 
     def mark(self, now: float, committed_offset: int) -> None:
@@ -255,12 +257,11 @@ class LagWatch:
     def stuck(
         self, now: float, unfenced: Iterable[int], applied_of: Callable[[int], int]
     ) -> int | None:
-        """Return the stuck broker that is furthest behind; None without one, or if
-        most brokers are stuck.
+        """Return the stuck broker with the lowest applied offset, or None if no broker or most
+        brokers are stuck.
 
-        If most brokers lag, the fault is elsewhere, and fencing would end the service instead of
-        mending it. Brokers on probation count as lagging too; otherwise all would be fenced one by
-        one.
+        If most brokers lag, the fault is elsewhere, and fencing them would end the service. Brokers
+        on probation count as lagging, too; otherwise all would be fenced one by one.
         """
         old_enough = [offset for at, offset in self._marks if at <= now - self._lag_max_s]
         if not old_enough:
@@ -278,7 +279,7 @@ class LagWatch:
         return min(lagging)[1]
 
     def disk_reported(self, broker_id: int, now: float, *, hangs: bool, low: bool) -> None:
-        """Note what a broker's heartbeat says of its disk."""
+        """Record the disk state that a broker's heartbeat reports."""
         for reported, is_so in ((self._disk_hangs, hangs), (self._low_on_space, low)):
             if is_so:
                 reported[broker_id] = now
@@ -286,12 +287,13 @@ class LagWatch:
                 reported.pop(broker_id, None)
 
     def _since(self, reported: dict[int, float], now: float) -> set[int]:
-        """Return the brokers that have reported within a session; a dead one reports no more."""
+        """Return the brokers whose last such report is within a session timeout; a dead broker does
+        not report.
+        """
         since = now - self._session_timeout_s
         return {broker_id for broker_id, at in reported.items() if at >= since}
 
     def _with_hung_disks(self, now: float) -> set[int]:
-        """Return the brokers whose disk hangs."""
         return self._since(self._disk_hangs, now)
 
     def low_on_space(self, now: float) -> set[int]:
@@ -299,14 +301,16 @@ class LagWatch:
         return self._since(self._low_on_space, now)
 
     def most_out(self, unfenced: Iterable[int], now: float) -> bool:
-        """Return whether most brokers have a disk that hangs, or are out: then none is fenced for
-        it.
+        """Return whether most brokers have a hanging disk or are on probation; then none is fenced
+        for its disk.
         """
         brokers = list(unfenced)
         return self._most(brokers, self._with_hung_disks(now).intersection(brokers), now)
 
     def _most(self, unfenced: Collection[int], failing: Collection[int], now: float) -> bool:
-        """Return whether more than half of the brokers are failing or kept out."""
+        """Return whether more than half of the brokers are failing, on probation or fenced with a
+        hanging disk.
+        """
         hung = self._with_hung_disks(now)
         out = sum(
             1
@@ -317,8 +321,9 @@ class LagWatch:
         return (len(failing) + out) * 2 > len(unfenced) + out
 
     def fenced(self, broker_id: int, now: float) -> None:
-        """Record that a broker was fenced for its lag or its disk: a probation begins, longer than
-        the last.
+        """Record that a broker was fenced for its lag or its disk.
+
+        Its probation begins, twice as long as a recent previous one.
         """
         last = self._probations.get(broker_id)
         length_s = self._probation_s
@@ -327,11 +332,11 @@ class LagWatch:
         self._probations[broker_id] = _Probation(now + length_s, length_s)
 
     def unfenced(self, broker_id: int, now: float) -> None:
-        """Record that a broker was unfenced: its earlier offsets do not count as lag."""
+        """Record that a broker was unfenced: offsets from before do not count as lag."""
         self._joined_at[broker_id] = now
 
     def forget(self, broker_id: int) -> None:
-        """Forget a broker: its process is another one, or it is gone."""
+        """Drop a broker that is unregistered or whose id belongs to another process now."""
         self._probations.pop(broker_id, None)
         self._joined_at.pop(broker_id, None)
         self._disk_hangs.pop(broker_id, None)
@@ -344,9 +349,9 @@ class LagWatch:
 
 
 CHECKS_PER_PERIOD = 20
-"""Number of checks in the time after which an id is missing.
+"""Number of checks within the time after which an id is missing.
 
-An absence seems shorter by at most one interval: the safe side.
+An absence is underestimated by at most one interval, which is the safe side.
 """
 CHECK_MAX_S = 10.0
 
@@ -354,8 +359,8 @@ CHECK_MAX_S = 10.0
 class Absent(NamedTuple):
     """An absent broker id that holds replicas.
 
-    ``missing_in_s``: seconds until it is missing, so may be assigned to another broker; 0 if it is
-    missing.
+    ``missing_in_s``: seconds until the id is missing and may be assigned to another broker; 0 if it
+    is missing.
     """
 
     broker_id: int
@@ -365,12 +370,12 @@ class Absent(NamedTuple):
 
     @property
     def missing(self) -> bool:
-        """True if the id has been absent long enough to be assigned to another broker."""
+        """True if the id may be assigned to another broker."""
         return self.missing_in_s <= 0
 
 
 class AbsentIds:
-    """The begin of each absent broker's absence, as far as this controller has seen it."""
+    """When the absence of each absent broker began, as far as this controller has observed it."""
 
     def __init__(self, adopt_after_s: float, session_timeout_s: float, now: float) -> None:
         self._adopt_after_s = adopt_after_s
@@ -379,22 +384,28 @@ class AbsentIds:
         self.next_check = now
 
     def first_session(self, now: float) -> bool:
-        """Return whether this controller has led for so short a time that a live broker may not
-        have reached it yet.
+        """Return whether this controller's first session timeout has not passed: live brokers may
+        not have reached it yet.
         """
         return now < self._first_session_ends
 
     def has_noted(self, broker_id: int) -> bool:
-        """Return whether this broker counts as absent. O(1)."""
+        """Return whether a broker counts as absent.
+
+        O(1).
+        """
         return broker_id in self._since
 
     def present(self, broker_id: int) -> None:
-        """Record that a broker was heard from or registered: its absence, if any, is over. O(1)."""
+        """Record that a broker is in contact or has registered, which ends its absence.
+
+        O(1).
+        """
         self._since.pop(broker_id, None)
 
     def extend_all(self, gap_s: float) -> None:
-        """Do not count the last ``gap_s``: the controller itself was paused and could not hear any
-        broker.
+        """Exclude the last ``gap_s``, in which the controller itself was paused and could not hear
+        any broker.
         """
         self._first_session_ends += gap_s
         for broker_id in self._since:
@@ -416,7 +427,9 @@ class AbsentIds:
         self, image: Image, is_alive: Callable[[int, float], bool], now: float
     ) -> list[Absent]:
         """Return the absent brokers that hold replicas, by id, including those that ``look`` has
-        not recorded yet. Changes nothing. O(brokers).
+        not recorded yet.
+
+        Changes nothing. O(brokers).
         """
         found = []
         for broker_id in sorted(image.replicas_of):
@@ -439,20 +452,22 @@ def _is_absent(
 ) -> bool:
     """Return whether a broker is unregistered or fenced, and has no session.
 
-    A fenced broker that still heartbeats is not absent.
+    A fenced broker that still sends heartbeats is not absent.
     """
     broker = image.brokers.get(broker_id)
     return (broker is None or broker.fenced) and not is_alive(broker_id, now)
 
 
 FORGOTTEN_AFTER_S = 10.0
-"""Time in seconds after which a waiting broker is forgotten: it asks every second."""
+"""Time in seconds after its last request until a waiting broker is dropped; a waiting broker asks
+every second.
+"""
 MAX_WAITS = 100
-"""Most waiting brokers that are listed; further ones are answered all the same."""
+"""Most waiting brokers that are listed; others are answered, but not listed."""
 
 
 class AwaitedIdError(ApiError):
-    """A broker without an id has to wait for another broker's return or absence, and asks again."""
+    """A broker without an id must wait for another broker's return or absence, and ask again."""
 
     def __init__(self, broker_id: int, remaining_s: float, message: str) -> None:
         super().__init__(ErrorCode.BROKER_NOT_AVAILABLE, message, field="broker_id")
@@ -460,11 +475,12 @@ class AwaitedIdError(ApiError):
         self.remaining_ms = max(0, round(remaining_s * 1000))
         self.place = ""
         self.is_news = False
-        """True if the previous answer was another one, or none: for the log."""
+        """True if this answer differs from the previous one to the same broker; it is then logged.
+        """
 
 
 class IdWait(NamedTuple):
-    """A broker that waits at ``place`` (host:port)."""
+    """A broker, at the address ``place`` (host:port), that waits for an id."""
 
     place: str
     since: float
@@ -474,7 +490,7 @@ class IdWait(NamedTuple):
 
 
 class IdWaits:
-    """The latest answer to each place that asks."""
+    """The latest answer to each broker that waits for an id, by its address."""
 
     def __init__(self) -> None:
         self._waits: dict[str, IdWait] = {}
@@ -492,11 +508,11 @@ class IdWaits:
             )
 
     def over(self, place: str) -> None:
-        """Forget a broker that has an id now."""
+        """Drop a broker that has received an id."""
         self._waits.pop(place, None)
 
     def listed(self, now: float) -> list[IdWait]:
-        """Return the brokers that asked lately, by place."""
+        """Return the brokers that asked lately, by address."""
         self._forget(now)
         return [self._waits[place] for place in sorted(self._waits)]
 

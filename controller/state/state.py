@@ -1,13 +1,14 @@
-"""The input of decisions: the log of the epoch, and the soft state that ends with the epoch; and
-``apply``, the only place where a decision changes soft state.
+"""The input of decisions: the log of the epoch and the soft state that ends with the epoch.
 
-The double roll of KIP-343 is the feature level ``broker.heartbeat.version``. Level 0: every
+``apply`` is the only place where a decision changes soft state.
+
+The feature level ``broker.heartbeat.version`` implements the double roll of KIP-343. Level 0: every
 registered broker counts as active from its registration on, legacy ones (registration version 0)
-too. None is fenced for silence, and brokers that know heartbeats neither send them nor fence
-themselves: all builds behave alike, so that brokers can be replaced, and rolled back, one by one. A
-broker that fetches the log or registers counts as heard, so that a second process under the id of a
-live broker is still refused. Level 1: heartbeats are in force. It is raised when every registered
-broker knows them, and can be lowered again. As LAO is computed from brokers' reports,
+too. No broker is fenced for silence, and brokers that support heartbeats neither send them nor
+fence themselves: all builds behave alike, so that brokers can be replaced, and rolled back, one by
+one. A broker that fetches the log or registers counts as heard from, so that a second process under
+the id of a live broker is still refused. Level 1: heartbeats are enabled. It can be set once every
+registered broker supports them, and lowered again. As LAO is computed from brokers' reports,
 ``lao.version`` 1 needs level 1; at level 0 LAO is unknown.
 
 Why: docs/decisions/018-feature-levels.md
@@ -63,34 +64,34 @@ class ControllerState:
     """The state of the active controller in one epoch.
 
     Facts that brokers report change soft state at once; the effects of decisions change it only
-    once they are proposed (``apply``). A holder of this state cannot change ``log``: the shell adds
-    to it.
+    once they are proposed (``apply``). A holder of this state cannot change ``log``: only the shell
+    appends to it.
     """
 
     log: LogView
-    """The log of the epoch, claimed: it has the whole local log."""
+    """The log of the epoch; the claim is complete, so it includes the whole local log."""
     settings: ControllerSettings
     cluster_id: str
     rng: random.Random
     began_at: float
     """Time at which this controller became active."""
     generation: int = 0
-    """The generation of the log."""
+    """Generation of the log."""
     previous_generations: tuple[int, ...] = ()
     """Earlier generations of the log, oldest first."""
     recoveries: int = 0
-    """Number of times that the log was taken back to an older state."""
+    """Number of restores and unsafe recoveries of the log."""
     controller_ids: Callable[[float], frozenset[int]] = lambda now: frozenset()
-    """Return the node ids of the voters in force and of the observers that fetch from this
-    controller, at a time.
+    """Return, for a time, the node ids of the current voters and of the observers that fetch from
+    this controller.
     """
 
     authorization: Authorization | None = field(init=False)
-    """The permissions of clients; None: every client that may connect may do everything."""
+    """Permissions of clients, or None if every client that may connect may do everything."""
     sessions: SessionTracker = field(init=False)
     sessions_given_at: float = field(init=False, default=0.0)
-    """Time at which unheard brokers last got a session: at the claim, or when heartbeats came into
-    force. No contact of theirs.
+    """Time at which brokers last got a session without a contact: at the claim, or when heartbeats
+    were enabled.
     """
     lag_watch: LagWatch = field(init=False)
     read_leases: ReadLeases = field(init=False)
@@ -107,18 +108,18 @@ class ControllerState:
     join_elections: JoinElections = field(init=False, default_factory=JoinElections)
     unclean_recovery: UncleanRecovery = field(init=False)
     wants_unfence: set[int] = field(init=False, default_factory=set)
-    """The fenced brokers that asked to be unfenced as soon as they are ready."""
+    """Fenced brokers that asked to be unfenced as soon as they are ready."""
     to_look_at: dict[int, None] = field(init=False, default_factory=dict)
-    """The fenced brokers of ``wants_unfence`` that have reported since they were last examined:
-    another broker's report makes no broker ready.
+    """Fenced brokers of ``wants_unfence`` that have reported since they were last examined: a
+    broker can become ready only by its own report.
     """
     changed_at: dict[int, float] = field(init=False, default_factory=dict)
-    """Broker id -> when its state last changed, if that was in this epoch."""
+    """Broker id -> time of its last state change in this epoch."""
     shutdown_offsets: dict[int, int] = field(init=False, default_factory=dict)
-    """Broker id -> the last offset of the records that moved its leaderships away (inclusive)."""
+    """Broker id -> offset of the last record that moved its leaderships away (inclusive)."""
     without_space: bool = field(init=False, default=False)
-    """True while no majority of the voters' disks has its reserve: brokers are still fenced, and
-    may leave, but none is unfenced.
+    """True while no majority of the voters' disks has its reserve: brokers may be fenced and may
+    leave, but none is unfenced.
     """
 
     def __post_init__(self) -> None:
@@ -138,7 +139,7 @@ class ControllerState:
             settings.broker_id_adopt_after_ms / 1000, session_timeout_s, now
         )
         self.gone = Gone(session_timeout_s)
-        # The first record of the epoch represents the inherited tail below it: LAO passes both or
+        # The first record of the epoch stands for the inherited tail below it: LAO passes both or
         # neither.
         self.progress = ProgressPolicy(
             settings.progress_interval_ms / 1000, self.log.epoch_start_offset
@@ -148,8 +149,8 @@ class ControllerState:
         self.join_elections.resume(image)
         self.leases.start([(id_, one.ttl_ms) for id_, one in sorted(image.leases.items())], now)
         self.sessions = SessionTracker(session_timeout_s)
-        # A fenced broker holds no lease and says soon enough that it lives; one that died long ago
-        # must not look alive.
+        # A fenced broker holds no lease, and if it is alive it reports soon enough; one that died
+        # long ago must not look alive.
         self.sessions.start(
             [
                 (broker_id, image.brokers[broker_id].epoch)
@@ -162,19 +163,21 @@ class ControllerState:
     def check_broker_epoch(self, broker_id: int, broker_epoch: int) -> Broker:
         """Return the broker that a request names as its sender.
 
-        Raises NOT_CONTROLLER for an epoch beyond this log: the broker knows a registration that
-        this controller does not, so it is this controller that is stale. Raises STALE_BROKER_EPOCH
-        for any other registration than the present one.
+        Raises NOT_CONTROLLER for a broker epoch beyond this log: the broker knows a registration
+        that this controller does not, so this controller is stale. Raises STALE_BROKER_EPOCH for
+        any registration other than the present one.
         """
         if broker_id < 0:
             raise ApiError(
-                ErrorCode.INVALID_REQUEST, f"broker id {broker_id} is negative", field="broker_id"
+                ErrorCode.INVALID_REQUEST,
+                f"broker id {broker_id} is negative; it must be 0 or more",
+                field="broker_id",
             )
         if broker_epoch > self.log.pending.offset:
             raise ApiError(
                 ErrorCode.NOT_CONTROLLER,
                 f"broker epoch {broker_epoch} is beyond the end of this log,"
-                f" {self.log.end_offset}: a newer controller gave it",
+                f" {self.log.end_offset}: a newer controller assigned it",
                 field="broker_epoch",
             )
         broker = self.log.pending.brokers.get(broker_id)
@@ -186,7 +189,7 @@ class ControllerState:
             )
             raise ApiError(
                 ErrorCode.STALE_BROKER_EPOCH,
-                f"broker {broker_id} {known}, the request is from epoch {broker_epoch}",
+                f"broker {broker_id} {known}, but the request names epoch {broker_epoch}",
                 field="broker_epoch",
             )
         return broker
@@ -197,7 +200,7 @@ class ControllerState:
         self.to_look_at[broker_id] = None
 
     def no_unfence(self, broker_id: int) -> None:
-        """Unmark a broker that is unfenced, gone, or asks for it no longer."""
+        """Unmark a broker that is unfenced, unregistered, or no longer asks to be unfenced."""
         self.wants_unfence.discard(broker_id)
         self.to_look_at.pop(broker_id, None)
 
@@ -207,7 +210,7 @@ class ControllerState:
         self.shutdown_offsets.pop(broker_id, None)
 
     def changed(self, broker_id: int, now: float) -> None:
-        """Record that a broker's state has changed."""
+        """Record that a broker's state changed at ``now``."""
         self.changed_at[broker_id] = now
 
     def forget(self, broker_id: int) -> None:
@@ -219,39 +222,38 @@ class ControllerState:
 
 
 LEGACY_REGISTRATION = 0
-"""The registration version of a broker that does not heartbeat (KIP-343's BrokerInfo below version
-5).
+"""Registration version of a broker that does not send heartbeats (KIP-343's BrokerInfo below
+version 5).
 """
 KNOWS_HEARTBEATS = 1
-"""The registration version by which a broker states that it heartbeats."""
+"""Lowest registration version of a broker that sends heartbeats."""
 
 
 def heartbeats_off(state: ControllerState) -> bool:
     """Return whether brokers count as active without heartbeats."""
-    # Each fetch of a broker asks. No config write changes a level: none has to be folded for it.
+    # Runs at each fetch of a broker. Configs do not affect feature levels, so they need not be
+    # folded for it.
     return not heartbeats_in_force(state.log.pending_but_configs.features)
 
 
 def why_without_heartbeats(
     registration_version: int, features: Iterable[tuple[str, int, int]]
 ) -> str:
-    """Return, in words, why a broker cannot heartbeat; empty if it can.
+    """Return why a broker cannot send heartbeats, or "" if it can.
 
     The registration version decides, as in KIP-343.
     """
     if registration_version < KNOWS_HEARTBEATS:
-        return (
-            f"has a legacy registration (version {registration_version}), which does not heartbeat"
-        )
+        return f"has a legacy registration (version {registration_version}) without heartbeats"
     for name, low, high in features:
         if name == BROKER_HEARTBEAT_VERSION and not low <= 1 <= high:
-            return f"knows {BROKER_HEARTBEAT_VERSION} from {low} to {high}, not 1"
+            return f"supports {BROKER_HEARTBEAT_VERSION} {low} to {high}, not 1"
     return ""
 
 
 def obstacles(image: Image, updates: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """Yield (feature named in the request, obstacle) for levels that depend on each other or on
-    brokers.
+    """Yield (feature named in the request, obstacle) for each level that another level or a
+    registered broker rules out.
     """
     after = {**{name: image.features[name] for name in image.features}, **updates}
     yield from _dependencies(after, updates)
@@ -264,8 +266,8 @@ def obstacles(image: Image, updates: Mapping[str, int]) -> Iterator[tuple[str, s
 
 
 def begin_heartbeats(state: ControllerState, now: float) -> None:
-    """If heartbeats are in force from now on, give every broker that counts as active a whole
-    session to send its first.
+    """If heartbeats are enabled, give every broker that counts as active a whole session to send
+    its first heartbeat.
     """
     if heartbeats_off(state):
         return
@@ -276,8 +278,9 @@ def begin_heartbeats(state: ControllerState, now: float) -> None:
 
 
 def ask_for_the_silent(state: ControllerState) -> None:
-    """Mark, at a claim without heartbeats in force, the fenced brokers that never report again:
-    they are to be unfenced, as an earlier controller had to.
+    """At a claim without heartbeats, mark the fenced legacy brokers to be unfenced.
+
+    They never report again, so an earlier controller's intention would be lost.
     """
     if not heartbeats_off(state):
         return
@@ -299,7 +302,7 @@ def _dependencies(
     lowered = BROKER_HEARTBEAT_VERSION in updates
     yield (
         BROKER_HEARTBEAT_VERSION if lowered else LAO_VERSION,
-        f"{LAO_VERSION} {lao} rests on the brokers' heartbeats: "
+        f"{LAO_VERSION} {lao} requires the brokers' heartbeats: "
         + (
             "lower it to 0 in the same request"
             if lowered
@@ -309,7 +312,7 @@ def _dependencies(
 
 
 def apply(state: ControllerState, effect: Effect, now: float) -> None:
-    """Apply one effect. The records of its decision must be in ``state.log.pending`` already."""
+    """Apply one effect of a decision whose records are already in ``state.log.pending``."""
     match effect:
         case LeaseGranted(broker_id):
             state.read_leases.granted(broker_id, now)
@@ -387,13 +390,13 @@ def _fenced(state: ControllerState, effect: Fenced, now: float) -> None:
             state.gone.fenced(broker_id, now)
             state.drop_wishes(broker_id)
         case Cause.METADATA_LAG | Cause.DISK_HANGS:
-            # Such a broker still heartbeats: its session continues, and no other broker gets
-            # its id meanwhile.
+            # Such a broker still sends heartbeats: its session continues, so no other broker gets
+            # its id.
             state.drop_wishes(broker_id)
             state.read_leases.forget(broker_id)
             state.lag_watch.fenced(broker_id, now)
         case _:
-            # The broker asked for it, and still heartbeats.
+            # The broker asked to be fenced, and still sends heartbeats.
             pass
     state.changed(broker_id, now)
     state.isr_removals.fenced(broker_id, effect.record_count)

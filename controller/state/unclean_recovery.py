@@ -1,20 +1,20 @@
-"""Unclean recovery (KIP-966): leaders for partitions whose ISR and eligible leader replicas are
-gone, elected by what the replicas have.
+"""Unclean recovery (KIP-966): elections, by what the replicas have, for partitions without ISR and
+eligible leader replicas.
 
 Brokers report the ends of their replicas of leaderless partitions with their heartbeats; the
-reports are soft state of one controller epoch. The leader elected has the longest log of the newest
-leader epoch. How long the controller waits for other reports is the topic's
-``unclean.recovery.strategy``:
+reports are soft state of one controller epoch. The replica with the longest log of the newest
+leader epoch is elected. The topic's ``unclean.recovery.strategy`` determines how long the
+controller waits for other reports:
 
-* *balanced*: until every registered replica has reported, or the last known leader has, with
-  records: that one has all that was committed. Nothing happens while a replica is eligible.
-* *aggressive*: as balanced, but not longer than ``unclean.recovery.timeout.ms``, and eligible
-  replicas that are away are not waited for longer either.
+* *balanced*: until every registered replica has reported, or the last known leader has reported a
+  log with records, which then has all that was committed. No election while a replica is eligible.
+* *aggressive*: as balanced, but not longer than ``unclean.recovery.timeout.ms``, not even for
+  eligible replicas that are away.
 * *none*: an administrator elects (``raftlog partitions elect --unclean``).
 
 An empty log proves nothing [the last member of the ISR crashes, returns with an empty disk and
-leads; the others truncate all that was acknowledged]. A report counts under the broker epoch and
-leader epoch that it was made in: a broker that has restarted since reports again.
+leads; the others truncate all that was acknowledged]. A report counts only under the broker epoch
+and leader epoch in which it was made: a broker that has restarted since reports again.
 
 Why: docs/decisions/037-the-replica-that-has-lost-least.md
 """
@@ -38,27 +38,27 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 AGGRESSIVE, BALANCED, REQUESTED = "aggressive", "balanced", "requested"
 LOOK_S = 0.5
-"""Interval in seconds at which partitions that wait are looked at without a new report."""
+"""Interval in seconds at which waiting partitions are examined without a new report."""
 MAX_LOOKS = 1_000
-"""Most partitions looked at in one step, and without a new report in one interval: 20 ms."""
+"""Most partitions examined in one step, and per interval without a new report; takes 20 ms."""
 
 
 class LogEnd(NamedTuple):
-    """The end of a replica's log, as reported. The greater one has lost less."""
+    """The reported end of a replica's log. The greater one has lost less."""
 
     last_epoch: int
-    """Leader epoch of the last record; -1: the log is empty."""
+    """Leader epoch of the last record, or -1 if the log is empty."""
     end_offset: int
     broker_epoch: int
 
 
 class Verdict(NamedTuple):
-    """The result of the reports about a partition that has no leader."""
+    """What the reports about a leaderless partition imply."""
 
     leader: int
-    """The replica that leads from now on; NO_LEADER: nobody yet."""
+    """Replica to elect, or NO_LEADER if the election must wait."""
     ranked: tuple[int, ...]
-    """The replicas that have reported, the one that has lost least first."""
+    """Replicas that have reported, the one that has lost least first."""
     silent: tuple[int, ...]
     """Registered replicas that have not reported."""
 
@@ -72,7 +72,7 @@ def judge(
     strategy: str,
     in_time: bool,
 ) -> Verdict:
-    """Return the leader of a leaderless partition by what its replicas have reported.
+    """Return the verdict on a leaderless partition by what its replicas have reported.
 
     ``in_time``: ``unclean.recovery.timeout.ms`` has not passed since the first report.
     """
@@ -83,7 +83,7 @@ def judge(
         return -ends[id_].last_epoch, -ends[id_].end_offset, id_ not in last, order[id_]
 
     ranked = tuple(sorted(ends, key=rank))
-    # A replica that is only being added never was in the ISR.
+    # A replica that is being added was never in the ISR.
     original = assignment_of(partition).original
     silent = tuple(id_ for id_ in original if id_ in registered and id_ not in ends)
     complete = not silent or any(id_ in ends and ends[id_].last_epoch >= 0 for id_ in last)
@@ -96,12 +96,12 @@ def judge(
 
 
 def loss_in_words(partition: Partition, ends: dict[int, LogEnd], verdict: Verdict) -> str:
-    """Return, for people, what the election of this leader may lose; empty: nothing."""
+    """Describe what the election of this leader may lose; "" if nothing."""
     said = []
     best = ends[verdict.leader]
     last = partition.last_known_elr[0] if partition.last_known_elr else NO_LEADER
     if partition.elr:
-        said.append(f"eligible leader replicas {list(partition.elr)} are not waited for")
+        said.append(f"eligible leader replicas {list(partition.elr)} were not waited for")
     elif last == NO_LEADER:
         said.append("the disk of the last leader is lost")
     elif last not in ends:
@@ -110,14 +110,14 @@ def loss_in_words(partition: Partition, ends: dict[int, LogEnd], verdict: Verdic
         said.append(f"the log of broker {last}, the last leader, is empty")
     longer = [id_ for id_ in verdict.ranked if ends[id_][:2] > best[:2]]
     if longer:
-        said.append(f"brokers {longer} have more and are not live")
+        said.append(f"brokers {longer} have lost less, but are not live")
     if said and verdict.silent:
         said.append(f"brokers {list(verdict.silent)} did not report")
     return "; ".join(said)
 
 
 class _Survey:
-    """The reports about one partition."""
+    """Reports about one partition."""
 
     __slots__ = ("began_at", "ends", "leader_epoch")
 
@@ -128,7 +128,7 @@ class _Survey:
 
 
 class UncleanRecovery:
-    """The reports of one controller epoch, and the elections that they allow."""
+    """The reports of one controller epoch, and the elections that they permit."""
 
     def __init__(self, settings: ControllerSettings) -> None:
         self._timeout_s = settings.unclean_recovery_timeout_ms / 1000
@@ -143,8 +143,10 @@ class UncleanRecovery:
         reports: Iterable[rpc.ReplicaLogReport],
         now: float,
     ) -> None:
-        """Note what a broker has of leaderless partitions. Reports of another state of a partition
-        than the present one are ignored: they come again.
+        """Record a broker's reports on leaderless partitions.
+
+        Reports on another state of a partition than the present one are ignored; the broker repeats
+        them.
         """
         for one in reports:
             key = one.topic_id, one.partition_index
@@ -168,17 +170,17 @@ class UncleanRecovery:
             self._next_round = min(self._next_round, now + LOOK_S)
 
     def look_again(self) -> None:
-        """Note that a broker is unfenced: what waited for it may be decided."""
+        """Examine all reported partitions again: a broker was unfenced or unregistered."""
         self._to_look_at.update(dict.fromkeys(self._surveys))
 
     def next_deadline(self) -> float:
-        """Return when ``due`` has something to look at."""
+        """Return when ``due`` next has a partition to examine."""
         return -math.inf if self._to_look_at else self._next_round
 
     def due(self, view: ImageView, now: float) -> Write | None:
-        """Return the next elections, or None: every partition still waits."""
+        """Return the next elections, or None if every partition still waits."""
         if now >= self._next_round:
-            # Those looked at longest ago are first.
+            # Round robin: the least recently examined partitions first.
             for key in list(islice(self._surveys, MAX_LOOKS)):
                 self._surveys[key] = self._surveys.pop(key)
                 self._to_look_at[key] = None
@@ -194,8 +196,8 @@ class UncleanRecovery:
         return Write(records) if records else None
 
     def elect_now(self, view: ImageView, key: PartitionKey) -> pb.PartitionChangeRecord | None:
-        """Return the election of the live replica that has lost least by the reports so far; None:
-        no live replica has reported.
+        """Return the election of the live replica that has lost least by the reports so far, or
+        None if no live replica has reported.
         """
         found = self._valid(view, key)
         if found is None:
@@ -204,8 +206,9 @@ class UncleanRecovery:
         return self._decide(view, partition, survey, strategy=REQUESTED, in_time=False)
 
     def _valid(self, view: ImageView, key: PartitionKey) -> tuple[Partition, _Survey] | None:
-        """Return a partition that still waits, with the reports that still count; else forget
-        them.
+        """Return a partition that still waits, with its valid reports.
+
+        Returns None, and drops the reports, if the partition no longer waits.
         """
         survey, partition = self._surveys.get(key), view.partitions.get(key)
         if survey is None:

@@ -1,17 +1,17 @@
-"""The choice of an id for a broker that has none (KIP-426): its own, its host's, the missing one,
-or a new one; with the reason.
+"""The choice of an id for a broker without one (KIP-426): its own, its host's, the missing one, or
+a new one.
 
-The order is the proposal's. Additions keep an id from being stolen: host and port together
-distinguish several brokers on one host; a session that has not ended may be this broker's own past,
-and its end is awaited; an id is missing only after ``broker.id.adopt.after.ms``. The registration
-that follows in the same decision is the claim: of two brokers that race for an id one is decided
-first, and the other continues in the order.
+The order is that of the proposal. Additions keep an id from being stolen: host and port together
+distinguish several brokers on one host; a session that has not ended may belong to this broker's
+own past, and its end is awaited; an id is missing only after ``broker.id.adopt.after.ms``. The
+registration that follows in the same decision claims the id: if two brokers race for it, one is
+decided first, and the other continues in the order.
 
-There is no new id as long as one that holds replicas may need a broker: a new id holds none, and
-the partitions stay one replica short. So a newcomer waits while one broker is absent and not yet
-missing, and until all others were heard from since it asked [the owner of 1002 dies, a newcomer
-arrives within its session and gets 1004]; if several are absent, an operator has to decide, or
-``broker.id.generation.force`` asks for a new id all the same.
+No new id is assigned while an id that holds replicas may need a broker: a new id holds none, and
+the partitions would stay one replica short. So a newcomer waits while one broker is absent and not
+yet missing, and until all others were heard from since it asked [the owner of 1002 dies, a newcomer
+arrives within its session and gets 1004]. If several are absent, an operator has to decide, unless
+``broker.id.generation.force`` requests a new id.
 
 Why: docs/decisions/019-broker-ids.md
 """
@@ -31,13 +31,13 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 BROKER_ID_MAX = 2**31 - 1
 _FORCE = (
-    "For a new id all the same: broker.id.generation.force, or `raftlog cluster hostnames set` with"
-    " an id that is not in use"
+    "To get a new id anyway, set broker.id.generation.force, or use `raftlog cluster hostnames set`"
+    " with an unused id"
 )
 
 
 class Choice(NamedTuple):
-    """A chosen id, the rule that chose it, and why no earlier rule did."""
+    """A chosen id, the rule that chose it, and why no earlier rule applied."""
 
     broker_id: int
     source: rpc.BrokerIdSource
@@ -45,15 +45,15 @@ class Choice(NamedTuple):
 
 
 class _Life(Enum):
-    """The state of the process behind a registration, as far as it is known."""
+    """What is known about the process that holds a registration."""
 
     GONE = "its session has ended"
-    UNDECIDED = "its session has not ended, and it was not heard from since this broker asks"
+    UNDECIDED = "its session has not ended, and it was not heard from since this broker asked"
     ALIVE = "it is alive"
 
 
 class _Asking:
-    """A broker without an id that asks for one, and the facts that decide which."""
+    """The facts that decide which id a broker without one gets."""
 
     def __init__(
         self, state: ControllerState, request: rpc.RegisterBrokerRequest, now: float
@@ -70,16 +70,15 @@ class _Asking:
 
     @property
     def place(self) -> str:
-        """host:port."""
+        """The broker's address, host:port."""
         return f"{self.host}:{self.port}"
 
     def life(self, broker_id: int) -> _Life:
-        """Return whether the process behind a registration lives.
+        """Return whether the process that holds a registration is alive.
 
-        A process last heard from before this broker asked may be this broker's own predecessor.
-
-        So may one heard from shortly afterwards: its last message may have waited in transit, for a
-        session timeout at most.
+        A process last heard from before this broker asked may be this broker's own predecessor. So
+        may one heard from shortly afterwards: its last message may have been in transit for up to a
+        session timeout.
         """
         sessions, now = self.state.sessions, self.now
         contact = sessions.last_contact(broker_id)
@@ -93,11 +92,11 @@ class _Asking:
         return _Life.ALIVE if heard else _Life.UNDECIDED
 
     def _may_be_unheard(self, broker_id: int) -> bool:
-        """Return whether a fenced broker may heartbeat although this controller, which is new, has
-        not heard it.
+        """Return whether a fenced broker may be alive although this controller, which is new, has
+        not heard from it.
 
-        [It heartbeats and lags; the leadership moves, and a host that was mapped to its id by hand
-        asks for it a moment later.]
+        [It sends heartbeats and lags; the leadership moves, and a host that was mapped to its id by
+        hand asks for it a moment later.]
         """
         broker = self.image.brokers.get(broker_id)
         fenced = broker is not None and broker.fenced and not broker.has_left
@@ -108,15 +107,18 @@ class _Asking:
         )
 
     def unheard(self, broker_id: int) -> float | None:
-        """Return for how much longer a broker that counts as present may turn out to be gone:
-        nothing was heard from it since this broker asked. None if it was heard from.
+        """Return for how many more seconds a broker that counts as present may turn out to be gone,
+        as nothing was heard from it since this broker asked.
+
+        Returns None if it was heard from, does not count as present, or cannot be judged without
+        heartbeats.
         """
         sessions, now = self.state.sessions, self.now
         contact = sessions.last_contact(broker_id)
         if contact is None or not sessions.is_alive(broker_id, now):
             broker = self.image.brokers.get(broker_id)
-            # Its session has ended, and its fencing is decided next. Without heartbeats it counts
-            # as active all the same.
+            # Its session has ended, and its fencing is decided next. Without heartbeats it still
+            # counts as active.
             return (
                 0.0
                 if broker is not None and not broker.fenced and not heartbeats_off(self.state)
@@ -136,12 +138,12 @@ class _Asking:
 def choose_broker_id(
     state: ControllerState, request: rpc.RegisterBrokerRequest, now: float
 ) -> Choice:
-    """Choose the id of a broker whose request has been checked, except for its id.
+    """Choose the id of a broker whose request is otherwise valid.
 
-    Raises INVALID_REGISTRATION where an operator has to decide (several missing ids, several
-    brokers on one host), with instructions; DUPLICATE_BROKER_REGISTRATION while the id may be its
-    own and a session has to end first, AwaitedIdError while another id may become this broker's: it
-    asks again.
+    Raises INVALID_REGISTRATION, with instructions, if an operator has to decide (several missing
+    ids, several brokers on one host); DUPLICATE_BROKER_REGISTRATION while the id may be the
+    broker's own and a session has to end first; AwaitedIdError while another id may become
+    available. In the last two cases the broker asks again.
     """
     asking = _Asking(state, request, now)
     notes: list[str] = []
@@ -158,8 +160,9 @@ def choose_broker_id(
 
 
 def _own(asking: _Asking) -> Choice | None:
-    """Return the id of a registration by this very process, or from this very directory, if its
-    answer or its note on disk was lost.
+    """Return the id under which this process or this directory is registered already, or None.
+
+    The broker does not know it if the answer, or its file with the id, was lost.
     """
     own: Broker | None = None
     for broker_id in sorted(asking.image.brokers):
@@ -180,7 +183,7 @@ def _own(asking: _Asking) -> Choice | None:
 
 
 def _of_host(asking: _Asking, notes: list[str]) -> Choice | None:
-    """Return the id that this host is mapped to, unless another broker has it by now."""
+    """Return the id that this host is mapped to, or None if another broker has it by now."""
     mapping = asking.image.hostnames.get(asking.host)
     neighbours = asking.on_this_host()
     chosen: Choice | None = None
@@ -203,8 +206,8 @@ def _of_host(asking: _Asking, notes: list[str]) -> Choice | None:
             chosen = _mapped(asking, mapping, "which is not registered")
         elif host_of(broker) != asking.host:
             notes.append(
-                f"host {asking.host} was broker {broker.id}'s, which has registered from"
-                f" {broker.endpoint} since"
+                f"host {asking.host} belonged to broker {broker.id}, which has now registered from"
+                f" {broker.endpoint}"
             )
         elif broker.listeners[0].port == asking.port:
             chosen = _unless_taken(asking, mapping, broker, notes)
@@ -242,7 +245,7 @@ def _unless_taken(
 
 
 def _check_endpoint(asking: _Asking, neighbours: list[Broker], notes: list[str]) -> None:
-    """Refuse a new id for a broker at the host and port of a registered broker."""
+    """Refuse a new id to a broker at the host and port of a registered broker."""
     for broker in neighbours:
         if broker.listeners[0].port != asking.port:
             continue
@@ -271,8 +274,8 @@ def _mapped(asking: _Asking, mapping: Hostname, state: str) -> Choice:
 
 
 def _missing(asking: _Asking, notes: list[str]) -> Choice | None:
-    """Return the one id that holds replicas and has been absent for long; None if there is no such
-    id.
+    """Return the one id that holds replicas and has been absent long enough, or None if there is no
+    such id.
     """
     state, image = asking.state, asking.image
     reserved = {
@@ -287,7 +290,7 @@ def _missing(asking: _Asking, notes: list[str]) -> Choice | None:
         return None
     kept = [one.broker_id for one in absent if one.broker_id in reserved]
     notes.extend(
-        f"broker {broker_id} is absent, and kept for host {reserved[broker_id]}"
+        f"broker {broker_id} is absent and reserved for host {reserved[broker_id]}"
         for broker_id in kept
     )
     free = [one for one in absent if one.broker_id not in reserved]
@@ -297,7 +300,7 @@ def _missing(asking: _Asking, notes: list[str]) -> Choice | None:
         if any(one.broker_id == broker.id for one in free)
     ]
     if neighbours:
-        raise _ambiguous(asking, f"broker {neighbours[0].id} of this host is missing", neighbours)
+        raise _ambiguous(asking, f"broker {neighbours[0].id} on this host is missing", neighbours)
     if len(free) > 1:
         raise _several_missing(asking, free)
     if free and not free[0].missing:
@@ -307,14 +310,14 @@ def _missing(asking: _Asking, notes: list[str]) -> Choice | None:
         notes.append("no id that holds replicas is absent")
         return None
     why = (
-        f"broker {free[0].broker_id} ({_last_seen(image, free[0].broker_id)}) is the only one"
-        f" missing, for {free[0].absent_for_s:.0f} s"
+        f"broker {free[0].broker_id} ({_last_seen(image, free[0].broker_id)}) is the only"
+        f" missing id, absent for {free[0].absent_for_s:.0f} s"
     )
     return Choice(free[0].broker_id, rpc.BROKER_ID_MISSING, "; ".join([*notes, why]))
 
 
 def _check_all_heard(asking: _Asking, reserved: dict[int, str]) -> None:
-    """Raise AwaitedIdError until every broker that counts as present was heard from: it may have
+    """Raise AwaitedIdError unless every broker that counts as present was heard from: one may have
     died within its session.
 
     O(brokers).
@@ -331,8 +334,8 @@ def _check_all_heard(asking: _Asking, reserved: dict[int, str]) -> None:
                 broker_id,
                 remaining_s,
                 f"broker {broker_id} ({_last_seen(image, broker_id)}) holds replicas and was not"
-                f" heard from since the broker at {asking.place} asks for an id: it may be gone,"
-                f" and its id needed. {_FORCE}",
+                f" heard from since the broker at {asking.place} asked for an id: it may be gone,"
+                f" and its id may be needed. {_FORCE}",
             )
 
 
@@ -343,8 +346,8 @@ def _await_absence(asking: _Asking, one: Absent) -> AwaitedIdError:
         one.broker_id,
         one.missing_in_s,
         f"broker {one.broker_id} ({_last_seen(asking.image, one.broker_id)}) is absent and holds"
-        f" {held}: its id is given to the broker at {asking.place} when it has been absent for"
-        f" {adopt_after_s:g} s (broker.id.adopt.after.ms), and a new id if it comes back. {_FORCE}",
+        f" {held}: the broker at {asking.place} receives this id when it has been absent for"
+        f" {adopt_after_s:g} s (broker.id.adopt.after.ms), or a new id if it returns. {_FORCE}",
     )
 
 
@@ -355,9 +358,9 @@ def _several_missing(asking: _Asking, free: list[Absent]) -> ApiError:
     )
     return refuse(
         ErrorCode.INVALID_REGISTRATION,
-        f"{len(free)} broker ids are missing, and which one is that of the broker at {asking.place}"
-        f" cannot be known: {listed}. Start those that still have their disks, or say which one"
-        f" this is: node.id in its configuration, or `raftlog cluster hostnames set {asking.host}"
+        f"{len(free)} broker ids are missing, and the broker at {asking.place} may have any of them"
+        f": {listed}. Start the brokers that still have their disks, or choose an id for this one:"
+        f" set node.id in its configuration, or run `raftlog cluster hostnames set {asking.host}"
         " ID`."
         f" {_FORCE}",
         "broker_id",
@@ -373,8 +376,10 @@ def _last_seen(image: Image, broker_id: int) -> str:
 
 
 def _generated(asking: _Asking, notes: list[str]) -> Choice:
-    """Return the first id above all ids in use and above the floor: an id that is not reused cannot
-    be mistaken for its past.
+    """Return the first id above all ids in use and above the floor.
+
+    An id that is not reused cannot be confused with an earlier broker. Beyond BROKER_ID_MAX, the
+    lowest free id above the floor is used.
     """
     image, floor = asking.image, asking.state.settings.reserved_broker_max_id
     used = {*image.brokers, *(mapping.broker_id for mapping in image.hostnames.values())}
@@ -400,7 +405,7 @@ def _generated(asking: _Asking, notes: list[str]) -> Choice:
     )
 
 
-# --- what is said -------------------------------------------------------------------------------
+# --- messages -----------------------------------------------------------------------------------
 
 
 def _who(broker: Broker) -> str:
@@ -411,17 +416,17 @@ def _who(broker: Broker) -> str:
 
 def _several(what: str) -> str:
     return (
-        f"{what}: several brokers on one host cannot be distinguished by its name, give each one"
-        " its node.id"
+        f"{what}: several brokers on one host cannot be distinguished by its name; set node.id"
+        " on each"
     )
 
 
 def _wait(asking: _Asking, broker: Broker) -> ApiError:
     return refuse(
         ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-        f"the broker at {asking.place} is broker {broker.id} by its host, and the session of"
-        f" {_who(broker)} at {broker.endpoint} has not ended: ask again until it has ended, or is"
-        " heard from",
+        f"the host of {asking.place} is mapped to broker {broker.id}, but the session of"
+        f" {_who(broker)} at {broker.endpoint} has not ended: retry until it ends or"
+        " that process is heard from",
         "broker_id",
     )
 
@@ -430,8 +435,8 @@ def _ambiguous(asking: _Asking, what: str, neighbours: list[Broker]) -> ApiError
     known = ", ".join(f"{broker.id} at {broker.endpoint}" for broker in neighbours)
     return refuse(
         ErrorCode.INVALID_REGISTRATION,
-        f"which broker runs at {asking.place} cannot be known: {what}; registered from host"
-        f" {asking.host}: {known}. Give each broker on a host its node.id; if this one is one of"
-        " them with an empty disk, that one's",
+        f"the id of the broker at {asking.place} is ambiguous: {what}; registered from host"
+        f" {asking.host}: {known}. Set node.id on each broker of the host; if this one is one of"
+        " those listed, with an empty disk, use that id",
         "broker_id",
     )

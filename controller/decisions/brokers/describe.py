@@ -23,8 +23,9 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
 def describe_brokers(state: ControllerState, now: float) -> Reply:
-    """Return all registered brokers by id, LAO, and the brokers that hold it back. O(brokers +
-    topics with replicas out of sync + configs).
+    """Return all registered brokers by id, LAO, and the brokers that hold it back.
+
+    O(brokers + topics with replicas out of sync + configs).
     """
     image, lao = state.log.committed, state.log.lao
     low = state.lag_watch.low_on_space(now)
@@ -77,7 +78,7 @@ def describe_brokers(state: ControllerState, now: float) -> Reply:
 
 
 def _count(image: Image) -> rpc.PartitionCounts:
-    """Return how many partitions need attention."""
+    """Count the partitions that need attention."""
     counts = rpc.PartitionCounts(
         total=len(image.partitions), offline=image.leader_counts.get(NO_LEADER, 0)
     )
@@ -95,7 +96,7 @@ def _count(image: Image) -> rpc.PartitionCounts:
 
 
 def lifecycle_state(broker: Broker) -> rpc.BrokerLifecycleState:
-    """Return KIP-343's state of a registration."""
+    """Return a registration's state in KIP-343's terms."""
     if broker.fenced:
         return rpc.INACTIVE
     return rpc.STOPPING if broker.in_controlled_shutdown else rpc.ACTIVE

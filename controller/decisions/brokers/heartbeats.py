@@ -1,12 +1,11 @@
 """Broker heartbeats: the state machine fenced -> unfenced -> controlled shutdown -> gone (Kafka's
 table, KIP-343's names).
 
-A heartbeat that changes nothing writes nothing. The broker's report is processed before its
-heartbeat is decided.
+A heartbeat that changes nothing writes no record. The broker's report is processed before its
+heartbeat is decided. A broker that reports a hanging disk is fenced; for one that reports a full
+disk, other leaders are elected.
 
-A broker whose disk hangs says so, and is fenced; one whose disk is full says so, and others lead.
-Fencing without a request: of a broker whose
-session or process has ended, or that lags.
+Without a request, a broker is fenced if its session or process has ended, or if it lags.
 """
 
 from __future__ import annotations
@@ -45,17 +44,17 @@ _STATES = frozenset(rpc.BrokerLifecycleState.values())
 
 
 def check_heartbeat(request: rpc.BrokerHeartbeatRequest, generation: int) -> None:
-    """Raise INVALID_REQUEST for invalid offsets and for an unknown target state, and
-    INCONSISTENT_GENERATION for a broker that has applied another log than that of ``generation``.
+    """Raise INVALID_REQUEST for an invalid field, and INCONSISTENT_GENERATION for a broker that has
+    applied a log of a generation other than ``generation``.
 
-    [A log is recovered without its last records, and has the broker's registration still. The
+    [A log is recovered without its last records, but still has the broker's registration. The
     broker heard the new epoch in the answer to a heartbeat, and reports the offset that it has
     applied of the old log: LAO covers writes of the new one that it has never seen.]
     """
     if request.generation not in (NO_GENERATION, generation):
         raise refuse(
             ErrorCode.INCONSISTENT_GENERATION,
-            f"the log is of generation {generation}, not {request.generation}",
+            f"the broker's log has generation {request.generation}, this log {generation}",
             "generation",
         )
     applied, known_lao = request.current_metadata_offset, request.told_lowest_acknowledged_offset
@@ -67,13 +66,13 @@ def check_heartbeat(request: rpc.BrokerHeartbeatRequest, generation: int) -> Non
     if request.target_state not in _STATES:
         raise refuse(
             ErrorCode.INVALID_REQUEST,
-            f"there is no broker state {request.target_state}",
+            f"{request.target_state} is not a broker state",
             "target_state",
         )
     if request.disk_hangs_ms < 0:
         raise refuse(
             ErrorCode.INVALID_REQUEST,
-            f"a duration of {request.disk_hangs_ms} ms is negative",
+            f"{request.disk_hangs_ms} ms is negative; it must be 0 or more",
             "disk_hangs_ms",
         )
     for index, one in enumerate(request.replica_logs):
@@ -81,7 +80,7 @@ def check_heartbeat(request: rpc.BrokerHeartbeatRequest, generation: int) -> Non
             if getattr(one, name) < lowest:
                 raise refuse(
                     ErrorCode.INVALID_REQUEST,
-                    f"{name} {getattr(one, name)} is below {lowest}",
+                    f"{name} {getattr(one, name)} is below its minimum of {lowest}",
                     f"replica_logs[{index}].{name}",
                 )
 
@@ -93,14 +92,14 @@ def decide_heartbeat(
     processed.
     """
     want_shut_down = request.want_shut_down or request.target_state == rpc.STOPPING
-    # Without heartbeats in force a broker counts as active whatever it says; only a leave is taken.
+    # Without heartbeats a broker counts as active whatever state it requests, except for a leave.
     want_fence = (
         request.want_fence or request.target_state == rpc.INACTIVE
     ) and not heartbeats_off(state)
     if broker.has_left:
         return _reply(state, broker, request, rpc.INACTIVE, should_shut_down=True)
-    # A process that says that it stops reads strictly no more: it is moved and leaves whatever
-    # lease it has.
+    # A process that reports that it is stopping serves no more strict reads: it is moved and leaves
+    # whatever lease it has.
     if broker.in_controlled_shutdown:
         return _while_stopping(state, broker, request, now)
     if want_shut_down:
@@ -117,7 +116,7 @@ def decide_heartbeat(
         cause = Cause.DISK_HANGS
     if cause is not None:
         if state.read_leases.ends_at(broker.id) > now:
-            # Asked for again with each heartbeat: in force when its lease for strict reads has
+            # Each heartbeat repeats the request; it is granted once the broker's read lease has
             # ended.
             reply = _reply(state, broker, request, rpc.ACTIVE)
             return reply._replace(effects=(LeaseStopped(broker.id),))
@@ -131,8 +130,9 @@ def decide_heartbeat(
 
 
 def _elections_elsewhere(state: ControllerState, broker: Broker, now: float) -> list[Record]:
-    """Return the elections of other leaders than a broker that is low on space; none while most
-    brokers are: the others would get everything, until they are full.
+    """Return elections of other leaders for the partitions of a broker that is low on space.
+
+    Empty while most brokers are low on space: the others would lead everything until they are full.
     """
     low, unfenced = state.lag_watch.low_on_space(now), _unfenced_reporting(state)
     if 2 * len(low.intersection(unfenced)) > len(unfenced):
@@ -141,7 +141,7 @@ def _elections_elsewhere(state: ControllerState, broker: Broker, now: float) -> 
 
 
 def _with_lease(state: ControllerState, broker: Broker, reply: Reply, now: float) -> Reply:
-    """Add a lease for strict reads to a reply, or the reason why it gets none.
+    """Add a read lease to a reply, or the reason why none is granted.
 
     The reply has no records, so it waits for a confirmed read-index round.
     """
@@ -155,18 +155,16 @@ def _with_lease(state: ControllerState, broker: Broker, reply: Reply, now: float
 
 def _no_lease(state: ControllerState, broker: Broker, now: float) -> str:
     if heartbeats_off(state):
-        return "heartbeats are not in force: broker.heartbeat.version is 0"
+        return "heartbeats are disabled: broker.heartbeat.version is 0"
     if not state.log.lao.unfenced_throughout(broker.id):
-        return "that this broker is unfenced is not committed yet"
+        return "the unfencing of this broker is not committed yet"
     if broker.id in state.isr_removals or state.read_leases.is_withheld(broker.id, now):
         return "this broker is about to be fenced or unregistered"
     return ""
 
 
 def is_caught_up(broker: Broker, applied: int) -> bool:
-    """Return whether a broker has applied its own registration; true for one that reports no
-    offsets.
-    """
+    """Return whether a broker has applied its own registration; True if it reports no offsets."""
     return applied >= broker.epoch or broker.registration_version == LEGACY_REGISTRATION
 
 
@@ -185,22 +183,20 @@ def may_unfence(state: ControllerState, broker: Broker) -> bool:
 
 
 def on_probation(state: ControllerState, broker: Broker, now: float) -> bool:
-    """Return whether a broker that was fenced for its lag must stay fenced for now."""
+    """Return whether a broker that was fenced for its lag or its disk must stay fenced for now."""
     return state.lag_watch.on_probation(broker.id, now) and not heartbeats_off(state)
 
 
 def unfence_decision(state: ControllerState, broker: Broker, body: object = None) -> Write:
-    """Unfence a broker that is ready."""
+    """Return the unfencing of a broker that is ready."""
     cause = Cause.ACTIVE_WITHOUT_HEARTBEATS if heartbeats_off(state) else Cause.CAUGHT_UP
     records = unfence(state.log.pending, broker, cause)
     return Write(records, body, (Unfenced(broker.id, len(records)),))
 
 
 def lowest_active_offset(state: ControllerState) -> int | None:
-    """Return the lowest offset applied by the brokers that stay: unfenced, not stopping, and
-    reporting.
-
-    None if there are none.
+    """Return the lowest applied offset of the active brokers that report offsets, or None if there
+    are none.
     """
     return min(
         (
@@ -223,7 +219,7 @@ def _while_fenced(
     if want_fence:
         state.no_unfence(broker.id)
     else:
-        # A broker's request for a state is a fact like its offset, not an effect of this decision.
+        # The requested state is a reported fact, like the offset, not an effect of this decision.
         state.ask_unfence(broker.id)
         if (
             may_unfence(state, broker)
@@ -236,8 +232,8 @@ def _while_fenced(
 
 
 def _may_leave_at_once(state: ControllerState, broker: Broker, *, want_fence: bool) -> bool:
-    """Return whether a broker may leave at once: it waits for nothing or does not want to wait, and
-    the changes of its partitions fit into one batch.
+    """Return whether a broker may leave at once: it leads no partition or does not want to wait,
+    and the changes of its partitions fit into one batch.
     """
     if broker.fenced:
         return True
@@ -249,12 +245,14 @@ def _may_leave_at_once(state: ControllerState, broker: Broker, *, want_fence: bo
 def _stop(
     state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float
 ) -> Decision:
-    """Move the broker's leaderships away; it leaves once the other brokers have applied that, so
-    that no client is sent to a broker that is gone.
+    """Move a broker's leaderships away.
+
+    It leaves once the other brokers have applied these records, so that no client is sent to a
+    stopped broker.
     """
     records = begin_shutdown(state.log.pending, broker)
     last_offset = state.log.end_offset + len(records) - 1
-    # All is moved; else the next heartbeat goes on.
+    # If partitions may remain, the next heartbeat continues.
     begun = ShutdownBegun(broker.id, last_offset if len(records) < MAX_REMOVALS else None)
     return write_or_reply(records, _reply(state, broker, request, rpc.STOPPING).body, begun)
 
@@ -262,8 +260,8 @@ def _stop(
 def _while_stopping(
     state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float
 ) -> Decision:
-    # It leads nothing any more, and gets no leadership while it stops. After a failover the offset
-    # is not known: begin anew, at the end of the log.
+    # The broker leads no partition, and gets none while it stops. After a failover the offset is
+    # not known: begin again, at the end of the log.
     if broker.id not in state.shutdown_offsets:
         return _stop(state, broker, request, now)
     lowest = lowest_active_offset(state)
@@ -275,7 +273,7 @@ def _while_stopping(
 def _leave(
     state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float
 ) -> Decision:
-    """Complete a controlled shutdown; it ends the session, so that a successor can register at
+    """Complete a controlled shutdown, which ends the session, so that a successor can register at
     once.
     """
     body = _reply(state, broker, request, rpc.INACTIVE, should_shut_down=True).body
@@ -316,8 +314,8 @@ def _shared_fields(
     generation: int,
     session_timeout_ms: int,
 ) -> bytes:
-    """Return the fields that many brokers' answers share, serialized: a fraction of the time that
-    it takes to set them.
+    """Return the fields that many brokers' answers share, serialized: parsing takes a fraction of
+    the time that setting them takes.
     """
     return rpc.BrokerHeartbeatResponse(
         is_caught_up=caught_up,
@@ -337,7 +335,7 @@ def fence_silent(state: ControllerState, now: float) -> Write | None:
         broker = state.log.pending.brokers.get(broker_id)
         if broker is not None and not broker.fenced and not heartbeats_off(state):
             return _fence(state, broker, Cause.SESSION_TIMED_OUT)
-        # Nothing to write: it is fenced already, or counts as active without heartbeats.
+        # Nothing to write: the broker is fenced already, or counts as active without heartbeats.
         state.forget(broker_id)
     return None
 
@@ -365,8 +363,8 @@ def fence_stuck(state: ControllerState, now: float) -> Write | None:
         return None
     leases = state.read_leases
     if leases.ends_at(stuck) > now:
-        # Not while it may be answering strict reads: no renewals, and then. A broker that
-        # catches up meanwhile is let off.
+        # The broker may be answering strict reads: stop renewals, and wait for the lease to end. A
+        # broker that catches up meanwhile is not fenced.
         leases.stop(stuck)
         watch.look_again(now, leases.ends_at(stuck))
         return None
