@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs: each resource succeeds or fails by itself, the records of the successful
+"""IncrementalAlterConfigs: each resource succeeds or fails by itself; the records of the successful
 ones are one batch.
 
 This is the hot path of writes: no copies, no objects beyond the records and the answer, and no
@@ -45,7 +45,10 @@ def incremental_alter_configs(
     request: rpc.IncrementalAlterConfigsRequest,
     refused: Refused = NONE_REFUSED,
 ) -> Write | Reply:
-    """Set and delete config keys. Raises POLICY_VIOLATION for more keys than fit into a batch."""
+    """Set and delete config keys.
+
+    Raises POLICY_VIOLATION for more keys than fit into a batch.
+    """
     view, settings, resources = state.log.pending, state.settings, request.resources
     if len(resources) > settings.max_records_per_request:
         check_item_count(len(resources), settings.max_records_per_request, "resources")
@@ -62,7 +65,7 @@ def incremental_alter_configs(
                 if key in seen:
                     raise refuse(
                         ErrorCode.INVALID_REQUEST,
-                        f"resource {key[0]} {key[1][:80]!r} is named twice",
+                        f"resource {key[0]} {key[1][:80]!r} is given twice",
                         f"resources[{index}]",
                     )
                 seen.add(key)
@@ -70,7 +73,7 @@ def incremental_alter_configs(
         except ApiError as error:
             del records[before:]
             errors[index] = error
-        # Counted on the way: one resource can't add more than the keys there are.
+        # Counted for each resource, which can add no more records than there are keys.
         check_record_count(len(records), settings.max_records_per_request)
     if request.validate_only:
         records = []
@@ -81,10 +84,10 @@ def accepted_writes(
     view: ImageView, settings: ControllerSettings, writes: ConfigWrites, begin: int
 ) -> int:
     """Return how many requests of a group, from ``begin`` on, ``incremental_alter_configs`` would
-    accept whole.
-    The count may end before a request that needs a full decision.
+    accept completely.
 
-    No config write affects the decision on another, so all are decided before any is folded.
+    The count may end before a request that needs a full decision. No config write affects the
+    decision on another, so all are decided before any is folded.
     """
     counts, changes = writes.counts, writes.changes
     most = settings.max_records_per_request
@@ -101,9 +104,9 @@ def accepted_writes(
 
 
 def _names_one_twice(changes: Sequence[Change]) -> bool:
-    """Return whether a resource is named twice."""
+    """Return whether a resource occurs twice."""
     count = len(changes)
-    # Names that are all different are enough, and nearly always are.
+    # Different names imply different resources, and nearly always are different.
     return len({change[1] for change in changes}) < count > len({change[:2] for change in changes})
 
 
@@ -115,8 +118,8 @@ def _plain(
     *,
     printable: bool,
 ) -> int:
-    """Return the index of the first change, from ``begin`` on, that may not set its key to its
-    value.
+    """Return the index of the first change, from ``begin`` on, that needs a full decision, or the
+    number of changes.
 
     ``printable``: all texts are known to be printable.
     """
@@ -125,13 +128,13 @@ def _plain(
     index, total = begin, len(changes)
     while index < total:
         resource_type, resource_name, name, value = changes[index]
-        # Most are of one key.
+        # Most changes set the same key.
         if key_of[1] is not name or key_of[0] != resource_type:
             key, key_of = find(resource_type, name), (resource_type, name)
         if key is None or value is None or len(value) > most_chars:
             return index
         if printable and key.check is None and resource_type not in (_TOPIC, _BROKER):
-            # Nothing but lengths is left to look at.
+            # Only lengths remain to be checked.
             end = codec.run(changes, index, most_chars, RESOURCE_NAME_MAX_CHARS)
             if end == index:
                 return index
@@ -154,16 +157,15 @@ def _plain(
 
 
 def _is_broker(view: ImageView, name: str) -> bool:
-    """Return whether a resource name is a registered broker's, or stands for all brokers."""
-    # The empty name is the default of all brokers. One spelling of each id, or "07" would be a
-    # resource of its own. Not longer than an id: making a number of a long text takes long, and
-    # Python refuses to from 4,300 digits on.
+    """Return whether a resource name is the id of a registered broker, or "" for all brokers."""
+    # Only one spelling of each id, or "07" would be another resource. The length is checked first:
+    # converting a long text takes long, and Python refuses more than 4,300 digits.
     number = int(name) if name.isascii() and name.isdigit() and len(name) <= _ID_DIGITS else -1
     return not name or (str(number) == name and number in view.brokers)
 
 
 def config_record(resource_type: int, resource_name: str, name: str, value: str | None) -> Record:
-    """Return the record of a key's new value; None deletes it."""
+    """Return the record of a key's new value; None deletes the key."""
     return record(
         pb.ConfigRecord(
             resource_type=resource_type, resource_name=resource_name, name=name, value=value
@@ -172,7 +174,7 @@ def config_record(resource_type: int, resource_name: str, name: str, value: str 
 
 
 def check_config(settings: ControllerSettings, key: ConfigKey, value: str, field: str) -> None:
-    """Raise INVALID_CONFIG for a value that the key cannot have."""
+    """Raise INVALID_CONFIG for a value that the key must not have."""
     limit = settings.config_value_max_bytes
     if len(value) * _UTF8_MAX_BYTES > limit and len(value.encode()) > limit:
         raise refuse(
@@ -181,7 +183,7 @@ def check_config(settings: ControllerSettings, key: ConfigKey, value: str, field
     if not value.isprintable():
         raise refuse(
             ErrorCode.INVALID_CONFIG,
-            f"the value of {key.name} has characters that cannot be printed",
+            f"the value of {key.name} must contain only printable characters",
             field,
         )
     wrong = key.check(value) if key.check is not None else None
@@ -223,7 +225,7 @@ def _alter_resource(
         if key is None:
             raise refuse(
                 ErrorCode.INVALID_CONFIG,
-                f"there is no config {name[:80]!r}",
+                f"there is no config key {name[:80]!r}",
                 f"resources[{index}].configs[{position}].name",
             )
         operation = config.config_operation
@@ -250,7 +252,7 @@ def _alter_resource(
         else:
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
-                f"config operation {operation} is unknown",
+                f"{operation} is not a config operation",
                 f"resources[{index}].configs[{position}].config_operation",
             )
 
@@ -262,9 +264,10 @@ def _compare(
     config: rpc.AlterableConfig,
     field: str,
 ) -> None:
-    """Raise INVALID_UPDATE_VERSION unless the resource has the expected value of the key.
+    """Raise INVALID_UPDATE_VERSION unless the key has the expected value.
 
-    The view is the end of the log: of two that expect the same value, the second sees the first.
+    The view is the end of the log: of two requests that expect the same value, the second sees the
+    first.
     """
     if config.config_operation not in _COMPARING:
         raise refuse(
@@ -276,13 +279,19 @@ def _compare(
     if expected is not None and len(expected) > settings.config_value_max_bytes:
         raise refuse(
             ErrorCode.INVALID_REQUEST,
-            f"no value is larger than {settings.config_value_max_bytes} bytes",
+            f"expected must not be larger than {settings.config_value_max_bytes} bytes",
             f"{field}.expected",
         )
     own = view.configs.get((resource.resource_type, resource.resource_name)) or {}
     present = own.get(config.name)
     if present != expected:
-        how = "is set" if expected is None else "has another value" if present else "is not set"
+        how = (
+            "is set"
+            if expected is None
+            else "is not set"
+            if present is None
+            else "has another value"
+        )
         raise refuse(
             ErrorCode.INVALID_UPDATE_VERSION,
             f"{config.name} {how}: it was changed since it was read",
@@ -297,13 +306,14 @@ def _list_value(
     config: rpc.AlterableConfig,
     field: str,
 ) -> str:
-    """Return the list after adding or removing items; a key that is not set begins with the value
-    in force.
+    """Return the list after adding or removing items.
+
+    A key that is not set begins with its effective value.
     """
     if key.type != "LIST":
         raise refuse(
             ErrorCode.INVALID_CONFIG,
-            f"{key.name} is not a list: it can only be set",
+            f"{key.name} is not a list: use SET instead of APPEND or SUBTRACT",
             f"{field}.config_operation",
         )
     own = view.configs.get((resource.resource_type, resource.resource_name)) or {}
@@ -336,8 +346,8 @@ def _check_resource(view: ImageView, resource_type: int, name: str, index: int) 
         code, wrong = (
             ErrorCode.INVALID_REQUEST,
             (
-                f"a name has 1 to {RESOURCE_NAME_MAX_CHARS} printable characters: {name[:80]!r} has"
-                f" {len(name)}"
+                f"resource_name must be 1 to {RESOURCE_NAME_MAX_CHARS} printable characters;"
+                f" {name[:80]!r} has {len(name)}"
             ),
         )
     raise refuse(code, wrong, f"resources[{index}].resource_name")

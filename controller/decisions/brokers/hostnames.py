@@ -1,8 +1,8 @@
 """The mapping from hostnames to broker ids (KIP-426): written with registrations, listed and edited
 by hand, and cleaned up.
 
-A mapping names the broker that ran on a host last. It is a hint for a broker that has lost its
-disk, never a claim: the broker that registers has the id.
+A mapping names the last broker that ran on a host. It is a hint for a broker that has lost its
+disk, not a claim: the id belongs to the broker that registers.
 """
 
 from __future__ import annotations
@@ -36,18 +36,20 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 COLLECT_INTERVAL_S = 60.0
 COLLECT_MAX = 100
-"""Mappings that one run of the collection deletes at the most."""
+"""Most mappings that one run of the collection deletes."""
 
 _WORDS = {
     HostnameCause.BY_REGISTRATION: "registered",
     HostnameCause.BY_HAND: "set by hand",
-    HostnameCause.STALE: "its broker has registered from another host since",
+    HostnameCause.STALE: "its broker has since registered from another host",
 }
-"""The causes in words, for people."""
+"""Descriptions of the causes, for operators."""
 
 
 def mapping_of(view: ImageView, host: str, broker_id: int) -> list[Record]:
-    """Return the record that maps a registering broker's host to it; none if it exists."""
+    """Return the record that maps a registering broker's host to it; empty if the mapping
+    exists.
+    """
     name = hostname_key(host)
     old = view.hostnames.get(name)
     if old is not None and (old.broker_id, old.cause) == (broker_id, HostnameCause.BY_REGISTRATION):
@@ -56,7 +58,9 @@ def mapping_of(view: ImageView, host: str, broker_id: int) -> list[Record]:
 
 
 def mapping_change(name: str, broker_id: int | None, cause: HostnameCause) -> Record:
-    """Return the record that maps a host, or deletes its mapping (None), with the cause."""
+    """Return the record that maps a host to ``broker_id``, or deletes its mapping if that is
+    None.
+    """
     change = pb.HostnameRecord(
         hostname=name,
         version=MAPPING_VERSION,
@@ -68,7 +72,7 @@ def mapping_change(name: str, broker_id: int | None, cause: HostnameCause) -> Re
 
 
 def list_hostnames(state: ControllerState, now: float) -> Reply:
-    """Return all mappings by name, the absent ids, and the waiting brokers without an id."""
+    """Return all mappings by name, the absent ids, and the brokers that wait for an id."""
     image = state.log.committed
     body = rpc.ListHostnamesResponse(
         offset=image.offset,
@@ -114,7 +118,7 @@ def alter_hostnames(
 ) -> Write | Reply:
     """Set and delete mappings.
 
-    Raises POLICY_VIOLATION; an error of one alteration is in its result.
+    Raises POLICY_VIOLATION. The error of a single alteration is in its result.
     """
     check_record_count(len(request.alterations), state.settings.max_records_per_request)
     records: list[Record] = []
@@ -138,18 +142,20 @@ def alter_hostnames(
 
 
 class HostnameCollector:
-    """The collection of stale mappings: host g to broker N, which has since registered from host h
+    """Collects stale mappings, of host g to broker N, which has since registered from host h
     (KIP-426).
 
-    A mapping that is younger than the registration was set by hand, for the broker's next start: it
-    stays.
+    A mapping younger than the registration was set by hand, for the broker's next start, and is
+    kept.
     """
 
     def __init__(self, now: float) -> None:
         self.next_check = now + COLLECT_INTERVAL_S
 
     def due(self, pending: ImageView, now: float) -> Write | None:
-        """Return the deletions of stale mappings, at most COLLECT_MAX; None if there are none."""
+        """Return the deletions of stale mappings, at most COLLECT_MAX, or None if there are
+        none.
+        """
         if now < self.next_check:
             return None
         self.next_check = now + COLLECT_INTERVAL_S
@@ -165,11 +171,11 @@ class HostnameCollector:
 
 
 def is_stale(image: ImageView, mapping: Hostname) -> bool:
-    """Return whether the mapped broker has registered from another host after the mapping was
+    """Return whether the mapped broker has registered from another host since the mapping was
     written.
 
-    A process that amends its registration keeps its epoch: the mapping written with the amendment
-    then shows the time.
+    A process that amends its registration keeps its epoch: then the offset of the mapping written
+    with the amendment is compared.
     """
     broker = image.brokers.get(mapping.broker_id)
     if broker is None or host_of(broker) == mapping.name:
@@ -185,30 +191,32 @@ def is_stale(image: ImageView, mapping: Hostname) -> bool:
 def _alteration(
     view: ImageView, one: rpc.HostnameAlteration, field: str, seen: set[str]
 ) -> Record | None:
-    """Return the record of one alteration; None if it changes nothing."""
+    """Return the record of one alteration, or None if it changes nothing."""
     name = _name(view, one, field)
     if name in seen:
         raise refuse(
-            ErrorCode.INVALID_REQUEST, f"host {name!r} is named twice", f"{field}.hostname"
+            ErrorCode.INVALID_REQUEST,
+            f"host {name!r} is given twice; alter it once per request",
+            f"{field}.hostname",
         )
     seen.add(name)
     if one.version != MAPPING_VERSION:
         raise refuse(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"mappings of version {one.version} are not known, only of {MAPPING_VERSION}",
+            f"mapping version {one.version} is not supported; it must be {MAPPING_VERSION}",
             f"{field}.version",
         )
     if one.HasField("broker_id") and one.broker_id < 0:
         raise refuse(
             ErrorCode.INVALID_REQUEST,
-            f"broker id {one.broker_id} is negative",
+            f"broker id {one.broker_id} is negative; it must be 0 or more",
             f"{field}.broker_id",
         )
     old = view.hostnames.get(name)
     _check_expected(name, old, one, field)
     if one.HasField("broker_id"):
-        # The same broker again is a change where a registration had mapped it: from now on it is
-        # meant.
+        # Setting the broker that a registration has mapped is a change: the mapping then counts as
+        # set by hand.
         same = old is not None and (old.broker_id, old.cause) == (
             one.broker_id,
             HostnameCause.BY_HAND,
@@ -222,10 +230,10 @@ def _alteration(
 
 
 def _name(view: ImageView, one: rpc.HostnameAlteration, field: str) -> str:
-    """Return the name that an alteration is about. Raises INVALID_REQUEST if it is not a host name.
+    """Return the hostname of an alteration.
 
-    An existing mapping may be deleted whatever its name is: logs from before hosts were checked
-    have names without a letter.
+    Raises INVALID_REQUEST if it is invalid. An existing mapping may be deleted whatever its name:
+    logs from before hosts were checked have names without a letter.
     """
     if not one.HasField("broker_id") and one.hostname in view.hostnames:
         return one.hostname
@@ -249,8 +257,9 @@ def _check_expected(
         )
         raise refuse(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"host {name} {found}, expected was offset {one.expected_offset}: look again before you"
-            " change it",
+            f"host {name} {found}, but expected_offset is {one.expected_offset}: read the mapping"
+            " again"
+            " before changing it",
             f"{field}.expected_offset",
         )
 

@@ -1,9 +1,9 @@
-"""Registering and unregistering brokers, in Kafka's order of checks.
+"""Registering and unregistering brokers, with the checks in Kafka's order.
 
-A registration's epoch is the offset of its record, which therefore comes first in its batch; the
-removal of the registration before it from the ISRs is in the same batch, so that no image shows the
-new registration in an ISR that the old one was in (KIP-903). It remains an eligible leader replica
-(KIP-966) only if the shutdown was clean: the request names the broker epoch that was registered.
+A registration's epoch is the offset of its record, which therefore comes first in its batch. The
+same batch removes the previous registration from the ISRs, so that no image shows the new
+registration in an ISR that the old one was in (KIP-903). The broker remains an eligible leader
+replica (KIP-966) only if its shutdown was clean: the request then names the previous broker epoch.
 """
 
 from __future__ import annotations
@@ -44,26 +44,27 @@ PORT_MAX = 65_535
 def register_broker(
     state: ControllerState, request: rpc.RegisterBrokerRequest, now: float
 ) -> Decision:
-    """Register a broker, fenced; a retry by the same process (incarnation id) gets the epoch that
-    it already has.
+    """Register a broker, fenced.
+
+    A retry by the same process (incarnation id) gets the epoch that it already has.
     """
     if request.cluster_id != state.cluster_id:
         raise refuse(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
-            f"this is cluster {state.cluster_id!r}, the broker belongs to"
+            f"this is cluster {state.cluster_id!r}, but the broker belongs to"
             f" {request.cluster_id[:80]!r}",
             "cluster_id",
         )
     if request.generation not in (0, state.generation, *state.previous_generations):
         raise refuse(
             ErrorCode.INCONSISTENT_GENERATION,
-            f"this log is of generation {state.generation} and does not descend from generation"
-            f" {request.generation}, which the broker's directory belongs to",
+            f"this log has generation {state.generation} and does not descend from generation"
+            f" {request.generation}, that of the broker's directory",
             "generation",
         )
     _check_fields(request)
     if state.epoch_floor.is_due(state.log.pending):
-        # A registered broker may take roles from an image like this one.
+        # A registered broker could take roles from this image.
         return Defer(now + RETRY_S)
     choice: Choice | None = None
     if request.HasField("id_wanted"):
@@ -78,8 +79,8 @@ def register_broker(
     epoch = state.log.end_offset
     records = [_registration(request, epoch, fenced=True, in_controlled_shutdown=False)]
     if old is not None:
-        # It is about to be back, and leads again where it is the last member of an ISR: no reason
-        # for an unclean leader.
+        # The broker is about to return, and leads again where it is the last member of an ISR: no
+        # reason for an unclean leader.
         same_disk = (
             bool(old.process.directory_id)
             and old.process.directory_id == request.process.directory_id
@@ -108,8 +109,8 @@ def unregister_broker(
     """Remove a registration, and the broker from every ISR and leadership; it stays in the replica
     sets.
 
-    An unfenced broker is removed when its lease for strict reads has ended: up to a session timeout
-    later. One of very many partitions is fenced first, and leaves them in batches.
+    An unfenced broker is removed when its read lease has ended, at most a session timeout later. A
+    broker with too many partitions for one batch is fenced first, and leaves them in batches.
     """
     broker = state.log.pending.brokers.get(request.broker_id)
     if broker is None:
@@ -120,9 +121,9 @@ def unregister_broker(
         )
     leases = state.read_leases
     if not broker.fenced and leases.ends_at(broker.id) > now:
-        # It may be answering strict reads until then.
+        # The broker may be answering strict reads until then.
         return Defer(leases.ends_at(broker.id), (LeaseStopped(broker.id),))
-    # Out of the ISRs first, so that no record leaves an ISR with an unregistered member.
+    # Remove it from the ISRs first, so that no record leaves an unregistered member in an ISR.
     records = removals(state.log.pending, broker.id, loss=Loss.DISK, limit=1 + MAX_REMOVALS)
     if len(records) > MAX_REMOVALS:
         return Defer(now + RETRY_S, (LeavingBegun(broker.id, Loss.DISK, same_disk=False),))
@@ -133,10 +134,10 @@ def unregister_broker(
 
 
 def _loss_of(state: ControllerState, request: rpc.RegisterBrokerRequest, old: Broker) -> Loss:
-    """Return what the broker may have lost since its registration before: nothing if the same
-    directory was closed in order under that epoch (KIP-966).
+    """Return what the broker may have lost since its previous registration.
 
-    Without heartbeats in force no replica can report what it has: the same disk counts as whole.
+    Nothing, if the same directory was closed in order under that epoch (KIP-966). Without
+    heartbeats no replica can report what it has: the same disk then counts as intact.
     """
     before, after = old.process.directory_id, request.process.directory_id
     if before and before != after:
@@ -146,11 +147,11 @@ def _loss_of(state: ControllerState, request: rpc.RegisterBrokerRequest, old: Br
 
 
 def proves_old_process_gone(process: pb.ProcessProof, registered: Process) -> bool:
-    """Return whether the new process holds the same lock as the old one.
+    """Return whether the new process holds the same lock as the registered one.
 
     A lock is released when its process ends, so the holder of the same lock, (device, inode) on the
     same boot of the same machine, is the successor of a dead process. A cloned disk has the same
-    directory id and a lock of its own.
+    directory id, but another lock.
     """
     if not (process.boot_id and process.directory_id and process.lock_inode):
         return False
@@ -168,34 +169,37 @@ def _check_fields(request: rpc.RegisterBrokerRequest) -> None:
     if request.registration_version < 0:
         raise refuse(
             ErrorCode.INVALID_REQUEST,
-            f"there is no registration version {request.registration_version}",
+            f"registration version {request.registration_version} is negative; it must be 0 or"
+            " more",
             "registration_version",
         )
     if not request.incarnation_id:
         raise refuse(ErrorCode.INVALID_REQUEST, "the incarnation id is empty", "incarnation_id")
     if not request.listeners:
-        raise refuse(ErrorCode.INVALID_REQUEST, "a broker needs a listener", "listeners")
+        raise refuse(
+            ErrorCode.INVALID_REQUEST, "a broker must have at least one listener", "listeners"
+        )
     seen: set[str] = set()
     for index, listener in enumerate(request.listeners):
         where = f"listeners[{index}]"
         if not listener.name or listener.name in seen:
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
-                f"listener name {listener.name!r} is empty or twice",
+                f"listener name {listener.name!r} must be nonempty and unique",
                 f"{where}.name",
             )
         seen.add(listener.name)
         if not 0 < listener.port <= PORT_MAX:
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
-                f"port {listener.port} is not in 1 .. {PORT_MAX}",
+                f"port {listener.port} must be in 1 .. {PORT_MAX}",
                 f"{where}.port",
             )
     for index, directory in enumerate(request.log_dirs):
         if not directory or directory in request.log_dirs[:index]:
             raise refuse(
                 ErrorCode.INVALID_REGISTRATION,
-                f"log directory {directory!r} is empty or twice",
+                f"log directory {directory!r} must be nonempty and unique",
                 f"log_dirs[{index}]",
             )
     for index, feature in enumerate(request.features):
@@ -203,7 +207,8 @@ def _check_fields(request: rpc.RegisterBrokerRequest) -> None:
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
                 f"versions {feature.min_supported_version} .. {feature.max_supported_version} are"
-                " no range",
+                " not"
+                " a range of nonnegative levels",
                 f"features[{index}]",
             )
 
@@ -212,13 +217,13 @@ def _check_wanted(request: rpc.RegisterBrokerRequest) -> None:
     if request.broker_id != -1:
         raise refuse(
             ErrorCode.INVALID_REQUEST,
-            f"a broker that wants an id has -1, not {request.broker_id}",
+            f"broker id is {request.broker_id}; it must be -1 if an id is wanted",
             "broker_id",
         )
     if request.id_wanted.asking_for_ms < 0:
         raise refuse(
             ErrorCode.INVALID_REQUEST,
-            f"a time of {request.id_wanted.asking_for_ms} ms is negative",
+            f"{request.id_wanted.asking_for_ms} ms is negative; it must be 0 or more",
             "id_wanted.asking_for_ms",
         )
 
@@ -228,13 +233,13 @@ def _check_not_a_controller(
 ) -> None:
     """Refuse the id of a controller: node ids are unique in a cluster.
 
-    A broker that was registered with such an id before this check existed keeps it.
+    A broker that was registered under such an id before this check existed keeps it.
     """
     if old is None and broker_id in state.controller_ids(now):
         raise refuse(
             ErrorCode.INVALID_REGISTRATION,
-            f"node {broker_id} is a controller of this cluster: give the broker a node.id of"
-            " its own",
+            f"node {broker_id} is a controller of this cluster: give the broker a different"
+            " node.id",
             "broker_id",
         )
 
@@ -258,12 +263,13 @@ def _check_duplicate(
         and not heartbeats_off(state)
         and (not old.fenced or old.id in state.isr_removals)
     ):
-        # All that it is still in changes in the batch of the registration: not while that is too
-        # much for one.
+        # The batch of the registration must also have the broker's changes in all its partitions:
+        # wait until they fit.
         raise refuse(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            f"broker {old.id} was in the ISRs of many partitions, or eligible to lead them, and is"
-            " taken out of them first, once its session has ended: ask again",
+            f"broker {old.id} was in the ISRs of many partitions, or eligible to lead them, and"
+            " must be"
+            " removed from them first, once its session has ended: retry",
             "broker_id",
         )
 
@@ -272,7 +278,7 @@ def _check_features(state: ControllerState, request: rpc.RegisterBrokerRequest) 
     supported = {feature.name: feature for feature in request.features}
     for name, level in sorted(state.log.pending.snapshot().features.items()):
         if name == LAO_VERSION and request.registration_version == LEGACY_REGISTRATION:
-            # A legacy broker may join: LAO is unknown meanwhile, and the reason names the broker.
+            # A legacy broker may join: LAO is then unknown, and the reason names the broker.
             continue
         if name == BROKER_HEARTBEAT_VERSION:
             _check_heartbeats(request, level)
@@ -329,7 +335,7 @@ def _register_again(
     if records:
         records.extend(mapping_of(state.log.pending, request.listeners[0].host, request.broker_id))
     if records and old.cause in UNVOUCHED:
-        # The fact that the amendment would erase: LAO has not vouched for it.
+        # The amendment would erase the fact that LAO has not vouched for the broker.
         records.append(registration_change(old, old.cause))
     effects = () if old.has_left else (RegisteredAgain(old.id, old.epoch, old.fenced),)
     return write_or_reply(records, _response(state, request, old.epoch, choice), *effects)
@@ -356,7 +362,7 @@ def _registration(
 
 
 def _as_registered(broker: Broker) -> Record:
-    """Return the record that would make the present registration."""
+    """Return the record that would create the present registration."""
     process = broker.process
     return record(
         pb.RegisterBrokerRecord(

@@ -1,1 +1,1 @@
-"""Exactly-once clients and export cursors."""
+"""Exactly-once clients, export cursors, and the key-value store."""

@@ -1,10 +1,10 @@
-"""Exactly-once writes: opening and closing clients, finding the result of a numbered write, and
+"""Exactly-once writes: opening and closing clients, looking up the result of a numbered write, and
 closing idle clients.
 
-A client's id is the offset of its OpenClientRecord, and an id that is not open is an error, never a
-new client: an evicted client's retry would run again. All look-ups use the pending image, which
-includes the inherited tail: a retry right after a failover finds writes of the last controller that
-are not committed yet.
+A client's id is the offset of its OpenClientRecord. An id that is not open is an error, never a new
+client: an evicted client's retry would be executed again. All look-ups use the pending image, which
+includes the inherited tail: a retry right after a failover finds writes of the previous controller
+that are not committed yet.
 
 Why: docs/decisions/017-exactly-once-writes.md
 """
@@ -28,8 +28,8 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 CHECK_INTERVAL_S = 10.0
-"""Interval at which idle clients are looked for; those above the bound on their number are closed
-at once.
+"""Interval in seconds at which idle clients are looked for; clients beyond the maximum number are
+closed at once.
 """
 CLOSED_BY_OWNER, IDLE, TOO_MANY = (
     "closed by its owner",
@@ -41,19 +41,20 @@ CLOSED_BY_OWNER, IDLE, TOO_MANY = (
 def find_result(
     view: ImageView, identity: common_pb2.ClientIdentity, generation: int
 ) -> ClientResult | None:
-    """Return the result of the write that ``identity`` names; None if it was not executed, and may
-    be.
+    """Return the result of the write that ``identity`` names, or None if it was not executed, and
+    may be.
 
     Raises INCONSISTENT_GENERATION, UNKNOWN_PRODUCER_ID, INVALID_REQUEST, DUPLICATE_SEQUENCE_NUMBER
-    for a number that the client has declared finished, OUT_OF_ORDER_SEQUENCE_NUMBER for one beyond
+    for a number that the client has declared done, and OUT_OF_ORDER_SEQUENCE_NUMBER for one beyond
     the window.
     """
     client = view.clients.get(identity.client_id)
     if identity.generation != generation:
         raise refuse(
             ErrorCode.INCONSISTENT_GENERATION,
-            f"client {identity.client_id} is of generation {identity.generation}, the log of"
-            f" {generation}",
+            f"client {identity.client_id} belongs to generation {identity.generation}, but the"
+            " log has"
+            f" generation {generation}",
             "client.generation",
         )
     sequence, asked_done = identity.sequence, identity.all_below_done
@@ -66,33 +67,36 @@ def find_result(
     if sequence < FIRST_SEQUENCE:
         raise refuse(
             ErrorCode.INVALID_REQUEST,
-            f"sequence numbers begin at {FIRST_SEQUENCE}, not {sequence}",
+            f"sequence {sequence} is below {FIRST_SEQUENCE}, the first sequence number",
             "client.sequence",
         )
     if asked_done < 0 or asked_done > sequence:
         raise refuse(
             ErrorCode.INVALID_REQUEST,
-            f"all_below_done is {asked_done}, not in 0 .. {sequence}: this very write is not done",
+            f"all_below_done is {asked_done}; it must be in 0 .. {sequence}, the write's own"
+            " number",
             "client.all_below_done",
         )
     if sequence < client.all_below_done:
         raise refuse(
             ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
-            f"write {sequence}: the client has declared all below {client.all_below_done} done",
+            f"the client has declared all writes below {client.all_below_done} done, and"
+            f" {sequence} is one",
             "client.sequence",
         )
     result = view.client_results.get((client.id, sequence))
     if result is None and sequence >= max(client.all_below_done, asked_done) + WINDOW:
         raise refuse(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            f"write {sequence} is {WINDOW} or more beyond the first one that is not done",
+            f"write {sequence} is {WINDOW} or more beyond the first write that is not declared"
+            " done",
             "client.sequence",
         )
     return result
 
 
 def check_owner(view: ImageView, client_id: int, principal: str) -> None:
-    """Raise UNKNOWN_PRODUCER_ID for a client of another principal: as if it were not open."""
+    """Raise UNKNOWN_PRODUCER_ID for another principal's client, as if it were not open."""
     client = view.clients.get(client_id)
     if client is not None and client.principal not in ("", principal):
         raise refuse(
@@ -101,7 +105,7 @@ def check_owner(view: ImageView, client_id: int, principal: str) -> None:
 
 
 def open_client(state: ControllerState, request: rpc.OpenClientRequest, owner: str | None) -> Write:
-    """Open a client; with an ``owner``, only that principal may use it.
+    """Open a client. With an ``owner``, only that principal may use it.
 
     Raises INVALID_REQUEST.
     """
@@ -114,15 +118,15 @@ def open_client(state: ControllerState, request: rpc.OpenClientRequest, owner: s
 def close_client(
     state: ControllerState, request: rpc.CloseClientRequest, owner: str | None
 ) -> Write:
-    """Close a client: its id is never valid again. ``owner``: only that principal's.
+    """Close a client; its id is never valid again.
 
-    Raises UNKNOWN_PRODUCER_ID.
+    ``owner``: principal that must own the client, or None to allow any. Raises UNKNOWN_PRODUCER_ID.
     """
     view = state.log.pending
     if owner is not None:
         check_owner(view, request.client_id, owner)
-    # [A program that has lived through an unsafe recovery ends, and closes the client that has the
-    # id of its own now, with writes under way.]
+    # [A program that has lived through an unsafe recovery ends, and closes the client that now has
+    # its client's id, and has writes under way.]
     other = request.HasField("generation") and request.generation != state.generation
     if other or request.client_id not in view.clients:
         raise refuse(
@@ -132,17 +136,19 @@ def close_client(
 
 
 class ClientExpiry:
-    """The closing of clients that have not written for long; above the bound on their number, of
-    the longest idle clients of the principal with most of them.
+    """Closes clients that have not written for long and, above the maximum number, the longest idle
+    clients of the principal that has most.
 
-    Idle time is log time, as far as it has also passed by the monotonic clock since this controller
-    began [the only controller's clock is ten years ahead for minutes, or there was no write for a
-    week: with the next write all clients are idle at once].
+    Idle time is log time, limited to the time that has passed by the monotonic clock since this
+    controller began [the only controller's clock is ten years ahead for minutes, or there was no
+    write for a week: with the next write all clients are idle at once].
     """
 
     def __init__(self, settings: ControllerSettings, now: float) -> None:
         self._began_at, self._began_ms = now, -1
-        """Start of this controller by its clock and in log time; -1 if not determined yet."""
+        """Start of this controller: seconds of the loop's clock, and log time in milliseconds (-1
+        until determined).
+        """
         self._idle_max_ms = settings.producer_id_expiration_ms
         self._max_clients = settings.max_clients
         self._max_records = settings.max_records_per_request
@@ -150,7 +156,7 @@ class ClientExpiry:
         """Time of the next check, in seconds of the loop's clock."""
 
     def due(self, pending: ImageView, now: float) -> Write | None:
-        """Return the closing of the clients that are due; None if there are none.
+        """Return the closing of the clients that are due, or None if none is due.
 
         Log time is that of the newest batch: an idle log evicts no client.
         """
@@ -158,9 +164,11 @@ class ClientExpiry:
         if excess <= 0 and now < self.next_check:
             return None
         log_ms, elapsed_ms = pending.timestamp_ms, (now - self._began_at) * 1000
-        # Log time may have gone back: when a client wrote that has a later time is not known.
+        # Log time may have gone back: for a client whose last write has a later time, the real time
+        # is unknown.
         known_ms = log_ms + STAND_STILL_MAX_MS
-        # Sorted: the order of a map means nothing, and every run of a seed must choose the same.
+        # Sorted, as the order of a map is arbitrary, and every run of a seed must choose the same
+        # clients.
         clients = sorted(
             pending.snapshot().clients.values(),
             key=lambda one: (one.last_write_ms <= known_ms, one.last_write_ms, one.id),
@@ -182,7 +190,7 @@ class ClientExpiry:
 
 
 def too_many(clients: Sequence[Client], excess: int) -> list[Client]:
-    """Return the clients to close, of all clients in the order of their last write.
+    """Return the clients to close, given all clients in the order of their last write.
 
     No principal loses a client because another one opens many.
     """

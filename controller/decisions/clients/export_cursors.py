@@ -1,11 +1,9 @@
-"""Export cursors: the progress of each export of the log.
-
-Set by the exports, listed and removed by hand.
+"""Export cursors: the progress of each export of the log, set by the exports, listed and removed by
+hand.
 
 A node keeps its log from the lowest cursor on (``retention``), so a cursor below the log start
-would promise records that are gone, and one beyond the log's end would promise nothing. A cursor
-names its export: two exports that move one cursor to and fro would each lose records that the other
-has passed.
+would promise deleted records, and one beyond the log's end would promise nothing. A cursor names
+its export: if two exports moved the same cursor, each would lose records that the other has passed.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 NAME_MAX_CHARS = 249
 TARGET_MAX_CHARS = 1024
 MAX_CURSORS = 100
-"""Most cursors: each holds the log back on every node, and is a line of every node's metrics."""
+"""Most cursors; each holds the log back on every node, and adds a line to every node's metrics."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -73,7 +71,7 @@ def alter_export_cursors(
 ) -> Write | Reply:
     """Set and remove cursors.
 
-    Raises POLICY_VIOLATION; an error of one alteration is in its result.
+    Raises POLICY_VIOLATION. The error of a single alteration is in its result.
     """
     check_record_count(len(request.alterations), state.settings.max_records_per_request)
     altering = _Altering(state, _log_start(look, now))
@@ -96,7 +94,7 @@ def alter_export_cursors(
 
 
 class _Altering:
-    """The alterations of one request, one after the other."""
+    """Decides the alterations of one request, in order."""
 
     def __init__(self, state: ControllerState, log_start_offset: int) -> None:
         self._view = state.log.pending
@@ -105,18 +103,23 @@ class _Altering:
         self._seen: set[str] = set()
 
     def alter(self, one: rpc.ExportCursorAlteration, field: str) -> Record | None:
-        """Return the record of one alteration; None if it changes nothing. Raises ApiError."""
+        """Return the record of one alteration, or None if it changes nothing.
+
+        Raises ApiError.
+        """
         name = one.name
         if not _NAME.fullmatch(name) or len(name) > NAME_MAX_CHARS:
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
-                f"{name[:80]!r} is not a valid cursor name: 1 to {NAME_MAX_CHARS} letters, digits,"
+                f"{name[:80]!r} is not a cursor name: use 1 to {NAME_MAX_CHARS} letters, digits,"
                 " dots, dashes and underscores",
                 f"{field}.name",
             )
         if name in self._seen:
             raise refuse(
-                ErrorCode.INVALID_REQUEST, f"cursor {name} is named twice", f"{field}.name"
+                ErrorCode.INVALID_REQUEST,
+                f"cursor {name} is given twice; alter it once per request",
+                f"{field}.name",
             )
         self._seen.add(name)
         old = self._view.export_cursors.get(name)
@@ -136,14 +139,15 @@ class _Altering:
         if len(one.target) > TARGET_MAX_CHARS or not one.target.isprintable():
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
-                f"a target has at most {TARGET_MAX_CHARS} characters, all of them printable",
+                f"target must be at most {TARGET_MAX_CHARS} characters, all printable",
                 f"{field}.target",
             )
         if not self._log_start_offset <= one.end_offset <= self._log_end_offset:
             raise refuse(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"the log of the active controller reaches from {self._log_start_offset} to"
-                f" {self._log_end_offset}: a cursor at {one.end_offset} would hold nothing",
+                f"end_offset is {one.end_offset}; it must be in the log of the active controller,"
+                " from"
+                f" {self._log_start_offset} to {self._log_end_offset}",
                 f"{field}.end_offset",
             )
         if old is None:
@@ -163,8 +167,8 @@ class _Altering:
         ):
             raise refuse(
                 ErrorCode.INVALID_UPDATE_VERSION,
-                f"cursor {one.name} is that of the export {old.target}: take another name, or"
-                f" remove the cursor, or name the offset of its record, {old.offset}, to take it"
+                f"cursor {one.name} belongs to the export {old.target}: use another name, or"
+                f" remove the cursor, or set expected_offset to {old.offset} to take it"
                 " over",
                 f"{field}.target",
             )
@@ -180,11 +184,12 @@ def _check_expected(
     name: str, old: ExportCursor | None, one: rpc.ExportCursorAlteration, field: str
 ) -> None:
     if one.HasField("expected_offset") and _offset_of(old) != one.expected_offset:
-        found = "is not there" if old is None else f"was set at offset {old.offset}"
+        found = "does not exist" if old is None else f"was set at offset {old.offset}"
         raise refuse(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"cursor {name} {found}, expected was offset {one.expected_offset}: look again before"
-            " you change it",
+            f"cursor {name} {found}, but expected_offset is {one.expected_offset}: read it again"
+            " before"
+            " changing it",
             f"{field}.expected_offset",
         )
 

@@ -1,19 +1,19 @@
-"""AlterKeyValues: puts, deletions and conditions on keys, all or nothing.
+"""The key-value store: AlterKeyValues (puts, deletions and conditions on keys, all or nothing) and
+leases.
 
-Everything is compared with the pending image, which is the end of the log: of two requests with the
-same condition, the second sees the first. One batch, one outcome: if a condition fails, nothing has
-changed.
+Conditions are compared with the pending image, which is the end of the log: of two requests with
+the same condition, the second sees the first. One batch, one outcome: if a condition fails, nothing
+has changed.
 
 A request may also grant a lease for its keys, in the same batch. Its answer then counts the other
-keys of each directory, of the same image: the client whose key was the first one of a queue has the
+keys in each directory, in the same image: a client whose key is the first one of a queue has the
 lock, without a read.
 
-Leases are granted, kept alive, revoked, or expire; their end deletes their keys.
-
-Keep-alives are not in the log: a thousand clients would write a thousand records every few seconds.
-The answer to a keep-alive waits for a read-index round, as each answer without records does: no
-other controller led before the request, and each later one extends the lease by its whole TTL. A
-client may therefore count from when it *sent* the request.
+Leases are granted, kept alive, revoked, or expire; their end deletes their keys. Keep-alives are
+not in the log: a thousand clients would write a thousand records every few seconds. The answer to a
+keep-alive waits for a read-index round, as each answer without records does: no other controller
+led before the request, and each later one extends the lease by its whole TTL. A client may
+therefore count from when it *sent* the request.
 
 Why: docs/decisions/027-key-values-and-leases.md
 """
@@ -45,7 +45,7 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 NOT_THERE = -1
 """Offset of a key that does not exist."""
 NEW_LEASE = -1
-"""Lease id of a put that goes with the lease that its request grants."""
+"""Lease id of a put whose key belongs to the lease that its request grants."""
 _OPERATIONS = frozenset(rpc.KeyValueOperation.values())
 
 
@@ -54,17 +54,17 @@ def alter_key_values(
 ) -> Write | Reply:
     """Change all keys, or raise an error and change none.
 
-    ``owner``: principal whose leases may be named; None: all.
-
-    Raises INVALID_REQUEST, INVALID_UPDATE_VERSION for a condition that does not hold,
-    RESOURCE_NOT_FOUND for a lease that does not exist, POLICY_VIOLATION beyond a bound of the
-    store.
+    ``owner``: principal whose leases the request may name, or None for all. Raises INVALID_REQUEST;
+    INVALID_UPDATE_VERSION for a condition that does not hold; RESOURCE_NOT_FOUND for a lease that
+    does not exist; POLICY_VIOLATION if a bound of the store would be exceeded.
     """
     view, settings, alterations = state.log.pending, state.settings, request.alterations
     grants = request.HasField("lease")
     check_item_count(len(alterations) + grants, settings.max_records_per_request, "alterations")
     if not alterations:
-        raise refuse(ErrorCode.INVALID_REQUEST, "there is nothing to alter", "alterations")
+        raise refuse(
+            ErrorCode.INVALID_REQUEST, "alterations is empty; give at least one", "alterations"
+        )
     records: list[Record] = []
     offsets: list[int] = []
     granted = _granted(state, alterations, request.lease, owner) if grants else None
@@ -76,7 +76,7 @@ def alter_key_values(
         field = f"alterations[{index}]"
         key = one.key
         if key in seen:
-            raise refuse(ErrorCode.INVALID_REQUEST, f"key {key} is named twice", f"{field}.key")
+            raise refuse(ErrorCode.INVALID_REQUEST, f"key {key} is given twice", f"{field}.key")
         seen.add(key)
         old = view.key_values.get(key)
         _check_fields(one, field)
@@ -117,11 +117,14 @@ def _granted(
     lease: rpc.GrantLeaseRequest,
     owner: str | None,
 ) -> Write:
-    """Return the grant of a lease with the keys of a request. Raises INVALID_REQUEST if none of
-    them goes with it, and as ``grant_lease`` does.
+    """Return the grant of a lease with the keys of a request.
+
+    Raises INVALID_REQUEST if no key is put with the lease, and the errors of ``grant_lease``.
     """
     if all(one.lease_id != NEW_LEASE for one in alterations):
-        raise refuse(ErrorCode.INVALID_REQUEST, "no key is put with the lease", "lease")
+        raise refuse(
+            ErrorCode.INVALID_REQUEST, "no key is put with lease_id -1, the granted lease", "lease"
+        )
     try:
         return grant_lease(state, lease, owner)
     except ApiError as error:
@@ -129,7 +132,7 @@ def _granted(
 
 
 def _siblings(view: ImageView, key: str) -> int:
-    """Return the number of other keys in the directory of a key."""
+    """Return the number of other keys in a key's directory."""
     return view.keys_in.get(directory_of(key), 0) - (key in view.key_values)
 
 
@@ -139,8 +142,10 @@ def deletion(key: str) -> Record:
 
 
 def check_lease(view: ImageView, lease_id: int, owner: str | None, field: str) -> None:
-    """Raise RESOURCE_NOT_FOUND for a lease that does not exist or belongs to another principal: the
-    client cannot tell these apart. 0 is not a lease.
+    """Raise RESOURCE_NOT_FOUND for a lease that does not exist or belongs to another principal,
+    which the client cannot tell apart.
+
+    0 stands for no lease.
     """
     if not lease_id:
         return
@@ -150,10 +155,10 @@ def check_lease(view: ImageView, lease_id: int, owner: str | None, field: str) -
 
 
 def no_lease(lease_id: int, field: str) -> ApiError:
-    """Return the error that there is no such lease, or none that the client may use."""
+    """Return the error for a lease that does not exist, or that the client may not use."""
     return refuse(
         ErrorCode.RESOURCE_NOT_FOUND,
-        f"there is no lease {lease_id}: it has expired, or was revoked",
+        f"lease {lease_id} does not exist: it has expired, or was revoked",
         field,
     )
 
@@ -162,21 +167,21 @@ def _check_fields(one: rpc.KeyValueAlteration, field: str) -> None:
     if one.operation not in _OPERATIONS:
         raise refuse(
             ErrorCode.INVALID_REQUEST,
-            f"there is no operation {one.operation}",
+            f"{one.operation} is not an operation",
             f"{field}.operation",
         )
     if one.operation != rpc.KEY_VALUE_PUT and (one.value or one.lease_id):
         raise refuse(
             ErrorCode.INVALID_REQUEST,
-            "a value and a lease go with KEY_VALUE_PUT only",
+            "value and lease_id are allowed only with KEY_VALUE_PUT",
             f"{field}.value" if one.value else f"{field}.lease_id",
         )
 
 
 def _check_generation(one: rpc.KeyValueAlteration, generation: int, field: str) -> None:
-    """Raise INVALID_UPDATE_VERSION if the expected offset is of another log: a recovery or restore
-    reuses offsets [the condition of a lost lock would hold for another lock with the same key and
-    offset].
+    """Raise INVALID_UPDATE_VERSION if the expected offset belongs to another log, as a recovery or
+    restore reuses offsets [the condition of a lost lock would hold for another lock with the same
+    key and offset].
     """
     if one.HasField("expected_generation") and one.expected_generation != generation:
         raise refuse(
@@ -196,30 +201,31 @@ def _compare(old: KeyValue | None, one: rpc.KeyValueAlteration, field: str) -> N
         if not one.HasField(name) or getattr(one, name) == found:
             continue
         what = "made" if name == "expected_create_offset" else "put"
-        present = "is not there" if old is None else f"was {what} at offset {found}"
+        present = "does not exist" if old is None else f"was {what} at offset {found}"
         expected = getattr(one, name)
         wanted = "to be absent" if expected == NOT_THERE else f"as of offset {expected}"
         raise refuse(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"key {one.key} {present}, expected {wanted}",
+            f"key {one.key} {present}, but was expected {wanted}",
             f"{field}.{name}",
         )
 
 
 def _check_room(view: ImageView, settings: ControllerSettings, count: int, size: int) -> None:
-    """Raise POLICY_VIOLATION if a request would exceed a bound of the store; a request that reduces
-    the store is always accepted.
+    """Raise POLICY_VIOLATION if a request would exceed a bound of the store.
+
+    A request that reduces the store is always accepted.
     """
     if count > settings.kv_max_keys and count > len(view.key_values):
         raise refuse(
             ErrorCode.POLICY_VIOLATION,
-            f"the key-value store would have {count} keys, kv.max.keys is"
+            f"the key-value store would have {count} keys, but kv.max.keys is"
             f" {settings.kv_max_keys}: delete some",
         )
     if size > settings.kv_max_bytes and size > view.key_value_bytes:
         raise refuse(
             ErrorCode.POLICY_VIOLATION,
-            f"the key-value store would hold {size} bytes, kv.max.bytes is"
+            f"the key-value store would hold {size} bytes, but kv.max.bytes is"
             f" {settings.kv_max_bytes}: delete some keys",
         )
 
@@ -228,7 +234,7 @@ EXPIRED, REVOKED = "expired", "revoked"
 
 
 def grant_lease(state: ControllerState, request: rpc.GrantLeaseRequest, owner: str | None) -> Write:
-    """Grant a lease; with an ``owner``, only that principal may use it.
+    """Grant a lease. With an ``owner``, only that principal may use it.
 
     Raises INVALID_REQUEST, POLICY_VIOLATION.
     """
@@ -237,13 +243,13 @@ def grant_lease(state: ControllerState, request: rpc.GrantLeaseRequest, owner: s
     if not low <= request.ttl_ms <= high:
         raise refuse(
             ErrorCode.INVALID_REQUEST,
-            f"a lease lives {low} to {high} ms, not {request.ttl_ms}",
+            f"ttl_ms is {request.ttl_ms}; it must be in {low} .. {high}",
             "ttl_ms",
         )
     if len(pending.leases) >= settings.lease_max_count:
         raise refuse(
             ErrorCode.POLICY_VIOLATION,
-            f"there are {len(pending.leases)} leases, lease.max.count is"
+            f"there are {len(pending.leases)} leases, and lease.max.count is"
             f" {settings.lease_max_count}: revoke some, or let them expire",
         )
     lease_id = state.log.end_offset
@@ -260,8 +266,8 @@ def keep_lease_alive(
 ) -> Reply:
     """Extend each lease by its whole TTL from now on.
 
-    Raises RESOURCE_NOT_FOUND for a single lease that is not there, also if it is due: some of its
-    keys may be deleted already. Of several, each has its own answer.
+    For a single lease, raises RESOURCE_NOT_FOUND if it does not exist, and also if it is due: some
+    of its keys may be deleted already. For several leases, each has its own answer.
     """
     _check_lease_generation(state, request)
     lease_ids = (request.lease_id, *request.more_lease_ids)
@@ -274,7 +280,7 @@ def keep_lease_alive(
 
 
 def _kept(state: ControllerState, lease_id: int, owner: str | None, now: float) -> Lease | None:
-    """Return a lease that lives and that the owner may use, if there is one of this id."""
+    """Return the lease with this id if it has not expired and the owner may use it, else None."""
     lease = state.log.pending.leases.get(lease_id)
     if lease is None or (owner is not None and lease.principal not in ("", owner)):
         return None
@@ -284,17 +290,16 @@ def _kept(state: ControllerState, lease_id: int, owner: str | None, now: float) 
 def revoke_lease(
     state: ControllerState, request: rpc.RevokeLeaseRequest, owner: str | None
 ) -> Write:
-    """End a lease, and delete its keys, in one batch.
+    """End a lease and delete its keys, in one batch.
 
-    Raises RESOURCE_NOT_FOUND, POLICY_VIOLATION if it has more keys than a
-    batch takes.
+    Raises RESOURCE_NOT_FOUND, or POLICY_VIOLATION if it has more keys than fit into a batch.
     """
     lease = _lease_of(state, request, owner)
     records, is_whole = _end(state, lease.id, REVOKED)
     if not is_whole:
         raise refuse(
             ErrorCode.POLICY_VIOLATION,
-            f"lease {lease.id} has more keys than one batch takes: delete some first",
+            f"lease {lease.id} has more keys than fit into one batch: delete some first",
             "lease_id",
         )
     return Write(records, rpc.RevokeLeaseResponse(), (LeaseEnded(lease.id),))
@@ -321,7 +326,7 @@ def list_leases(state: ControllerState, now: float) -> Reply:
 
 def expire_lease(state: ControllerState, now: float) -> Write | None:
     """End the lease that has been due the longest, or delete as many of its keys as fit into one
-    batch; None: none is due.
+    batch; None if none is due.
     """
     lease_id = state.leases.expired(now)
     if lease_id is None:
@@ -331,7 +336,9 @@ def expire_lease(state: ControllerState, now: float) -> Write | None:
 
 
 def _end(state: ControllerState, lease_id: int, reason: str) -> tuple[list[Record], bool]:
-    """Return the records that end a lease, and whether they are complete."""
+    """Return the records that end a lease, and True, or those that delete some of its keys, and
+    False.
+    """
     keys = sorted(state.log.pending.keys_of_lease.get(lease_id) or ())
     most = max(1, state.settings.max_records_per_request - 1)
     records = [deletion(key) for key in keys[:most]]
@@ -357,11 +364,12 @@ def _check_lease_generation(
     state: ControllerState, request: rpc.KeepLeaseAliveRequest | rpc.RevokeLeaseRequest
 ) -> None:
     if request.HasField("generation") and request.generation != state.generation:
-        # Offsets begin again where the log was recovered or restored [the holder of a lease that
-        # is lost keeps alive the one that has its id now, and both hold the lock].
+        # Offsets begin again after a recovery or restore [the holder of a lost lease keeps alive
+        # the one that has its id now, and both hold the lock].
         raise refuse(
             ErrorCode.RESOURCE_NOT_FOUND,
-            f"lease {request.lease_id} was of generation {request.generation} of the log, which is"
-            f" of generation {state.generation} since it was recovered or restored",
+            f"lease {request.lease_id} belongs to generation {request.generation} of the log,"
+            " which has"
+            f" generation {state.generation} since it was recovered or restored",
             "generation",
         )

@@ -1,10 +1,10 @@
-"""AlterPartition: a partition's leader proposes a new ISR, the controller accepts it or names the
-first rule that it breaks.
+"""AlterPartition: the leader of a partition proposes a new ISR; the controller accepts it, or names
+the first rule that it breaks.
 
-The order of the checks is that of Kafka's ReplicationControlManager; each partition has its own
+The order of the checks is that of Kafka's ReplicationControlManager. Each partition has its own
 result, and one that fails does not stop the others. The last check is KIP-903's: a replica enters
-an ISR only under the broker epoch that it was caught up with, so that no earlier proposal can admit
-a broker that has restarted with an empty disk.
+an ISR only under the broker epoch under which it had caught up, so that no earlier proposal can
+admit a broker that has restarted with an empty disk.
 
 Why: docs/decisions/014-broker-epochs-guard-isr-changes.md
 """
@@ -51,7 +51,7 @@ def alter_partitions(
 
 
 def _find(view: ImageView, topic_id: bytes, data: rpc.AlterPartitionData) -> Partition:
-    """Return the partition, by rules 1 and 2."""
+    """Return the partition (rules 1 and 2)."""
     if len(topic_id) != TOPIC_ID_BYTES or topic_id not in view.topics:
         raise refuse(
             ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with id {topic_id.hex()}", "topic_id"
@@ -80,7 +80,7 @@ def _check(
         if why:
             raise refuse(
                 ErrorCode.INELIGIBLE_REPLICA,
-                f"broker {member.broker_id} can't be in the ISR: it {why}",
+                f"broker {member.broker_id} cannot be in the ISR: it {why}",
                 f"new_isr_with_epochs[{position}]",
             )
 
@@ -91,25 +91,29 @@ def _check_epochs(
     data: rpc.AlterPartitionData,
     changed: set[PartitionKey],
 ) -> None:
-    """Check rules 3 to 7. An epoch ahead of this controller's is from a newer controller: this one
-    is stale.
+    """Check rules 3 to 7.
+
+    An epoch ahead of this controller's was assigned by a newer controller: this one is stale.
     """
     if data.leader_epoch > partition.leader_epoch:
         raise refuse(
             ErrorCode.NOT_CONTROLLER,
-            f"leader epoch {data.leader_epoch} is ahead of {partition.leader_epoch}",
+            f"leader epoch {data.leader_epoch} is ahead of this controller's,"
+            f" {partition.leader_epoch}",
             "leader_epoch",
         )
     if data.partition_epoch > partition.partition_epoch:
         raise refuse(
             ErrorCode.NOT_CONTROLLER,
-            f"partition epoch {data.partition_epoch} is ahead of {partition.partition_epoch}",
+            f"partition epoch {data.partition_epoch} is ahead of this controller's,"
+            f" {partition.partition_epoch}",
             "partition_epoch",
         )
     if data.leader_epoch < partition.leader_epoch:
         raise refuse(
             ErrorCode.FENCED_LEADER_EPOCH,
-            f"leader epoch {data.leader_epoch} is over: {partition.leader_epoch}",
+            f"leader epoch {data.leader_epoch} is over; the present one is"
+            f" {partition.leader_epoch}",
             "leader_epoch",
         )
     if request.broker_id != partition.leader:
@@ -118,7 +122,7 @@ def _check_epochs(
             f"the leader is broker {partition.leader}, not {request.broker_id}",
             "broker_id",
         )
-    # A partition twice in one request: the first proposal has moved the epoch on.
+    # If a partition occurs twice in a request, the first proposal has advanced its epoch.
     if (
         data.partition_epoch < partition.partition_epoch
         or (partition.topic_id, partition.index) in changed
@@ -136,25 +140,25 @@ def _check_isr(partition: Partition, data: rpc.AlterPartitionData) -> None:
     if not isr or len(set(isr)) < len(isr) or not set(isr) <= set(partition.replicas):
         raise refuse(
             ErrorCode.INVALID_REQUEST,
-            f"{isr} is empty, names a broker twice, or one that is not a replica of"
+            f"{isr} must be a nonempty list of different replicas; the replicas are"
             f" {list(partition.replicas)}",
             "new_isr_with_epochs",
         )
     if partition.leader not in isr:
         raise refuse(
             ErrorCode.INVALID_REQUEST,
-            f"the leader {partition.leader} is not in {isr}",
+            f"the ISR {isr} must include the leader {partition.leader}",
             "new_isr_with_epochs",
         )
     state = data.leader_recovery_state
     if state not in (RECOVERED, RECOVERING):
         raise refuse(
-            ErrorCode.INVALID_REQUEST, f"recovery state {state} is unknown", "leader_recovery_state"
+            ErrorCode.INVALID_REQUEST, f"{state} is not a recovery state", "leader_recovery_state"
         )
     if state == RECOVERING and len(isr) > 1:
         raise refuse(
             ErrorCode.INVALID_REQUEST,
-            "a leader that recovers is alone in the ISR",
+            "while the leader is RECOVERING, it must be alone in the ISR",
             "leader_recovery_state",
         )
     if state == RECOVERING and partition.leader_recovery_state == RECOVERED:
@@ -164,11 +168,11 @@ def _check_isr(partition: Partition, data: rpc.AlterPartitionData) -> None:
 
 
 def _ineligible(view: ImageView, member: pb.BrokerState, *, skip: bool) -> str:
-    """Return why a broker cannot be in an ISR (KIP-903, the last check, also of the leader); empty
-    if it can.
+    """Return why a broker cannot be in an ISR, or "" if it can (KIP-903; the last check, also made
+    for the leader).
 
-    Epoch -1 skips the epoch check if ``skip``: until ``metadata.version`` guarantees that every
-    broker knows the epochs of its followers.
+    ``skip``: broker epoch -1 is not compared, as before a ``metadata.version`` that guarantees that
+    every broker knows the epochs of its followers.
     """
     broker = view.brokers.get(member.broker_id)
     if broker is None:
@@ -190,12 +194,10 @@ def _accept(
     records: list[Record],
     changed: set[PartitionKey],
 ) -> rpc.AlterPartitionResult:
-    """Write the proposed ISR, if it changes anything.
+    """Write the proposed ISR if it changes anything.
 
-    Raises NEW_LEADER_ELECTED, with the record written.
-
-    A change that completes a reassignment also moves the leadership, if the leader is one of the
-    removed replicas.
+    Raises NEW_LEADER_ELECTED, with the record written: a change that completes a reassignment also
+    moves the leadership if the leader is one of the removed replicas.
     """
     isr = [member.broker_id for member in data.new_isr_with_epochs]
     change = next_state(
@@ -206,8 +208,8 @@ def _accept(
             return _result(partition)
         change = pb.PartitionChangeRecord(partition_id=partition.index, topic_id=partition.topic_id)
     changed.add((partition.topic_id, partition.index))
-    # The record has the proposer and the epochs of the proposal, so that an audit needs nothing but
-    # the log.
+    # The record names the proposer and the epochs of the proposal, so that an audit needs only the
+    # log.
     change.proposer_id, change.proposer_epoch = request.broker_id, request.broker_epoch
     change.isr_with_epochs.extend(data.new_isr_with_epochs)
     if not change.HasField("isr"):
