@@ -1,9 +1,9 @@
-"""ApplyPlan: changes of topics, configs, access control entries and keys, all or none, and only
-where everything that they change is as it was planned.
+"""ApplyPlan: changes of topics, configs, access control entries and keys, all or none, and only if
+everything that they change is as it was planned.
 
-The parts are decided as the requests of their own are (``DECISIONS``), against the same pending
-image: no two of them change one entity, so none has to see another's records. A plan that differs
-from what it found is refused with INVALID_UPDATE_VERSION, and the field names what has moved.
+Each part is decided like a request of its kind (``DECISIONS``), against the same pending image: no
+two parts change one entity, so none has to see another's records. A plan whose expectations do not
+hold is refused with INVALID_UPDATE_VERSION; the field names what has changed.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def apply_plan(
     """Make all changes, or raise an error and make none.
 
     Raises INCONSISTENT_GENERATION for a plan that was made on another log, INVALID_UPDATE_VERSION
-    for a change of something that has moved since, POLICY_VIOLATION, and the errors of the parts.
+    for a change of something that has changed since, POLICY_VIOLATION, and the errors of the parts.
     """
     if request.generation != state.generation:
         raise refuse(
             ErrorCode.INCONSISTENT_GENERATION,
-            f"the plan was made on generation {request.generation} of the log, which is of"
+            f"the plan was made on generation {request.generation} of the log, which has"
             f" generation {state.generation} since it was recovered or restored",
             "generation",
         )
@@ -65,20 +65,21 @@ def apply_plan(
 
 
 def _check_topics(state: ControllerState, request: rpc.ApplyPlanRequest) -> set[str]:
-    """Return the names of the expected topics. Raises INVALID_UPDATE_VERSION unless the topics are
-    as planned, INVALID_REQUEST for a topic with two changes, or with one that no expectation
-    covers.
+    """Check the topics, and return the names of the expected ones.
+
+    Raises INVALID_UPDATE_VERSION unless the topics are as planned, and INVALID_REQUEST for a topic
+    that is changed twice, or is not in ``expected_topics``.
     """
     view = state.log.pending
     expected: set[str] = set()
     for index, one in enumerate(request.expected_topics):
         topic = view.topics.get(view.topic_ids.get(one.name) or b"")
         if topic is None:
-            why = "is not there" if one.topic_id else ""
+            why = "does not exist" if one.topic_id else ""
         elif not one.topic_id:
-            why = "is there"
+            why = "exists"
         elif topic.id != one.topic_id:
-            why = "is another topic of that name"
+            why = "was created anew"
         else:
             found = topic.partition_count
             why = f"has {found} partitions" if found != one.num_partitions else ""
@@ -93,7 +94,7 @@ def _check_topics(state: ControllerState, request: rpc.ApplyPlanRequest) -> set[
     ):
         for index, name in enumerate(names):
             if name in changed or name not in expected:
-                why = "is changed twice" if name in changed else "has no expectation"
+                why = "is changed twice" if name in changed else "is not in expected_topics"
                 raise refuse(
                     ErrorCode.INVALID_REQUEST, f"topic {name[:249]!r} {why}", f"{field}[{index}]"
                 )
@@ -102,40 +103,41 @@ def _check_topics(state: ControllerState, request: rpc.ApplyPlanRequest) -> set[
 
 
 def _check_keys(request: rpc.ApplyPlanRequest) -> None:
-    """Raise INVALID_REQUEST for a change of a key without an expectation."""
+    """Raise INVALID_REQUEST for a change of a key without an expected offset."""
     for index, one in enumerate(request.keys):
         if not one.HasField("expected_offset"):
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
-                f"key {one.key} has no expectation",
+                f"key {one.key} must have an expected_offset",
                 f"keys[{index}].expected_offset",
             )
 
 
 def _check_configs(request: rpc.ApplyPlanRequest, expected: set[str]) -> None:
-    """Raise INVALID_REQUEST for a config change without an expectation, of its value and of its
-    topic, or of a topic that the plan creates or deletes.
+    """Raise INVALID_REQUEST unless each config change states the expected value and its topic is in
+    ``expected_topics``.
 
-    [The topic was deleted, and another one of that name has the same configs.]
+    The plan must not create or delete that topic. [The topic was deleted, and another one with its
+    name has the same configs.]
     """
-    not_of = dict.fromkeys((one.name for one in request.create_topics), "is created with its")
-    not_of |= dict.fromkeys(request.delete_topics, "is deleted with its")
+    conflicts = dict.fromkeys((one.name for one in request.create_topics), "is created by the plan")
+    conflicts |= dict.fromkeys(request.delete_topics, "is deleted by the plan")
     for index, one in enumerate(request.configs):
         if one.resource_type == ResourceType.TOPIC:
-            why = not_of.get(one.resource_name)
+            why = conflicts.get(one.resource_name)
             if why is None and one.resource_name not in expected:
-                why = "has no expectation for its"
+                why = "is not in expected_topics"
             if why is not None:
                 raise refuse(
                     ErrorCode.INVALID_REQUEST,
-                    f"topic {one.resource_name[:249]!r} {why} configs",
+                    f"topic {one.resource_name[:249]!r} {why}: its configs must not be changed",
                     f"configs[{index}]",
                 )
         for position, config in enumerate(one.configs):
             if config.config_operation not in (rpc.COMPARE_AND_SET, rpc.COMPARE_AND_DELETE):
                 raise refuse(
                     ErrorCode.INVALID_REQUEST,
-                    "a plan changes configs by COMPARE_AND_SET and COMPARE_AND_DELETE",
+                    "a plan must change configs by COMPARE_AND_SET or COMPARE_AND_DELETE",
                     f"configs[{index}].configs[{position}].config_operation",
                 )
 
@@ -143,8 +145,9 @@ def _check_configs(request: rpc.ApplyPlanRequest, expected: set[str]) -> None:
 def _removed_entries(
     state: ControllerState, unwanted: Iterable[rpc.AccessControlEntry]
 ) -> list[Record]:
-    """Return the records that remove entries. Raises INVALID_UPDATE_VERSION for one that is not
-    there.
+    """Return the records that remove the given entries.
+
+    Raises INVALID_UPDATE_VERSION for an entry that does not exist.
     """
     wanted = [Binding.of(one) for one in unwanted]
     if not wanted:
@@ -155,7 +158,7 @@ def _removed_entries(
     records: list[Record] = []
     for index, binding in enumerate(wanted):
         if binding not in ids:
-            raise _moved("the entry is not there", f"delete_acls[{index}]")
+            raise _moved("the entry does not exist", f"delete_acls[{index}]")
         records += [
             record(pb.RemoveAccessControlEntryRecord(id=id_)) for id_ in sorted(ids.pop(binding))
         ]
@@ -165,7 +168,7 @@ def _removed_entries(
 def _parts(
     state: ControllerState, request: rpc.ApplyPlanRequest, owner: str | None, now: float
 ) -> Sequence[tuple[str, str, Callable[[], Write | Reply]]]:
-    """Return each kind of change: its field here, its field in a request of its own, and the
+    """Return each kind of change: its field in a plan, its field in a request of its kind, and its
     decision.
     """
     plan, wire = request, rpc
@@ -189,7 +192,10 @@ def _parts(
 
 
 def _records(decide: Callable[[], Write | Reply], field: str, own_field: str) -> list[Record]:
-    """Return the records of one kind of change. Raises the first error, with its field here."""
+    """Return the records of one kind of change.
+
+    Raises the first error, with its field in the plan.
+    """
     try:
         decision = decide()
         for index, error in _errors(decision.body):
@@ -202,14 +208,14 @@ def _records(decide: Callable[[], Write | Reply], field: str, own_field: str) ->
 
 
 def _errors(body: Any) -> Iterator[tuple[int, ApiError]]:
-    """Yield the errors of the items of a part; an entry that was there already is one."""
+    """Yield the errors of a part's items; an entry that exists already is an error."""
     for name in ("topics", "results"):
         for index, one in enumerate(getattr(body, name, ())):
             if one.error.error_code:
                 code = ErrorCode(one.error.error_code)
                 yield index, refuse(code, one.error.error_message, one.error.field)
             elif getattr(one, "existed", False):
-                yield index, _moved("the entry is there", "")
+                yield index, _moved("the entry exists", "")
 
 
 def _moved(what: str, field: str) -> ApiError:

@@ -2,11 +2,10 @@
 replica is left.
 
 The controller also elects without a request: preferred leaders, and unclean ones in topics that
-allow them. Both ways use the same two conditions. Overdue reassignments are completed as well.
-
-At intervals it scans all partitions, in slices with a pause between two, and then elects leaders
-for at most 1,000 partitions a batch. So no request waits longer than for one slice, whatever the
-number of partitions.
+allow them, on the same two conditions. It also completes overdue reassignments. At intervals it
+scans all partitions, in slices with pauses between them, and then elects leaders for at most 1,000
+partitions per batch. So no request waits longer than for one slice, whatever the number of
+partitions.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 def wants_preferred(brokers: Brokers, partition: Partition) -> bool:
-    """Return whether the first replica does not lead, and could."""
+    """Return whether the first replica does not lead, but could."""
     first = partition.replicas[0]
     return (
         partition.leader != first
@@ -57,7 +56,9 @@ def wants_preferred(brokers: Brokers, partition: Partition) -> bool:
 
 
 def wants_unclean(brokers: Brokers, partition: Partition) -> bool:
-    """Return whether there is no leader, and some replica could lead, with or without all data."""
+    """Return whether there is no leader, but some replica could lead, with or without all
+    records.
+    """
     return partition.leader == NO_LEADER and any(map(brokers.active, partition.replicas))
 
 
@@ -67,10 +68,10 @@ def elect(
     election: Election,
     recovery: UncleanRecovery | None = None,
 ) -> pb.PartitionChangeRecord:
-    """Return the record of an election that one of the two functions above calls for.
+    """Return the record of an election for which one of the two conditions holds.
 
-    ``recovery``: the reports of replicas; an unclean leader is the live one that has lost least, if
-    any has reported.
+    ``recovery``: the reports of replicas, or None to ignore them. If a live replica has reported,
+    the one that has lost least becomes the unclean leader.
     """
     if recovery is not None and election is Election.UNCLEAN:
         best = recovery.elect_now(brokers.view, (partition.topic_id, partition.index))
@@ -89,7 +90,7 @@ def elect_leaders(state: ControllerState, request: rpc.ElectLeadersRequest) -> W
     if request.election_type not in (rpc.PREFERRED, rpc.UNCLEAN):
         raise refuse(
             ErrorCode.INVALID_REQUEST,
-            f"there is no election type {request.election_type}",
+            f"{request.election_type} is not an election type",
             "election_type",
         )
     decision = _elect_named(state, request) if request.topics else _elect_all(state, request)
@@ -99,7 +100,7 @@ def elect_leaders(state: ControllerState, request: rpc.ElectLeadersRequest) -> W
 def _elect_named(state: ControllerState, request: rpc.ElectLeadersRequest) -> Write | Reply:
     view, brokers = state.log.pending, Brokers(state.log.pending)
     limit = state.settings.max_records_per_request
-    # No further than that: a topic of many partitions that is named many times has no end.
+    # Limited here, as a topic with many partitions may be given many times.
     named = list(islice(_named(state, request), limit + 1))
     check_record_count(len(named), limit)
     twice = Counter((name, index) for name, index, _ in named)
@@ -110,7 +111,7 @@ def _elect_named(state: ControllerState, request: rpc.ElectLeadersRequest) -> Wr
         result = topic.partitions.add(partition_index=index, leader_id=NO_LEADER)
         with own_error(result):
             if twice[name, index] > 1:
-                raise refuse(ErrorCode.INVALID_REQUEST, "this partition is named twice", field)
+                raise refuse(ErrorCode.INVALID_REQUEST, "this partition is given twice", field)
             partition = find_partition(view, name, index, field)
             result.leader_id = partition.leader
             _check_needed(brokers, partition, request.election_type, field)
@@ -123,7 +124,7 @@ def _elect_named(state: ControllerState, request: rpc.ElectLeadersRequest) -> Wr
 def _named(
     state: ControllerState, request: rpc.ElectLeadersRequest
 ) -> Iterator[tuple[str, int, str]]:
-    """Yield (topic, partition, field) of all partitions that a request names."""
+    """Yield (topic, partition, field) for all partitions that a request names."""
     view = state.log.pending
     for index, topic in enumerate(request.topics):
         field = f"topics[{index}]"
@@ -132,7 +133,7 @@ def _named(
                 yield topic.name, partition_index, f"{field}.partition_indexes[{position}]"
         else:
             topic_id = view.topic_ids.get(topic.name)
-            # Partition 0 of a topic that is not there: its result says so.
+            # For an unknown topic, partition 0: its result has the error.
             count = view.topics[topic_id].partition_count if topic_id is not None else 1
             yield from ((topic.name, each, f"{field}.name") for each in range(count))
 
@@ -167,7 +168,8 @@ def _check_needed(brokers: Brokers, partition: Partition, election_type: int, fi
 
 
 def _elect_all(state: ControllerState, request: rpc.ElectLeadersRequest) -> Write | Reply:
-    """Elect all partitions that need it, by topic id, up to one batch, and count the rest.
+    """Elect leaders for all partitions that need it, by topic id, up to one batch, and count the
+    others.
 
     O(partitions).
     """
@@ -199,15 +201,13 @@ def _election(request: rpc.ElectLeadersRequest) -> Election:
 
 
 SLICE_PARTITIONS = 4096
-"""Partitions scanned in one step: a millisecond or two."""
+"""Number of partitions scanned in one step, which takes a millisecond or two."""
 PAUSE_S = 0.05
 """Pause between two steps, in seconds."""
 
 
 class LeaderBalance:
-    """The periodic elections: one run an interval for each of the two purposes; nothing is due
-    between runs.
-    """
+    """Periodic elections: one scan per interval for each of the two kinds."""
 
     def __init__(self, settings: ControllerSettings, now: float) -> None:
         self._preferred_s = (
@@ -221,7 +221,7 @@ class LeaderBalance:
         self._next_step = -math.inf
 
     def next_deadline(self) -> float:
-        """Return when ``due`` has work."""
+        """Return when ``due`` next has work."""
         return min(self._preferred_due, self._unclean_due) if self._run is None else self._next_step
 
     def due(
@@ -229,8 +229,8 @@ class LeaderBalance:
     ) -> Write | None:
         """Return the next step's elections, or None.
 
-        They are found in the committed image and decided on ``view``, the pending one. No broker
-        that is ``low_on_space`` gets a leadership back.
+        The scan uses the committed image; the elections are decided on ``view``, the pending one.
+        Brokers that are ``low_on_space`` get no leadership back.
         """
         if now < self.next_deadline():
             return None
@@ -261,16 +261,15 @@ class _Run:
         self._unseen = iter(image.partitions.items())
         self._slices: list[list[PartitionKey]] = []
         self.found: Iterator[PartitionKey] = iter(())
-        """All partitions that need an election, sorted, once the scan is complete."""
+        """Keys of all partitions that need an election, sorted; valid once the scan is complete."""
 
     def looked_through(self, low_on_space: Collection[int] = ()) -> bool:
-        """Scan one slice, unless the scan is complete; return whether it is."""
+        """Scan one more slice, unless the scan is complete; return whether it is."""
         seen = list(islice(self._unseen, SLICE_PARTITIONS))
         if not seen and not self._slices:
             return True
         brokers = Brokers(self._image, low_on_space=low_on_space)
-        # Iteration order means nothing: the partitions found are sorted, so that every controller
-        # would do the same.
+        # Iteration order is arbitrary: keys are sorted, so that every controller would do the same.
         here = sorted(
             key for key, partition in seen if self._election(brokers, partition) is not None
         )
@@ -283,7 +282,7 @@ class _Run:
         return False
 
     def elections(self, brokers: Brokers, keys: list[PartitionKey]) -> list[Record]:
-        """Return the records for those of ``keys`` that still need an election."""
+        """Return the records for those keys that still need an election."""
         records: list[Record] = []
         for key in keys:
             partition = brokers.view.partitions.get(key)

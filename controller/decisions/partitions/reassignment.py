@@ -1,11 +1,11 @@
-"""AlterPartitionReassignments and ListPartitionReassignments (KIP-455): replicas move between
-brokers without the loss of one.
+"""AlterPartitionReassignments and ListPartitionReassignments (KIP-455): moving replicas between
+brokers without reducing their number.
 
-While it lasts the replicas are target + removing. The leader adds the new ones to the ISR when they
-have caught up, and the change that adds the last of them completes it (``partition_change``). A
-second reassignment of a partition starts from the original replicas of the first: a replica that
-was being added, and is no longer a target, is removed at once. Cancelling restores the original
-replicas.
+During a reassignment the replicas are target + removing. The leader adds the new ones to the ISR
+when they have caught up, and the change that adds the last of them completes the reassignment
+(``partition_change``). A second reassignment of a partition starts from the original replicas of
+the first: a replica that was being added, and is no longer a target, is removed at once. Cancelling
+restores the original replicas.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def alter_partition_reassignments(
             result = rpc.ReassignedPartition(partition_index=wanted.partition_index)
             with own_error(result):
                 if named[topic.name, wanted.partition_index] > 1:
-                    raise refuse(ErrorCode.INVALID_REQUEST, "this partition is named twice", field)
+                    raise refuse(ErrorCode.INVALID_REQUEST, "this partition is given twice", field)
                 partition = find_partition(
                     state.log.pending, topic.name, wanted.partition_index, field
                 )
@@ -82,9 +82,9 @@ def alter_partition_reassignments(
 def list_partition_reassignments(
     state: ControllerState, request: rpc.ListPartitionReassignmentsRequest
 ) -> Reply:
-    """Return the reassignments in the committed image, topics by name.
+    """Return the reassignments in the committed image, by topic name.
 
-    Partitions that do not exist are left out. O(partitions) without a list of topics.
+    Omits partitions that do not exist. O(partitions) if the request lists no topics.
     """
     image, topics = state.log.committed, []
     for name, indexes in _asked(image, request):
@@ -107,7 +107,10 @@ def list_partition_reassignments(
 
 
 def find_partition(view: ImageView, topic: str, index: int, field: str) -> Partition:
-    """Return a partition by its topic's name. Raises UNKNOWN_TOPIC_OR_PARTITION."""
+    """Return a partition by the name of its topic.
+
+    Raises UNKNOWN_TOPIC_OR_PARTITION.
+    """
     topic_id = view.topic_ids.get(topic)
     if topic_id is None:
         raise refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic!r}", field)
@@ -115,7 +118,7 @@ def find_partition(view: ImageView, topic: str, index: int, field: str) -> Parti
     if partition is None:
         raise refuse(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"there is no partition {index} of topic {topic!r}",
+            f"topic {topic!r} has no partition {index}",
             field,
         )
     return partition
@@ -148,7 +151,9 @@ def _decide(
         )
     if not partition.adding_replicas and not partition.removing_replicas:
         raise refuse(
-            ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is under way here", field
+            ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+            "this partition has no reassignment to cancel",
+            field,
         )
     return _change(view, partition, Assignment(assignment_of(partition).original, (), ()), field)
 
@@ -163,7 +168,7 @@ def _reassign(
     if not may_resize and len(target) != len(original):
         raise refuse(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"{len(target)} replicas instead of {len(original)}",
+            f"{len(target)} replicas given; the replication factor must stay {len(original)}",
             field,
         )
     removing = tuple(replica for replica in original if replica not in target)
@@ -176,14 +181,14 @@ def _reassign(
 def _change(
     view: ImageView, partition: Partition, assignment: Assignment, field: str
 ) -> pb.PartitionChangeRecord | None:
-    """Return the record of another assignment.
+    """Return the record of the change to ``assignment``, or None if nothing changes.
 
-    Raises INVALID_REPLICA_ASSIGNMENT if it would leave only replicas that may lack records.
+    Raises INVALID_REPLICA_ASSIGNMENT if only replicas that may lack records would remain.
     """
     isr: Sequence[int] = [member for member in partition.isr if member in assignment.replicas]
     brokers = Brokers(view)
     kept = set(assignment.replicas)
-    # Without a leader: while a replica stays that may have the records.
+    # Without a leader, a replica that may have the records must remain.
     held = partition.elr or partition.last_known_elr or partition.replicas
     if isr or (not partition.isr and not kept.isdisjoint(held)):
         return next_state(brokers, partition, isr=isr, assignment=assignment)
@@ -191,11 +196,13 @@ def _change(
         change = next_state(
             brokers, partition, isr=(), assignment=assignment, election=Election.UNCLEAN
         )
-        # A field that is not set reads as broker 0: there was no leader, and no candidate is found.
+        # An unset field reads as broker 0; it is unset if there was no leader and no candidate
+        # exists.
         if change is not None and change.HasField("leader") and change.leader != NO_LEADER:
             return change
     raise refuse(
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-        f"none of the ISR {list(partition.isr)} would be left: only an unclean leader could follow",
+        f"replicas must include a member of the ISR {list(partition.isr)}: otherwise only an"
+        " unclean leader could be elected",
         field,
     )

@@ -1,5 +1,5 @@
-"""CreateTopics, DeleteTopics and CreatePartitions: a result for each topic, and one atomic batch
-for all that succeed.
+"""CreateTopics, DeleteTopics and CreatePartitions: one result per topic, and one atomic batch for
+all topics that succeed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class _Targets:
-    """The live brokers that may get new replicas: those that are not cordoned."""
+    """The live brokers that may receive new replicas: those that are not cordoned."""
 
     def __init__(self, state: ControllerState, live: Sequence[int], now: float) -> None:
         self._all = uncordoned(state.log.pending, live)
@@ -54,8 +54,10 @@ class _Targets:
         return len(self._all)
 
     def of(self, width: int) -> list[int]:
-        """Return those for ``width`` replicas: without brokers low on space, which store nothing
-        that a leader sends, if the others are enough.
+        """Return candidates for ``width`` replicas.
+
+        Brokers that are low on space store no record that a leader sends; they are excluded if the
+        others suffice.
         """
         return self._with_space if len(self._with_space) >= width else self._all
 
@@ -66,7 +68,10 @@ def create_topics(
     now: float,
     refused: Refused = NONE_REFUSED,
 ) -> Write | Reply:
-    """Create topics. Raises POLICY_VIOLATION."""
+    """Create topics.
+
+    Raises POLICY_VIOLATION.
+    """
     live = active_brokers(state.log.pending)
     targets = _Targets(state, live, now)
     response = rpc.CreateTopicsResponse()
@@ -82,8 +87,10 @@ def create_topics(
 def delete_topics(
     state: ControllerState, request: rpc.DeleteTopicsRequest, refused: Refused = NONE_REFUSED
 ) -> Write | Reply:
-    """Delete topics by name, their configs first, so that no image shows configs of a deleted
-    topic. Raises POLICY_VIOLATION.
+    """Delete topics by name.
+
+    Their configs are deleted first, so that no image shows configs of a deleted topic. Raises
+    POLICY_VIOLATION.
     """
     view = state.log.pending
     response = rpc.DeleteTopicsResponse()
@@ -106,7 +113,10 @@ def create_partitions(
     now: float,
     refused: Refused = NONE_REFUSED,
 ) -> Write | Reply:
-    """Add partitions to topics. Raises POLICY_VIOLATION."""
+    """Add partitions to topics.
+
+    Raises POLICY_VIOLATION.
+    """
     live = active_brokers(state.log.pending)
     targets = _Targets(state, live, now)
     response = rpc.CreatePartitionsResponse()
@@ -128,10 +138,10 @@ def _decide_each(
     results: Any,
     decide: Callable[[int, str, list[Record], Any], None],
 ) -> list[Record]:
-    """Return the records of all named topics that ``decide`` accepts, in one batch; an error of one
-    topic is in its result alone.
+    """Return the records for all named topics that ``decide`` accepts, as one batch.
 
-    Raises POLICY_VIOLATION for more topics, or records, than a batch may have.
+    The error of a single topic is only in its result. Raises POLICY_VIOLATION for more topics, or
+    records, than a batch may have.
     """
     limit = state.settings.max_records_per_request
     check_item_count(len(names), limit, field)
@@ -144,7 +154,7 @@ def _decide_each(
             if count[name] > 1:
                 raise refuse(
                     ErrorCode.INVALID_REQUEST,
-                    f"topic {name[:249]!r} is named twice",
+                    f"topic {name[:249]!r} is given twice",
                     f"{item}{name_field}",
                 )
             decide(index, item, records, result)
@@ -161,11 +171,11 @@ def _create(
     records: list[Record],
     result: rpc.CreatableTopicResult,
 ) -> None:
-    """Append the records of one topic, all or none, and fill its result."""
+    """Append the records of one topic, all or none, and fill in its result."""
     _check_name(state.log.pending, topic.name, f"{field}.name")
     configs = _configs(state, topic, f"{field}.configs")
     if topic.assignments:
-        # Counted before anything is made of them: a request must not cost more than its answer may.
+        # Checked before any object is made: a request must not cost more than its answer may.
         check_record_count(
             len(records) + 1 + len(configs) + len(topic.assignments),
             state.settings.max_records_per_request,
@@ -206,7 +216,7 @@ def _check_name(view: ImageView, name: str, field: str) -> None:
     if name in (".", "..") or not _NAME.fullmatch(name):
         raise refuse(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"{name[:300]!r} is not a valid topic name: 1 to 249 of a-z A-Z 0-9 . _ -, and"
+            f"{name[:300]!r} is not a topic name: use 1 to 249 of a-z A-Z 0-9 . _ -, and"
             " neither '.' nor '..'",
             field,
         )
@@ -220,7 +230,7 @@ def _configs(state: ControllerState, topic: rpc.CreatableTopic, field: str) -> l
     for index, entry in enumerate(topic.configs):
         key = find(ResourceType.TOPIC, entry.name)
         if key is None or entry.name in seen:
-            wrong = "there is no topic config" if key is None else "named twice:"
+            wrong = "there is no topic config key" if key is None else "given twice:"
             raise refuse(
                 ErrorCode.INVALID_CONFIG, f"{wrong} {entry.name[:80]!r}", f"{field}[{index}].name"
             )
@@ -236,7 +246,9 @@ def _partition_count(state: ControllerState, topic: rpc.CreatableTopic, field: s
     )
     if count < 1:
         raise refuse(
-            ErrorCode.INVALID_PARTITIONS, f"a topic has at least 1 partition, not {count}", field
+            ErrorCode.INVALID_PARTITIONS,
+            f"a topic must have at least 1 partition, not {count}",
+            field,
         )
     return count
 
@@ -250,7 +262,8 @@ def _replication_factor(
     if wanted < 1 or wanted > live:
         raise refuse(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {wanted} with {live} live brokers that are not cordoned",
+            f"replication factor {wanted} must be in 1 .. {live}, the number of live brokers that"
+            " are not cordoned",
             field,
         )
     return wanted
@@ -259,29 +272,30 @@ def _replication_factor(
 def _manual(
     view: ImageView, live: Collection[int], topic: rpc.CreatableTopic, field: str
 ) -> list[tuple[int, ...]]:
-    """Return the assignment of the request, by partition.
+    """Return the replicas that the request assigns, by partition.
 
-    The counts in the request, if any, must agree with it.
+    The counts in the request, if any, must agree with them.
     """
     by_index = {entry.partition_index: tuple(entry.broker_ids) for entry in topic.assignments}
     where = f"{field}.assignments"
     if sorted(by_index) != list(range(len(topic.assignments))):
         raise refuse(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "partitions are numbered 0, 1, 2, ..., each of them once",
+            "partition indexes must be 0, 1, 2, ..., each once",
             where,
         )
     width = len(by_index[0])
     if topic.num_partitions not in (0, DEFAULT, len(by_index)):
         raise refuse(
             ErrorCode.INVALID_REQUEST,
-            f"{len(by_index)} partitions are assigned",
+            f"num_partitions is {topic.num_partitions}, but {len(by_index)} partitions are"
+            " assigned",
             f"{field}.num_partitions",
         )
     if topic.replication_factor not in (0, DEFAULT, width):
         raise refuse(
             ErrorCode.INVALID_REQUEST,
-            f"{width} replicas are assigned",
+            f"replication_factor is {topic.replication_factor}, but {width} replicas are assigned",
             f"{field}.replication_factor",
         )
     for position, entry in enumerate(topic.assignments):
@@ -310,18 +324,18 @@ def _add(
 ) -> None:
     """Append the new partitions of one topic, all or none.
 
-    They have as many replicas as the target of its first partition.
+    They have as many replicas as the target of the topic's first partition.
     """
     topic = state.log.pending.topics[_topic_id(state.log.pending, wanted.name, f"{field}.name")]
     added = wanted.count - topic.partition_count
     if added < 1:
         raise refuse(
             ErrorCode.INVALID_PARTITIONS,
-            f"topic {topic.name!r} has {topic.partition_count} partitions: {wanted.count} are not"
-            " more",
+            f"topic {topic.name!r} has {topic.partition_count} partitions; count must be greater,"
+            f" not {wanted.count}",
             f"{field}.count",
         )
-    # Counted before anything is made of them: a request must not cost more than its answer may.
+    # Checked before any object is made: a request must not cost more than its answer may.
     limit = state.settings.max_records_per_request
     check_record_count(len(records) + added, limit, f"{field}.count")
     width = len(assignment_of(state.log.pending.partitions[topic.id, 0]).target)
@@ -331,7 +345,8 @@ def _add(
     elif width > len(targets):
         raise refuse(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {width} with {len(targets)} live brokers that are not cordoned",
+            f"replication factor {width} exceeds the {len(targets)} live brokers that are not"
+            " cordoned",
             field,
         )
     else:
@@ -362,7 +377,7 @@ def _added_assignment(
     if len(wanted.assignments) != added:
         raise refuse(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"{added} partitions are added, {len(wanted.assignments)} are assigned",
+            f"{added} partitions are added, but {len(wanted.assignments)} are assigned",
             field,
         )
     for position, entry in enumerate(wanted.assignments):

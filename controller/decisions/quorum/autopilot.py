@@ -1,16 +1,15 @@
-"""Autopilot: a spare replaces a voter that is dead, in two changes of the voter set.
+"""Autopilot: a spare replaces a dead voter, in two changes of the voter set.
 
-A voter is dead when the leader has not heard it for controller.quorum.voter.replace.after.ms; a
-spare is an observer that offers itself, is reached at its endpoints, and has followed without a gap
-for a while. An odd set
-loses the dead voter first and gains the spare next, an even set the other way round: then both
-changes leave the number of votes that are needed as it is, and neither needs the vote of the spare.
-[Three voters, one dead, the spare added first: four voters need three votes. If the spare dies now,
-two live voters, enough before, can do nothing.]
+A voter is dead when the leader has not heard from it for controller.quorum.voter.replace.after.ms.
+A spare is an observer that offers itself, can be reached at its endpoints, and has followed without
+a gap for a while. An odd set first loses the dead voter and then gains the spare; an even set does
+the reverse: so neither change raises the number of votes needed, and neither needs the vote of the
+spare. [Three voters, one dead, the spare added first: four voters need three votes. If the spare
+dies now, two live voters, enough before, can do nothing.]
 
-The record of the first change says how many voters there should be (``seats``), so the next leader
-completes what this one has begun, and nothing else is begun meanwhile. Without a spare nothing is
-removed: a set that shrinks by itself would in the end trust a minority of the voters that the
+The record of the first change states how many voters there should be (``seats``), so that the next
+leader completes what this one has begun; no other change begins meanwhile. Without a spare no voter
+is removed: a set that shrinks by itself would in the end trust a minority of the voters that the
 operator chose.
 
 Why: docs/decisions/036-autopilot.md
@@ -38,15 +37,15 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.quorum.v1 import quorum_pb2
 
 LOOK_S = 0.5
-"""Interval in seconds at which the replicas are looked at."""
+"""Interval in seconds at which the replicas are examined."""
 STEADY_S = 10.0
-"""Time in seconds for which a spare follows without a gap before it is trusted; less if voters are
-replaced sooner.
+"""Time in seconds for which a spare must follow without a gap before it is trusted; shorter if
+voters are replaced sooner.
 """
 MAX_SPARES = 16
-"""Most spares that are tried at a time."""
+"""Most spares that are probed at a time."""
 SHOWN = 3
-"""Most observers whose conditions a reason names."""
+"""Most observers whose conditions a reason lists."""
 
 Key = tuple[int, str]
 """Node id and directory id of a replica."""
@@ -61,9 +60,10 @@ class Step(Enum):
 
 
 class Plan(NamedTuple):
-    """The step that is due now, and why. ``voters``: the new set; empty if it stays as it is.
+    """The step that is due now, and why.
 
-    ``replica``: the voter that joins or leaves; ``leaving_id``: the one that leaves after it.
+    ``voters``: the new set, or empty if nothing changes. ``replica``: the voter that joins or
+    leaves. ``leaving_id``: the voter that leaves after it.
     """
 
     step: Step
@@ -75,8 +75,8 @@ class Plan(NamedTuple):
 
 
 class Sightings:
-    """The times since when replicas are silent, or follow without a gap, as the leader of this
-    epoch has seen.
+    """Times since which each replica has been silent, or has followed without a gap, as observed by
+    the leader of this epoch.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Sightings:
         self._steady: dict[Key, float] = {}
 
     def look(self, replicas: Iterable[ReplicaDescription], now: float) -> None:
-        """Note the condition of all replicas that are known now, and forget the others."""
+        """Record the condition of all given replicas, and drop the others."""
         silent, steady = self._silent, self._steady
         self._silent, self._steady = {}, {}
         for one in replicas:
@@ -95,25 +95,28 @@ class Sightings:
                 self._steady[key] = steady.get(key, now)
 
     def silent_s(self, key: Key, now: float) -> float | None:
-        """Return for how long a replica is silent; None if it is not."""
+        """Return for how many seconds a replica has been silent, or None if it is not silent."""
         since = self._silent.get(key)
         return None if since is None else now - since
 
     def steady_s(self, key: Key, now: float) -> float | None:
-        """Return for how long a replica follows without a gap; None if it does not."""
+        """Return for how many seconds a replica has followed without a gap, or None if it does not
+        follow.
+        """
         since = self._steady.get(key)
         return None if since is None else now - since
 
     def extend_all(self, gap_s: float) -> None:
-        """Do not count a pause of this process: nothing was heard meanwhile."""
+        """Exclude a pause of this process, in which it heard from no replica."""
         for since in (self._silent, self._steady):
             for key in since:
                 since[key] += gap_s
 
 
 class Autopilot:
-    """The replacement of dead voters in one epoch. ``after_s``: time after which a silent voter is
-    dead; 0: the plan is made, and not carried out.
+    """The replacement of dead voters in one epoch.
+
+    ``after_s``: time in seconds after which a silent voter is dead; 0 if replacement is off.
     """
 
     def __init__(self, state: ControllerState, node_id: int, members: Membership) -> None:
@@ -122,12 +125,12 @@ class Autopilot:
         self._steady_s = min(STEADY_S, self.after_s) if self.after_s else STEADY_S
         self._sightings = Sightings()
         self._reached: dict[Key, str] = {}
-        """Replica -> the endpoint at which it was reached last."""
+        """Replica -> the endpoint at which it was last reached."""
         self.next_look = state.began_at
-        """Time of the next look."""
+        """Time of the next examination."""
 
     def due(self, now: float) -> Write | None:
-        """Return the change of the voter set that is due now."""
+        """Return the change of the voter set that is due now, or None."""
         if now < self.next_look:
             return None
         seen = self._members.look(now)
@@ -145,19 +148,19 @@ class Autopilot:
         return Write([voters_record(plan.voters, plan.seats, plan.leaving_id, plan.reason)])
 
     def extend_all(self, gap_s: float) -> None:
-        """Do not count a pause of this process."""
+        """Exclude a pause of this process."""
         self._sightings.extend_all(gap_s)
 
     def spares(self, now: float) -> list[tuple[Key, str]]:
-        """Return the observers that offer themselves, and the endpoints to try; none while this is
-        off.
+        """Return the observers that offer themselves, and the endpoints to probe; empty while
+        replacement is off.
         """
         seen = self._members.look(now) if self.after_s else None
         offering = [one for one in seen.observers if one.spare_endpoint] if seen else []
         return [(_replica_key(one), one.spare_endpoint) for one in offering[:MAX_SPARES]]
 
     def probed(self, key: Key, endpoint: str, *, accepted: bool) -> None:
-        """Note whether a connect to a spare was accepted."""
+        """Record whether a spare accepted a connection."""
         if accepted:
             self._reached[key] = endpoint
         else:
@@ -166,7 +169,7 @@ class Autopilot:
     # --- the rules -------------------------------------------------------------------------------
 
     def plan(self, now: float) -> Plan:
-        """Return what is due, by what the last looks have shown. Changes nothing."""
+        """Return the step that is due by what was last observed. Changes nothing."""
         try:
             seen, voters = self._members.changeable(now)
         except ApiError as error:
@@ -180,14 +183,14 @@ class Autopilot:
         return self._replace(seen, voters, now)
 
     def _replace(self, seen: QuorumDescription, voters: tuple[VoterEntry, ...], now: float) -> Plan:
-        """Begin the replacement of the voter that is dead for longest."""
+        """Begin the replacement of the voter that has been dead the longest."""
         silent = self._silent(voters, now)
         if not silent:
             return Plan(Step.WAIT, "every voter fetches from the leader")
         gone = max(silent, key=lambda voter: (silent[voter], -voter.id))
-        said = f"node {gone.id} is silent for {int(silent[gone])} s"
+        said = f"node {gone.id} has been silent for {int(silent[gone])} s"
         if silent[gone] < self.after_s:
-            return Plan(Step.WAIT, f"{said}, and is replaced after {self.after_s:.0f} s")
+            return Plan(Step.WAIT, f"{said}; it is replaced after {self.after_s:.0f} s")
         rest = tuple(voter for voter in voters if voter is not gone)
         spare, why = self._spare(seen, rest, now)
         if spare is None:
@@ -198,7 +201,7 @@ class Autopilot:
         if spare.id == gone.id:
             return Plan(
                 Step.WAIT,
-                f"{said}, and runs with another directory: of {len(voters)} voters none is removed"
+                f"{said}, but runs with another directory: of {len(voters)} voters none is removed"
                 " before another is added",
             )
         return self._changed(
@@ -218,8 +221,8 @@ class Autopilot:
     def _drop(
         self, seen: QuorumDescription, voters: tuple[VoterEntry, ...], seats: int, now: float
     ) -> Plan:
-        """Complete the replacement in an even set: the voter whose seat is taken leaves, come back
-        or not.
+        """Complete the replacement in an even set: the voter whose seat is taken leaves, even if it
+        has returned.
         """
         named = self._state.log.pending.voters
         leaving_id = -1 if named is None else named.leaving_id
@@ -236,7 +239,7 @@ class Autopilot:
         return self._changed(seen, voters, Plan(Step.REMOVE, reason, gone, rest, seats))
 
     def _silent(self, voters: Iterable[VoterEntry], now: float) -> dict[VoterEntry, float]:
-        """Return the voters that are silent, and for how many seconds."""
+        """Return the silent voters, and for how many seconds each has been silent."""
         found = {}
         for voter in voters:
             silent_s = self._sightings.silent_s(_key(voter), now)
@@ -245,7 +248,9 @@ class Autopilot:
         return found
 
     def _changed(self, seen: QuorumDescription, voters: tuple[VoterEntry, ...], plan: Plan) -> Plan:
-        """Return the plan, if its set needs no more votes than the present one, and has them."""
+        """Return the plan if its set needs no more votes than the present one and has a live
+        majority, else a plan to wait.
+        """
         if len(plan.voters) // 2 > len(voters) // 2:
             return Plan(Step.WAIT, "the new set would need more votes than the present one")
         try:
@@ -259,7 +264,7 @@ class Autopilot:
     def _spare(
         self, seen: QuorumDescription, voters: tuple[VoterEntry, ...], now: float
     ) -> tuple[VoterEntry | None, str]:
-        """Return the spare that is steady for longest, and otherwise the reason."""
+        """Return (spare, ""), for the spare that has followed the longest, or (None, reason)."""
         unfit = {one: self._unfit(seen, one, voters, now) for one in seen.observers}
         fit = [one for one, why in unfit.items() if not why]
         if not fit:
@@ -281,9 +286,9 @@ class Autopilot:
         voters: tuple[VoterEntry, ...],
         now: float,
     ) -> str:
-        """Return why an observer is not a spare; empty if it is."""
+        """Return why an observer is not a spare, or "" if it is."""
         if not one.spare_endpoint:
-            return "does not offer itself: controller.quorum.voter.replace.after.ms is 0 there"
+            return "does not offer itself: controller.quorum.voter.replace.after.ms is 0 in its configuration"
         if any(voter.id == one.node_id for voter in voters):
             return "has the id of a voter"
         if one.node_id in self._state.log.pending.brokers:
@@ -296,7 +301,7 @@ class Autopilot:
         if steady_s < self._steady_s:
             return f"has followed for {int(steady_s)} of {self._steady_s:.0f} s"
         if self.after_s and self._reached.get(_replica_key(one)) != one.spare_endpoint:
-            return f"is not reached at {one.spare_endpoint}"
+            return f"cannot be reached at {one.spare_endpoint}"
         try:
             self._members.check_candidate(
                 seen,
@@ -310,7 +315,7 @@ class Autopilot:
             return f"cannot vote: {error.message}"
         return ""
 
-    # --- for people ------------------------------------------------------------------------------
+    # --- description -----------------------------------------------------------------------------
 
     def describe(self, now: float) -> quorum_pb2.AutopilotState:
         """Return the plan and the conditions of all replicas. Changes nothing."""

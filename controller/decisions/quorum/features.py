@@ -1,7 +1,8 @@
-"""UpdateFeatures (KIP-584): feature levels are raised or lowered when all nodes that must know the
-level do. A request succeeds whole or not at all.
+"""UpdateFeatures (KIP-584): feature levels are raised or lowered when all nodes that must support
+the level do.
 
-A downgrade loses nothing that the log holds; a warning states what it ends.
+A request succeeds completely or not at all. A downgrade loses nothing that the log holds; a warning
+states its consequences.
 
 Why: docs/decisions/018-feature-levels.md
 """
@@ -30,13 +31,15 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 """Kafka's upgrade types."""
 HEARD_WITHIN_MS = 5_000
-"""Longest time since a voter's last fetch, in ms, within which its reported features describe its
+"""Longest age, in ms, of a voter's last fetch for which its reported features still describe its
 present build, not the one before a roll.
 """
 
 
 def known_features() -> dict[str, tuple[int, int]]:
-    """Return the features of this build: name -> lowest and highest level. 0 if not finalized."""
+    """Return the features of this build: name -> (lowest level, highest level). 0 means not
+    finalized.
+    """
     return {
         versions.METADATA_VERSION: (
             versions.MIN_METADATA_VERSION,
@@ -56,7 +59,7 @@ def update_features(
 ) -> Decision:
     """Decide all updates.
 
-    Raises INVALID_UPDATE_VERSION which names the obstacle to the first impossible update;
+    Raises INVALID_UPDATE_VERSION, which names the obstacle to the first impossible update, or
     INVALID_REQUEST.
     """
     image = state.log.pending.snapshot()
@@ -66,7 +69,7 @@ def update_features(
         if update.name in seen:
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
-                f"feature {update.name!r} is named twice",
+                f"feature {update.name!r} is given twice",
                 f"updates[{index}].name",
             )
         seen.add(update.name)
@@ -90,29 +93,31 @@ def update_features(
 
 
 def _check_direction(image: Image, update: rpc.FeatureUpdate, field: str) -> None:
-    """Check that this build knows the level, and that the upgrade type fits the direction."""
+    """Check that this build supports the level, and that the upgrade type fits the direction."""
     known = known_features().get(update.name)
     if known is None:
         raise _invalid(
-            f"there is no feature {update.name!r}: there are {', '.join(sorted(known_features()))}",
+            f"{update.name!r} is not a feature; use one of {', '.join(sorted(known_features()))}",
             f"{field}.name",
         )
     low, high = known
     level, current = update.max_version_level, image.features.get(update.name, 0)
     if not low <= level <= high:
         raise _invalid(
-            f"this controller knows {update.name} from {low} to {high}, not {level}",
+            f"this controller supports {update.name} {low} to {high}, not {level}",
             f"{field}.max_version_level",
         )
     if update.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
-        raise _invalid(f"there is no upgrade type {update.upgrade_type}", f"{field}.upgrade_type")
+        raise _invalid(f"{update.upgrade_type} is not an upgrade type", f"{field}.upgrade_type")
     if level < current and update.upgrade_type == UPGRADE:
         raise _invalid(
-            f"{update.name} is at {current}: {level} would be a downgrade", f"{field}.upgrade_type"
+            f"{update.name} is at {current}: {level} would be a downgrade, not an upgrade",
+            f"{field}.upgrade_type",
         )
     if level > current and update.upgrade_type != UPGRADE:
         raise _invalid(
-            f"{update.name} is at {current}: {level} would be an upgrade", f"{field}.upgrade_type"
+            f"{update.name} is at {current}: {level} would be an upgrade, not a downgrade",
+            f"{field}.upgrade_type",
         )
 
 
@@ -126,7 +131,7 @@ def _obstacles(
     """Yield the obstacles to a change of level."""
     name, level = update.name, update.max_version_level
     if name == versions.BROKER_HEARTBEAT_VERSION:
-        return  # Brokers say by their registration version whether they know it.
+        return  # Brokers state by their registration version whether they support it.
     yield from _brokers_against(image, name, level)
     if name != versions.METADATA_VERSION:
         return
@@ -137,7 +142,7 @@ def _obstacles(
 
 
 def _warnings(image: Image, updates: Iterable[rpc.FeatureUpdate]) -> Iterator[str]:
-    """Yield the consequences, in words, of the accepted updates that lower a level."""
+    """Yield the consequences of the accepted updates that lower a level, in words."""
     for update in updates:
         current, level = image.features.get(update.name, 0), update.max_version_level
         if level >= current:
@@ -150,12 +155,12 @@ def _warnings(image: Image, updates: Iterable[rpc.FeatureUpdate]) -> Iterator[st
         elif update.name == versions.LAO_VERSION:
             yield (
                 f"{update.name} goes from {current} to {level}: the lowest acknowledged offset is"
-                " not promised any more"
+                " no longer promised"
             )
         elif update.name == versions.BROKER_HEARTBEAT_VERSION:
             yield (
-                f"{update.name} goes from {current} to {level}: brokers are not fenced for silence"
-                " any more, and do not fence themselves"
+                f"{update.name} goes from {current} to {level}: brokers are no longer fenced for"
+                " silence, and do not fence themselves"
             )
         else:
             yield f"{update.name} goes from {current} to {level}"
@@ -172,11 +177,11 @@ def _brokers_against(image: Image, name: str, level: int) -> Iterator[str]:
             ((low, high) for known, low, high in broker.features if known == name), (0, 0)
         )
         if not low <= level <= high:
-            yield f"broker {broker_id} knows {name} from {low} to {high}, not {level}"
+            yield f"broker {broker_id} supports {name} {low} to {high}, not {level}"
 
 
 def _voters_against(seen: QuorumDescription, node_id: int, level: int) -> Iterator[str]:
-    """Yield an obstacle for each voter in force that has not lately reported to know the level.
+    """Yield an obstacle for each current voter that has not lately reported to support the level.
 
     This node knows its own levels.
     """
@@ -187,11 +192,11 @@ def _voters_against(seen: QuorumDescription, node_id: int, level: int) -> Iterat
         known = _level_of(progress.get(voter_id))
         if known is None:
             yield (
-                f"voter {voter_id} has not been heard from lately: whether it can do"
+                f"voter {voter_id} has not been heard from lately: whether it supports"
                 f" metadata.version {level} is unknown"
             )
         elif known < level:
-            yield f"voter {voter_id} knows metadata.version up to {known}, not {level}"
+            yield f"voter {voter_id} supports metadata.version up to {known}, not {level}"
 
 
 def _level_of(replica: ReplicaDescription | None) -> int | None:

@@ -1,7 +1,7 @@
-"""Changes of the voter set (KIP-853), in Kafka's order of checks: one replica at a time, each
+"""Changes of the voter set (KIP-853), with the checks in Kafka's order: one replica at a time, each
 committed before the next begins.
 
-A set is in force in the quorum's core as soon as its VotersRecord is appended. So the checks here
+A set takes effect in the quorum's core as soon as its VotersRecord is appended. So the checks here
 ensure that the record *can* be committed: a majority of the new set is alive, and a new voter has
 caught up. The core refuses all other changes.
 
@@ -24,13 +24,13 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 CAUGHT_UP_WITHIN_MS = 3_000
-"""Longest time, in ms, since a new voter had all of the leader's log: the high watermark does not
-wait for it to catch up.
+"""Longest time, in ms, since a new voter last had all of the leader's log, so that the high
+watermark need not wait for it to catch up.
 """
 LIVE_WITHIN_MS = 1_500
-"""Longest time since the last fetch of a live voter, in ms."""
+"""Longest age, in ms, of a live voter's last fetch."""
 FIRST_SET_EVERY_S = 0.1
-"""Interval at which a static set is checked for directories that are not known yet."""
+"""Interval in seconds at which a static set is checked for directory ids that are still unknown."""
 
 _WILDCARDS = frozenset({"0.0.0.0", "[::]"})
 
@@ -38,9 +38,10 @@ Look = Callable[[float], QuorumDescription]
 
 
 class Membership:
-    """The decisions on the voter set in one epoch.
+    """Decides changes of the voter set in one epoch.
 
-    ``look`` shows the replicas as the quorum's core knows them.
+    ``look`` returns the replicas as the quorum's core knows them, or is None if this controller has
+    no core.
     """
 
     def __init__(self, state: ControllerState, node_id: int, look: Look | None) -> None:
@@ -50,7 +51,9 @@ class Membership:
         self._next_look = 0.0
 
     def look(self, now: float) -> QuorumDescription | None:
-        """Return the replicas as the quorum's core knows them; None: this controller cannot."""
+        """Return the replicas as the quorum's core knows them, or None if this controller has no
+        core.
+        """
         return None if self._look is None else self._look(now)
 
     # --- requests --------------------------------------------------------------------------------
@@ -74,8 +77,8 @@ class Membership:
         if request.voter_id in self._state.log.pending.brokers:
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
-                f"node {request.voter_id} is registered as a broker: controllers and brokers have"
-                " node ids of their own",
+                f"node {request.voter_id} is registered as a broker: controllers and brokers must"
+                " have different node ids",
                 "voter_id",
             )
         self._check_directory(request.voter_directory_id)
@@ -91,7 +94,7 @@ class Membership:
 
     def check_candidate(self, seen: QuorumDescription, request: rpc.AddRaftVoterRequest) -> None:
         """Refuse a node that could not vote at once: one that does not fetch, is behind, names no
-        endpoint, or is of an older build than the cluster needs.
+        endpoint, or whose build is older than the cluster needs.
 
         Raises ApiError.
         """
@@ -106,7 +109,7 @@ class Membership:
         if not 0 <= observer.last_caught_up_age_ms <= CAUGHT_UP_WITHIN_MS:
             raise refuse(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"node {request.voter_id} is not caught up: it has the log up to"
+                f"node {request.voter_id} has not caught up: it has the log up to"
                 f" {observer.log_end_offset} of {seen.log_end_offset}, and fetched"
                 f" {_ago(observer.last_fetch_age_ms)}",
                 "voter_id",
@@ -117,14 +120,16 @@ class Membership:
         if known < finalized:
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
-                f"node {request.voter_id} knows metadata.version up to {known}, this cluster is at"
+                f"node {request.voter_id} supports metadata.version up to {known}, but this"
+                " cluster is at"
                 f" {finalized}",
                 "voter_id",
             )
 
     def remove(self, request: rpc.RemoveRaftVoterRequest, now: float) -> Write:
-        """Decide RemoveRaftVoter. A leader that removes itself leads on, uncounted, until the
-        change is committed.
+        """Decide RemoveRaftVoter.
+
+        A leader that removes itself continues to lead, uncounted, until the change is committed.
         """
         seen, voters = self.changeable(now)
         gone = _leaving(voters, request)
@@ -140,15 +145,19 @@ class Membership:
             raise refuse(
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"a process of node {gone.id} with directory {gone.directory_id} is a voter and"
-                " fetched lately: it needs none that joins anew",
+                " has fetched lately: it must not be removed to join anew",
                 "voter_id",
             )
         rest = tuple(voter for voter in voters if voter is not gone)
         if not rest:
-            raise refuse(ErrorCode.INVALID_REQUEST, f"node {gone.id} is the last voter", "voter_id")
+            raise refuse(
+                ErrorCode.INVALID_REQUEST,
+                f"node {gone.id} is the last voter; the set must not be empty",
+                "voter_id",
+            )
         self.check_live_majority(seen, rest)
-        # Without seats: the operator decides how many voters there are. An even set is not filled
-        # again: it would need one vote more.
+        # Without seats: the operator decides how many voters there are. An even set is not
+        # refilled: it would need one more vote.
         replaces = self._state.settings.controller_quorum_voter_replace_after_ms > 0
         keeps = request.joins_anew and replaces and len(voters) % 2 == 1
         return Write(
@@ -156,7 +165,7 @@ class Membership:
         )
 
     def update(self, request: rpc.UpdateRaftVoterRequest, now: float) -> Write | Reply:
-        """Decide UpdateRaftVoter: a voter is reached at another endpoint."""
+        """Decide UpdateRaftVoter: a voter has another endpoint."""
         _, voters = self.changeable(now)
         old = _voter(voters, request.voter_id, request.voter_directory_id)
         self._check_endpoint(request.endpoint)
@@ -170,7 +179,10 @@ class Membership:
         )
 
     def changeable(self, now: float) -> tuple[QuorumDescription, tuple[VoterEntry, ...]]:
-        """Return the quorum and its voters, if the set may be changed now. Raises ApiError."""
+        """Return the quorum and its voters.
+
+        Raises ApiError if the set must not be changed now.
+        """
         state = self._state
         named: Voters | None = state.log.pending.voters
         if named is not None and named.offset > state.log.committed.offset:
@@ -181,7 +193,7 @@ class Membership:
         if self._look is None or state.log.committed.offset < state.log.epoch_start_offset:
             raise refuse(
                 ErrorCode.REQUEST_TIMED_OUT,
-                "this controller has committed nothing of its own epoch yet",
+                "this controller has not yet committed a record of its own epoch",
             )
         seen = self._look(now)
         if named is None:
@@ -189,7 +201,9 @@ class Membership:
         return seen, named.voters
 
     def _replacement_after(self, voters: tuple[VoterEntry, ...]) -> tuple[int, int | None]:
-        """Return the seats, and who leaves, of a replacement that a new set leaves under way."""
+        """Return the (seats, leaving id) of the replacement that is still incomplete with the new
+        set; (0, None) if none is.
+        """
         named = self._state.log.pending.voters
         if named is None or (len(named.voters) != len(voters) and len(voters) >= named.seats):
             return 0, None
@@ -203,21 +217,24 @@ class Membership:
         if not directory_id:
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
-                "a voter is named with its directory id",
+                "the directory id is empty; it must be the voter's",
                 "voter_directory_id",
             )
 
     def check_live_majority(self, seen: QuorumDescription, voters: tuple[VoterEntry, ...]) -> None:
-        """Refuse a set of which no majority answers: it could not be committed, and writes would
-        stop until more voters return. Raises ApiError.
+        """Refuse a set without a live majority: it could not be committed, and writes would stop
+        until more voters return.
+
+        Raises ApiError.
         """
         dead = [voter.id for voter in voters if not self.is_live(seen, voter)]
         majority = len(voters) // 2 + 1
         if len(voters) - len(dead) < majority:
             raise refuse(
                 ErrorCode.REQUEST_TIMED_OUT,
-                "the new set would have no live majority: of"
-                f" {sorted(voter.id for voter in voters)} the leader does not hear from"
+                "the new set of voters"
+                f" {sorted(voter.id for voter in voters)} would have no live majority: the leader"
+                " does not hear from"
                 f" {sorted(dead)}",
                 "voter_id",
             )
@@ -236,15 +253,17 @@ class Membership:
 
     @property
     def is_static(self) -> bool:
-        """True while the log does not name the voters."""
+        """True while the log contains no voter set."""
         return self._look is not None and self._state.log.pending.voters is None
 
     def next_deadline(self) -> float:
-        """Return when ``first_set`` has to be called again."""
+        """Return when ``first_set`` must be called again."""
         return self._next_look
 
     def first_set(self, now: float) -> Write | None:
-        """Return the record of the configured set, once all its directories are known."""
+        """Return the record of the configured set once all its directory ids are known, else
+        None.
+        """
         if not self.is_static or now < self._next_look:
             return None
         self._next_look = now + FIRST_SET_EVERY_S
@@ -259,15 +278,13 @@ class Membership:
     def _why_static(self, seen: QuorumDescription) -> str:
         unknown = [voter.id for voter in _with_directories(seen) if not voter.directory_id]
         return (
-            "the voter set is static until every voter has fetched from this leader; it waits for"
+            "the voter set is static until every voter has fetched from this leader; missing:"
             f" {unknown}"
         )
 
 
 def _with_directories(seen: QuorumDescription) -> tuple[VoterEntry, ...]:
-    """Return the set in force; directory ids that it lacks are those that the voters' fetches
-    showed.
-    """
+    """Return the current set, with missing directory ids filled in from the voters' fetches."""
     shown = {
         replica.node_id: replica.directory_id
         for replica in seen.voters
@@ -287,7 +304,10 @@ def voters_record(
     leaving_id: int | None = None,
     reason: str = "",
 ) -> Record:
-    """Return the record of a voter set; its other fields are those of VotersRecord."""
+    """Return the record of a voter set.
+
+    ``seats``, ``leaving_id``, ``reason``: see VotersRecord.
+    """
     return record(
         pb.VotersRecord(
             seats=0 if seats == len(voters) else seats,
@@ -341,7 +361,7 @@ def _observer(
 
 
 def controller_ids(seen: QuorumDescription) -> frozenset[int]:
-    """Return the node ids of the controllers: of the voter set in force, and of the observers that
+    """Return the node ids of the controllers: the current voter set, and the observers that
     fetch.
     """
     ids = {voter.node_id for voter in seen.voter_set}
@@ -349,12 +369,12 @@ def controller_ids(seen: QuorumDescription) -> frozenset[int]:
 
 
 def endpoint_error(endpoint: str) -> str:
-    """Return the error of a node's endpoints, on one listener or on several, or an empty string."""
+    """Return the error in a node's endpoints, or "" if they are valid."""
     if error := endpoints_error(endpoint):
         return error
     for one in parse_endpoints(endpoint):
         if one.host in _WILDCARDS:
-            return f"{one.address!r}: others connect to it, so it needs a real host and port"
+            return f"{one.address!r}: other nodes connect to it, so it must be a real host and port"
     return ""
 
 

@@ -1,9 +1,9 @@
 """The preferred leader: the live voter with the highest controller.quorum.leader.priority.
 
-It gets the leadership when it has been caught up for a while without a gap. The while doubles with
-each leadership that it has lost within the last hour, up to half an hour, so that a link that comes
-and goes costs a bounded number of transfers, however it times itself. [A fixed while, as Kafka's
-preferred leaders have it: a link that breaks soon after each transfer costs an election and a
+It gets the leadership when it has been caught up without a gap for a minimum time. That time
+doubles with each leadership that it has lost within the last hour, up to half an hour, so that an
+intermittent link costs a bounded number of transfers, whatever its timing. [A fixed time, as for
+Kafka's preferred leaders: a link that breaks soon after each transfer costs an election and a
 transfer every few seconds, for ever.]
 
 Each node remembers the leaderships that it has seen end; the leader decides.
@@ -17,17 +17,17 @@ from controller.decisions.quorum.autopilot import Sightings
 from raftlog.quorum.core import QuorumDescription, ReplicaDescription
 
 STEADY_S = 10.0
-"""Time in seconds for which a preferred voter has to be caught up before it leads."""
+"""Time in seconds for which a preferred voter must be caught up before it leads."""
 STEADY_MAX_S = 1800.0
-"""Longest such time, after losses."""
+"""Longest such time, in seconds, after losses."""
 WINDOW_S = 3600.0
 """Time in seconds for which a loss counts."""
 MAX_LOSSES = 64
-"""Losses remembered at a time."""
+"""Most losses remembered."""
 
 
 class LeaderPreference:
-    """The preference of one node, over all epochs."""
+    """One node's record of lost leaderships, and its choice of a successor, over all epochs."""
 
     def __init__(self, node_id: int) -> None:
         self._node_id = node_id
@@ -36,7 +36,10 @@ class LeaderPreference:
         self._sightings = Sightings()
 
     def observe(self, leader_id: int, epoch: int, now: float) -> None:
-        """Note the leader; -1: none is known. A leadership ends with its epoch."""
+        """Record the leader, or -1 if none is known.
+
+        A leadership ends with its epoch.
+        """
         if epoch != self._epoch:
             if self._leader_id >= 0:
                 self._losses.append((now, self._leader_id))
@@ -46,12 +49,14 @@ class LeaderPreference:
             self._leader_id = leader_id
 
     def steady_s(self, node_id: int, now: float) -> float:
-        """Return for how many seconds a voter has to be caught up before it gets the leadership."""
+        """Return for how many seconds a voter must be caught up before it gets the leadership."""
         lost = sum(one == node_id and now - at < WINDOW_S for at, one in self._losses)
         return min(STEADY_MAX_S, STEADY_S * 2.0**lost)
 
     def successor(self, seen: QuorumDescription, now: float) -> int:
-        """Return the voter to which this leader should transfer the leadership now; -1: none."""
+        """Return the voter to which this leader should transfer the leadership now, or -1 if there
+        is none.
+        """
         own = next((one for one in seen.voters if one.node_id == self._node_id), None)
         if own is None:
             return -1
@@ -70,10 +75,11 @@ class LeaderPreference:
         return steady_s is not None and steady_s >= self.steady_s(one.node_id, now)
 
     def transferred(self, node_id: int, *, succeeded: bool, now: float) -> None:
-        """Note the end of a transfer. One that fails counts as a loss: writes stood still for it.
+        """Record the end of a transfer.
 
-        After a success the next epoch is the successor's [it is lost before this node has heard it,
-        and no loss would be seen].
+        A failed one counts as a loss: writes stood still for it. After a success the next epoch is
+        the successor's [it is lost before this node has heard of it, and no loss would be
+        recorded].
         """
         self._sightings = Sightings()
         if succeeded:
