@@ -1,10 +1,9 @@
-"""The decider of the active controller in one epoch: requests and reports in, decisions out; and
-the work that no request asks for, which is due by time, by a report, or by the log itself.
+"""The decider of the active controller in one epoch: it maps requests and reports to decisions, and
+finds the work that is due by time, by a report, or by the log itself.
 
-No I/O, no clock, no randomness.
-
-The shell adds each decision to the epoch's log at once, so the next decision sees it, and requests
-pipeline. Nothing here outlives the epoch: when the leadership is lost, everything here is dropped.
+No I/O, no clock, no randomness. The shell adds each decision to the epoch's log at once, so the
+next decision sees it, and requests pipeline. Nothing here outlives the epoch: everything is dropped
+when the leadership is lost.
 """
 
 from __future__ import annotations
@@ -73,13 +72,14 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 LOOK_AT_ALL_S = 0.1
 """Interval in seconds at which all brokers that wait to be unfenced are examined, for changes that
-no report shows: a probation that ends.
+no report shows, such as the end of a probation.
 """
 
 
 class DueWork:
-    """The decisions on due work, made from ``state``; the shell adds the records and notifies the
-    decider.
+    """Decisions on due work, made from ``state``.
+
+    The shell adds the records and notifies the decider.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class DueWork:
         self._look_at_all = now = state.began_at
         self._unparked = state.log.lao.unparked
         self._next_due = -math.inf
-        """Time before which nothing becomes due: kept, so that a write need not query each kind of
-        work. Only ``look``, ``at`` and LAO bring it forward.
+        """Time before which nothing becomes due, cached so that a write need not query each kind of
+        work. Only ``look``, ``at`` and a new LAO bring it forward.
         """
         self._lao = state.log.lao.lao
         self._expiry = ClientExpiry(state.settings, now)
@@ -99,17 +99,19 @@ class DueWork:
         self._hostnames = HostnameCollector(now)
 
     def look(self) -> None:
-        """Note that something may be due now."""
+        """Record that work may be due now."""
         self._next_due = -math.inf
 
     def at(self, time: float) -> None:
-        """Note that something may become due at ``time``."""
+        """Record that work may become due at ``time``."""
         self._next_due = min(self._next_due, time)
 
     def is_urgent(self) -> bool:
-        """Return whether ``next`` may have work that must not wait for a timer: the bootstrap,
-        leader epochs of an earlier generation, a broker that is ready to be unfenced, half fenced,
-        or back without all of its leaderships.
+        """Return whether ``next`` may have work that must not wait for a timer.
+
+        Such work: the bootstrap, leader epochs of an earlier generation, a broker that is ready to
+        be unfenced, one that is not out of all ISRs yet, or one that has returned and lacks
+        leaderships.
         """
         state, looks = self._state, self._wants_a_look()
         if self._next_due > -math.inf and not looks:
@@ -128,10 +130,10 @@ class DueWork:
         return bool(state.to_look_at) or state.log.lao.unparked != self._unparked
 
     def next(self, now: float, *, fencing_only: bool = False) -> Write | None:
-        """Return the next work, always with records; None: nothing is due. The caller proposes it
-        and calls again.
+        """Return the next work, which always has records, or None if nothing is due.
 
-        ``fencing_only``: the disks are full; only fencing, which is bounded.
+        The caller proposes it and calls again. ``fencing_only``: the disks are full, so only
+        fencing, which is bounded, is allowed.
         """
         if self._is_quiet(now):
             return None
@@ -140,15 +142,18 @@ class DueWork:
         return found
 
     def _is_quiet(self, now: float) -> bool:
-        """Return whether ``next`` has nothing to do."""
+        """Return whether ``next`` has no work."""
         return now < self.next_deadline() and not self._wants_a_look()
 
     def next_deadline(self) -> float:
-        """Return a time before which ``next`` has nothing to do, if nothing happens. O(1)."""
+        """Return a time before which ``next`` has no work unless something happens.
+
+        O(1).
+        """
         log, progress = self._state.log, self._state.progress
         count = log.end_offset - progress.observed_end
         if count > 0:
-            # Everything but its own records is news to the progress policy.
+            # Everything except its own records counts as news to the progress policy.
             progress.observe_news(count, progress.observed_end)
             progress.observed_end = log.end_offset
         if log.lao.lao != self._lao:
@@ -159,8 +164,9 @@ class DueWork:
     def _find(self, now: float, *, fencing_only: bool = False) -> Write | None:
         state, pending = self._state, self._state.log.pending
         if now >= state.absent_ids.next_check:
-            # The committed image: until then an operator's request may be lost, and the broker that
-            # it removes is at work [the commit takes a second, and its id is assigned to another].
+            # The committed image: an uncommitted request of an operator may still be lost, and the
+            # broker that it removes is at work [the commit takes a second, and its id is assigned
+            # to another].
             state.absent_ids.look(state.log.committed, state.sessions.is_alive, now)
         if fencing_only:
             return (
@@ -220,7 +226,7 @@ class DueWork:
         )
 
     def bootstrap(self) -> Write | None:
-        """Return the feature levels that a new cluster starts with.
+        """Return the initial feature levels of a new cluster, or None if the log has them.
 
         The log itself decides whether they are missing: a flag would outlive a lost epoch.
         """
@@ -241,13 +247,13 @@ class DueWork:
         return Write(records)
 
     def begin_generation(self) -> Write | None:
-        """Return the next batch for a log that was taken back: all brokers are fenced, and leader
-        epochs raised above all earlier ones.
+        """Return the next batch for a log that was restored or recovered: all brokers are fenced,
+        and leader epochs raised above all earlier ones.
         """
         return self._state.epoch_floor.due(self._state)
 
     def unfence_ready(self, now: float) -> Write | None:
-        """Unfence a broker that has asked for it and has become ready."""
+        """Unfence a broker that has asked for it and is ready."""
         if self._state.wants_unfence and now >= self._look_at_all:
             self._look_at_all = now + LOOK_AT_ALL_S
             self._state.to_look_at.update(dict.fromkeys(sorted(self._state.wants_unfence)))
@@ -261,8 +267,8 @@ class DueWork:
         return versions.METADATA_VERSION not in self._state.log.pending.features
 
     def _next_admitted(self) -> Broker | None:
-        """Return a fenced broker that has asked to be unfenced and has applied enough, among the
-        brokers with new reports.
+        """Return a fenced broker with new reports that has asked to be unfenced and has applied
+        enough, or None.
         """
         state = self._state
         to_look_at = state.to_look_at
@@ -279,8 +285,8 @@ class DueWork:
 
     def _write_progress(self, now: float) -> Write | None:
         log = self._state.log
-        # Images are made chunk by chunk: brokers, and LAO, may be at a committed record of the next
-        # one.
+        # Images are made chunk by chunk: brokers, and LAO, may already be at a committed record of
+        # the next chunk.
         high_watermark = max(log.committed.offset + 1, log.lao.high_watermark)
         message = self._state.progress.decide(
             log.lao.lao, high_watermark, log.lao.applied_offsets(), now
@@ -305,12 +311,13 @@ DECISIONS: dict[str, Handler] = {
     for kind in REQUESTS
     if getattr(getattr(module, kind, None), "__module__", "") == module.__name__
 }  # fmt: skip
-"""The decision on a request: the function that has the name of its body. ``Decider`` adds the few
+"""The functions that decide requests, each named after its request's body; ``Decider`` adds the few
 that are methods.
 
-It names as parameters what it needs: ``state``; ``request``, the body; ``now``; ``refused``, the
-items that the permissions refuse; ``owner``, the principal whose clients and leases the request may
-use (None: those of all); ``look``, which returns the progress of the replicas; ``node_id``.
+A function declares what it needs by the names of its parameters: ``state``; ``request``, the body;
+``now``; ``refused``, the items that the permissions refuse; ``owner``, the principal whose clients
+and leases the request may use (None for all); ``look``, which returns the progress of the replicas;
+``node_id``.
 """
 
 
@@ -322,14 +329,14 @@ def _parameters(decide: Handler) -> tuple[str, ...]:
 _ACKS_MAX = max(common_pb2.Acks.values())
 _WITH_EFFECTS = (Write, Reply, Defer)
 _QUIET = (LeaseGranted, LeaseKeptAlive)
-"""Effects that make nothing due earlier."""
+"""Effects that make no work due earlier."""
 
 
 class Decider:
-    """The decisions of one epoch, made from ``state``; only the soft state in it is changed.
+    """The decisions of one epoch, made from ``state``, of which only the soft state is changed.
 
-    The shell adds every decision's records to ``state.log``, and then calls ``proposed``, before it
-    asks for the next decision. ``quorum`` shows the replicas' progress; without it the voter set
+    The shell adds each decision's records to ``state.log``, and then calls ``proposed``, before it
+    asks for the next decision. ``quorum`` returns the replicas' progress; without it the voter set
     cannot change.
     """
 
@@ -340,7 +347,7 @@ class Decider:
         node_id: int,
         quorum: Look | None = None,
     ) -> None:
-        """``report_lao``: passes the offset that a broker reports to LAO at once."""
+        """``report_lao``: receives each offset that a broker reports, at once."""
         self.state = state
         self._report_lao = report_lao
         if quorum is not None:
@@ -348,19 +355,19 @@ class Decider:
         ask_for_the_silent(state)
         members = Membership(state, node_id, quorum)
         self.autopilot = Autopilot(state, node_id, members)
-        """The replacement of dead voters."""
+        """Replaces dead voters."""
         self.due = DueWork(state, members, self.autopilot)
         """Work that becomes due without a request."""
         self._checked_principal = ""
         self._asker = Asker(Caller("", ""))
-        """The client whose request is being decided; used with an authorizer only."""
+        """Client whose request is being decided; used only with an authorizer."""
         self._handlers = self._all_handlers(members, node_id, quorum)
 
     def _all_handlers(
         self, members: Membership, node_id: int, quorum: Look | None
     ) -> dict[str | None, Handler]:
-        """Return the handler of each kind of request, by the name of its body: of DECISIONS, or one
-        that needs more of the decider.
+        """Return the handler of each kind of request, by the name of its body: from DECISIONS, or a
+        method.
         """
         given = {"state": self.state, "node_id": node_id, "look": quorum}
         decisions: dict[str | None, Handler] = {
@@ -385,13 +392,13 @@ class Decider:
         now: float,
         refused: Refused = NONE_REFUSED,
     ) -> Decision:
-        """Call a decision with what its parameters name."""
+        """Call a decision function with the arguments that its parameters name."""
         owner = self._owner(kind) if "owner" in parameters else None
         values = {**given, "request": request, "now": now, "refused": refused, "owner": owner}
         return decide(*[values[name] for name in parameters])
 
     def _owner(self, kind: str) -> str | None:
-        """Return the principal whose clients and leases the request may use; None: those of all."""
+        """Return the principal whose clients and leases the request may use, or None for all."""
         authorization, asker = self.state.authorization, self._asker
         if authorization is None:
             return None
@@ -410,14 +417,12 @@ class Decider:
         kind: str = "",
         first: int = 0,
     ) -> Decision:
-        """Decide one request; of a group, the requests from ``first`` on that succeed unchanged:
-        the Write's ``group`` is then that part. An error of the request is in the decision; nothing
-        is raised.
+        """Decide one request, or the requests of a group, from ``first`` on, that succeed unchanged
+        (then in the Write's ``group``).
 
-        Only facts that the request reports are changed: a heartbeat counts whatever the decision
-        is.
-
-        ``kind``: the name of its body, if it is known already.
+        An error of the request is in the decision; nothing is raised. Only facts that the request
+        reports are changed: a heartbeat counts whatever the decision is. ``kind``: name of the
+        body, "" if not known yet.
         """
         if type(request) is ConfigWrites:
             part = self._accepted(request, first)
@@ -437,12 +442,14 @@ class Decider:
             if handler is None:
                 raise refuse(
                     ErrorCode.INVALID_REQUEST,
-                    "the request has no body that this controller knows",
+                    "body is missing, or unknown to this controller",
                     "body",
                 )
             if not 0 <= request.acks <= _ACKS_MAX:
                 raise refuse(
-                    ErrorCode.INVALID_REQUIRED_ACKS, f"there are no acks {request.acks}", "acks"
+                    ErrorCode.INVALID_REQUIRED_ACKS,
+                    f"{request.acks} is not a level of acks",
+                    "acks",
                 )
             of_kind = REQUESTS[kind]
             if of_kind.brings_work:
@@ -454,8 +461,8 @@ class Decider:
                 handler = partial(self._continue_wait, request.written)
             if request.HasField("client"):
                 client = request.client
-                # It is written to the batch's header, whatever the request is. Most requests have
-                # the same principal as the one before.
+                # The batch header includes it, whatever the request is. Most requests have the same
+                # principal as the previous one.
                 if client.principal != self._checked_principal:
                     check_limits(client, "client")
                     self._checked_principal = client.principal
@@ -481,8 +488,8 @@ class Decider:
             return Refusal(error)
 
     def _accepted(self, writes: ConfigWrites, first: int) -> ConfigWrites | None:
-        """Return the requests of a group from ``first`` on that succeed unchanged; None: the first
-        one needs a full decision.
+        """Return the requests of a group, from ``first`` on, that succeed unchanged, or None if the
+        first one needs a full decision.
         """
         state = self.state
         if state.without_space or writes.cluster_id not in ("", state.cluster_id):
@@ -503,22 +510,26 @@ class Decider:
         return writes.part(first, first + count) if count else None
 
     def _continue_wait(self, written: common_pb2.MetadataToken, *_: Any) -> Duplicate:
-        """Wait for a committed write that an earlier controller has answered too soon.
+        """Wait for a committed write that an earlier controller has answered before its level was
+        reached.
 
-        Raises INCONSISTENT_GENERATION, INVALID_REQUEST; NOT_CONTROLLER for a position beyond this
-        log: it is this controller that is stale.
+        Raises INCONSISTENT_GENERATION, INVALID_REQUEST, and NOT_CONTROLLER for a position beyond
+        this log: this controller is stale.
         """
         state, log = self.state, self.state.log
         if written.generation != state.generation:
             raise refuse(
                 ErrorCode.INCONSISTENT_GENERATION,
-                f"the position is of generation {written.generation}, the log of"
+                f"the position belongs to generation {written.generation}, but the log has"
+                " generation"
                 f" {state.generation}",
                 "written.generation",
             )
         if written.offset < 0:
             raise refuse(
-                ErrorCode.INVALID_REQUEST, f"offset {written.offset} is negative", "written.offset"
+                ErrorCode.INVALID_REQUEST,
+                f"offset {written.offset} is negative; it must be 0 or more",
+                "written.offset",
             )
         if written.epoch > log.epoch or written.offset > log.pending.offset:
             raise refuse(
@@ -539,20 +550,20 @@ class Decider:
         request: rpc.ControllerRequest,
         now: float,
     ) -> Decision:
-        """Decide a request after checking the client's permissions. Raises ApiError.
+        """Check the client's permissions, then decide the request.
 
-        The pending image is used: requests that follow a change of permissions in the log are
-        decided by it, committed or not.
+        Raises ApiError. Uses the pending image: a change of permissions in the log applies to all
+        later requests, committed or not.
         """
         row, body, view = REQUESTS[kind].right, getattr(request, kind), self.state.log.pending
         client, asker = request.client, self._asker
-        # Most requests come from the one before's.
+        # Most requests come from the same client as the previous one.
         if asker.caller != (client.principal, client.host) or (
             client.HasField("node_id") or asker.node_id is not None
         ):
             asker = self._asker = Asker.of(client)
         if type(row) is Each or type(row) is All:
-            # Each item takes a verdict: many must not cost more than their handler lets them.
+            # Each item takes a check: their number is limited as in the handler.
             limit = self.state.settings.max_records_per_request
             check_item_count(len(getattr(body, row.items)), limit, row.items)
         refused = authorization.check(row, body, asker, view)
@@ -587,12 +598,11 @@ class Decider:
     # --- reports ---------------------------------------------------------------------------------
 
     def heard(self, broker_id: int, broker_epoch: int, now: float) -> Broker | None:
-        """Record that a broker's heartbeat has arrived; it is decided when its turn comes.
+        """Record that a broker's heartbeat has arrived, and return the broker.
 
-        A long queue must not end sessions.
-
-        Return the broker; None, and change nothing, for another epoch than the registered one, and
-        for a broker that has completed its controlled shutdown.
+        The heartbeat itself is decided later, and a long queue must not end sessions. Returns None,
+        and changes nothing, for an epoch other than the registered one, and for a broker that has
+        completed its controlled shutdown.
         """
         broker = self._registration(broker_id, broker_epoch)
         if broker is None:
@@ -608,8 +618,8 @@ class Decider:
         state.gone.heard(broker_id)
 
     def was_away(self, gap_s: float, now: float) -> None:
-        """Extend sessions after a pause of the shell: heartbeats that were sent meanwhile still
-        wait in sockets, and no session ends before they are read.
+        """Extend sessions after a pause of the shell: heartbeats sent meanwhile still wait in
+        sockets, and no session may end before they are read.
         """
         self.state.sessions.extend_all(gap_s, now)
         self.state.absent_ids.extend_all(gap_s)
@@ -617,7 +627,7 @@ class Decider:
         self.autopilot.extend_all(gap_s)
 
     def found_gone(self, broker_id: int, broker_epoch: int, now: float) -> None:
-        """Record evidence that the process of a registration has ended: see
+        """Record evidence that a registered broker's process has ended: see
         :mod:`controller.state.liveness`.
         """
         self.due.look()
@@ -635,12 +645,12 @@ class Decider:
         known_lao: int,
         now: float,
     ) -> None:
-        """Process a broker's report, part of every heartbeat and metadata fetch: the applied offset
-        and the known LAO.
+        """Process the applied offset and known LAO that a broker reports in each heartbeat and
+        metadata fetch.
 
-        A fetch renews no session where heartbeats are in force: the broker fences itself by its
+        A fetch renews no session while heartbeats are enabled: the broker fences itself by its
         heartbeats alone, and the controller must use no other evidence [fetches pass, heartbeats do
-        not: the broker serves nothing, and stays leader]. It is a sign of life all the same: the id
+        not: the broker serves nothing, and stays leader]. A fetch is still a sign of life: the id
         of a broker that fetches is not assigned to another.
         """
         if heartbeats_off(self.state):
@@ -656,14 +666,14 @@ class Decider:
             self.state.to_look_at[broker_id] = None
 
     def _count_as_active(self, broker_id: int, broker_epoch: int) -> None:
-        """Mark a fenced broker to be unfenced: without heartbeats in force, it need not ask."""
+        """Mark a fenced broker to be unfenced: without heartbeats it need not ask."""
         broker = self._registration(broker_id, broker_epoch)
         if broker is not None and broker.fenced:
             self.state.ask_unfence(broker_id)
 
     def _registration(self, broker_id: int, broker_epoch: int) -> Broker | None:
-        """Return the registration of this epoch; None if it is not the present one or the broker
-        has completed its controlled shutdown.
+        """Return the broker if this is its present epoch and it has not completed a controlled
+        shutdown, else None.
         """
         broker = self.state.log.pending.brokers.get(broker_id)
         return (

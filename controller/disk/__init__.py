@@ -1,1 +1,1 @@
-"""The disk of a controller: snapshots, how long the log stays, and the free-space reserve."""
+"""The disk of a controller: snapshots, retention of the log, and the free-space reserve."""

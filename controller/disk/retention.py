@@ -1,14 +1,14 @@
-"""Retention: the choice of the snapshot that a node deletes next, with the log below the following
-one, and the readers that prevent it.
+"""Retention: which snapshot a node deletes next, together with the log below the following one, and
+which readers prevent that.
 
-Each node drops its log by itself: by size and by age. It does not drop records that an export has
-yet to read: its log start stays at or below every export cursor that is not below it already, in
-the image that is committed here. A cursor that has stopped moving must not fill the disk: above
-``metadata.export.cursor.max.bytes`` the log start passes it all the same, and that is logged. A
-cursor that was passed holds nothing back: the next records of its export are gone here.
+Each node truncates its own log by size and by age. It keeps records that an export has yet to read:
+its log start stays at or below every export cursor that is not below it already, in the image that
+is committed here. A cursor that has stopped moving must not fill the disk: above
+``metadata.export.cursor.max.bytes`` the log start passes it anyway, and that is logged. A cursor
+that was passed holds nothing back: the next records of its export are already deleted here.
 
 A snapshot stays while pieces of it are fetched, with the log above it: the broker or node that
-begins with it needs both. Counter-example to dropping it: a snapshot that takes longer to fetch
+begins with it needs both. Counter-example to deleting it: a snapshot that takes longer to fetch
 than the interval between snapshots is never fetched to its end, and a node that needs one never
 begins. The same bound in bytes applies, and nothing is kept for fetches on a disk below its
 reserve.
@@ -31,19 +31,18 @@ log = structlog.get_logger(__name__)
 
 
 class Held(NamedTuple):
-    """A snapshot that is kept, and the log time at its end."""
+    """A stored snapshot, and the log time at its end in milliseconds."""
 
     snapshot_id: SnapshotId
     last_timestamp_ms: int
 
 
 class Verdict(NamedTuple):
-    """The decision of retention on what to delete.
+    """What retention decided.
 
-    ``start``: the snapshot at whose end the log is to begin; None: nothing is deleted.
-
-    ``held_by``: the export cursors that prevent a deletion which is due. ``passed``: the cursors
-    below ``start``.
+    ``start``: the snapshot to truncate the log up to (None to delete nothing). ``held_by``: export
+    cursors that block a deletion that is otherwise due. ``passed``: cursors already below
+    ``start``.
     """
 
     start: SnapshotId | None
@@ -61,16 +60,18 @@ def next_start(
     now_ms: int,
     settings: ControllerSettings,
 ) -> SnapshotId | None:
-    """Return the snapshot at whose end the log is to begin, so that the oldest one and the log
-    below it are deleted; None: nothing is deleted.
+    """Return the snapshot to truncate the log up to, by size and age alone, or None to delete
+    nothing.
 
-    Size and age alone decide. ``held``: ascending. ``now_ms``: quorum time, not the clock of this
-    node alone [it is years ahead, and all history is deleted]. The newest snapshot always stays.
+    Older snapshots are then deleted with the log below it. ``held``: ascending. ``now_ms``: quorum
+    time, not this node's clock alone [it is years ahead, and all history is deleted]. The newest
+    snapshot always stays.
     """
     if len(held) < 2:
         return None
     if held[0].snapshot_id.end_offset < log_start_offset:
-        # Of no use: the log after it is gone, as another one was installed.
+        # The oldest snapshot is useless: the log after it is gone, as another snapshot was
+        # installed.
         return next(
             one.snapshot_id for one in held if one.snapshot_id.end_offset >= log_start_offset
         )
@@ -90,7 +91,7 @@ def judge(
     used_bytes: Callable[[], int],
     settings: ControllerSettings,
 ) -> Verdict:
-    """Decide whether the log may begin at the end of ``start``, as ``next_start`` proposes, in view
+    """Decide whether the log may be truncated up to ``start``, as ``next_start`` proposes, in view
     of the exports under way.
     """
     needy = tuple(
@@ -104,8 +105,8 @@ def judge(
 def highest_start(
     starts: Sequence[SnapshotId], log_start_offset: int, fetched: Iterable[SnapshotId]
 ) -> SnapshotId | None:
-    """Return the highest of these starts, which ascend, below which no snapshot fetch needs
-    anything; None: none of them.
+    """Return the highest of ``starts`` (ascending) below which no snapshot fetch needs any data, or
+    None if there is none.
     """
     needed = min(
         (one.end_offset for one in fetched if one.end_offset >= log_start_offset), default=None
@@ -115,18 +116,19 @@ def highest_start(
 
 
 class Retention:
-    """The retention of one node: the policies in their order, and their results for the log and for
+    """Applies one node's retention policies in order, and keeps their results for logs and
     metrics.
     """
 
     def __init__(self, settings: ControllerSettings) -> None:
         self._settings = settings
         self.held_by: tuple[str, ...] = ()
-        """The export cursors that prevent a deletion at this node."""
+        """Export cursors that block a deletion on this node."""
         self.passed = 0
         """Number of times that the log start has passed an export cursor in this process."""
         self._enough = 0
-        """Number of snapshots when the oldest was first kept for a fetch; 0: none is kept for one.
+        """Number of snapshots when the oldest was first kept for a fetch; 0 while none is kept for
+        one.
         """
 
     def decide(
@@ -138,8 +140,10 @@ class Retention:
         cursors: Callable[[], Sequence[ExportCursor]],
         fetched: Callable[[], Iterable[SnapshotId]] = tuple,
     ) -> Verdict:
-        """Return the decision for now. ``cursors``, and ``fetched``, the snapshots being fetched,
-        are called only if a deletion is due.
+        """Return the decision for now.
+
+        ``cursors`` and ``fetched``, the snapshots being fetched, are called only if a deletion is
+        due.
         """
         start = next_start(held, log_start_offset, used_bytes, now_ms, self._settings)
         used = used_bytes() if start is not None else 0
@@ -175,7 +179,7 @@ class Retention:
         *,
         all_kept: bool,
     ) -> SnapshotId | None:
-        """Return where the log may begin without harm to snapshot fetches.
+        """Return up to where the log may be truncated without harm to snapshot fetches, or None.
 
         ``all_kept``: snapshots that were kept for earlier fetches may be deleted as well.
         """
@@ -190,12 +194,13 @@ class Retention:
         return found
 
     def advanced(self, verdict: Verdict) -> None:
-        """Record that the log begins at the verdict's start now."""
+        """Record that the log now begins at the verdict's start."""
         if verdict.passed:
             assert verdict.start is not None
             self.passed += len(verdict.passed)
             log.error(
-                "the log was dropped beyond export cursors: these exports cannot go on from this"
+                "the log was truncated beyond export cursors: these exports cannot continue from"
+                " this"
                 " node",
                 cursors=list(verdict.passed),
                 log_start_offset=verdict.start.end_offset,

@@ -1,1 +1,1 @@
-"""LAO and its inputs: applied offsets, read leases, and the records of progress."""
+"""LAO, its inputs, and the progress records."""

@@ -1,15 +1,15 @@
-"""LowestAcknowledgedOffset: the highest offset that every unfenced broker has applied and made
-readable.
+"""LowestAcknowledgedOffset (LAO): the highest offset that every unfenced broker has applied and
+made readable.
 
 Theory of operation. LAO is the lowest offset applied by a *member*. A member is a registration
 (broker id, broker epoch) that is unfenced in **any** image from the high watermark to the log end:
 it counts from the moment its unfencing is proposed and stops counting when its fencing is
 committed. Each of those images may be the one that a broker, or the next controller, acts on. The
 images between the batches of an inherited tail count too: [tail: unfence B, fence B. Neither the
-committed nor the pending image shows B; the tail is cut between the two by a failover, and LAO was
+committed nor the pending image shows B; a failover truncates the tail between the two, and LAO was
 too high].
 
-Three rules keep LAO from ever going back, through failover too:
+Three rules keep LAO from ever decreasing, even through failover:
 
 * LAO is unknown until every member has reported in *this* controller epoch. Then the minimum cannot
   be below any LAO announced before, because each member had applied that offset before it was
@@ -23,9 +23,8 @@ Three rules keep LAO from ever going back, through failover too:
 Offsets are inclusive, except the high watermark, the log end and the ends of batches. -1 means
 unknown. Everything here is soft state of one controller epoch.
 
-:class:`Registrations` keeps the members and their offsets; :class:`LaoView` is for readers;
-:class:`LaoTracker` changes LAO, by the log of the epoch and the reports of brokers.
-
+:class:`Registrations` keeps the members and their offsets. :class:`LaoView` is for readers;
+:class:`LaoTracker` updates LAO by the log of the epoch and the reports of brokers.
 :class:`Positions` keeps brokers by offset, since they move together from one offset to the next:
 most moves are a few steps in two sets, whatever the number of brokers.
 """
@@ -52,25 +51,28 @@ from raftlog.metadata.versions import (
 )
 
 Position = tuple[int, int, int]
-"""(offset, broker id, broker epoch): a broker's known progress."""
+"""A broker's known progress: (offset, broker id, broker epoch)."""
 NOWHERE = 1 << 63
-"""Stands for the offset where there is no broker: above every offset."""
+"""Greater than every offset; the lowest offset of an empty set."""
 
 
 class Positions:
-    """A sorted set of positions. Pure; A change is O(log distinct offsets), and takes a step for
-    each offset in between.
+    """A sorted set of positions. Pure.
+
+    A change takes O(log distinct offsets), and a step for each offset in between.
     """
 
     __slots__ = ("_at", "_offsets", "count", "lowest")
 
     def __init__(self) -> None:
         self._at: dict[int, set[tuple[int, int]]] = {}
-        """Offset -> the (broker id, broker epoch) of the brokers there."""
+        """Offset -> the (broker id, broker epoch) of the brokers at it."""
         self._offsets: list[int] = []
         """The keys of ``_at``, ascending."""
         self.count = 0
-        """Number of positions. An attribute, like ``lowest``: each broker's report reads both."""
+        """Number of positions. An attribute, like ``lowest``, because each broker's report reads
+        both.
+        """
         self.lowest = NOWHERE
         """The lowest offset, or NOWHERE."""
 
@@ -103,7 +105,10 @@ class Positions:
         self.count += 1
 
     def remove(self, position: Position) -> None:
-        """Remove a position. Raises KeyError if there is no such position."""
+        """Remove a position.
+
+        Raises KeyError if it does not exist.
+        """
         offset, broker_id, epoch = position
         there = self._at[offset]
         there.remove((broker_id, epoch))
@@ -115,8 +120,9 @@ class Positions:
             self.lowest = offsets[0] if offsets else NOWHERE
 
     def move(self, position: Position, offset: int) -> None:
-        """Move a broker to another offset, mostly one with other brokers, or above all. Raises
-        KeyError if there is no such position.
+        """Move a broker to another offset, usually one with other brokers, or above all.
+
+        Raises KeyError if the position does not exist.
         """
         before, broker_id, epoch = position
         to, there = self._at.get(offset), self._at[before]
@@ -131,38 +137,43 @@ class Positions:
 
 @dataclass(slots=True, eq=False)
 class Registration:
-    """One broker epoch of one broker, and its reports in this controller epoch."""
+    """One broker epoch of a broker, and its reports in this controller epoch."""
 
     broker_id: int
     epoch: int
     legacy: bool
-    """True if it reports no applied offset."""
+    """True if the broker reports no applied offset."""
     unvouched: bool = False
-    """True if it was unfenced, whatever it had applied, while heartbeats were not in force."""
+    """True if the broker was unfenced while heartbeats were disabled, whatever it had applied."""
     member: bool = False
     leaves_at: int = -1
-    """End (exclusive) of the batch whose commit ends the membership; -1: unfenced at the log
+    """End (exclusive) of the batch whose commit ends the membership; -1 if unfenced at the log
     end.
     """
     unfenced_from: int = -1
-    """End (exclusive) of the batch that last unfenced it; -1: before the claim.
+    """End (exclusive) of the batch that last unfenced the broker; -1 if before the claim.
 
     Images from there to ``leaves_at`` show it unfenced.
     """
     applied: int = -1
-    """The highest offset applied (inclusive) that counts; -1: none reported."""
+    """Highest applied offset that counts (inclusive); -1 if none was reported."""
     known_lao: int = -1
-    """The highest LAO received (inclusive) that counts; -1: none reported."""
+    """Highest received LAO that counts (inclusive); -1 if none was reported."""
     parked: tuple[int, int] | None = None
-    """(applied, known LAO), both inclusive, of a report above what is known as committed."""
+    """(applied, known LAO), both inclusive, of a report above the known high watermark; None if
+    there is none.
+    """
 
 
 class Registrations:
-    """All registrations of one controller epoch. O(log brokers) a change."""
+    """All registrations of one controller epoch.
+
+    O(log brokers) per change.
+    """
 
     def __init__(self) -> None:
         self.current: dict[int, Registration] = {}
-        """The registrations at the log end, by broker id."""
+        """Broker id -> its registration at the log end."""
         self.by_id_and_epoch: dict[tuple[int, int], Registration] = {}
         """The current registrations, and former ones that stay members until the batch that ends
         them is committed.
@@ -172,17 +183,22 @@ class Registrations:
         self.by_known_lao = Positions()
         """(known LAO, broker id, broker epoch) of the members."""
         self._parked: SortedList[Position] = SortedList()
-        """(offset, broker id, broker epoch): counts when the offset is committed (inclusive)."""
+        """(offset, broker id, broker epoch) of parked reports; each counts once its offset
+        (inclusive) is committed.
+        """
         self._leaving: deque[tuple[int, Registration]] = deque()
-        """(leaves_at, registration), in log order; out of date when leaves_at has changed since."""
+        """(leaves_at, registration), in log order; obsolete if the registration's leaves_at has
+        changed since.
+        """
 
     # --- the log ---------------------------------------------------------------------------------
 
     def register(
         self, broker_id: int, epoch: int, version: int, fenced: bool, *, leaves_at: int
     ) -> Registration:
-        """Register a broker. A new epoch starts without reports; the same epoch again only amends
-        the registration.
+        """Register a broker.
+
+        A new epoch starts without reports; the same epoch only amends the registration.
         """
         broker = self.current.get(broker_id)
         if broker is None or broker.epoch != epoch:
@@ -215,7 +231,7 @@ class Registrations:
             self._leaving.append((batch_end, broker))
 
     def end_memberships(self, high_watermark: int) -> None:
-        """End each membership whose last batch is below ``high_watermark``, which is exclusive."""
+        """End each membership whose last batch ends at or below ``high_watermark`` (exclusive)."""
         while self._leaving and self._leaving[0][0] <= high_watermark:
             leaves_at, broker = self._leaving.popleft()
             if broker.leaves_at == leaves_at:
@@ -265,8 +281,8 @@ class Registrations:
         self._parked.add((max(applied, known_lao), broker.broker_id, broker.epoch))
 
     def unpark(self, high_watermark: int) -> Iterator[tuple[Registration, int, int]]:
-        """Remove and yield the reports below ``high_watermark`` (exclusive), each with its
-        registration.
+        """Remove and yield the parked reports below ``high_watermark`` (exclusive), with their
+        registrations.
         """
         while self._parked and self._parked[0][0] < high_watermark:
             _, broker_id, broker_epoch = self._parked.pop(0)
@@ -277,12 +293,13 @@ class Registrations:
 
 
 WAITING_MAX = 100
-"""Most broker ids that an answer names."""
+"""Most broker ids that an answer lists."""
 
 
 class LaoView:
-    """LAO of one controller epoch, read-only. Offsets are inclusive unless stated otherwise; -1 if
-    unknown.
+    """LAO of one controller epoch, read-only.
+
+    Offsets are inclusive unless stated otherwise; -1 means unknown.
     """
 
     def __init__(self, epoch: int, epoch_start_offset: int) -> None:
@@ -291,39 +308,39 @@ class LaoView:
         self._epoch_start_offset = epoch_start_offset
         """Inclusive."""
         self._high_watermark = 0
-        """Exclusive, as known in this epoch; 0: nothing known yet."""
+        """High watermark as known in this epoch, exclusive; 0 if unknown."""
         self._log_end = 0
-        """Exclusive."""
+        """Log end offset, exclusive."""
         self._highest_lao = -1
-        """The highest LAO of this epoch so far (inclusive).
+        """Highest LAO of this epoch so far (inclusive).
 
         It does not move while the minimum cannot rise, or while there is no member.
         """
         self._highest_min_known_lao = -1
-        """The highest minimum of ``known_lao`` in this epoch (inclusive): writes up to there may
-        have been answered ``visible``.
+        """Highest minimum of ``known_lao`` in this epoch (inclusive): writes up to it may have been
+        answered ``visible``.
         """
         self._features: dict[str, int] = {}
-        """The feature levels at the log end."""
+        """Feature levels at the log end."""
         self._level_is_zero = False
-        """True if ``lao.version`` is not finalized in them; false for a log without any levels,
-        which has not begun.
+        """True if ``lao.version`` is not among the feature levels. False if there are no levels:
+        the log has not been bootstrapped.
         """
         self._heartbeats_off = False
-        """Heartbeats are not in force at the log end: brokers join without having applied anything,
-        and LAO is unknown.
+        """True if heartbeats are disabled at the log end: brokers join without having applied
+        anything, and LAO is unknown.
         """
         self._heartbeats_off_from = epoch_start_offset
-        """The offset at which ``_heartbeats_off`` became true, as far as this epoch knows: of the
-        last record of that batch (inclusive).
+        """Offset (inclusive) of the last record of the batch that made ``_heartbeats_off`` true, as
+        far as this epoch knows.
         """
         self._vouched_from = epoch_start_offset
-        """An offset above every LAO announced before heartbeats last came into force, as far as
-        this epoch knows: an unvouched registration's report counts from there on (inclusive).
+        """An offset above every LAO announced before heartbeats were last enabled, as far as this
+        epoch knows: an unvouched registration's report counts from there on (inclusive).
         """
         self._registrations = Registrations()
         self.unparked = 0
-        """Number of parked reports that have counted since the claim: they may make a broker ready
+        """Number of parked reports that have counted since the claim: each may make a broker ready
         to be unfenced.
         """
 
@@ -331,7 +348,7 @@ class LaoView:
     def lao(self) -> int:
         """LAO, inclusive; -1 if unknown.
 
-        Always below the high watermark; a known LAO is never lower than an earlier one.
+        Always below the high watermark. A known LAO is never lower than an earlier one.
         """
         if self._highest_lao < 0:
             return -1
@@ -341,20 +358,23 @@ class LaoView:
 
     @property
     def min_known_lao(self) -> int:
-        """The lowest LAO sent to a member; -1 if a member got none, if there is no member, or if
-        heartbeats are not in force.
+        """The lowest LAO that a member knows; -1 if a member knows none, if there is no member, or
+        if heartbeats are disabled.
         """
         by_known_lao = self._registrations.by_known_lao
         return by_known_lao.lowest if by_known_lao.count and not self._heartbeats_off else -1
 
     @property
     def high_watermark(self) -> int:
-        """The high watermark as known in this epoch, exclusive; 0: nothing known yet."""
+        """High watermark as known in this epoch, exclusive; 0 if unknown."""
         return self._high_watermark
 
     @property
     def members(self) -> Sequence[int]:
-        """Ids of the brokers that count, ascending. O(members)."""
+        """Broker ids of the members, ascending.
+
+        O(members).
+        """
         return sorted({broker_id for _, broker_id, _ in self._registrations.by_applied})
 
     # --- one broker ------------------------------------------------------------------------------
@@ -362,14 +382,12 @@ class LaoView:
     def may_join(self, broker_id: int) -> bool:
         """Return whether unfencing this broker now keeps every promise made so far.
 
-        Ask at every report, and propose at once if so.
-
-        The broker must have applied LAO and, because LAO may not be known yet, the first record of
-        this epoch. It must know an LAO that covers every write that may have been
-        answered ``visible`` [members know 5; B knew 3 while it was fenced, joins, and
-        reads from 3]. Without members it must know LAO itself. A broker with a legacy
-        registration may always join: it does not report what it has applied, and while it is a
-        member LAO is unknown.
+        Ask at every report, and propose the unfencing at once if so. The broker must have applied
+        LAO and, because LAO may not be known yet, the first record of this epoch. It must know an
+        LAO that covers every write that may have been answered ``visible`` [members know 5; B knew
+        3 while it was fenced, joins, and reads from 3]. Without members it must know LAO itself. A
+        broker with a legacy registration may always join: it does not report what it has applied,
+        and while it is a member LAO is unknown.
         """
         broker = self._registrations.current.get(broker_id)
         if broker is None:
@@ -377,15 +395,15 @@ class LaoView:
         if broker.legacy:
             return True
         if self._heartbeats_off:
-            # The broker must know that LAO counts for nothing now [B does not know that it was
-            # fenced at 7, reads at LAO 5, and is unfenced again]. A process that registered since
-            # then has never received an LAO.
+            # The broker must know that LAO is void now [B does not know that it was fenced at 7,
+            # reads at LAO 5, and is unfenced again]. A process that has registered since then has
+            # never received an LAO.
             since = self._heartbeats_off_from
             return broker.epoch > since or broker.applied >= since
         if broker.applied < max(self._highest_lao, self._epoch_start_offset):
             return False
-        # If LAO is not known in this epoch, no broker received one in it. An LAO of an earlier
-        # epoch counts for nothing at a broker that this epoch unfences.
+        # If LAO is not known in this epoch, no broker received one in it. A broker that this epoch
+        # unfences does not use an LAO of an earlier epoch.
         return self._highest_lao < 0 or broker.known_lao >= (
             self._highest_min_known_lao if self._registrations.by_known_lao else self._highest_lao
         )
@@ -407,15 +425,15 @@ class LaoView:
         )
 
     def applied_of(self, broker_id: int) -> int:
-        """Return the applied offset that a broker reported in this epoch, under its present
-        registration; -1: none yet.
+        """Return the applied offset that a broker reported in this epoch under its present
+        registration, or -1 if it reported none.
         """
         broker = self._registrations.current.get(broker_id)
         return -1 if broker is None else broker.applied
 
     def known_lao_of(self, broker_id: int) -> int:
-        """Return the known LAO that a broker reported in this epoch, under its present
-        registration; -1: none yet.
+        """Return the known LAO that a broker reported in this epoch under its present registration,
+        or -1 if it reported none.
         """
         broker = self._registrations.current.get(broker_id)
         return -1 if broker is None else broker.known_lao
@@ -423,8 +441,10 @@ class LaoView:
     # --- all brokers -----------------------------------------------------------------------------
 
     def applied_offsets(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (broker id, broker epoch, applied offset) of each broker that has reported, member
-        or not, ascending. O(brokers).
+        """Yield (broker id, broker epoch, applied offset) for each broker that has reported, member
+        or not, ascending.
+
+        O(brokers).
         """
         current = self._registrations.current
         for broker_id in sorted(current):
@@ -434,7 +454,7 @@ class LaoView:
 
     def held_back_by(self) -> list[int]:
         """Return the members with the lowest applied offset, ascending, if it is below the last
-        committed one.
+        committed offset.
         """
         by_applied = self._registrations.by_applied
         if not by_applied or by_applied.lowest >= self._high_watermark - 1:
@@ -442,12 +462,12 @@ class LaoView:
         return sorted({b for _, b, _ in by_applied.until(by_applied.lowest)})
 
     def waiting_for_applied(self, offset: int) -> list[int]:
-        """Return the members that have not applied ``offset`` yet: the first 100, ascending."""
+        """Return the first WAITING_MAX members, ascending, that have not applied ``offset`` yet."""
         return _ids(b for _, b, _ in self._registrations.by_applied.until(offset - 1))
 
     def waiting_for_known_lao(self, offset: int) -> list[int]:
-        """Return the members that know no LAO that covers ``offset`` yet: the first 100,
-        ascending.
+        """Return the first WAITING_MAX members, ascending, that know no LAO that covers ``offset``
+        yet.
         """
         return _ids(b for _, b, _ in self._registrations.by_known_lao.until(offset - 1))
 
@@ -455,15 +475,15 @@ class LaoView:
 
     @property
     def unknown_reason(self) -> str:
-        """Return, in words, why LAO is unknown; empty if it is known."""
+        """Why LAO is unknown, in words, or "" if it is known."""
         if self.lao >= 0:
             return ""
         if not self._high_watermark:
             return f"no record of controller epoch {self.epoch} is committed yet"
         if self._heartbeats_off:
             return (
-                f"{BROKER_HEARTBEAT_VERSION} is 0: brokers {self.members[:WAITING_MAX]} do not"
-                " heartbeat"
+                f"{BROKER_HEARTBEAT_VERSION} is 0: brokers {self.members[:WAITING_MAX]} send no"
+                " heartbeats"
             )
         if self._level_is_zero:
             return f"{LAO_VERSION} is 0"
@@ -508,13 +528,17 @@ _MEMBERSHIP_TYPES = frozenset(
 
 
 class LaoTracker(LaoView):
-    """LAO of one controller epoch, writable, for its owner. Pure; O(log brokers) a report."""
+    """LAO of one controller epoch, writable, for its owner. Pure.
+
+    O(log brokers) per report.
+    """
 
     # --- the log ---------------------------------------------------------------------------------
 
     def seed(self, image: Image) -> None:
-        """Begin with the committed image at the claim: each broker that is unfenced in it is a
-        member. O(brokers), once an epoch.
+        """Begin with the committed image at the claim: each broker unfenced in it is a member.
+
+        O(brokers), once per epoch.
         """
         self._features = {name: image.features[name] for name in image.features}
         self._levels_changed()
@@ -528,9 +552,9 @@ class LaoTracker(LaoView):
         self._log_end = image.offset + 1
 
     def proposed(self, records: Sequence[Record], base_offset: int) -> None:
-        """Process one batch of this controller's own at the log end.
+        """Process one of this controller's own batches at the log end.
 
-        Raises ValueError if a batch was left out: a membership change could hide in it.
+        Raises ValueError if a batch was skipped: it could contain a membership change.
         """
         self.passed(len(records), base_offset)
         changed = False
@@ -544,10 +568,10 @@ class LaoTracker(LaoView):
             self._advance()
 
     def inherited(self, bodies: Sequence[Body], base_offset: int) -> None:
-        """Process one batch of the inherited tail, all of which precedes other batches; most of its
-        records affect no membership, and need not be parsed.
+        """Process one batch of the inherited tail, which precedes all other batches.
 
-        Raises ValueError as ``proposed`` does.
+        Most of its records affect no membership, and need not be parsed. Raises ValueError as
+        ``proposed`` does.
         """
         self.passed(len(bodies), base_offset)
         changes = [body for body in bodies if body[0] in _MEMBERSHIP_TYPES]
@@ -557,7 +581,10 @@ class LaoTracker(LaoView):
             self._advance()
 
     def passed(self, count: int, base_offset: int) -> None:
-        """Process records at the log end that change no membership: as ``proposed``."""
+        """Process records at the log end that change no membership.
+
+        Raises ValueError as ``proposed`` does.
+        """
         if base_offset != self._log_end:
             raise ValueError(
                 f"batch at offset {base_offset} does not follow the log end {self._log_end}"
@@ -565,12 +592,12 @@ class LaoTracker(LaoView):
         self._log_end = base_offset + count
 
     def committed(self, high_watermark: int) -> None:
-        """Record that everything below ``high_watermark`` is committed: memberships end, parked
+        """Record that everything below ``high_watermark`` is committed: memberships end, and parked
         reports count.
 
         Ignored until it covers the first record of this epoch. A new leader may know a lower high
         watermark than the one from which its predecessor announced LAO: [B's fencing was committed
-        and LAO went on without B. The new controller does not know of the commit: LAO goes back to
+        and LAO advanced without B. The new controller does not know of the commit: LAO goes back to
         B's offset].
         """
         if high_watermark <= max(self._epoch_start_offset, self._high_watermark):
@@ -611,7 +638,7 @@ class LaoTracker(LaoView):
                 registrations.set_fenced(broker, message.fenced, batch_end)
 
     def _heartbeats_changed(self, batch_end: int) -> None:
-        """Process a written feature level: heartbeats may have come into force, or out of force.
+        """Process a written feature level, which may have enabled or disabled heartbeats.
 
         [LAO was 5; B joined with 3 applied while heartbeats were off: 5 must not be announced again
         before B has applied it.]

@@ -1,15 +1,14 @@
-"""Progress records: LAO, high watermark and applied offsets in the log itself, so that history has
-them too.
+"""Progress records: LAO, high watermark and applied offsets in the log itself, so that history
+includes them.
 
-The recorded values were known when they were proposed, and LAO never goes back: so each is, from
+The recorded values were known when they were proposed, and LAO never decreases: so each is, from
 the committed log alone, a true lower bound at the record's offset and ever after, on any node and
 offline.
 
-The next progress record also has a small sketch of the times that records take from their commit
-until all brokers have them: so the log has the true times without a further record.
-
-Progress records come once a second, so their own times are those of a saw. A sketch has exact
-count, sum and maximum, and buckets that each are 19 % wider than the one below.
+Each progress record also has a small sketch of the times that records take from their commit until
+all brokers have them. Progress records come once a second, so times derived from the records alone
+would vary by up to a second. A sketch has exact count, sum and maximum, and buckets that are each
+19 % wider than the one below.
 
 A stall of LAO is logged: how long it has been stuck below the high watermark, and the brokers that
 hold it back. Pure.
@@ -29,13 +28,13 @@ from raftlog.metadata.sketch import bucket_of
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 COMMITS_MAX = 4096
-"""Most commits that are tracked, each with its own time; above, neighbours share the earlier one's:
-with that many waiting, all have waited for long.
+"""Most commits tracked with a time of their own. Beyond that, a new commit gets the time of the
+previous one: with so many waiting, all have waited for long.
 """
 
 
 class Sketch:
-    """The durations since the last recorded sketch."""
+    """Durations since the last recorded sketch."""
 
     def __init__(self) -> None:
         self._clear()
@@ -45,7 +44,7 @@ class Sketch:
         self._buckets: dict[int, int] = {}
 
     def observe(self, seconds: float, count: int) -> None:
-        """Add ``count`` records that took this duration."""
+        """Add ``count`` records that each took ``seconds``."""
         took_us = max(0, round(seconds * 1e6))
         bucket = bucket_of(took_us)
         self._buckets[bucket] = self._buckets.get(bucket, 0) + count
@@ -67,7 +66,7 @@ class Sketch:
 
 
 class _Wait:
-    """The commits that one level has not reached yet."""
+    """Commits that one level has not reached yet."""
 
     def __init__(self) -> None:
         self.sketch = Sketch()
@@ -88,8 +87,10 @@ class _Wait:
 
 
 class VisibilitySketches:
-    """The times from commit until every member has applied a record (LAO), and until each
-    knew so; of one controller epoch, for records committed in it.
+    """Times from a record's commit until every member has applied it (LAO), and until every member
+    knows so.
+
+    For records committed in one controller epoch.
     """
 
     def __init__(self) -> None:
@@ -105,12 +106,12 @@ class VisibilitySketches:
         self._end = max(self._end, high_watermark)
 
     def moved(self, lao: int, min_known_lao: int, now: float) -> None:
-        """Record a new LAO and lowest known LAO (inclusive, -1 unknown)."""
+        """Record a new LAO and lowest known LAO (inclusive; -1 if unknown)."""
         self._acknowledged.reached(lao, now)
         self._visible.reached(min_known_lao, now)
 
     def into(self, message: pb.ProgressRecord) -> None:
-        """Move the sketches since the last record into the progress record to be proposed."""
+        """Move the sketches into the progress record to be proposed."""
         if self._acknowledged.sketch.count:
             message.acknowledged.CopyFrom(self._acknowledged.sketch.take())
         if self._visible.sketch.count:
@@ -121,30 +122,30 @@ _QUIET_TYPES = frozenset((RecordType.PROGRESS, RecordType.NO_OP))
 
 
 class ProgressPolicy:
-    """The decisions on progress records in one controller epoch.
+    """Decides when to write progress records, in one controller epoch.
 
-    The state changes only when a decision has been proposed.
+    Its state changes only when a decision has been proposed.
     """
 
     def __init__(self, interval_s: float, observed_end: int = 0) -> None:
-        """``interval_s``: least time between two progress records."""
+        """``interval_s``: minimum time between two progress records, in seconds."""
         self._interval_s = interval_s
         self.observed_end = observed_end
-        """The offset after the last record observed."""
+        """Offset after the last record observed."""
         self._due = 0.0
         self._recorded_applied: dict[int, tuple[int, int]] = {}
         self._news: deque[tuple[int, int]] = deque()
-        """[first, end) of the runs of batches above the recorded LAO that have other records than
+        """[first, end) of the runs of batches above the recorded LAO that have records other than
         progress and no-ops.
         """
 
     def observe_proposed(self, records: Sequence[Record], base_offset: int) -> None:
-        """Observe one batch of the inherited tail or of this controller's own."""
+        """Observe one batch of the inherited tail, or one of this controller's own."""
         if not all(record.type in _QUIET_TYPES for record in records):
             self.observe_news(len(records), base_offset)
 
     def observe_news(self, count: int, base_offset: int) -> None:
-        """Observe ``count`` records, not all of them progress and no-ops."""
+        """Observe ``count`` records that are not all progress and no-ops."""
         end = base_offset + count
         if self._news and self._news[-1][1] == base_offset:
             self._news[-1] = (self._news[-1][0], end)
@@ -152,21 +153,20 @@ class ProgressPolicy:
             self._news.append((base_offset, end))
 
     def next_due(self, lao: int) -> float:
-        """Return when ``decide`` has a record to write, at the given LAO (now, if that is past);
-        infinity: not before LAO moves.
+        """Return when ``decide`` has a record to write at the given LAO (now, if in the past), or
+        infinity if not before LAO moves.
         """
         return self._due if self._passed_news(lao) else math.inf
 
     def decide(
         self, lao: int, high_watermark: int, applied: Iterable[tuple[int, int, int]], now: float
     ) -> pb.ProgressRecord | None:
-        """Return the record to propose now, if any.
+        """Return the record to propose now, or None.
 
-        ``applied``: (broker id, broker epoch, applied offset) of all brokers that reported.
-
-        Only when LAO has passed a record that is neither progress nor no-op: else the record would
-        cause the acknowledgement that causes the next record, for ever. Names only the brokers that
-        changed since the last record of this epoch.
+        ``applied``: (broker id, broker epoch, applied offset) of all brokers that have reported. A
+        record is due only when LAO has passed a record that is neither progress nor no-op;
+        otherwise each progress record would cause the acknowledgement that causes the next one, for
+        ever. It names only the brokers that changed since the last record of this epoch.
         """
         if now < self._due or not self._passed_news(lao):
             return None
@@ -200,7 +200,7 @@ SAY_EVERY_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """A line for the program's log.
+    """An entry for the program's log.
 
     ``by`` is empty when LAO moves again, and when LAO is unknown for a reason other than a broker.
     """
@@ -208,12 +208,12 @@ class HeldBack:
     by: tuple[int, ...]
     for_s: float
     reason: str
-    """Reason why LAO is unknown; empty if it is known."""
+    """Why LAO is unknown, or "" if it is known."""
 
 
 class LaoStall:
-    """The watch on LAO: one line when it has been stuck for a second, one each half minute after
-    that, one when it moves again.
+    """Detects that LAO is stuck: an entry after a second, one every half minute after that, and one
+    when it moves again.
     """
 
     def __init__(self) -> None:
@@ -222,16 +222,18 @@ class LaoStall:
         self._said_at: float | None = None
 
     def held_ms(self, now: float) -> int:
-        """Return for how many ms LAO has been stuck below the high watermark; 0 if it is not."""
+        """Return for how many ms LAO has been stuck below the high watermark; 0 if it is not
+        stuck.
+        """
         return 0 if self._since is None else max(0, round((now - self._since) * 1000))
 
     def look(
         self, now: float, lao: int, newest: int, by: list[int], reason: str
     ) -> HeldBack | None:
-        """Return the line to log now, if any.
+        """Return the entry to log now, or None.
 
         ``newest``: the last committed offset. ``by``: the brokers that hold LAO back. ``reason``:
-        why LAO is unknown; empty if it is known, or if no broker is a member.
+        why LAO is unknown; "" if it is known, or if no broker is a member.
         """
         stands = lao < newest and bool(by or reason)
         if not stands or lao != self._lao:

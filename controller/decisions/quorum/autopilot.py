@@ -288,7 +288,7 @@ class Autopilot:
     ) -> str:
         """Return why an observer is not a spare, or "" if it is."""
         if not one.spare_endpoint:
-            return "does not offer itself: controller.quorum.voter.replace.after.ms is 0 in its configuration"
+            return "does not offer itself: it has controller.quorum.voter.replace.after.ms=0"
         if any(voter.id == one.node_id for voter in voters):
             return "has the id of a voter"
         if one.node_id in self._state.log.pending.brokers:

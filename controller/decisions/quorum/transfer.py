@@ -1,9 +1,9 @@
 """Leadership transfer: the choice of a successor, and the time to resign, so that no accepted write
 is lost or has an unknown outcome.
 
-The active controller stops deciding; queued requests wait. Once everything proposed is committed
-and answered, and durable at the target too, the controller resigns, and the target campaigns first
-(Raft thesis 3.10). If that does not happen in time, it leads on.
+The active controller stops deciding; queued requests wait. Once everything proposed is committed,
+answered, and durable at the target, the controller resigns, and the target campaigns first (Raft
+thesis 3.10). If that does not happen in time, the controller continues to lead.
 
 Why: docs/decisions/023-leadership-transfer.md
 """
@@ -19,7 +19,7 @@ from raftlog.quorum.core import QuorumDescription, ReplicaDescription
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 LIVE_WITHIN_MS = 1_500
-"""Longest time since the last fetch of a live voter, in ms."""
+"""Longest age, in ms, of a live voter's last fetch."""
 TRANSFER_TIMEOUT_S = 1.0
 """Longest time, in seconds, that writes may stand still for a transfer."""
 
@@ -44,8 +44,10 @@ class Transfer:
         return target is not None and seen.high_watermark >= end and target.log_end_offset >= end
 
     def is_awaited(self, seen: QuorumDescription, named_s: float) -> bool:
-        """Return whether the target, which was named ``named_s`` ago, knows that: it has fetched
-        since, and has all committed records. Requests that arrive there wait until it leads.
+        """Return whether the target knows that it is the successor: it has fetched since it was
+        named, ``named_s`` ago, and has all committed records.
+
+        Requests that arrive at such a target wait until it leads.
         """
         target = self._target(seen)
         return (
@@ -59,7 +61,7 @@ class Transfer:
         return _voter(seen, self.target_id)
 
     def why_not(self, seen: QuorumDescription) -> str:
-        """Return, in words, what the transfer still waits for."""
+        """Return what the transfer still waits for, in words."""
         target = self._target(seen)
         if target is None:
             return (
@@ -69,7 +71,7 @@ class Transfer:
             )
         return (
             f"node {self.target_id} has the log up to {target.log_end_offset} of"
-            f" {seen.log_end_offset}, {max(0, seen.high_watermark)} is committed"
+            f" {seen.log_end_offset}; the high watermark is {max(0, seen.high_watermark)}"
         )
 
 
@@ -78,7 +80,7 @@ def transfer_leadership(
 ) -> Decision:
     """Decide whether there is a successor.
 
-    The shell carries the transfer out, and answers at its end.
+    The shell carries out the transfer, and answers at its end.
     """
     target_id = request.target_id
     if look is None:
@@ -102,7 +104,7 @@ def transfer_leadership(
             "target_id",
         )
     if target.low_on_space:
-        # It would back off for voters with space, and there would be no leader meanwhile.
+        # It would back off for voters with space, and the cluster would have no leader meanwhile.
         raise refuse(
             ErrorCode.KAFKA_STORAGE_ERROR,
             f"the disk of node {target_id} is below its free-space reserve",
@@ -112,7 +114,7 @@ def transfer_leadership(
 
 
 def best_successor(seen: QuorumDescription, node_id: int) -> int:
-    """Return the live voter that can lead soonest, one with disk space before one without; -1:
+    """Return the live voter that can lead soonest, preferring those with disk space; -1 if there is
     none.
     """
     others = [one for one in seen.voters if one.node_id != node_id and _is_live(one)]
