@@ -1,8 +1,8 @@
-"""Snapshots of a node (KIP-630): when it takes one of its committed image, which old ones it keeps,
-and how it starts from one.
+"""Snapshots of a node (KIP-630): when the node takes one of its committed image, which old ones it
+keeps, and how it starts from one.
 
-Each node takes its own, leader or not, from a reference to its committed image, in slices off the
-hot path. The policies are pure; ``SnapshotGenerator`` carries them out.
+Each node, leader or not, takes its own snapshots from a reference to its committed image, in slices
+off the hot path. The policies are pure; ``SnapshotGenerator`` carries them out.
 
 Why: docs/decisions/007-snapshots.md
 """
@@ -29,24 +29,27 @@ from raftlog.node.storage.api import SnapshotId
 log = structlog.get_logger(__name__)
 
 ASK_AGAIN_S = 1.0
-"""Delay in seconds after a snapshot that was due could not be taken."""
+"""Delay, in seconds, after a snapshot that was due could not be taken."""
 SMALL_BYTES = 4 << 20
 SNAPSHOT_GROWTH = 4
 """Log bytes between two snapshots of a state above SMALL_BYTES, as a multiple of the state's size.
+
 With less, a busy cluster with a large state would spend a good part of its time on snapshots. And a
 snapshot that is hardly smaller than its log saves little: loading it takes half as long as
 replaying the log.
 """
 RETENTION_EVERY_S = 10.0
-"""Interval in seconds at which retention is checked: one check deletes one snapshot at most, as the
+"""Interval in seconds at which retention is checked. One check deletes one snapshot at most, as the
 space is freed late.
 """
 
 
 @dataclass(slots=True)
 class Trigger:
-    """The last snapshot. ``since``: its time, in seconds of the loop's clock; ``applied_before``:
-    bytes of the log that this node had applied by then.
+    """The last snapshot.
+
+    ``since``: when it was taken, in seconds of the loop's clock. ``applied_before``: bytes of the
+    log that this node had applied by then.
     """
 
     since: float
@@ -55,7 +58,7 @@ class Trigger:
     def due(
         self, now: float, applied_bytes: int, state_bytes: int, settings: ControllerSettings
     ) -> bool:
-        """Return whether it is time for another snapshot of a state of this size."""
+        """Return whether another snapshot is due, for a state of this size."""
         applied_bytes -= self.applied_before
         least_bytes = settings.metadata_log_max_record_bytes_between_snapshots
         if state_bytes > SMALL_BYTES:
@@ -67,7 +70,7 @@ class Trigger:
 
 
 class SnapshotLoad:
-    """The load of one complete snapshot of this node into an image, a slice a call."""
+    """Loads one complete snapshot of this node into an image, one slice per call."""
 
     def __init__(self, snapshots: ReplicaSnapshots, snapshot_id: SnapshotId) -> None:
         self.snapshot_id = snapshot_id
@@ -76,11 +79,11 @@ class SnapshotLoad:
         self._position = 0
 
     def log_hash(self) -> LogHash:
-        """Hash of the log below the snapshot's end, once all of it is loaded."""
+        """Return the hash of the log below the snapshot's end, once all of it is loaded."""
         return self._loader.log_hash()
 
     def step(self) -> Image | None:
-        """Load a slice. Returns the image after the last one.
+        """Load a slice. Return the image after the last slice, else None.
 
         Raises CorruptLogError, UnknownRecordError, StorageError.
         """
@@ -88,7 +91,7 @@ class SnapshotLoad:
             data = self._snapshots.read(self.snapshot_id, self._position, BATCH_BYTES)
         except LookupError:
             raise CorruptLogError(
-                f"the snapshot {self.snapshot_id} that the log begins with is not there"
+                f"snapshot {self.snapshot_id}, at which the log begins, does not exist"
             ) from None
         if data:
             self._position += len(data)
@@ -102,16 +105,15 @@ class SnapshotLoad:
             self.snapshot_id.epoch,
         ):
             raise CorruptLogError(
-                f"the snapshot {self.snapshot_id} says that it is of {header.end_offset},"
+                f"snapshot {self.snapshot_id} has a header with end offset {header.end_offset}"
+                " and epoch"
                 f" {header.epoch}"
             )
         return image
 
 
 class SnapshotGenerator:
-    """The snapshots of one node: they are taken when due, and the oldest is deleted when retention
-    says so.
-    """
+    """Takes one node's snapshots when they are due, and deletes the oldest as retention decides."""
 
     def __init__(
         self,
@@ -129,11 +131,13 @@ class SnapshotGenerator:
         self._timestamps: dict[SnapshotId, int] = {}
         self._writing: Image | None = None
         self.generated = 0
-        """Number of snapshots taken here since the start."""
+        """Number of snapshots taken by this process."""
         self.generated_bytes = 0
-        """Size of the last one taken here; 0: none since the start."""
+        """Size in bytes of the last snapshot taken by this process; 0 if none was taken."""
         self.generated_at = now
-        """Time of the last one, in seconds of the loop's clock; the start, if none was taken."""
+        """Time of the last snapshot, in seconds of the loop's clock; the start of the process if
+        none was taken.
+        """
         self.loaded = 0
         """Number of times that this node started from a snapshot, or had one installed."""
 
@@ -154,8 +158,9 @@ class SnapshotGenerator:
         return self._replica.snapshots.size(newest) if newest else 0
 
     def installed(self, now: float, applied_bytes: int) -> None:
-        """Record that the image begins with a snapshot: the replica abandons a snapshot of an older
-        image that is being taken.
+        """Record that the image now begins with a snapshot.
+
+        The replica abandons a snapshot of an older image that is being taken.
         """
         self.loaded += 1
         self._writing = None
@@ -173,10 +178,9 @@ class SnapshotGenerator:
     ) -> None:
         """Take a snapshot if one is due, and delete an old one.
 
-        ``applied_bytes``: bytes of the log that this node has applied since its start; ``image``:
-        the committed one, and ``state_bytes`` its size; making it may be expensive.
-        ``log_hash``: hash of the log up to that image. ``low_on_space``: the disk is below its
-        reserve.
+        ``applied_bytes``: bytes of the log that this node has applied since its start. ``image``:
+        makes the committed image, which may be expensive. ``state_bytes``: its size. ``log_hash``:
+        hash of the log up to it. ``low_on_space``: the disk is below its reserve.
         """
         due = (
             self._writing is None
@@ -190,7 +194,7 @@ class SnapshotGenerator:
             self._keep_retention(image, low_on_space=low_on_space)
 
     def _take(self, now: float, applied_bytes: int, image: Image, log_hash: LogHash) -> bool:
-        """Begin a snapshot of this committed image; return whether one was needed and possible."""
+        """Begin a snapshot of this committed image. Return whether one was needed and possible."""
         newest = self._replica.snapshots.newest
         newest_end = newest.end_offset if newest else 0
         if self._writing is not None or image.offset + 1 <= newest_end:
@@ -209,7 +213,7 @@ class SnapshotGenerator:
         self._writing = None
         self.generated += 1
         self.generated_bytes, self.generated_at = size, self._trigger.since
-        # Not from here: this may be inside a step of the replica.
+        # Deferred, as this call may be inside a step of the replica.
         self._retention_at = 0.0
         log.info(
             "snapshot taken", end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch, bytes=size

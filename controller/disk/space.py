@@ -1,8 +1,8 @@
 """The free-space reserve: a disk that fills up stops writes while there is still room for elections
-and for repair.
+and repair.
 
 A node without its reserve reports that to the leader in every Fetch. A leader without it transfers
-the leadership to a voter that has it. While the voters that have it are no majority, writes are
+the leadership to a voter that has it. While fewer than a majority of the voters have it, writes are
 refused: soon too few voters could store them.
 """
 
@@ -15,14 +15,14 @@ from raftlog.quorum.core import QuorumDescription
 
 CHECK_EVERY_S = 1.0
 ENOUGH_FACTOR = 1.25
-"""Multiple of the reserve that must be free again, so that the state does not flutter."""
+"""Multiple of the reserve that must be free before ``low`` ends, so that it does not flap."""
 TRANSFER_EVERY_S = 10.0
-"""Interval between two transfers, in seconds: one that fails costs its timeout."""
+"""Minimum interval between two transfers, in seconds: a failed one costs its timeout."""
 MAX_SHARE_OF_DISK = 0.05
 
 
 def effective_reserve_bytes(configured_bytes: int, disk_bytes: int) -> int:
-    """Return the reserve on a disk of this size: never more than a twentieth of it."""
+    """Return the reserve for a disk of this size, at most MAX_SHARE_OF_DISK of it."""
     return min(configured_bytes, int(disk_bytes * MAX_SHARE_OF_DISK))
 
 
@@ -30,8 +30,8 @@ def effective_reserve_bytes(configured_bytes: int, disk_bytes: int) -> int:
 class Verdict:
     """A leader's measures against a lack of space.
 
-    ``refusal``: why writes are refused; empty if they are accepted. ``transfer_to``: the successor;
-    -1: no transfer.
+    ``refusal``: why writes are refused, or "" if they are accepted. ``transfer_to``: the successor,
+    or -1 for no transfer.
     """
 
     refusal: str = ""
@@ -42,10 +42,10 @@ FINE = Verdict()
 
 
 class SpaceWatch:
-    """The free space of one node's disk, measured once a second, and a leader's measures when it is
-    low.
+    """Measures the free space of one node's disk once a second, and decides a leader's measures
+    when it is low.
 
-    Reserve 0: never measured.
+    With a reserve of 0 it never measures.
     """
 
     def __init__(self, reserve_bytes: int) -> None:
@@ -53,9 +53,9 @@ class SpaceWatch:
         self._next_check = 0.0
         self._next_transfer_at = 0.0
         self.free_bytes = -1
-        """Free bytes as last measured; -1 if not yet."""
+        """Free bytes as last measured; -1 before the first measurement."""
         self.low = False
-        """True while less than the reserve is free here."""
+        """True while less than the reserve is free on this node's disk."""
         self.verdict = FINE
         """Result of the last ``judge``."""
 
@@ -67,7 +67,7 @@ class SpaceWatch:
         return True
 
     def measured(self, free_bytes: int) -> bool:
-        """Record the free bytes; return whether ``low`` has changed."""
+        """Record the free bytes. Return whether ``low`` has changed."""
         self.free_bytes = free_bytes
         limit = self._reserve_bytes * (ENOUGH_FACTOR if self.low else 1)
         was, self.low = self.low, free_bytes < limit
@@ -83,8 +83,9 @@ class SpaceWatch:
         with_space, majority = len(seen.voters) - len(low), len(seen.voters) // 2 + 1
         if with_space < majority:
             self.verdict = Verdict(
-                f"the disks of nodes {low} are below their free-space reserve; no majority of"
-                " voters is left"
+                f"the disks of nodes {low} are below their free-space reserve, which leaves no"
+                " majority"
+                " of voters"
             )
         elif not self.low:
             self.verdict = FINE
@@ -96,7 +97,7 @@ class SpaceWatch:
         successor = best_successor(seen, node_id)
         if successor < 0 or successor in low:
             return Verdict(
-                f"the disk of node {node_id}, which leads, is below its free-space reserve,"
+                f"the disk of the leader, node {node_id}, is below its free-space reserve,"
                 f" and no live voter with space can take over (without space: {low})"
             )
         if now < self._next_transfer_at:

@@ -1,5 +1,5 @@
-"""Catch-up: the steps that make a node ready to decide, one slice in each turn: it loads a
-snapshot, folds committed records, and claims.
+"""Catch-up: the steps that make a node ready to decide, one slice per turn: it loads a snapshot,
+folds committed records, and claims.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from raftlog.node.storage.api import SnapshotId
 log = structlog.get_logger(__name__)
 
 CLAIM_MAX_S = 1.0
-"""Longest time in seconds that standbys wait for a claim to end."""
+"""Longest time, in seconds, that standbys wait for a claim to end."""
 FAR_BEHIND_RECORDS = 10_000
-"""Fewest records behind for which a standby waits: fewer are folded in about ten milliseconds."""
+"""Number of unfolded records from which a standby waits; fewer are folded in about ten
+milliseconds.
+"""
 
 
 class ClaimWatch:
-    """The priority of a new leader's fold over a standby that is far behind. ``now``: seconds of
-    the loop's clock.
+    """Gives a new leader's fold priority over that of a standby that is far behind.
 
-    After a restart of all nodes each has the whole log to fold: the leader before it decides
-    anything, the others only for the next failover. Where they share cores or a disk, the leader
-    would take as long as all of them together. So a standby that is far behind waits until the
-    leader decides, at most ``CLAIM_MAX_S``.
+    ``now``: seconds of the loop's clock. After a restart of all nodes each has the whole log to
+    fold: the leader before it decides anything, the others only for the next failover. If they
+    share cores or a disk, the leader would take as long as all of them together. So a standby that
+    is far behind waits until the leader decides, at most ``CLAIM_MAX_S``.
     """
 
     def __init__(self) -> None:
@@ -42,14 +43,17 @@ class ClaimWatch:
         self._first_end = -1
 
     def leader_changed(self, *, elected: bool, now: float) -> None:
-        """Record that another leader is known, or none. ``elected``: of an epoch that the log has
-        no record of yet; otherwise it has decided before.
+        """Record that another leader is known, or none.
+
+        ``elected``: the leader is known, and the log has no record of its epoch yet.
         """
         self._until, self._first_end = now + CLAIM_MAX_S if elected else 0.0, -1
 
     def committed(self, high_watermark: int) -> None:
-        """Note the high watermark: the first one covers the record that begins the epoch; a higher
-        one means that the leader decides.
+        """Record the high watermark.
+
+        The first one covers the record that begins the epoch; a higher one means that the leader
+        decides.
         """
         if self._first_end < 0:
             self._first_end = high_watermark
@@ -57,7 +61,7 @@ class ClaimWatch:
             self._until = 0.0
 
     def waits(self, behind_records: int, now: float) -> bool:
-        """Return whether to wait before folding this number of records."""
+        """Return whether to wait before folding ``behind_records`` records."""
         return behind_records >= FAR_BEHIND_RECORDS and now < self._until
 
 
@@ -67,8 +71,8 @@ STANDBY_FOLD_S = 0.02
 class CatchUp:
     """The catch-up of one node.
 
-    ``send``: of the leaderships that begin; ``claimed``: called when this node becomes the active
-    controller; ``wake``: run a turn soon.
+    ``send``: how a leadership sends its parked replies. ``claimed``: called when this node becomes
+    the active controller. ``wake``: run a turn soon.
     """
 
     def __init__(
@@ -90,7 +94,9 @@ class CatchUp:
         self._claim_watch = ClaimWatch()
 
     def snapshot_loaded(self, snapshot_id: SnapshotId) -> None:
-        """Load a snapshot. Until that is done, the node folds nothing and does not claim."""
+        """Begin to load a snapshot. Until it is loaded, the node folds nothing and does not
+        claim.
+        """
         node = self._node
         if snapshot_id.end_offset > node.committed.offset + 1:
             node.load = SnapshotLoad(node.replica.snapshots, snapshot_id)
@@ -114,8 +120,10 @@ class CatchUp:
         self._claim_watch.leader_changed(elected=elected, now=self._node.now())
 
     def fold_soon(self) -> None:
-        """Fold committed records soon. No answer depends on a standby's image: the fold starts when
-        the acknowledgement is on its way, for several commits at once.
+        """Fold committed records soon.
+
+        No answer depends on a standby's image: the fold starts after the acknowledgement has left,
+        and covers several commits at once.
         """
         self._claim_watch.committed(self._node.committed_end)
         if self._fold_timer is None and not self._node.closed:
@@ -126,7 +134,7 @@ class CatchUp:
         self._wake()
 
     def step(self) -> bool:
-        """Do one slice of the work that precedes decisions; return False if nothing is left.
+        """Do one slice of the work that precedes decisions. Return False if there was none.
 
         Raises FatalError.
         """
@@ -145,7 +153,7 @@ class CatchUp:
         node = self._node
         behind = node.committed_end - 1 - node.committed.offset
         if self._claim_watch.waits(behind, node.now()):
-            # Asked again now and then: the leader may be done sooner.
+            # Check again later: the leader may finish sooner.
             if self._fold_timer is None:
                 self._fold_timer = self._call_later(STANDBY_FOLD_S, self._fold)
         elif not node.committed.advance(node.replica, node.committed_end):
@@ -158,7 +166,7 @@ class CatchUp:
             node.committed.replace(image, load.log_hash())
             log.info("snapshot loaded", offset=image.offset, state_hash=f"{image.state_hash:032x}")
             if node.leadership is not None:
-                # This node was elected while it loaded: begin to claim from this image.
+                # This node was elected during the load: begin to claim from this image.
                 stale = node.leadership.log
                 node.leadership = Leadership(
                     stale.epoch,
@@ -179,6 +187,6 @@ class CatchUp:
         self._wake()
 
     def close(self) -> None:
-        """Cancel the fold that is due later."""
+        """Cancel the scheduled fold."""
         if self._fold_timer is not None:
             self._fold_timer.cancel()

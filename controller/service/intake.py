@@ -1,14 +1,15 @@
-"""Requests that arrive and wait to be decided: bounded, in order of arrival for each connection,
-each with a deadline. Nothing is decided here.
+"""Requests that wait to be decided: a bounded queue, in order of arrival for each connection, with
+a deadline for each request. Nothing is decided here.
 
 Connections take turns, so that one that sends ten thousand requests delays only itself. Heartbeats
-are decided before all other requests and have a bound of their own [behind a backlog that is longer
-than ``broker.fencing.timeout.ms`` every broker would get no answer for so long, and fence itself].
-Heartbeats that change nothing gather for a moment: many are decided in one turn, and their answers
-wait for one read-index round.
-Requests that only read are decided after all others: each costs as much as many writes, and nothing
-is written meanwhile. A read is never decided before an earlier request of its connection, but for
-one that was deferred.
+are decided before all other requests and have their own bound [behind a backlog that is longer than
+``broker.fencing.timeout.ms`` no broker would get an answer in time, and each would fence itself].
+Heartbeats that change nothing are gathered for a moment: many are decided in one turn, and their
+answers wait for one read-index round.
+
+Read-only requests are decided after all others: each costs as much as many writes, and no write
+proceeds meanwhile. A read is never decided before an earlier request of its connection, except one
+that was deferred.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
     from controller.service.upkeep import BrokerProbes
 
 SLACK = 1_024
-"""Number of done items that may stay in the heap beyond twice those that wait."""
+"""Number of done items that may stay in the heap in addition to twice the number of waiting
+ones.
+"""
 
 NEW_A_LOOK = 8_192
 """Most items that one call moves into the heap: more in a tenth of a second is a flood, and the
@@ -46,7 +49,7 @@ rest times out a little late.
 
 
 class Awaited(Protocol):
-    """Something with a deadline that may be done before it."""
+    """An item with a deadline, which may be done before it."""
 
     deadline: float
     done: bool
@@ -56,10 +59,10 @@ T = TypeVar("T", bound=Awaited)
 
 
 class Deadlines(Generic[T]):
-    """Deadlines of the items of one queue, without a look at each of them.
+    """Deadlines of the items of one queue, without examining each item.
 
-    Most items are done before ``late`` is called: they cost an append. O(log n) for each that still
-    waits at a call; done ones are swept out when they are more than half of the heap.
+    Most items are done before ``late`` is called: they cost one append. An item that still waits
+    then costs O(log n); done items are removed when they are more than half of the heap.
     """
 
     __slots__ = ("_count", "_heap", "_new", "add")
@@ -67,7 +70,7 @@ class Deadlines(Generic[T]):
     def __init__(self) -> None:
         self._new: deque[T] = deque()
         self.add: Callable[[T], None] = self._new.append
-        """Adds an item; an attribute, as each request calls it."""
+        """Adds an item. An attribute, as each request calls it."""
         self._heap: list[tuple[float, int, T]] = []
         self._count = 0
 
@@ -75,10 +78,10 @@ class Deadlines(Generic[T]):
         return len(self._new) + len(self._heap)
 
     def late(self, now: float, waiting: int) -> Iterator[T]:
-        """Yield the items whose deadline has passed. Resumable: the next call continues.
+        """Yield the items whose deadline has passed.
 
-        ``waiting``: number of items that are not done. The caller marks each item as done before it
-        asks for the next one.
+        Resumable: the next call continues. ``waiting``: number of items that are not done. The
+        caller marks each item as done before it asks for the next one.
         """
         new = self._new
         for _ in range(min(len(new), NEW_A_LOOK)):
@@ -99,15 +102,15 @@ MAX_WAITING = limits.CONTROLLER_MAX_WAITING_REQUESTS
 MAX_REQUEST_BYTES = limits.CONTROLLER_REQUEST_MAX_BYTES
 READS = frozenset(body for body, kind in REQUESTS.items() if kind.reads)
 _HEARTBEATS, _REQUESTS, _READS = range(3)
-"""The lines in which requests wait, in this order."""
+"""Indexes of the queues in which requests wait, in the order of decision."""
 GATHER_S = 0.02
-"""Longest wait, in seconds, of a heartbeat that changes nothing for others to be decided with it: a
-hundredth of the default heartbeat interval.
+"""Longest time, in seconds, that a heartbeat that changes nothing waits for others to be decided
+with it; a hundredth of the default heartbeat interval.
 """
 
 
 class PendingRequest(msgspec.Struct, eq=False):
-    """A request of any kind, or a group of like ones, that waits to be decided and answered."""
+    """A request, or a group of config writes, that waits to be decided and answered."""
 
     link: Any
     """Link to answer on."""
@@ -117,23 +120,25 @@ class PendingRequest(msgspec.Struct, eq=False):
     size: int
     """Size in bytes."""
     peer: str | None = None
-    """Peer whose share it takes, the same for all links of a connection; None: this node."""
+    """Peer whose share the request uses, the same for all links of a connection; None for this
+    node's own requests.
+    """
     charged: bool = False
-    """True while it is charged to the share of its peer."""
+    """True while the request is charged to the share of its peer."""
     line: int = _REQUESTS
-    """Line in which it waits."""
+    """Index of the queue in which the request waits."""
     done: bool = False
-    """True once it is taken or dropped."""
+    """True once the request was taken or dropped."""
     queued: bool = True
-    """False while it is deferred."""
+    """False while the request is deferred."""
     kind: str = ""
-    """Name of its body."""
+    """Name of the body."""
     count: int = 1
-    """Number of requests: above 1 only in a group."""
+    """Number of requests; above 1 only in a group."""
     begun: float = 0.0
-    """Time of its arrival, by the stopwatch."""
+    """Time of arrival, by the stopwatch."""
     first: int = 0
-    """Index of the first request of a group that is not decided yet."""
+    """Index of a group's first undecided request."""
 
     @property
     def cost_bytes(self) -> int:
@@ -141,7 +146,7 @@ class PendingRequest(msgspec.Struct, eq=False):
         return self.size + self.count * limits.CONTROLLER_WAITING_REQUEST_BYTES
 
     def part(self, decision: Decision) -> PendingRequest:
-        """Return the requests that a decision answers: of a group those that it writes, else the
+        """Return the requests that a decision answers: in a group, those that it writes, or the
         first undecided one.
         """
         message: Any = self.message
@@ -158,40 +163,40 @@ class PendingRequest(msgspec.Struct, eq=False):
 
 
 class Intake:
-    """The queue in front of the controller."""
+    """The queue of requests in front of the controller."""
 
     def __init__(self, default_timeout_ms: int, max_timeout_ms: int = 2**31 - 1) -> None:
-        """``default_timeout_ms``: timeout of a request that names none; ``max_timeout_ms``: upper
-        bound of the timeouts that requests name.
+        """``default_timeout_ms``: timeout of a request that sets none. ``max_timeout_ms``: upper
+        bound of the timeouts that requests set.
         """
         self._default_timeout_ms = default_timeout_ms
         self._max_timeout_ms = max_timeout_ms
         self._lines: tuple[FairQueue[PendingRequest], ...] = tuple(FairQueue() for _ in range(3))
         self._heartbeats, self._queue, self._reads = self._lines
         self._deferred: list[tuple[float, int, PendingRequest]] = []
-        """A heap of (time to queue it again, a number, the request)."""
+        """A heap of (time to queue it again, tie-breaker, request)."""
         self._deferred_count = 0
         self._deadlines: Deadlines[PendingRequest] = Deadlines()
         self._dead = [0, 0, 0]
-        """Number of done requests in each line."""
+        """Number of done requests in each queue."""
         self.gathering = False
-        """True while the queued heartbeats wait for others: all of them are patient."""
+        """True while the queued heartbeats, which all change nothing, wait for others."""
         self._more = 0
-        """Number of requests that wait in groups, without the first of each."""
+        """Number of queued requests in groups, without the first of each group."""
         self.shares = Shares(limits.CONTROLLER_MAX_WAITING_BYTES)
         """Bytes of the queued requests, by peer."""
         self.waiting_bytes = 0
         """Total size of the queued requests, in bytes."""
 
     def __len__(self) -> int:
-        # Asked several times a request: without a loop.
+        # Called several times per request, so without a loop.
         dead = self._dead
         queued = self._queue.length + self._reads.length + self._more - dead[1] - dead[2]
         return queued if self.gathering else queued + self._heartbeats.length - dead[0]
 
     @property
     def reads(self) -> int:
-        """Number of queued requests that only read."""
+        """Number of queued read-only requests."""
         return self._reads.length - self._dead[_READS]
 
     def add(
@@ -208,11 +213,10 @@ class Intake:
         """Queue a request, or a group of them.
 
         Raises MESSAGE_TOO_LARGE, INVALID_REQUEST for a negative timeout, and
-        THROTTLING_QUOTA_EXCEEDED if too many wait: nothing was done.
-
-        ``link`` None: this node's own, which has no peer and no share. ``patient``: a heartbeat
-        that may wait for others, until the caller ends ``gathering``. ``kind``: the name of its
-        body, if it is known. ``begun``: time of its arrival, by the stopwatch.
+        THROTTLING_QUOTA_EXCEEDED if too many requests wait; the request has then had no effect.
+        ``link``: None for this node's own request, which has no peer and no share. ``patient``: a
+        heartbeat that may wait for others until the caller ends ``gathering``. ``kind``: name of
+        the body, "" if not known. ``begun``: time of arrival, by the stopwatch.
         """
         size = message.ByteSize()
         count = len(message.counts) if type(message) is ConfigWrites else 1
@@ -220,7 +224,7 @@ class Intake:
         if size > MAX_REQUEST_BYTES:
             raise ApiError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"the request has {size} bytes, more than the {MAX_REQUEST_BYTES} allowed",
+                f"the request has {size} bytes, but at most {MAX_REQUEST_BYTES} are allowed",
                 field=kind,
             )
         peer = None if link is None else link.peer
@@ -233,7 +237,7 @@ class Intake:
         if heartbeat:
             line, waiting_now = _HEARTBEATS, self._heartbeats.length - dead[_HEARTBEATS]
         else:
-            # Behind another request of its connection a read waits with that.
+            # A read that follows another request of its connection waits in the same queue.
             line = _READS if kind in READS and not self._queue.length_of(peer) else _REQUESTS
             waiting_now = self._queue.length + self._reads.length - dead[_REQUESTS] - dead[_READS]
         if waiting_now + self._more + len(self._deferred) >= MAX_WAITING:
@@ -248,7 +252,7 @@ class Intake:
         if charged and not self.shares.take(
             peer, size + count * limits.CONTROLLER_WAITING_REQUEST_BYTES
         ):
-            raise _throttled("this connection's share of the requests that may wait is used up")
+            raise _throttled("this connection has used up its share of the request queue")
         pending = PendingRequest(
             link,
             message,
@@ -269,8 +273,10 @@ class Intake:
         self.waiting_bytes += size
 
     def take(self, *, reads: bool = False) -> PendingRequest | None:
-        """Remove and return the next heartbeat, unless they are gathering, else the next other
-        request but a read; with ``reads`` the next read, or None.
+        """Remove and return the next request that is not a read, heartbeats first (unless they are
+        gathering), or with ``reads`` the next read.
+
+        Returns None if there is none.
         """
         first, then = (self._reads, self._reads) if reads else (self._heartbeats, self._queue)
         if self.gathering and not reads:
@@ -281,7 +287,7 @@ class Intake:
             if pending.done:
                 self._dead[pending.line] -= 1
                 continue
-            # As ``_gone``: this is on the way of every request.
+            # Like ``_gone``, inlined on the hot path of every request.
             size, count = pending.size, pending.count
             pending.done = True
             self.waiting_bytes -= size
@@ -295,7 +301,7 @@ class Intake:
         return None
 
     def next_kind(self) -> str:
-        """Return the kind of the request that ``take`` would return, reads apart, or ""."""
+        """Return the kind of the request that ``take`` would return without ``reads``, or ""."""
         for queue in (self._queue,) if self.gathering else (self._heartbeats, self._queue):
             for pending in queue:
                 if not pending.done:
@@ -310,7 +316,7 @@ class Intake:
         self._deadlines.add(pending)
 
     def wake(self, now: float) -> bool:
-        """Queue the deferred requests whose time has come. Returns whether there were any."""
+        """Queue the deferred requests that are due. Return whether there were any."""
         woken = False
         while self._deferred and self._deferred[0][0] <= now:
             pending = heapq.heappop(self._deferred)[2]
@@ -332,7 +338,10 @@ class Intake:
                 pending.done = True
 
     def drain(self) -> Iterator[PendingRequest]:
-        """Remove and yield all requests. Resumable: the next call continues."""
+        """Remove and yield all requests.
+
+        Resumable: the next call continues.
+        """
         self.wake(math.inf)
         self.gathering = False
         for reads in (False, True):
@@ -340,8 +349,9 @@ class Intake:
                 yield pending
 
     def expired(self, now: float) -> Iterator[PendingRequest]:
-        """Remove and yield the requests whose deadline has passed: none was started. Resumable: the
-        next call continues.
+        """Remove and yield the requests whose deadline has passed before they were decided.
+
+        Resumable: the next call continues.
         """
         if sum(self._dead) > len(self) + SLACK:
             for line in self._lines:
@@ -369,9 +379,9 @@ def _throttled(message: str) -> ApiError:
 
 
 class Reception:
-    """The links on which requests arrive.
+    """Receives requests from links.
 
-    ``wake``: run a turn soon; ``soon``: call back after a number of seconds.
+    ``wake``: run a turn soon. ``soon``: call back after a number of seconds.
     """
 
     def __init__(
@@ -395,7 +405,7 @@ class Reception:
         self._probes = probes
 
     def accept(self, link: Link) -> Reception:
-        """Register a new link. Returns its handler."""
+        """Register a new link, and return its handler."""
         self._drain.opened(link)
         return self
 
@@ -408,17 +418,17 @@ class Reception:
             refused = None
         for request in messages:
             if refused is not None:
-                # A client that has another cluster's addresses learns it from any of them.
+                # Any node of a cluster can tell a client that it has another cluster's addresses.
                 other = cluster_error(self._node.cluster_id, request.cluster_id)
                 self._answers.refuse(link, request, other or refused)
                 continue
             body = request.WhichOneof("body")
             if body is None:
-                link.unknown_kind("a request without a body")
+                link.unknown_kind("the request has no body")
                 self._answers.refuse(
                     link,
                     request,
-                    ApiError(ErrorCode.INVALID_REQUEST, "a request without a body", field="body"),
+                    ApiError(ErrorCode.INVALID_REQUEST, "the request has no body", field="body"),
                 )
                 continue
             heartbeat = body == "broker_heartbeat"
@@ -444,7 +454,7 @@ class Reception:
             self._wake()
 
     def _gathered(self) -> None:
-        """Have the heartbeats decided that have gathered."""
+        """Have the gathered heartbeats decided."""
         self._gathered_due = self._intake.gathering = False
         self._wake()
 
@@ -467,7 +477,7 @@ class Reception:
             self._intake.abandon(gone)
 
     def _heard(self, link: Any, heartbeat: pb.BrokerHeartbeatRequest) -> bool:
-        """Renew the broker's session. Returns whether the heartbeat seems to change nothing.
+        """Renew the broker's session. Return whether the heartbeat seems to change nothing.
 
         A heartbeat counts on arrival, not when it is decided: a long or full queue must not fence
         the brokers that wait in it.

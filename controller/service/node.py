@@ -1,5 +1,5 @@
-"""The state of one controller node: its committed image, its leadership, and the quorum as it knows
-it.
+"""The state of one controller node: its committed image, its leadership, and its knowledge of the
+quorum.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
 
 
 class Directory:
-    """The active controller and the voters.
+    """The active controller and the voters, as far as this node knows.
 
-    ``voters``: the voter set in force on this node, committed or not.
+    ``voters``: the current voter set, committed or not.
     """
 
     def __init__(self, node_id: int, voters: tuple[Voter, ...]) -> None:
         self.node_id = node_id
         self.voters = voters
         self.leader_id = -1
-        """The active controller, -1 if unknown."""
+        """Node id of the active controller; -1 if unknown."""
         self.leader_epoch = 0
-        """The newest epoch this node knows."""
+        """The newest epoch that this node knows."""
         self.successor_id = -1
-        """Successor of a transfer that is complete, while no leader is known; -1: none."""
+        """Successor after a completed transfer, while no leader is known; -1 if there is none."""
         self.outage = ""
-        """Reason why there is no leader, as of the last tick; empty if there is one, as far as this
-        node knows.
+        """Why there is no leader, as of the last tick; "" if there is one, as far as this node
+        knows.
         """
 
     def endpoint_of(self, leader_id: int, listener: str) -> str:
-        """Return host:port of a voter on a listener; empty if it is unknown, or has no such
+        """Return host:port of a voter on a listener, or "" if the voter is unknown or has no such
         listener.
         """
         known = (voter.endpoint for voter in self.voters if voter.node_id == leader_id)
@@ -61,7 +61,7 @@ class Directory:
     def not_controller(self) -> ApiError:
         """Return the error of a node that does not lead.
 
-        It names the active controller, if this node knows it; else it states why the quorum has
+        It names the active controller if this node knows it; otherwise it states why the quorum has
         none.
         """
         leader_id = self.successor_id if self.leader_id == -1 else self.leader_id
@@ -85,10 +85,10 @@ class Directory:
     def successor(
         self, node_id: int, listener: str, *, takes_requests: bool
     ) -> pb.ControllerResponse:
-        """Return the notice that this controller is about to lead, with its endpoint on this
-        listener: a client connects to it meanwhile.
+        """Return the notice that ``node_id`` is about to lead, with its endpoint on this listener,
+        so that a client connects to it in advance.
 
-        ``takes_requests``: and sends its requests there from now on.
+        ``takes_requests``: the client sends its requests there from now on.
         """
         return pb.ControllerResponse(
             leader_id=node_id,
@@ -100,32 +100,32 @@ class Directory:
 
 RECENT_HASHES = 256
 SLICE_BYTES = 64 << 10
-"""Log bytes folded in one step: about a millisecond, for which fetches and votes wait."""
+"""Log bytes folded in one step: about a millisecond, during which fetches and votes wait."""
 
 
 class CommittedImage:
-    """The committed image of this node, folded in slices that never block long: reads, exports and
+    """The committed image of this node, folded in slices that never block long; reads, exports and
     claims start from it.
     """
 
     def __init__(self) -> None:
         self.applied_bytes = 0
-        """Bytes of the log that were folded since the start."""
+        """Bytes of the log folded since the start."""
         self._image = Image(configs=flat_map.empty())
         self._builder: ImageBuilder | None = None
-        """Builder that has folded beyond the image; None: the image is up to date."""
+        """Builder that has folded beyond the image; None if the image is up to date."""
         self.log_hash = EMPTY
         """Hash of the log up to ``offset``."""
         self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT_HASHES)
 
     @property
     def offset(self) -> int:
-        """Offset of the image; O(1)."""
+        """Offset of the image. O(1)."""
         return self._newest.offset
 
     @property
     def image(self) -> Image:
-        """The image, built on demand: between two demands the fold writes in place, and copies no
+        """The image, made on demand: between two demands the fold writes in place, and copies no
         nodes of its maps.
         """
         builder = self._builder
@@ -149,7 +149,7 @@ class CommittedImage:
         return self._newest.state_hash & HASH_MASK
 
     def recent_state_hash(self, offset: int) -> int | None:
-        """Return the state hash at an offset that was committed lately; None if it is unknown."""
+        """Return the state hash at a recently committed offset, or None if it is unknown."""
         return next((found for at, found in reversed(self._recent) if at == offset), None)
 
     @property
@@ -162,19 +162,19 @@ class CommittedImage:
         return self._image if self._builder is None else self._builder
 
     def replace(self, image: Image, log_hash: LogHash, applied_bytes: int = 0) -> None:
-        """Replace the image: by that of a snapshot, or by one that a leader folded when it proposed
+        """Replace the image with a snapshot's, or with one that a leader folded when it proposed
         and that is committed now.
 
-        ``log_hash``: of the log up to its offset; ``applied_bytes``: bytes of the log between the
-        two images.
+        ``log_hash``: hash of the log up to the image's offset. ``applied_bytes``: bytes of the log
+        between the two images.
         """
-        # A leader does so with each commit, and folds nothing here.
+        # A leader calls this at each commit, and folds nothing here.
         self._image, self._builder, self.log_hash = image, None, log_hash
         self.applied_bytes += applied_bytes
         self._recent.append((image.offset, self.state_hash))
 
     def advance(self, replica: Replica, high_watermark: int) -> bool:
-        """Fold one slice towards the high watermark. Returns True when the image has reached it."""
+        """Fold one slice towards the high watermark. Return True once the image has reached it."""
         builder = self._builder
         if builder is None:
             builder = self._builder = ImageBuilder(self._image)
@@ -190,23 +190,25 @@ class CommittedImage:
 
 @dataclass(frozen=True, slots=True)
 class ControllerDescription:
-    """One controller at one moment, leader or not.
+    """One controller, leader or not, at one moment.
 
-    The state is that of the committed image, which need not have been made: behind the high
-    watermark by the records that are not folded yet.
+    The state is that of the committed image, which need not have been made, and which lacks the
+    committed records that are not folded yet.
     """
 
     applied_offset: int
-    """Offset of the last folded record; -1: none."""
+    """Offset of the last folded record; -1 if none is folded."""
     applied_epoch: int
     state_hash: int
     log_hash: LogHash
     waiting_requests: int
     """Number of requests that no turn has taken; deferred ones do not count."""
     waiting_bytes: int
-    """Total size of these requests."""
+    """Total size of these requests, in bytes."""
     next_tick_at: float
-    """Time of the next tick by ``ControllerNode.now``; long past: the event loop is blocked."""
+    """Time of the next tick by ``ControllerNode.now``; if it is long past, the event loop is
+    blocked.
+    """
 
 
 STATE_HASH_MASK = (1 << 64) - 1
@@ -214,7 +216,7 @@ STATE_HASH_MASK = (1 << 64) - 1
 
 
 class ControllerNode:
-    """One node, leader or not."""
+    """One controller node, leader or not."""
 
     def __init__(
         self,
@@ -233,9 +235,9 @@ class ControllerNode:
         self.directory = Directory(quorum.node_id, quorum.voters)
         self.committed = CommittedImage()
         self.load: SnapshotLoad | None = None
-        """The snapshot below the log start that is still being loaded."""
+        """The snapshot below the log start while it is being loaded, else None."""
         self.committed_end = -1
-        """The high watermark, exclusive; -1 unknown."""
+        """High watermark, exclusive; -1 if unknown."""
         self.leadership: Leadership | None = None
         self.closed = False
         """True once the node has stopped permanently: it starts and sends nothing more."""
@@ -245,7 +247,7 @@ class ControllerNode:
 
     @property
     def image(self) -> Image:
-        """The committed image; behind the high watermark only while a long log is being folded."""
+        """The committed image; it lags the high watermark only while a long log is being folded."""
         return self.committed.image
 
     @property
@@ -255,12 +257,12 @@ class ControllerNode:
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset in this node's log."""
+        """First offset in this node's log."""
         return self.replica.log_start_offset
 
     @property
     def newest_snapshot(self) -> SnapshotId | None:
-        """The newest snapshot of this node, if any."""
+        """The newest snapshot of this node, or None."""
         return self.replica.snapshots.newest
 
     def read(self, offset: int, until: int, max_bytes: int) -> bytes:
@@ -268,9 +270,11 @@ class ControllerNode:
         return self.replica.read(offset, until, max_bytes)
 
     def divergence(self, end_offset: int, applied: pb.AppliedBatch) -> tuple[int, int] | None:
-        """Return where this log and an observer's, whose last applied batch this is, diverge below
-        ``end_offset``; None: this log has the batch, or begins above it. ``end_offset`` itself: the
-        states diverge.
+        """Return (epoch, offset) at which this log and that of an observer diverge below
+        ``end_offset``.
+
+        ``applied``: the last batch that the observer has applied. Returns None if this log has that
+        batch, or begins above it. An offset of ``end_offset`` means that the states diverge.
         """
         if end_offset < self.log_start_offset:
             return None
@@ -290,19 +294,19 @@ class ControllerNode:
 
     @property
     def quorum_time_ms(self) -> int:
-        """Time of the quorum in ms since 1970; 0 if unknown."""
+        """Quorum time, in ms since 1970; 0 if unknown."""
         return self.replica.quorum_time_ms or 0
 
     # --- the quorum ------------------------------------------------------------------------------
 
     @property
     def generation(self) -> int:
-        """Generation at the log's end: of a leader's proposals."""
+        """Generation at the log's end, which is that of a leader's proposals."""
         return self.replica.lineage.current
 
     @property
     def committed_generation(self) -> int:
-        """Generation of the committed log; 0: no committed record is known."""
+        """Generation of the committed log; 0 if no committed record is known."""
         return self.replica.generation
 
     @property
@@ -312,44 +316,44 @@ class ControllerNode:
 
     @property
     def voters(self) -> tuple[Voter, ...]:
-        """The voter set in force on this node, committed or not."""
+        """The current voter set on this node, committed or not."""
         return self.directory.voters
 
     @property
     def leader_id(self) -> int:
-        """The active controller as far as this node knows, -1 if unknown."""
+        """Node id of the active controller, as far as this node knows; -1 if unknown."""
         return self.directory.leader_id
 
     @property
     def controller_epoch(self) -> int:
-        """The newest epoch this node knows."""
+        """The newest epoch that this node knows."""
         return self.directory.leader_epoch
 
     def leader_endpoint(self, leader_id: int, listener: str) -> str:
-        """Return host:port of a voter on a listener; empty if it is unknown."""
+        """Return host:port of a voter on a listener, or "" if it is unknown."""
         return self.directory.endpoint_of(leader_id, listener)
 
     # --- its leadership --------------------------------------------------------------------------
 
     @property
     def decider(self) -> Decider | None:
-        """Decider of this node; None unless it leads and has finished claiming."""
+        """Decider of this node, or None unless it leads and has finished claiming."""
         return self.leadership.decider if self.leadership is not None else None
 
     @property
     def lowest_acknowledged_offset(self) -> int:
-        """LAO, inclusive; -1 unknown, also on every node that is not the active controller."""
+        """LAO, inclusive; -1 if unknown, as on every node that is not the active controller."""
         return self.leadership.log.lao.lao if self.leadership is not None else -1
 
     @property
     def lowest_known_lao(self) -> int:
-        """The lowest LAO that an LAO member knows, which ``visible`` waits for; -1 unknown, also on
-        every node that is not the active controller.
+        """The lowest LAO that an LAO member knows, for which ``visible`` waits; -1 if unknown, as
+        on every node that is not the active controller.
         """
         return self.leadership.log.lao.min_known_lao if self.leadership is not None else -1
 
     def not_controller(self) -> ApiError | None:
-        """Return why requests are refused here; None if they are not."""
+        """Return why requests are refused here, or None if they are not."""
         if self.leadership is not None and not self._drain.begun:
             return None
         return self.directory.not_controller()

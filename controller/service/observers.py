@@ -1,19 +1,19 @@
-"""The service of the committed log to brokers and other observers, which report the offset that
-they have applied.
+"""Serves the committed log to brokers and other observers, which report the offset that they have
+applied.
 
 An observer keeps one fetch outstanding. The fetch is answered at once if there is something that
 the observer does not know (records, a higher high watermark, another LAO); otherwise it is parked
 until the next commit, a move of LAO, or its deadline. Changes due at one moment are in one reply,
 and observers at the same offset get the same bytes.
 
-A fetch that allows it is not answered when LAO alone has moved: LAO is sent, the fetch stays
-parked, and the next fetch reports that LAO. That saves one message in four of a lone write. If a
-writer waits for that report, the fetch is answered.
+If a fetch allows it, a move of LAO alone does not answer it: LAO is sent, the fetch stays parked,
+and the next fetch reports that LAO. That saves one message in four of a lone write. If a writer
+waits for that report, the fetch is answered.
 
 Answers to registered brokers leave in bursts (``Bursts``): the more brokers there are, and the more
 is written, the more records each answer has.
 
-One turn of the event loop has a bound for all observers together, in answers, bytes and time; the
+Each turn of the event loop has a bound for all observers together, in answers, bytes and time; the
 others wait for the next turn. Registered brokers are served before strangers, and strangers'
 connections take turns. [1,200 streams of strangers fetch the whole log of 10 MB, and each is
 answered at once: 10 GB are read and copied, no follower gets an answer, and the leadership is
@@ -50,23 +50,25 @@ log = get_logger(__name__)
 SHORT_S = 0.0005
 """Longest burst, in seconds, that needs no pause: with few brokers, news is answered at once."""
 LONG_S = 0.005
-"""Length in seconds after which a burst ends, even if answers are left: on a busy machine new
-fetches arrive during a burst, so some answers are always left.
+"""Length, in seconds, after which a burst ends even if answers remain: on a busy machine new
+fetches arrive during a burst, so some answers always remain.
 """
 PAUSES = 2
 """Length of a pause, as a multiple of the CPU time of the burst. [With a factor of 1, a hundred
 brokers on a busy machine make a write wait half as long again.]
 """
 REST_MAX_S = 0.005
-"""Longest rest in seconds that counts: a burst without a pause takes no more of the loop's time."""
+"""Longest rest, in seconds, that counts: a burst without a pause uses no more of the loop's time
+than that.
+"""
 
 
 class Bursts:
-    """The bursts of answers to brokers, and the pauses between them.
+    """Bursts of answers to brokers, and the pauses between them.
 
-    ``soon``: call back in another turn of the loop, after a number of seconds; ``now``: seconds of
-    the clock; ``cpu_clock``: seconds of the CPU that the loop's thread has used; ``more``: whether
-    others are still to be answered in this burst; ``over``: called after a pause.
+    ``soon``: call back in another turn of the loop, after a number of seconds. ``now``: seconds of
+    the clock. ``cpu_clock``: CPU seconds that the loop's thread has used. ``more``: return whether
+    brokers remain to be answered in this burst. ``over``: called after a pause.
     """
 
     def __init__(
@@ -81,12 +83,12 @@ class Bursts:
         self._more, self._over = more, over
         self._begun: float | None = None
         self._looks = False
-        """True while a look is due."""
+        """True while a check is scheduled."""
         self._ended = now()
         self._rested_s = 0.0
         """Time in seconds without an answer that no burst has used up."""
         self._again = False
-        """True if brokers were answered since the last look was scheduled."""
+        """True if brokers were answered since the last check was scheduled."""
         self.pausing = False
         """True while brokers wait for the end of a pause."""
 
@@ -116,7 +118,7 @@ class Bursts:
         owed_s = took_s - self._rested_s
         if self._more() and owed_s <= LONG_S:
             # The remaining brokers are answered in another turn of the loop, which may be a while
-            # away: another look would not help.
+            # away: another check would not help.
             return
         if again and owed_s <= SHORT_S:
             self.go_on()
@@ -129,7 +131,7 @@ class Bursts:
             self._soon(PAUSES * owed_s, self._end)
 
     def _end(self) -> None:
-        # The pause is not a rest: it was owed.
+        # A pause does not count as rest: it was owed.
         self.pausing, self._ended = False, self._now()
         self._over()
 
@@ -139,20 +141,20 @@ SAY_DIVERGENCE_EVERY_S = 10.0
 ANSWER_BYTES = 256
 """Bytes charged for an answer without records: many small ones are work, too."""
 SHARED_MAX_BYTES = 256 << 10
-"""Total size in bytes of the answers kept for further observers at the same offset; one larger
+"""Total size, in bytes, of the answers kept for further observers at the same offset; one larger
 answer is also kept.
 """
 TURN_ANSWERS = 32
-"""Answers to registered brokers in a turn of the loop: sending one takes longer than deciding it,
-and no stopwatch here measures that. In between, the loop serves followers and clients.
+"""Most answers to registered brokers in one turn of the loop. Sending an answer takes longer than
+deciding it, and no stopwatch here measures that. In between, the loop serves followers and clients.
 """
 
 
 class _Known(NamedTuple):
-    """The news for all observers that are examined together."""
+    """The news, the same for all observers that are examined together."""
 
     end: int
-    """The high watermark, exclusive; -1 unknown."""
+    """High watermark, exclusive; -1 if unknown."""
     lao: int
     epoch: int
     log_start_offset: int
@@ -160,21 +162,23 @@ class _Known(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class MetadataStream:
-    """The link of one observer: its parked fetch, and the last values that were sent to it."""
+    """The link of one observer: its parked fetch, and the last values sent to it."""
 
     link: Link
     fetch: pb.MetadataFetchRequest | None = None
     offset: int = 0
-    """Offset from which it fetches."""
+    """Offset that the observer fetches from."""
     high_watermark: int = -1
-    """High watermark that it knows, from ``fetch``, which is examined more than once."""
+    """High watermark that the observer knows, copied from ``fetch``, which is examined more than
+    once.
+    """
     deadline: float = 0.0
     sent_lao: int = -2
     sent_epoch: int = -1
     stranger: bool = True
-    """True if it occupies one of the strangers' places."""
+    """True if the stream occupies one of the strangers' places."""
     lines_up: int = 0
-    """The two lines of strangers that it is in, a bit each."""
+    """Bit set of the strangers' two queues that the stream is in."""
 
 
 class Observers:
@@ -189,10 +193,10 @@ class Observers:
         stopwatch: Callable[[], float],
         cpu_clock: Callable[[], float],
     ) -> None:
-        """``report``: called with a broker's applied offset; ``must_report``: returns the brokers
-        that are to report their known LAO at once; ``soon``: calls back in another turn of the
-        loop, after a number of seconds; ``stopwatch``: a clock in seconds that advances within a
-        turn; ``cpu_clock``: seconds of the CPU that the loop's thread has used.
+        """``report``: called with each broker's fetch. ``must_report``: returns the brokers that
+        are to report their known LAO at once. ``soon``: calls back in another turn of the loop,
+        after a number of seconds. ``stopwatch``: a clock in seconds that advances within a turn.
+        ``cpu_clock``: CPU seconds that the loop's thread has used.
         """
         self._source = source
         self._report, self._must_report = report, must_report
@@ -202,9 +206,9 @@ class Observers:
         self._streams: dict[int, MetadataStream] = {}
         self._strangers = Shares(OBSERVERS_MAX_STRANGERS)
         self._brokers: dict[int, MetadataStream] = {}
-        """Broker id -> the stream that presented the id and its epoch last.
+        """Broker id -> the stream that last presented the id with its epoch.
 
-        Strangers never take its place.
+        Strangers never replace it.
         """
         self._due: dict[MetadataStream, None] = {}
         """Streams of brokers to examine, in order."""
@@ -212,38 +216,39 @@ class Observers:
             FairQueue(),
             FairQueue(),
         )
-        """Streams of strangers: one line to examine, and one of examined streams that wait for
+        """Streams of strangers: a queue to examine, and a queue of examined streams that wait for
         news.
         """
         self._front = 0
-        """Index of the line to examine."""
+        """Index of the queue to examine."""
         self._news = False
         """True if there was news since: the waiting streams are examined again after the front
-        line.
+        queue.
         """
         self._spent_bytes, self._spent_s = 0, 0.0
         self._turn_begun = False
         self._shared: dict[Any, pb.MetadataFetchResponse] = {}
         """Answers by key: offset, size, kind."""
         self._shared_known: _Known | None = None
-        """The news that these answers are valid for."""
+        """The news for which these answers are valid."""
         self._shared_bytes = 0
         self._turn_cpu_at = 0.0
-        """CPU clock at the begin of this turn of the loop."""
+        """CPU clock at the beginning of this turn of the loop."""
         self._bursts = Bursts(soon, source.now, cpu_clock, lambda: bool(self._due), self._serve)
         self.lao_is_held = False
-        """True while a move of LAO alone is no news: it is sent with the next answer."""
+        """True while a move of LAO alone is not news: it is sent with the next answer."""
         self.unreported = False
-        """True if an observer may have received a LAO beside a fetch since reports were last
-        requested.
+        """True if an observer may have received an LAO without an answer to its fetch since reports
+        were last requested.
         """
         self.contradiction = ""
-        """The last applied batch of a registered broker that this log does not have; empty: none.
+        """Describes the last applied batch, reported by an observer, that this log does not have;
+        "" if there is none.
         """
         self._say_divergence_at = 0.0
 
     def accept(self, link: Link) -> Observers:
-        """Register a new observer. Returns its handler, which is this object."""
+        """Register a new observer, and return its handler, which is this object."""
         if self._strangers.take(link.peer):
             self._streams[id(link)] = MetadataStream(link)
         else:
@@ -263,9 +268,10 @@ class Observers:
             }
 
     def _identify(self, stream: MetadataStream, fetch: pb.MetadataFetchRequest) -> None:
-        """Register the stream of a registered broker's fetch, which leaves the strangers' places.
+        """Register the stream of a registered broker's fetch, which then leaves the strangers'
+        places.
 
-        The stream that had this id before is a stranger again.
+        The stream that had this id before becomes a stranger again.
         """
         if not self._source.is_broker(fetch.replica_id, fetch.broker_epoch):
             return
@@ -275,12 +281,12 @@ class Observers:
         if before is not None:
             before.stranger = self._strangers.take(before.link.peer)
             if not before.stranger:
-                before.link.close("another link has shown this broker's id and epoch")
+                before.link.close("another link has presented this broker's id and epoch")
             elif before.fetch is not None:
                 self._line_up(before)
 
     def received(self, link: Link, messages: Sequence[Any]) -> None:
-        """Process fetches. Only the newest one counts: an observer has one outstanding."""
+        """Process fetches. Only the newest counts: an observer has one outstanding."""
         stream = self._streams.get(id(link))
         if stream is None or not messages:
             return
@@ -301,8 +307,8 @@ class Observers:
         wait_ms = min(max(fetch.max_wait_ms, 0), MAX_WAIT_MS)
         stream.deadline = source.now() + wait_ms / 1000
         end = source.committed_end
-        # Nearly every fetch acknowledges the newest records, and waits: there is nothing to say at
-        # once. ``_answer`` looks closely.
+        # Nearly every fetch acknowledges the newest records, and waits: it needs no answer at once.
+        # ``_answer`` decides precisely.
         if (
             stream.stranger
             or wait_ms == 0
@@ -312,8 +318,8 @@ class Observers:
             or source.lowest_acknowledged_offset != stream.sent_lao
         ):
             self._line_up(stream)
-            # Others were served in this turn of the loop: this one is served in the next, with
-            # later arrivals.
+            # If others were served in this turn of the loop, this stream is served in the next one,
+            # with later arrivals.
             if stream.stranger or not self._turn_begun:
                 self._serve()
 
@@ -323,39 +329,39 @@ class Observers:
         if cluster_id and cluster_id != source.cluster_id:
             return ApiError(
                 ErrorCode.INCONSISTENT_CLUSTER_ID,
-                f"this is cluster {source.cluster_id}, not {cluster_id[:80]!r}",
+                f"the request names cluster {cluster_id[:80]!r}, but this is {source.cluster_id!r}",
                 field="cluster_id",
             )
         if fetch.fetch_offset < 0:
             return ApiError(
-                ErrorCode.INVALID_REQUEST, "fetch_offset is negative", field="fetch_offset"
+                ErrorCode.INVALID_REQUEST, "fetch_offset must be 0 or more", field="fetch_offset"
             )
         committed = source.committed_generation
         refusal = source.not_controller()
         if refusal is not None or not committed:
             return refusal
         if committed != source.generation:
-            # [A broker follows it, and reports under its epoch what it has applied of the log
-            # before: the report would count in the recovered one.]
+            # [A broker follows this leader, and reports under its epoch what it has applied of the
+            # earlier log: the report would count in the recovered one.]
             return ApiError(
                 ErrorCode.NOT_CONTROLLER,
-                "the log was recovered, and nothing of its new generation is committed yet",
+                "the log was recovered, and no record of its new generation is committed yet",
                 leader_id=-1,
             )
         if generation not in (NO_GENERATION, committed):
             return ApiError(
                 ErrorCode.INCONSISTENT_GENERATION,
-                f"the log is of generation {committed}, not {generation}",
+                f"the request names generation {generation}, but the log has {committed}",
                 field="generation",
             )
         return None
 
     def _tell_divergence(self, stream: MetadataStream, fetch: pb.MetadataFetchRequest) -> bool:
-        """Answer an observer that has applied records which this log does not have; return whether
+        """Answer an observer that has applied records which this log does not have. Return whether
         it is one.
 
-        These records were committed in an epoch up to the one that it has seen, so the leader of
-        that epoch or a later one has it. An older leader may lack it.
+        These records were committed in an epoch up to the one that the observer has seen, so the
+        leader of that epoch or a later one has them. An older leader may lack them.
         """
         source = self._source
         if fetch.controller_epoch > source.controller_epoch:
@@ -364,16 +370,18 @@ class Observers:
         if diverging is None:
             return False
         epoch, end_offset = diverging
-        parted_at = "the log is the same, and the state is not"
+        parted_at = "the logs are equal, but the states are not"
         if end_offset < fetch.fetch_offset:
-            parted_at = f"the logs part at offset {end_offset}: committed records are lost"
+            parted_at = f"the logs diverge at offset {end_offset}: committed records are lost"
         self.contradiction = (
             f"observer {fetch.replica_id} had applied offset {fetch.fetch_offset - 1} of epoch"
             f" {fetch.last_applied.epoch}; {parted_at}"
         )
         if source.now() >= self._say_divergence_at:
             self._say_divergence_at = source.now() + SAY_DIVERGENCE_EVERY_S
-            log.error("what an observer has applied contradicts this log", why=self.contradiction)
+            log.error(
+                "an observer has applied records that contradict this log", why=self.contradiction
+            )
         stream.fetch = None
         response = self._about_the_log()
         response.diverging_epoch.epoch, response.diverging_epoch.end_offset = epoch, end_offset
@@ -405,7 +413,7 @@ class Observers:
         self._serve()
 
     def ask_reports(self) -> None:
-        """Answer every parked fetch: some observers may know a LAO that they have not reported."""
+        """Answer every parked fetch: some observers may know an LAO that they have not reported."""
         self.unreported = False
         for stream in self._streams.values():
             if stream.fetch is not None:
@@ -431,7 +439,9 @@ class Observers:
             self._lines[line].push(stream.link.peer, stream)
 
     def _next_stranger(self) -> MetadataStream | None:
-        """Return the next stream to examine when no broker is due, connections in turn, or None."""
+        """Return the next stranger's stream to examine when no broker is due, or None; connections
+        take turns.
+        """
         if not self._lines[self._front] and self._news:
             self._news = False
             self._front = 1 - self._front
@@ -465,7 +475,7 @@ class Observers:
             self._forget_answers()
         begun = self._stopwatch()
         if not self._turn_begun:
-            # Not for each fetch that comes in this turn: the kernel is asked for it.
+            # Once per turn, not per fetch, as it is a system call.
             self._turn_cpu_at = self._cpu_clock()
         spent_s, left_bytes = self._spent_s, OBSERVERS_TURN_MAX_BYTES - self._spent_bytes
         looked = to_brokers = 0
@@ -494,7 +504,7 @@ class Observers:
                     self._push(stream, 1 - self._front)
             spent_s = self._spent_s + self._stopwatch() - begun
             if spent_s >= TURN_MAX_S:
-                # On a busy machine others may have had that time.
+                # On a busy machine other threads may have used that time.
                 spent_s = min(spent_s, self._cpu_clock() - self._turn_cpu_at)
         if looked:
             self._spent_s, self._spent_bytes = spent_s, OBSERVERS_TURN_MAX_BYTES - left_bytes
@@ -504,7 +514,7 @@ class Observers:
             bursts.go_on()
         if (looked or self._more) and not self._turn_begun:
             self._turn_begun = True
-            # A full turn is followed by a pause of the same length: gRPC accepts one new call in a
+            # A full turn is followed by a pause of the same length: gRPC accepts one new call per
             # turn of the loop, and a new call would otherwise wait for as many full turns as there
             # are calls before it.
             full = spent_s >= TURN_MAX_S or left_bytes <= 0
@@ -525,14 +535,14 @@ class Observers:
         must_report: Container[int],
         due: bool,
     ) -> int:
-        """Answer a fetch, if there is an answer. Returns the bytes charged for it."""
+        """Answer a fetch, if there is an answer. Return the bytes charged for it."""
         end, lao, epoch, log_start_offset = known
         offset = stream.offset
         if offset < log_start_offset:
             self._send_to_snapshot(stream)
             return ANSWER_BYTES
         has_data, other_epoch = end > offset, epoch != stream.sent_epoch
-        # An unknown high watermark or LAO is no news that an answer should be sent for.
+        # An unknown high watermark or LAO is not worth an answer.
         answers = has_data or due or other_epoch or end > max(stream.high_watermark, -1)
         news = lao != stream.sent_lao and not self.lao_is_held and end >= 0
         if not (answers or news):
@@ -576,8 +586,8 @@ class Observers:
         has_data: bool,
         stands: bool,
     ) -> pb.MetadataFetchResponse | None:
-        """Return an answer for all observers at the same offset; None if none can, and
-        errors are sent.
+        """Return an answer for all observers at the same offset, or None if an error was sent
+        instead.
         """
         source = self._source
         records = b""
@@ -607,13 +617,13 @@ class Observers:
         self._streams.clear()
 
     def _send_to_snapshot(self, stream: MetadataStream) -> None:
-        """Answer that the requested offset lies below the log start: the observer has to begin with
-        a snapshot.
+        """Answer that the requested offset lies below the log start: the observer must begin with a
+        snapshot.
         """
         source = self._source
         snapshot_id = source.newest_snapshot
         if snapshot_id is None:
-            raise InvariantError("a log that begins above 0 without a snapshot")
+            raise InvariantError("the log begins above offset 0, but there is no snapshot")
         stream.sent_lao, stream.sent_epoch = (
             source.lowest_acknowledged_offset,
             source.controller_epoch,
@@ -649,5 +659,5 @@ class Observers:
         except LinkClosedError:
             return
         except ApiError as error:
-            # It is sent in the turn of a commit: this stream ends, and no other.
-            stream.link.close(f"the answer cannot be sent: {error}")
+            # Sent in the turn of a commit: only this stream may end.
+            stream.link.close(f"cannot send the answer: {error}")
