@@ -2,8 +2,8 @@
 are refused.
 
 A reply waits for the commit of the records it depends on, for a confirmed read-index round, for
-LAO, or for every member to know LAO. Offsets, rounds and LAO only grow, and so do the waits in
-order of arrival: every queue is released from its front.
+LAO, or for every member to know LAO. Offsets, rounds and LAO only grow, and what replies wait for
+grows in order of arrival, so every queue is released from its front.
 
 Why: docs/decisions/003-read-index-rounds.md
 """
@@ -49,32 +49,32 @@ class Parked(msgspec.Struct, eq=False):
     link: Any
     response: Any
     offset: int
-    """The last record it depends on (inclusive): the write's own, or the newest pending one when a
-    read was decided.
+    """Offset (inclusive) of the last record that the reply depends on: the write's own, or the
+    newest pending one when a read was decided.
     """
     round: int
-    """The read-index round a reply without records waits for; 0 for a write."""
+    """Read-index round that a reply without records waits for; 0 for a write."""
     acks: Any
     deadline: float
     done: bool = False
     charged: bool = False
-    """True while it is charged to its connection's share."""
+    """True while the reply is charged to its connection's share."""
     count: int = 1
-    """Number of replies: above 1 only for a group."""
+    """Number of replies; above 1 only for a group."""
     kind: str = ""
     """Name of the request's body."""
     begun: float = 0.0
     """Time of the request's arrival, by the stopwatch."""
     code: int = 0
-    """Error code of the reply; 0: none."""
+    """Error code of the reply; 0 if there is no error."""
     trace: Served | None = None
-    """Span of a traced request; None if it is not traced."""
+    """Span of a traced request, or None if it is not traced."""
     committed: bool = False
     """True for a traced write that is committed and waits for LAO."""
 
     @property
     def is_write(self) -> bool:
-        """True if it is the reply to a write, whose records are in the log."""
+        """True for the reply to a write, whose records are in the log."""
         return self.round == 0
 
     def end_trace(self, code: int = 0) -> None:
@@ -135,21 +135,21 @@ class Parking:
             ACKNOWLEDGED: [],
             VISIBLE: [],
         }
-        """Heaps of (offset, number, reply), by the requested level."""
+        """Heaps of (offset, tie-breaker, reply), by the requested level."""
         self._duplicate_count = 0
         """Number of duplicates so far."""
         self._duplicates_waiting = 0
         self._deadlines: Deadlines[Parked] = Deadlines()
         self._dead = 0
-        """Number of replies that are done but still in a queue."""
+        """Number of done replies that are still in a queue."""
         self._high_watermark = 0
         self._lowest_acknowledged_offset = self._min_known_lao = -1
         self._confirmed_round = 0
         self.shares = Shares(CONTROLLER_MAX_PARKED_REPLIES)
         """Places of parked replies, by peer."""
         self.take_place, self.give_back_place = self.shares.take, self.shares.give_back
-        """Places by peer, taken before a request is decided: one connection leaves as many places
-        as it holds to the others.
+        """Take and give back places by peer. They are taken before a request is decided; one
+        connection leaves as many places to the others as it holds.
         """
 
     def has_room(self, link: Any) -> bool:
@@ -176,15 +176,17 @@ class Parking:
         }
 
     def park(self, parked: Parked) -> None:
-        """Park a reply until its commit and, without records, until its round is confirmed."""
+        """Park a reply until its offset is committed and its round, if any, is confirmed."""
         if not parked.charged:
             self._charge(parked)
         (self._reads if parked.round else self._writes).append(parked)
         self._deadlines.add(parked)
 
     def park_duplicate(self, parked: Parked) -> None:
-        """Park the reply to a retry, whose record may be older than those of all other replies;
-        send it at once if the record has reached the requested level.
+        """Park the reply to a retry, or send it at once if its record has reached the requested
+        level.
+
+        The record may be older than those of all other replies.
         """
         if not parked.charged:
             self._charge(parked)
@@ -230,7 +232,9 @@ class Parking:
         return number <= self._confirmed_round
 
     def release_reads(self) -> None:
-        """Send the replies without records whose round is confirmed and offset is committed."""
+        """Send the replies without records whose round is confirmed and whose offset is
+        committed.
+        """
         reads = self._reads
         while (
             reads
@@ -259,7 +263,7 @@ class Parking:
         self._release_duplicates()
 
     def waits_for_known_lao(self, lao: int) -> bool:
-        """Return whether a reply is covered by this LAO, and waits for every member to know it."""
+        """Return whether a reply covered by this LAO waits for every member to know it."""
         visible, duplicates = self._visible, self._duplicates[VISIBLE]
         return bool(
             (visible and visible[0].offset <= lao) or (duplicates and duplicates[0][0] <= lao)
@@ -294,7 +298,9 @@ class Parking:
 
     def expired(self, now: float) -> Iterator[tuple[Parked, bool]]:
         """Remove and yield each reply whose deadline has passed, with whether its write is
-        committed; the caller answers it. Resumable: the next call continues.
+        committed; the caller answers it.
+
+        Resumable: the next call continues.
         """
         for parked in self._deadlines.late(now, len(self)):
             self._done(parked)
@@ -305,7 +311,10 @@ class Parking:
             self._sweep()
 
     def abandon(self, links: Collection[Any]) -> None:
-        """Drop the replies of links that have closed. O(n)."""
+        """Drop the replies on links that have closed.
+
+        O(n).
+        """
         duplicates = (entry[2] for heap in self._duplicates.values() for entry in heap)
         for parked in chain(
             self._writes, self._reads, self._acknowledged, self._visible, duplicates
@@ -342,7 +351,9 @@ class Parking:
 
     def drain(self) -> Iterator[tuple[Parked, bool]]:
         """Remove and yield all replies, with whether their write is committed: the leadership is
-        lost. Resumable: the next call continues.
+        lost.
+
+        Resumable: the next call continues.
         """
         for queue in (self._writes, self._reads, self._acknowledged, self._visible):
             while queue:
@@ -388,9 +399,10 @@ def failure(
 
 
 def say_how_far(parked: Parked, lao: LaoView, *, leadership_lost: bool) -> None:
-    """Complete the response to a committed write with the level that it has reached, the brokers
-    that the requested level still waits for, and whether the wait can continue at another
-    controller.
+    """Complete the response to a committed write whose level is not reached.
+
+    Adds the level that it has reached, the brokers that the requested level still waits for, and
+    whether the wait can continue at another controller.
     """
     if parked.acks == COMMITTED:
         return
@@ -403,8 +415,10 @@ def say_how_far(parked: Parked, lao: LaoView, *, leadership_lost: bool) -> None:
 
 
 def send_quietly(link: Any, message: Any) -> ApiError | None:
-    """Send a message; on a closed link it is dropped, and the client knows that the outcome is
-    unknown. Returns why no message can hold it; None if it was sent.
+    """Send a message. On a closed link it is dropped, and the client knows that the outcome is
+    unknown.
+
+    Returns the error if the message cannot be sent, as one that is too large, or None.
     """
     try:
         link.send(message)
@@ -418,19 +432,20 @@ def send_quietly(link: Any, message: Any) -> ApiError | None:
 HEARTBEAT = "broker_heartbeat"
 _OF_WRITES = (Write, Duplicate)
 Answerable = Write | Reply | Refusal | Duplicate | TransferLeadership
-"""Every outcome except Defer: a deferred request is decided again later, and answered then."""
+"""Every outcome except Defer, whose request is decided again later, and answered then."""
 
 
 class Answers:
-    """The sender of one node's answers."""
+    """Sends one node's answers."""
 
     def __init__(self, node: ControllerNode, figures: RequestFigures) -> None:
         self._node = node
         self.figures = figures
 
     def send(self, parked: Parked) -> None:
-        """Send a parked reply, whose content has become true. Never raises: it is sent in the turn
-        of a commit, and others wait behind it.
+        """Send a parked reply, whose content has become true.
+
+        Never raises: it is sent in the turn of a commit, and other replies follow.
         """
         if parked.kind == HEARTBEAT and not parked.code:
             parked.response.broker_heartbeat.quorum_time_ms = self._node.quorum_time_ms
@@ -458,8 +473,10 @@ class Answers:
         error: ApiError,
         begun: float | None = None,
     ) -> None:
-        """Refuse a request, or each of a group: it definitely failed, and no part of it was
-        executed. ``begun``: time of its arrival, by the stopwatch; None: just now.
+        """Refuse a request, or each request of a group: it definitely failed, and no part of it was
+        executed.
+
+        ``begun``: time of arrival, by the stopwatch; None for now.
         """
         if begun is None:
             begun = self.figures.stopwatch()
@@ -506,10 +523,10 @@ class Answers:
         generation: int,
         offset: int,
     ) -> Parked:
-        """Return the reply to a decision of ``epoch`` about a request, or the replies to a group of
+        """Return the reply to ``epoch``'s decision on a request, or the replies to a group of
         writes, to be parked.
 
-        ``offset``: the offset of the last record that the decision wrote, or depends on.
+        ``offset``: offset of the last record that the decision wrote or depends on.
         """
         request: Any = pending.message
         leader_id, code = self._node.directory.leader_id, 0
@@ -525,7 +542,8 @@ class Answers:
             )
             token = response.write.token if type(decision) in _OF_WRITES else None
             if type(decision) is Duplicate:
-                # True as soon as that record is committed: no round is needed, and no body.
+                # The reply is true as soon as that record is committed: it needs no round, and no
+                # body.
                 response.write.duplicate = True
                 offset, epoch = decision.result.offset, decision.result.epoch
             elif type(decision) is Refusal:
@@ -554,9 +572,7 @@ class Answers:
 
 
 class Refusals:
-    """A node's refusals: a bounded number of them is sent in each turn of the event loop, and the
-    rest in the next ones.
-    """
+    """Sends a node's refusals: a bounded number in each turn of the event loop."""
 
     def __init__(
         self,
@@ -566,13 +582,12 @@ class Refusals:
         soon: Callable[[float, Callable[[], None]], None],
         stopwatch: Callable[[], float],
     ) -> None:
-        """``soon`` calls back in a later turn of the event loop, unless this node has stopped by
+        """``soon``: calls back in a later turn of the event loop, unless this node has stopped by
         then.
         """
         self._answers, self._intake, self._node = answers, intake, node
         self._soon, self.stopwatch = soon, stopwatch
-        # The leaderships that were lost, each with the parked replies that are still to be
-        # answered.
+        # The lost leaderships, each with the parked replies that are still to be answered.
         self._lost: deque[tuple[Leadership, str, Iterator[tuple[Parked, bool]]]] = deque()
         self._refusing = self._due = False
 
@@ -582,9 +597,7 @@ class Refusals:
         self.go_on()
 
     def refuse_waiting(self) -> None:
-        """Refuse every request that waits in the intake of a node that does not lead: none of them
-        was started.
-        """
+        """Refuse every request in the intake of a node that does not lead: none was started."""
         self._refusing = True
         self.go_on()
 
@@ -630,10 +643,12 @@ class Refusals:
                 leadership.log.lao,
                 is_committed,
                 ErrorCode.REQUEST_TIMED_OUT,
-                "not committed in time",
+                "the write was not committed, or the read not confirmed, before its timeout",
             )
             yield True
-        error = ApiError(ErrorCode.REQUEST_TIMED_OUT, "not started in time")
+        error = ApiError(
+            ErrorCode.REQUEST_TIMED_OUT, "the request was not started before its timeout"
+        )
         for pending in self._intake.expired(now):
             answers.refuse(pending.link, pending.message, error, pending.begun)
             yield True

@@ -1,5 +1,5 @@
 """The shell of the controller: it receives requests, has them decided, proposes the records, and
-answers once the answer is true.
+sends each answer once it is true.
 
 Theory of operation. A handler only appends to the intake. One *turn* of the event loop decides the
 waiting requests, up to a bound, adds each decision to the log of the epoch, and proposes all as one
@@ -12,11 +12,11 @@ decides anything. A node that loses the leadership drops the pending image. Writ
 are not committed then have an unknown outcome; committed writes that wait to be visible succeed,
 and the answer states the level that they reached; all other requests definitely failed.
 
-``ControllerService`` makes and joins the parts, and passes on the replica's events;
-``Announcements`` carries out what follows from a commit, and from a broker's report. ``node`` is
-the state that the parts share; ``intake`` queues requests, ``turns`` decides them, ``replies``
-answers them, ``observers`` sends the log, ``catch_up`` folds and claims, ``transfer`` ends a
-leadership, ``upkeep`` ticks.
+``ControllerService`` makes and connects the parts, and forwards the replica's events;
+``Announcements`` carries out the effects of a commit, and of a broker's report. ``node`` is the
+state that the parts share; ``intake`` queues requests, ``turns`` decides them, ``replies`` answers
+them, ``observers`` sends the log, ``catch_up`` folds and claims, ``transfer`` ends a leadership,
+``upkeep`` ticks.
 
 Why: docs/decisions/008-one-turn-one-chunk.md
 """
@@ -67,12 +67,12 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 log = structlog.get_logger(__name__)
 
 HOLD_MAX_S = 0.025
-"""Longest time in seconds that LAO is held for records to be sent with it."""
+"""Longest time in seconds that LAO is held back to be sent with records."""
 REMEMBERED = 64
-"""Most commits above LAO whose time is measured."""
+"""Most commits above LAO that are timed."""
 _NEW_SHARE = 0.25
 _PAUSE_S = 1.0
-"""Longest interval between commits that still counts as a steady rate, in seconds."""
+"""Longest interval between commits, in seconds, that still counts as a steady rate."""
 
 
 class Telling:
@@ -92,8 +92,8 @@ class Telling:
         self._commits.append((high_watermark, now))
 
     def hold_s(self, lao: int, now: float) -> float:
-        """Return for how long the new LAO (inclusive) may wait for a commit to be sent with; 0:
-        send it at once.
+        """Return for how many seconds the new LAO (inclusive) may wait to be sent with a commit; 0
+        to send it at once.
         """
         commits, since = self._commits, None
         while commits and commits[0][0] <= lao + 1:
@@ -117,13 +117,12 @@ EVERYBODY: Container[int] = _Everybody()
 
 
 class Announcements:
-    """The effects of a commit, and of a broker's report, while this node is the active controller:
-    parked replies are released at once, observers after the other work of the same turn of the
-    event loop.
+    """The effects of a commit, and of a broker's report, while this node is the active controller.
 
-    ``soon``: call back in a later turn of the event loop; ``wake``: run a turn soon;
-    ``stopwatch``: a clock in seconds that advances within a turn; ``cpu_clock``: seconds of the CPU
-    that the loop's thread has used.
+    Parked replies are released at once, observers after the other work of the same turn of the
+    event loop. ``soon``: call back in a later turn of the event loop. ``wake``: run a turn soon.
+    ``stopwatch``: a clock in seconds that advances within a turn. ``cpu_clock``: CPU seconds that
+    the loop's thread has used.
     """
 
     def __init__(
@@ -146,7 +145,7 @@ class Announcements:
     def committed(self, leadership: Leadership) -> None:
         """Send the answers that have become true.
 
-        Everything else that follows from a commit happens after they have left.
+        All other work that follows from a commit is done after they have left.
         """
         leadership.parking.committed(self._node.committed_end)
         if not self._commit_due:
@@ -158,7 +157,7 @@ class Announcements:
         waited for this commit.
 
         Observers come first: they wait, and the other work does not affect their answers, except
-        for a LAO that the commit itself moves. That LAO is sent afterwards.
+        for an LAO that the commit itself moves. That LAO is sent afterwards.
         """
         self._commit_due = False
         leadership = self._node.leadership
@@ -178,7 +177,7 @@ class Announcements:
             self._wake()
 
     def report(self, fetch: pb.MetadataFetchRequest) -> None:
-        """Process a broker's report, in a fetch, of its applied offset."""
+        """Process the report in a broker's fetch."""
         leadership = self._node.leadership
         if leadership is None or leadership.decider is None:
             return
@@ -191,8 +190,8 @@ class Announcements:
             self._node.now(),
         )
         if not self._reports_due:
-            # After the other reports of this turn of the event loop: their effects are found at
-            # once, and each observer gets one answer for all of them.
+            # After the other reports of this turn of the event loop: all effects are found
+            # together, and each observer gets one answer for all of them.
             self._reports_due = True
             self._soon(0, self._after_reports)
 
@@ -230,8 +229,8 @@ class Announcements:
             self.observers.ask_reports()
 
     def _must_report(self) -> Container[int]:
-        """Return the brokers whose report is awaited: all, if a writer waits; and the brokers that
-        are to be unfenced.
+        """Return the brokers whose report is awaited: all if a writer waits, else those to be
+        unfenced.
         """
         leadership = self._node.leadership
         if leadership is None or leadership.decider is None:
@@ -242,7 +241,7 @@ class Announcements:
 
     @staticmethod
     def _waits_for_known_lao(leadership: Leadership) -> bool:
-        # By LAO as the last report has moved it: the parked replies hear of it later in the turn,
+        # By LAO as the last report has moved it: the parked replies are updated later in the turn,
         # when brokers may know it already.
         return leadership.parking.waits_for_known_lao(leadership.log.lao.lao)
 
@@ -253,8 +252,8 @@ class Announcements:
 
 
 PAUSE_MAX_S = 0.05
-"""The longest pause before a callback of ``soon``: on a busy machine a turn seems longer than it
-is.
+"""Longest pause, in seconds, before a callback of ``soon``: on a busy machine a turn seems longer
+than it is.
 """
 
 
@@ -277,11 +276,11 @@ class ControllerService:
         request_figures: RequestFigures | None = None,
         journal: Journal = NO_JOURNAL,
     ) -> None:
-        """``stopwatch``: a clock in seconds that advances within a turn of the event loop; the
-        clock of the loop need not. ``cpu_clock``: seconds of the CPU that the loop's thread has
-        used; None if it takes no time. ``tracer``: of every step of the quorum's state machine.
-        ``request_figures``: the counters of answers; None: its own. ``journal``: receives the
-        events that operators may look up later.
+        """``stopwatch``: a clock in seconds that advances within a turn of the event loop, as the
+        loop's clock need not. ``cpu_clock``: CPU seconds that the loop's thread has used; None if
+        it takes no time. ``tracer``: traces every step of the quorum's state machine.
+        ``request_figures``: the counters of answers, or None for new ones. ``journal``: receives
+        the events that operators may look up later.
         """
         self.settings = settings
         self.quorum = quorum
@@ -387,12 +386,15 @@ class ControllerService:
     def recover(self) -> None:
         """Recover the log.
 
-        Optional: ``start`` does it if this was not called. Raises StorageError, CorruptLogError.
+        Optional, as ``start`` does it otherwise. Raises StorageError, CorruptLogError.
         """
         self.replica.recover()
 
     def start(self) -> None:
-        """Recover and join the quorum. Raises StorageError, CorruptLogError."""
+        """Recover the log, and join the quorum.
+
+        Raises StorageError, CorruptLogError.
+        """
         self.replica.start()
         self._housekeeping.start()
 
@@ -405,24 +407,25 @@ class ControllerService:
         }
 
     async def leave(self, reason: str) -> None:
-        """Transfer the leadership, if this node has it, before a planned stop: no accepted write
-        has an unknown outcome if others live.
+        """Transfer the leadership, if this node has it, before a planned stop.
+
+        If other voters are alive, no accepted write then has an unknown outcome.
         """
         if self.node.leadership is None:
             return
         done: asyncio.Future[ApiError | None] = self._loop.create_future()
         self.transfer.begin_to_anybody(reason, done.set_result)
         await done
-        # If the transfer failed or took too long, the waiting clients learn it now, not when the
+        # If the transfer failed or took too long, notify the waiting clients now, not when the
         # process ends.
         self.replica.resign(reason)
 
     async def drain(self) -> None:
-        """Refuse new requests, and wait until none can be in flight to this node: closing its link
-        would make its outcome unknown.
+        """Refuse new requests, and wait until none can be in flight to this node: closing the link
+        of such a request would make its outcome unknown.
         """
         node = self.node
-        error = node.not_controller() or ApiError(ErrorCode.NOT_CONTROLLER, "the node stops")
+        error = node.not_controller() or ApiError(ErrorCode.NOT_CONTROLLER, "the node is stopping")
         self._drain.begin(
             self._loop.time(), lambda link: node.directory.failure(0, error, link.listener)
         )
@@ -445,7 +448,7 @@ class ControllerService:
         )
 
     def close(self) -> None:
-        """Stop the replica and all that this node does by itself."""
+        """Stop the replica and all activity of this node."""
         self.node.closed = True
         self._housekeeping.close()
         self._catch_up.close()
@@ -457,7 +460,7 @@ class ControllerService:
 
     @property
     def log_contradiction(self) -> str:
-        """Return, in words, why the log here contradicts another node's; empty if it does not."""
+        """Why the log here contradicts another node's, in words, or "" if it does not."""
         replica = self.replica
         return (
             replica.core.log_conflict
@@ -466,21 +469,21 @@ class ControllerService:
         )
 
     def known_image(self) -> Image | None:
-        """Return the committed image; None if it is not known here yet."""
+        """Return the committed image, or None if it is not known here yet."""
         return None if self.node.committed_end < 0 else self.node.image
 
     @property
     def image(self) -> Image:
-        """The committed image, under the name that a broker's service also has."""
+        """The committed image, under the name that a broker's service also uses."""
         return self.node.image
 
     def is_broker(self, node_id: int) -> bool:
-        """Return whether a node is registered as a broker, and is not a voter."""
+        """Return whether a node is registered as a broker and is not a voter."""
         configured = (voter.node_id for voter in self.quorum.voters)
         return is_broker_alone(self.node.image, configured, node_id)
 
     def queue_depths(self) -> dict[str, int]:
-        """Return the number of requests that wait to be decided, and of parked replies by the
+        """Return the number of requests that wait to be decided, and of parked replies by
         reason.
         """
         leadership = self.node.leadership
@@ -488,7 +491,7 @@ class ControllerService:
         return {"decision": len(self._intake), **parked}
 
     def describe(self) -> ControllerDescription:
-        """Return what this node has folded, and its waiting requests."""
+        """Return the state that this node has folded, and its waiting requests."""
         committed, intake = self.node.committed, self._intake
         return ControllerDescription(
             committed.offset,
@@ -503,7 +506,7 @@ class ControllerService:
     # --- ReplicaListener -------------------------------------------------------------------------
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:
-        """Remember the leader that clients are redirected to."""
+        """Record the leader that clients are redirected to."""
         directory = self.node.directory
         directory.leader_id, directory.leader_epoch = leader_id, epoch
         self._life.leader_changed(leader_id, epoch)
@@ -524,7 +527,7 @@ class ControllerService:
         self._catch_up.became_leader(epoch, epoch_start_offset)
 
     def writes_wait(self) -> bool:
-        """Return whether a request waits that is proposed with the inherited tail."""
+        """Return whether the next waiting request is proposed with the inherited tail."""
         return self._intake.next_kind() in EARLY
 
     def lost_leadership(self, epoch: int, reason: str) -> None:
@@ -543,11 +546,11 @@ class ControllerService:
         self.wake()
 
     def snapshot_loaded(self, snapshot_id: SnapshotId) -> None:
-        """Load a snapshot, one slice in each turn."""
+        """Begin to load a snapshot, one slice per turn."""
         self._catch_up.snapshot_loaded(snapshot_id)
 
     def voters_changed(self, offset: int, voters: tuple[Voter, ...]) -> None:
-        """Process that another voter set is in force."""
+        """Process that another voter set has taken effect."""
         self.node.directory.voters = voters
 
     def read_index_confirmed(self, number: int) -> None:
@@ -558,12 +561,18 @@ class ControllerService:
                 self.wake()
 
     def failed(self, error: FatalError) -> None:
-        """Stop this node, because its replica has stopped. Waiting requests get no answer."""
+        """Stop this node, as its replica has stopped.
+
+        Waiting requests get no answer.
+        """
         self.close()
         self._on_failure(error)
 
     def committed(self, high_watermark: int) -> None:
-        """Send the answers that have become true; a node that does not lead folds."""
+        """Send the answers that have become true.
+
+        A node that does not lead folds instead.
+        """
         self.node.committed_end = high_watermark
         leadership = self.node.leadership
         if leadership is None:
@@ -590,7 +599,7 @@ class ControllerService:
         try:
             if leadership is None or leadership.decider is None or self.node.load is not None:
                 self._catch_up.step()
-                # Requests that wait for the claim wait no longer.
+                # Requests that waited for the claim can proceed.
                 leadership = self.node.leadership
             decider = leadership.decider if leadership is not None else None
             if leadership is None or decider is None or self.node.load is not None:
@@ -604,7 +613,7 @@ class ControllerService:
             self.failed(error)
         except (
             Exception
-        ) as error:  # a bug: no controller is better than one that leads and decides nothing
+        ) as error:  # a bug: no controller is better than one that leads but decides nothing
             log.exception("the controller stops")
             self.failed(fatal(error))
 

@@ -1,5 +1,5 @@
-"""The status of a controller: lines in its log and journal while it runs, and answers to clients,
-also without a leader (DescribeQuorum, readiness, the page for people).
+"""The status of a controller: entries in its log and journal while it runs, and answers to clients
+even without a leader (DescribeQuorum, readiness, the status page).
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 FIRST_S = 1.0
-"""Length in seconds of an outage that is logged; an election takes less."""
+"""Length, in seconds, from which an outage is logged; an election takes less."""
 AGAIN_S = 30.0
 FOUNDING = " to found a quorum: a configured voter set begins with the votes of all"
 
 
 class OutageWatch:
-    """The watch for outages: each tick checks whether this node knows a leader.
+    """Detects outages: each tick checks whether this node knows a leader.
 
-    ``node.directory.outage`` has the reason, for this node's answers, while it knows none.
+    While it knows none, ``node.directory.outage`` has the reason, for this node's answers.
     """
 
     def __init__(
         self, node: ControllerNode, report: Callable[[str], None] = lambda reason: None
     ) -> None:
-        """``report``: called with each reason that is logged, and with an empty text when a leader
-        is known.
+        """``report``: called with each reason that is logged, and with "" when a leader is
+        known.
         """
         self._node, self._report = node, report
         self._since: float | None = None
@@ -57,7 +57,7 @@ class OutageWatch:
         """See ``Chore``."""
         node = self._node
         role = node.replica.core.role
-        # A voter that lost a pre-vote follows the old leader again, whether it answers or not.
+        # A voter that lost a pre-vote follows the old leader again, even if that does not answer.
         ended = self._since is None or role != "follower" or node.replica.describe(now).hears_leader
         if ended and knows_leader(role, node.leader_id):
             node.directory.outage = ""
@@ -88,8 +88,8 @@ def knows_leader(role: str, leader_id: int) -> bool:
 
 
 def outage_text(seen: QuorumDescription, node_id: int, peers: Sequence[PeerReach]) -> str:
-    """Return one sentence: how many voters this node can reach, how many are needed, and the faults
-    of the others.
+    """Return one sentence: how many voters this node can reach, how many are needed, and what is
+    wrong with the others.
     """
     voters = [voter.node_id for voter in seen.voter_set]
     if not voters:
@@ -159,7 +159,9 @@ def log_stall(decider: Decider, now: float, journal: Journal) -> None:
 
 SLOW_FLUSH_S = 0.5
 STALL_S = 1.0
-"""Length in seconds of a stall (a disk call, a silent peer, a missing leader) that is logged."""
+"""Length, in seconds, from which a stall (a disk call, a silent peer, a missing leader) is
+logged.
+"""
 LOOP_GAP_S = 0.5
 TICK_S = 0.1
 """Interval of the housekeeping, in seconds."""
@@ -168,7 +170,9 @@ _SLOW_FROM = bisect_left(LATENCY_BOUNDS_S, SLOW_FLUSH_S) + 1
 
 
 class NodeLife:
-    """The life of one node, as its log and journal tell it. A ``Chore`` of the housekeeping."""
+    """Writes the events of one node's life to its log and journal. A ``Chore`` of the
+    housekeeping.
+    """
 
     def __init__(
         self, node: ControllerNode, snapshots: SnapshotGenerator, store: LogStore, journal: Journal
@@ -188,7 +192,7 @@ class NodeLife:
     # --- as it happens ---------------------------------------------------------------------------
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:
-        """Log another leader; -1: none, which ``outage`` logs if it lasts."""
+        """Log another leader; -1 for none, which ``outage`` logs if it lasts."""
         if leader_id not in (-1, self._node.quorum.node_id):
             self._journal.note(Kind.LEADER_CHANGED, epoch=epoch, leader_id=leader_id)
 
@@ -242,8 +246,9 @@ class NodeLife:
         self._decides = decides
 
     def outage(self, reason: str) -> None:
-        """Log that no leader has been known for a second, with the reason; again and again while
-        that lasts, and with an empty reason when a leader is known.
+        """Log that no leader has been known for a second, with the reason.
+
+        Called repeatedly while that lasts, and with "" when a leader is known.
         """
         if reason and not self._outage_said:
             epoch = self._node.replica.core.epoch
@@ -304,7 +309,8 @@ class NodeLife:
 def describe_quorum(service: ControllerService, listener: str = "") -> pb.DescribeQuorumResponse:
     """Return the reply to DescribeQuorum: this node's view, with the others' progress if it leads.
 
-    ``listener``: the listener that received the request; the endpoints are those of the same name.
+    ``listener``: name of the listener that received the request; the endpoints returned are those
+    of the same name.
     """
     quorum = service.quorum
     seen = service.replica.core.describe(service.node.now())
@@ -412,11 +418,13 @@ def _replica(replica: ReplicaDescription, endpoint: str, *, low: bool) -> pb.Rep
 
 
 def ready(service: ControllerService) -> tuple[bool, str]:
-    """Return whether this node takes part in serving, and why: it leads, has claimed, and hears a
-    majority of the voters within the fetch timeout; or follows a leader that answers its fetches.
+    """Return whether this node takes part in serving, and why.
+
+    It does if it leads, has claimed, and hears a majority of the voters within the fetch timeout,
+    or if it follows a leader that answers its fetches.
     """
     if service.node.loading:
-        return False, "loading the snapshot that its log begins with"
+        return False, "loading the snapshot at which its log begins"
     leadership, epoch, leader = (
         service.node.leadership,
         service.node.controller_epoch,
@@ -442,11 +450,10 @@ def ready(service: ControllerService) -> tuple[bool, str]:
     if leader < 0 or role != "follower":
         # A candidate still remembers the former leader.
         if role == "observer" and leader >= 0:
-            # Not ready: if another node were stopped because this one is there, the quorum would
-            # stop.
+            # Not ready: if another node were stopped because this one is up, the quorum would stop.
             return False, (
                 f"following node {leader} in epoch {epoch} as an observer, not as a voter:"
-                " raftlog quorum add-voter"
+                " run raftlog quorum add-voter"
             )
         last = f"; the last leader was node {leader}" if leader >= 0 else ""
         why = service.node.directory.outage or f"no leader is known in epoch {epoch}"
@@ -456,12 +463,14 @@ def ready(service: ControllerService) -> tuple[bool, str]:
         since = "" if not lost or lost[0].is_reached else f": {_lost(lost[0])}"
         return False, f"following node {leader} in epoch {epoch}, which answers no fetch{since}"
     if service.node.committed_end < 0:
-        return False, f"following node {leader}, but what is committed is not known yet"
+        return False, f"following node {leader}, but the high watermark is not known yet"
     return True, f"following node {leader} in epoch {epoch}{also}"
 
 
 def _unheard_majority(seen: QuorumDescription, fetch_timeout_ms: int) -> str:
-    """Return since when a leader has heard no majority of the voters; empty if it hears one."""
+    """Return for how long a leader has not heard a majority of the voters, or "" if it hears
+    one.
+    """
     ages_ms = sorted(one.last_fetch_age_ms for one in seen.voters if one.last_fetch_age_ms >= 0)
     needed = len(seen.voters) // 2 + 1
     if len(ages_ms) < needed:
@@ -473,7 +482,7 @@ def _unheard_majority(seen: QuorumDescription, fetch_timeout_ms: int) -> str:
 
 
 def status(service: ControllerService) -> dict[str, object]:
-    """Return the first facts that an operator needs."""
+    """Return the facts that an operator needs first."""
     return {
         "role": service.replica.core.role,
         "leader": service.node.leader_id,
@@ -488,7 +497,7 @@ def status(service: ControllerService) -> dict[str, object]:
 
 
 def known_brokers(service: ControllerService) -> controller_pb2.DescribeBrokersResponse:
-    """Return the active controller's facts on brokers, for its metrics; none on any other node."""
+    """Return the active controller's facts on brokers, for its metrics; empty on any other node."""
     decider = service.node.decider
     if decider is None:
         return controller_pb2.DescribeBrokersResponse()

@@ -1,14 +1,14 @@
-"""The shell's part of a planned end: transfer of the leadership, and connection draining.
+"""The shell's part of a planned end: leadership transfer, and connection draining.
 
 A transfer begins with a notice to all clients that names the successor. While they connect to it,
-this node leads on: a connection costs both ends milliseconds, during which there should be a
-leader. A second notice, sent while the last chunk is being committed, has them send requests to the
-successor.
+this node continues to lead: a connection costs both ends milliseconds, during which there should be
+a leader. A second notice, sent while the last chunk is being committed, has them send requests to
+the successor.
 
 Nothing polls: while a transfer is under way, a check follows each event of the quorum's state
 machine. As soon as this node has resigned, the waiting requests are redirected to the successor,
 and wait there until it leads, so that redirection and election run in parallel. The successor
-learns its part before it is asked to campaign: a request that arrives before that waits, too.
+learns of its role before it is asked to campaign: a request that arrives before that waits, too.
 
 Why: docs/decisions/023-leadership-transfer.md
 """
@@ -35,28 +35,27 @@ log = structlog.get_logger(__name__)
 
 POLL_S = 0.005
 QUIET_S = 0.5
-"""Time without a request after which none is in flight: longer than a round trip of any working
-link.
+"""Time in seconds without a request after which none is in flight: longer than a round trip of any
+working link.
 """
 BOUND_S = 2.0
-"""Longest time that a node drains, even if requests still arrive."""
+"""Longest time in seconds that a node drains, even if requests still arrive."""
 
 
 class ConnectionDrain:
-    """The connection draining of a node that stops: clients are redirected, and the node waits
-    until no request can be in flight to it.
+    """Connection draining of a node that stops: clients are redirected, and the node waits until no
+    request can be in flight to it.
 
-    A link that breaks with a request in flight leaves that request's outcome unknown, although the
-    node would have refused it. So each link gets one notice (correlation id 0) that names the
-    active controller. A client sends its further requests there, and closes the link when all
-    earlier ones are answered. A client that does not know the notice is waited for until it is
-    silent.
+    If a link breaks with a request in flight, that request's outcome is unknown, although the node
+    would have refused it. So each link gets one notice (correlation id 0) that names the active
+    controller. A client sends its further requests there, and closes the link when all earlier ones
+    are answered. A client that does not know the notice is waited for until it is silent.
     """
 
     def __init__(self) -> None:
         self._links: dict[int, Any] = {}
         self.heard_at = -math.inf
-        """Time of the last request."""
+        """Time of the last request, in seconds of the loop's clock."""
         self._begun_at = math.inf
         self.begun = False
         """True once this node refuses all requests."""
@@ -86,28 +85,29 @@ class ConnectionDrain:
 
 
 CONNECT_S = 0.05
-"""Time in which clients connect to the successor, before any request waits for it."""
+"""Time in seconds for clients to connect to the successor, before any request waits for it."""
 NEXT_CHUNK_S = 0.01
-"""Longest wait for the next chunk after that."""
+"""Longest wait in seconds for the next chunk after that."""
 HOLD_S = 0.25
-"""Longest time that requests are held at the successor, at a candidate, or at a node that has lost
-its leader: a client that tried one node after another would need longer.
+"""Longest time in seconds that requests are held at the successor, at a candidate, or at a node
+that has lost its leader: a client that tried one node after another would need longer.
 """
 
 _WITHOUT_LEADER = ("unattached", "prospective", "candidate")
-"""Roles in which the next leader is elected within milliseconds, if it can be."""
+"""Roles in which the next leader, if one can be elected, is elected within milliseconds."""
 
 Answer = Callable[[ApiError | None], None]
-"""Called once, at the end of a transfer: with None if this node has resigned, else with the error.
+"""Called once, at the end of a transfer: with None if this node has resigned, else with the
+error.
 """
 
 
 class LeadershipTransfer:
-    """The transfer of the leadership that is under way, at most one, and the requests that are held
-    for the next leader.
+    """The leadership transfer that is under way, at most one, and the requests held for the next
+    leader.
 
-    ``wake``: run a turn soon; ``refuse_waiting``: refuse the waiting requests, unless this node
-    leads; ``announce``: send clients the successor, and whether it takes requests from now on.
+    ``wake``: run a turn soon. ``refuse_waiting``: refuse the waiting requests, unless this node
+    leads. ``announce``: send clients the successor, and whether it takes requests from now on.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class LeadershipTransfer:
         self._announce = announce
         self._loop = asyncio.get_running_loop()
         self.under_way: Transfer | None = None
-        """Transfer that waits for its end: nothing is decided meanwhile."""
+        """The transfer under way, during which nothing is decided, or None."""
         self._connecting: asyncio.Handle | None = None
         """Set while clients connect to the successor."""
         self._named_at, self._has_sent = -1.0, False
@@ -141,9 +141,10 @@ class LeadershipTransfer:
         return self.under_way is not None or self._connecting is not None
 
     def holds(self, now: float) -> bool:
-        """Return whether requests are held here although this node does not lead: it has just
-        resigned or begun to campaign; or it is the successor, or its leader is lost, and no request
-        was held since.
+        """Return whether requests are held here although this node does not lead.
+
+        They are if it has just resigned or begun to campaign; or if it is the successor, or its
+        leader is lost, and no request was held since.
         """
         if now >= self._held_until and not self._has_held and self._awaits_leader():
             self._hold()
@@ -167,7 +168,7 @@ class LeadershipTransfer:
         """Announce the successor, stop deciding a moment later, and resign as soon as no write can
         be lost.
 
-        ``answer`` gets the end of the transfer that is under way already, if there is one.
+        ``answer``: called at the end of this transfer, or of the one already under way.
         """
         if answer is not None:
             self._answers.append(answer)
@@ -183,8 +184,10 @@ class LeadershipTransfer:
         self._connecting = self._loop.call_later(CONNECT_S, self._connected, target_id, reason)
 
     def _connected(self, target_id: int, reason: str) -> None:
-        """Stop deciding after the next chunk, if one is proposed soon: while it is committed,
-        clients get the second notice, and their next requests are at the successor when it leads.
+        """Stop deciding after the next chunk, if one is proposed soon.
+
+        While it is committed, clients get the second notice, and their next requests are at the
+        successor when it leads.
         """
         replica = self._node.replica
         end_offset = replica.log_end_offset
@@ -239,7 +242,7 @@ class LeadershipTransfer:
             self.resigning = False
             self._name_successor(transfer.target_id)
             if node.leadership is not None:
-                raise InvariantError("a leader that was told to resign keeps leading")
+                raise InvariantError("a leader that was told to resign still leads")
         elif now >= transfer.deadline:
             why = transfer.why_not(seen)
             log.warning("leadership not transferred", to=transfer.target_id, why=why)
@@ -304,6 +307,6 @@ class LeadershipTransfer:
             self._timer = None
 
     def close(self) -> None:
-        """Cancel the transfer, and refuse those that wait for it: NOT_CONTROLLER."""
+        """Cancel the transfer, and end it with NOT_CONTROLLER."""
         self._cancel()
-        self._end(ApiError(ErrorCode.NOT_CONTROLLER, "the node stops"))
+        self._end(ApiError(ErrorCode.NOT_CONTROLLER, "the node is stopping"))
