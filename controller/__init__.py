@@ -1,1 +1,1 @@
-"""The active controller: it decides requests by an image, and answers with records and replies."""
+"""The active controller: from an image and a request it decides records and replies."""

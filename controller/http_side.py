@@ -1,6 +1,6 @@
-"""A controller's metrics and health by HTTP.
+"""A controller's metrics and health over HTTP.
 
-Imported once the node runs: the HTTP server takes a good part of a start to import.
+Imported once the node runs, as importing the HTTP server takes a good part of a start.
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ def metrics_registry(
     add_refusal_metrics(registry, lambda: replica.refusals.counts)
     registry.latency(
         "raft_metrics_commit_latency_seconds",
-        "From a proposal to its commit.",
+        "Time from a proposal to its commit.",
         replica.commit_latency,
     )
     registry.latency(
-        "raftlog_log_sync_seconds", "What a sync of the log takes.", replica.sync_latency
+        "raftlog_log_sync_seconds", "Duration of a sync of the log.", replica.sync_latency
     )
     add_controller_metrics(
         registry,
@@ -111,7 +111,7 @@ def mending_server(
     rules: HttpRules,
     build: Mapping[str, str],
 ) -> HttpServer:
-    """Return the HTTP server of a controller that mends its log; the caller starts it."""
+    """Return the HTTP server of a controller that is mending its log; the caller starts it."""
     loop_lag = LoopLag()
     loop_lag.start()
     registry = _registry_of_node(config, transport, build, loop_lag)

@@ -1,7 +1,7 @@
-"""The HTTP side of a controller, which listens at once and serves a little later.
+"""A controller's HTTP side, which listens at once and serves a little later.
 
-The HTTP server takes a good part of a node's start to import. Elections and claims come first; a
-client that asks for health meanwhile waits for the answer.
+Importing the HTTP server takes a good part of a node's start. Elections and claims come first; a
+client that requests the health meanwhile waits for the answer.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 MaySee = Callable[[Caller], None] | None
 """See :class:`raftlog.node.observability.http_rules.HttpRules`."""
 WAIT_MAX_S = 1.0
-"""Longest delay in seconds before a node that is not ready serves anyway: its health page shows the
-reason.
+"""Longest delay in seconds before a node that is not ready serves anyway; its health page then
+shows the reason.
 """
 POLL_S = 0.02
 
 
 class Described(NamedTuple):
-    """The content of a node's HTTP side."""
+    """What a node's HTTP side serves."""
 
     ready: Callable[[], tuple[bool, str]]
-    """Function that returns whether the node is ready, and why."""
+    """Returns whether the node is ready, and why."""
     server: Callable[[Any, Any, Any, Any], Any]
-    """Function that makes the server of ``controller.http_side``, which it gets, for a listening
-    socket, its rules and the labels of the build.
+    """Makes the server. Arguments: the module ``controller.http_side``, a listening socket, its
+    rules, and the labels of the build.
     """
 
 
@@ -45,8 +45,9 @@ class LateHttp:
     """Metrics and health of one node over HTTP, if it is configured."""
 
     def __init__(self, config: NodeConfig) -> None:
-        """Listen. Raises ConfigError if the address cannot be bound, or for unreadable TLS
-        files.
+        """Listen.
+
+        Raises ConfigError if the address cannot be bound, or for unreadable TLS files.
         """
         self._config = config
         self._contexts = http_contexts(config)
@@ -57,7 +58,7 @@ class LateHttp:
 
     @property
     def address(self) -> str:
-        """host:port; empty if HTTP is not configured."""
+        """host:port, or "" if HTTP is not configured."""
         return "" if self._bound is None else address_of(self._bound)
 
     def serve(
@@ -86,7 +87,7 @@ class LateHttp:
             await asyncio.sleep(POLL_S)
         assert self._bound is not None
         try:
-            # In a thread: the loop has votes and fetches to answer meanwhile.
+            # In a thread: the loop must answer votes and fetches meanwhile.
             side = await asyncio.to_thread(importlib.import_module, "controller.http_side")
             build = await asyncio.to_thread(side.build_labels)
             rules = side.HttpRules(
@@ -98,7 +99,7 @@ class LateHttp:
             server: HttpServer = described.server(side, self._bound, rules, build)
             await server.start()
         except Exception as error:
-            failed(FatalError(f"HTTP cannot be served: {error}"))
+            failed(FatalError(f"cannot serve HTTP: {error}"))
         else:
             self._server = server
 

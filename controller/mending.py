@@ -1,14 +1,15 @@
-"""A controller whose log is damaged mends it with the very records that it had, and stays the voter
-that it was; or joins anew.
+"""Mending: a controller whose log is damaged fetches the very records that it had and remains the
+same voter; or it joins anew.
 
-It neither votes nor leads meanwhile, and asks all other controllers for what it lacks, damaged ones
-too, and without a leader. They answer from what they have whole, as it does itself: so controllers
-whose logs are damaged at different offsets mend each other. What is certain is decided in
-:mod:`raftlog.node.recovery.mending`. The mended log is the one that was damaged, batch by batch:
-the vote and the directory id keep their promises.
+Meanwhile it neither votes nor leads, and requests what it lacks from all other controllers,
+including damaged ones, and without a leader. Each answers from its undamaged records, and so does
+this node: so controllers whose logs are damaged at different offsets mend each other.
+:mod:`raftlog.node.recovery.mending` decides which records are certain. The mended log equals the
+one that was damaged, batch by batch: the promises of the vote and the directory id still hold.
 
-What cannot be mended, and whose records nobody who answers has, joins anew if a majority goes on
-without it (:mod:`controller.rejoin`), and else waits, and says for what.
+If the log cannot be mended, or if no controller that answers has the missing records, the node
+joins anew if a majority continues without it (:mod:`controller.rejoin`); otherwise it waits, and
+reports what it waits for.
 
 Why: docs/decisions/039-a-damaged-log-is-mended.md
 """
@@ -63,7 +64,7 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 log = structlog.get_logger(__name__)
 
 SET_ASIDE_MAX = 3
-"""Most damaged states that a directory keeps: a disk that damages more of them is replaced."""
+"""Most damaged states that a directory keeps; a disk that damages more must be replaced."""
 AGAIN_S = 1.0
 """Time in seconds between two rounds of requests."""
 TIMEOUT_S = 10.0
@@ -75,27 +76,33 @@ Damage = CorruptLogError | DamagedIdentityError
 
 
 class Records(Protocol):
-    """The whole records of a controller's log."""
+    """The undamaged records of a controller's log."""
 
     @property
     def identity(self) -> NodeIdentity:
-        """Identity of its directory."""
+        """Identity of the controller's directory."""
 
     def sections(self, offset: int) -> Sequence[Section]:
-        """Return the sections with the spans that end above ``offset``."""
+        """Return the sections, with the spans that end above ``offset``."""
 
     def read(self, section: int, offset: int, until: int, max_bytes: int) -> bytes:
-        """Return whole batches, at least one. Raises ApiError OFFSET_OUT_OF_RANGE."""
+        """Return whole batches, at least one.
+
+        Raises ApiError OFFSET_OUT_OF_RANGE.
+        """
 
     def snapshot_ids(self) -> Sequence[SnapshotId]:
-        """Return the whole snapshots, ascending."""
+        """Return the ids of the undamaged snapshots, ascending."""
 
     def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
-        """Return bytes of a snapshot, none at its end. Raises ApiError."""
+        """Return bytes of a snapshot, none at its end.
+
+        Raises ApiError.
+        """
 
 
 class WholeRecords(Records):
-    """The log of a controller that serves: one section."""
+    """The log of a running controller, as one section."""
 
     def __init__(self, replica: Replica, identity: Callable[[], NodeIdentity]) -> None:
         self._replica, self._identity = replica, identity
@@ -115,10 +122,10 @@ class WholeRecords(Records):
         # CorruptLogError: the replica has failed.
         replica = self._replica
         if section == 0 and replica.log_start_offset <= offset < until <= replica.log_end_offset:
-            # ValueError: no boundary of a batch.
+            # ValueError: not a batch boundary.
             with suppress(ValueError):
                 return replica.read(offset, until, max_bytes)
-        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is not in the log here")
+        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is not in this node's log")
 
     @override
     def snapshot_ids(self) -> Sequence[SnapshotId]:
@@ -130,7 +137,7 @@ class WholeRecords(Records):
             return self._replica.snapshots.read(snapshot_id, position, max_bytes)
         except LookupError:
             raise ApiError(
-                ErrorCode.SNAPSHOT_NOT_FOUND, f"snapshot {snapshot_id} is not here"
+                ErrorCode.SNAPSHOT_NOT_FOUND, f"this node has no snapshot {snapshot_id}"
             ) from None
         except ValueError as error:
             raise ApiError(ErrorCode.POSITION_OUT_OF_RANGE, str(error)) from error
@@ -139,13 +146,16 @@ class WholeRecords(Records):
 def answer_missing(
     request: pb.FetchMissingRecordsRequest, records: Records
 ) -> pb.FetchMissingRecordsResponse:
-    """Return the answer to a controller whose log is damaged. Raises ApiError."""
+    """Return the answer to a controller whose log is damaged.
+
+    Raises ApiError.
+    """
     check_limits(request)
     identity = records.identity
     if request.cluster_id not in ("", identity.cluster_id):
         raise ApiError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
-            f"this node is of cluster {identity.cluster_id!r}",
+            f"this node belongs to cluster {identity.cluster_id!r}",
             field="cluster_id",
         )
     if NO_GENERATION not in (request.generation, identity.generation) and (
@@ -153,12 +163,12 @@ def answer_missing(
     ):
         raise ApiError(
             ErrorCode.INCONSISTENT_GENERATION,
-            f"this node's log is of generation {identity.generation}",
+            f"this node's log has generation {identity.generation}",
             field="generation",
         )
     for field in ("fetch_offset", "end_offset", "position"):
         if not 0 <= getattr(request, field) < 2**62:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "no offset of a log", field=field)
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"{field} is not a valid offset", field=field)
     response = pb.FetchMissingRecordsResponse(node_id=identity.node_id)
     max_bytes = max(0, min(request.max_bytes, RECORDS_MAX_BYTES))
     if request.HasField("snapshot_id"):
@@ -188,7 +198,7 @@ def answer_missing(
 
 
 def request_of(identity: NodeIdentity, request: Request) -> pb.FetchMissingRecordsRequest:
-    """Return the message of a request."""
+    """Return the protobuf message for a request."""
     message = pb.FetchMissingRecordsRequest(
         cluster_id=identity.cluster_id,
         replica_id=identity.node_id,
@@ -206,7 +216,7 @@ def request_of(identity: NodeIdentity, request: Request) -> pb.FetchMissingRecor
 
 
 def answered(response: pb.FetchMissingRecordsResponse) -> Answered:
-    """Return what a controller has answered."""
+    """Return the content of a controller's answer."""
     return Answered(
         [
             [Span(one.base_offset, one.end_offset, one.epoch) for one in section.spans]
@@ -243,19 +253,23 @@ class Healed(NamedTuple):
 
 
 async def heal(config: NodeConfig, damage: Damage, stop: asyncio.Event) -> Healed | None:
-    """Mend the log, or have the directory replaced by a new one; None if ``stop`` was set before.
+    """Mend the log, or replace the directory by a new one; return None if ``stop`` was set first.
 
-    Raises CorruptLogError if the directory must not be replaced (``damage``, and why); ConfigError,
+    Raises CorruptLogError if the directory must not be replaced (``damage``, and why), ConfigError,
     StorageError.
     """
     lock = DirectoryLock.exclusive(config.directory)
     try:
         if set_aside_before(config.directory) >= SET_ASIDE_MAX:
             raise CorruptLogError(
-                f"{damage}; data was damaged here {SET_ASIDE_MAX} times before: replace the disk",
+                f"{damage}; this directory was damaged {SET_ASIDE_MAX} times before: replace the"
+                " disk",
                 offset=offset_of(damage),
             )
-        log.error("the directory is damaged: this node asks the others", damage=str(damage))
+        log.error(
+            "the directory is damaged: requesting the lost data from the other controllers",
+            damage=str(damage),
+        )
         found = await _salvaged(config.directory)
         transport = transport_of(config)
         try:
@@ -269,7 +283,7 @@ async def heal(config: NodeConfig, damage: Damage, stop: asyncio.Event) -> Heale
 
 
 async def _salvaged(directory: Path) -> Salvage | None:
-    """Return what is whole; None if nothing can be read."""
+    """Return what is undamaged, or None if nothing can be read."""
     try:
         found = await asyncio.to_thread(salvage, directory)
     except (FatalError, DamagedIdentityError) as error:
@@ -299,7 +313,7 @@ class _Healing:
             self._mending = Mending(self._found.damaged_log(), others(config), self._ask, download)
 
     def state(self) -> MendingState:
-        """Return what the node lacks, and why it still has its directory."""
+        """Return what the node lacks, and why it is not replaced yet."""
         if self._mending is None:
             return MendingState(asked=others(self._config), why=self._why or str(self._damage))
         return self._mending.state._replace(why=self._why)
@@ -338,7 +352,7 @@ class _Healing:
             records = found.assemble(mending.log, mending.got)
             kept = replace_log(self._config.directory, found, mending.log, records, name)
         log.warning(
-            "the damage is mended, and this node stays the voter that it was",
+            "the damage is mended, and this node remains the same voter",
             fetched=sum(end - base for base, (end, _) in mending.got.items()),
             set_aside=str(kept),
         )
@@ -349,7 +363,7 @@ class _Healing:
         if self._said != lacks + why:
             self._said = lacks + why
             waits = {"waits_for": lacks} if lacks else {}
-            log.warning("the damaged directory stays as it is for now", why=why, **waits)
+            log.warning("the damaged directory is unchanged for now", why=why, **waits)
 
     async def _ask(self, source: str, request: Request) -> Answered:
         message = request_of(self._identity, request)
@@ -368,7 +382,9 @@ async def _serving(
     transport: GrpcServerTransport,
     state: Callable[[], MendingState],
 ) -> AsyncIterator[None]:
-    """Answer other damaged controllers from what is whole here, and people what is missing."""
+    """Answer other damaged controllers from this node's undamaged data, and show operators what is
+    missing.
+    """
     authentication, authorization = (
         authentication_of(config.settings),
         authorization_of(config.settings),
@@ -390,7 +406,7 @@ async def _serving(
     )
 
     def failed(error: FatalError) -> None:
-        log.error("there are no metrics while this node mends its log", why=str(error))
+        log.error("no metrics are served while this node mends its log", why=str(error))
 
     for one in config.listeners:
         if found is not None:

@@ -2,17 +2,17 @@
 
 What the damaged directory promised cannot be known: which records it acknowledged, and for whom it
 voted. But a voter is a node id *and* a directory id. So the quorum first commits, without this
-node, that the damaged directory is not a voter: from then on no promise of it counts, as of any
-voter that is removed (Raft dissertation, section 4.1). Only then is the data set aside, and the
+node, that the damaged directory is not a voter: from then on none of its promises counts, as for
+any removed voter (Raft dissertation, section 4.1). Only then is the data set aside, and the
 directory formatted under a new id, which has promised nothing. The node follows as an observer, and
 is added as a voter once it has caught up (:func:`controller.service.upkeep.wish`), or when
 autopilot gives it a seat.
 
-If the identity itself is damaged, the configuration says which node it was, and the voter set which
+If the identity itself is damaged, the configuration names the node, and the voter set names the
 directory. The leader removes neither while a process with that directory fetches from it.
 
-Without a majority of the others nothing is changed: their logs may lack what is readable here. So
-it is of a log that cannot be mended (:mod:`controller.mending`).
+Without a majority of the others nothing is changed: their logs may lack what is readable here. The
+same holds for a log that cannot be mended (:mod:`controller.mending`).
 
 Why: docs/decisions/035-a-damaged-voter-joins-anew.md
 """
@@ -44,14 +44,14 @@ class Answer(Enum):
     """The quorum's answer to the removal of the damaged directory."""
 
     NO_VOTER = "no voter"
-    """The damaged directory is not a voter: committed."""
+    """It is committed that the damaged directory is not a voter."""
     ANOTHER_DIRECTORY = "another directory"
-    """The node is a voter with another directory: this one has been replaced."""
+    """The node is a voter with another directory, which has replaced this one."""
     NOT_NOW = "not now"
 
 
 def answer_of(error: ApiError | None) -> Answer:
-    """Return what the reply to RemoveRaftVoter says; None if it succeeded."""
+    """Return what the reply to RemoveRaftVoter means; ``error`` is None if it succeeded."""
     if error is None:
         return Answer.NO_VOTER
     if error.code != ErrorCode.VOTER_NOT_FOUND:
@@ -60,7 +60,7 @@ def answer_of(error: ApiError | None) -> Answer:
 
 
 def others(config: NodeConfig) -> list[str]:
-    """Return the addresses at which the configuration has the other controllers."""
+    """Return the addresses of the other controllers in the configuration."""
     own = config.controller
     assert own is not None
     known = (*(voter.endpoint for voter in own.voters), *own.bootstrap_servers)
@@ -68,22 +68,22 @@ def others(config: NodeConfig) -> list[str]:
 
 
 def may_rejoin(config: NodeConfig) -> bool:
-    """Return whether a damaged node may join anew by itself."""
+    """Return whether a damaged node may join anew without an operator."""
     settings = config.settings
     joins = settings.controller_quorum_auto_join_enable
     return (joins or settings.controller_quorum_voter_replace_after_ms > 0) and bool(others(config))
 
 
 def begin_anew(directory: Path, identity: NodeIdentity, name: str) -> Path:
-    """Set the damaged data aside as ``damaged/NAME``, and format the directory under a new id;
-    return where the data is. The caller has locked it, and the quorum has removed the old id.
+    """Set the damaged data aside as ``damaged/NAME``, format the directory under a new id, and
+    return where the data is.
 
-    Raises StorageError.
+    The caller has locked the directory, and the quorum has removed the old id. Raises StorageError.
     """
     anew = NodeIdentity(identity.cluster_id, identity.node_id, str(uuid.uuid4()))
     kept = format_anew(directory, anew, name)
     log.warning(
-        "the damaged data is set aside, and the directory is a new one",
+        "the damaged data was set aside, and the directory formatted anew",
         set_aside=str(kept),
         was=identity.directory_id,
         directory=anew.directory_id,
@@ -92,12 +92,12 @@ def begin_anew(directory: Path, identity: NodeIdentity, name: str) -> Path:
 
 
 def offset_of(damage: CorruptLogError | DamagedIdentityError) -> int:
-    """Return the first offset that cannot be trusted; -1 if not in the log."""
+    """Return the first offset that cannot be trusted, or -1 if the damage is not in the log."""
     return damage.offset if isinstance(damage, CorruptLogError) else -1
 
 
 def identity_of(config: NodeConfig) -> NodeIdentity:
-    """Return whose directory this is; without a directory id if that cannot be read.
+    """Return the identity of the directory, without a directory id if that cannot be read.
 
     Raises ConfigError, StorageError.
     """
@@ -113,8 +113,7 @@ async def removed(
     damage: CorruptLogError | DamagedIdentityError,
     transport: Transport,
 ) -> str:
-    """Have the quorum commit that the directory is not a voter; return why it has not, empty if it
-    has.
+    """Have the quorum commit that the directory is not a voter; return "" if it has, else why not.
 
     Raises CorruptLogError if the directory must not be replaced (``damage``, and why).
     """

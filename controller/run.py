@@ -58,8 +58,8 @@ TRANSFER_S = 1.0
 
 
 def settings_of(config: NodeConfig, bootstrap: Bootstrap = NO_BOOTSTRAP) -> ControllerSettings:
-    """Return the configuration's keys, with the choices made at formatting and the free-space
-    reserve.
+    """Return the settings: the configuration's keys, the choices made at formatting, and the
+    free-space reserve.
     """
     reserve_bytes = config.settings.metadata_log_free_space_reserve_bytes
     return ControllerSettings(
@@ -73,10 +73,10 @@ def settings_of(config: NodeConfig, bootstrap: Bootstrap = NO_BOOTSTRAP) -> Cont
 
 
 async def run_controller(config: NodeConfig) -> int:
-    """Run until a signal or a fatal error; return the exit code. A node that finds its log damaged
-    mends it, or joins anew once, if it may (:mod:`controller.mending`).
+    """Run until a signal or a fatal error; return the exit code.
 
-    Raises ConfigError, StorageError, CorruptLogError at the start.
+    A node that finds its log damaged mends it, or joins anew once, if it may
+    (:mod:`controller.mending`). Raises ConfigError, StorageError, CorruptLogError at the start.
     """
     stop = asyncio.Event()
     signals = StopSignals(stop.set)
@@ -104,10 +104,9 @@ async def _run(
 ) -> int:
     """Run until a signal or a fatal error; return the exit code.
 
-    ``healed``: what became of the damage that the node has just been healed of; None: none.
-
-    Raises ConfigError, StorageError, CorruptLogError at the start; ``raises_damage``: the last one
-    also for damage that is found later.
+    ``healed``: result of the healing that has just ended, or None. Raises ConfigError,
+    StorageError, CorruptLogError at the start; with ``raises_damage`` also CorruptLogError for
+    damage detected later.
     """
     stop_tracing = tracing.enable_from_environment("raftlog-controller", str(config.node_id))
     stop = asyncio.Event()
@@ -145,7 +144,7 @@ async def _run(
     try:
         service = _service_of(config, bootstrap, store, transport, own, failed)
         # The log, then the ports, then the quorum: no peer may reach a node whose log is damaged,
-        # and a node that can't be reached, or is about to give up, must not begin to ask for votes.
+        # and a node that cannot be reached, or is about to give up, must not ask for votes.
         service.recover()
         authorization = authorization_of(config.settings)
         readers = None if authorization is None else LogReaders(authorization, service.known_image)
@@ -194,7 +193,7 @@ async def _run(
 
 
 def _exit_code(config: NodeConfig, failure: list[FatalError], signals: StopSignals) -> int:
-    """Say why the node ends; return its exit code."""
+    """Log why the node ends; return its exit code."""
     if failure:
         error = failure[0]
         log.critical("stopped by an error", error=str(error), **remedy(error, "controller"))
@@ -259,7 +258,10 @@ async def _listen(
     duties: Duties,
     own: NodeSelf,
 ) -> str:
-    """Serve on all listeners; return their endpoints. Raises ConfigError."""
+    """Serve on all listeners; return their endpoints.
+
+    Raises ConfigError.
+    """
     bound: list[str] = []
     accesses = accesses_of(config)
     for one in config.listeners:

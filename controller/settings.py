@@ -12,13 +12,14 @@ class ControllerSettings(Settings):
     """The keys of a configuration, and the values set by formatting and by the disk."""
 
     bootstrap_metadata_version: int = 0
-    """The level of metadata.version that a new cluster starts with (``storage format
-    --release-version``); 0: the latest.
+    """Level of metadata.version that a new cluster starts with (``storage format
+    --release-version``); 0 for the latest.
     """
     bootstrap_super_users: tuple[str, ...] = ()
-    """Principals that a new cluster starts with access control entries for (``storage format
+    """Principals for which a new cluster starts with access control entries (``storage format
     --super-user``).
     """
     free_space_reserve_bytes: int = 0
-    """The effective value of metadata.log.free.space.reserve.bytes on this disk; 0 if not watched.
+    """Effective value of metadata.log.free.space.reserve.bytes on this disk; 0 if the space is not
+    watched.
     """

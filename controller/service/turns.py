@@ -1,5 +1,5 @@
-"""One turn of the active controller: decides the waiting requests, adds each decision to the log of
-the epoch, and proposes them all as one chunk.
+"""One turn of the active controller: it decides the waiting requests, adds each decision to the log
+of the epoch, and proposes them all as one chunk.
 
 Why: docs/decisions/008-one-turn-one-chunk.md
 """
@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 class Leadership:
     """The state of one epoch that this node leads.
 
-    ``decider`` is None until the whole local log, the inherited tail included, is in ``log``.
+    ``decider`` is None until ``log`` has the whole local log, inherited tail included.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class Leadership:
         self.visibility_seen: tuple[int, int] = (-1, -1)
         """LAO and the lowest known LAO as last processed."""
         self.reads_round = 0
-        """The read-index round that must be confirmed before more reads are decided."""
+        """Read-index round that must be confirmed before more reads are decided."""
         self.long_round = 0
-        """The round of the last long turn with reads: nothing more is decided before it is
-        confirmed.
+        """Round of the last long turn with reads, which must be confirmed before anything is
+        decided.
         """
 
     @property
@@ -77,11 +77,11 @@ class Leadership:
         rng: random.Random,
         now: float,
     ) -> bool:
-        """Fold one slice of the log, and become active at its end. Returns True when active."""
+        """Fold one slice of the log, and become active at its end. Return True once active."""
         log, end = self.log, replica.log_end_offset
         if log.end_offset < end:
             log.inherit(replica.read(log.end_offset, end, SLICE_BYTES))
-        # Until this epoch's first record is in the log, there is more to come.
+        # Until this epoch's first record is in the log, there is more to fold.
         if log.end_offset < end or end <= log.epoch_start_offset:
             return False
         log.claimed()
@@ -100,8 +100,8 @@ class Leadership:
         return True
 
     def propose(self, replica: Replica, timestamp_ms: int, *, idle: bool) -> None:
-        """Append everything that was added to the log with this timestamp, if anything, as one
-        chunk.
+        """Append everything that was added to the log, if anything, as one chunk with this
+        timestamp.
         """
         log = self.log
         chunk = log.cut()
@@ -123,22 +123,22 @@ MAX_TURN_RECORDS, MAX_TURN_S = (
     limits.CONTROLLER_TURN_MAX_MS / 1000,
 )
 TURN_MAX_REQUEST_BYTES = 64 << 10
-"""Total size of the requests that one turn decides, in bytes.
+"""Most bytes of requests that one turn decides.
 
 If more wait, the next chunk is decided while this one is written and replicated.
 """
 READS_TURN_MAX_S = 0.002
-"""Time in seconds that a turn spends on requests that only read, and one request more.
+"""Time in seconds after which a turn begins no further read-only request.
 
-They are decided once the written chunk is on its way. After a turn that has spent all of it, there
-is a pause READS_PAUSES times as long. So reads take a fifth of the event loop at most, and a write
-waits for one such turn at most.
+Reads are decided once the written chunk is on its way. After a turn that has used all of this time,
+there is a pause READS_PAUSES times as long. So reads use a fifth of the event loop at most, and a
+write waits for one such turn at most.
 """
 READS_PAUSES = 4
 MAX_UNCOMMITTED_CHUNKS = 3
 EARLY = frozenset(body for body, kind in REQUESTS.items() if kind.early)
 IDLE_S = 0.0004
-"""Least interval in seconds between requests that arrive one at a time for which they are synced
+"""Minimum interval in seconds between requests that arrive one at a time at which they are synced
 inline: nothing else waits for the event loop.
 """
 
@@ -150,7 +150,7 @@ _SHARE_USED_UP = ApiError(
 
 
 class _Turn(msgspec.Struct, eq=False):
-    """One turn: its inputs and its decisions."""
+    """The inputs and decisions of one turn."""
 
     leadership: Leadership
     decider: Decider
@@ -168,8 +168,8 @@ class _Turn(msgspec.Struct, eq=False):
 class Turns:
     """The turns of a leadership.
 
-    ``wake``: run another turn later, when this one leaves work behind; ``soon``: call back after a
-    number of seconds; ``stopwatch``: a clock in seconds that advances within a turn, too.
+    ``wake``: run another turn later, when this one leaves work. ``soon``: call back after a number
+    of seconds. ``stopwatch``: a clock in seconds that also advances within a turn.
     """
 
     def __init__(
@@ -194,12 +194,12 @@ class Turns:
         """Time of the previous turn, and the number of requests it decided."""
 
     def decide_all(self, leadership: Leadership, decider: Decider) -> None:
-        """Decide the waiting requests and whatever is due by time, and propose the result.
+        """Decide the waiting requests and the due work, and propose the result.
 
         A later turn or commit decides the rest.
         """
         # One uncommitted chunk at a time: requests that arrive meanwhile make the next one larger.
-        # Only when a whole chunk of requests waits is it decided while earlier chunks are
+        # Only if a whole chunk of requests waits is it decided while earlier chunks are
         # uncommitted.
         epoch_log = leadership.log
         allowed = (
@@ -242,8 +242,10 @@ class Turns:
     def _decide_reads(
         self, leadership: Leadership, decider: Decider, now: float, timestamp_ms: int
     ) -> None:
-        """Decide requests that only read, for a bounded time, once the followers have fetched since
-        the last long turn of reads, and the pause after it is over.
+        """Decide read-only requests for a bounded time.
+
+        Only once the followers have fetched since the last long turn of reads, and the pause after
+        it is over.
         """
         parking = leadership.parking
         if not parking.is_confirmed(leadership.reads_round):
@@ -272,7 +274,9 @@ class Turns:
         self._wake()
 
     def _decide_waiting(self, turn: _Turn, begun: float, *, early: bool) -> None:
-        """Decide requests until none waits or the turn is full; ``early``: only those of EARLY."""
+        """Decide requests until none waits or the turn is full; with ``early`` only requests of the
+        kinds in EARLY.
+        """
         # Each request parks one reply at most.
         most = min(limits.CONTROLLER_TURN_MAX_REQUESTS, MAX_PARKED - len(turn.leadership.parking))
         taken_bytes = written = 0
@@ -291,10 +295,10 @@ class Turns:
             written += records
 
     def _decide_pending(self, turn: _Turn, pending: PendingRequest) -> int:
-        """Decide a pending request, or all of a group, and park its replies.
+        """Decide a pending request, or all of a group, and park the replies.
 
-        Returns the number of records; -1: the leadership is to be transferred, and nothing more to
-        be decided.
+        Returns the number of records, or -1 if the leadership is to be transferred and nothing more
+        may be decided.
         """
         turn.count += pending.count
         leadership, decider, now = turn.leadership, turn.decider, turn.now
@@ -307,7 +311,7 @@ class Turns:
             decision = self._decide(decider, pending, now)
             part = pending.part(decision)
             first += part.count
-            # Compared by type, not isinstance, which would cost more for each request.
+            # Compared by type: isinstance costs more, for every request.
             if type(decision) is Write:
                 group = decision.group
                 if group is None:
@@ -328,7 +332,7 @@ class Turns:
         return written
 
     def _settle(self, turn: _Turn, decision: Answerable, pending: PendingRequest) -> None:
-        """Park the reply, which has a place, until its content is true."""
+        """Park the reply, whose place is already taken, until its content is true."""
         parking, epoch_log = turn.leadership.parking, turn.leadership.log
         parked = self._answers.parked(
             decision, pending, epoch_log.epoch, self._node.generation, epoch_log.end_offset - 1
@@ -359,7 +363,7 @@ class Turns:
             parked.trace.reached("decide")
 
     def _park_reads(self, turn: _Turn) -> int:
-        """Park the replies without records until a round that begins now is confirmed. Returns the
+        """Park the replies without records until a round that begins now is confirmed. Return the
         number of the round.
         """
         number, parking = self._replica.request_read_index(), turn.leadership.parking
@@ -371,8 +375,8 @@ class Turns:
         return number
 
     def _decide_due(self, turn: _Turn) -> None:
-        """Decide whatever is due by time, up to a bound of its own: requests never keep brokers
-        from being fenced.
+        """Decide the due work, up to its own bound: requests never keep brokers from being
+        fenced.
         """
         written, decider = 0, turn.decider
         without_space = bool(self._node.space.verdict.refusal)
@@ -437,7 +441,9 @@ class Turns:
 
 
 def _author(pending: PendingRequest) -> common_pb2.ClientIdentity | None:
-    """Return the client whose write it is; None: a broker or controller writes about itself."""
+    """Return the client that is the author of the write, or None if a broker or controller writes
+    about itself.
+    """
     request: Any = pending.message
     client: common_pb2.ClientIdentity = request.client
     is_node = client.HasField("node_id") or bool(REQUESTS[pending.kind].claims)

@@ -1,5 +1,5 @@
-"""Work of a node that no request asks for: the tick, ten times a second, and its chores (free
-space, the voter set, the form of the vote file), and probes of brokers whose connection broke.
+"""Work of a node that no request asks for: the tick, ten times a second, with its chores (free
+space, the voter set, the preferred leader, …), and probes of brokers whose connection broke.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ class Timer(Protocol):
 PROBE_TIMEOUT_S = 0.5
 PROBE_AGAIN_S = 0.1
 REFUSALS = 2
-"""Number of refused connects in a row, PROBE_AGAIN_S apart, that count as evidence."""
+"""Number of consecutive refused connects, PROBE_AGAIN_S apart, that count as evidence."""
 MAX_PROBES = 32
 """Most probes at a time; further brokers are left to their session."""
 
 
 class BrokerProbes:
-    """The probes of one node while it is the active controller.
+    """Probes of brokers by the active controller.
 
-    ``decider``: None unless this node is the active controller; ``wake``: run a turn soon.
+    ``decider``: returns None unless this node is the active controller. ``wake``: run a turn soon.
     """
 
     def __init__(
@@ -71,17 +71,17 @@ class BrokerProbes:
         self._active = decider
         self._wake = wake
         self._links: dict[int, int] = {}
-        """id(link) -> the broker whose newest heartbeat arrived on it."""
+        """id(link) -> the broker whose newest heartbeat arrived on the link."""
         self._newest: dict[int, int] = {}
         """Broker id -> id(link)."""
         self._accepted: dict[int, int] = {}
-        """Broker id -> the epoch of the registration whose listener has accepted a connect; -1 -
-        epoch: a connect was tried, and is not accepted yet.
+        """Broker id -> the epoch of the registration whose listener has accepted a connect, or -1 -
+        epoch if a connect was tried and not accepted yet.
         """
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def heard(self, link: Any, broker_id: int, broker_epoch: int) -> None:
-        """Process a heartbeat of a registered broker on a link."""
+        """Process a registered broker's heartbeat on a link."""
         if self._newest.get(broker_id) != id(link):
             self._links[id(link)] = broker_id
             self._newest[broker_id] = id(link)
@@ -107,9 +107,9 @@ class BrokerProbes:
             self._begin(broker_id, self._find_out(broker_id, broker.epoch))
 
     def reset(self) -> None:
-        """Drop all probes: the leadership is lost, or the node stops.
+        """Cancel all probes: the leadership is lost, or the node stops.
 
-        Links stay known: their brokers may heartbeat under the next leadership.
+        Links stay known: their brokers may send heartbeats under the next leadership.
         """
         tasks, self._tasks = self._tasks, {}
         for task in tasks.values():
@@ -168,12 +168,12 @@ class BrokerProbes:
         except (
             ConfigError,
             ValueError,
-        ):  # an endpoint that is not an address: a name that cannot be encoded
+        ):  # the endpoint is not an address: its name cannot be encoded
             return Probe.SILENT
 
 
 class FreeSpace:
-    """The free space of one node's disk; ``SpaceWatch`` judges it."""
+    """Measures the free space of one node's disk; ``SpaceWatch`` judges it."""
 
     def __init__(
         self,
@@ -185,7 +185,10 @@ class FreeSpace:
         self._node, self._store, self._transfer, self._wake = node, store, transfer, wake
 
     def tick(self, now: float) -> None:
-        """Measure, if it is time. Raises FatalError."""
+        """Measure the free space, if due.
+
+        Raises FatalError.
+        """
         node, space = self._node, self._node.space
         if not space.due(now):
             return
@@ -203,7 +206,8 @@ class FreeSpace:
         verdict = space.judge(node.replica.describe(now), node.quorum.node_id, now)
         if verdict.refusal != before:
             log.error(
-                "writes are refused" if verdict.refusal else "writes go on", reason=verdict.refusal
+                "writes are refused" if verdict.refusal else "writes are accepted again",
+                reason=verdict.refusal,
             )
             self._wake()
         if verdict.transfer_to >= 0 and node.leadership.decider is not None:
@@ -211,7 +215,7 @@ class FreeSpace:
 
 
 class PreferredLeader:
-    """The transfer of the leadership to the preferred leader, while this node leads."""
+    """Transfers the leadership to the preferred leader, while this node leads."""
 
     def __init__(self, node: ControllerNode, transfer: LeadershipTransfer) -> None:
         self._node, self._transfer = node, transfer
@@ -219,7 +223,7 @@ class PreferredLeader:
         self._next_look = 0.0
 
     def tick(self, now: float) -> None:
-        """Look which node leads, and begin a transfer if one is due."""
+        """Observe which node leads, and begin a transfer if one is due."""
         node, preference = self._node, self._preference
         preference.observe(node.leader_id, node.controller_epoch, now)
         if node.decider is None or self._transfer.is_busy or now < self._next_look:
@@ -239,7 +243,7 @@ SPARES_TRIED_EVERY_S = 2.0
 
 
 class SpareProbes:
-    """The probes of spares while this node leads: a voter that nobody reaches could not be asked
+    """Probes of spares while this node leads: a voter that no other node reaches could not be asked
     for its vote.
     """
 
@@ -249,7 +253,7 @@ class SpareProbes:
         self._task: asyncio.Task[None] | None = None
 
     def tick(self, now: float) -> None:
-        """Try the spares, if it is time and the last try has ended."""
+        """Probe the spares, if due and if the last probes have ended."""
         decider = self._node.decider
         if decider is None or now < self._next_try or self._task is not None:
             return
@@ -283,10 +287,11 @@ Wish = rpc.AddRaftVoterRequest | rpc.RemoveRaftVoterRequest | rpc.UpdateRaftVote
 
 
 def wish(seen: QuorumDescription, quorum: QuorumConfig, *, auto_join: bool) -> Wish | None:
-    """Return the change of the voter set that this node requests now, by its own log; None: none.
+    """Return the change of the voter set that this node requests now, judging by its own log, or
+    None.
 
-    A disk that was replaced is another replica: the voter it was before is removed first. Only a
-    node that has caught up asks to vote.
+    A replaced disk is another replica: the voter that it replaces is removed first. Only a node
+    that has caught up asks to vote.
     """
     if seen.voters_offset < 0 or not quorum.endpoint:
         return None
@@ -294,7 +299,7 @@ def wish(seen: QuorumDescription, quorum: QuorumConfig, *, auto_join: bool) -> W
     if me is not None and me.directory_id == quorum.directory_id:
         served = seen.role == "leader" or seen.hears_leader
         if me.endpoint == quorum.endpoint or not served:
-            # A copy of the directory, at another address, is served by no leader.
+            # No leader serves a copy of the directory at another address.
             return None
         return rpc.UpdateRaftVoterRequest(
             voter_id=me.node_id, voter_directory_id=me.directory_id, endpoint=quorum.endpoint
@@ -308,7 +313,7 @@ def wish(seen: QuorumDescription, quorum: QuorumConfig, *, auto_join: bool) -> W
         voter_id=quorum.node_id,
         voter_directory_id=quorum.directory_id,
         endpoint=quorum.endpoint,
-        # Its own acknowledgement may be needed for the commit: it must not wait for that.
+        # The commit may need this node's own acknowledgement, so the request must not wait for it.
         ack_when_appended=True,
     )
 
@@ -322,12 +327,13 @@ async def ask_leader(
     cluster_id: str,
     node_id: int,
 ) -> None:
-    """Request a change of the voter set of the active controller among ``addresses``. Raises
-    ApiError.
+    """Request a change of the voter set from the active controller among ``addresses``.
+
+    Raises ApiError.
     """
     client = ControllerClient(transport, addresses, rng=rng, cluster_id=cluster_id)
     try:
-        # Without a principal: a leader that asks for certificates writes down whose it is.
+        # Without a principal: a leader that requires certificates adds it.
         request = controller_request(wanted, cluster_id=cluster_id)
         request.client.node_id = node_id
         await client.call(request, timeout_s=ASK_TIMEOUT_S)
@@ -336,10 +342,10 @@ async def ask_leader(
 
 
 class Joining:
-    """The node's requests to join or leave the voter set: one at a time, again after twice the
-    fetch timeout (as Kafka does).
+    """The node's requests to join or leave the voter set: one at a time, repeated after twice the
+    fetch timeout (as in Kafka).
 
-    ``receive``: takes requests on a link, for a node that is the active controller itself.
+    ``receive``: receives requests on a link, if this node is the active controller itself.
     """
 
     def __init__(
@@ -361,7 +367,7 @@ class Joining:
         self._task: asyncio.Task[None] | None = None
 
     def tick(self, now: float) -> None:
-        """Send a request, if it is time and a change is needed."""
+        """Send a request, if due and if a change is needed."""
         if now < self._next_look or self._task is not None:
             return
         self._next_look = now + self._interval_s
@@ -386,7 +392,7 @@ class Joining:
                 else self._ask_leader(wanted, seen)
             )
         except ApiError as error:
-            log.info("the voter set stays as it is for now", asked=kind, why=str(error))
+            log.info("the voter set is unchanged for now", asked=kind, why=str(error))
         else:
             log.info("the voter set was changed", asked=kind, node=wanted.voter_id)
 
@@ -416,7 +422,7 @@ class Joining:
         )
 
     def close(self) -> None:
-        """Look no more, and cancel the request to join."""
+        """Stop ticking, and cancel the request to join."""
         self._next_look = float("inf")
         if self._task is not None:
             self._task.cancel()
@@ -424,8 +430,8 @@ class Joining:
 
 TICK_S = 0.1
 GAP_S = 0.1
-"""If the event loop is paused for longer (a stopped process, garbage collection, swap), it misses
-heartbeats: it extends all sessions.
+"""Pause of the event loop, in seconds, above which all sessions are extended: it misses heartbeats
+meanwhile [a stopped process, garbage collection, swap].
 """
 
 
@@ -433,13 +439,16 @@ class Chore(Protocol):
     """Work that each tick may do."""
 
     def tick(self, now: float) -> None:
-        """Do what is due. Raises FatalError."""
+        """Do the work that is due.
+
+        Raises FatalError.
+        """
 
 
 class Housekeeping:
     """The tick of one node.
 
-    ``chores``: done on every node, in this order; ``failed``: called with a fatal error; ``wake``:
+    ``chores``: done on every node, in this order. ``failed``: called with a fatal error. ``wake``:
     run a turn soon.
     """
 
@@ -464,7 +473,9 @@ class Housekeeping:
         self._failed, self._wake, self._call_at = failed, wake, call_at
         self._timer: Timer | None = None
         self.next_tick_at = 0.0
-        """Time of the next tick by the loop's clock; long past: the event loop is blocked."""
+        """Time of the next tick by the loop's clock; if it is long past, the event loop is
+        blocked.
+        """
 
     def start(self) -> None:
         """Tick until ``close``."""
@@ -479,9 +490,9 @@ class Housekeeping:
         gap_s = now - self.next_tick_at
         self._arm(now)
         if gap_s > GAP_S:
-            # Whatever node leads now: if this node led before a long pause, the line says why it no
-            # longer leads.
-            log.warning("the loop was away", gap_ms=round(gap_s * 1000))
+            # Logged on every node: if this node led before a long pause, the line explains why it
+            # no longer leads.
+            log.warning("the event loop was paused", gap_ms=round(gap_s * 1000))
         try:
             self._do_chores(now)
         except FatalError as error:
