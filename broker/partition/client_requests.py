@@ -1,7 +1,7 @@
-"""Requests of clients: produce requests, answered at the acknowledgement level asked for, and
-consumers' fetches and offset requests, which see only records below the high watermark.
+"""Client requests: produce requests, answered at the requested acks level, and consumers' fetches
+and offset requests, which see only records below the high watermark.
 
-Each client has a share of the places of waiting requests; the requests of a link end with it.
+Each client has a share of the places for waiting requests; the requests of a link end with it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ T = TypeVar("T", bound=Hashable)
 
 
 class WaitingOfClients(Generic[T]):
-    """Waiting items, at most ``max_total``; one without a client counts, unshared. All O(1)."""
+    """Waiting items, at most ``max_total``.
+
+    An item without a client counts towards the total, but has no share. All operations are O(1).
+    """
 
     def __init__(self, max_total: int) -> None:
         self._max_total = max_total
@@ -38,13 +41,13 @@ class WaitingOfClients(Generic[T]):
         self.count = 0
 
     def has_room(self, client: Client | None) -> bool:
-        """Return whether one more may wait."""
+        """Return whether another item may wait."""
         if self.count >= self._max_total:
             return False
         return client is None or self._shares.has_room(client.peer)
 
     def add(self, client: Client | None, item: T) -> None:
-        """Add an item. There must be room."""
+        """Add an item, for which there must be room."""
         self.count += 1
         if client is not None:
             self._shares.take(client.peer)
@@ -61,7 +64,7 @@ class WaitingOfClients(Generic[T]):
                 del self._of_link[client.link]
 
     def of(self, client: Client) -> list[T]:
-        """Return the items that wait for a link, in order of arrival."""
+        """Return the items that wait for a client's link, in order of arrival."""
         return list(self._of_link.get(client.link, ()))
 
 
@@ -71,7 +74,7 @@ ALL, LEADER, NOBODY = -1, 1, 0
 class Produces:
     """All produce requests of a broker.
 
-    Appended records may stay whatever the answer says: later errors have an unknown outcome.
+    Appended records may stay whatever the answer is: later errors have an unknown outcome.
     """
 
     def __init__(self, host: Host) -> None:
@@ -119,12 +122,12 @@ class Produces:
         if request.acks not in (ALL, LEADER, NOBODY):
             raise ApiError(
                 ErrorCode.INVALID_REQUIRED_ACKS,
-                f"acks {request.acks} is none of -1, 0, 1",
+                f"acks {request.acks} must be -1, 0 or 1",
                 field="acks",
             )
         count = sum(len(data.records) for data in request.partitions)
         if count > PRODUCE_MAX_RECORDS:
-            message = f"{count} records are more than the {PRODUCE_MAX_RECORDS} of one request"
+            message = f"{count} records given; one request may have at most {PRODUCE_MAX_RECORDS}"
             raise ApiError(ErrorCode.MESSAGE_TOO_LARGE, message, field="partitions")
         if not self.waiting.has_room(client):
             message = f"{self.waiting.count} produce requests are waiting already"
@@ -146,7 +149,7 @@ class Produces:
             isr = list(leader.isr.state.committed)
             raise ApiError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"the ISR is {isr}, min.insync.replicas is {leader.min_isr}",
+                f"the ISR is {isr}, but min.insync.replicas is {leader.min_isr}",
             )
         base, end = leader.append(data.records, event.timestamp_ms)
         pending = produce.appended(index, base, end)
@@ -158,13 +161,17 @@ class Produces:
 
 def _check_records(data: pb.ProducePartition) -> None:
     if not data.records:
-        raise ApiError(ErrorCode.INVALID_RECORD, "there is no record", field="records")
+        raise ApiError(
+            ErrorCode.INVALID_RECORD, "records is empty; give at least one", field="records"
+        )
     for position, body in enumerate(data.records):
         try:
             pb.DataRecord.FromString(body)
         except DecodeError as error:
             raise ApiError(
-                ErrorCode.INVALID_RECORD, "not a DataRecord", field=f"records[{position}]"
+                ErrorCode.INVALID_RECORD,
+                "the record is not a DataRecord",
+                field=f"records[{position}]",
             ) from error
 
 
@@ -179,11 +186,11 @@ class Pending:
 
     @property
     def ended(self) -> bool:
-        """True if its request has ended."""
+        """True if the request has ended."""
         return self._produce.ended
 
     def succeeded(self) -> None:
-        """Record that it has the level it asked for."""
+        """Record that the requested acks level is reached."""
         self._end(pb.ProducePartitionResult(base_offset=self._base_offset))
 
     def failed(
@@ -194,7 +201,7 @@ class Pending:
         outcome_unknown: bool,
         current_leader: pb.CurrentLeader | None = None,
     ) -> None:
-        """Record that it will not reach the level it asked for."""
+        """Record that the requested acks level will not be reached."""
         self._end(
             pb.ProducePartitionResult(
                 error_code=code,
@@ -240,7 +247,7 @@ class _Produce:
         self.end_partition(index, result)
 
     def begin(self, timeout_ms: int) -> None:
-        """Begin to wait, unless it has ended: all partitions are processed."""
+        """Begin to wait, unless all partitions have ended already."""
         self._begun = True
         if self._left == 0:
             self._answer()
@@ -273,7 +280,7 @@ class _Produce:
             if pending is not None and self._results[index] is None:
                 pending.failed(
                     ErrorCode.REQUEST_TIMED_OUT,
-                    "not on all of the ISR in time",
+                    "the requested acks level was not reached in time",
                     outcome_unknown=True,
                 )
 
@@ -290,7 +297,7 @@ _NO_LIMIT = 1 << 31
 
 
 class Fetches:
-    """All parked fetches of consumers.
+    """All parked consumer fetches.
 
     ``min_bytes`` above 1 counts as 1: any record ends the wait.
     """
@@ -303,7 +310,9 @@ class Fetches:
         self._numbers = 0
 
     def received(self, event: FetchReceived) -> None:
-        """Answer at once if there is data, an error, or no time to wait; else park."""
+        """Answer at once if there is data, an error, or no time to wait; otherwise park the
+        fetch.
+        """
         request = event.request
         self._numbers += 1
         fetch = ParkedFetch(self, event, self._numbers)
@@ -320,7 +329,9 @@ class Fetches:
             fetch.abandon()
 
     def list_offsets(self, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
-        """Return the first offset, or the one after the last committed record."""
+        """Return, for each partition, its first offset or the one after its last committed
+        record.
+        """
         return pb.ListOffsetsResponse(
             partitions=[self._offset(asked) for asked in request.partitions]
         )
@@ -354,7 +365,7 @@ class ParkedFetch:
         self._answered = False
 
     def has_news(self) -> bool:
-        """Return whether there is anything to send; if not, find the leaders to wait for."""
+        """Return whether there is anything to send; if not, record the leaders to wait for."""
         for asked in self._event.request.partitions:
             try:
                 leader, until = _readable(self._fetches.host, asked)
@@ -382,7 +393,7 @@ class ParkedFetch:
             self._over()
 
     def committed(self, leader: Leader, high_watermark: int) -> None:
-        """Note that a high watermark has moved."""
+        """Answer if a leader's new high watermark lies beyond the offset that is fetched."""
         if high_watermark > self._offsets[leader]:
             self.answer()
 
@@ -424,7 +435,7 @@ class ParkedFetch:
         )
         try:
             if self._timer is None:
-                _check_serving(host)  # Requests accepted before have ended.
+                _check_serving(host)  # A parked fetch was accepted before.
             leader, until = _readable(host, asked)
         except ApiError as error:
             result.error_code, result.error_message = error.code, error.message
@@ -449,13 +460,15 @@ def _offset_at(leader: Leader, timestamp: int) -> int:
     if timestamp == LATEST:
         return _high_watermark(leader)
     raise ApiError(
-        ErrorCode.INVALID_REQUEST, "neither -1 (latest) nor -2 (earliest)", field="timestamp"
+        ErrorCode.INVALID_REQUEST,
+        "timestamp must be -1 (latest) or -2 (earliest)",
+        field="timestamp",
     )
 
 
 def _high_watermark(leader: Leader) -> int:
     if leader.high_watermark < 0:
-        why = "a member of the ISR has not fetched"
+        why = "an ISR member has not fetched"
         if leader.isr.holds_high_watermark():
             why = "too few replicas are in sync"
         raise ApiError(
@@ -465,7 +478,7 @@ def _high_watermark(leader: Leader) -> int:
 
 
 def _readable(host: Host, asked: pb.FetchPartition) -> tuple[Leader, int]:
-    """Return the leader here, and the end of what a consumer may read."""
+    """Return this broker's leader of a partition, and the end of what a consumer may read."""
     leader = leader_of(host, asked.topic_id, asked.partition_index, asked.current_leader_epoch)
     log, until = leader.replica.log, _high_watermark(leader)
     if not log.start <= asked.fetch_offset <= log.end:

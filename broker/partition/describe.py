@@ -1,5 +1,5 @@
-"""Descriptions that a broker gives of its replicas: their state, the ISRs that it leads (KIP-24:
-the leader is the first to know), and the partitions that it leads by the metadata but cannot serve.
+"""A broker's descriptions of its replicas: their state, the ISRs that it leads (KIP-24: the leader
+is the first to know), and the partitions that it leads by the metadata but cannot serve.
 """
 
 from __future__ import annotations
@@ -17,23 +17,26 @@ from raftlog.wire.data.v1 import data_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
 
 PAGE_PARTITIONS = 1000
-"""Largest number of partitions looked at for one answer."""
+"""Most partitions examined for one answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDescription:
-    """One replica here. All but its log's bounds are -1 unless this broker leads the partition."""
+    """One replica on this broker.
+
+    Everything except the bounds of its log is -1 unless this broker leads the partition.
+    """
 
     log_start_offset: int
     log_end_offset: int
-    """Log end, unflushed records included."""
+    """Log end offset, unflushed records included."""
     leader_epoch: int
     high_watermark: int
     """-1 on a leader: unknown, as not all of the ISR has fetched yet."""
     min_isr: int
     """Number of replicas that must be in sync for a produce with acks=all."""
     offline_reason: str
-    """Reason why this broker may not lead though the image says so; empty if nothing is wrong."""
+    """Why this broker must not lead although the image says that it does; "" if it may."""
 
 
 def describe_replica(replica: Replica) -> ReplicaDescription:
@@ -51,19 +54,21 @@ def led_page(
     describe: Callable[[Sequence[PartitionKey]], pb.BrokerMetadataResponse],
     request: pb.BrokerMetadataRequest,
 ) -> pb.BrokerMetadataResponse:
-    """Return the answer to one request: the requested partitions, or a page of those that are led
-    among ``keys``. A broker that leads very many partitions answers in bounded time, many times.
+    """Return the requested partitions, or a page of those among ``keys`` that are led here.
 
-    Raises ApiError INVALID_REQUEST naming the field.
+    A broker that leads very many partitions answers in bounded time, page by page. Raises ApiError
+    INVALID_REQUEST, which names the field.
     """
     if len(request.partitions) > PAGE_PARTITIONS:
-        message = f"{len(request.partitions)} partitions are more than {PAGE_PARTITIONS}"
+        message = (
+            f"{len(request.partitions)} partitions given; one request may have {PAGE_PARTITIONS}"
+        )
         raise ApiError(ErrorCode.INVALID_REQUEST, message, field="partitions")
     if request.partitions:
         return describe([(key.topic_id, key.partition_index) for key in request.partitions])
     limit = request.response_partition_limit or PAGE_PARTITIONS
     if not 0 < limit <= PAGE_PARTITIONS:
-        message = f"{limit} is not between 1 and {PAGE_PARTITIONS}"
+        message = f"response_partition_limit is {limit}; it must be in 1 .. {PAGE_PARTITIONS}"
         raise ApiError(ErrorCode.INVALID_REQUEST, message, field="response_partition_limit")
     keys = sorted(keys)
     begin = 0
@@ -81,7 +86,7 @@ def led_page(
 
 
 def describe_led(host: Host, keys: Sequence[PartitionKey]) -> pb.BrokerMetadataResponse:
-    """Return the partitions, each with its ISR and the epochs that it holds under."""
+    """Return the partitions, each with its ISR and the epochs for which the ISR is valid."""
     return pb.BrokerMetadataResponse(
         broker_id=host.broker_id,
         broker_epoch=host.broker_epoch,
@@ -158,10 +163,10 @@ LOG_AHEAD = "log_ahead_of_metadata"
 Lasts until the leader epoch is raised.
 """
 FENCED = "fenced"
-"""This broker considers itself fenced, and its image does not show it yet."""
+"""This broker considers itself fenced, although its image does not show that yet."""
 NO_HIGH_WATERMARK = "high_watermark_unknown"
-"""The partition is led, and a member of the ISR has not fetched in this leader epoch, or too few
-replicas are in sync beside a new leader: consumers get nothing, acks=all waits.
+"""The partition is led, but an ISR member has not fetched in this leader epoch, or a new leader has
+too few replicas in sync: consumers get no records, and acks=all waits.
 """
 LOW_SPACE = "low_on_space"
 """Free space is below the reserve: produce requests are refused."""
@@ -169,16 +174,19 @@ REASONS = (LOG_AHEAD, FENCED, NO_HIGH_WATERMARK, LOW_SPACE)
 
 
 class Unserved(NamedTuple):
-    """``counts`` by reason; ``example``: one partition that is not led and why, for people."""
+    """Partitions that are led but not served.
+
+    ``counts``: by reason. ``example``: one partition that is not led, and why, for operators.
+    """
 
     counts: dict[str, int]
     example: str
 
 
 def unserved(host: Host, *, low_space: bool) -> Unserved:
-    """Return how many partitions this broker leads and does not serve, by reason, and an example.
+    """Return how many partitions this broker leads without serving them, by reason, and an example.
 
-    ``low_space``: produce is refused for all.
+    ``low_space``: all produce requests are refused.
     """
     led = host.gauges["LeaderCount"]
     counts = {

@@ -1,12 +1,12 @@
 """The events and effects of a broker's partition replicas: the contract with the shell.
 
 The shell calls ``Partitions.step(event, now)`` and carries out the effects **in order**, before the
-next step; and steps Tick at ``next_deadline()``. ``now`` is seconds of a monotonic clock. Offsets
-of ends and high watermarks are exclusive; a node id, an epoch or an offset of -1 means none.
-Messages are those of ``raftlog.wire.data.v1``; ``reply_to`` and ``session`` are opaque.
+next step; and it steps Tick at ``next_deadline()``. ``now`` is in seconds of a monotonic clock. End
+offsets and high watermarks are exclusive; a node id, epoch or offset of -1 means none. Messages are
+those of ``raftlog.wire.data.v1``; ``reply_to`` and ``session`` are opaque.
 
 * *Flush before acknowledge*: Append, Truncate, AdvanceStart, Reset and Delete make nothing durable.
-  A Flush effect asks for it, after all writes of its step; Flushed(token) says that everything
+  A Flush effect requests that, after all writes of its step; Flushed(token) states that everything
   before that Flush is durable. Flushes may be combined; reports arrive in order.
 * *Reads are effects*: an answer names what to read; the shell reads it at once, so that the result
   is the log as of this step.
@@ -38,7 +38,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The entities that the batches between two images touched.
+    """The entities touched by the batches between two images.
 
     Order does not matter; duplicates are harmless.
     """
@@ -57,7 +57,7 @@ class Changes:
 class ImageMoved:
     """The newest image of this broker.
 
-    ``changes`` None: anything may differ (a snapshot, another generation, the first image).
+    ``changes``: None if anything may differ (a snapshot, another generation, the first image).
     """
 
     image: Image
@@ -66,15 +66,15 @@ class ImageMoved:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatusChanged:
-    """This broker's knowledge of itself: sent whenever it registers, a heartbeat is answered, or
-    the registration is lost.
+    """This broker's knowledge of its registration, sent whenever it registers, a heartbeat is
+    answered, or the registration is lost.
 
-    ``broker_epoch``: of its *current* registration, -1 none. Roles are taken only from an image
-    that shows this very epoch, which is newer than anything an earlier process of this broker has
-    done. ``serve_until``: when it must consider itself fenced if no answer arrives before; -inf if
-    it is fenced. Beyond it no new request is accepted, and those under way end. ``why``: for the
-    error text. ``shown_from``: the offset that the registration was decided on; an image below it
-    gives no roles and deletes nothing, though it shows this epoch.
+    ``broker_epoch``: of its *current* registration; -1 if there is none. Roles are taken only from
+    an image that shows this very epoch, which is newer than anything an earlier process of this
+    broker has done. ``serve_until``: time at which the broker must consider itself fenced unless an
+    answer arrives before; -inf if it is fenced. From then on no new request is accepted, and those
+    under way end. ``why``: for the error text. ``shown_from``: offset at which the registration was
+    decided; an image below it gives no roles and deletes no replica, even if it shows this epoch.
     """
 
     broker_epoch: int
@@ -85,16 +85,18 @@ class BrokerStatusChanged:
 
 @dataclass(frozen=True, slots=True)
 class SpaceChanged:
-    """The disk is below its free-space reserve, or is no more: what leaders send is not stored
-    meanwhile.
+    """The disk has fallen below its free-space reserve, or is above it again.
+
+    Below it, records from leaders are not stored.
     """
 
     low: bool
 
 
 class Client(NamedTuple):
-    """The sender of a request: waiting requests of a link end with it, and all links of one peer
-    share its places.
+    """The sender of a request.
+
+    Waiting requests of a link end with it; all links of one peer share its places.
     """
 
     peer: Hashable
@@ -103,9 +105,10 @@ class Client(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProduceReceived:
-    """A produce request. ``timestamp_ms``: the time for the batches made of it.
+    """A produce request.
 
-    Answered by AnswerProduce, once, unless its client closes before.
+    ``timestamp_ms``: timestamp of the batches made from it. AnswerProduce answers it once, unless
+    its client closes before.
     """
 
     request: pb.ProduceRequest
@@ -116,7 +119,10 @@ class ProduceReceived:
 
 @dataclass(frozen=True, slots=True)
 class FetchReceived:
-    """A consumer's fetch. Answered by AnswerFetch, once, unless its client closes before."""
+    """A consumer's fetch.
+
+    AnswerFetch answers it once, unless its client closes before.
+    """
 
     request: pb.FetchRequest
     reply_to: Any
@@ -125,14 +131,17 @@ class FetchReceived:
 
 @dataclass(frozen=True, slots=True)
 class ClientClosed:
-    """The link of a client is closed: its parked requests end."""
+    """A client's link has closed, which ends its parked requests."""
 
     client: Client
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFetchReceived:
-    """A follower's fetch. ``session`` stands for its link; each link has a new one."""
+    """A follower's fetch.
+
+    ``session`` identifies its link; each link has a new one.
+    """
 
     session: Hashable
     request: pb.ReplicaFetchRequest
@@ -140,14 +149,14 @@ class ReplicaFetchReceived:
 
 @dataclass(frozen=True, slots=True)
 class SessionClosed:
-    """The link of a follower is closed: what is parked for it will never be answered."""
+    """A follower's link has closed: its parked fetch will never be answered."""
 
     session: Hashable
 
 
 @dataclass(frozen=True, slots=True)
 class LinkOpened:
-    """The link to a leader, asked for by WantLink, is up. The session after it is a new one."""
+    """The link to a leader, requested by WantLink, is up. It begins a new session."""
 
     leader_id: int
 
@@ -169,14 +178,17 @@ class ReplicaFetchAnswered:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """Everything before the Flush of this token, and of lower ones, is durable."""
+    """Everything before the Flush with this token, or a lower one, is durable."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionDue:
-    """A request to check what these partitions need not retain. ``time_ms``: as in timestamps."""
+    """Retention must be checked for these partitions.
+
+    ``time_ms``: present time, comparable to timestamps.
+    """
 
     keys: tuple[PartitionKey, ...]
     time_ms: int
@@ -191,7 +203,7 @@ class AlterPartitionAnswered:
 
 @dataclass(frozen=True, slots=True)
 class AlterPartitionFailed:
-    """The last SendAlterPartition has no response: the request's own error, or none in time."""
+    """The last SendAlterPartition has no response: the request failed as a whole, or timed out."""
 
     code: ErrorCode
     outcome_unknown: bool
@@ -221,7 +233,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Write whole batches at the end of a replica's log; a replica without one begins at 0."""
+    """Write whole batches at the end of a replica's log; a replica without a log begins at 0."""
 
     key: PartitionKey
     chunk: bytes
@@ -250,7 +262,7 @@ class AdvanceStart:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Drop everything. A later Append of the same key begins at ``start_offset``."""
+    """Drop everything. A later Append for the same key begins at ``start_offset``."""
 
     key: PartitionKey
     start_offset: int
@@ -258,25 +270,26 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Forget a replica completely. A later Append of the same key begins at 0 again."""
+    """Drop a replica completely. A later Append for the same key begins at 0 again."""
 
     key: PartitionKey
 
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Make durable what was written so far, then step Flushed with this token. Tokens ascend."""
+    """Make everything written so far durable, then step Flushed with this token. Tokens ascend."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Whole batches from the one that holds ``offset`` up to ``until``, into
+    """Read whole batches, from the one that holds ``offset`` up to ``until``, into
     ``response.partitions[index].records``.
 
-    At least one batch, then as many as fit ``max_bytes``. ``charged``: bytes that the throttle was
-    charged beforehand, -1: none; the shell says by ``Partitions.was_read`` how many there were.
+    At least one batch, then as many as fit into ``max_bytes``. ``charged``: bytes charged to the
+    throttle beforehand, or -1 if none were; the shell then reports the actual number by
+    ``Partitions.was_read``.
     """
 
     index: int
@@ -297,8 +310,9 @@ class AnswerProduce:
 
 @dataclass(frozen=True, slots=True)
 class AnswerFetch:
-    """The answer to a FetchReceived, sent once the reads are done, in order; after ``max_bytes`` of
-    records the remaining results stay empty.
+    """The answer to a FetchReceived, sent once its reads are done, in order.
+
+    After ``max_bytes`` of records the remaining results stay empty.
     """
 
     reply_to: Any
@@ -309,11 +323,11 @@ class AnswerFetch:
 
 @dataclass(frozen=True, slots=True)
 class AnswerReplicaFetch:
-    """The answer to a follower, sent once the reads are done, in order; dropped if its link is
+    """The answer to a follower, sent once its reads are done, in order; dropped if its link has
     closed.
 
     Batches may be larger than estimated: after ``max_bytes`` of records the results of further
-    reads get the error THROTTLING_QUOTA_EXCEEDED instead of records, so that the follower names
+    reads get the error THROTTLING_QUOTA_EXCEEDED instead of records, so that the follower fetches
     them again.
     """
 
@@ -325,11 +339,11 @@ class AnswerReplicaFetch:
 
 @dataclass(frozen=True, slots=True)
 class WantLink:
-    """Keep a replica fetch link to this broker, at this endpoint from now on; step LinkOpened and
+    """Keep a replica fetch link to this broker at this endpoint from now on; step LinkOpened and
     LinkLost.
 
-    Repeated with another endpoint: the old link is to be closed (no LinkLost needed), the new one
-    opens a new session.
+    Repeated with another endpoint: the old link must be closed (no LinkLost needed), and the new
+    one opens a new session.
     """
 
     leader_id: int
@@ -338,16 +352,18 @@ class WantLink:
 
 @dataclass(frozen=True, slots=True)
 class DropLink:
-    """Nothing is followed from this broker any more: close the link; no LinkLost is expected."""
+    """Close the link: no partition is followed from this broker any more. No LinkLost is
+    expected.
+    """
 
     leader_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class SendReplicaFetch:
-    """A fetch on the link to this leader.
+    """Send a fetch on the link to this leader.
 
-    At most two are outstanding: a newer one makes the leader answer the older at once.
+    At most two are outstanding: a newer one makes the leader answer the older one at once.
     """
 
     leader_id: int
@@ -356,12 +372,11 @@ class SendReplicaFetch:
 
 @dataclass(frozen=True, slots=True)
 class SendAlterPartition:
-    """Send to the active controller, which answers when the change is committed.
+    """Send a request to the active controller, which answers when the change is committed.
 
-    One at a time: AlterPartitionAnswered or AlterPartitionFailed ends it.
-
-    After an unknown outcome the shell reports that and does not retry; after a definite
-    NOT_CONTROLLER it may try another controller.
+    One at a time: AlterPartitionAnswered or AlterPartitionFailed ends it. After an unknown outcome
+    the shell reports that and does not retry; after a definite NOT_CONTROLLER it may try another
+    controller.
     """
 
     request: rpc.AlterPartitionRequest
@@ -369,9 +384,9 @@ class SendAlterPartition:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A line for the log: an ISR change, a truncation, a refusal that lasts.
+    """An entry for the log: an ISR change, a truncation, a lasting refusal.
 
-    ``fields`` for the logger.
+    ``fields``: arguments for the logger.
     """
 
     event: str

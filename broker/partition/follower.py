@@ -1,5 +1,5 @@
 """The partitions that this broker follows: how a leader's answers change their logs, and the fetch
-session towards each leader (KIP-227).
+session with each leader (KIP-227).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Stage(Enum):
     """The stage of a followed partition on its link."""
 
     DUE = auto()
-    """Due to be named in the next fetch."""
+    """To be included in the next fetch."""
     NAMED = auto()
     """Waiting for the leader's answer."""
     WRITING = auto()
@@ -51,12 +51,17 @@ class Follower(Role):
         self.leader_id, self.epoch = leader_id, epoch
         self.stage = Stage.DUE if replica.durable else Stage.WRITING
         self.named_in = 0
-        """Correlation id of the fetch that named it: an older answer is for another position."""
+        """Correlation id of the last fetch that included this partition; an older answer is for
+        another position.
+        """
         self.pause_s = 0.0
         self.timer: Timer | None = None
 
     def named(self) -> pb.ReplicaFetchPartition:
-        """Return its position. The offset acknowledges: everything below it is durable here."""
+        """Return the position to fetch from.
+
+        Its offset acknowledges everything below it, which is durable here.
+        """
         replica = self.replica
         return pb.ReplicaFetchPartition(
             topic_id=replica.key[0],
@@ -67,7 +72,7 @@ class Follower(Role):
         )
 
     def take(self, result: pb.ReplicaFetchPartitionResult) -> str:
-        """Process a result without an error; return what is wrong with it, empty if nothing."""
+        """Process a result without an error. Return what is wrong with it, or ""."""
         if result.HasField("diverging_epoch"):
             return self._truncate(result.diverging_epoch.epoch, result.diverging_epoch.end_offset)
         if result.records and (wrong := self._append(result.records)):
@@ -88,8 +93,9 @@ class Follower(Role):
         span = LogSpan(replica.log.end, scan.end_offset, scan.epochs, chunk, scan.last_timestamp_ms)
         if not replica.log.accepts(span, self.epoch):
             return (
-                f"epochs {scan.epochs} do not continue the log of epoch {replica.last_epoch} in"
-                f" {self.epoch}"
+                f"epochs {scan.epochs} do not continue the log, whose last epoch is"
+                f" {replica.last_epoch},"
+                f" in leader epoch {self.epoch}"
             )
         self.host.append(replica, span)
         if self.is_being_added:
@@ -98,28 +104,32 @@ class Follower(Role):
 
     @property
     def is_being_added(self) -> bool:
-        """True if this replica is being added, and not in sync yet."""
+        """True if this replica is being added, and is not in sync yet."""
         partition = self.host.partition(self.replica.key)
         isr = () if partition is None else partition.isr
         return is_being_added(partition, self.host.broker_id, isr)
 
     def _follow_start(self, log_start_offset: int) -> None:
-        """Follow the leader's log start, up to a batch boundary of this log: its own may differ."""
+        """Follow the leader's log start, up to a batch boundary of this log, whose own may
+        differ.
+        """
         replica = self.replica
         start = replica.runs.boundary(min(log_start_offset, replica.log.end - 1))
         if start > replica.log.start:
             self.host.advance_start(replica, start)
 
     def begin_at(self, log_start_offset: int) -> bool:
-        """Begin at the leader's log start, which is above this position. False if that is no reason
-        to drop this log: it has records that the leader should be asked about.
+        """Empty this log and begin at the leader's log start, which is above this position.
+
+        Returns False, and changes nothing, if this log has records that must first be compared with
+        the leader's.
         """
         replica, log = self.replica, self.replica.log
         is_empty = log.end == log.start
         if not (log_start_offset > log.end or (is_empty and 0 <= log_start_offset < log.end)):
             return False
         self.host.note(
-            "begins anew where the leader's log begins",
+            "restarting at the start of the leader's log",
             partition=replica.key[0].hex(),
             index=replica.key[1],
             leader=self.leader_id,
@@ -134,9 +144,7 @@ class Follower(Role):
         replica, log = self.replica, self.replica.log
         target = log.truncation_point(epoch, end_offset)
         if target is None:
-            return (
-                f"to be cut at epoch {epoch}, offset {end_offset}, where nothing would be dropped"
-            )
+            return f"cannot truncate to epoch {epoch}, offset {end_offset}: that would drop nothing"
         self.host.counts["Truncations"] += 1
         self.host.note(
             "truncated",
@@ -152,15 +160,15 @@ class Follower(Role):
 
 
 MAX_OUTSTANDING = 2
-"""Largest number of outstanding fetches: one that waits at the leader, and one with news for it."""
+"""Most outstanding fetches: one that waits at the leader, and one with news for it."""
 FIRST_PAUSE_S = 0.020
 
 
 class LeaderLink:
     """All partitions that this broker follows from one other broker.
 
-    Fetches are sent when no fetched record waits for the disk. A link that has to be processed when
-    the step ends enters itself into ``touched_links``.
+    Fetches are sent when no fetched record waits for the disk. A link that must be processed at the
+    end of the step adds itself to ``touched_links``.
     """
 
     def __init__(self, host: Host, leader_id: int, touched_links: dict[int, LeaderLink]) -> None:
@@ -177,12 +185,12 @@ class LeaderLink:
         self._pause: Timer | None = None
         self._pause_s = 0.0
         self._refusal = 0
-        """Error that refuses whole fetches; 0: none."""
+        """Error code that refuses whole fetches; 0 if there is none."""
 
     # --- the link --------------------------------------------------------------------------------
 
     def look_up(self) -> None:
-        """Look the leader's endpoint up in the image; a link is wanted as soon as it is known."""
+        """Look up the leader's endpoint in the image; a link is wanted as soon as it is known."""
         broker = self._host.broker(self.leader_id)
         name = self._host.settings.inter_broker_listener
         endpoint = broker.endpoint_for_brokers(name) if broker is not None else ""
@@ -192,7 +200,7 @@ class LeaderLink:
             self._host.out.append(WantLink(self.leader_id, endpoint))
 
     def opened(self) -> None:
-        """Begin a new session on a new link: every partition has to be named again."""
+        """Begin a new session on a new link: every partition must be fetched again."""
         self._touched()
         self.lost()
         self._open = True
@@ -208,7 +216,7 @@ class LeaderLink:
         self._name_again()
 
     def close(self) -> None:
-        """Close: nothing is followed from this leader any more."""
+        """Close the link: no partition is followed from this leader any more."""
         self._host.deadlines.cancel(self._pause)
 
     def _touched(self) -> None:
@@ -243,7 +251,7 @@ class LeaderLink:
         self._forgotten[key] = None
 
     def durable(self, follower: Follower) -> None:
-        """Note that a follower's writes are durable: their end may be acknowledged."""
+        """Make a follower due if its writes are durable: their end may be acknowledged."""
         if follower.stage is Stage.WRITING and follower.replica.durable:
             self._is_due(follower)
 
@@ -259,7 +267,7 @@ class LeaderLink:
         self._due[key] = follower
 
     def _refused(self, follower: Follower) -> None:
-        """Pause a follower that was refused, twice as long each time."""
+        """Pause a refused follower, twice as long each time."""
         host = self._host
         limit_s = host.settings.replica_fetch_backoff_ms / 1000
         follower.pause_s = min(limit_s, max(FIRST_PAUSE_S, 2 * follower.pause_s))
@@ -271,7 +279,9 @@ class LeaderLink:
     # --- fetches ---------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send a fetch at the end of a step, if there is anything to say or none is outstanding."""
+        """Send a fetch at the end of a step, if there is news for the leader or none is
+        outstanding.
+        """
         if not self._open or self._pause is not None or self._writing or not self.followers:
             return
         if self._outstanding and (
@@ -299,7 +309,7 @@ class LeaderLink:
                 replica_id=host.broker_id, replica_epoch=host.broker_epoch
             ),
             leader_id=self.leader_id,
-            # With more partitions to name the leader need not wait for news of these.
+            # With more partitions to fetch, the leader need not wait for news of these.
             max_wait_ms=0 if self._due else settings.replica_fetch_wait_max_ms,
             max_bytes=1 if host.low_on_space else settings.replica_fetch_response_max_bytes,
             low_on_space=host.low_on_space,
@@ -324,7 +334,7 @@ class LeaderLink:
         self._pause_s, self._refusal = 0.0, 0
         for result in response.partitions:
             follower = self.followers.get((result.topic_id, result.partition_index))
-            # An answer for an older position of the follower says nothing about this one.
+            # An answer for an older position of the follower does not apply to the present one.
             if (
                 follower is not None
                 and follower.stage is Stage.NAMED
@@ -351,7 +361,7 @@ class LeaderLink:
         if wrong:
             host.counts["FailedReplicaFetches"] += 1
             host.note(
-                "a replica fetch brought nothing of use",
+                "a replica fetch returned an unusable result",
                 partition=replica.key[0].hex(),
                 index=replica.key[1],
                 leader=self.leader_id,

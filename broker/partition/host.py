@@ -39,16 +39,18 @@ NO_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class PartitionSettings:
-    """Settings of the replicas of one broker: keys under their own names, and a few that are no
-    keys.
+    """Settings of one broker's replicas: configuration keys under their own names, and a few
+    others.
 
-    Times in milliseconds, sizes in bytes.
+    Times are in milliseconds, sizes in bytes.
     """
 
     broker_id: int
     cluster_id: str
     inter_broker_listener: str = ""
-    """Name of the listeners on which brokers fetch from each other; empty: the first of each."""
+    """Name of the listeners on which brokers fetch from each other; "" for the first of each
+    broker.
+    """
     replica_lag_time_max_ms: int = Settings.replica_lag_time_max_ms
     replica_fetch_wait_max_ms: int = Settings.replica_fetch_wait_max_ms
     replica_fetch_max_bytes: int = Settings.replica_fetch_max_bytes
@@ -56,19 +58,19 @@ class PartitionSettings:
     replica_fetch_backoff_ms: int = Settings.replica_fetch_backoff_ms
     log_segment_delete_delay_ms: int = Settings.log_segment_delete_delay_ms
     high_watermark_linger_ms: int = 20
-    """Time for which a high watermark or a log start alone waits for data to ride with."""
+    """Time for which a new high watermark or log start alone waits for data to be sent with."""
     isr_retry_ms: int = 50
-    """Pause before an AlterPartition request that failed as a whole is sent again."""
+    """Delay before an AlterPartition request that failed as a whole is sent again."""
     ineligible_backoff_ms: int = 500
-    """Pause before an ISR change that the controller called ineligible is proposed again."""
+    """Delay before an ISR change that the controller refused as ineligible is proposed again."""
     max_pending_produces: int = 10_000
-    """Largest number of produce requests that wait for replicas or the disk; more are refused."""
+    """Most produce requests that wait for replicas or the disk; others are refused."""
     max_parked_fetches: int = 10_000
-    """Largest number of consumer fetches that wait for records; more are answered at once."""
+    """Most consumer fetches that wait for records; others are answered at once."""
     request_timeout_max_ms: int = Settings.request_timeout_max_ms
     max_partitions_per_message: int = 5_000
-    """Largest number of partitions in a replica fetch, its answer, or an AlterPartition request;
-    the rest goes into the next one.
+    """Most partitions in a replica fetch, its answer, or an AlterPartition request; the rest goes
+    into the next one.
     """
 
 
@@ -76,7 +78,10 @@ _COMPACT_ABOVE = 64
 
 
 class Timer:
-    """A call due once. ``run`` is None once it has run or was cancelled."""
+    """A call due once.
+
+    ``run`` is None once it has run or was cancelled.
+    """
 
     __slots__ = ("run", "when")
 
@@ -104,7 +109,7 @@ class Deadlines:
         return timer
 
     def cancel(self, timer: Timer | None) -> None:
-        """Cancel a timer; does nothing if it has run, or if it is None."""
+        """Cancel a timer, unless it is None or has run."""
         if timer is None or timer.run is None:
             return
         timer.run = None
@@ -132,7 +137,9 @@ class Deadlines:
 
 
 class PartitionLog(LogEnds):
-    """The ends and epochs of a partition's log. Its epochs are leader epochs, which begin at 0."""
+    """The bounds and epochs of a partition's log. Its epochs are leader epochs, which begin at
+    0.
+    """
 
     first_epoch = 0
 
@@ -141,8 +148,8 @@ class PartitionLog(LogEnds):
         """Return where another log diverges from this one, as for any log.
 
         In a log that begins above 0, the epochs before its first are unknown. A log that ends in
-        one of these may diverge from it below the start already, so that the two share nothing:
-        (0, 0).
+        one of these may already diverge from it below the start, so that the two share nothing: (0,
+        0).
         """
         first_epoch = self.epochs.first_epoch
         if self.start and (last_epoch < first_epoch or first_epoch < 0):
@@ -150,12 +157,12 @@ class PartitionLog(LogEnds):
         return super().divergence(offset, last_epoch)
 
     def advance_start(self, offset: int) -> None:
-        """Note that the log below ``offset`` was dropped."""
+        """Record that the log below ``offset`` was dropped."""
         self.start = offset
         self.epochs.drop_before(offset, self.end)
 
     def reset(self, offset: int) -> None:
-        """Note that the log is empty, and continues at ``offset``."""
+        """Record that the log is empty, and continues at ``offset``."""
         self.start = self.end = self.flushed_end = offset
         self.epochs = EpochIndex()
 
@@ -169,12 +176,12 @@ class Role:
 
 
 class Replica:
-    """One replica. ``role`` None: the partition has no leader, or this broker is not sure yet that
-    it is itself.
+    """One replica.
 
-    ``high_watermark``: the highest that this replica knows, for people. ``truncations`` tells a
-    flush that was asked for before one from a flush after it. ``bytes_appended``: since the start
-    of the process; differences of it are sizes.
+    ``role``: None if the partition has no leader, or if this broker's registration is not confirmed
+    by its image yet. ``high_watermark``: the highest that this replica knows, for operators.
+    ``truncations``: distinguishes a flush requested before a truncation from one after it.
+    ``bytes_appended``: since the start of the process; its differences are sizes.
     """
 
     __slots__ = (
@@ -205,22 +212,24 @@ class Replica:
         self.bytes_appended = 0
         self.deleted = False
         self.offline = ""
-        """Reason why this broker may not lead though the image says so; empty if nothing is wrong.
-        """
+        """Why this broker must not lead although the image says that it does; "" if it may."""
 
     @property
     def durable(self) -> bool:
-        """True if the whole log is durable: then its end may be acknowledged."""
+        """True if the whole log is durable, so that its end may be acknowledged."""
         return self.log.flushed_end == self.log.end and not self.truncation_unflushed
 
     @property
     def last_epoch(self) -> int:
-        """Epoch of the last record, or -1."""
+        """Epoch of the last record; -1 if there is none."""
         return self.log.last_epoch if self.log.end > self.log.start else -1
 
 
 class Host:
-    """The shared state of one broker. ``now`` and ``out`` belong to the step under way."""
+    """The shared state of one broker.
+
+    ``now`` and ``out`` belong to the step under way.
+    """
 
     def __init__(
         self, settings: PartitionSettings, recovered: tuple[RecoveredPartition, ...], now: float
@@ -237,19 +246,21 @@ class Host:
         self.why_fenced = "not registered yet"
         self.low_on_space = False
         self.registered = False
-        """True if the image shows the current registration: only then is it newer than everything
-        that earlier processes of this broker have done.
+        """True if the image shows the current registration: only then is the image newer than
+        everything that earlier processes of this broker have done.
         """
         self.replicas: dict[PartitionKey, Replica] = {}
         self.by_topic: dict[bytes, dict[int, None]] = {}
         self._aside: dict[PartitionKey, tuple[Replica, Timer]] = {}
         """Replicas that the image does not assign to this broker, to be deleted later."""
         self.leaderless: dict[PartitionKey, None] = {}
-        """Partitions of this broker without a leader, those reported longest ago first."""
+        """Partitions of this broker without a leader, the least recently reported first."""
         self.unreported: dict[PartitionKey, None] = {}
         """Partitions of ``leaderless`` that no heartbeat has reported yet."""
         self.not_led: dict[PartitionKey, str] = {}
-        """Partitions that the image says are led here but are not, with the reason."""
+        """Partitions that are not led here although the image says that they are, with the
+        reason.
+        """
         self.leader_throttle, self.follower_throttle = Throttle(), Throttle()
         self.gauges: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
@@ -268,24 +279,24 @@ class Host:
         return self.registered and self.now < self.serve_until
 
     def why_not_serving(self) -> str:
-        """Return the reason why not, for the text of BROKER_FENCED."""
+        """Return why new requests are not accepted, for the text of BROKER_FENCED."""
         if not self.registered:
             return (
                 "this broker is fenced:"
                 f" {self.why_fenced or 'its image does not show its registration yet'}"
             )
-        return f"this broker is fenced: {self.why_fenced or 'no controller was reached in time'}"
+        return f"this broker is fenced: {self.why_fenced or 'no controller has answered in time'}"
 
     def broker(self, broker_id: int) -> Broker | None:
-        """Return a registration in the image."""
+        """Return a registration in the image, or None."""
         return self.image.brokers.get(broker_id)
 
     def partition(self, key: PartitionKey) -> Partition | None:
-        """Return a partition in the image."""
+        """Return a partition in the image, or None."""
         return self.image.partitions.get(key)
 
     def take_throttles(self) -> None:
-        """Read the rates of the throttles, which may have changed."""
+        """Read the throttles' rates, which may have changed."""
         for throttle, key in (
             (self.leader_throttle, LEADER_THROTTLE),
             (self.follower_throttle, FOLLOWER_THROTTLE),
@@ -298,7 +309,7 @@ class Host:
         if partition is None:
             return (
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"there is no partition {key[1]} of {key[0].hex()}",
+                f"topic {key[0].hex()} has no partition {key[1]}",
             )
         if replica is not None and replica.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR, replica.offline
@@ -306,11 +317,13 @@ class Host:
             return ErrorCode.LEADER_NOT_AVAILABLE, "the partition has no leader"
         return (
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            f"the leader is broker {partition.leader}, as far as is known here",
+            f"the leader is broker {partition.leader}, as far as this broker knows",
         )
 
     def current_leader(self, key: PartitionKey) -> pb.CurrentLeader:
-        """Return the broker that leads a partition."""
+        """Return the leader of a partition, or -1 if the partition does not exist, or if the image
+        names this broker but it does not lead.
+        """
         partition, replica = self.partition(key), self.replicas.get(key)
         leads = replica is not None and replica.role is not None
         if partition is None or (partition.leader == self.broker_id and not leads):
@@ -325,9 +338,10 @@ class Host:
         self.by_topic.setdefault(replica.key[0], {})[replica.key[1]] = None
 
     def set_aside(self, replica: Replica) -> None:
-        """Set a replica aside that the image no longer assigns to this broker. Its role has ended.
+        """Set aside a replica that the image no longer assigns to this broker, and whose role has
+        ended.
 
-        It is deleted after a while, in which operators can notice that the image is wrong.
+        It is deleted after a delay, in which operators can notice that the image is wrong.
         """
         key, (topic_id, index) = replica.key, replica.key
         del self.replicas[key]
@@ -364,7 +378,7 @@ class Host:
         self.note("replica deleted", partition=replica.key[0].hex(), index=replica.key[1])
 
     def append(self, replica: Replica, span: LogSpan) -> None:
-        """Write a sound span at the end of a replica's log."""
+        """Write a valid span at the end of a replica's log."""
         replica.log.append(span)
         replica.runs.append(
             span.base_offset, span.end_offset, span.last_timestamp_ms, len(span.data)
@@ -404,7 +418,7 @@ class Host:
         self._dirty[replica.key] = replica
 
     def ask_for_flush(self) -> None:
-        """Ask, at the end of a step, for one flush of everything that it has written."""
+        """At the end of a step, request one flush of everything that it has written."""
         if self._dirty:
             self._token += 1
             marks = [
@@ -419,7 +433,7 @@ class Host:
         moved: dict[PartitionKey, Replica] = {}
         while self._flushes and self._flushes[0][0] <= token:
             for replica, end, truncations in self._flushes.popleft()[1]:
-                # What was truncated meanwhile, and perhaps rewritten, belongs to a later flush.
+                # Records truncated meanwhile, and perhaps rewritten, belong to a later flush.
                 if replica.truncations == truncations and not replica.deleted:
                     replica.log.flushed(end)
                     replica.truncation_unflushed = False
@@ -432,5 +446,5 @@ class Host:
         return self._correlation_id
 
     def note(self, event: str, **fields: Any) -> None:
-        """Add a line for the log."""
+        """Add an entry for the log."""
         self.out.append(Note(event, fields))
