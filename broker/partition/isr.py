@@ -1,17 +1,17 @@
 """The in-sync replicas of a led partition: what is committed, what is proposed, and the rules by
 which replicas join and leave (KIP-903, KIP-497).
 
-Between a proposal and its answer only the controller knows which of the two ISRs holds, so the high
-watermark waits for the members of both: the *maximal* ISR. A proposal is a compare-and-set on the
-partition epoch: it is void once the partition epoch has passed the one it was made at, and
-not before. [Two attempts were sent because the first had no answer. The second is refused, since a
-replica is fenced just now; the replica is unfenced, the first attempt arrives late and is accepted.
-A leader that took the refusal for the end of both counts an ISR without that replica, and
-acknowledges what it does not have.] So a refusal ends a proposal only if it was sent once; else the
-leader *withdraws* it: it has the controller raise the partition epoch.
+Between a proposal and its answer only the controller knows which of the two ISRs is valid, so the
+high watermark waits for the members of both: the *maximal* ISR. A proposal is a compare-and-set on
+the partition epoch: it is void once the partition epoch has passed the one at which it was made,
+and not before. [Two attempts were sent because the first had no answer. The second is refused,
+since a replica is fenced just now; the replica is unfenced, the first attempt arrives late and is
+accepted. A leader that took the refusal for the end of both counts an ISR without that replica, and
+acknowledges what the replica does not have.] So a refusal ends a proposal only if it was sent once;
+otherwise the leader *withdraws* it: it has the controller raise the partition epoch.
 
 A follower is proposed only when its last valid fetch has all that is committed and all of the log
-that this leader began with, and named the very broker epoch that the image shows for it, unfenced
+with which this leader began, and names the very broker epoch that the image shows for it, unfenced
 and not shutting down. A member that was not caught up for ``replica.lag.time.max.ms`` is proposed
 to leave, and at once if its disk has no space for what it lacks. There is one proposal per
 partition at a time.
@@ -41,18 +41,19 @@ class Kind(Enum):
     EXPAND = auto()
     SHRINK = auto()
     RECOVER = auto()
-    """The ISR stays: a leader elected uncleanly reports that it has recovered."""
+    """Keep the ISR: a leader elected uncleanly reports that it has recovered."""
     CLEAR_ELR = auto()
-    """The ISR stays, and is large enough: nobody needs to be eligible beside it."""
+    """Keep the ISR, which is large enough: no replica outside it needs to be eligible."""
     WITHDRAW = auto()
-    """The ISR stays, the partition epoch grows: no earlier attempt can be accepted any more."""
+    """Keep the ISR and raise the partition epoch, so that no earlier attempt can be accepted."""
 
 
 @dataclass(slots=True, eq=False)
 class Proposal:
     """One proposed change of the ISR.
 
-    ``members``: (broker id, broker epoch), as known when it was made; it vouches for these epochs.
+    ``members``: (broker id, broker epoch) as known when the proposal was made, which vouches for
+    these epochs.
     """
 
     kind: Kind
@@ -61,9 +62,9 @@ class Proposal:
     also: frozenset[int] = frozenset()
     """Member ids of the proposals that this one withdraws."""
     uncertain: bool = False
-    """An attempt had no answer: it may be accepted as long as the partition epoch stays."""
+    """True if an attempt had no answer: it may be accepted until the partition epoch changes."""
     waiting: bool = False
-    """Not to be sent again: the image will show the outcome."""
+    """True if it must not be sent again: the image will show the outcome."""
 
     @property
     def isr(self) -> tuple[int, ...]:
@@ -72,8 +73,10 @@ class Proposal:
 
 
 class IsrState:
-    """The ISR of one partition. ``committed``: in the controller's order. ``partition_epoch``: of
-    ``committed``.
+    """The ISR of one partition.
+
+    ``committed``: in the controller's order. ``partition_epoch``: the one at which ``committed``
+    was set.
     """
 
     __slots__ = ("committed", "elr", "maximal", "partition_epoch", "proposal")
@@ -84,15 +87,15 @@ class IsrState:
         self.committed = tuple(committed)
         self.partition_epoch = partition_epoch
         self.elr = tuple(elr)
-        """The eligible leader replicas of ``committed``: while there are any, the high watermark
-        stays.
+        """Eligible leader replicas next to ``committed``; while there are any, the high watermark
+        does not move.
         """
         self.proposal: Proposal | None = None
         self.maximal = self.committed
         """The replicas that the high watermark waits for."""
 
     def propose(self, proposal: Proposal) -> None:
-        """Record a proposal, and count its members too from now on."""
+        """Record a proposal; from now on its members count, too."""
         self.proposal = proposal
         self._merge()
 
@@ -106,12 +109,12 @@ class IsrState:
         return self.proposal
 
     def revert(self) -> None:
-        """Drop the proposal, which was refused: the committed ISR holds."""
+        """Drop a refused proposal: the committed ISR is valid."""
         self.proposal = None
         self._merge()
 
     def commit(self, isr: Iterable[int], partition_epoch: int, elr: Iterable[int] = ()) -> bool:
-        """Take a later state from the image or an answer; return whether it is news.
+        """Record a later state from the image or an answer; return whether it is news.
 
         It voids an earlier proposal.
         """
@@ -133,11 +136,11 @@ class IsrState:
 
 
 class FollowerState:
-    """A leader's knowledge of one follower in this leader epoch, from its valid fetches alone
-    (KIP-903's ReplicaState).
+    """A leader's knowledge of one follower in this leader epoch, from the follower's valid fetches
+    alone (KIP-903's ReplicaState).
 
-    ``end_offset``: durable there, exclusive; -1: has not fetched. ``broker_epoch``: of its last
-    fetch. Times: monotonic seconds.
+    ``end_offset``: end of what is durable on the follower, exclusive; -1 if it has not fetched.
+    ``broker_epoch``: the one in its last fetch. Times are monotonic seconds.
     """
 
     __slots__ = (
@@ -158,14 +161,14 @@ class FollowerState:
         self.leader_end_then = -1
         self.leader_end_at: float | None = None
         self.low_on_space = False
-        """Whether it stores nothing for lack of space, by its last fetch."""
+        """True if, by its last fetch, the follower stores no records for lack of space."""
 
     def fetched(self, end_offset: int, broker_epoch: int, leader_end: int, now: float) -> None:
         """Process a valid fetch: everything below ``end_offset`` is durable at the follower.
 
-        Caught up means: has all that the leader had now, or had at the fetch before. Within one
-        process of a follower and one leader epoch its end does not go back, so a lower one is an
-        older message.
+        A follower is caught up if it has all that the leader has now, or had at the previous fetch.
+        Within one process of a follower and one leader epoch its end never decreases, so a lower
+        one is an older message.
         """
         if broker_epoch == self.broker_epoch and end_offset < self.end_offset:
             return
@@ -181,21 +184,21 @@ class FollowerState:
         self.leader_end_then, self.leader_end_at = leader_end, now
 
     def leader_moved(self, leader_end: int, now: float) -> None:
-        """Note that the leader's log is about to grow beyond ``leader_end``: a follower that has
+        """Record that the leader's log is about to grow beyond ``leader_end``: a follower that has
         all of it was caught up until now.
         """
         if self.end_offset >= leader_end:
             self.caught_up_at = now
 
     def lags_since(self, began: float) -> float:
-        """Return since when it has not been caught up; ``began``: of this leader's epoch, for one
-        that never was.
+        """Return since when the follower has not been caught up; ``began``, the start of this
+        leader's epoch, if it never was.
         """
         return began if self.caught_up_at is None else max(began, self.caught_up_at)
 
 
-# Errors after which nothing more is proposed in this leader epoch: it is over, or the proposal is
-# invalid. The maximal ISR stays as it is.
+# After these errors nothing more is proposed in this leader epoch: it is over, or the proposal is
+# invalid. The maximal ISR does not change.
 _OVER = frozenset(
     {
         ErrorCode.FENCED_LEADER_EPOCH,
@@ -208,8 +211,9 @@ _OVER = frozenset(
 
 
 class LeaderIsr:
-    """The ISR of one leader in one leader epoch. ``changed`` is called when another ISR was
-    committed, or a proposal was dropped.
+    """The ISR of one leader in one leader epoch.
+
+    ``changed``: called when another ISR was committed, or a proposal was dropped.
     """
 
     __slots__ = (
@@ -249,7 +253,7 @@ class LeaderIsr:
         self.start_offset = replica.log.end
         self.high_watermark = -1
         self.min_isr = 1
-        """``min.insync.replicas``, at most the number of the partition's replicas."""
+        """``min.insync.replicas``, limited to the number of the partition's replicas."""
         self.state = IsrState(partition.isr, partition.partition_epoch, partition.elr)
         self.followers: dict[int, FollowerState] = {}
         self.began = self._host.now
@@ -261,7 +265,9 @@ class LeaderIsr:
         self._lag_timer: Timer | None = None
         self._retry_timer: Timer | None = None
         self._refused_fetches = False
-        """True if this broker considered itself fenced at the last check: it refused fetches."""
+        """True if, at the last check, this broker considered itself fenced and so refused
+        fetches.
+        """
         self.take_replicas(partition)
 
     def take_replicas(self, partition: Partition) -> None:
@@ -307,11 +313,12 @@ class LeaderIsr:
         return len(self.state.committed) >= self.min_isr
 
     def holds_high_watermark(self) -> bool:
-        """Return whether the high watermark must stay: too few replicas are in sync, or replicas
-        outside the ISR are eligible because they have everything up to it (KIP-966).
+        """Return whether the high watermark must not move: too few replicas are in sync, or
+        replicas outside the ISR are eligible because they have everything up to it (KIP-966).
 
-        Both count [the leader has yet to see that ``min.insync.replicas`` was raised to 2; a
-        follower leaves the ISR and is eligible; the leader moves on, alone, and dies].
+        Both conditions are needed [the leader has yet to see that ``min.insync.replicas`` was
+        raised to 2; a follower leaves the ISR and is eligible; the leader's high watermark
+        advances, and the leader dies].
         """
         return bool(self.state.elr) or not self.enough_in_sync()
 
@@ -329,8 +336,8 @@ class LeaderIsr:
         )
 
     def _is_eligible(self, follower: FollowerState) -> bool:
-        """Return whether the image agrees that the fetches are of the present follower, and that it
-        may be in an ISR.
+        """Return whether, by the image, a follower's fetches are from its present registration, and
+        the follower may be in an ISR.
         """
         broker = self._host.broker(follower.replica_id)
         if broker is None or not broker.active:
@@ -351,11 +358,11 @@ class LeaderIsr:
         )
 
     def epoch_of(self, member: int) -> int:
-        """Return the broker epoch for a proposed member: that of its last fetch, never the image's.
+        """Return the broker epoch to put in the ISR proposal for a member.
 
-        For a member that has not yet fetched from this leader it is the image's: the member is in
-        the committed ISR, and a registration removes it from there in the same batch, so that the
-        partition epoch would refuse the proposal.
+        For a follower that has fetched from this leader: the epoch in its last fetch, never the
+        image's. For one that has not: the image's, which is safe because re-registering would
+        remove it from the ISR, so that the partition epoch would reject this proposal.
         """
         if member == self._host.broker_id:
             return self._host.broker_epoch
@@ -400,7 +407,7 @@ class LeaderIsr:
             self._watch_at(due if due > now else now + self._lag_s / 4)
 
     def leave_behind(self, replica_id: int) -> None:
-        """Propose that a member leaves that stores nothing of what it lacks."""
+        """Propose the removal of a member whose disk has no space for the records that it lacks."""
         if self._may_propose():
             staying = [member for member in self.state.committed if member != replica_id]
             self._propose(Kind.SHRINK, tuple(staying))
@@ -414,15 +421,15 @@ class LeaderIsr:
             self._committed()
 
     def answered(self, proposal: Proposal, result: rpc.AlterPartitionResult) -> None:
-        """Process the controller's result for a proposal that is still outstanding."""
+        """Process the controller's result for an outstanding proposal."""
         code = result.error_code
         if code:
             self._refused(proposal, code, result.error_message)
         elif result.leader_epoch != self.epoch:
             self.over = proposal.waiting = True
         elif proposal.kind is Kind.WITHDRAW and result.partition_epoch == proposal.base_epoch:
-            # An older controller answers that nothing changes: its partition epoch stays, and with
-            # it the doubt.
+            # An older controller answers that nothing changes: its partition epoch stays, so the
+            # earlier attempt may still be accepted.
             self._again_later(proposal)
         else:
             before = self.state.committed
@@ -431,13 +438,15 @@ class LeaderIsr:
             if not self.state.commit(result.isr, result.partition_epoch, elr):
                 self.state.revert()
                 if proposal.kind is Kind.CLEAR_ELR:
-                    # The controller knows a larger min.insync.replicas: so will the image.
+                    # The controller knows a larger min.insync.replicas, which the image will show.
                     self._pause()
             self._count(before)
             self._committed()
 
     def failed(self, proposal: Proposal, *, outcome_unknown: bool) -> None:
-        """Retry after the whole request has failed, and remember if it may have been executed."""
+        """Retry after the whole request has failed, and record whether it may have been
+        executed.
+        """
         proposal.uncertain = proposal.uncertain or outcome_unknown
         self._updates.queue(self)
 
@@ -527,7 +536,7 @@ class IsrUpdates:
         self._queue[isr.replica.key] = isr
 
     def pump(self) -> None:
-        """Send what is queued at the end of a step, if no request is under way."""
+        """Send the queued proposals at the end of a step, if no request is under way."""
         host = self._host
         if not self._queue or self._under_way is not None:
             return
@@ -557,7 +566,7 @@ class IsrUpdates:
         self._timer = None
 
     def answered(self, response: rpc.AlterPartitionResponse) -> None:
-        """Process each partition's own result. A partition without one was not tried."""
+        """Process each partition's result. A partition without a result was not tried."""
         under_way, self._under_way = self._under_way or {}, None
         results = {
             (topic.topic_id, result.partition_index): result
@@ -572,7 +581,9 @@ class IsrUpdates:
                 isr.answered(proposal, result)
 
     def failed(self, event: AlterPartitionFailed) -> None:
-        """Retry shortly: the whole request failed. Proposals queued meanwhile are sent with it."""
+        """Retry shortly, as the whole request failed. Proposals queued meanwhile are sent with
+        it.
+        """
         under_way, self._under_way = self._under_way or {}, None
         self._not_before = self._host.now + self._host.settings.isr_retry_ms / 1000
         for isr, proposal in under_way.values():

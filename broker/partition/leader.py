@@ -1,9 +1,10 @@
 """The leader of one partition in one leader epoch: its appends, its high watermark, its retention,
-and what waits for them.
+and the requests that wait for them.
 
 The leader decides what its topic does not retain (Kafka's retention by time and by size), and moves
-its log start; followers learn it with their fetches, and follow. Only committed records are
-dropped, and the newest batch never is: a log that is not empty tells the epoch of its end.
+its log start; its followers learn the log start from the answers to their fetches, and follow. Only
+committed records are dropped, and never the newest batch: a nonempty log shows the epoch at its
+end.
 
 Why: docs/decisions/029-retention-by-the-leader.md
 """
@@ -32,13 +33,13 @@ RETENTION_MS = "retention.ms"
 RETENTION_BYTES = "retention.bytes"
 MAX_MESSAGE_BYTES = "max.message.bytes"
 BATCH_MAX_BYTES = 24 << 20
-"""Largest batch in bytes, whatever ``max.message.bytes`` says: it has to fit into one message with
+"""Largest batch in bytes, whatever ``max.message.bytes`` is: it must fit into one message with
 everything that an answer already holds.
 """
 
 
 def topic_number(image: Image, topic_id: bytes, name: str) -> int:
-    """Return a whole number in force for a topic."""
+    """Return the effective value of an integer config of a topic."""
     return int(topic_value(image, topic_id, name))
 
 
@@ -46,18 +47,18 @@ _DELETE = "delete"
 
 
 class Retention(NamedTuple):
-    """A topic's retention. Negative: unbounded."""
+    """A topic's retention. Negative values mean unbounded."""
 
     ms: int
     size: int
-    """Size in bytes, of each partition."""
+    """Size of each partition, in bytes."""
 
 
 KEEP_ALL = Retention(-1, -1)
 
 
 def retention_of(image: Image, topic_id: bytes) -> Retention:
-    """Return the retention in force for a topic."""
+    """Return the effective retention of a topic."""
     policy = topic_value(image, topic_id, CLEANUP_POLICY)
     deletes = _DELETE in (item.strip() for item in policy.split(","))
     if not deletes:
@@ -71,12 +72,12 @@ def retention_of(image: Image, topic_id: bytes) -> Retention:
 def start_to_keep(
     runs: LogRuns, start: int, high_watermark: int, now_ms: int, kept: Retention
 ) -> int:
-    """Return the log start of a log that begins at ``start``: the same or a later one.
+    """Return the new start of a log that begins at ``start``: the same offset or a later one.
 
     A record is kept if it is younger than the retention time, or if the log without it would be
-    smaller than the retention size. No batch is younger than one behind it, whatever its own
-    timestamp says [time was years ahead and came back: what was written meanwhile, and all after
-    it, would stay for years].
+    smaller than the retention size. No batch is younger than one after it, whatever its own
+    timestamp [time was years ahead and came back: what was written meanwhile, and all after it,
+    would stay for years].
     """
     size = runs.size
     stamps = [run.last_timestamp_ms for run in runs.runs]
@@ -88,7 +89,7 @@ def start_to_keep(
         if not (too_old or too_much):
             return start
         if not whole:
-            # The whole log is too old or too large, but its end: the newest batch stays.
+            # The whole log is too old or too large except for its end: the newest batch stays.
             if too_old and start < runs.last_base < high_watermark:
                 return runs.last_base
             return start
@@ -109,7 +110,7 @@ _MEASURED = (*GAUGES, UNKNOWN_HIGH_WATERMARK)
 
 
 class PendingAppend(Protocol):
-    """Appended records whose sender waits for their acknowledgement level."""
+    """Appended records whose sender waits for its acks level."""
 
     end_offset: int
 
@@ -118,7 +119,7 @@ class PendingAppend(Protocol):
         """True if the request has ended."""
 
     def succeeded(self) -> None:
-        """Record that the records have the level that was asked for."""
+        """Record that the requested acks level is reached."""
 
     def failed(
         self,
@@ -128,14 +129,14 @@ class PendingAppend(Protocol):
         outcome_unknown: bool,
         current_leader: pb.CurrentLeader | None = None,
     ) -> None:
-        """Record that the records will not reach that level."""
+        """Record that the requested acks level will not be reached."""
 
 
 class WaitingFetch(Protocol):
     """A consumer's fetch that waits for the high watermark."""
 
     def committed(self, leader: Leader, high_watermark: int) -> None:
-        """Note that a high watermark has moved."""
+        """Answer if a leader's new high watermark lies beyond the offset that is fetched."""
 
     def answer(self) -> None:
         """Answer with the records available now; at most once."""
@@ -145,23 +146,23 @@ class FollowerPosition(Protocol):
     """The position of a follower's fetch session in a led partition."""
 
     def on_append(self) -> None:
-        """Note that the leader's log has grown."""
+        """Process that the leader's log has grown."""
 
     def high_watermark_moved(self, high_watermark: int) -> None:
-        """Note a high watermark that the follower has yet to be sent."""
+        """Record a high watermark that is to be sent to the follower."""
 
     def log_start_moved(self, start: int) -> None:
-        """Note that the leader has dropped its log below ``start``."""
+        """Process that the leader has dropped its log below ``start``."""
 
     def refused(self, code: ErrorCode, current: pb.CurrentLeader) -> None:
         """Answer with an error: the leader has resigned."""
 
 
 class Leader(Role):
-    """The leader of one partition. ``high_watermark`` -1: unknown, until every member of the ISR
-    has fetched in this epoch.
+    """The leader of one partition.
 
-    The high watermark never moves back.
+    ``high_watermark``: -1, unknown, until every member of the ISR has fetched in this epoch. It
+    never decreases.
     """
 
     __slots__ = (
@@ -187,7 +188,7 @@ class Leader(Role):
         self.positions: dict[int, FollowerPosition] = {}
         """Positions of fetch sessions, by the session's number."""
         self.waiting: dict[int, WaitingFetch] = {}
-        """Fetches of consumers that wait for the high watermark, by number."""
+        """Consumer fetches that wait for the high watermark, by number."""
         # Made for the first waiting request: most partitions are idle, and there may be very many.
         self._for_flush: deque[PendingAppend] | None = None
         self._for_commit: deque[PendingAppend] | None = None
@@ -198,7 +199,7 @@ class Leader(Role):
 
     @property
     def min_isr(self) -> int:
-        """Size of the ISR that writes with acks=all need."""
+        """Minimum size of the ISR for writes with acks=all."""
         return self.isr.min_isr
 
     @property
@@ -229,7 +230,7 @@ class Leader(Role):
         self.isr.consider()
 
     def take_configs(self) -> None:
-        """Read the configs that matter here; they, or the number of replicas, may have changed."""
+        """Read the relevant configs; they, or the number of replicas, may have changed."""
         image, topic_id = self.host.image, self.replica.key[0]
         wanted = topic_number(image, topic_id, MIN_INSYNC_REPLICAS)
         partition = self.partition
@@ -242,7 +243,8 @@ class Leader(Role):
     # --- appends ---------------------------------------------------------------------------------
 
     def append(self, bodies: Sequence[bytes], timestamp_ms: int) -> tuple[int, int]:
-        """Append records as one batch, all or none; return their offsets, the end exclusive.
+        """Append records as one batch, all or none; return (base offset, end offset), the end
+        exclusive.
 
         Raises MESSAGE_TOO_LARGE.
         """
@@ -258,7 +260,7 @@ class Leader(Role):
         if len(chunk) > self.max_message_bytes:
             raise ApiError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"the batch would have {len(chunk)} bytes, {MAX_MESSAGE_BYTES} allows"
+                f"the batch would have {len(chunk)} bytes, but {MAX_MESSAGE_BYTES} is"
                 f" {self.max_message_bytes}",
                 field="records",
             )
@@ -289,7 +291,7 @@ class Leader(Role):
     # --- the high watermark ----------------------------------------------------------------------
 
     def on_flushed(self) -> None:
-        """Note that more of this broker's log is durable."""
+        """Process that more of this broker's log is durable."""
         queue, end = self._for_flush, self.replica.log.flushed_end
         while queue and queue[0].end_offset <= end:
             queue.popleft().succeeded()
@@ -298,7 +300,9 @@ class Leader(Role):
     def fetched(
         self, replica_id: int, offset: int, broker_epoch: int, *, low_on_space: bool
     ) -> None:
-        """Process a follower's valid fetch: everything below ``offset`` is durable there."""
+        """Process a follower's valid fetch: everything below ``offset`` is durable on the
+        follower.
+        """
         follower = self.isr.followers[replica_id]
         follower.low_on_space = low_on_space
         follower.fetched(offset, broker_epoch, self.replica.log.end, self.host.now)
@@ -315,8 +319,8 @@ class Leader(Role):
         self.isr.consider()
 
     def advance(self) -> None:
-        """Raise the high watermark to what is durable on all of the maximal ISR, if known, and if
-        enough replicas are in sync.
+        """Raise the high watermark to the end of what is durable on all of the maximal ISR, if that
+        is known and enough replicas are in sync.
         """
         durable = min(self.isr.end_offset_of(member) for member in self.isr.state.maximal)
         end = self._held_at(durable) if self.isr.holds_high_watermark() else durable
@@ -326,22 +330,23 @@ class Leader(Role):
             self._fail_for_commit(durable)
 
     def _held_at(self, durable: int) -> int:
-        """Return the high watermark that is known while it must stay; -1: none.
+        """Return the known high watermark while it must not move; -1 if there is none.
 
-        Of a new leader it is the one that the leader before told, or, if no replica is eligible
-        beside the ISR, all that this leader began with: no other leader can be without it.
+        For a new leader it is the one that the previous leader sent, or, if no replica outside the
+        ISR is eligible, the end of the log with which this leader began: no other leader can lack
+        that part.
         """
         if self.isr.state.elr:
             return min(durable, self.replica.high_watermark)
         return min(durable, self.isr.start_offset)
 
     def _fail_for_commit(self, durable: int) -> None:
-        """Fail the requests whose records the whole ISR has: it is too small for them."""
+        """Fail the requests whose records are on the whole ISR, which is too small for them."""
         queue = self._for_commit
         while queue and queue[0].end_offset <= durable:
             queue.popleft().failed(
                 ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-                f"the ISR is {list(self.isr.state.committed)} meanwhile,"
+                f"the ISR is now {list(self.isr.state.committed)}, but"
                 f" {MIN_INSYNC_REPLICAS} is {self.min_isr}",
                 outcome_unknown=True,
             )
@@ -431,11 +436,11 @@ class Leader(Role):
 
 
 def leader_of(host: Host, topic_id: bytes, index: int, current_leader_epoch: int) -> Leader:
-    """Return the leader of a partition here, if the requested leader epoch (-1: not known) is its
-    own.
+    """Return this broker's leader of a partition, if the requested leader epoch is its own or -1
+    (unknown).
 
     Raises UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, LEADER_NOT_AVAILABLE,
-    FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH.
+    KAFKA_STORAGE_ERROR, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH.
     """
     key = (topic_id, index)
     replica = host.replicas.get(key)
@@ -447,8 +452,9 @@ def leader_of(host: Host, topic_id: bytes, index: int, current_leader_epoch: int
         older = current_leader_epoch < leader.epoch
         raise ApiError(
             ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH,
-            f"leader epoch {current_leader_epoch} is {'over' if older else 'not known here'}: it is"
-            f" {leader.epoch}",
+            f"leader epoch {current_leader_epoch} is"
+            f" {'over' if older else 'unknown to this broker'};"
+            f" the present one is {leader.epoch}",
             field="current_leader_epoch",
         )
     return leader

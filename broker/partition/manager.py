@@ -1,10 +1,9 @@
 """All partition replicas of one broker, as the shell sees them: events and time in, effects out.
 
 The broker's own newest image is the only source of roles, and only while it shows the *current*
-registration of this broker. Such an image is newer than whatever an earlier incarnation did: so no
-leader epoch is led twice with a log that a crash has shortened in between, and no replica is
-deleted because its topic is not known *yet*. A change touches the partitions it names and no
-others.
+registration of this broker. Such an image is newer than anything that an earlier incarnation did:
+so no leader epoch is led twice with a log that a crash has shortened in between, and no replica is
+deleted because its topic is not known *yet*. A change touches only the partitions that it names.
 """
 
 from __future__ import annotations
@@ -59,11 +58,11 @@ from raftlog.wire.controller.v1.controller_pb2 import ReplicaLogReport
 from raftlog.wire.data.v1 import data_pb2 as pb
 
 REPORTED_AGAIN_MAX = 200
-"""Most partitions without a leader that a heartbeat reports again."""
+"""Most leaderless partitions that one heartbeat reports again."""
 
 
 class Roles:
-    """The assigner of roles to all replicas of a broker."""
+    """Assigns roles to all replicas of a broker."""
 
     def __init__(self, host: Host, sessions: Sessions, isr_updates: IsrUpdates) -> None:
         self._host = host
@@ -71,10 +70,10 @@ class Roles:
         self._isr_updates = isr_updates
         self.links: dict[int, LeaderLink] = {}
         self._touched_links: dict[int, LeaderLink] = {}
-        """Links to process when the step ends."""
+        """Links to process at the end of the step."""
 
     def reconsider(self, changes: Changes | None) -> None:
-        """Assign roles again: the image or the status of this broker is another one."""
+        """Assign roles again, as this broker's image or status has changed."""
         host = self._host
         registration = host.broker(host.broker_id)
         current = registration is not None and registration.epoch == host.broker_epoch
@@ -123,7 +122,7 @@ class Roles:
             self._note_leader(key, led=partition.leader >= 0)
 
     def _note_leader(self, key: PartitionKey, *, led: bool) -> None:
-        """Note whether this broker has a partition without a leader."""
+        """Record whether a partition of this broker has no leader."""
         host = self._host
         if led:
             host.leaderless.pop(key, None)
@@ -150,15 +149,15 @@ class Roles:
     def _lead(self, replica: Replica, partition: Partition) -> None:
         host = self._host
         if replica.last_epoch >= partition.leader_epoch:
-            # Offset and epoch would name two different records. Only metadata that was rolled back
-            # can ask for it.
+            # Offset and epoch would identify two different records. Only metadata that was rolled
+            # back can request this.
             replica.offline = (
-                f"the log has records of leader epoch {replica.last_epoch}, the metadata is at"
+                f"the log has records of leader epoch {replica.last_epoch}, but the metadata is at"
                 f" {partition.leader_epoch}"
             )
             host.not_led[replica.key] = replica.offline
             host.note(
-                "can't lead",
+                "cannot lead",
                 partition=replica.key[0].hex(),
                 index=replica.key[1],
                 why=replica.offline,
@@ -202,7 +201,7 @@ class Roles:
                 self.links[broker_id].look_up()
 
     def pump_links(self) -> None:
-        """Send, at the end of a step, the fetches that are due; drop links that nothing uses."""
+        """At the end of a step, send the fetches that are due, and drop unused links."""
         host = self._host
         touched = dict(self._touched_links)
         self._touched_links.clear()
@@ -281,7 +280,9 @@ class Partitions:
         }
 
     def step(self, event: Event, now: float) -> list[Effect]:
-        """React to one event; the effects are to be carried out in order, before the next step."""
+        """Process one event; return the effects, to be carried out in order before the next
+        step.
+        """
         host = self._host
         host.now = now
         self._handlers[type(event)](event)
@@ -298,36 +299,38 @@ class Partitions:
         return self._host.deadlines.next()
 
     def was_read(self, read: Read, size_bytes: int) -> None:
-        """Charge the throttle what a charged read has really taken."""
+        """Adjust the throttle's charge for a read to the bytes that were read."""
         self._host.leader_throttle.spend(size_bytes - read.charged, self._host.now)
 
-    # --- questions -------------------------------------------------------------------------------
+    # --- queries
+    # -----------------------------------------------------------------------------------
 
     def list_offsets(self, request: pb.ListOffsetsRequest, now: float) -> pb.ListOffsetsResponse:
-        """Return at once, for each partition, a result or a typed error."""
+        """Return, for each partition, a result or a typed error, at once."""
         self._host.now = now
         return self._fetches.list_offsets(request)
 
     def describe_led(
         self, request: pb.BrokerMetadataRequest, now: float
     ) -> pb.BrokerMetadataResponse:
-        """Return the ISRs of partitions led here, and the epochs that they hold under (KIP-24): of
-        those that are named, or of all, page by page. Raises ApiError.
+        """Return the ISRs of partitions led here, and the epochs for which they are valid (KIP-24).
+
+        Covers the requested partitions, or all of them, page by page. Raises ApiError.
         """
         self._host.now = now
         return led_page(self._host.replicas, partial(describe_led, self._host), request)
 
     @property
     def has_unreported(self) -> bool:
-        """True if there are partitions without a leader that no heartbeat has reported."""
+        """True if there are leaderless partitions that no heartbeat has reported."""
         return bool(self._host.unreported)
 
     def replica_logs(self) -> list[ReplicaLogReport]:
-        """Return what a heartbeat reports of the partitions without a leader: those that were not
-        reported yet, else some of the others again [the controller has changed, or did not know
-        the state that they were reported in].
+        """Return a heartbeat's reports on the leaderless partitions.
 
-        Only whole durable logs of the present registration are reported.
+        These are the unreported ones if any, else some of the others again [the controller has
+        changed, or did not know the state in which they were reported]. Only complete durable logs
+        of the present registration are reported.
         """
         host = self._host
         again = islice(host.leaderless, REPORTED_AGAIN_MAX)
@@ -356,7 +359,10 @@ class Partitions:
         return None if replica is None else describe_replica(replica)
 
     def counters(self) -> dict[str, int]:
-        """Return gauges and counts by Kafka's metric names. O(1)."""
+        """Return gauges and counts by Kafka's metric names.
+
+        O(1).
+        """
         host = self._host
         found = {"PartitionCount": len(host.replicas), "OfflineReplicaCount": len(host.not_led)}
         found.update((name, host.gauges[name]) for name in GAUGES)
@@ -364,12 +370,17 @@ class Partitions:
         return found
 
     def unserved(self, now: float, *, low_space: bool) -> Unserved:
-        """Return the partitions that this broker leads by the metadata but cannot serve. O(1)."""
+        """Return the partitions that this broker leads by the metadata but cannot serve.
+
+        O(1).
+        """
         self._host.now = now
         return unserved(self._host, low_space=low_space)
 
     def end_offset(self, key: PartitionKey) -> int:
-        """Return the log end of a replica here, unflushed records included; -1: no replica here."""
+        """Return a replica's log end here, unflushed records included; -1 if there is no such
+        replica.
+        """
         replica = self._host.replicas.get(key)
         return -1 if replica is None else replica.log.end
 
@@ -393,8 +404,8 @@ class Partitions:
         host = self._host
         host.serve_until, host.why_fenced = event.serve_until, event.why
         if (event.broker_epoch, event.shown_from) != (host.broker_epoch, host.shown_from):
-            # One broker epoch does not vouch for another: the roles end with whichever arrives
-            # first, this event or the image.
+            # One broker epoch does not vouch for another: the roles end with this event or with the
+            # image, whichever arrives first.
             host.broker_epoch, host.shown_from = event.broker_epoch, event.shown_from
             self._roles.reconsider(None)
 

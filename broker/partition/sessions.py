@@ -1,9 +1,9 @@
-"""The leader's side of followers' fetch sessions, and the check of their broker epochs (KIP-903). A
-link is a session, which keeps the follower's positions (KIP-227).
+"""The leader's side of followers' fetch sessions, and the check of their broker epochs (KIP-903).
 
-A named position is answered with data, an error or a divergence at most once: then the follower
-names it again. A high watermark or a log start alone leaves it as it is. An answer has only
-partitions with news; without any it waits, until ``max_wait_ms`` or a newer fetch.
+A link is a session, which keeps the follower's positions (KIP-227). A position in a fetch is
+answered with data, an error or a divergence at most once; then the follower must fetch it again. A
+high watermark or a log start alone leaves the position valid. An answer includes only partitions
+with news; without any it waits until ``max_wait_ms`` or a newer fetch.
 
 Why: docs/decisions/024-data-plane-group-flush.md
 """
@@ -41,7 +41,7 @@ class Position:
         self.leader = leader
         self.offset = offset
         self.awaits = True
-        """True while it is named and not yet answered with data."""
+        """True from a fetch that includes the position until it is answered with data."""
         self.sent_high_watermark = self.sent_log_start = -1
         log, replica = leader.replica.log, leader.replica
         self._bytes_at = replica.bytes_appended if offset == log.end else -1
@@ -52,8 +52,8 @@ class Position:
         return self.leader.replica.key
 
     def bytes_waiting(self, limit: int) -> int:
-        """Return how much of ``limit`` bytes an answer would take: exact if the follower was caught
-        up when it named the position, else the limit.
+        """Return how many of ``limit`` bytes an answer would take: exact if the follower was caught
+        up when it fetched the position, else the limit.
         """
         if self._bytes_at < 0:
             return limit
@@ -61,26 +61,26 @@ class Position:
 
     @property
     def is_throttled(self) -> bool:
-        """True if the follower is being added, and not in sync yet."""
+        """True if the follower is being added, and is not in sync yet."""
         leader, replica_id = self.leader, self.session.replica_id
         return is_being_added(leader.partition, replica_id, leader.isr.state.committed)
 
     def on_append(self) -> None:
-        """Note that the leader's log has grown."""
+        """Process that the leader's log has grown."""
         if self.awaits:
             self.session.has_data(self)
 
     def high_watermark_moved(self, high_watermark: int) -> None:
-        """Note a high watermark that the follower has yet to be sent."""
+        """Record a high watermark that is to be sent to the follower."""
         if self.awaits and high_watermark > self.sent_high_watermark:
             self.session.has_marks(self)
 
     def log_start_moved(self, start: int) -> None:
-        """Note that the leader has dropped its log below ``start``, perhaps with the records to be
-        sent from here.
+        """Process that the leader has dropped its log below ``start``, perhaps with the records to
+        be sent next.
 
-        It is sent even without a record: perhaps no client writes to this topic any more, and the
-        follower's disk must be freed, too.
+        The new log start is sent even without a record: perhaps no client writes to this topic any
+        more, and the follower's disk must be freed, too.
         """
         if self.awaits and self.offset < start:
             self.session.is_out_of_range(self.key, start)
@@ -90,7 +90,7 @@ class Position:
 
     @property
     def has_unsent_marks(self) -> bool:
-        """Return whether the leader's high watermark or log start is above the one last sent."""
+        """True if the leader's high watermark or log start is above the one last sent."""
         leader = self.leader
         return self.awaits and (
             leader.high_watermark > self.sent_high_watermark
@@ -118,7 +118,7 @@ class Session:
         self.positions: dict[PartitionKey, Position] = {}
         self._data: dict[PartitionKey, Position] = {}
         self._held: dict[PartitionKey, Position] = {}
-        """Positions with data that the throttle does not let pass yet."""
+        """Positions with data that the throttle holds back."""
         self._marks: dict[PartitionKey, Position] = {}
         self._results: dict[PartitionKey, pb.ReplicaFetchPartitionResult] = {}
         self._parked: pb.ReplicaFetchRequest | None = None
@@ -127,13 +127,13 @@ class Session:
     # --- news ------------------------------------------------------------------------------------
 
     def has_data(self, position: Position) -> None:
-        """Note that records are available after a position."""
+        """Record that records are available after a position."""
         if not (position.is_throttled and self._hold(position)):
             self._data[position.key] = position
             self._sessions.touched[self.number] = self
 
     def _hold(self, position: Position) -> bool:
-        """Return whether the throttle lets nothing pass to a position now: then it is held."""
+        """Hold a position if the throttle lets no bytes pass now; return whether it is held."""
         host = self._host
         ready_at = host.leader_throttle.ready_at(host.now)
         if ready_at <= host.now:
@@ -150,13 +150,13 @@ class Session:
             self.has_data(position)
 
     def has_result(self, key: PartitionKey, result: pb.ReplicaFetchPartitionResult) -> None:
-        """Answer a partition with something else than data."""
+        """Answer a partition with a result other than data."""
         result.topic_id, result.partition_index = key
         self._results[key] = result
         self._sessions.touched[self.number] = self
 
     def is_out_of_range(self, key: PartitionKey, log_start_offset: int) -> None:
-        """Answer that the leader has nothing for a position, and where its log begins."""
+        """Answer that the leader has no records at a position, and where its log begins."""
         result = pb.ReplicaFetchPartitionResult(
             error_code=ErrorCode.OFFSET_OUT_OF_RANGE,
             log_start_offset=log_start_offset,
@@ -165,7 +165,7 @@ class Session:
         self.has_result(key, result)
 
     def has_marks(self, position: Position) -> None:
-        """Note a high watermark or a log start. It lingers for data to ride with."""
+        """Record a new high watermark or log start. It lingers to be sent with data."""
         self._marks[position.key] = position
         host = self._host
         linger_at = host.now + host.settings.high_watermark_linger_ms / 1000
@@ -195,7 +195,7 @@ class Session:
         """Process a request that is valid as a whole."""
         self.replica_id = request.replica_state.replica_id
         if self._parked is not None:
-            # The follower has news: this answer still counts as outstanding for it.
+            # The follower has news; this answer still counts as outstanding for it.
             self.answer()
         for gone in request.forgotten:
             self.forget((gone.topic_id, gone.partition_index))
@@ -212,11 +212,11 @@ class Session:
 
     @property
     def has_news(self) -> bool:
-        """Return whether an answer would have more than high watermarks and log starts."""
+        """True if an answer would have more than high watermarks and log starts."""
         return bool(self._data or self._results)
 
     def settle(self) -> None:
-        """Answer at the end of a step, if that is due."""
+        """Answer at the end of a step, if an answer is due."""
         if self._parked is not None and (self.has_news or self._parked.max_wait_ms <= 0):
             self.answer()
 
@@ -234,8 +234,8 @@ class Session:
             )
             return
         log = leader.replica.log
-        # A replica without a record says nothing about the one before: it can only begin at this
-        # log's start.
+        # A replica without records has no last epoch to compare: it can only begin at this log's
+        # start.
         if named.fetch_offset < log.start or (
             named.last_fetched_epoch < 0 and named.fetch_offset != log.start
         ):
@@ -272,14 +272,16 @@ class Session:
             self._host, named.topic_id, named.partition_index, named.current_leader_epoch
         )
         if replica_id not in leader.isr.followers:
-            # One of the two images is ahead of the other: the leader epoch does not tell which.
+            # One of the two images is newer than the other; the leader epoch does not show which.
             raise ApiError(
-                ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {replica_id} has no replica here"
+                ErrorCode.UNKNOWN_LEADER_EPOCH,
+                f"broker {replica_id} has no replica of this partition",
             )
         if named.last_fetched_epoch > leader.epoch:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
-                f"its log is of epoch {named.last_fetched_epoch}, to come",
+                f"last_fetched_epoch is {named.last_fetched_epoch}, above the leader's"
+                f" {leader.epoch}",
             )
         return leader
 
@@ -288,7 +290,7 @@ class Session:
         self.answer()
 
     def answer(self) -> None:
-        """Answer the parked fetch with the available news, as far as they fit."""
+        """Answer the parked fetch with the available news, as far as it fits."""
         request = self._parked
         if request is None:
             return
@@ -304,7 +306,7 @@ class Session:
         self._host.out.append(AnswerReplicaFetch(self.id, response, tuple(reads), limit))
 
     def refuse(self, request: pb.ReplicaFetchRequest, error: ApiError) -> None:
-        """Refuse a whole fetch; the session begins anew."""
+        """Refuse a whole fetch; the session restarts."""
         self.answer()
         self.clear()
         response = pb.ReplicaFetchResponse(
@@ -380,7 +382,7 @@ class Session:
     def _some(
         self, waiting: Mapping[PartitionKey, object], response: pb.ReplicaFetchResponse
     ) -> Iterable[PartitionKey]:
-        """Return as many as the answer has room for, in order of arrival."""
+        """Return as many keys as the answer has room for, in order of arrival."""
         room = self._host.settings.max_partitions_per_message - len(response.partitions)
         return [key for key, _ in zip(waiting, range(room), strict=False)]
 
@@ -392,7 +394,7 @@ class Sessions:
         self.host = host
         self.by_id: dict[Hashable, Session] = {}
         self.touched: dict[int, Session] = {}
-        """Sessions to process when the step ends, by number."""
+        """Sessions to process at the end of the step, by number."""
         self._numbers = 0
 
     def received(self, event: ReplicaFetchReceived) -> None:
@@ -421,7 +423,7 @@ class Sessions:
             self.touched.pop(next(iter(self.touched))).settle()
 
     def of_replica(self, replica_id: int) -> list[Leader]:
-        """Return the leaders here that news of a replica concerns: those of its positions."""
+        """Return the leaders here that have a position of this replica."""
         found: dict[PartitionKey, Leader] = {}
         for session in self.by_id.values():
             if session.replica_id == replica_id:
@@ -433,7 +435,7 @@ class Sessions:
         if request.cluster_id != host.settings.cluster_id:
             raise ApiError(
                 ErrorCode.INCONSISTENT_CLUSTER_ID,
-                f"this broker is of cluster {host.settings.cluster_id!r}",
+                f"this broker belongs to cluster {host.settings.cluster_id!r}",
             )
         check_limits(request)
         if request.leader_id != host.broker_id:
@@ -443,7 +445,7 @@ class Sessions:
         self._check_epoch(state.replica_id, state.replica_epoch)
 
     def _check_epoch(self, replica_id: int, epoch: int) -> None:
-        """Refuse every epoch but the one that the image shows (KIP-903).
+        """Refuse every epoch except the one that the image shows (KIP-903).
 
         A fetch proves nothing about an epoch. [One names an epoch that was never assigned; taken
         for the follower's newest, it would refuse the true follower from then on.] A true follower
@@ -457,11 +459,11 @@ class Sessions:
             self.host.counts["StaleReplicaEpochs"] += 1
             raise ApiError(
                 ErrorCode.STALE_BROKER_EPOCH,
-                f"broker {replica_id} of epoch {epoch} is over: {known} is known here",
+                f"epoch {epoch} of broker {replica_id} is over; this broker knows epoch {known}",
             )
         if epoch > known:
             raise ApiError(
                 ErrorCode.STALE_BROKER_EPOCH,
-                f"broker {replica_id} of epoch {epoch} is not known here yet: "
-                + ("no registration is" if registered is None else f"{known} is"),
+                f"this broker does not know epoch {epoch} of broker {replica_id} yet: it knows "
+                + ("no registration" if registered is None else f"epoch {known}"),
             )

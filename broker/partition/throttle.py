@@ -1,8 +1,8 @@
-"""The throttle of replication to replicas that are being added (KIP-73): the bytes a second that
-this broker sends to them as a leader, and that it fetches for them as a follower.
+"""The throttle of replication to replicas that are being added (KIP-73): the bytes per second that
+this broker sends to them as a leader, and fetches for them as a follower.
 
-The metadata says which replicas are being added, so no list of throttled replicas is kept, and none
-can be left behind. A replica in the ISR is never throttled, nor one that was in it and catches up.
+The metadata shows which replicas are being added, so there is no list of throttled replicas that
+could be left over. A replica in the ISR is never throttled, nor one that was in it and catches up.
 
 Why: docs/decisions/040-moves-are-throttled-by-bytes.md
 """
@@ -17,28 +17,32 @@ from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image
 
 BURST_S, PAUSE_S = 1.0, 0.1
-"""Seconds of the rate that an idle throttle saves up, and that a used up one waits for."""
+"""Seconds at the full rate that an idle throttle saves up, and that an exhausted one waits for."""
 LOOK_AGAIN_S = 1.0
-"""Longest pause of a throttled replica: then the rate may be another one, or the replica be in
-sync.
+"""Longest pause of a throttled replica, in seconds; by then the rate may have changed, or the
+replica be in sync.
 """
 
 
 def rate_of(image: Image, broker_id: int, key: str) -> float:
-    """Return the bytes a second that a broker's configs allow; inf: no throttle."""
+    """Return the bytes per second that a broker's configs allow, or math.inf if there is no
+    throttle.
+    """
     value = broker_value(image, broker_id, key)
     return math.inf if value is None else max(1.0, float(value))
 
 
 def is_being_added(partition: Partition | None, replica_id: int, isr: Collection[int]) -> bool:
-    """Return whether a replica is being added, and not in sync yet."""
+    """Return whether a replica is being added, and is not in sync yet."""
     adding = () if partition is None else partition.adding_replicas
     return replica_id in adding and replica_id not in isr
 
 
 class Throttle:
-    """The bytes that may pass. A batch of any size passes while some are left, and the excess is
-    owed: so a low rate makes a move slow, and never stops it.
+    """A budget of bytes.
+
+    A batch of any size passes while some bytes are left, and the excess is owed: so a low rate
+    makes a move slow, but never stops it.
     """
 
     def __init__(self) -> None:
@@ -46,7 +50,7 @@ class Throttle:
         self._at = 0.0
 
     def set_rate(self, rate: float, now: float) -> None:
-        """Let this many bytes a second pass from now on."""
+        """Set the rate to ``rate`` bytes per second from now on."""
         if rate != self._rate:
             left = self.left(now)
             self._rate, self._left = rate, min(left, rate * BURST_S)
@@ -54,7 +58,7 @@ class Throttle:
                 self._left = rate
 
     def left(self, now: float) -> float:
-        """Return the bytes that may pass now; negative: they are owed."""
+        """Return the bytes that may pass now; negative if bytes are owed."""
         if self._rate < math.inf:
             gained = max(0.0, now - self._at) * self._rate
             self._left = min(self._left + gained, self._rate * BURST_S)
@@ -62,7 +66,7 @@ class Throttle:
         return self._left
 
     def spend(self, size_bytes: int, now: float) -> None:
-        """Note that bytes pass."""
+        """Subtract bytes that pass."""
         self._left = self.left(now) - size_bytes
 
     def ready_at(self, now: float) -> float:
