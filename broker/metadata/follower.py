@@ -1,9 +1,10 @@
 """The follower of the committed metadata log: one fetch is outstanding at a time, and the next one
 reports what has been applied.
 
-To the active controller it is an observer. The records of a reply are added to the view before
-the next fetch is sent, so readers here can already see everything up to its ``applied_offset``.
-While the view is full no fetch is sent; heartbeats still deliver LAO, which makes room.
+To the active controller the broker is an observer. The records of a reply are added to the view
+before the next fetch is sent, so readers here can already see everything up to its
+``applied_offset``. While the view is full no fetch is sent; heartbeats still deliver LAO, which
+makes room.
 
 If the log starts above the wanted offset, the reply names a snapshot. The broker fetches it from
 the same controller, on a separate link and while no fetch is outstanding, replaces the view by it,
@@ -45,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 COMPARE_EVERY_S = 5.0
 STATE_HASH_MASK = (1 << 64) - 1
-"""The bits of a state hash that a fetch reports."""
+"""Bits of a state hash that a fetch reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class FollowerEvents:
     generation_changed: Callable[[], None]
     """The log was replaced by one that descends from it, and the view was emptied."""
     log_diverged: Callable[[], None]
-    """The log lacks what was applied, and the view was emptied."""
+    """The log lacks records that were applied, and the view was emptied."""
     failed: Callable[[FatalError], None]
     """The log cannot be followed any further, so the broker must stop."""
 
@@ -67,8 +68,8 @@ class FollowerEvents:
 class MetadataFollower:
     """Keeps a view current.
 
-    ``broker_epoch`` is called before each fetch; -1 if not registered, so the report does not
-    count.
+    ``broker_epoch``: called before each fetch; returns -1 if the broker is not registered, so that
+    the report does not count.
     """
 
     def __init__(
@@ -102,25 +103,28 @@ class MetadataFollower:
         self._watch: asyncio.TimerHandle | None = None
         self._answer_by = 0.0
         self._stays = b""
-        """Serialized fields that all fetches share; empty: no fetch was sent yet."""
+        """Serialized fields that all fetches share; empty if no fetch was sent yet."""
         self._stays_for = (-1, -1, -1)
         """The broker epoch, controller epoch and generation in ``_stays``."""
         self._generation_known = False
         self._compare, self._compare_at = True, 0.0
-        """True if the next fetch names the last batch applied, for the controller to compare; and
-        the time after which the first fetch does so in any case.
+        """Whether the next fetch names the last applied batch, for the controller to compare, and
+        the time after which a fetch does so in any case.
         """
         self._refusals: dict[str, str] = {}
-        """Controllers of other clusters that answered since one of this cluster did, and why."""
-        self.refused = ""
-        """The controller refused since the last one that was followed, and why; empty: none was."""
-        self.contradiction = ""
-        """Reason why the log and what was applied here contradict each other; empty if they do not.
+        """Controllers of other clusters that have answered since one of this cluster did -> why
+        refused.
         """
+        self.refused = ""
+        """The controller refused since one was last followed, and why; "" if none was."""
+        self.contradiction = ""
+        """Why the log contradicts what was applied here, or "" if it does not."""
         self._state_differed = False
         self._patience_s = PATIENCE_MIN_S
         self._settled = False
-        """True once the endpoints know that this controller answers; reset by a new start."""
+        """True once the endpoint selector knows that this controller answers; reset by each new
+        attempt.
+        """
         self._closed = False
         self.controller_id = -1
         self.snapshots_installed = 0
@@ -230,7 +234,7 @@ class MetadataFollower:
         epochs = (self._broker_epoch(), view.controller_epoch, view.generation)
         if epochs != self._stays_for or not self._stays:
             self._stays_for, self._stays = epochs, self._what_stays(*epochs)
-        # A serialized prefix: setting a field costs as much as parsing all shared fields.
+        # A serialized prefix: setting one field costs as much as parsing all shared fields.
         request = controller_pb2.MetadataFetchRequest.FromString(self._stays)
         request.fetch_offset = view.applied + 1
         request.applied_offset = view.applied
@@ -274,11 +278,11 @@ class MetadataFollower:
         if reply.HasField("error"):
             self._refused(reply)
         elif reply.cluster_id != self._cluster_id:
-            self._other_cluster(f"it is of cluster {reply.cluster_id!r}")
+            self._other_cluster(f"it belongs to cluster {reply.cluster_id!r}")
         elif reply.controller_epoch < view.controller_epoch:
             self._elsewhere("a deposed controller answered")
         elif reply.generation == NO_GENERATION:
-            # A new log, of which nothing is committed yet.
+            # A new log, without a committed record yet.
             self._fetch()
         elif view.generation not in (NO_GENERATION, reply.generation):
             self._other_generation(reply)
@@ -289,7 +293,9 @@ class MetadataFollower:
                 self._accept(reply)
 
     def _knows_generation(self, generation: int) -> bool:
-        """Note the generation, if it is the first that is known; False: the broker has ended."""
+        """Record the generation if it is the first that is known. Return False if the broker has
+        ended.
+        """
         if not self._generation_known:
             self._generation_known = True
             if self._view.generation == NO_GENERATION:
@@ -298,20 +304,18 @@ class MetadataFollower:
                 self._events.generation_known()
             except StorageError as error:
                 self._stop_following(error)
-        # The broker may have been stopping, and its registration be of another log.
+        # The broker may have stopped, if its registration belongs to another log.
         return not self._closed
 
     def _accept(self, reply: controller_pb2.MetadataFetchResponse) -> None:
         view = self._view
         try:
-            # Each access to the field is a copy.
+            # Each access to the field makes a copy.
             records = reply.records
             if records:
                 view.apply(records, high_watermark=reply.high_watermark)
         except CorruptLogError as error:
-            log.warning(
-                "a fetch reply is corrupt: dropped", controller=self._dialled, error=str(error)
-            )
+            log.warning("dropped a corrupt fetch reply", controller=self._dialled, error=str(error))
             self._elsewhere("the reply is corrupt")
             return
         except FatalError as error:
@@ -330,8 +334,8 @@ class MetadataFollower:
         if reply.HasField("snapshot_id"):
             self._begin_snapshot(SnapshotId(reply.snapshot_id.end_offset, reply.snapshot_id.epoch))
         elif not reply.fetch_stands:
-            # Fetch before answering readers: writers elsewhere wait for what this fetch
-            # acknowledges.
+            # Fetch before answering readers: writers elsewhere wait for the acknowledgement in this
+            # fetch.
             self._fetch()
         self._events.moved()
 
@@ -340,12 +344,10 @@ class MetadataFollower:
     def _begin_snapshot(self, snapshot_id: SnapshotId) -> None:
         if snapshot_id.end_offset - 1 <= self._view.applied:
             self._elsewhere(
-                f"its snapshot ends at {snapshot_id.end_offset}, not ahead of what is applied here"
+                f"its snapshot ends at {snapshot_id.end_offset}, but this broker has applied more"
             )
             return
-        log.info(
-            "beginning with a snapshot", controller=self._dialled, end_offset=snapshot_id.end_offset
-        )
+        log.info("fetching a snapshot", controller=self._dialled, end_offset=snapshot_id.end_offset)
         self._snapshot = self._loop.create_task(self._fetch_snapshot(snapshot_id))
 
     async def _fetch_snapshot(self, snapshot_id: SnapshotId) -> None:
@@ -366,8 +368,8 @@ class MetadataFollower:
                 failure = error
             self._snapshot_fetched(snapshot_id, loader, failure)
         except Exception as error:
-            # A bug: the same snapshot would raise it again, and nothing else watches this task.
-            log.exception("a snapshot cannot be applied", controller=self._dialled)
+            # A bug: the same snapshot would raise it again, and no other code awaits this task.
+            log.exception("cannot apply a snapshot", controller=self._dialled)
             self._stop_following(fatal(error))
 
     def _snapshot_fetched(
@@ -384,11 +386,11 @@ class MetadataFollower:
             if (header.end_offset, header.epoch) != (snapshot_id.end_offset, snapshot_id.epoch):
                 raise CorruptLogError("its snapshot does not match the announced snapshot id")
             if header.cluster_id != self._cluster_id:
-                raise CorruptLogError(f"its snapshot is of cluster {header.cluster_id!r}")
+                raise CorruptLogError(f"its snapshot belongs to cluster {header.cluster_id!r}")
         except FatalError as failure:
             if isinstance(failure, CorruptLogError):
                 log.warning(
-                    "a fetched snapshot is corrupt: dropped",
+                    "dropped a corrupt snapshot",
                     controller=self._dialled,
                     error=str(failure),
                 )
@@ -422,7 +424,7 @@ class MetadataFollower:
             self._elsewhere(reply.error.error_message)
 
     def _other_generation(self, reply: controller_pb2.MetadataFetchResponse) -> None:
-        """Follow a log that descends from this one, as after an unsafe recovery; no other.
+        """Follow a log that descends from this one, as after an unsafe recovery, and no other.
 
         [Most controllers get new disks and found another log under the same cluster id. A broker
         that followed it would delete all of its replicas, as they were never created there.]
@@ -430,7 +432,7 @@ class MetadataFollower:
         mine, generation = self._view.generation, reply.generation
         if mine not in reply.previous_generations:
             self._refuse_controller(
-                f"its log, of generation {generation}, does not descend from generation {mine},"
+                f"its log of generation {generation} does not descend from generation {mine},"
                 " which this broker has applied"
             )
             return
@@ -445,7 +447,7 @@ class MetadataFollower:
         self._fetch()
 
     def _diverged(self, reply: controller_pb2.MetadataFetchResponse) -> None:
-        """Begin anew: the controller has another log or another state at the applied offset.
+        """Start over: the controller has another log or another state at the applied offset.
 
         For another state only once: folding the same records again helps only if this process had a
         wrong bit.
@@ -470,11 +472,11 @@ class MetadataFollower:
             self._fetch()
 
     def _other_cluster(self, why: str) -> None:
-        """Try another controller; end if all known ones are of another cluster."""
+        """Try another controller; stop if all known ones belong to other clusters."""
         self._refusals[self._dialled] = why
         if self._refusals.keys() >= set(self._endpoints.known):
             said = "; ".join(f"{one}: {text}" for one, text in sorted(self._refusals.items()))
-            self._fail(f"no controller is of cluster {self._cluster_id!r}: {said}")
+            self._fail(f"no controller belongs to cluster {self._cluster_id!r}: {said}")
             return
         self._refuse_controller(why)
 

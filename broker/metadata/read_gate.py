@@ -4,19 +4,19 @@
 oldest kept image at max(T, known LAO) or later, for *latest* the tip once it has reached T. A read
 that cannot be answered yet is parked until the view moves or its deadline passes.
 
-*strict*: the image at the known LAO, once that has reached T and all that was applied here at some
-moment of the read at which this broker held its lease. While a broker holds a lease it counts, so
-every LAO there ever was is applied here: with it every write that was answered ``acknowledged``,
-and every image that a strict read showed, since that was at a LAO. And what is shown is at a LAO,
-so the broker of any later strict read has applied it. [Without the wait: A knows 10 and shows it,
-then B, which knows 8, shows 8 to the next reader.]
+*strict*: the image at the known LAO, once that has reached T and everything that was applied here
+at some moment of the read at which this broker held its lease. While a broker holds a lease it
+counts for LAO, so every LAO ever announced is applied here, and with it every write that was
+answered ``acknowledged``, and every image that a strict read showed, since that was at an LAO. And
+the image shown is at an LAO, so the broker of any later strict read has applied it. [Without the
+wait: A knows 10 and shows it, then B, which knows 8, shows 8 to the next reader.]
 
 The lease (``controller.state.leases`` has the controller's side) runs from the *sending* of the
-heartbeat that got it, by this broker's clock: the reply may be late, and describes the moment when
-the heartbeat arrived [a reply is held up for longer than the margin: counted from its arrival, the
-lease outlives the session]. It belongs to one broker epoch. A controller that is elected later does
-not know the lease and respects it all the same, so it survives failovers. It is requested only
-while there are strict readers: heartbeats are then at most a third of a lease apart.
+heartbeat that obtained it, by this broker's clock: the reply may be late, and describes the moment
+when the heartbeat arrived [a reply is held up for longer than the margin: counted from its arrival,
+the lease outlives the session]. It belongs to one broker epoch. A controller that is elected later
+respects the lease without knowing it, so it survives failovers. It is requested only while there
+are strict readers: heartbeats are then at most a third of a lease apart.
 
 Why: docs/decisions/011-read-leases.md
 """
@@ -37,20 +37,22 @@ from raftlog.metadata.image import Image
 from raftlog.wire.broker.v1 import broker_pb2
 
 WANTED_FOR_S = 30.0
-"""Time after the last strict read for which the lease is still renewed, in seconds."""
+"""Time in seconds after the last strict read for which the lease is still renewed."""
 RENEWALS_PER_LEASE = 3
 RETRY_S = 0.25
-"""Shortest interval between heartbeats sent for a waiting strict read, in seconds."""
+"""Shortest interval in seconds between heartbeats sent for a waiting strict read."""
 
 
 class ReadLease:
     """The lease that lets this broker answer strict reads.
 
-    ``broker_epoch``: of its present registration, -1 if it has none.
+    ``broker_epoch``: returns that of its present registration, or -1 if it has none.
     """
 
     def __init__(self, broker_epoch: Callable[[], int], on_wanted: Callable[[], None]) -> None:
-        """``on_wanted``: a read waits for a lease; a heartbeat should be sent at once."""
+        """``on_wanted``: called when a read waits for a lease; a heartbeat should be sent at
+        once.
+        """
         self._broker_epoch = broker_epoch
         self._on_wanted = on_wanted
         self._last_reader_at = self._hastened_at = -math.inf
@@ -60,8 +62,9 @@ class ReadLease:
         self._refusal = ""
 
     def reader(self, now: float) -> None:
-        """Record that a strict read needs the lease. Raises NO_READ_LEASE if this broker is
-        shutting down.
+        """Record that a strict read needs the lease.
+
+        Raises NO_READ_LEASE if this broker is shutting down.
         """
         if self._renounced:
             raise ApiError(
@@ -73,11 +76,11 @@ class ReadLease:
             self._on_wanted()
 
     def wanted(self, now: float) -> bool:
-        """Return whether heartbeats should ask for the lease."""
+        """Return whether heartbeats should request the lease."""
         return not self._renounced and now - self._last_reader_at < WANTED_FOR_S
 
     def held(self, now: float) -> bool:
-        """Return whether the lease is in force."""
+        """Return whether this broker holds the lease."""
         return (
             now < self._ends_at and self._of_epoch == self._broker_epoch() and not self._renounced
         )
@@ -85,7 +88,7 @@ class ReadLease:
     def answered(self, sent_at: float, lease_ms: int, refusal: str) -> None:
         """Process the controller's answer to a heartbeat that was sent at ``sent_at``.
 
-        0 ms: no lease, which revokes no earlier one.
+        A ``lease_ms`` of 0 grants no lease, and revokes no earlier one.
         """
         self._refusal = refusal
         epoch = self._broker_epoch()
@@ -96,23 +99,24 @@ class ReadLease:
         self._ends_at = max(self._ends_at, sent_at + lease_ms / 1000)
 
     def refusal(self) -> str:
-        """Return why the controller last refused the lease; empty if it did not."""
+        """Return why the controller last refused the lease, or "" if it did not."""
         return self._refusal
 
     def next_heartbeat_s(self, now: float, lease_ms: int) -> float:
-        """Return the time until the next heartbeat is due for the lease, given the length of the
-        one just received.
+        """Return the time in seconds until the next heartbeat is due for the lease.
+
+        ``lease_ms``: length of the lease just received.
         """
         if not self.wanted(now):
             return math.inf
         return lease_ms / 1000 / RENEWALS_PER_LEASE if lease_ms > 0 else RETRY_S
 
     def remaining_ms(self, now: float) -> int:
-        """Return how long the lease is still in force; 0 if it is not."""
+        """Return for how many ms the lease is still held; 0 if it is not held."""
         return max(0, int((self._ends_at - now) * 1000)) if self.held(now) else 0
 
     def renounce(self) -> None:
-        """Give the lease up: this process stops, and may be fenced at any time."""
+        """Give up the lease: this process is stopping, and may be fenced at any time."""
         self._renounced = True
 
 
@@ -120,20 +124,23 @@ R = TypeVar("R")
 _FIRST = 0
 _REPEATABLE, _LATEST, _STRICT = broker_pb2.REPEATABLE, broker_pb2.LATEST, broker_pb2.STRICT
 _LEASELESS = -1
-"""The queue of strict reads that have seen no moment with a lease: the offset needed is unknown."""
+"""The queue of strict reads during which no lease was held yet: the offset needed is unknown."""
 
 
 class Lease(Protocol):
-    """The gate's view of this broker's lease."""
+    """This broker's read lease, as the gate uses it."""
 
     def reader(self, now: float) -> None:
-        """Note that a strict read wants the lease."""
+        """Record that a strict read needs the lease.
+
+        Raises NO_READ_LEASE if this broker is shutting down.
+        """
 
     def held(self, now: float) -> bool:
-        """Return whether the lease is in force."""
+        """Return whether this broker holds the lease."""
 
     def refusal(self) -> str:
-        """Return why the lease is not in force."""
+        """Return why the lease was last refused, or ""."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +154,10 @@ class _Parked(Generic[R]):
 
 
 class ReadGate(Generic[R]):
-    """The parked reads, at most ``max_parked``; ``R`` is what the shell gets back with the answer.
+    """The parked reads, at most ``max_parked``.
 
-    No reader has more parked reads than the others may still add. A timeout above
-    ``max_timeout_ms`` is lowered to it.
+    ``R``: what the shell gets back with the answer. No reader has more parked reads than the others
+    may still add. A timeout above ``max_timeout_ms`` is lowered to it.
     """
 
     def __init__(
@@ -169,9 +176,9 @@ class ReadGate(Generic[R]):
         self._max_timeout_ms = max_timeout_ms
         self._shares = Shares(max_parked)
         self._of_reader: dict[Hashable, dict[int, tuple[tuple[int, int], _Parked[R]]]] = {}
-        """Parked reads by reader and number, each with the key in its queue."""
+        """Parked reads by reader and number, each with its key in its queue."""
         self._ids = 0
-        # By (offset needed, arrival): the reads that can be answered now are at the front.
+        # By (offset needed, arrival): the reads that can be answered now are first.
         self._waiting: dict[int, SortedDict[tuple[int, int], _Parked[R]]] = {
             queue: SortedDict() for queue in (_REPEATABLE, _LATEST, _STRICT, _LEASELESS)
         }
@@ -185,7 +192,7 @@ class ReadGate(Generic[R]):
 
     @property
     def next_deadline(self) -> float:
-        """Return when to call :meth:`expire`."""
+        """When to call :meth:`expire`."""
         return self.deadlines.peekitem(_FIRST)[0][0] if self.deadlines else float("inf")
 
     def admit(
@@ -197,12 +204,11 @@ class ReadGate(Generic[R]):
         why_fenced: str,
         reader: Hashable = None,
     ) -> Image | None:
-        """Return the image that answers a new read; None if it is parked. Raises ApiError.
+        """Return the image that answers a new read, or None if the read is parked.
 
-        ``reader``: the sender, for its share and for :meth:`abandon`; None has no share.
-
-        ``why_fenced``: not empty if this broker is fenced or must consider itself fenced: it then
-        refuses new reads.
+        Raises ApiError. ``reader``: the sender, for its share and for :meth:`abandon`; None has no
+        share. ``why_fenced``: nonempty if this broker is fenced or must consider itself fenced, and
+        so refuses new reads.
         """
         if why_fenced:
             raise ApiError(ErrorCode.BROKER_FENCED, f"this broker is fenced: {why_fenced}")
@@ -227,7 +233,7 @@ class ReadGate(Generic[R]):
     def release(self, now: float, limit: int = 2**31) -> list[tuple[R, Image]]:
         """Return parked reads that can be answered now, at most ``limit``.
 
-        Call it whenever the view has moved, or a lease may have been granted.
+        Call this whenever the view has moved, or a lease may have been granted.
         """
         if self._waiting[_LEASELESS] and self._lease.held(now):
             self._take_floor()
@@ -250,17 +256,19 @@ class ReadGate(Generic[R]):
         return expired
 
     def refuse_all(self, error: ApiError) -> list[tuple[R, ApiError]]:
-        """Empty the gate, for instance when the log's generation changes or the broker ends."""
+        """Empty the gate, as when the log's generation changes or the broker ends."""
         return [self._end_first(lambda _: error) for _ in range(len(self))]
 
     def abandon(self, reader: Hashable, unwanted: Callable[[R], bool]) -> None:
-        """Drop a reader's unwanted reads: their link is closed."""
+        """Drop a reader's unwanted reads: their link has closed."""
         for key, parked in list(self._of_reader.get(reader, {}).values()):
             if unwanted(parked.request):
                 self._forget(key, parked)
 
     def _take_floor(self) -> None:
-        """Set the offset needed by strict reads without one to the applied one: a lease is held."""
+        """Set the offset needed by strict reads without one to the applied offset, now that a lease
+        is held.
+        """
         applied = self._view.applied
         for key, parked in list(self._waiting[_LEASELESS].items()):
             self._forget(key, parked)
@@ -269,7 +277,7 @@ class ReadGate(Generic[R]):
     def _wanted(self, options: broker_pb2.ReadOptions) -> tuple[int, int]:
         if options.mode not in (_REPEATABLE, _LATEST, _STRICT):
             raise ApiError(
-                ErrorCode.INVALID_REQUEST, f"unknown mode {options.mode}", field="read.mode"
+                ErrorCode.INVALID_REQUEST, f"{options.mode} is not a read mode", field="read.mode"
             )
         queue = int(options.mode)
         if not options.HasField("at_least"):
@@ -330,7 +338,7 @@ class ReadGate(Generic[R]):
 
     def _too_late(self, parked: _Parked[R]) -> ApiError:
         if parked.queue == _LEASELESS:
-            why = self._lease.refusal() or "no controller has given one in time"
+            why = self._lease.refusal() or "no controller has granted one in time"
             return ApiError(
                 ErrorCode.NO_READ_LEASE,
                 f"this broker has no lease for strict reads: {why}",
@@ -339,17 +347,18 @@ class ReadGate(Generic[R]):
         if parked.queue != _LATEST and self._view.repeatable is None:
             return ApiError(
                 ErrorCode.LAO_UNKNOWN,
-                "the lowest acknowledged offset is not known here; mode LATEST needs none",
+                "this broker does not know the lowest acknowledged offset; mode LATEST does not"
+                " need it",
             )
         if parked.queue == _STRICT and parked.offset <= self._view.applied:
             message = (
-                f"offset {parked.offset} is not acknowledged by all brokers in time; they are at"
+                f"offset {parked.offset} was not acknowledged by all brokers in time; they are at"
                 f" {self._view.known_lao}"
             )
             return ApiError(ErrorCode.REQUEST_TIMED_OUT, message, field="read.mode")
         return ApiError(
             ErrorCode.REQUEST_TIMED_OUT,
-            f"offset {parked.offset} is not applied here in time; this broker is at"
+            f"offset {parked.offset} was not applied here in time; this broker is at"
             f" {self._view.applied}",
             field="read.at_least.offset",
         )

@@ -3,7 +3,7 @@ broker.
 
 A client gets the endpoints of the listener that it is connected to (KIP-103): a broker without a
 listener of this name does not exist for it. ListKeyValues is bounded: an answer that would be too
-large is cut and says so; the client continues after its last key.
+large is truncated and states that; the client continues after its last key.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raftlog.metadata.image import Image
 from raftlog.node.security.authorization import NONE_REFUSED, Refused
 from raftlog.wire.broker.v1 import broker_pb2
 
-# Kafka's ConfigSource.
+# Values of Kafka's ConfigSource.
 DYNAMIC_TOPIC = 1
 DYNAMIC_BROKER = 2
 DYNAMIC_DEFAULT_BROKER = 3
@@ -28,7 +28,7 @@ CLIENT_METRICS = 7
 GROUP = 8
 
 _Told = Mapping[int, Listener | None]
-"""Live brokers, and the endpoint of each for this client; None: unreachable."""
+"""Live brokers, and the endpoint of each for this client; None if unreachable."""
 _SOURCES = {
     ResourceType.CLIENT_METRICS: CLIENT_METRICS,
     ResourceType.GROUP: GROUP,
@@ -42,16 +42,13 @@ def metadata(
     listener: str = "",
     may_describe: Callable[[str], bool] | None = None,
 ) -> broker_pb2.MetadataResponse:
-    """Return the unfenced brokers, and the requested topics in the order of the request (all of
-    them: by name).
+    """Return the unfenced brokers, and the requested topics in the order of the request, or all
+    topics by name.
 
-    Carries no ISR (KIP-24).
-
-    A fenced broker is absent; one in controlled shutdown still serves and is listed. ``listener``:
-    the client's; empty: the first of each broker.
-
-    ``may_describe``: whether a topic may be shown; None: each may. Hidden topics leave no trace,
-    not even of their existence.
+    Includes no ISR (KIP-24). A fenced broker is absent; one in controlled shutdown still serves and
+    is listed. ``listener``: the client's; "" for the first of each broker. ``may_describe``:
+    whether a topic may be shown, or None if all may. An answer does not reveal that a hidden topic
+    exists.
     """
     names: Iterable[str]
     hidden: frozenset[str] = frozenset()
@@ -82,22 +79,25 @@ def metadata(
 
 
 def check_page(request: broker_pb2.MetadataRequest) -> None:
-    """Raise ApiError for an impossible page."""
+    """Raise ApiError for an invalid page."""
     limit = request.response_partition_limit
     if limit < 0:
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
-            "0 for all topics, or about how many partitions the answer is to have",
+            "response_partition_limit must be 0 (all topics) or more",
             field="response_partition_limit",
         )
     if limit and request.topics:
         raise ApiError(
-            ErrorCode.INVALID_REQUEST, "a page covers all topics: name no topic", field="topics"
+            ErrorCode.INVALID_REQUEST,
+            "a paged request covers all topics: leave topics empty when response_partition_limit"
+            " is set",
+            field="topics",
         )
     if request.cursor and not limit:
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
-            "a page has a limit: give response_partition_limit, too",
+            "cursor requires response_partition_limit",
             field="cursor",
         )
 
@@ -107,8 +107,9 @@ def _page(
     request: broker_pb2.MetadataRequest,
     may_describe: Callable[[str], bool] | None,
 ) -> tuple[list[str], str]:
-    """Return the names of all topics that may be shown, or of a page of them, and the next page's
-    cursor, or an empty string.
+    """Return (names, next cursor): all topics that may be shown, or a page of them.
+
+    The cursor is "" if there is no further page.
     """
     limit, cursor = request.response_partition_limit, request.cursor
     shown = (
@@ -258,7 +259,7 @@ def _configs(
     if kind == ResourceType.BROKER and name and not (name.isascii() and name.isdigit()):
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
-            f"{name!r} is neither a broker id nor empty",
+            f"{name!r} must be a broker id, or empty for all brokers",
             field=f"{field}.resource_name",
         )
     layers = _layers(image, kind, name)
@@ -282,8 +283,8 @@ def _configs(
 
 
 def _layers(image: Image, kind: int, name: str) -> list[tuple[dict[str, str], int]]:
-    """Return what was set for a resource, the strongest first: a broker's or topic's own configs,
-    then those of all brokers.
+    """Return the configs that apply to a resource, the strongest first: a broker's or topic's own
+    configs, then those of all brokers.
     """
     own = image.configs.get((kind, name)) or {}
     if kind == ResourceType.TOPIC:
@@ -297,22 +298,24 @@ def _layers(image: Image, kind: int, name: str) -> list[tuple[dict[str, str], in
 
 
 MAX_KEYS = 1_000
-"""Largest number of keys in one answer."""
+"""Most keys in one answer."""
 MAX_BYTES = 1 << 20
-"""Size in bytes of the keys and values in one answer, unless a single one is larger."""
+"""Most bytes of keys and values in one answer, unless a single one is larger."""
 MAX_HIDDEN = 20_000
-"""Largest number of hidden keys that one answer leaves out."""
+"""Most hidden keys that one answer skips."""
 
 
 def check_list_key_values(request: broker_pb2.ListKeyValuesRequest) -> None:
     """Raise INVALID_REQUEST for a request that no image can answer."""
     if request.limit < 0:
         raise ApiError(
-            ErrorCode.INVALID_REQUEST, f"a limit of {request.limit} is negative", field="limit"
+            ErrorCode.INVALID_REQUEST,
+            f"limit {request.limit} is negative; it must be 0 or more",
+            field="limit",
         )
     if request.keys and (request.prefix or request.after):
         raise ApiError(
-            ErrorCode.INVALID_REQUEST, "either keys, or a prefix and where to go on", field="keys"
+            ErrorCode.INVALID_REQUEST, "give either keys, or prefix and after", field="keys"
         )
 
 
@@ -321,11 +324,11 @@ def list_key_values(
     request: broker_pb2.ListKeyValuesRequest,
     may_describe: Callable[[str], bool] | None = None,
 ) -> broker_pb2.ListKeyValuesResponse:
-    """Return the requested keys, by name. ``may_describe``: whether a key may be shown; None: each
-    may.
+    """Return the requested keys, by name.
 
-    Hidden keys leave no trace, not even of their existence. The request was checked. Raises
-    POLICY_VIOLATION if too many are hidden: this runs in one turn of the event loop.
+    ``may_describe``: whether a key may be shown, or None if all may. An answer does not reveal that
+    a hidden key exists. The request must have been checked. Raises POLICY_VIOLATION if too many
+    keys are hidden, as this runs in one turn of the event loop.
     """
     most = min(request.limit or MAX_KEYS, MAX_KEYS)
     names = _names(image, request)
@@ -359,7 +362,7 @@ def _shown(names: Iterable[str], may_describe: Callable[[str], bool]) -> Iterato
         elif (hidden := hidden + 1) > MAX_HIDDEN:
             raise ApiError(
                 ErrorCode.POLICY_VIOLATION,
-                f"more than {MAX_HIDDEN} keys here may not be shown to you: list a longer prefix",
+                f"more than {MAX_HIDDEN} keys are hidden from you: list a longer prefix",
                 field="prefix",
             )
 

@@ -3,11 +3,11 @@ store, the links and one timer.
 
 Nothing is decided here. The promises of the pure part rest on three things that this shell does:
 effects are carried out in their order before the next event; a Flushed is stepped only when the
-disk has confirmed it; and after any error of the store nothing more is stepped and nothing more is
-answered: the links of waiting clients are closed, which means *outcome unknown*.
+disk has confirmed it; and after any error of the store nothing more is stepped or answered: the
+links of waiting clients are closed, which means *outcome unknown*.
 
-Below its free-space reserve the broker stores no records: neither of producers nor of leaders. What
-is left is for recovery, and for deletion.
+Below its free-space reserve the broker stores no records, neither from producers nor from leaders.
+The remaining space is for recovery, and for deletion.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Figures:
         """Bytes sent to followers."""
         self.produce_requests = 0
         self.produce = Latency()
-        """Time from a produce request until its answer."""
+        """Time from a produce request to its answer."""
         self.flush = Latency()
         """Time from the request to sync the disk until it is done."""
 
@@ -68,21 +68,22 @@ class Figures:
 log = structlog.get_logger(__name__)
 
 NOTES_MAX = 20
-"""Largest number of lines of one kind that a step logs. A broker may become the leader of thousands
-of partitions in one step, and the line of each takes longer than leading it: meanwhile nothing is
-answered.
+"""Most lines of one kind that a step logs.
+
+A broker may become the leader of thousands of partitions in one step, and logging each takes longer
+than beginning to lead it: meanwhile no request is answered.
 """
 
 
 class Notes:
-    """The lines of the step under way."""
+    """The log entries of the step under way."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
-        """Number of notes by the event that they name."""
+        """Number of notes by their event."""
 
     def note(self, effect: ev.Note) -> None:
-        """Log a note, unless the step has logged enough of its kind."""
+        """Log a note, unless the step has logged NOTES_MAX of its kind."""
         self._counts[effect.event] += 1
         if self._counts[effect.event] <= NOTES_MAX:
             log.info(effect.event, **effect.fields)
@@ -98,17 +99,20 @@ class Notes:
 
 
 ENOUGH_FACTOR = 1.25
-"""Multiple of the reserve that must be free before produce is allowed again: no flutter."""
+"""Multiple of the reserve that must be free before ``low`` ends, so that it does not flap."""
 MAX_SHARE_OF_DISK = 0.05
 
 
 def effective_reserve_bytes(configured_bytes: int, disk_bytes: int) -> int:
-    """Return the reserve on a disk of this size: never more than a twentieth of it."""
+    """Return the reserve for a disk of this size, at most MAX_SHARE_OF_DISK of it."""
     return min(configured_bytes, int(disk_bytes * MAX_SHARE_OF_DISK))
 
 
 class SpaceReserve:
-    """Whether the store's disk is below the reserve, as last measured. A reserve of 0: never."""
+    """Records whether the store's disk is below the reserve.
+
+    With a reserve of 0 it never is.
+    """
 
     def __init__(self, reserve_bytes: int) -> None:
         self.reserve_bytes = reserve_bytes
@@ -116,7 +120,7 @@ class SpaceReserve:
         self.low = False
 
     def measured(self, free_bytes: int) -> bool:
-        """Take a measurement; return True if ``low`` has changed."""
+        """Record a measurement; return whether ``low`` has changed."""
         limit = self.reserve_bytes * (ENOUGH_FACTOR if self.low else 1)
         self.free_bytes = free_bytes
         was, self.low = self.low, free_bytes < limit
@@ -124,7 +128,7 @@ class SpaceReserve:
 
     @property
     def refusal(self) -> str:
-        """Return why nothing is written; empty if there is room."""
+        """Why nothing is written, or "" if there is room."""
         if not self.low:
             return ""
         return (
@@ -134,21 +138,19 @@ class SpaceReserve:
 
 
 class ReplicasTracer(StepTracer[Event, Effect], Protocol):
-    """An observer that changes nothing, of the steps of one broker's partition replicas."""
+    """Observes the steps of one broker's partition replicas, and changes nothing."""
 
     def replicas_recovered(self) -> None:
-        """Note that the store was recovered; nothing was stepped yet."""
+        """Record that the store was recovered, before any step."""
 
-
-log = structlog.get_logger(__name__)
 
 CHECK_EVERY_S = 1.0
-"""Interval between checks of the disk's free space and of silent leaders, in seconds."""
+"""Interval in seconds between checks of the disk's free space and of silent leaders."""
 RETENTION_KEYS = 1_000
 """Number of partitions that one step checks for retention."""
 FETCH_MAX_BYTES = 32 << 20
-"""Largest size in bytes of the records in an answer to a consumer, whatever it asks for: they pass
-through memory, and into one message.
+"""Most bytes of records in an answer to a consumer, whatever its request allows: they pass through
+memory, and into one message.
 """
 BODIES = frozenset({"produce", "fetch", "list_offsets"})
 """The bodies of a BrokerRequest that are served here."""
@@ -161,9 +163,9 @@ MakeReplicas = Callable[[Sequence[RecoveredPartition], float], Partitions]
 class DataPlane:
     """The shell of a broker's partition replicas.
 
-    ``broker_status`` is called before each step. ``time_ms`` returns the time. ``failed`` is called
-    once, when the broker must stop; ``disk_changed`` when the disk begins to hang or to lack space,
-    and when it is back.
+    ``broker_status``: called before each step. ``time_ms``: returns the time. ``failed``: called
+    once, when the broker must stop. ``disk_changed``: called when the disk begins or ceases to hang
+    or to lack space.
     """
 
     def __init__(
@@ -194,7 +196,9 @@ class DataPlane:
         self._disk_hung = False
         self._hang_noted_at = -math.inf
         self.hangs, self.hung_ms = 0, 0
-        """Number of flushes that hung, and the duration of the last one when that was noticed."""
+        """Number of flushes that hung, and the duration in ms of the last one when it was
+        detected.
+        """
         self._tracer = tracer
         self._replicas: Partitions | None = None
         self._events: deque[ev.Event] = deque()
@@ -243,18 +247,18 @@ class DataPlane:
 
     @property
     def replicas(self) -> Partitions:
-        """The pure part, once recovered: for questions, not for steps."""
+        """The pure part, once recovered: for queries, not for steps."""
         assert self._replicas is not None, "not recovered yet"
         return self._replicas
 
     @property
     def recovered(self) -> bool:
-        """True if the store was recovered: before that, nothing is served."""
+        """True once the store was recovered; before that, nothing is served."""
         return self._replicas is not None
 
     def recover(self) -> dict[str, int]:
         """Check the store and begin with its replicas; return the numbers of replicas and records,
-        for a log.
+        to be logged.
 
         Raises CorruptLogError, StorageError.
         """
@@ -273,11 +277,11 @@ class DataPlane:
 
     @property
     def has_unreported(self) -> bool:
-        """True if there are partitions without a leader that no heartbeat has reported."""
+        """True if there are leaderless partitions that no heartbeat has reported."""
         return self._replicas is not None and self._replicas.has_unreported
 
     def replica_logs(self) -> list[ReplicaLogReport]:
-        """Return what the next heartbeat reports of the partitions without a leader."""
+        """Return the next heartbeat's reports on leaderless partitions."""
         return [] if self._over or self._replicas is None else self._replicas.replica_logs()
 
     def client_closed(self, client: ev.Client) -> None:
@@ -287,7 +291,10 @@ class DataPlane:
     def request(
         self, request: broker_pb2.BrokerRequest, answer: Answer, client: ev.Client | None = None
     ) -> None:
-        """Serve a client's request with one of ``BODIES``. Raises ApiError."""
+        """Serve a client's request with one of ``BODIES``.
+
+        Raises ApiError.
+        """
         replicas = self._served()
         body = request.WhichOneof("body")
         if body == "fetch":
@@ -305,7 +312,10 @@ class DataPlane:
     def describe_led(
         self, request: data_pb2.BrokerMetadataRequest
     ) -> data_pb2.BrokerMetadataResponse:
-        """Return the ISRs of the partitions that this broker leads (KIP-24). Raises ApiError."""
+        """Return the ISRs of the partitions that this broker leads (KIP-24).
+
+        Raises ApiError.
+        """
         replicas = self._served()
         self._step_status()
         return replicas.describe_led(request, self._loop.time())
@@ -316,20 +326,25 @@ class DataPlane:
         return self.replicas.unserved(self._loop.time(), low_space=self.space.low)
 
     def close(self) -> None:
-        """Stop without a message to any peer. The store stays open. Idempotent."""
+        """Stop without a message to any peer.
+
+        The store stays open. Idempotent.
+        """
         if not self._over:
             self._over = True
             self._stop()
 
     def _served(self) -> Partitions:
         if self._over or self._replicas is None:
-            raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker's partitions are not served")
+            raise ApiError(
+                ErrorCode.BROKER_NOT_AVAILABLE, "this broker does not serve partitions now"
+            )
         return self._replicas
 
     # --- stepping --------------------------------------------------------------------------------
 
     def step(self, event: ev.Event) -> None:
-        """Process an event; one that arrives during another step waits its turn."""
+        """Process an event; one that arrives during another step is queued."""
         if self._over or self._replicas is None:
             return
         self._events.append(event)
@@ -337,7 +352,7 @@ class DataPlane:
             self._run()
 
     def _step_status(self) -> None:
-        """Step this broker's knowledge of itself, if that is news."""
+        """Step this broker's status, if it has changed."""
         if not self._stepping:
             self._run()
 
@@ -355,7 +370,7 @@ class DataPlane:
         except FatalError as error:
             self._fail(error)
         except Exception as error:
-            # Half a step was carried out: nothing after it could be trusted.
+            # Half a step was carried out: no later step could be trusted.
             self._fail(FatalError(f"the data plane failed: {error!r}"))
             raise
         finally:
@@ -370,12 +385,12 @@ class DataPlane:
         self.step(ev.Tick())
 
     def _check(self) -> None:
-        """Check once a second the free disk space, and leaders that do not answer."""
+        """Once a second, check the free disk space, and for leaders that do not answer."""
         if self._over:
             return
         try:
-            # Measured in any case: a store that has failed in work of its own, a compaction, says
-            # so here.
+            # Measured in any case: a store that has failed in background work, such as a
+            # compaction, reports that here.
             free_bytes = self._store.free_bytes()
             if self.space.reserve_bytes and self.space.measured(free_bytes):
                 log.warning("free space", low=self.space.low, free_bytes=self.space.free_bytes)
@@ -392,7 +407,7 @@ class DataPlane:
 
     @property
     def disk_hangs_ms(self) -> int:
-        """Duration of a flush that hangs, in milliseconds; 0: none does."""
+        """Duration in ms of a flush that hangs; 0 if none does."""
         busy_ms = round(self._store.busy_s * 1000)
         return busy_ms if busy_ms >= self._settings.broker_disk_hang_timeout_ms else 0
 
@@ -404,7 +419,7 @@ class DataPlane:
         if hangs_ms:
             self._note_hang(hangs_ms)
         else:
-            log.info("the disk of the partitions is back")
+            log.info("the disk of the partitions responds again")
         self._disk_changed()
 
     def _note_hang(self, flush_ms: int) -> None:
@@ -413,7 +428,7 @@ class DataPlane:
         log.warning("the disk of the partitions hangs", flush_ms=flush_ms)
 
     def _retain(self) -> None:
-        """Check for records that need not be retained, some partitions a step."""
+        """Check for records that need not be retained, RETENTION_KEYS partitions per step."""
         self._retention_at = (
             self._loop.time() + self._settings.log_retention_check_interval_ms / 1000
         )
@@ -429,9 +444,9 @@ class DataPlane:
         self.figures.appended(len(effect.chunk), effect.end_offset - effect.base_offset)
 
     def _flush_wanted(self, effect: ev.Flush) -> None:
-        """Flush once for a turn of the loop: when every event that has arrived is processed.
+        """Flush once per turn of the loop, when every event that has arrived is processed.
 
-        Never on the loop itself, which a disk that hangs would stop, with all heartbeats.
+        Never on the loop itself, which a hanging disk would stop, with all heartbeats.
         """
         self._flush_token = effect.token
         if not self._flush_due:
@@ -456,7 +471,7 @@ class DataPlane:
             self.figures.flush.observe(took_s)
             is_hang = took_s * 1000 >= self._settings.broker_disk_hang_timeout_ms
             if is_hang and self._hang_noted_at < begun:
-                # It ended before the look that would have noticed it.
+                # It ended before the check that would have detected it.
                 self._note_hang(round(took_s * 1000))
             self.step(ev.Flushed(token))
 
@@ -500,8 +515,7 @@ class DataPlane:
         total = 0
         for read in effect.reads:
             if total and total >= effect.max_bytes:
-                # An answer that fits into no message would end the link, and do the same on the
-                # next one.
+                # An answer that fits into no message would end the link, and the next link, too.
                 effect.response.partitions[
                     read.index
                 ].error_code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
@@ -534,12 +548,12 @@ class DataPlane:
         self, future: asyncio.Future[controller_pb2.ControllerResponse]
     ) -> None:
         if self._over:
-            future.exception()  # Retrieved: no caller is left for it.
+            future.exception()  # Retrieved, as no caller does.
             return
         try:
             response = require_success(future.result())
         except ApiError as error:
-            log.info("the controller did not take an ISR change", error=str(error))
+            log.info("the controller did not accept an ISR change", error=str(error))
             self.step(ev.AlterPartitionFailed(error.code, error.outcome_unknown))
         else:
             self.step(ev.AlterPartitionAnswered(response.alter_partition))

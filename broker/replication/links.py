@@ -26,7 +26,7 @@ SessionEvent = ReplicaFetchReceived | SessionClosed
 class FollowerSessions:
     """The links of followers, and the answers to them.
 
-    Sessions are numbered, and a number is never used again.
+    Sessions are numbered, and numbers are never reused.
     """
 
     def __init__(self, step: Callable[[SessionEvent], None]) -> None:
@@ -53,7 +53,7 @@ class FollowerSessions:
     def answer(self, session: Hashable, response: pb.ReplicaFetchResponse) -> None:
         """Send an answer, if the link is still open.
 
-        One that fits into no message ends the session.
+        An answer that fits into no message ends the session.
         """
         link = self._links.get(session)
         if link is None:
@@ -63,13 +63,13 @@ class FollowerSessions:
         except LinkClosedError:
             return
         except ApiError as error:
-            link.close(f"the answer to a replica fetch cannot be sent: {error}")
+            link.close(f"cannot send the answer to a replica fetch: {error}")
 
     def close(self) -> None:
         """End all sessions without a message."""
         links, self._links = self._links, {}
         for link in links.values():
-            link.close("the broker stops")
+            link.close("the broker is stopping")
 
 
 class _Session:
@@ -105,7 +105,7 @@ class LeaderLink:
         self.leader_id, self.endpoint = leader_id, endpoint
         self._step = step
         self._closed = False
-        # When the answer is overdue, for each outstanding fetch, in order.
+        # Correlation id of each outstanding fetch -> time when its answer is overdue, in order.
         self._overdue: dict[int, float] = {}
         self._dialer: Dialer = transport.dial(endpoint, Conversation.REPLICA_FETCH, self)
 
@@ -133,7 +133,7 @@ class LeaderLink:
                 self._step(ReplicaFetchAnswered(self.leader_id, message))
 
     def send(self, request: pb.ReplicaFetchRequest, overdue_at: float) -> None:
-        """Send a fetch, if there is a link; if not, the report that it is lost is on its way."""
+        """Send a fetch if there is a link; otherwise LinkLost follows."""
         link = self._dialer.link
         if link is None:
             return
@@ -151,14 +151,16 @@ class LeaderLink:
             link.close("a fetch was not answered in time")
 
     def close(self) -> None:
-        """Close the link, and dial this leader no more."""
+        """Close the link, and stop dialing this leader."""
         self._closed = True
         self._dialer.close()
 
 
 class LeaderLinks:
-    """The links to all leaders. ``silence_s``: time beyond the longest parking of a fetch after
-    which its answer is overdue, in seconds.
+    """The links to all leaders.
+
+    ``silence_s``: time in seconds beyond the longest parking of a fetch after which its answer is
+    overdue.
     """
 
     def __init__(
@@ -179,7 +181,7 @@ class LeaderLinks:
         self._links[leader_id] = LeaderLink(self._transport, leader_id, endpoint, self._step)
 
     def drop(self, leader_id: int) -> None:
-        """Close the link: nothing is followed on it any more."""
+        """Close the link: no partition is followed on it any more."""
         known = self._links.pop(leader_id, None)
         if known is not None:
             known.close()
@@ -189,7 +191,7 @@ class LeaderLinks:
         self._links[leader_id].send(request, now + request.max_wait_ms / 1000 + self._silence_s)
 
     def check(self, now: float) -> None:
-        """Check for leaders that do not answer; to be called from time to time."""
+        """Check for leaders that do not answer. Call this periodically."""
         for link in list(self._links.values()):
             link.check(now)
 

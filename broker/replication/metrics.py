@@ -1,4 +1,4 @@
-"""The data plane's metrics, in Kafka's names: ``ReplicaManager`` and ``BrokerTopicMetrics``."""
+"""The data plane's metrics, under Kafka's names: ``ReplicaManager`` and ``BrokerTopicMetrics``."""
 
 from __future__ import annotations
 
@@ -13,39 +13,37 @@ from raftlog.node.observability.registry import MetricsRegistry, gauge
 _GAUGES = {
     "PartitionCount": "Partition replicas on this broker.",
     "LeaderCount": "Partitions that this broker leads.",
-    "UnderReplicatedPartitions": (
-        "Partitions led here whose in-sync replicas are fewer than their replicas."
-    ),
+    "UnderReplicatedPartitions": ("Partitions led here with fewer in-sync replicas than replicas."),
     "UnderMinIsrPartitionCount": (
         "Partitions led here with fewer in-sync replicas than min.insync.replicas."
     ),
     "AtMinIsrPartitionCount": (
         "Partitions led here with as many in-sync replicas as min.insync.replicas."
     ),
-    "ReassigningPartitions": "Partitions led here that are on the move.",
+    "ReassigningPartitions": "Partitions led here that are being reassigned.",
     "OfflineReplicaCount": "Replicas on this broker that cannot be served.",
 }
 _COUNTERS = {
-    "IsrShrinks": "Changes that took a replica out of the in-sync ones.",
-    "IsrExpands": "Changes that put a replica among the in-sync ones.",
-    "FailedIsrUpdates": "Changes of in-sync replicas that the controller refused.",
+    "IsrShrinks": "Changes that removed a replica from an ISR.",
+    "IsrExpands": "Changes that added a replica to an ISR.",
+    "FailedIsrUpdates": "ISR changes that the controller refused.",
     "FailedReplicaFetches": "Partitions whose fetch a leader refused.",
     "StaleReplicaEpochs": "Fetches refused here because the follower's broker epoch is over.",
-    "Truncations": "Logs cut here to where they agree with their leader's.",
+    "Truncations": "Logs truncated here to where they agree with their leader's.",
 }
 
 
 def add_data_metrics(metrics: MetricsRegistry, plane: DataPlane) -> None:
-    """Add the counters of the replicas and of the shell. None before the store was recovered."""
+    """Add the counters of the replicas and of the shell; none before the store was recovered."""
     metrics.collect(lambda: _collect(plane))
     metrics.latency(
         "kafka_server_produce_total_time_seconds",
-        "From a produce request until its answer.",
+        "Time from a produce request to its answer.",
         plane.figures.produce,
     )
     metrics.latency(
         "kafka_log_flush_time_seconds",
-        "From asking the disk to make records durable until it has.",
+        "Time from requesting a disk sync until it is done.",
         plane.figures.flush,
     )
 
@@ -63,7 +61,7 @@ def _collect(plane: DataPlane) -> Iterator[Metric]:
             yield gauge(kafka, name, value)
     not_served = GaugeMetricFamily(
         "raftlog_partitions_not_served",
-        "Partitions that the metadata says are led here and that cannot be used, by reason.",
+        "Partitions that this broker leads by the metadata but cannot serve, by reason.",
         labels=["reason"],
     )
     for reason, count in plane.unserved().counts.items():
@@ -78,22 +76,22 @@ def _collect(plane: DataPlane) -> Iterator[Metric]:
         f"{topics}_messages_in", "Records appended here.", value=figures.messages_in
     )
     yield CounterMetricFamily(
-        f"{topics}_bytes_out", "Bytes given to consumers.", value=figures.bytes_out
+        f"{topics}_bytes_out", "Bytes sent to consumers.", value=figures.bytes_out
     )
     yield CounterMetricFamily(
         f"{topics}_replication_bytes_out",
-        "Bytes given to followers.",
+        "Bytes sent to followers.",
         value=figures.replication_bytes_out,
     )
     yield CounterMetricFamily(
         f"{topics}_total_produce_requests",
-        "Produce requests taken.",
+        "Produce requests received.",
         value=figures.produce_requests,
     )
 
 
 def _snake(name: str) -> str:
-    """Return a metric name of Kafka's in Prometheus's style: only a histogram has a ``_count``."""
+    """Return a Kafka metric name in Prometheus's style, where only a histogram has a ``_count``."""
     if name.endswith("Count"):
         name = name.removesuffix("Count") + "s"
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
