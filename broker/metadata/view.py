@@ -1,19 +1,19 @@
-"""The images that this broker can show: the image at the LAO it received, the tip, and those
-between as memory allows. Pure.
+"""The images that this broker can show: the image at the LAO it received, the tip, and, as memory
+allows, those between. Pure.
 
 Images are made from committed chunks of the log, in order. All chunks above the oldest image are
-kept, so that the image at any later offset can be made; images between it and the newest are only a
-convenience, and thinned out when memory runs short. When the chunks that are still needed exceed
-the bound, ``backpressure`` says: stop reading the stream.
+kept, so that the image at any later offset can be made; images between it and the newest only save
+time, and are thinned out when memory runs short. When the chunks that are still needed exceed the
+bound, ``backpressure`` tells the caller to stop reading the stream.
 
 Chunks of plain config values are folded at the next read, or when ``WAITING_BYTES`` of them wait:
-many at once cost a fraction of each alone, and a broker without readers need not fold them again
-and again. Nor is the image at LAO made before it is read: when many writes arrive at once, the
-broker's images are at other offsets than LAO will be.
+folding many at once costs a fraction of folding each alone, and a broker without readers need not
+fold them repeatedly. Nor is the image at LAO made before it is read: when many writes arrive at
+once, the broker's images are at offsets other than the LAOs to come.
 
-Offsets are inclusive, -1 for none. LAO is the smallest offset some broker has applied, so it is the
-end of a log batch like every image; should one fall inside a batch, the newest image below it
-stands for it.
+Offsets are inclusive; -1 means none. LAO is the lowest offset that some broker has applied, so it
+is the end of a log batch, as every image is; should one be inside a batch, the newest image below
+it is used instead.
 
 Why: docs/decisions/010-lao-survives-failover.md
 """
@@ -41,18 +41,19 @@ from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.quorum.admission import MAX_EPOCH
 
 WAITING_BYTES = 64 << 10
-"""Bytes of chunks that may wait to be folded: a read then waits a fraction of a millisecond."""
+"""Most bytes of chunks that wait to be folded: a read then waits a fraction of a millisecond."""
 _IMAGE_FACTOR = 8
 _IMAGE_BYTES = 4096
-"""Bytes that an image costs beyond its neighbour: a persistent map copies the path to each changed
-key.
-
-An estimate, on the high side.
+"""Estimated cost of an image in bytes, in addition to its neighbour: a persistent map copies the
+path to each changed key. A high estimate.
 """
 
 
 class Batch(NamedTuple):
-    """A decoded batch of a chunk: ``configs`` if it sets config values and does nothing else."""
+    """A decoded batch of a chunk.
+
+    ``configs``: set if the batch sets config values and does nothing else.
+    """
 
     header: batch.BatchHeader
     configs: Sequence[Change] | None
@@ -77,8 +78,9 @@ _batch_end = attrgetter("header.last_offset")
 
 
 class KeptImages:
-    """The oldest image, the tip, and the images between. ``max_bytes`` bounds chunks and
-    (estimated) images kept above the oldest one.
+    """The oldest image, the tip, and the images between.
+
+    ``max_bytes``: bound of the chunks and (estimated) images kept above the oldest image.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -86,15 +88,15 @@ class KeptImages:
         self.begin(Image())
 
     def begin(self, image: Image) -> None:
-        """Begin anew at this image, and drop all earlier ones."""
+        """Start over at this image, and drop all earlier ones."""
         self.applied = image.offset
-        """Offset of the newest image, whether that was made yet or not."""
+        """Offset of the newest image, even if that is not made yet."""
         self.folded = image
         """The newest image that was made. Only config values may differ in the tip."""
         self._oldest = image
         self._until = image.offset
         """Upper bound of the oldest image to be shown, which is the image at this offset or the
-        newest below it: ``_oldest``, or one made of it and the chunks after it.
+        newest below it: ``_oldest``, or one made from it and the chunks after it.
         """
         self.builder = ImageBuilder(image)
         """Builder for the batches of the next chunk, before ``add``."""
@@ -109,11 +111,11 @@ class KeptImages:
         self.bytes = 0
         """Size in bytes of the chunks and images above the oldest image; images are estimated."""
 
-    # --- what there is ---------------------------------------------------------------------------
+    # --- queries ---------------------------------------------------------------------------------
 
     @property
     def tip(self) -> Image:
-        """The image at ``applied``; waiting chunks are folded for it."""
+        """The image at ``applied``, for which waiting chunks are folded."""
         if self._waiting:
             self._fold(len(self._waiting))
         return self.folded
@@ -125,7 +127,7 @@ class KeptImages:
 
     @property
     def oldest(self) -> Image:
-        """The oldest image to be shown, made now if it is missing."""
+        """The oldest image to be shown, made now if it does not exist yet."""
         if self._oldest.offset < self._until:
             self._settle()
         return self._oldest
@@ -136,7 +138,9 @@ class KeptImages:
         return self.bytes > self._max_bytes
 
     def at_least(self, offset: int) -> Image | None:
-        """The oldest kept image at ``offset`` or later; None if nothing that new was applied."""
+        """Return the oldest kept image at ``offset`` or later, or None if that offset is not
+        applied.
+        """
         if offset > self.applied:
             return None
         if offset <= self._until and offset <= self.oldest.offset:
@@ -166,7 +170,7 @@ class KeptImages:
         self._replace(image, len(chunk))
 
     def raise_oldest(self, offset: int) -> None:
-        """Make the image at or just below ``offset`` the oldest; drop what that replaces."""
+        """Make the image at or just below ``offset`` the oldest, and drop what it replaces."""
         if offset <= self._until:
             return
         self._until = min(offset, self.applied)
@@ -181,7 +185,7 @@ class KeptImages:
             self.make_room()
 
     def make_room(self) -> None:
-        """Drop the chunks that an image can replace, then images: the bound is exceeded."""
+        """When the bound is exceeded, drop the chunks that an image can replace, then images."""
         self._settle()
         self._thin_out()
 
@@ -210,7 +214,10 @@ class KeptImages:
         self._replace(builder.snapshot_of_configs(), size)
 
     def _replace(self, image: Image, size: int) -> None:
-        """Replace the newest image that was made; ``size``: bytes of the chunks between the two."""
+        """Replace the newest image that was made.
+
+        ``size``: bytes of the chunks between the two images.
+        """
         before, before_size = self.folded, self._folded_bytes
         self.folded, self._folded_bytes = image, size
         if self._until >= image.offset:
@@ -222,7 +229,9 @@ class KeptImages:
             self._thin_out()
 
     def _thin_out(self) -> None:
-        """Drop every second image in between until the bound is kept; never the oldest nor tip."""
+        """Drop every second image in between until the bound is met; never the oldest image or the
+        tip.
+        """
         while self.full and self._between:
             self.bytes -= sum(kept.bytes for kept in self._between[::2])
             del self._between[::2]
@@ -247,11 +256,11 @@ class KeptImages:
             self._fold(bisect_right(self._waiting, self._until, key=_batch_end))
         elif self._oldest.offset < self._until:
             self._give_up_below(self._image_at(self._oldest, self._until))
-        # Perhaps no batch ends there: the search is not repeated.
+        # Perhaps no batch ends at this offset: do not repeat the search.
         self._until = self._oldest.offset
 
     def _image_at(self, base: Image, offset: int) -> Image:
-        """Return the image at ``offset``, or the newest below it, made from the oldest one."""
+        """Return the image at ``offset``, or the newest below it, made from the oldest image."""
         builder = ImageBuilder(base)
         for chunk in self._chunks:
             builder.apply_chunk(chunk.data, until=offset + 1)
@@ -261,7 +270,7 @@ class KeptImages:
 
 
 KEPT_MAX = 200_000
-"""Number of touched entities beyond which a scan of everything is no dearer."""
+"""Number of touched partitions above which a scan of everything is no more expensive."""
 _PARTITION = frozenset({RecordType.PARTITION, RecordType.PARTITION_CHANGE})
 _BROKER = frozenset(
     {
@@ -273,7 +282,9 @@ _BROKER = frozenset(
 
 
 class ChangeCollector:
-    """The changes since the last ``take``, which returns None when anything may have changed."""
+    """Collects the changes between calls of ``take``, which returns None if anything may have
+    changed.
+    """
 
     def __init__(self) -> None:
         self._all = True
@@ -286,7 +297,7 @@ class ChangeCollector:
         self._configs: dict[ConfigKey, None] = {}
 
     def note(self, records: Iterable[Record]) -> None:
-        """Note the records of an applied batch."""
+        """Record the changes of an applied batch."""
         if self._all:
             return
         for record in records:
@@ -303,18 +314,18 @@ class ChangeCollector:
             self.everything()
 
     def note_configs(self, changes: Iterable[Change]) -> None:
-        """Note the records of a batch that sets config values and does nothing else."""
+        """Record the changes of a batch that sets config values and does nothing else."""
         if not self._all:
             for resource_type, resource_name, _, _ in changes:
                 self._configs[resource_type, resource_name] = None
 
     def everything(self) -> None:
-        """Note that the image was replaced: anything may differ."""
+        """Record that the image was replaced: anything may differ."""
         self._all = True
         self._clear()
 
     def take(self) -> Changes | None:
-        """Return the entities touched since the last call."""
+        """Return the entities touched since the last call, or None if anything may have changed."""
         if self._all:
             self._all = False
             return None
@@ -329,7 +340,7 @@ UNKNOWN = -1
 
 
 class AppliedBatch(NamedTuple):
-    """A batch of the log, for the controller's comparison with its own.
+    """A batch of the log, for the controller to compare with its own.
 
     ``base_offset``: UNKNOWN for a batch from a snapshot.
     """
@@ -340,24 +351,27 @@ class AppliedBatch(NamedTuple):
 
 
 class Onlooker(Protocol):
-    """A listener for changes of the tip: called while they happen, it may only take notes."""
+    """A listener for changes of the tip. It is called during a change, and may only record it."""
 
     def needs_image(self, chunk_bytes: int) -> bool:
-        """Return whether it wants the image before the next chunk, which has ``chunk_bytes``."""
+        """Return whether the listener needs the image before the next chunk, which has
+        ``chunk_bytes``.
+        """
 
     def applied(self, before: Image | None, chunk: bytes, last_offset: int, epoch: int) -> None:
-        """Note that a chunk up to an offset (inclusive) was applied. ``before``: the image before
-        it, if that is needed, or at hand.
+        """Record that a chunk was applied, which ends at ``last_offset`` (inclusive).
+
+        ``before``: the image before the chunk, if it is needed or available, else None.
         """
 
     def replaced(self, image: Image) -> None:
-        """Note that the tip is another image, not made from the one before."""
+        """Record that the tip was replaced by an image not made from the previous one."""
 
 
 class View:
     """The images of one broker.
 
-    ``max_bytes`` bounds chunks and (estimated) images kept above the oldest one.
+    ``max_bytes``: bound of the chunks and (estimated) images kept above the oldest image.
     """
 
     def __init__(
@@ -368,8 +382,8 @@ class View:
         generation: int = NO_GENERATION,
         on_moved: Callable[[], None] | None = None,
     ) -> None:
-        """``generation``: of the log that the broker's directory belongs to. ``on_moved``: called
-        after every change.
+        """``generation``: that of the log to which the broker's directory belongs. ``on_moved``:
+        called after every change.
         """
         self._broker_id = broker_id
         self._on_moved = on_moved
@@ -379,18 +393,18 @@ class View:
         """True if the last controller contacted has answered with this log."""
         self.onlooker: Onlooker | None = None
         self.changes = ChangeCollector()
-        """Changes since they were last taken, for parts that read the tip only."""
+        """Changes since they were last taken, for components that read only the tip."""
         self.moves = 0
         """Number of changes of the newest image."""
         self.other_moves = 0
-        """Number of those moves that changed more than config values."""
+        """Number of those changes that changed more than config values."""
         self._clear(generation)
 
     def _clear(self, generation: int) -> None:
         self.generation = generation
-        """The generation of the log; NO_GENERATION if not known yet."""
+        """Generation of the log; NO_GENERATION if not known yet."""
         self.last_batch: AppliedBatch | None = None
-        """The batch that ends at ``applied``; None: nothing is applied."""
+        """The batch that ends at ``applied``; None if nothing is applied."""
         self._epochs: list[tuple[int, int]] = []
         """(first offset, epoch) of each applied epoch."""
         self.high_watermark = UNKNOWN
@@ -400,9 +414,9 @@ class View:
         self._received_lao_epoch = UNKNOWN
         self._unfenced_epoch: int | None = None
         self.heartbeats = True
-        """True if heartbeats are in force in the newest image (KIP-343)."""
+        """True if heartbeats are enabled in the newest image (KIP-343)."""
         self._heartbeats_from = UNKNOWN
-        """Offset from which heartbeats are in force again; a LAO received before may be too low."""
+        """Offset from which heartbeats are enabled again; an LAO received before may be too low."""
 
     # --- state -----------------------------------------------------------------------------------
 
@@ -413,42 +427,43 @@ class View:
 
     @property
     def applied(self) -> int:
-        """The offset of the newest image: applied and readable."""
+        """Offset of the newest image: applied and readable."""
         return self._images.applied
 
     @property
     def features(self) -> pmap.Map[str, int]:
-        """The feature levels of the newest image: another object only after a change of them."""
+        """Feature levels of the newest image; another object only after they have changed."""
         return self._images.folded.features
 
     @property
     def known_lao(self) -> int:
-        """The highest LAO that this broker received and its readers have: the one it reports.
+        """The highest LAO that this broker has received and its readers can use; the one it
+        reports.
 
-        Never moves back within a generation.
+        Never decreases within a generation.
         """
         return self._known_lao
 
     @property
     def known_lao_epoch(self) -> int:
-        """The epoch of the controller that sent the known LAO."""
+        """Epoch of the controller that sent the known LAO."""
         return self._known_lao_epoch
 
     @property
     def lao_above_applied(self) -> bool:
-        """True if this broker received a LAO above what it has applied: the controller does not
-        count it, and it must not serve reads as a counted one.
+        """True if this broker received an LAO above what it has applied: the controller does not
+        count the broker, which must not serve reads as if it were counted.
         """
         return self._received_lao > self.applied
 
     @property
     def registration(self) -> Broker | None:
-        """This broker's registration in its own newest image."""
+        """This broker's registration in its own newest image, or None."""
         return self._images.folded.brokers.get(self._broker_id)
 
     @property
     def voters(self) -> Voters | None:
-        """The voters of the quorum in its own newest image; None: the image has none."""
+        """The voters of the quorum in the newest image; None if the image has none."""
         return self._images.folded.voters
 
     @property
@@ -458,17 +473,19 @@ class View:
 
     @property
     def repeatable_from(self) -> int:
-        """An offset at or below the image at LAO (unknown: the newest). Makes no image."""
+        """An offset at or below the image at LAO, or that of the newest image if LAO is unknown.
+        Makes no image.
+        """
         return self._images.oldest_from if self._shows_lao else self._images.applied
 
     @property
     def _shows_lao(self) -> bool:
-        """Return whether the image at LAO may be shown.
+        """True if the image at LAO may be shown.
 
-        Only a LAO from the controller epoch that unfenced this broker, or a later one, counts:
+        Only an LAO from the controller epoch that unfenced this broker, or a later one, counts:
         after a failover, an earlier one may be below what was answered ``visible`` while this
-        broker was fenced. The same holds for one from before heartbeats came into force: without
-        them LAO is unknown, and brokers are unfenced whatever LAO they know.
+        broker was fenced. The same holds for one from before heartbeats were enabled: without them
+        LAO is unknown, and brokers are unfenced whatever LAO they know.
         """
         if (
             self._unfenced_epoch is None
@@ -487,22 +504,27 @@ class View:
 
     @property
     def backpressure(self) -> bool:
-        """True if nothing more can be dropped: stop reading the stream."""
+        """True if no more can be dropped: stop reading the stream."""
         return self._images.full
 
     def at_least(self, offset: int) -> Image | None:
-        """The oldest kept image at ``offset`` or later; None if nothing that new was applied."""
+        """Return the oldest kept image at ``offset`` or later, or None if that offset is not
+        applied.
+        """
         return self._images.at_least(offset)
 
     def check_position(self, generation: int, epoch: int, offset: int, field: str) -> None:
-        """Check that a token, from ``field``, names a position of this log, as far as is known.
-        ``epoch`` 0: the token has none.
+        """Check that a token, from ``field``, names a position of this log, as far as this broker
+        knows.
 
-        Raises ApiError: INCONSISTENT_GENERATION if it is of another log, BROKER_NOT_AVAILABLE if it
-        may be of one that this broker has yet to learn of.
+        ``epoch``: 0 if the token has none. Raises ApiError: INCONSISTENT_GENERATION if the token
+        belongs to another log, BROKER_NOT_AVAILABLE if it may belong to one that this broker has
+        yet to learn of.
         """
         if generation != self.generation:
-            message = f"the token is of generation {generation} of the log, this broker has"
+            message = (
+                f"the token belongs to generation {generation} of the log, but this broker has"
+            )
             if not self.hears_controller:
                 raise ApiError(
                     ErrorCode.BROKER_NOT_AVAILABLE,
@@ -511,8 +533,8 @@ class View:
                 )
             raise ApiError(
                 ErrorCode.INCONSISTENT_GENERATION,
-                f"{message} {self.generation}: the log was recovered or restored, what was seen"
-                " before may be gone",
+                f"{message} {self.generation}: the log was recovered or restored, and changes"
+                " seen before may be lost",
                 field=f"{field}.generation",
             )
         at = bisect_right(self._epochs, (offset, MAX_EPOCH)) - 1
@@ -520,15 +542,18 @@ class View:
         if known and epoch != self._epochs[at][1]:
             raise ApiError(
                 ErrorCode.INCONSISTENT_GENERATION,
-                f"the token names offset {offset} of epoch {epoch}, which is of epoch"
-                f" {self._epochs[at][1]} in this log: the state seen there is lost",
+                f"the token names offset {offset} of epoch {epoch}, but in this log it has epoch"
+                f" {self._epochs[at][1]}: the state seen at the token is lost",
                 field=f"{field}.epoch",
             )
 
     # --- input -----------------------------------------------------------------------------------
 
     def reset(self, generation: int) -> None:
-        """Begin anew with a log of this generation. The controller epoch seen is kept."""
+        """Start over with a log of this generation.
+
+        The highest controller epoch seen is kept.
+        """
         self._clear(generation)
         self._moved()
 
@@ -546,7 +571,7 @@ class View:
         self.high_watermark = max(self.high_watermark, high_watermark)
         if lowest_acknowledged_offset >= max(self._received_lao, 0):
             received = (lowest_acknowledged_offset, controller_epoch)
-            # Often it is repeated, with records: ``apply`` has adopted it.
+            # It is often repeated, with records, and ``apply`` has already adopted it.
             if received != (self._received_lao, self._received_lao_epoch):
                 self._received_lao, self._received_lao_epoch = received
                 self._adopt()
@@ -554,7 +579,7 @@ class View:
         return True
 
     def _replaced(self) -> None:
-        """Note that the newest image was not made from the one before."""
+        """Process that the newest image was not made from the previous one."""
         self.moves += 1
         self.other_moves += 1
         self.changes.everything()
@@ -562,13 +587,13 @@ class View:
             self.onlooker.replaced(self._images.folded)
 
     def apply(self, chunk: bytes, *, high_watermark: int) -> None:
-        """Add a chunk that follows the tip and ends at or below the high watermark: readers see it.
+        """Add a chunk that follows the tip and ends at or below the high watermark; readers then
+        see it.
 
-        Plain config writes are folded when a reader needs them.
-
-        Raises CorruptLogError if it is not intact, does not follow or is not committed: then
-        nothing has changed. Raises UnknownRecordError and FoldError if it cannot be folded: then
-        the view must not be used any more.
+        Plain config writes are folded when a reader needs them. Raises CorruptLogError if the chunk
+        is corrupt, does not follow or is not committed; then nothing has changed. Raises
+        UnknownRecordError and FoldError if it cannot be folded; then the view must not be used any
+        more.
         """
         batches, images = self._decode(chunk, high_watermark), self._images
         only_configs = True
@@ -596,7 +621,7 @@ class View:
         )
         if onlooker is not None:
             onlooker.applied(before, chunk, images.applied, batches[-1].header.epoch)
-        # A broker that keeps up has adopted the announced LAO.
+        # A broker that keeps up has already adopted the announced LAO.
         if self._received_lao != self._known_lao:
             self._adopt()
         if images.full:
@@ -604,12 +629,12 @@ class View:
         self._moved()
 
     def install(self, image: Image) -> bool:
-        """Continue from a snapshot's image, which is committed; False, and nothing has changed, if
-        it is not newer than the tip.
+        """Continue from a snapshot's image, which is committed.
 
-        The offsets in between cannot be shown any more: repeatable reads wait until LAO has reached
-        it. The epoch that unfenced this broker, if it is unfenced there, is unknown; it is not
-        above the image's.
+        Returns False, and changes nothing, if the image is not newer than the tip. The offsets in
+        between cannot be shown any more: repeatable reads wait until LAO has reached the image. If
+        this broker is unfenced in it, the epoch that unfenced it is unknown, but not above the
+        image's.
         """
         if image.offset <= self._images.applied:
             return False
@@ -654,11 +679,12 @@ class View:
         following = self.applied + 1
         headers = list(batch.headers(chunk, verify=True, expect_offset=following))
         if not headers:
-            raise CorruptLogError("an empty chunk", offset=following)
+            raise CorruptLogError("the chunk is empty", offset=following)
         if headers[-1].end_offset > high_watermark:
             message = (
-                f"a chunk up to {headers[-1].end_offset} with a high watermark of {high_watermark}:"
-                " not committed"
+                f"the chunk ends at {headers[-1].end_offset}, above the high watermark"
+                f" {high_watermark}:"
+                " it is not committed"
             )
             raise CorruptLogError(message, offset=following)
         batches = []
@@ -672,8 +698,8 @@ class View:
         return batches
 
     def _note_membership(self, epoch: int) -> None:
-        """Note after each batch whether this broker is a LAO member: fenced and unfenced again
-        within one chunk must not look like no change.
+        """Record after each batch whether this broker is an LAO member: if one chunk fences and
+        unfences it, that must not look like no change.
         """
         builder = self._images.builder
         mine = builder.brokers.get(self._broker_id)
@@ -688,7 +714,9 @@ class View:
     # --- storage ---------------------------------------------------------------------------------
 
     def _adopt(self) -> None:
-        """Move the oldest image up to the LAO announced; it counts as known once applied here."""
+        """Move the oldest image up to the announced LAO, which counts as known once it is applied
+        here.
+        """
         if self._received_lao == UNKNOWN:
             return
         if not self.lao_above_applied:
@@ -696,8 +724,8 @@ class View:
         self._images.raise_oldest(self._received_lao)
 
     def _shrink(self) -> None:
-        """Drop old images altogether if this broker is not counted, rather than stop reading before
-        it has caught up: it need not be able to show every LAO to come.
+        """If this broker is not counted for LAO, drop old images altogether, rather than stop
+        reading before it has caught up: it need not be able to show every LAO to come.
         """
         images = self._images
         images.make_room()

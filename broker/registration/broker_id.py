@@ -1,8 +1,8 @@
 """A broker's id (KIP-426), as far as the broker decides it: the configured one, then the
 directory's, then the one that the controller assigns.
 
-:func:`known_id` needs no controller. When neither source has an id, :func:`seek_id` carries out
-what an :class:`IdSeeker` decides, before the broker proper is made, which has an id from the start.
+:func:`known_id` needs no controller. If neither source has an id, :func:`seek_id` carries out what
+an :class:`IdSeeker` decides, before the broker proper is made, which has an id from the start.
 
 Why: docs/decisions/019-broker-ids.md
 """
@@ -41,8 +41,9 @@ def known_id(configured: int, stored: int, directory: object) -> int:
     if NO_NODE_ID not in (configured, stored) and configured != stored:
         raise ConfigError(
             f"node.id is {configured}, but data directory {directory} belongs to node {stored} (its"
-            f" meta.json): set node.id to {stored} or leave it out, or give broker {configured} a"
-            " directory of its own"
+            f" meta.json): set node.id to {stored} or leave it out, or give broker {configured}"
+            " another"
+            " directory"
         )
     return stored if configured == NO_NODE_ID else configured
 
@@ -56,9 +57,9 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class AssignedId:
-    """The id that this broker is registered under now, and why.
+    """The id under which this broker is now registered, and why.
 
-    It must be in meta.json before anything is done under it.
+    It must be in meta.json before any other use.
     """
 
     broker_id: int
@@ -67,8 +68,10 @@ class AssignedId:
 
 
 class IdSeeker:
-    """The requests to the active controller for an id, until it assigns one, refuses, or
-    the time is over: not while it says to wait.
+    """Requests an id from the active controller until it assigns one, refuses, or the timeout
+    passes.
+
+    The timeout restarts while the controller asks the broker to wait.
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class IdSeeker:
         self._began = now
         self._next_at = now
         self.last_error = "the controller has not answered"
-        """Reason why there is no id yet."""
+        """Why there is no id yet."""
         self._awaited_s: float | None = None
         limits = TransportLimits(
             reconnect_backoff_min_ms=retry_backoff_min_ms,
@@ -90,14 +93,14 @@ class IdSeeker:
 
     @property
     def next_deadline(self) -> float:
-        """Return when to poll again."""
+        """When to poll again."""
         return NEVER if self.result is not None else min(self._until, self._next_at)
 
     def poll(self, now: float) -> Ask | None:
-        """Return the request to send now, if one is due."""
+        """Return the request to send now, or None if none is due."""
         if self.result is None and now >= self._until:
             self._leave(
-                f"no broker id was given within {self._timeout_ms / 1000:g} s"
+                f"no broker id was assigned within {self._timeout_ms / 1000:g} s"
                 f" (initial.broker.registration.timeout.ms): {self.last_error}"
             )
         if self.result is not None or now < self._next_at:
@@ -105,38 +108,40 @@ class IdSeeker:
         return Ask(round((now - self._began) * 1000))
 
     def answered(self, broker_id: int, source: str, why: str) -> None:
-        """Note that the controller has registered this process under an id."""
+        """Record that the controller has registered this process under an id."""
         if self.result is None:
             self.result = AssignedId(broker_id, source, why)
 
     @property
     def waits_for(self) -> str:
-        """Return why there is no id yet, and for how long that may stay so if it is known."""
+        """Why there is no id yet, and for how long that may last if it is known."""
         left = (
             ""
             if self._awaited_s is None
-            else f"; at the most {self._awaited_s:.0f} s more, if nothing is heard of it"
+            else f"; at most {self._awaited_s:.0f} s more, unless that broker is heard from"
         )
         return self.last_error + left
 
     def failed(self, error: ApiError, now: float, *, awaited_s: float | None = None) -> None:
-        """Note a refusal, or an unknown outcome; retry, unless it would be refused again.
+        """Record a refusal or an unknown outcome; retry, unless a retry would be refused again.
 
-        ``awaited_s``: the wait that the controller asked for, in seconds.
+        ``awaited_s``: the wait that the controller requested, in seconds, or None.
         """
         self.last_error, self._awaited_s = str(error), awaited_s
         self._next_at = now + self._backoff.next_s()
         if awaited_s is not None:
-            # The active controller gives the reason to wait: no failure to register.
+            # The active controller requests the wait: that is not a failure to register.
             self._until = now + self._timeout_ms / 1000
         if error.outcome_unknown or error.code not in {*HOPELESS, ErrorCode.POLICY_VIOLATION}:
             return
         of_old = error.code is ErrorCode.INVALID_REQUEST and error.field == "broker_id"
-        hint = "; the controller gives no ids yet: upgrade it, or set node.id" if of_old else ""
-        self._leave(f"the controller gives this broker no id: {error}{hint}")
+        hint = (
+            "; the controller's build assigns no ids: upgrade it, or set node.id" if of_old else ""
+        )
+        self._leave(f"the controller refuses to assign a broker id: {error}{hint}")
 
     def stop(self) -> None:
-        """Stop asking: the process is to end."""
+        """Stop requesting an id: the process is to end."""
         if self.result is None:
             self.result = Exit("stopped before it had an id", clean=True)
 
@@ -160,14 +165,11 @@ async def seek_id(
     previous_broker_epoch: int = -1,
     on_wait: Callable[[str], None] = lambda _: None,
 ) -> BrokerSettings | Exit:
-    """Register this process without an id; return the settings with its new id, or why it got
-    none.
+    """Register this process without an id; return the settings with its new id, or why it got none.
 
-    Raises ConfigError.
-
-    The port is bound meanwhile: a process that cannot listen, because another broker does, must not
-    get an id. The settings name the port that was bound, so that the broker listens where it was
-    registered. ``on_wait`` is called with the reason why there is no id yet.
+    Raises ConfigError. The port is bound meanwhile: a process that cannot listen, because another
+    broker does, must not get an id. The settings name the port that was bound, so that the broker
+    listens where it was registered. ``on_wait``: called with the reason why there is no id yet.
     """
     loop = asyncio.get_running_loop()
     listener = await transport.listen(settings.listen, {}, name=settings.listener_name)
@@ -201,7 +203,7 @@ async def seek_id(
     if isinstance(assigned, Exit):
         return assigned
     log.info(
-        "given a broker id", broker=assigned.broker_id, source=assigned.source, why=assigned.why
+        "broker id assigned", broker=assigned.broker_id, source=assigned.source, why=assigned.why
     )
     listen = f"{settings.listen.rpartition(':')[0]}:{bound_port}"
     return replace(settings, broker_id=assigned.broker_id, listen=listen)
@@ -224,7 +226,8 @@ async def _ask(
             remaining_s = response.awaited_id.remaining_ms / 1000
         reply = require_success(response).register_broker
     except ApiError as error:
-        # Once for each new reason: a broker that waits for a session to end asks every second.
+        # Logged once for each new reason: a broker that waits for a session to end asks every
+        # second.
         if str(error) != seeker.last_error:
             log.warning("no broker id yet", error=str(error), remaining_s=remaining_s)
         seeker.failed(error, asyncio.get_running_loop().time(), awaited_s=remaining_s)

@@ -1,12 +1,12 @@
-"""The broker's own directory: the broker that it belongs to, and the lock that proves which process
+"""The broker's own directory: which broker it belongs to, and the lock that proves which process
 uses it.
 
 It is formatted and laid out like every node's (see :mod:`raftlog.node.storage.directory`). A broker
 keeps no metadata log in it.
 
-A broker that has closed its directory in order leaves a file in it with its broker epoch; the next
+A broker that has closed its directory in order leaves a file with its broker epoch; the next
 process removes the file before it does anything else, and names the epoch when it registers.
-Without it the shutdown was unclean (KIP-966).
+Without the file the shutdown was unclean (KIP-966).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ NO_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class CleanShutdown:
-    """The content of the file that an orderly shutdown leaves."""
+    """Content of the file that an orderly shutdown leaves."""
 
     broker_epoch: int
 
 
 def take_clean_shutdown(directory: Path) -> int:
-    """Remove the file of an orderly shutdown, durably; return its broker epoch, or NO_EPOCH
-    without an intact one.
+    """Durably remove the file of an orderly shutdown; return its broker epoch, or NO_EPOCH if there
+    is no valid file.
 
     Raises StorageError.
     """
@@ -53,17 +53,17 @@ def take_clean_shutdown(directory: Path) -> int:
         path.unlink()
         fsync_directory(directory)
     except OSError as error:
-        raise StorageError(f"can't remove {path}: {error}") from error
+        raise StorageError(f"cannot remove {path}: {error}") from error
     return epoch
 
 
 @dataclass(slots=True)
 class BrokerDirectory:
-    """A locked directory. ``process`` names this process for the registration.
+    """A locked directory.
 
-    A process that later holds the same lock file (device and inode, on the same boot, with the same
-    directory id) proves that this process has ended: a cloned disk has the same directory id, but a
-    lock file of its own.
+    ``process``: identifies this process in the registration. A process that later holds the same
+    lock file (device and inode, on the same boot, with the same directory id) proves that this
+    process has ended: a cloned disk has the same directory id, but another lock file.
     """
 
     identity: NodeIdentity
@@ -71,19 +71,25 @@ class BrokerDirectory:
     _lock: DirectoryLock
     _path: Path
     previous_broker_epoch: int = NO_EPOCH
-    """Broker epoch under which the directory was closed in order; NO_EPOCH: it was not."""
+    """Broker epoch under which the directory was closed in order; NO_EPOCH if it was not."""
 
     @property
     def broker_id(self) -> int:
-        """Id of the broker that the directory belongs to; NO_NODE_ID: none yet."""
+        """Id of the broker that the directory belongs to; NO_NODE_ID if it has none yet."""
         return self.identity.node_id
 
     def claim(self, broker_id: int) -> None:
-        """Make it the directory of this broker, durably. Raises StorageError."""
+        """Durably make this the directory of a broker.
+
+        Raises StorageError.
+        """
         self._write(dataclasses.replace(self.identity, node_id=broker_id))
 
     def bind_generation(self, generation: int) -> None:
-        """Record durably which generation of the log it belongs to. Raises StorageError."""
+        """Durably record the generation of the log that the directory belongs to.
+
+        Raises StorageError.
+        """
         self._write(dataclasses.replace(self.identity, generation=generation))
 
     def _write(self, identity: NodeIdentity) -> None:
@@ -92,7 +98,10 @@ class BrokerDirectory:
             self.identity = identity
 
     def record_clean_shutdown(self, broker_epoch: int) -> None:
-        """Record durably that everything in it was closed in order. Raises StorageError."""
+        """Durably record that everything in the directory was closed in order.
+
+        Raises StorageError.
+        """
         if broker_epoch != NO_EPOCH:
             path = self._path / CLEAN_SHUTDOWN_FILE
             write_checked(path, _CLEAN_SHUTDOWN_KIND, CleanShutdown(broker_epoch))
@@ -105,15 +114,17 @@ class BrokerDirectory:
 def open_directory(
     directory: Path, *, cluster_id: str, broker_id: int, boot_id_file: Path = BOOT_ID_FILE
 ) -> BrokerDirectory:
-    """Lock the directory of a broker; ``broker_id`` NO_NODE_ID: it is not configured.
+    """Lock the directory of a broker.
 
-    Raises ConfigError: not formatted, another broker's, or in use; StorageError.
+    ``broker_id``: NO_NODE_ID if it is not configured. Raises ConfigError if the directory is not
+    formatted, another broker's, or in use; StorageError.
     """
     identity = read_identity(directory)
     if identity.cluster_id != cluster_id:
         raise ConfigError(
-            f"data directory {directory} belongs to cluster {identity.cluster_id!r}, configured is"
-            f" cluster {cluster_id!r}"
+            f"data directory {directory} belongs to cluster {identity.cluster_id!r}, but the"
+            " configured"
+            f" cluster is {cluster_id!r}"
         )
     known_id(broker_id, identity.node_id, directory)
     lock = DirectoryLock.exclusive(directory)
@@ -124,7 +135,7 @@ def open_directory(
         previous = take_clean_shutdown(directory)
     except OSError as error:
         lock.release()
-        raise ConfigError(f"can't tell what names this process: {error}") from error
+        raise ConfigError(f"cannot read what identifies this process: {error}") from error
     except StorageError:
         lock.release()
         raise

@@ -6,8 +6,8 @@ States (KIP-343): *initial* (this process has not registered yet), *inactive* (r
 its own broker epoch, never from a flag in a reply.
 
 The shell calls :meth:`Lifecycle.poll` after each event and at :attr:`Lifecycle.next_deadline`,
-sends the request that it returns (one at a time), and reports the outcome. ``now`` is the time of a
-monotonic clock in seconds.
+sends the request that it returns (one at a time), and reports the outcome. ``now`` is in seconds of
+a monotonic clock.
 
 Why: docs/decisions/012-sessions-and-fencing.md
 """
@@ -47,7 +47,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The request to send a heartbeat. The shell fills in the applied offset and the known LAO."""
+    """Send a heartbeat. The shell fills in the applied offset and the known LAO."""
 
     broker_epoch: int
     want_shut_down: bool
@@ -56,9 +56,10 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """The reason why the process must end.
+    """Why the process must end.
 
-    ``clean``: it was asked to stop, and the controller agreed or the broker was not registered.
+    ``clean``: True if it was asked to stop, and the controller agreed or the broker was not
+    registered.
     """
 
     reason: str
@@ -66,14 +67,16 @@ class Exit:
 
 
 UNREACHABLE_S = 1.5
-"""Seconds without a connection to a controller after which a stopping broker stops without one."""
+"""Time in seconds without a connection to a controller after which a stopping broker stops without
+one.
+"""
 STOPPING_ATTEMPT_S = 0.3
-"""Longest wait for the answer to a heartbeat of a stopping broker, and longest pause before the
-next one, in seconds: one attempt, with its margin, ends within UNREACHABLE_S.
+"""Longest wait in seconds for the answer to a stopping broker's heartbeat, and longest pause before
+the next one: one attempt, with its margin, ends within UNREACHABLE_S.
 """
 
-# A registration refused with one of these would be refused again: end at once, so that the operator
-# sees it.
+# A registration refused with one of these errors would be refused again: end at once, so that the
+# operator sees the error.
 HOPELESS = frozenset(
     {
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
@@ -86,7 +89,9 @@ HOPELESS = frozenset(
 
 
 class Lifecycle:
-    """The state machine of one broker process: takes events, and returns the next request."""
+    """The state machine of one broker process: it processes events, and returns the next
+    request.
+    """
 
     def __init__(
         self,
@@ -98,8 +103,8 @@ class Lifecycle:
         now: float,
         previous_epoch: int = -1,
     ) -> None:
-        """``previous_epoch``: under which the broker's directory was last closed in order; -1 if it
-        was not.
+        """``previous_epoch``: broker epoch under which the directory was last closed in order; -1
+        if it was not.
         """
         self._settings = settings
         self._broker_id = broker_id
@@ -131,13 +136,13 @@ class Lifecycle:
         self._image_heartbeats = True
         self._registration: Broker | None = None
         self.shown_from = -1
-        """Offset of the first image that tells about this registration. Older ones do not."""
+        """Offset of the first image that can show this registration."""
 
     # --- status ----------------------------------------------------------------------------------
 
     @property
     def last_epoch(self) -> int:
-        """The broker epoch, or the former one between two registrations; -1 before the first."""
+        """The broker epoch, or the previous one between two registrations; -1 before the first."""
         return self.epoch if self.epoch >= 0 else self._previous_epoch
 
     @property
@@ -158,8 +163,8 @@ class Lifecycle:
         return self._unfenced
 
     def self_fenced(self, now: float) -> bool:
-        """Return whether the broker must consider itself fenced, whatever its image says: it cannot
-        prove that it is current.
+        """Return whether the broker must consider itself fenced, whatever its image shows, because
+        it cannot prove that the image is current.
         """
         silent = (
             self._heartbeats and now - self._contact_at > self._settings.fencing_timeout_ms / 1000
@@ -172,8 +177,8 @@ class Lifecycle:
 
     @property
     def serve_until(self) -> float:
-        """Time when the broker must consider itself fenced if no controller answers before; -inf if
-        already; inf: silence does not matter.
+        """Time when the broker must consider itself fenced unless a controller answers before; -inf
+        if it must now; inf if silence does not matter.
         """
         if self.epoch < 0 or self._stale or self.exit is not None:
             return -NEVER
@@ -182,7 +187,7 @@ class Lifecycle:
         return self._contact_at + self._settings.fencing_timeout_ms / 1000
 
     def why_fenced(self, now: float) -> str:
-        """Return, for people, why the broker serves nothing; empty if it may serve."""
+        """Return why the broker serves nothing, for operators, or "" if it may serve."""
         if self.exit is not None:
             return self.exit.reason
         if self.epoch < 0:
@@ -190,20 +195,20 @@ class Lifecycle:
         if self._stale:
             return "the controller no longer knows this registration"
         if self.self_fenced(now):
-            return f"no controller reached for {now - self._contact_at:.1f} s: {self._last_error}"
+            return f"no controller answered for {now - self._contact_at:.1f} s: {self._last_error}"
         return "" if self._unfenced else "fenced by the controller, or not yet unfenced"
 
     @property
     def heartbeats(self) -> bool:
-        """True if heartbeats are in force (``broker.heartbeat.version``).
+        """True if heartbeats are enabled (``broker.heartbeat.version``).
 
-        If not, the broker sends none, and silence does not fence it.
+        Otherwise the broker sends none, and silence does not fence it.
         """
         return self._heartbeats
 
     @property
     def next_deadline(self) -> float:
-        """Time when to call ``poll`` again if nothing happens before."""
+        """When to call ``poll`` again if nothing happens before."""
         if self.exit is not None:
             return NEVER
         limit = self._register_until
@@ -223,20 +228,20 @@ class Lifecycle:
 
     @property
     def _unreachable_at(self) -> float:
-        """Time when a stopping broker that cannot connect to any controller stops without one."""
+        """When a stopping broker that cannot connect to any controller stops without one."""
         return NEVER if self._stop_until == NEVER else self._connected_at + UNREACHABLE_S
 
     def _is_quiet(self) -> bool:
-        """Return whether the broker is registered, and heartbeats are not in force.
+        """Return whether the broker is registered, and heartbeats are disabled.
 
-        A stopping broker sends them all the same: they ask for controlled shutdown.
+        A stopping broker sends heartbeats even then: they request the controlled shutdown.
         """
         return self.epoch >= 0 and not self._heartbeats and self._stop_until == NEVER
 
     # --- requests --------------------------------------------------------------------------------
 
     def poll(self, now: float) -> Register | Heartbeat | None:
-        """Return the request to send now, if any. It counts as in flight from now on."""
+        """Return the request to send now, or None. It counts as in flight from now on."""
         self._check_limits(now)
         if (
             self.exit is not None
@@ -263,7 +268,7 @@ class Lifecycle:
             self._leave("the controller did not end the controlled shutdown in time", clean=False)
         elif now >= self._unreachable_at:
             self._leave(
-                "stopped without a controlled shutdown, for no controller can be reached:"
+                "stopped without a controlled shutdown, as no controller can be reached:"
                 f" {self._last_error}",
                 clean=True,
             )
@@ -289,13 +294,13 @@ class Lifecycle:
     ) -> None:
         """Process the reply to a registration, which is committed under this broker epoch.
 
-        ``heartbeats``: whether they are in force; the broker's own image decides once it says so,
-        also where it was ahead of this reply [they come into force while the reply is on its way,
-        nothing more is written, and the broker says nothing until it is fenced].
-        ``metadata_offset``: up to where the controller had decided by then [a later generation of
-        the log may begin with this very registration: an image of its beginning would give the
-        broker partition roles of long ago, and delete the partitions created since].
-        ``generation``: the generation of the log that has the registration, which descends from
+        ``heartbeats``: whether they are enabled; the broker's own image decides once it shows this
+        registration, even if it was ahead of this reply [they are enabled while the reply is on its
+        way, no further record is written, and the broker sends nothing until it is fenced].
+        ``metadata_offset``: offset up to which the controller had decided by then [a later
+        generation of the log may begin with this very registration: an image of its beginning would
+        give the broker partition roles of long ago, and delete the partitions created since].
+        ``generation``: generation of the log that has the registration, which descends from
         ``previous_generations``.
         """
         self._registered_in = generation
@@ -308,25 +313,23 @@ class Lifecycle:
         self._backoff.reset()
         self._next_at = now
         if self._generation not in (NO_GENERATION, generation, *previous_generations):
-            # The reply belongs to a log that was replaced by a restore or recovery meanwhile.
+            # The reply belongs to a log that a restore or recovery has replaced meanwhile.
             self._begin_again(now)
             self._next_at = now + self._backoff.next_s()
         self._look(now)
 
     @property
     def sent_at(self) -> float:
-        """Time when the request in flight was sent, or else the last one."""
+        """When the request in flight, or else the last one, was sent."""
         return self._sent_at
 
     def heartbeat_answered(
         self, now: float, *, should_shut_down: bool, next_within_s: float = NEVER
     ) -> None:
-        """Process the answer of the active controller to a heartbeat.
+        """Process the active controller's answer to a heartbeat.
 
-        The contact dates from the sending of the heartbeat.
-
-        ``next_within_s``: the next heartbeat is due within this time, in seconds, if that is sooner
-        than usual.
+        The contact dates from the sending of the heartbeat. ``next_within_s``: time in seconds
+        within which the next heartbeat is due, if that is sooner than usual.
         """
         self._in_flight = None
         if self.epoch < 0:
@@ -343,14 +346,14 @@ class Lifecycle:
         self._next_at = now if self._urgent else now + interval_s * self._rng.uniform(0.9, 1.0)
 
     def failed(self, error: ApiError, now: float) -> None:
-        """Note that the request in flight failed, or that its outcome is unknown.
+        """Record that the request in flight failed, or that its outcome is unknown.
 
         Registrations and heartbeats may be repeated.
         """
         failed, self._in_flight = self._in_flight, None
         self._last_error = str(error)
         if error.code is not ErrorCode.REQUEST_TIMED_OUT or error.outcome_unknown:
-            self._connected_at = now  # It was sent, or answered.
+            self._connected_at = now  # The request was sent, or answered.
         if isinstance(failed, Register):
             self._next_at = now + self._backoff.next_s()
             if error.code in HOPELESS and not error.outcome_unknown:
@@ -364,7 +367,7 @@ class Lifecycle:
                 self._look(now)
 
     def abandoned(self) -> None:
-        """Note that the answer to the request in flight is no longer awaited."""
+        """Record that the answer to the request in flight is no longer awaited."""
         self._in_flight = None
 
     def metadata_applied(
@@ -372,8 +375,8 @@ class Lifecycle:
     ) -> None:
         """Process a new image.
 
-        ``registration``: what it has under this broker's id. ``heartbeats``: whether they are in
-        force in it.
+        ``registration``: the image's registration under this broker's id. ``heartbeats``: whether
+        the image has them enabled.
         """
         reached = self.epoch >= 0 and self._image_offset < self.shown_from <= image_offset
         was_unfenced = self._unfenced
@@ -388,8 +391,9 @@ class Lifecycle:
             self.hasten(now)
 
     def passed(self, image_offset: int) -> bool:
-        """Process a new image that has the same brokers and levels as the one before; False, and
-        nothing has changed: it may be the first to tell about this registration.
+        """Process a new image with the same brokers and levels as the previous one.
+
+        Returns False, and changes nothing, if it may be the first to show this registration.
         """
         if self._image_offset < self.shown_from:
             return False
@@ -399,11 +403,10 @@ class Lifecycle:
     def generation_seen(self, generation: int, now: float) -> None:
         """Process a new generation of the log, or the first that is known.
 
-        A registration in another generation is void.
-
-        [A broker registers. Before it has fetched anything, the quorum is lost and recovered
-        without this registration. No controller of the shorter log knows the broker epoch, each
-        considers itself stale, and the broker asks for ever.]
+        A registration in another generation is void. [A broker registers. Before it has fetched
+        anything, the quorum is lost and recovered without this registration. No controller of the
+        shorter log knows the broker epoch, each considers itself stale, and the broker asks for
+        ever.]
         """
         self._generation = generation
         self._image_offset, self._registration, self._unfenced = -1, None, False
@@ -411,7 +414,9 @@ class Lifecycle:
             self._begin_again(now)
 
     def log_diverged(self, now: float) -> None:
-        """Note that the log lacks what was applied here: the registration may be lost, too."""
+        """Process that the log lacks records that were applied here: the registration may be lost,
+        too.
+        """
         self._image_offset, self._registration, self._unfenced = -1, None, False
         if self.epoch >= 0:
             self._begin_again(now)
@@ -426,7 +431,7 @@ class Lifecycle:
             self._next_at = min(self._next_at, now)
 
     def stop(self, now: float) -> None:
-        """Ask for a controlled shutdown. Idempotent."""
+        """Request a controlled shutdown. Idempotent."""
         if self._stop_until != NEVER or self.exit is not None:
             return
         if self.epoch < 0:
@@ -437,12 +442,12 @@ class Lifecycle:
         self.hasten(now)
 
     def _look(self, now: float) -> None:
-        """See in the broker's own image whether its registration is unfenced, and whether it is
-        still the present one.
+        """Determine from the broker's own image whether its registration is unfenced, and still the
+        present one.
 
-        The broker registers again by itself only if this very process made the present registration
-        [two live processes with one id would replace each other for ever]. An image that has not
-        reached the registration, or is of another log, tells nothing about it.
+        The broker registers again only if this very process made the present registration [two live
+        processes with one id would replace each other for ever]. An image that has not reached the
+        registration, or belongs to another log, does not count.
         """
         current = self._registration
         shown = (
@@ -468,7 +473,7 @@ class Lifecycle:
             )
 
     def _gone(self, reason: str) -> None:
-        """End, because the registration was ended from elsewhere.
+        """End, because another process or an operator has ended the registration.
 
         For a broker in controlled shutdown that is a clean end.
         """

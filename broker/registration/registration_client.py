@@ -1,4 +1,4 @@
-"""Registration and heartbeats: carries out the lifecycle's decisions, over links of its own."""
+"""Registration and heartbeats: carries out the lifecycle's decisions, over separate links."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.records.v1 import records_pb2
 
 REGISTRATION_VERSION = 1
-"""1: this broker heartbeats, and reports what it has applied."""
+"""Registration version of a broker that sends heartbeats, and reports what it has applied."""
 LISTENER_NAME = "PLAINTEXT"
 """Listener name of a broker whose listener has no name."""
 
@@ -35,7 +35,9 @@ def registration_request(
     previous_broker_epoch: int,
 ) -> controller_pb2.RegisterBrokerRequest:
     """Return the registration of a process that listens at ``bound``, in the order of its
-    listeners; those without a bound address yet are registered as configured.
+    listeners.
+
+    Listeners without a bound address yet are registered as configured.
     """
     return controller_pb2.RegisterBrokerRequest(
         broker_id=settings.broker_id,
@@ -84,7 +86,7 @@ Answered = Callable[[controller_pb2.ControllerResponse], None]
 
 
 class RegistrationClient:
-    """The shell around a :class:`Lifecycle`; it takes ownership of the client.
+    """The shell around a :class:`Lifecycle`; it owns ``client``.
 
     Call :meth:`pump` after each event.
     """
@@ -125,7 +127,7 @@ class RegistrationClient:
         self._last_error = ""
         self._checked_ms = 0
         self.misfit = ""
-        """Reason why this broker's times do not fit the controllers' session timeout; empty if they
+        """Why this broker's timeouts do not fit the controllers' session timeout, or "" if they
         fit.
         """
         self._over = False
@@ -137,7 +139,7 @@ class RegistrationClient:
         self.pump()
 
     def stop(self) -> None:
-        """Ask for a controlled shutdown, at once, without waiting for the request in flight."""
+        """Request a controlled shutdown at once, without waiting for the request in flight."""
         self._lifecycle.stop(self._loop.time())
         if self._in_flight is not None and not self._in_flight.done():
             self._in_flight.cancel()
@@ -164,8 +166,8 @@ class RegistrationClient:
         self._timer.arm(self._lifecycle.next_deadline)
 
     def _call(self, request: controller_pb2.ControllerRequest, answered: Answered) -> None:
-        # Not longer than until the next heartbeat is due: that one is newer, and uses another link
-        # if this one is silent.
+        # Not longer than until the next heartbeat is due, which is newer, and uses another link if
+        # this one is silent.
         self._in_flight = self._client.send(request, self._lifecycle.answer_within_s)
         self._in_flight.add_done_callback(partial(self._ended, answered))
 
@@ -177,7 +179,7 @@ class RegistrationClient:
             self.pump()
             return
         if self._over:
-            future.exception()  # Retrieved: no caller is left for it.
+            future.exception()  # Retrieved, as no caller does.
             return
         try:
             answered(require_success(future.result()))
@@ -188,11 +190,13 @@ class RegistrationClient:
         self.pump()
 
     def _note(self, error: ApiError) -> None:
-        # Once for each new reason: a controller that stays away must not fill the log.
+        # Logged once for each new reason: a controller that stays away must not fill the log.
         if str(error) != self._last_error:
             self._last_error = str(error)
             log.warning(
-                "the controller did not take it", broker=self._settings.broker_id, error=str(error)
+                "the controller did not accept a request",
+                broker=self._settings.broker_id,
+                error=str(error),
             )
 
     def _registration(self, action: Register) -> controller_pb2.ControllerRequest:
@@ -223,7 +227,9 @@ class RegistrationClient:
         )
 
     def _check_timeouts(self, session_timeout_ms: int) -> None:
-        """Warn, once for each value, if the controllers' session timeout does not fit these."""
+        """Warn, once for each value, if the controllers' session timeout does not fit this broker's
+        timeouts.
+        """
         if session_timeout_ms == self._checked_ms:
             return
         self._checked_ms = session_timeout_ms

@@ -1,8 +1,8 @@
 """The changes that a broker keeps, so that a watch can continue at another broker. Pure.
 
-Chunks are added in order, as they are applied, and kept as they are. Their changes are worked out
-when a watcher first needs them: a broker without watchers spends nothing. That takes an image below
-the chunk: some chunks have theirs, and the chunks after are folded into it.
+Chunks are added in order, as they are applied, and kept unchanged. Their changes are computed when
+a watcher first needs them: a broker without watchers spends nothing. That needs an image below the
+chunk: some chunks have theirs, and the following chunks are folded into it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ IMAGE_EVERY_CHUNKS = 64
 IMAGE_EVERY_BYTES = 256 << 10
 """Interval between kept images: in chunks, and in bytes of chunks."""
 _IMAGE_BYTES, _IMAGE_FACTOR = 4096, 8
-"""Bytes that an image costs beyond the next one that is kept: an estimate, on the high side."""
+"""Estimated cost of an image in bytes, in addition to the next one that is kept. A high
+estimate.
+"""
 _CHUNK_BYTES = 300
 _CHANGE_BYTES, _CHANGE_FACTOR = 900, 2
-"""Bytes that a change takes in memory beside those that it has in the log: an estimate, too."""
+"""Estimated memory of a change, in addition to its bytes in the log."""
 
 
 class Kept:
@@ -54,7 +56,7 @@ class _Entry:
         self.chunk = chunk
         self.before: Image | None = None
         self.keeps_image = False
-        """True if the chunks after need its image."""
+        """True if the following chunks need its image."""
         self.changes: list[Kept] | None = None
         self.bytes = len(chunk) + _CHUNK_BYTES
 
@@ -74,8 +76,8 @@ class History:
 
     @property
     def middle(self) -> int:
-        """Return an offset in the middle of what is kept: a watcher without news from after it
-        should get some before it is dropped.
+        """An offset in the middle of what is kept: a watcher that has received nothing after it
+        should receive some changes before they are dropped.
         """
         entries = self._entries
         return entries[len(entries) // 2].last_offset if entries else self.start
@@ -85,7 +87,7 @@ class History:
         return [one.chunk for one in self._entries[-count:]]
 
     def clear(self, image: Image) -> None:
-        """Begin anew, after an image."""
+        """Start over after ``image``."""
         self.start, self.start_epoch, self.bytes = image.offset, image.epoch, 0
         self._entries = []
         self._chunks_since_image = self._bytes_since_image = 0
@@ -101,13 +103,13 @@ class History:
     def add(
         self, before: Image | None, chunk: bytes, last_offset: int, epoch: int, *, wanted: bool
     ) -> None:
-        """Add a chunk that was applied after an image, and ends at an offset (inclusive).
+        """Add a chunk that ends at ``last_offset`` (inclusive).
 
-        ``before`` may be missing only if ``needs_image`` has returned False, and it is not
-        ``wanted``: that its changes are needed soon.
+        ``before``: the image before the chunk; may be None only if ``needs_image`` has returned
+        False and ``wanted`` is False. ``wanted``: whether the changes are needed soon.
         """
         entry = _Entry(last_offset, epoch, chunk)
-        # As ``needs_image`` has said; most chunks have none.
+        # As ``needs_image`` has returned; most chunks keep none.
         keeps = before is not None and self.needs_image(len(chunk))
         self._chunks_since_image += 1
         self._bytes_since_image += len(chunk)
@@ -121,7 +123,7 @@ class History:
         self.bytes += entry.bytes
 
     def trim(self, floor: int) -> None:
-        """Drop the oldest until the bound is kept; nothing above ``floor``.
+        """Drop the oldest chunks until the bound is met, but nothing above ``floor``.
 
         The rest begins with an image.
         """
@@ -142,10 +144,10 @@ class History:
             del entries[:dropped]
 
     def after(self, position: Position, until: int) -> Iterator[Kept]:
-        """Yield the changes after a position, which is not below ``start``, up to an offset
-        (inclusive), in order.
+        """Yield the changes after ``position`` (not below ``start``) up to ``until`` (inclusive),
+        in order.
         """
-        # A part of the record at the position's offset may be behind it.
+        # A part of the record at the position's offset may follow the position.
         index = bisect_right(self._entries, position.offset - 1, key=_last_offset)
         while index < len(self._entries):
             changes = self._changes(index)
@@ -160,7 +162,7 @@ class History:
             index += 1
 
     def _changes(self, index: int) -> list[Kept]:
-        """Return a chunk's changes, worked out with those of the chunks folded for it."""
+        """Return a chunk's changes, computed with those of the chunks folded for it."""
         found = self._entries[index].changes
         if found is not None:
             return found
