@@ -4,7 +4,7 @@ cluster has finalized.
 A broker *offers* by its image at the LAO it received, and *accepts* by its newest one. So when it
 offers what a new level brings, every unfenced broker has applied that level and accepts it [A has
 applied the level and offers by it, its client asks B next, which has not: B refuses]. When the
-levels at LAO change, the broker announces that on each connection, and closes it a while later:
+levels at LAO change, the broker announces that on each connection, and closes it after a while:
 clients make new ones (KIP-778).
 """
 
@@ -21,7 +21,8 @@ from raftlog.wire.broker.v1 import broker_pb2 as pb
 class Api(NamedTuple):
     """A request that clients or other brokers send.
 
-    ``levels``: for each version of it, from 0 on, the level of metadata.version it needs.
+    ``levels``: for each version of the request, from 0 on, the level of metadata.version that it
+    needs.
     """
 
     key: int
@@ -41,7 +42,10 @@ APIS = (
 
 
 class ApiVersions:
-    """The offer of one broker. Pure. ``supported``: (name, lowest, highest level) of its build."""
+    """The offer of one broker. Pure.
+
+    ``supported``: (name, lowest, highest level) of its build.
+    """
 
     def __init__(self, view: View, supported: tuple[tuple[str, int, int], ...]) -> None:
         self._view = view
@@ -54,7 +58,7 @@ class ApiVersions:
         """True if a client was answered before the levels were known."""
 
     def moved(self) -> bool:
-        """Return whether the moved view offers other levels, so that clients have to ask again."""
+        """Return whether the moved view offers other levels, so that clients must ask again."""
         view = self._view
         if view.features is self._seen:
             # No level has changed since.
@@ -71,7 +75,7 @@ class ApiVersions:
         return known
 
     def response(self) -> pb.ApiVersionsResponse:
-        """Return the offer. Before LAO is known: the requests that need no level."""
+        """Return the offer; before LAO is known, the requests that need no level."""
         self._guessed = self._guessed or self._epoch < 0
         level = min(self._levels.get(METADATA_VERSION, MIN_METADATA_VERSION), self._highest())
         offered = pb.ApiVersionsResponse(

@@ -1,5 +1,5 @@
 """A broker's own state: whether it may accept new requests, until when it may serve partitions, its
-reports for probes, people and RPCs, and its journal.
+reports for probes, operators and RPCs, and its journal.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ from raftlog.wire.controller.v1 import controller_pb2
 
 
 class BrokerTracer(ReplicasTracer, Protocol):
-    """An observer that changes nothing."""
+    """Observes a broker, and changes nothing."""
 
     def view_moved(self) -> None:
-        """Note that the metadata view has applied records or a snapshot, has accepted an
+        """Record that the metadata view has applied records or a snapshot, has accepted an
         announcement of LAO and controller epoch, or was emptied.
         """
 
     def fencing_checked(self, why_fenced: str) -> None:
-        """Note a client's request that only an unfenced broker serves. ``why_fenced``: why it is
-        refused, empty if it is not.
+        """Record a client's request that only an unfenced broker serves.
+
+        ``why_fenced``: why it is refused, or "" if it is not.
         """
 
 
 class Fencing:
-    """The verdict by the registration, the session, and the known LAO.
+    """Decides from the registration, the session and the known LAO whether this broker is fenced.
 
     ``now``: seconds of the loop's clock.
     """
@@ -57,25 +58,27 @@ class Fencing:
         self._now, self._tracer = now, tracer
 
     def why(self) -> str:
-        """Return why this broker accepts nothing new; empty if it does. For readiness too."""
+        """Return why this broker accepts no new requests, or "" if it does. Also used for
+        readiness.
+        """
         if why := self._lifecycle.why_fenced(self._now()):
             return why
         if self._view.lao_above_applied:
             return (
-                "the lowest acknowledged offset received is above the offset applied here: this"
-                " broker is not counted"
+                "the lowest acknowledged offset received is above the offset applied here: the"
+                " controller does not count this broker"
             )
         return ""
 
     def why_for_client(self) -> str:
-        """Return ``why`` for a client's request, and tell the tracer."""
+        """Return ``why`` for a client's request, and notify the tracer."""
         why = self.why()
         if self._tracer is not None:
             self._tracer.fencing_checked(why)
         return why
 
     def status(self) -> BrokerStatusChanged:
-        """Return this broker's knowledge of itself: called before each step of the data plane."""
+        """Return this broker's status, for each step of the data plane."""
         why = self.why()
         serve_until = self._lifecycle.serve_until if not why else -NEVER
         return BrokerStatusChanged(
@@ -84,15 +87,16 @@ class Fencing:
 
 
 _ALSO = {
-    NO_HIGH_WATERMARK: "led partitions that wait for a member of their ISR before they can be read",
+    NO_HIGH_WATERMARK: "led partitions that wait for an ISR member before they can be read",
     LOW_SPACE: "low on space, led partitions that refuse producers",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of one broker, for what reads them all and changes none. ``now``: seconds of the
-    loop's clock.
+    """The parts of one broker, for readers that change none.
+
+    ``now``: seconds of the loop's clock.
     """
 
     view: View
@@ -113,11 +117,12 @@ class BrokerReport:
         self._broker_id, self._parts = broker_id, parts
 
     def ready(self) -> tuple[bool, str]:
-        """Return whether it serves, and its state or why not; also which partitions it leads by the
-        metadata and cannot serve.
+        """Return whether the broker serves, and its state or why not, with the partitions that it
+        leads by the metadata but cannot serve.
 
-        Not ready with partitions that it should lead and does not: a rolling restart must not go
-        on. A condition that passes by itself, or that leaves reads possible, is only reported.
+        It is not ready while it does not lead partitions that it should lead: a rolling restart
+        must not continue. A condition that passes by itself, or that leaves reads possible, is only
+        reported.
         """
         why, contradiction = self._parts.fencing.why(), self.log_contradiction
         serving = f"serving up to offset {self._parts.view.applied}"
@@ -130,7 +135,7 @@ class BrokerReport:
             return (
                 False,
                 (
-                    f"{counted(counts[LOG_AHEAD], 'partition')} not led, though the metadata says"
+                    f"{counted(counts[LOG_AHEAD], 'partition')} not led, although the metadata says"
                     f" so: {example}"
                 ),
             )
@@ -141,11 +146,11 @@ class BrokerReport:
 
     @property
     def log_contradiction(self) -> str:
-        """Return for people why the log contradicts what is applied here; empty if it does not."""
+        """Why the log contradicts what is applied here, for operators, or "" if it does not."""
         return self._parts.follower.contradiction or self._parts.follower.refused
 
     def status(self) -> dict[str, object]:
-        """Return the state that a person checks first."""
+        """Return the state that an operator checks first."""
         view, lifecycle = self._parts.view, self._parts.lifecycle
         return {
             "state": lifecycle.state.name.lower(),
@@ -156,9 +161,7 @@ class BrokerReport:
             "lowest acknowledged offset": view.known_lao,
             "read lease ms": self._parts.lease.remaining_ms(self._parts.now()),
             "fenced because": self._parts.fencing.why(),
-            "heartbeats": (
-                "in force" if lifecycle.heartbeats else "off (broker.heartbeat.version is 0)"
-            ),
+            "heartbeats": ("on" if lifecycle.heartbeats else "off (broker.heartbeat.version is 0)"),
             "timeouts": self._parts.registration.misfit or "fit the controllers'",
         }
 
@@ -190,7 +193,7 @@ SILENT_HEARTBEATS = 2
 
 
 class BrokerLife:
-    """The entries of a broker's journal about its own life."""
+    """Writes the events of a broker's own life to its journal."""
 
     def __init__(self, journal: Journal, settings: LifecycleSettings, parts: Parts) -> None:
         self._journal, self._parts = journal, parts
@@ -242,9 +245,7 @@ class BrokerLife:
             self._journal.note(Kind.LEASE_GRANTED)
         elif self._leased and not leased:
             wanted = self._parts.lease.wanted(now)
-            reason = (
-                self._parts.lease.refusal() if wanted else "there are no strict readers any more"
-            )
+            reason = self._parts.lease.refusal() if wanted else "there are no more strict readers"
             self._journal.note(Kind.LEASE_LOST, reason=reason)
         self._leased = leased
 

@@ -1,14 +1,14 @@
 """The requests of clients: reads answered from the image that the gate picks, writes forwarded to
 the active controller; and the permissions of clients.
 
-A callback for each request, a callback for each answer; no Task. A broker forwards a write as it
-is, the client's identity included, and never sends it again once its outcome is unknown.
+There is a callback for each request and for each answer; no Task. A broker forwards a write
+unchanged, with the client's identity, and never sends it again once its outcome is unknown.
 
 The newest image applied here decides on permissions, whichever image answers [a topic is read from
-the image at LAO, which does not have the removal of a permission yet]; and it decides when the
-answer is sent, too, not only when the request arrives [a read waits here while a permission is
-removed and every broker acknowledges that]. So a permission whose removal every unfenced broker has
-applied is of no use at any of them.
+the image at LAO, which does not have the removal of a permission yet]; and it also decides when the
+answer is sent, not only when the request arrives [a read waits here while a permission is removed
+and every broker acknowledges that]. So a permission whose removal every unfenced broker has applied
+is invalid at all of them.
 
 Why: docs/decisions/025-verdicts-by-the-newest-image.md
 """
@@ -71,13 +71,19 @@ _NO_OFFSETS: dict[str, dict[str, int]] = {
 
 
 class RequestAccess:
-    """The permissions of a broker's clients. ``rules`` None: every client may do everything."""
+    """The permissions of a broker's clients.
+
+    ``rules``: None if every client may do everything.
+    """
 
     def __init__(self, rules: ClientRules | None, view: View) -> None:
         self._rules, self._view = rules, view
 
     def check(self, peer: Peer, body: str, request: broker_pb2.BrokerRequest) -> Refused:
-        """Return the refused items. Raises ApiError if the whole request is refused."""
+        """Return the refused items.
+
+        Raises ApiError if the whole request is refused.
+        """
         if self._rules is None:
             return NONE_REFUSED
         return self._rules.authorization.check(
@@ -87,7 +93,9 @@ class RequestAccess:
     def may_describe(
         self, peer: Peer, resource: Callable[[str], Resource] = topic
     ) -> Callable[[str], bool] | None:
-        """Return whether a resource of this name, a topic, may be shown; None: each may."""
+        """Return a function that tells whether a named resource (by default a topic) may be shown,
+        or None if all may.
+        """
         if self._rules is None:
             return None
         authorization, asker = self._rules.authorization, self._rules.asker_of(peer)
@@ -99,8 +107,10 @@ class RequestAccess:
     def partitions(
         self, peer: Peer, body: str, request: broker_pb2.BrokerRequest, answer: Answer
     ) -> tuple[broker_pb2.BrokerRequest | None, Answer]:
-        """Return the request without the refused partitions, None if nothing is left of it; and the
-        answer that has their errors in their places.
+        """Return (request, answer) without the refused partitions, where the answer inserts their
+        errors in their places.
+
+        The request is None if all partitions are refused; the answer was then sent.
         """
         if self._rules is None:
             return request, answer
@@ -135,7 +145,7 @@ class RequestAccess:
         return left, woven
 
     def _refused(self, asker: Asker, operation: AclOperation, partitions: Iterable[Any]) -> Refused:
-        """Return the partitions whose topic is known here, and not allowed."""
+        """Return the partitions whose topic is known here, and not permitted."""
         assert self._rules is not None
         image, authorization = self._view.tip, self._rules.authorization
         errors: dict[int, ApiError] = {}
@@ -166,8 +176,9 @@ def _refused_result(body: str, partition: Any, error: ApiError) -> Any:
 async def answer_unary(
     handler: LinkHandler, request: broker_pb2.BrokerRequest, caller: Caller
 ) -> broker_pb2.BrokerResponse:
-    """Answer one request like those of a stream; the error of a forwarded write becomes the
-    response's own error.
+    """Answer one unary request like those of a stream.
+
+    The error of a forwarded write becomes the response's own error.
     """
     response: broker_pb2.BrokerResponse = await unary.answer(handler, request, caller)
     if response.write.HasField("error"):
@@ -183,24 +194,27 @@ class ReplyTo(Protocol):
 
     @property
     def peer(self) -> str:
-        """The sender: all links of a connection are one reader."""
+        """The sender; all links of a connection are one reader."""
 
     @property
     def identity(self) -> PeerIdentity:
-        """The proven identity of the peer."""
+        """Proven identity of the peer."""
 
     @property
     def listener(self) -> str:
-        """The listener that the client is connected to."""
+        """Name of the listener that the client is connected to."""
 
     def send(self, message: Any) -> None:
-        """Queue the answer. Raises LinkClosedError."""
+        """Queue the answer.
+
+        Raises LinkClosedError.
+        """
 
     def unknown_kind(self, what: str) -> None:
-        """Note a request of an unknown kind."""
+        """Record a request of an unknown kind."""
 
     def throttled(self, what: str) -> None:
-        """Note that the client was told to wait."""
+        """Record that the client was told to wait."""
 
 
 class Pending(NamedTuple):
@@ -212,7 +226,10 @@ class Pending(NamedTuple):
 
 
 class RequestServer:
-    """The server of all links of clients. ``why_fenced``: why requests are refused; empty: no."""
+    """Serves all links of clients.
+
+    ``why_fenced``: returns why requests are refused, or "" if they are not.
+    """
 
     def __init__(
         self,
@@ -231,14 +248,14 @@ class RequestServer:
         client_rules: ClientRules | None = None,
         figures: RequestFigures | None = None,
     ) -> None:
-        """``client_rules``: of its clients; None: every client may do everything. ``figures``:
-        where answers are counted; None: in some of its own.
+        """``client_rules``: the rules for the broker's clients, or None if every client may do
+        everything. ``figures``: counters of answers, or None for new ones.
         """
         self._access = RequestAccess(client_rules, view)
         self._loop = asyncio.get_running_loop()
         self.figures = figures or RequestFigures(self._loop.time)
         self.writes_under_way = 0
-        """Number of writes that are forwarded and not answered yet."""
+        """Number of forwarded writes that are not answered yet."""
         self._view = view
         self._gate = gate
         self._writes = writes
@@ -261,7 +278,7 @@ class RequestServer:
 
     @property
     def parked_reads(self) -> int:
-        """Return the number of reads that wait for an image, or for a read lease."""
+        """Number of reads that wait for an image, or for a read lease."""
         return len(self._gate)
 
     def accept(self, link: Link) -> RequestServer:
@@ -293,8 +310,8 @@ class RequestServer:
             self._data.client_closed(Client(link.peer, id(link)))
 
     def released(self) -> None:
-        """Answer the reads that waited for the view to move, and tell clients if other feature
-        levels are offered now.
+        """Answer the reads that waited for the view to move, and notify clients if the offered
+        feature levels have changed.
         """
         if self._versions.moved():
             self._renegotiate()
@@ -358,12 +375,12 @@ class RequestServer:
         if self._closing:
             raise _SHUTTING_DOWN
         if request.cluster_id and request.cluster_id != self._cluster_id:
-            message = f"this is cluster {self._cluster_id!r}, not {request.cluster_id[:80]!r}"
+            message = f"the request names cluster {request.cluster_id[:80]!r}, but this is {self._cluster_id!r}"
             raise ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, message, field="cluster_id")
         body = request.WhichOneof("body")
         if body is None:
-            link.unknown_kind("a request without a body")
-            raise ApiError(ErrorCode.INVALID_REQUEST, "a request without a body", field="body")
+            link.unknown_kind("the request has no body")
+            raise ApiError(ErrorCode.INVALID_REQUEST, "the request has no body", field="body")
         if body != "write":  # The controller checks it.
             check_limits(getattr(request, body))
         if body == "metadata":
@@ -380,7 +397,7 @@ class RequestServer:
         elif body in DATA_BODIES:
             if self._data is None:
                 raise ApiError(
-                    ErrorCode.INVALID_REQUEST, "this broker keeps no partitions", field="body"
+                    ErrorCode.INVALID_REQUEST, "this broker stores no partitions", field="body"
                 )
             # Without the request: the records of a waiting produce are in the log.
             parent = tracing.parent_of(request) if tracing.active is not None else ""
@@ -402,7 +419,7 @@ class RequestServer:
 
     def _answer(self, pending: Pending, image: Image) -> None:
         """Answer a read. Never raises: a parked read is answered in the turn of the event that
-        released it, and others wait behind it.
+        released it, and other reads follow.
         """
         body = str(pending.request.WhichOneof("body"))
         try:
@@ -420,7 +437,10 @@ class RequestServer:
         self._reply(pending, body, token=token, **{body: answer})
 
     def _read(self, pending: Pending, body: str, image: Image) -> Any:
-        """Return the body of the answer to a read. Raises ApiError."""
+        """Return the body of the answer to a read.
+
+        Raises ApiError.
+        """
         link, request, _ = pending
         refused = self._access.check(link, body, request)
         if body == "metadata":
@@ -457,7 +477,10 @@ class RequestServer:
         code: int = 0,
         **fields: Any,
     ) -> None:
-        """Answer, if the link is still open, and count it. ``parent``: the span that waits."""
+        """Send an answer, if the link is still open, and count it.
+
+        ``parent``: the span that waits for the answer.
+        """
         body = fields.get(api)
         if body is not None:
             self.figures.failed_parts(api, body)
@@ -482,7 +505,7 @@ class RequestServer:
     def _led(self, request: data_pb2.BrokerMetadataRequest) -> data_pb2.BrokerMetadataResponse:
         if self._data is None:
             raise ApiError(
-                ErrorCode.INVALID_REQUEST, "this broker keeps no partitions", field="body"
+                ErrorCode.INVALID_REQUEST, "this broker stores no partitions", field="body"
             )
         if why := self._why_fenced():
             # Its partitions may have another leader by now.
@@ -540,7 +563,7 @@ class RequestServer:
 
 
 def _api_of(request: broker_pb2.BrokerRequest) -> str:
-    """Return the body's name; for a write that of the forwarded body."""
+    """Return the name of the body; for a write, that of the forwarded body."""
     body = request.WhichOneof("body") or ""
     return request.write.WhichOneof("body") or "" if body == "write" else body
 
@@ -566,15 +589,15 @@ def _answer_safely(
 
 
 def _send(link: ReplyTo, correlation_id: int, **fields: Any) -> None:
-    """Answer, if the link is still open.
+    """Send an answer, if the link is still open.
 
-    It keeps nothing of the request: the records of a waiting produce are in the log.
+    Keeps nothing of the request: the records of a waiting produce are in the log.
     """
     try:
         try:
             link.send(broker_pb2.BrokerResponse(correlation_id=correlation_id, **fields))
         except ApiError as error:
-            # Too large for one message: say so instead.
+            # Too large for one message: send that error instead.
             link.send(
                 broker_pb2.BrokerResponse(correlation_id=correlation_id, error=error_to_wire(error))
             )

@@ -1,13 +1,13 @@
 """The watchers of one broker, and the next response to each. Pure.
 
-Watchers with the same selection, level and rights are a *group*: a change is worked out once for a
+Watchers with the same selection, level and rights are a *group*: a change is evaluated once per
 group, and its members get the same bytes. A level (at LAO, or at the tip) has a *head*, the
 position up to which the groups were sent the changes. A member at the head is *live*: a change
 costs only the groups that it concerns (``SelectorIndex``), and an idle watcher nothing.
 
-Any other watcher catches up by itself from the history, with a position of its own: a new one, one
-that was sent more than it reads, and one that has seen more elsewhere than is known here. Nothing
-is queued for it, so a slow watcher holds no memory; when the changes that it needs have left the
+Any other watcher catches up from the history, with its own position: a new watcher, one that was
+sent more than it reads, and one that has seen more elsewhere than this broker knows. Nothing is
+queued for it, so a slow watcher holds no memory; when the changes that it needs have left the
 history, it gets an error and ends.
 
 ``WatchHub.work`` does one bounded piece at a time.
@@ -38,19 +38,20 @@ from raftlog.wire.broker.v1 import broker_pb2 as pb
 
 
 class SelectorIndex:
-    """Groups of watchers by their selectors. A look-up costs one step for each length that a prefix
-    has, and one for each group found.
+    """Groups of watchers by their selectors.
+
+    A look-up costs one step for each length of a prefix, and one for each group found.
     """
 
     def __init__(self) -> None:
-        # Dicts for their order: nothing here may depend on hashes.
+        # Dicts keep their order: nothing here may depend on hashes.
         self._exact: dict[str, dict[Group, None]] = {}
         self._prefixes: dict[str, dict[Group, None]] = {}
         self._lengths: dict[int, int] = {}
-        """Number of prefixes by their length."""
+        """Length -> number of prefixes of that length."""
 
     def add(self, group: Group) -> None:
-        """Have this group found by the paths and prefixes of its selection."""
+        """Index a group by the paths and prefixes of its selection."""
         selection = group.selection
         for path in selection.exact:
             self._exact.setdefault(path, {})[group] = None
@@ -62,7 +63,7 @@ class SelectorIndex:
             groups[group] = None
 
     def remove(self, group: Group) -> None:
-        """Forget the paths and prefixes of this group: it was added before."""
+        """Remove a group that was added before."""
         selection = group.selection
         for path in selection.exact:
             groups = self._exact[path]
@@ -80,7 +81,7 @@ class SelectorIndex:
                 del self._lengths[len(prefix)]
 
     def groups(self, path: str) -> dict[Group, None]:
-        """Return the groups that select the entity at a path, each once."""
+        """Return the groups that select the entity at ``path``, each once."""
         found = dict(self._exact.get(path, _NONE))
         size = len(path)
         for length in self._lengths:
@@ -99,8 +100,10 @@ EARLY_S = 1.0
 
 
 class ProgressClock:
-    """The time of each watcher's last response, for intervals that are rounded up to a power of two
-    times LEAST_MS: those of one length share a queue, so that only its front is looked at.
+    """The time of each watcher's last response.
+
+    Intervals are rounded up to a power of two times LEAST_MS; watchers with the same interval share
+    a queue, so that only its front is examined.
     """
 
     def __init__(self) -> None:
@@ -126,7 +129,7 @@ class ProgressClock:
             del self._queues[interval]
 
     def sent(self, watcher: Watcher, now: float) -> None:
-        """Note a response to a watcher; one that is already removed is ignored."""
+        """Record a response to a watcher; one that is already removed is ignored."""
         interval = self._interval_of.get(watcher)
         if interval is not None:
             queue = self._queues[interval]
@@ -134,9 +137,9 @@ class ProgressClock:
             queue[watcher] = now
 
     def due(self, now: float, stale_offset: int) -> Watcher | None:
-        """Return a watcher that should get a response; None: none is due.
+        """Return a watcher that should get a response, or None if none is due.
 
-        ``stale_offset``: a watcher without news from after it is due sooner.
+        ``stale_offset``: a watcher that has received nothing after this offset is due sooner.
         """
         for interval, queue in self._queues.items():
             watcher, sent_at = next(iter(queue.items()))
@@ -149,7 +152,7 @@ class ProgressClock:
         return None
 
     def bytes_of(self, token: pb.WatchToken) -> bytes:
-        """Return a response with nothing but a token; many watchers get the same."""
+        """Return a response with only a token; many watchers get the same one."""
         key = token.SerializeToString()
         if self._last[0] != key:
             self._last = (key, response(token))
@@ -157,18 +160,21 @@ class ProgressClock:
 
 
 STEP_CHANGES = 256
-"""Number of changes that one piece of work looks at."""
+"""Most changes that one piece of work examines."""
 STEP_SENDS = 64
-"""Number of watchers that one piece of work sends a response."""
+"""Most watchers to which one piece of work sends a response."""
 RESPONSE_BYTES = 256 << 10
-"""Size in bytes beyond which a response takes no further change."""
+"""Size in bytes from which a response takes no further change."""
 
 Handle = Any
-"""The shell's name of a watcher."""
+"""The shell's identifier of a watcher."""
 
 
 class Sending(NamedTuple):
-    """A response for a watcher. ``ends``: it is the last one, and the watcher is forgotten."""
+    """A response for a watcher.
+
+    ``ends``: this is the last response, and the watcher was removed.
+    """
 
     handle: Handle
     data: bytes
@@ -179,7 +185,7 @@ class Sending(NamedTuple):
 class Group:
     """Watchers with the same selection.
 
-    ``mode``: REPEATABLE or LATEST. ``asker``: whose rights count, None: all have the same.
+    ``mode``: REPEATABLE or LATEST. ``asker``: whose rights apply, or None if all have the same.
     """
 
     mode: int
@@ -191,22 +197,22 @@ class Group:
 
 @dataclass(eq=False, slots=True)
 class Watcher:
-    """One watch of a client, and how far it was sent the changes."""
+    """One watch of a client, and the position up to which it was sent the changes."""
 
     handle: Handle
     group: Group
     position: Position | None
-    """Position up to which it was sent the changes, or from which it will be; None: from the next
-    image.
+    """Position up to which the watcher was sent the changes, or from which it will be; None to
+    begin at the next image.
     """
     listing: Iterator[Listed | None] | None = None
     listed: Image | None = None
-    """The image of the initial list, while that is being sent."""
+    """The image of the initial list while that is being sent, else None."""
     initial: bool = False
     started: bool = False
-    """True if it was sent the position where it begins."""
+    """True if the watcher was sent its starting position."""
     fell_behind: bool = False
-    """True if it has read too slowly to be live."""
+    """True if the watcher has read too slowly to be live."""
     epoch: int = 0
     """Epoch of its last token."""
 
@@ -226,9 +232,9 @@ class _Delivery(NamedTuple):
 class WatchHub:
     """All watches of one broker.
 
-    ``image_of``: returns the newest image that a mode shows, None if unknown now. ``permits``:
-    whether an asker may see an entity, by its kind and key. ``has_room``: whether a handle accepts
-    more.
+    ``image_of``: returns the newest image that a mode shows, or None if it is unknown now.
+    ``permits``: returns whether an asker may see an entity, by its kind and key. ``has_room``:
+    returns whether a handle accepts more.
     """
 
     def __init__(
@@ -255,16 +261,16 @@ class WatchHub:
         self._deliveries: deque[_Delivery] = deque()
         self._behind: dict[Watcher, None] = {}
         self._blocked: dict[Watcher, None] = {}
-        """Watchers after the head that need nothing before the next change."""
+        """Watchers that need nothing before the next change."""
         self._clock = ProgressClock()
         self._jobs = (self._deliver, self._advance, self._catch_up, self._progress)
         self._next_job = 0
         self.changes_sent = 0
-        """For metrics: number of changes sent to watchers, each counted as often as it was sent."""
+        """Number of changes sent to watchers, counted for each watcher."""
         self.compacted = 0
         """Number of watches that ended because changes that they needed had left the history."""
         self.too_slow = 0
-        """Number of those watches that had not read fast enough."""
+        """Number of those watches whose client had not read fast enough."""
 
     def __len__(self) -> int:
         return len(self._watchers)
@@ -281,11 +287,13 @@ class WatchHub:
         return bool(self._watchers) or self.history.needs_image(chunk_bytes)
 
     def applied(self, before: Image | None, chunk: bytes, last_offset: int, epoch: int) -> None:
-        """Note that the broker has applied a chunk after an image."""
+        """Process that the broker has applied a chunk after an image."""
         self.history.add(before, chunk, last_offset, epoch, wanted=bool(self._watchers))
 
     def replaced(self, image: Image) -> None:
-        """Note that the broker continues from another image: the changes in between are unknown."""
+        """Process that the broker continues from another image: the changes in between are
+        unknown.
+        """
         for delivery in self._deliveries:
             self._set_back(delivery.group, delivery.after)
         self._deliveries.clear()
@@ -297,12 +305,17 @@ class WatchHub:
 
     @property
     def rests(self) -> bool:
-        """True if ``moved`` would do nothing: no watchers, and nothing to drop."""
+        """True if ``moved`` would do nothing: there are no watchers, and there is nothing to
+        drop.
+        """
         history = self.history
         return not self._watchers and history.bytes <= history.max_bytes
 
     def moved(self, floor: int) -> None:
-        """Note that images may show more now. ``floor``: changes above it are still needed."""
+        """Process that images may show more now.
+
+        ``floor``: changes above it are still needed.
+        """
         self.history.trim(floor)
         self._unblock()
 
@@ -318,7 +331,7 @@ class WatchHub:
         progress_ms: int,
         now: float,
     ) -> None:
-        """Begin a watch: ``work`` tells it where."""
+        """Begin a watch; ``work`` sends it its starting position."""
         key = (mode, selection, asker)
         group = self._groups.get(key)
         if group is None:
@@ -333,7 +346,7 @@ class WatchHub:
         self._clock.add(watcher, progress_ms, now)
 
     def forget(self, handle: Handle) -> None:
-        """Forget a watcher. Idempotent."""
+        """Remove a watcher. Idempotent."""
         watcher = self._watchers.pop(handle, None)
         if watcher is None:
             return
@@ -350,12 +363,11 @@ class WatchHub:
             del self._groups[group.mode, group.selection, group.asker]
 
     def end_all(self, error: ApiError, *, resumable: bool = True) -> list[Sending]:
-        """End all watches, each with the last token from which it can continue elsewhere, if there
-        is any.
+        """End all watches, each with the last token, if any, from which it can continue elsewhere.
 
-        ``resumable`` false: the log is another one. No place in the one before is a place in this
-        [it would be named with the new generation, and accepted by every broker: a client that
-        continues from the last token it received gets half of one log, and half of the other].
+        ``resumable``: False if the log was replaced, so that no position in the previous one is
+        valid [it would be named with the new generation, and accepted by every broker: a client
+        that continues from the last token it received gets half of one log, and half of the other].
         """
         self._deliveries.clear()
         return [
@@ -364,14 +376,14 @@ class WatchHub:
         ]
 
     def end(self, handle: Handle, error: ApiError) -> list[Sending]:
-        """End a watch with an error; does nothing if it has ended already."""
+        """End a watch with an error, unless it has ended."""
         watcher = self._watchers.get(handle)
         return [] if watcher is None else [self._end(watcher, error)]
 
     # --- output ----------------------------------------------------------------------------------
 
     def work(self, now: float) -> list[Sending] | None:
-        """Do the next piece of work and return its responses, or None."""
+        """Do the next piece of work and return its responses, or None if there is no work."""
         for _ in self._jobs:
             job = self._jobs[self._next_job]
             self._next_job = (self._next_job + 1) % len(self._jobs)
@@ -386,7 +398,7 @@ class WatchHub:
     # --- live watchers ---------------------------------------------------------------------------
 
     def _advance(self, now: float) -> list[Sending] | None:
-        """Work out the effect of the next changes on the groups of a mode."""
+        """Evaluate the next changes for the groups of a mode."""
         if self._deliveries:
             return None
         for mode in self._heads:
@@ -399,8 +411,8 @@ class WatchHub:
     def _advance_to(self, mode: int, image: Image) -> None:
         head, until = self._heads[mode], Position(image.offset)
         if not self._live[mode] or head < Position(self.history.start):
-            # No watcher is up to date; or the history between is lost, and those that were get an
-            # error.
+            # No watcher is up to date; or the history in between is lost, and those that were get
+            # an error.
             if self._live[mode]:
                 for group in self._groups.values():
                     if group.mode == mode:
@@ -446,7 +458,7 @@ class WatchHub:
         sendings: list[Sending] = []
         for watcher in delivery.members:
             position = watcher.position
-            # A watcher that has reached the head since it was worked out has it already.
+            # A watcher that has reached the head since the evaluation has the changes already.
             if watcher not in delivery.group.live or (
                 position is not None and position >= delivery.to
             ):
@@ -464,7 +476,7 @@ class WatchHub:
         return sendings
 
     def _leave(self, watcher: Watcher, position: Position) -> None:
-        """Let a live watcher catch up by itself, from a position."""
+        """Let a live watcher catch up separately, from ``position``."""
         del watcher.group.live[watcher]
         self._live[watcher.group.mode] -= 1
         if watcher.position is None or watcher.position < position:
@@ -485,7 +497,7 @@ class WatchHub:
             self._blocked = {}
 
     def _catch_up(self, now: float) -> list[Sending] | None:
-        """Let the watcher that has waited longest do its next step."""
+        """Do the next step of the watcher that has waited longest."""
         if not self._behind:
             return None
         watcher = next(iter(self._behind))
@@ -496,7 +508,9 @@ class WatchHub:
         return sendings
 
     def _step(self, watcher: Watcher) -> list[Sending]:
-        """Do one step of a watcher that was removed from those behind; put it where it belongs."""
+        """Do one step of a watcher that was removed from those behind, and put it where it
+        belongs.
+        """
         image, start = self._image_of(watcher.group.mode), self.history.start
         if image is None:
             self._blocked[watcher] = None
@@ -514,7 +528,7 @@ class WatchHub:
                 return self._list(watcher, image)
             watcher.position = Position(image.offset)
         if watcher.position.offset > image.offset:
-            # It has seen more elsewhere.
+            # The watcher has seen more elsewhere.
             self._blocked[watcher] = None
             return [] if watcher.started else [self._sending(watcher, [])]
         found, watcher.position, watcher.epoch = self._scan(watcher, watcher.position, image)
@@ -532,7 +546,9 @@ class WatchHub:
     def _scan(
         self, watcher: Watcher, position: Position, image: Image
     ) -> tuple[list[bytes], Position, int]:
-        """Return the next changes for a watcher, how far they reach, and the epoch there."""
+        """Return the next changes for a watcher, the position that they reach, and the epoch
+        there.
+        """
         group = watcher.group
         found: list[bytes] = []
         size = 0
@@ -554,7 +570,7 @@ class WatchHub:
         if not self._live[mode]:
             self._heads[mode], self._head_epochs[mode] = position, watcher.epoch
         if self._heads[mode] != position:
-            # The head will move in the next piece of work, or has passed.
+            # The head will move in the next piece of work, or has passed this position.
             target = self._behind if self._heads[mode] > position else self._blocked
             target[watcher] = None
             return
@@ -606,13 +622,14 @@ class WatchHub:
 
     def _compacted(self, watcher: Watcher, position: Position) -> ApiError:
         message = (
-            f"offset {position.offset} was compacted: this broker keeps the changes after offset"
+            f"offset {position.offset} was compacted: this broker keeps only the changes after"
+            " offset"
             f" {self.history.start}"
         )
         self.compacted += 1
         if watcher.fell_behind or watcher.listed is not None:
             self.too_slow += 1
-            message += ", and this watcher has not read fast enough"
+            message += ", and this watcher did not read fast enough"
         return ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, message, field="since.offset")
 
     def _oldest(self) -> pb.WatchToken:
@@ -627,7 +644,7 @@ class WatchHub:
         *,
         resumable: bool = True,
     ) -> Sending:
-        """Forget a watcher; return its last response."""
+        """Remove a watcher; return its last response."""
         self.forget(watcher.handle)
         at = None
         if resumable and watcher.started and watcher.position is not None:
@@ -636,12 +653,12 @@ class WatchHub:
 
 
 class _Batch:
-    """The changes of one step for each group, cut into responses."""
+    """The changes of one step for each group, split into responses."""
 
     def __init__(self, head: Position) -> None:
         self._head = head
         self.open: dict[Group, tuple[Position, list[Kept]]] = {}
-        """The position after which a group's open response begins, and its changes."""
+        """The position after which a group's open response begins, and the response's changes."""
         self.full: list[tuple[Group, list[Kept], Position]] = []
         self._sizes: dict[Group, int] = {}
 

@@ -1,9 +1,8 @@
-"""Responses to watchers, as bytes, and the initial list of a watch: the entities of one image that
-are selected. Pure.
+"""Responses to watchers, as bytes, and the initial list of a watch: the selected entities of one
+image. Pure.
 
 Each change is encoded once for all watchers. A response is the concatenation of its fields, as
-protobuf defines a message, so the same bytes of a change are in the responses of different
-watchers.
+protobuf defines a message, so responses to different watchers contain the same bytes of a change.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from raftlog.wire.broker.v1 import broker_pb2 as pb
 
 
 def token(generation: int, epoch: int, position: Position) -> pb.WatchToken:
-    """Return a position as watchers know it."""
+    """Return the token for a position."""
     part = 0 if position.part == WHOLE else position.part
     return pb.WatchToken(generation=generation, epoch=epoch, offset=position.offset, part=part)
 
 
 def position_of(message: pb.WatchToken) -> Position:
-    """Return the position that a watcher names."""
+    """Return the position of a token."""
     return Position(message.offset, message.part or WHOLE)
 
 
 def change_field(change: Change, path: str) -> bytes:
-    """Return a change, as a field of a response."""
+    """Return a change, encoded as a field of a response."""
     position = change.position
     message = pb.WatchChange(
         kind=change.kind,
@@ -54,7 +53,7 @@ def change_field(change: Change, path: str) -> bytes:
 
 
 def initial_field(kind: str, key: str, path: str, value: Any, image: Image) -> bytes:
-    """Return an entity of the initial list, as a field of a response."""
+    """Return an entity of the initial list, encoded as a field of a response."""
     message = pb.WatchChange(
         kind=kind,
         key=key,
@@ -85,7 +84,7 @@ LOOKS_A_STEP = 512
 """Number of unselected entities after which the list pauses."""
 
 Entity = tuple[str, Any]
-"""An entity of the list: its key in words, and its value."""
+"""An entity of the list: its key as text, and its value."""
 
 
 class Listed(NamedTuple):
@@ -98,10 +97,11 @@ class Listed(NamedTuple):
 
 
 def listing(image: Image, selection: Selection) -> Iterator[Listed | None]:
-    """Yield the entities, each kind sorted by key; None now and then, to let other work run.
+    """Yield the selected entities, each kind sorted by key, and None periodically, to let other
+    work run.
 
-    Entities selected by their own path are looked up; for anything else all entities of the kind
-    are looked at.
+    Entities selected by their own path are looked up; for any other selector all entities of the
+    kind are examined.
     """
     for kind, plural in PLURAL.items():
         exact = sorted(path for path in selection.exact if path.partition("/")[0] == plural)
@@ -171,4 +171,4 @@ _POINTS: dict[str, Callable[[Image, list[str]], Iterator[Entity]]] = {
     "partition": _partition_point,
     "broker": _broker_point,
 }
-"""Look-ups by kind: an entity by the rest of its path, and those below it."""
+"""Look-ups by kind: yield an entity, given the rest of its path, and the entities below it."""
