@@ -1,1 +1,3 @@
-"""The broker: follows the log, serves reads of images at LAO and at the tip, forwards writes."""
+"""The broker: it follows the log, serves reads of images at LAO and at the tip, and forwards
+writes.
+"""

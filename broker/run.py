@@ -92,7 +92,7 @@ log = structlog.get_logger(__name__)
 def settings_of(config: NodeConfig) -> BrokerSettings:
     """Return the broker's settings in a node's configuration.
 
-    Raises ConfigError if times do not fit each other.
+    Raises ConfigError if timeouts contradict each other.
     """
     own, settings = config.broker, config.settings
     assert own is not None, "not the configuration of a broker"
@@ -217,8 +217,8 @@ async def _identified(
             await http.stop()
     if isinstance(found, Exit):
         return found
-    # Durable before anything is done under the id: after a crash between the two, the controller
-    # finds the id by the directory id.
+    # Durable before any use of the id: after a crash in between, the controller finds the id by the
+    # directory id.
     directory.claim(found.broker_id)
     return found
 
@@ -250,7 +250,7 @@ async def _live(
     incarnation_id: str,
     signals: StopSignals,
 ) -> Exit | FatalError:
-    """Run a broker that has an id; return what ended it."""
+    """Run a broker that has an id; return why it ended."""
     store = open_partition_store(config.directory, asyncio.get_running_loop())
     authentication = authentication_of(config.settings)
     http: HttpServer | None = None
@@ -293,7 +293,7 @@ async def _live(
         duties = Duties(None, auditor, quotas_of(config.settings))
         authorization = authorization_of(config.settings)
         readers = None if authorization is None else LogReaders(authorization, service.known_image)
-        # For a broker, a node is a client like any other.
+        # To a broker, a node is a client like any other.
         of_node = duties._replace(readers=readers, nodes_come=False)
         rules = HttpRules(
             http_contexts(config),
@@ -363,7 +363,7 @@ def _serving(
     for_clients: bool,
     also: object,
 ) -> Serving:
-    """Return what a listener serves: guarded; on a client listener without services for nodes."""
+    """Return a listener's services, guarded; a client listener has no services for nodes."""
     served: LinkHandler = service.requests
     if for_clients:
         acceptors = client_listeners.for_clients(acceptors)
@@ -446,7 +446,7 @@ async def _start_http(
     store: RocksPartitionStore,
     rules: HttpRules,
 ) -> HttpServer | None:
-    """Serve metrics and health, if the configuration asks for them."""
+    """Serve metrics and health, if the configuration enables it."""
     if config.http_listener is None:
         return None
     build = await asyncio.to_thread(build_labels)

@@ -1,4 +1,4 @@
-"""Settings of a broker. Where a default is a key's, the key documents its meaning."""
+"""Settings of a broker. A default that is a configuration key's is documented with the key."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from raftlog.node.config.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class ReplicationSettings:
-    """Keys under their own names, and a few that are no keys. Times in milliseconds."""
+    """Configuration keys under their own names, and a few others. Times are in milliseconds."""
 
     replica_socket_timeout_ms: int = Settings.replica_socket_timeout_ms
     alter_partition_timeout_ms: int = 5_000
-    """Longest wait for an answer to AlterPartition, before its outcome counts as unknown."""
+    """Longest wait for an answer to AlterPartition before its outcome counts as unknown."""
     log_retention_check_interval_ms: int = Settings.log_retention_check_interval_ms
     broker_disk_hang_timeout_ms: int = Settings.broker_disk_hang_timeout_ms
     free_space_reserve_bytes: int = 0
-    """log.free.space.reserve.bytes, as effective on this disk; 0: never checked."""
+    """Effective value of log.free.space.reserve.bytes on this disk; 0 if space is never checked."""
 
 
 SUPPORTED_FEATURES = (
@@ -36,11 +36,12 @@ SUPPORTED_FEATURES = (
 
 @dataclass(frozen=True, slots=True)
 class LifecycleSettings:
-    """Times of a broker's lifecycle. Raises ConfigError if they do not fit each other.
+    """Times of a broker's lifecycle, in milliseconds. Raises ConfigError if they contradict each
+    other.
 
     ``fencing_timeout_ms`` is longer than the controller's session timeout (KIP-343): the controller
-    has fenced a silent broker, and moved its leaderships, before the broker stops serving. Not so
-    after an election, which begins every session anew.
+    has fenced a silent broker, and moved its leaderships, before the broker stops serving. An
+    election is an exception, as it restarts every session.
     """
 
     heartbeat_interval_ms: int = Settings.broker_heartbeat_interval_ms
@@ -80,8 +81,8 @@ class LifecycleSettings:
         )
 
     def misfit(self, controllers_session_timeout_ms: int) -> str:
-        """Say why these times do not fit the session timeout that the controllers really use (0:
-        unknown); empty if they fit.
+        """Return why these times do not fit the controllers' session timeout (0 if unknown), or ""
+        if they fit.
         """
         session_ms = controllers_session_timeout_ms
         if not session_ms:
@@ -104,8 +105,10 @@ class LifecycleSettings:
 
 @dataclass(frozen=True, slots=True)
 class FollowerSettings:
-    """Settings of the metadata follower. ``answer_margin_ms``: time beyond ``fetch_max_wait_ms``
-    after which a parked fetch without an answer means a dead link.
+    """Settings of the metadata follower.
+
+    ``answer_margin_ms``: time beyond ``fetch_max_wait_ms`` after which the link of an unanswered
+    fetch counts as dead.
     """
 
     fetch_max_bytes: int = 4 << 20
@@ -116,7 +119,7 @@ class FollowerSettings:
 
 @dataclass(frozen=True, slots=True)
 class WatchSettings:
-    """Bounds of what watchers may cost."""
+    """Bounds of the resources for watchers."""
 
     watch_max_watchers: int = Settings.watch_max_watchers
     watch_history_max_bytes: int = Settings.watch_history_max_bytes
@@ -126,8 +129,10 @@ class WatchSettings:
 
 @dataclass(frozen=True, slots=True)
 class ClientListener:
-    """A listener for clients alone. An advertised address that is not set (empty, 0) is the address
-    that it listens on, with the port really bound.
+    """A listener for clients only.
+
+    An advertised address that is not set ("", 0) is the address that it listens on, with the port
+    actually bound.
     """
 
     name: str
@@ -138,10 +143,10 @@ class ClientListener:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """Settings of one broker. ``controllers``: host:port of the controllers that it contacts first.
+    """Settings of one broker.
 
-    An advertised address that is not set (empty, 0) is the address that it listens on, with the
-    port really bound.
+    ``controllers``: host:port of the controllers that the broker contacts first. An advertised
+    address that is not set ("", 0) is the address that it listens on, with the port actually bound.
     """
 
     broker_id: int
@@ -151,8 +156,8 @@ class BrokerSettings:
     advertised_host: str = ""
     advertised_port: int = 0
     listener_name: str = ""
-    """Name of the listener at ``listen``, on which brokers fetch from each other. Empty if it is
-    the only one, and its name does not matter.
+    """Name of the listener at ``listen``, on which brokers fetch from each other; "" if it is the
+    only one, and its name does not matter.
     """
     client_listeners: tuple[ClientListener, ...] = ()
     rack: str = Settings.broker_rack
@@ -162,9 +167,9 @@ class BrokerSettings:
     request_timeout_ms: int = Settings.request_timeout_ms
     request_timeout_max_ms: int = Settings.request_timeout_max_ms
     max_parked_reads: int = 10_000
-    """Largest number of parked reads; further ones are refused."""
+    """Most parked reads; others are refused."""
     image_max_bytes: int = BROKER_IMAGES_MAX_BYTES
-    """Size in bytes of log and images kept above the image at LAO; beyond it the broker stops
+    """Most bytes of log and images kept above the image at LAO; beyond that the broker stops
     reading the log until LAO moves.
     """
     lifecycle: LifecycleSettings = field(default_factory=LifecycleSettings)
@@ -172,4 +177,6 @@ class BrokerSettings:
     watch: WatchSettings = field(default_factory=WatchSettings)
     replication: ReplicationSettings = field(default_factory=ReplicationSettings)
     partitions: PartitionSettings | None = None
-    """None: the defaults. The ids in it are ignored: they are this broker's."""
+    """Settings of the partition replicas, or None for the defaults. The ids in it are ignored in
+    favour of this broker's.
+    """

@@ -375,7 +375,8 @@ class RequestServer:
         if self._closing:
             raise _SHUTTING_DOWN
         if request.cluster_id and request.cluster_id != self._cluster_id:
-            message = f"the request names cluster {request.cluster_id[:80]!r}, but this is {self._cluster_id!r}"
+            named = request.cluster_id[:80]
+            message = f"the request names cluster {named!r}, but this is {self._cluster_id!r}"
             raise ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, message, field="cluster_id")
         body = request.WhichOneof("body")
         if body is None:

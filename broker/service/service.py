@@ -1,7 +1,7 @@
-"""The broker as a whole: follows the log, keeps its registration alive, serves clients.
+"""The broker as a whole: it follows the log, keeps its registration alive, and serves clients.
 
-A shell around the pure parts. Wall clock and randomness are passed in, and its only contact with
-the world is the transport and the loop's timers, so that it runs unchanged in the simulator.
+A shell around the pure parts. Wall clock and randomness are passed in, and it touches the outside
+world only through the transport and the loop's timers, so that it runs unchanged in the simulator.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from raftlog.transport.api import Acceptors, Conversation, Listener, ServerTrans
 
 
 class Notifications:
-    """The callbacks by which the parts of a broker affect each other. The parts that are made with
-    these methods as callbacks are passed to ``connect``, before any of them starts.
+    """The callbacks by which the parts of a broker affect each other.
 
-    ``now``: seconds of the loop's clock.
+    The parts that are made with these methods as callbacks are passed to ``connect``, before any of
+    them starts. ``now``: seconds of the loop's clock.
     """
 
     _follower: MetadataFollower
@@ -72,7 +72,7 @@ class Notifications:
         self._shown: Image | None = None
         """The image last passed to the partition replicas."""
         self._seen = self._others_seen = -1
-        """``moves`` and ``other_moves`` of the view, when its newest image was last processed."""
+        """``moves`` and ``other_moves`` of the view when its newest image was last processed."""
 
     def connect(
         self,
@@ -87,10 +87,10 @@ class Notifications:
         self._requests, self._watches, self._data = requests, watches, data
 
     def moved(self) -> None:
-        """Handle a view that shows more, or received LAO and the controller epoch."""
+        """Process a view that shows more, or received LAO and the controller epoch."""
         view = self._view
         if view.moves == self._seen:
-            # Another LAO: the registration does not depend on it. Watches at LAO show more.
+            # Only LAO has moved: the registration does not depend on it. Watches at LAO show more.
             self._requests.released()
             self._watches.moved()
             return
@@ -112,7 +112,7 @@ class Notifications:
         self._watches.moved()
 
     def _learn_voters(self) -> None:
-        """Learn the voters, to find the quorum when all configured controllers are gone."""
+        """Pass on the voters, to find the quorum when all configured controllers are gone."""
         voters = self._view.voters
         if voters is not None and voters is not self._voters:
             self._voters = voters
@@ -124,34 +124,36 @@ class Notifications:
         self._registration.pump()
 
     def heartbeat_answered(self) -> None:
-        """Handle an answered heartbeat: it may have brought a lease, or a LAO that makes room."""
+        """Process an answered heartbeat, which may have granted a lease, or sent an LAO that makes
+        room.
+        """
         self._requests.released()
         self._follower.resume()
         self._watches.moved()
         self._report_leaderless()
 
     def generation_known(self) -> None:
-        """Handle the first known generation of the log: its records are applied from now on."""
+        """Process the first known generation of the log: its records are applied from now on."""
         self._bind_generation(self._view.generation)
         self._lifecycle.generation_seen(self._view.generation, self._now())
         self._registration.pump()
 
     def generation_changed(self) -> None:
-        """Handle the replacement of the log by one that descends from it: the view is empty."""
+        """Process the replacement of the log by one that descends from it: the view is empty."""
         self._bind_generation(self._view.generation)
         self._lifecycle.generation_seen(self._view.generation, self._now())
         self._replaced(f"the log was replaced by generation {self._view.generation}")
 
     def log_diverged(self) -> None:
-        """Handle a log that lacks what was applied here: the view is empty."""
+        """Process that the log lacks records that were applied here: the view is empty."""
         self._lifecycle.log_diverged(self._now())
         self._replaced("the log lost records that this broker had applied")
 
     def _replaced(self, message: str) -> None:
         self._requests.refuse_parked(ApiError(ErrorCode.INCONSISTENT_GENERATION, message))
         self._watches.log_replaced(message)
-        # Before it registers again: the old log's image is as new as any, and says nothing about
-        # this one.
+        # Before it registers again: the old log's image looks as new as any, but does not describe
+        # this log.
         self._show_image()
         self._registration.pump()
 
@@ -163,12 +165,12 @@ class Notifications:
             self._report_leaderless()
 
     def _report_leaderless(self) -> None:
-        """Send the next heartbeat at once if there are partitions without a leader to report."""
+        """Send the next heartbeat at once if there are leaderless partitions to report."""
         if self._data is not None and self._data.has_unreported:
             self.heartbeat_now()
 
     def heartbeat_now(self) -> None:
-        """Send the next heartbeat at once: the controller must know what it says."""
+        """Send the next heartbeat at once: the controller must know the broker's new state."""
         self._lifecycle.hasten(self._now())
         self._registration.pump()
 
@@ -177,7 +179,9 @@ log = structlog.get_logger(__name__)
 
 
 class Serving(NamedTuple):
-    """A listener's services, and ``access``, which callers pass; for ``ServerTransport.listen``."""
+    """A listener's services, and the ``access`` rules for its callers; for
+    ``ServerTransport.listen``.
+    """
 
     acceptors: Acceptors
     extra_handlers: Sequence[Any] = ()
@@ -185,23 +189,22 @@ class Serving(NamedTuple):
 
 
 class BrokerService:
-    """One broker.
-
-    ``incarnation_id``: a UUID, fresh for each process. Must be made on the event loop.
+    """One broker. Must be made on the event loop.
 
     ``start`` listens, registers and follows; ``run`` does so and returns when the broker has to
     end; ``stop`` leaves the cluster in order (controlled shutdown) and makes ``run`` return.
 
-    ``store``: its partition replicas, opened and not yet recovered; the caller that opened it
-    closes it after this. None: the broker keeps no partitions. ``wall_clock_ms``: its own clock,
-    which is kept to the controllers' time and stamps the records that it appends. ``stopwatch``:
-    seconds that advance within a turn of the loop. ``tracer``: observes it. ``client_rules``: the
-    identities of its clients, and their permissions; None: every client may do everything.
-    ``request_figures``: where answers are counted; None: in some of its own. ``journal``: gets
-    events that operators may ask about later. ``generation``: of the log that the broker's
-    directory belongs to; ``bind_generation`` records another one there, durably, or raises
-    StorageError. ``previous_broker_epoch``: under which the directory was last closed in order; -1
-    if it was not.
+    ``incarnation_id``: a UUID, new for each process. ``store``: its partition replicas, opened and
+    not yet recovered, which the caller closes after the broker; None if the broker stores no
+    partitions. ``wall_clock_ms``: its own clock, which is adjusted to the controllers' time and
+    stamps the records that it appends. ``stopwatch``: seconds that advance within a turn of the
+    loop. ``tracer``: observes the broker. ``client_rules``: the identities of its clients, and
+    their permissions; None if every client may do everything. ``request_figures``: counters of
+    answers, or None for new ones. ``journal``: receives the events that operators may look up
+    later. ``generation``: that of the log to which the broker's directory belongs.
+    ``bind_generation``: durably records another generation in the directory, or raises
+    StorageError. ``previous_broker_epoch``: broker epoch under which the directory was last closed
+    in order; -1 if it was not.
     """
 
     def __init__(
@@ -251,7 +254,7 @@ class BrokerService:
         self._lease = ReadLease(lambda: self._lifecycle.epoch, notifications.lease_wanted)
         self.time = QuorumTime(wall_clock_ms, self._loop.time)
         """The time, as the active controller announces it."""
-        # Clients, and so links, of their own: a heartbeat never waits behind a client's write.
+        # Separate clients, and so links: a heartbeat never waits for a client's write.
         self._registration_client = RegistrationClient(
             settings,
             self._lifecycle,
@@ -364,7 +367,7 @@ class BrokerService:
 
     @property
     def address(self) -> str:
-        """host:port that it listens on for brokers; empty before ``start``."""
+        """host:port at which the broker listens for brokers; "" before ``start``."""
         return self._listeners[0].address if self._listeners else ""
 
     @property
@@ -378,7 +381,7 @@ class BrokerService:
         return self._view.tip
 
     def known_image(self) -> Image | None:
-        """The newest image; None if it has none yet."""
+        """Return the newest image, or None if there is none yet."""
         return None if self._view.applied < 0 else self._view.tip
 
     @property
@@ -388,36 +391,36 @@ class BrokerService:
 
     @property
     def view(self) -> View:
-        """Its view of the metadata: to read, not to change."""
+        """The broker's view of the metadata: to read, not to change."""
         return self._view
 
     @property
     def lifecycle(self) -> Lifecycle:
-        """Its registration and its session: to read, not to change."""
+        """The broker's registration and session: to read, not to change."""
         return self._lifecycle
 
     def now(self) -> float:
-        """Seconds of the loop's clock."""
+        """Return the seconds of the loop's clock."""
         return self._loop.time()
 
     @property
     def running(self) -> bool:
-        """False once it was closed, or has ended by itself."""
+        """False once the broker was closed, or has ended."""
         return not self._closed and not self._done.done()
 
     @property
     def fatal(self) -> BaseException | None:
-        """The error that it has ended with; None if it runs, or ended in order."""
+        """The error with which the broker has ended; None if it runs, or ended in order."""
         return self._done.exception() if self._done.done() else None
 
     @property
     def exit(self) -> Exit | None:
-        """Reason why this broker has ended; None while it has not."""
+        """Why this broker has ended; None if it has not."""
         return self._lifecycle.exit
 
     @property
     def last_broker_epoch(self) -> int:
-        """The broker epoch of its last registration; -1 if there never was one."""
+        """The broker epoch, or the previous one between two registrations; -1 before the first."""
         return self._lifecycle.last_epoch
 
     async def start(
@@ -425,11 +428,9 @@ class BrokerService:
     ) -> None:
         """Recover, listen, then begin to follow and to register.
 
-        ``serving``: returns which of the services that this broker has for a listener are served
-        there.
-
-        Raises ConfigError if an address can't be bound, CorruptLogError and StorageError for a
-        damaged or unreadable store.
+        ``serving``: returns which of a listener's possible services are served on it. Raises
+        ConfigError if an address cannot be bound, CorruptLogError and StorageError for a damaged or
+        unreadable store.
         """
         acceptors: Acceptors = {
             Conversation.BROKER: self.requests.accept,
@@ -471,7 +472,7 @@ class BrokerService:
         )
 
     async def run(self) -> Exit:
-        """Run from start to end; return why it ended.
+        """Run from start to end; return why the broker ended.
 
         Raises ConfigError, and FatalError if the log could not be followed.
         """
@@ -482,17 +483,20 @@ class BrokerService:
             await self.close()
 
     async def ended(self) -> Exit:
-        """Wait until the broker has to end. Raises FatalError."""
+        """Wait until the broker has to end.
+
+        Raises FatalError.
+        """
         return await asyncio.shield(self._done)
 
     def fail(self, error: FatalError) -> None:
-        """End with this error, which ``ended`` raises; the first reason to end counts."""
+        """End with this error, which ``ended`` raises, unless there is an earlier reason to end."""
         if not self._done.done():
             self._done.set_exception(error)
 
     def stop(self) -> None:
-        """Ask for a controlled shutdown; ``ended`` returns when it is over, within its timeout."""
-        # Before any heartbeat announces the stop: from that one on it may be fenced.
+        """Request a controlled shutdown; ``ended`` returns when it is over, within its timeout."""
+        # Before any heartbeat announces the stop: from that heartbeat on the broker may be fenced.
         self._lease.renounce()
         self._registration_client.stop()
 
@@ -512,7 +516,9 @@ class BrokerService:
             await listener.close()
 
     def why_fenced(self) -> str:
-        """Return why this broker accepts nothing new; empty if it does. For readiness too."""
+        """Return why this broker accepts no new requests, or "" if it does. Also used for
+        readiness.
+        """
         return self._fencing.why()
 
     def _tick(self) -> None:

@@ -1,10 +1,11 @@
 """The watches of clients: the shell of ``broker.watch``.
 
-A response is sent on a link only while the link has room, so a slow reader holds one bound of
-memory, however much changes. Work is done in turns, between which all others are served.
+A response is sent on a link only while the link has room, so a slow reader holds a bounded amount
+of memory, however much changes. Work is done in turns, between which everything else is served.
 
 A *handle* stands for one watch, for the hub and for the shell: alone on a stream, or shared with
-others. Equal responses to several watches of one stream are sent as one that names them all.
+others. Equal responses to several watches of one stream are sent as one response that names them
+all.
 """
 
 from __future__ import annotations
@@ -42,17 +43,20 @@ class Handle(Protocol):
 
     @property
     def link(self) -> Link:
-        """The link that it arrived on."""
+        """The link on which the watch was requested."""
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that its stream, and it itself, have not sent yet."""
+        """Bytes that the watch and its stream have not sent yet."""
 
     def send(self, data: bytes) -> None:
-        """Send a response. Raises LinkClosedError."""
+        """Send a response.
+
+        Raises LinkClosedError.
+        """
 
     def ended(self) -> None:
-        """Note that its last response, an error, was sent."""
+        """Process that its last response, an error, was sent."""
 
 
 class Shell(Protocol):
@@ -65,20 +69,20 @@ class Shell(Protocol):
         """End a watch with an error, whether it has begun or not."""
 
     def forget(self, handle: Handle) -> None:
-        """Forget a watch that has ended. Idempotent."""
+        """Remove a watch that has ended. Idempotent."""
 
     def unsent(self, stream: WatchStream) -> None:
-        """Note that a stream has responses to send at the end of this turn."""
+        """Record that a stream has responses to send at the end of this turn."""
 
     def close_later(self, link: Link) -> None:
         """Close a link without further watches later, if its client does not."""
 
     def schedule_turn(self) -> None:
-        """Do the due work."""
+        """Do the due work soon."""
 
 
 class OneWatch:
-    """The only watch of its link: a LinkHandler, too."""
+    """The only watch of its link, and the link's handler."""
 
     def __init__(self, shell: Shell, link: CountedLink) -> None:
         self.link = link
@@ -88,7 +92,7 @@ class OneWatch:
         """Process the one request."""
         for request in messages:
             if self._asked:
-                message = "a watch has one request; make another call for another watch"
+                message = "a Watch call takes one request; make another call for another watch"
                 self._shell.refuse(self, ApiError(ErrorCode.INVALID_REQUEST, message))
                 break
             self._asked = True
@@ -96,12 +100,12 @@ class OneWatch:
         self._shell.schedule_turn()
 
     def closed(self, link: Link, reason: str) -> None:
-        """Forget the watch of a closed client."""
+        """Remove the watch of a closed client."""
         self._shell.forget(self)
 
     @property
     def unsent_bytes(self) -> int:
-        """Unsent bytes of the link, all of which are of this watch."""
+        """Unsent bytes of the link, all of which belong to this watch."""
         return self.link.unsent_bytes
 
     def send(self, data: bytes) -> None:
@@ -109,12 +113,14 @@ class OneWatch:
         self.link.send(data)
 
     def ended(self) -> None:
-        """Wait for the client to close the link after its last response; close it later if not."""
+        """Wait for the client to close the link after its last response; close it later if it does
+        not.
+        """
         self._shell.close_later(self.link)
 
 
 class WatchStream:
-    """The watches of one link: a LinkHandler."""
+    """The watches of one link, and the link's handler."""
 
     def __init__(self, shell: Shell, link: CountedLink) -> None:
         self.link = link
@@ -138,13 +144,13 @@ class WatchStream:
                     if found is not None:
                         self._shell.forget(found)
                 case _:
-                    link.unknown_kind("a request about a watch")
+                    link.unknown_kind("a watch request without begin or end")
         self._shell.schedule_turn()
 
     def _begin(self, watch_id: int, request: pb.WatchRequest) -> None:
         found = self._watches.get(watch_id)
         if found is not None:
-            message = f"watch {watch_id} is open on this stream: an id is used once"
+            message = f"watch {watch_id} is already open on this stream: use each id once"
             error = ApiError(ErrorCode.INVALID_REQUEST, message, field="watch_id")
             self._shell.refuse(found, error)
             return
@@ -152,19 +158,20 @@ class WatchStream:
         self._shell.begin(handle, request)
 
     def closed(self, link: Link, reason: str) -> None:
-        """Forget the watches of a closed client."""
+        """Remove the watches of a closed client."""
         watches, self._watches = self._watches, {}
         for handle in watches.values():
             self._shell.forget(handle)
 
     @property
     def unsent_bytes(self) -> int:
-        """Unsent bytes of the link, and of what is queued for the end of the turn."""
+        """Unsent bytes of the link, and of the responses queued for the end of the turn."""
         return self.link.unsent_bytes + self._waiting_bytes
 
     def send(self, watch_id: int, data: bytes) -> None:
-        """Queue a response for one watch; ``flush`` sends it. The only watch has it at once. Raises
-        LinkClosedError.
+        """Queue a response for one watch; ``flush`` sends it.
+
+        The only watch of a stream gets it at once. Raises LinkClosedError.
         """
         if len(self._watches) == 1 and not self._waiting_bytes:
             self.link.send(_last.numbered(data, [watch_id]))
@@ -179,7 +186,7 @@ class WatchStream:
         self._waiting_bytes += _ID_BYTES
 
     def over(self, watch_id: int) -> None:
-        """Note that the last response of a watch was sent."""
+        """Process that the last response of a watch was sent."""
         self._watches.pop(watch_id, None)
 
     def flush(self) -> None:
@@ -199,7 +206,7 @@ class WatchStream:
 
 class _LastNumbered:
     """A cache of the last response with its watches, as an item of an envelope: many streams get
-    the same, to the same ids.
+    the same response for the same ids.
     """
 
     def __init__(self) -> None:
@@ -242,7 +249,7 @@ class _Numbered:
         self._stream.send(self._id, data)
 
     def ended(self) -> None:
-        """Free its id; its stream stays open."""
+        """Free the watch's id; its stream stays open."""
         self._stream.over(self._id)
 
 
@@ -251,12 +258,15 @@ log = structlog.get_logger(__name__)
 TICK_S = 0.1
 """Interval in seconds between checks for watchers that wait for progress, and for fencing."""
 LINGER_S = 5.0
-"""Seconds until a link whose watch has ended is closed, if its client has not closed it."""
+"""Time in seconds until a link whose watch has ended is closed, if its client has not closed it."""
 _SHUTTING_DOWN = ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker is shutting down")
 
 
 class Watches:
-    """All watches of one broker. ``why_fenced``: why nothing is served now, empty if it is."""
+    """All watches of one broker.
+
+    ``why_fenced``: returns why nothing is served now, or "" if it is.
+    """
 
     def __init__(
         self,
@@ -282,7 +292,7 @@ class Watches:
         view.onlooker = self.hub
         self._shares = Shares(settings.watch_max_watchers)
         self._places: dict[Handle, str] = {}
-        """The peer whose share each open watch counts against."""
+        """The peer to whose share each open watch is charged."""
         self._unsent: dict[WatchStream, None] = {}
         self._turn_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -311,12 +321,12 @@ class Watches:
         self._send(Sending(handle, ending(error), ends=True))
 
     def forget(self, handle: Handle) -> None:
-        """Forget a watch that has ended. Idempotent."""
+        """Remove a watch that has ended. Idempotent."""
         self._leave(handle)
         self.hub.forget(handle)
 
     def unsent(self, stream: WatchStream) -> None:
-        """Note that a stream has responses to send at the end of this turn."""
+        """Record that a stream has responses to send at the end of this turn."""
         self._unsent[stream] = None
 
     def close(self) -> None:
@@ -333,7 +343,7 @@ class Watches:
         hub = self.hub
         if hub.rests:
             return
-        # Without a LAO of its own nothing above the tip is needed.
+        # If LAO is unknown, nothing above the tip is needed.
         hub.moved(self._view.repeatable_from)
         if len(hub):
             self.schedule_turn()
@@ -350,7 +360,8 @@ class Watches:
             raise _SHUTTING_DOWN
         link = handle.link
         if request.cluster_id and request.cluster_id != self._cluster_id:
-            message = f"this is cluster {self._cluster_id!r}, not {request.cluster_id[:80]!r}"
+            named = request.cluster_id[:80]
+            message = f"the request names cluster {named!r}, but this is {self._cluster_id!r}"
             raise ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, message, field="cluster_id")
         check_limits(request)
         _check(request)
@@ -386,8 +397,8 @@ class Watches:
     # --- rights ----------------------------------------------------------------------------------
 
     def _check_rights(self, asker: Asker, selectors: Sequence[str]) -> None:
-        """Refuse a watch that names an entity without the right to see it; a wider selection leaves
-        such entities out.
+        """Refuse a watch that names an entity without the right to see it; a wider selection omits
+        such entities.
         """
         for index, selector in enumerate(selectors):
             kind, key = entity_of(selector)
@@ -399,7 +410,9 @@ class Watches:
                 raise refusal(asker.caller, row.operation, row.resource(key), field)
 
     def _permits(self, asker: Asker, kind: str, key: str) -> bool:
-        """Return the verdict of the newest image, whichever is shown: see ``requests.py``."""
+        """Return whether the newest image permits it, whichever image is shown: see
+        ``requests.py``.
+        """
         assert self._rules is not None
         row = WATCH[kind]
         return self._rules.authorization.allows(
@@ -416,7 +429,7 @@ class Watches:
         self._loop.call_later(LINGER_S, link.close, "the watch has ended")
 
     def schedule_turn(self) -> None:
-        """Do the due work in a turn of its own: the caller has more urgent things to do."""
+        """Do the due work in a separate turn: the caller has more urgent work."""
         self._flush()
         if not self._turn_due and not self._closing:
             self._turn_due = True
@@ -481,14 +494,16 @@ class Watches:
 
 def _check(request: pb.WatchRequest) -> None:
     if request.mode not in (pb.REPEATABLE, pb.LATEST):
-        message = "a watch is REPEATABLE or LATEST"
+        message = "the mode of a watch must be REPEATABLE or LATEST"
         raise ApiError(ErrorCode.INVALID_REQUEST, message, field="mode")
     if request.initial and request.HasField("since"):
-        message = "a watch starts with the current state or resumes from a token, not both"
+        message = (
+            "initial and since exclude each other: start with the current state, or from a token"
+        )
         raise ApiError(ErrorCode.INVALID_REQUEST, message, field="initial")
     if request.since.offset < -1 or request.since.part < 0:
-        message = "no token has a negative offset but -1, or a negative part"
+        message = "since must have an offset of -1 or more, and a part of 0 or more"
         raise ApiError(ErrorCode.INVALID_REQUEST, message, field="since")
     if request.progress_interval_ms and request.progress_interval_ms < LEAST_MS:
-        message = f"at least {LEAST_MS} ms"
+        message = f"progress_interval_ms must be 0, or at least {LEAST_MS}"
         raise ApiError(ErrorCode.INVALID_REQUEST, message, field="progress_interval_ms")
