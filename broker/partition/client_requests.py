@@ -468,7 +468,7 @@ def _offset_at(leader: Leader, timestamp: int) -> int:
 
 def _high_watermark(leader: Leader) -> int:
     if leader.high_watermark < 0:
-        why = "an ISR member has not fetched"
+        why = "a member of the ISR has not fetched"
         if leader.isr.holds_high_watermark():
             why = "too few replicas are in sync"
         raise ApiError(

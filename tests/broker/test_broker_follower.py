@@ -406,7 +406,7 @@ async def test_follower_fails_when_all_controllers_are_of_other_clusters(stage: 
         await asyncio.sleep(1.0)
     (failure,) = stage.failures
     for address in ("a:1", "b:1", "c:1"):
-        assert f"{address}: it is of cluster 'other than {address}'" in str(failure)
+        assert f"{address}: it belongs to cluster 'other than {address}'" in str(failure)
 
 
 @scenario(staged)

@@ -201,7 +201,7 @@ async def test_broker_requests_no_id_when_it_cannot_listen() -> None:
             await seek(listener.address)
         ended = await seek("127.0.0.1:0")
         assert isinstance(ended, Exit)
-        assert "no broker id was given within 0.3 s" in ended.reason
+        assert "no broker id was assigned within 0.3 s" in ended.reason
     finally:
         await first.close()
         await second.close()
@@ -256,7 +256,7 @@ def test_a_directory_in_use_is_refused(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("cluster_id", "broker_id", "says"),
     [
-        ("other", 4, "belongs to cluster 'c-1', configured is cluster 'other'"),
+        ("other", 4, "belongs to cluster 'c-1', but the configured cluster is 'other'"),
         (
             CLUSTER,
             5,

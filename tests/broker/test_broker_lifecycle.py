@@ -219,7 +219,7 @@ def test_broker_fences_itself_without_contact_and_recovers() -> None:
     life.now = sent_at + 12.1
     assert life.it.self_fenced(life.now)
     assert life.state() is State.ACTIVE, "its image still says so"
-    assert "no controller reached" in life.it.why_fenced(life.now)
+    assert "no controller answered" in life.it.why_fenced(life.now)
     assert isinstance(life.poll(), Heartbeat)
     life.ok()
     assert not life.it.self_fenced(life.now)

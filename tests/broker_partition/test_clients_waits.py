@@ -138,7 +138,7 @@ def test_partition_with_its_log_ahead_of_the_metadata_is_unserved_until_its_epoc
     )
     assert counts(stand) == {LOG_AHEAD: 1}
     example = stand.core.unserved(stand.now, low_space=False).example
-    assert example == "t:0: the log has records of leader epoch 5, the metadata is at 5"
+    assert example == "t:0: the log has records of leader epoch 5, but the metadata is at 5"
     assert stand.core.counters()["OfflineReplicaCount"] == 1
     key = pb.PartitionKey(topic_id=KEY[0], partition_index=KEY[1])
     (described,) = stand.core.describe_led(

@@ -489,7 +489,7 @@ async def test_hanging_disk_is_reported_until_it_responds(world: PlaneWorld) -> 
     assert world.disk_hangs[1] == world.plane.disk_hangs_ms == 0
     assert [line["event"] for line in logs if "disk" in line["event"]] == [
         "the disk of the partitions hangs",
-        "the disk of the partitions is back",
+        "the disk of the partitions responds again",
     ]
 
 

@@ -96,5 +96,5 @@ def test_incomplete_entry_is_not_sent(raftlog: Raftlog, at: At, arguments: str, 
 
 def test_invalid_entry_names_the_field(raftlog: Raftlog, at: At) -> None:
     raftlog("acls add --allow-principal alice --topic t", *at).refused(
-        1, "a principal is User: and a name", "creations[0].principal"
+        1, "principal must be User: and a name", "creations[0].principal"
     )

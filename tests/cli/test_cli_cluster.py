@@ -357,7 +357,7 @@ def test_impossible_feature_level_is_refused_with_the_reason(raftlog: Raftlog, a
     assert f"knows metadata.version from 1 to {LATEST_METADATA_VERSION}, not 99" in ran.err
     ran = raftlog("cluster features downgrade broker.heartbeat.version=0", *at)
     assert ran.code != 0
-    assert "lao.version 1 rests on the brokers' heartbeats: lower it to 0" in ran.err
+    assert "lao.version 1 requires the brokers' heartbeats: lower it to 0" in ran.err
     ran = raftlog("cluster features upgrade metadata.version", *at)
     assert "is not NAME=LEVEL" in ran.err
 

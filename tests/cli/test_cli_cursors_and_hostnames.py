@@ -89,8 +89,8 @@ def test_all_entries_are_deleted_on_request(raftlog: Raftlog, at: At, kind: Kind
         *((kind, ["delete", "a", "b", "--expected-offset", 1], f"is about one {kind.noun}")
           for kind in (CURSORS, HOSTNAMES)),
         (HOSTNAMES, ["set", "a b", 1], "is not a valid host:"),
-        (CURSORS, ["set", "a b", 1], "is not a valid cursor name"),
-        (CURSORS, ["set", "a", 1_000_000_000], "would hold nothing"),
+        (CURSORS, ["set", "a b", 1], "is not a cursor name"),
+        (CURSORS, ["set", "a", 1_000_000_000], "it must be in the log"),
     ],
 )  # fmt: skip
 def test_invalid_arguments_are_refused(
@@ -109,7 +109,7 @@ def test_cursor_of_another_export_is_replaced_under_a_condition(raftlog: Raftlog
     assert one["lag"] > 0
     shown = raftlog(*CURSORS.words, "list", *at).out
     assert all(text in shown for text in ("nightly", "/a", "begins at offset 0"))
-    raftlog(*words, 3, "--target", "/b", *at).refused(1, "cursor nightly is that of the export /a")
+    raftlog(*words, 3, "--target", "/b", *at).refused(1, "cursor nightly belongs to the export /a")
     condition = ("--expected-offset", one["offset"])
     raftlog.succeed(*words, 3, "--target", "/b", *condition, *at)
     moved = raftlog(*words, 4, *at)

@@ -165,7 +165,7 @@ def test_partition_lists_show_warnings(raftlog: Raftlog, at: At, through: At) ->
         }
     ]
     ran = raftlog.succeed("cluster features downgrade lao.version=0 --validate-only --json", *at)
-    assert "the lowest acknowledged offset is not promised any more" in ran.json["warnings"][0]
+    assert "the lowest acknowledged offset is no longer promised" in ran.json["warnings"][0]
     ran = raftlog("cluster features downgrade lao.version=0 --validate-only", *at)
     assert "warning: lao.version goes from 1 to 0" in ran.err
 

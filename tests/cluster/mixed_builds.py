@@ -129,7 +129,7 @@ async def _life(cluster: MixedCluster, say: Say) -> None:
             await _step(cluster, load, names[0], to_other=True, say=say)
         refused = await asyncio.to_thread(upgrade, cluster)
         assert refused.code != 0
-        assert f"voter 1 knows metadata.version up to {before}, not {latest}" in refused.err, (
+        assert f"voter 1 supports metadata.version up to {before}, not {latest}" in refused.err, (
             refused.err
         )
         say(f"one voter is of the other build: {refused.err.strip()}")

@@ -163,7 +163,7 @@ async def live_through_a_partition(directory: Path, way: str) -> None:
         await until_true(fenced, "it fences itself", 10)
         assert time.monotonic() - begun >= FENCING_S - 0.5
         assert (await away.about()).self_fenced
-        assert "no controller reached for" in await away.refusal()
+        assert "no controller answered for" in await away.refusal()
         write = broker_pb2.BrokerRequest(
             write=pb.ControllerRequest(incremental_alter_configs=setting("k", "v"))
         )

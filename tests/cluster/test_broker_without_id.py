@@ -84,11 +84,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
 def test_each_host_keeps_the_id_that_it_was_assigned(cluster: Hosts) -> None:
     assert cluster.mapped() == {"127.0.0.2": 1001, "127.0.0.3": 1002, "127.0.0.4": 1003}
     assert {one["id"] for one in describe(cluster)["brokers"]} == {1001, 1002, 1003}
-    says(cluster.log_path("broker-2"), "given a broker id", "generated")
+    says(cluster.log_path("broker-2"), "broker id assigned", "generated")
     assert cluster.stop(["broker-2"], PATIENCE_S) == []
     size = cluster.log_path("broker-2").stat().st_size
     assert cluster.up("broker-2") == 1001
-    assert "given a broker id" not in cluster.log_path("broker-2").read_text()[size:], (
+    assert "broker id assigned" not in cluster.log_path("broker-2").read_text()[size:], (
         "its directory said it"
     )
 

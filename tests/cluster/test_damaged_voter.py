@@ -149,7 +149,7 @@ async def test_damaged_voter_rejoins(quorum: Quorum, damage: Callable[[Path], No
     # Behind what the log has of the first damage: it may have said the same.
     said = third.log.stat().st_size
     third.start()
-    stays = "the damaged directory stays as it is for now"
+    stays = "the damaged directory is unchanged for now"
     await asyncio.to_thread(until, lambda: stays in third.log.read_text()[said:], stays)
     assert set_aside(third) == [kept]
     assert (directory_of(third) / "quorum-state.json").read_bytes() == bytes(8192)

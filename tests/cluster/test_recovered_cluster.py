@@ -100,7 +100,7 @@ def _is_lost(address: str, client: Client, lock: Lock) -> None:
     client.forget()
     assert client.kv.get(lock.key, read="strict") is not None
     refused = pytest.raises(
-        InvalidUpdateVersionError, match=f"generation {lock.generation} of the log, which is of"
+        InvalidUpdateVersionError, match=f"generation {lock.generation} of the log, which has"
     )
     with connect(address, timeout_s=PATIENCE_S) as fresh, refused:
         fresh.kv.alter(lock.guard(), Put("guarded", "late"))

@@ -167,7 +167,7 @@ def test_unled_partitions_are_reported_until_their_epochs_are_raised(tmp_path: P
             assert not ready
             says(
                 why,
-                rf"1 partition not led, though the metadata says so: {TOPIC}:[01]: the log has"
+                rf"1 partition not led, although the metadata says so: {TOPIC}:[01]: the log has"
                 r" records of leader epoch",
             )
         described = raftlog(f"topics describe {TOPIC} --json", *servers)

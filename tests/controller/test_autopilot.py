@@ -393,9 +393,9 @@ def test_disabled_autopilot_reports_what_it_would_do() -> None:
     ("unfit", "why"),
     [
         ({"spare_endpoint": ""}, "does not offer itself"),
-        ({"spare_endpoint": "0.0.0.0:1"}, "others connect to it"),
+        ({"spare_endpoint": "0.0.0.0:1"}, "other nodes connect to it"),
         ({"low_on_space": True}, "too little disk space"),
-        ({"max_metadata_version": 1}, "knows metadata.version up to 1"),
+        ({"max_metadata_version": 1}, "supports metadata.version up to 1"),
     ],
 )
 def test_observer_that_cannot_vote_is_no_spare(unfit: dict[str, object], why: str) -> None:
@@ -414,7 +414,7 @@ def test_spare_that_is_unreachable_at_its_endpoint_is_not_trusted() -> None:
     fleet.down.add(3)
     fleet.run(2 * AFTER_S)
     assert fleet.sets == []
-    assert "node 101 is not reached at c101:1" in fleet.reason()
+    assert "node 101 cannot be reached at c101:1" in fleet.reason()
     fleet.unreached.clear()
     fleet.run(5)
     assert fleet.voters == (1, 2, 101)
@@ -433,7 +433,7 @@ def test_forgotten_spare_is_tried_again() -> None:
         fleet.now += LOOKS_S
         fleet.due()
         plans.append(fleet.decider.autopilot.describe(fleet.now).replicas[-1].condition)
-    assert plans[-1] == "is not reached at c101:1"
+    assert plans[-1] == "cannot be reached at c101:1"
 
 
 def test_observer_with_the_id_of_a_broker_is_no_spare() -> None:

@@ -351,7 +351,7 @@ def test_manual_mapping_does_not_take_the_id_of_a_live_broker(cell: Ids) -> None
 
 def test_second_broker_on_a_host_is_refused(cell: Ids) -> None:
     assert cell.ask("h2", 9093) == (1001, GENERATED)
-    assert "give each one its node.id" in cell.why
+    assert "set node.id on each" in cell.why
 
 
 def test_id_of_a_stopped_broker_is_not_given_to_its_neighbour(cell: Ids) -> None:
@@ -395,7 +395,7 @@ def test_missing_neighbour_is_not_adopted_on_its_own_host(cell: Ids) -> None:
     cell.lose(2)
     cell.wait(ADOPT_S + 31)
     request = cell.wanted("h2", 9094)
-    cell.no_id(ErrorCode.INVALID_REGISTRATION, "broker 2 of this host is missing", request=request)
+    cell.no_id(ErrorCode.INVALID_REGISTRATION, "broker 2 on this host is missing", request=request)
 
 
 # --- missing ------------------------------------------------------------------------------------

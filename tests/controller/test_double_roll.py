@@ -65,7 +65,7 @@ def test_legacy_broker_is_refused_once_heartbeats_are_enabled() -> None:
     error = cell.decide(message).error
     assert error is not None
     assert (
-        "broker 7 has a legacy registration (version 0), which does not heartbeat" in error.message
+        "broker 7 has a legacy registration (version 0) without heartbeats" in error.message
     )
 
 
@@ -156,7 +156,7 @@ def test_raise_names_the_brokers_that_do_not_heartbeat() -> None:
     cell.send(registration(7, registration_version=0, features=ONLY_METADATA))
     cell.due()
     message, field = refused(cell, ON)
-    assert message == "broker 7 has a legacy registration (version 0), which does not heartbeat"
+    assert message == "broker 7 has a legacy registration (version 0) without heartbeats"
     assert field == "updates[0].max_version_level"
     cell.send(rpc.UnregisterBrokerRequest(broker_id=7))
     only_off = pb.FeatureRange(name=HEARTBEATS, min_supported_version=0, max_supported_version=0)
@@ -191,7 +191,7 @@ def test_lao_is_unknown_during_the_raise_and_names_the_brokers() -> None:
     assert before > 0
     cell.send(OFF)
     assert (cell.lao.lao, cell.lao.min_known_lao) == (-1, -1)
-    assert cell.lao.unknown_reason == f"{HEARTBEATS} is 0: brokers [1, 2] do not heartbeat"
+    assert cell.lao.unknown_reason == f"{HEARTBEATS} is 0: brokers [1, 2] send no heartbeats"
     cell.send(ON)
     assert cell.lao.lao == before, "those who were vouched for still are"
 
@@ -240,7 +240,7 @@ def test_new_controller_knows_which_brokers_joined_before_catching_up(way: str) 
 
 def test_heartbeats_are_not_disabled_while_lao_is_enabled() -> None:
     message, where = refused(Cell(0), update((HEARTBEATS, 0), kind=SAFE_DOWNGRADE))
-    assert "lao.version 1 rests on the brokers' heartbeats: lower it" in message
+    assert "lao.version 1 requires the brokers' heartbeats: lower it" in message
     assert where == "updates[0].max_version_level"
 
 

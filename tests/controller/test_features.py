@@ -80,12 +80,12 @@ def test_level_that_all_nodes_support_is_finalized_once() -> None:
 @pytest.mark.parametrize(
     ("levels", "says"),
     [
-        ({1: 2, 2: 1, 3: 2}, "voter 2 knows metadata.version up to 1, not 2"),
-        ({1: 2, 2: 2, 3: 1}, "voter 3 knows metadata.version up to 1, not 2"),
+        ({1: 2, 2: 1, 3: 2}, "voter 2 supports metadata.version up to 1, not 2"),
+        ({1: 2, 2: 2, 3: 1}, "voter 3 supports metadata.version up to 1, not 2"),
         (
             {1: 2, 2: 2},
             (
-                "voter 3 has not been heard from lately: whether it can do metadata.version 2 is unknown"
+                "voter 3 has not been heard from lately: whether it supports metadata.version 2 is unknown"
             ),
         ),
     ],
@@ -141,7 +141,7 @@ def test_feature_updates_apply_all_or_none() -> None:
 @pytest.mark.parametrize(
     ("request_", "says", "field"),
     [
-        (update(("nope", 1)), "there is no feature 'nope'", "name"),
+        (update(("nope", 1)), "'nope' is not a feature", "name"),
         (
             update(("metadata.version", NEXT)),
             f"knows metadata.version from 1 to {NEXT - 1}, not {NEXT}",
@@ -209,7 +209,7 @@ def test_downgrade_states_its_consequences_and_upgrade_does_not() -> None:
         "metadata.version goes from 2 to 1: an epoch of -1 passes for every replica"
     )
     assert second.startswith(
-        "lao.version goes from 1 to 0: the lowest acknowledged offset is not promised"
+        "lao.version goes from 1 to 0: the lowest acknowledged offset is no longer promised"
     )
     at.send(TO_1)
     assert list(at.send(TO_2).warnings) == []

@@ -144,7 +144,7 @@ def test_broker_with_a_hanging_disk_loses_leadership_until_the_disk_recovers() -
     topic = cell.create_on((1, 2, 3))
     beats(cell, {1})
     assert fenced(cell) == {1}
-    assert cell.broker(1).reason == "its disk hangs beyond broker.disk.hang.timeout.ms"
+    assert cell.broker(1).reason == "disk hangs longer than broker.disk.hang.timeout.ms"
     partition = cell.partition(topic)
     assert (partition.leader, partition.isr) == (2, (2, 3))
     beats(cell, {1}, 60)

@@ -105,7 +105,7 @@ async def test_observer_stays_an_observer_until_it_is_added() -> None:
     is_ready, why = ready(observer.service)
     assert not is_ready, "another voter must not be stopped because this one is there"
     assert why == (
-        "following node 1 in epoch 1 as an observer, not as a voter: raftlog quorum add-voter"
+        "following node 1 in epoch 1 as an observer, not as a voter: run raftlog quorum add-voter"
     )
 
 

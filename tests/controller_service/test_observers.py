@@ -193,7 +193,7 @@ def test_observer_receives_the_point_of_divergence(world: World) -> None:
     assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (3, 6)
     assert (answer.records, answer.generation) == (b"", 5)
     assert source.reports == [7], "what it has applied is not of this log"
-    assert "the logs part at offset 6: committed records are lost" in observers.contradiction
+    assert "the logs diverge at offset 6: committed records are lost" in observers.contradiction
 
 
 def test_diverging_state_is_reported_at_its_offset(world: World) -> None:
@@ -201,7 +201,7 @@ def test_diverging_state_is_reported_at_its_offset(world: World) -> None:
     source.diverges = (4, 8)
     observers.received(link, [fetch(8, last_applied=applied(7), controller_epoch=4)])
     assert link.sent[0].diverging_epoch.end_offset == 8
-    assert "the log is the same, and the state is not" in observers.contradiction
+    assert "the logs are equal, but the states are not" in observers.contradiction
 
 
 def test_older_leader_compares_nothing(world: World) -> None:

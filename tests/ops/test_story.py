@@ -234,7 +234,7 @@ def test_story_04a_outage_is_told_by_brokers_when_all_controllers_are_dead() -> 
     """[Their journals were read, and an hour without a controller looked like no trouble.]"""
     told = story(
         node("broker-4", (60_000, LOST, {"controller_id": 1}),
-             (72_000, Kind.FENCED, {"reason": "no controller reached for 12.1 s"})),
+             (72_000, Kind.FENCED, {"reason": "no controller answered for 12.1 s"})),
         node("broker-5", (60_100, LOST, {"controller_id": 1})),
         node("controller-1", failure="Connection refused"),
     )  # fmt: skip
