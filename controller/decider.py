@@ -55,7 +55,7 @@ from controller.decisions.quorum.autopilot import Autopilot
 from controller.decisions.quorum.membership import Look, Membership, controller_ids
 from controller.state.batched_changes import RETRY_S
 from controller.state.epoch_log import LaoReport
-from controller.state.state import ControllerState, apply, ask_for_the_silent, heartbeats_off
+from controller.state.state import ControllerState, apply, heartbeats_off, unfence_legacy_brokers
 from raftlog.config_writes.writes import ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits import check as check_limits
@@ -127,7 +127,7 @@ class DueWork:
     def _wants_a_look(self) -> bool:
         """Return whether LAO, or a broker that waits to be unfenced, has new information."""
         state = self._state
-        return bool(state.to_look_at) or state.log.lao.unparked != self._unparked
+        return bool(state.to_examine) or state.log.lao.unparked != self._unparked
 
     def next(self, now: float, *, fencing_only: bool = False) -> Write | None:
         """Return the next work, which always has records, or None if nothing is due.
@@ -256,11 +256,11 @@ class DueWork:
         """Unfence a broker that has asked for it and is ready."""
         if self._state.wants_unfence and now >= self._look_at_all:
             self._look_at_all = now + LOOK_AT_ALL_S
-            self._state.to_look_at.update(dict.fromkeys(sorted(self._state.wants_unfence)))
+            self._state.to_examine.update(dict.fromkeys(sorted(self._state.wants_unfence)))
         while (broker := self._next_admitted()) is not None:
             if not on_probation(self._state, broker, now):
                 return unfence_decision(self._state, broker)
-            del self._state.to_look_at[broker.id]
+            del self._state.to_examine[broker.id]
         return None
 
     def _needs_bootstrap(self) -> bool:
@@ -271,16 +271,16 @@ class DueWork:
         enough, or None.
         """
         state = self._state
-        to_look_at = state.to_look_at
+        to_examine = state.to_examine
         if state.log.lao.unparked != self._unparked:
             self._unparked = state.log.lao.unparked
-            to_look_at.update(dict.fromkeys(sorted(state.wants_unfence)))
-        while to_look_at:
-            broker_id = next(iter(to_look_at))
+            to_examine.update(dict.fromkeys(sorted(state.wants_unfence)))
+        while to_examine:
+            broker_id = next(iter(to_examine))
             broker = state.log.pending.brokers[broker_id]
             if may_unfence(state, broker):
                 return broker
-            del to_look_at[broker_id]
+            del to_examine[broker_id]
         return None
 
     def _write_progress(self, now: float) -> Write | None:
@@ -352,7 +352,7 @@ class Decider:
         self._report_lao = report_lao
         if quorum is not None:
             state.controller_ids = lambda now: controller_ids(quorum(now))
-        ask_for_the_silent(state)
+        unfence_legacy_brokers(state)
         members = Membership(state, node_id, quorum)
         self.autopilot = Autopilot(state, node_id, members)
         """Replaces dead voters."""
@@ -479,7 +479,7 @@ class Decider:
             )
             if type(decision) is Write:
                 floor = state.epoch_floor
-                if floor.first and floor.holds_back(decision.records, state.log.pending):
+                if floor.first and floor.must_delay(decision.records, state.log.pending):
                     return Defer(now + RETRY_S)
                 if not of_kind.held_partitions:
                     check_record_bytes(decision.records, kind)
@@ -617,7 +617,7 @@ class Decider:
         state.absent_ids.present(broker_id)
         state.gone.heard(broker_id)
 
-    def was_away(self, gap_s: float, now: float) -> None:
+    def extend_for_pause(self, gap_s: float, now: float) -> None:
         """Extend sessions after a pause of the shell: heartbeats sent meanwhile still wait in
         sockets, and no session may end before they are read.
         """
@@ -657,13 +657,13 @@ class Decider:
             self.heard(broker_id, broker_epoch, now)
             self._count_as_active(broker_id, broker_epoch)
         elif (
-            self.state.absent_ids.has_noted(broker_id)
+            self.state.absent_ids.counts_as_absent(broker_id)
             and self._registration(broker_id, broker_epoch) is not None
         ):
             self.state.absent_ids.present(broker_id)
         self._report_lao(broker_id, broker_epoch, controller_epoch, applied, known_lao)
         if broker_id in self.state.wants_unfence:
-            self.state.to_look_at[broker_id] = None
+            self.state.to_examine[broker_id] = None
 
     def _count_as_active(self, broker_id: int, broker_epoch: int) -> None:
         """Mark a fenced broker to be unfenced: without heartbeats it need not ask."""

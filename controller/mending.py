@@ -323,7 +323,7 @@ class _Healing:
         name = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
         is_removed = False
 
-        async def go_on(lacks: str) -> bool:
+        async def may_continue(lacks: str) -> bool:
             nonlocal is_removed
             why = await removed(self._config, self._identity, self._damage, self._transport)
             is_removed = not why
@@ -336,9 +336,9 @@ class _Healing:
             return not stop.is_set()
 
         if self._mending is None or self._found is None:
-            while await go_on(""):
+            while await may_continue(""):
                 pass
-        elif await self._mending.run(go_on):
+        elif await self._mending.run(may_continue):
             return await asyncio.to_thread(self._replace, self._found, self._mending, name)
         return (
             Healed(begin_anew(directory, self._identity, name), mended=False)

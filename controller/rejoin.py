@@ -5,8 +5,8 @@ voted. But a voter is a node id *and* a directory id. So the quorum first commit
 node, that the damaged directory is not a voter: from then on none of its promises counts, as for
 any removed voter (Raft dissertation, section 4.1). Only then is the data set aside, and the
 directory formatted under a new id, which has promised nothing. The node follows as an observer, and
-is added as a voter once it has caught up (:func:`controller.service.upkeep.wish`), or when
-autopilot gives it a seat.
+is added as a voter once it has caught up (:func:`controller.service.upkeep.requested_change`), or
+when autopilot gives it a seat.
 
 If the identity itself is damaged, the configuration names the node, and the voter set names the
 directory. The leader removes neither while a process with that directory fetches from it.

@@ -102,10 +102,10 @@ class MetadataFollower:
         self._timer: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._answer_by = 0.0
-        self._stays = b""
+        self._shared = b""
         """Serialized fields that all fetches share; empty if no fetch was sent yet."""
-        self._stays_for = (-1, -1, -1)
-        """The broker epoch, controller epoch and generation in ``_stays``."""
+        self._shared_for = (-1, -1, -1)
+        """The broker epoch, controller epoch and generation in ``_shared``."""
         self._generation_known = False
         self._compare, self._compare_at = True, 0.0
         """Whether the next fetch names the last applied batch, for the controller to compare, and
@@ -132,7 +132,7 @@ class MetadataFollower:
     def start(self) -> None:
         """Begin to follow."""
         self._connect()
-        self._look_for_silence()
+        self._check_silence()
 
     def close(self) -> None:
         """Stop fetching, and close the link. Idempotent."""
@@ -213,7 +213,7 @@ class MetadataFollower:
             self._timer.cancel()
             self._timer = None
 
-    def _look_for_silence(self) -> None:
+    def _check_silence(self) -> None:
         """Close a link whose fetch gets no reply in time: a stopped controller may leave its
         connections open.
 
@@ -222,7 +222,7 @@ class MetadataFollower:
         if self._fetching and self._loop.time() > self._answer_by and self._link is not None:
             self._link.close("a fetch was not answered in time")
         self._watch = self._loop.call_later(
-            self._settings.answer_margin_ms / 1000, self._look_for_silence
+            self._settings.answer_margin_ms / 1000, self._check_silence
         )
 
     # --- the conversation ------------------------------------------------------------------------
@@ -232,10 +232,10 @@ class MetadataFollower:
         if view.backpressure or self._link is None:
             return
         epochs = (self._broker_epoch(), view.controller_epoch, view.generation)
-        if epochs != self._stays_for or not self._stays:
-            self._stays_for, self._stays = epochs, self._what_stays(*epochs)
+        if epochs != self._shared_for or not self._shared:
+            self._shared_for, self._shared = epochs, self._shared_fields_of(*epochs)
         # A serialized prefix: setting one field costs as much as parsing all shared fields.
-        request = controller_pb2.MetadataFetchRequest.FromString(self._stays)
+        request = controller_pb2.MetadataFetchRequest.FromString(self._shared)
         request.fetch_offset = view.applied + 1
         request.applied_offset = view.applied
         request.told_lowest_acknowledged_offset = view.known_lao
@@ -259,7 +259,7 @@ class MetadataFollower:
             named.base_offset, named.epoch, named.crc = last
             named.state_hash = self._view.tip.state_hash & STATE_HASH_MASK
 
-    def _what_stays(self, broker_epoch: int, controller_epoch: int, generation: int) -> bytes:
+    def _shared_fields_of(self, broker_epoch: int, controller_epoch: int, generation: int) -> bytes:
         """Return the fields that are the same from one fetch to the next, serialized."""
         settings = self._settings
         return controller_pb2.MetadataFetchRequest(

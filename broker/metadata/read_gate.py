@@ -236,7 +236,7 @@ class ReadGate(Generic[R]):
         Call this whenever the view has moved, or a lease may have been granted.
         """
         if self._waiting[_LEASELESS] and self._lease.held(now):
-            self._take_floor()
+            self._set_floor()
         released: list[tuple[R, Image]] = []
         for queue, waiting in self._waiting.items():
             while waiting and len(released) < limit:
@@ -265,7 +265,7 @@ class ReadGate(Generic[R]):
             if unwanted(parked.request):
                 self._forget(key, parked)
 
-    def _take_floor(self) -> None:
+    def _set_floor(self) -> None:
         """Set the offset needed by strict reads without one to the applied offset, now that a lease
         is held.
         """

@@ -27,7 +27,7 @@ DEFAULT = 5
 CLIENT_METRICS = 7
 GROUP = 8
 
-_Told = Mapping[int, Listener | None]
+_Endpoints = Mapping[int, Listener | None]
 """Live brokers, and the endpoint of each for this client; None if unreachable."""
 _SOURCES = {
     ResourceType.CLIENT_METRICS: CLIENT_METRICS,
@@ -60,13 +60,15 @@ def metadata(
         if may_describe is not None:
             hidden = frozenset(name for name in names if not may_describe(name))
     live = {broker.id: broker for broker in _brokers(image) if not broker.fenced}
-    told = {id_: broker.listener_for_clients(listener) for id_, broker in live.items()}
+    endpoints = {id_: broker.listener_for_clients(listener) for id_, broker in live.items()}
     return broker_pb2.MetadataResponse(
         brokers=[
-            _metadata_broker(live[id_], where) for id_, where in told.items() if where is not None
+            _metadata_broker(live[id_], where)
+            for id_, where in endpoints.items()
+            if where is not None
         ],
         topics=[
-            _metadata_topic(image, name, told)
+            _metadata_topic(image, name, endpoints)
             if name not in hidden
             else broker_pb2.MetadataTopic(
                 error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name
@@ -185,7 +187,7 @@ def _cluster_broker(broker: Broker, where: Listener) -> broker_pb2.DescribeClust
     )
 
 
-def _metadata_topic(image: Image, name: str, told: _Told) -> broker_pb2.MetadataTopic:
+def _metadata_topic(image: Image, name: str, endpoints: _Endpoints) -> broker_pb2.MetadataTopic:
     topic_id = image.topic_ids.get(name)
     if topic_id is None:
         return broker_pb2.MetadataTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
@@ -194,13 +196,16 @@ def _metadata_topic(image: Image, name: str, told: _Told) -> broker_pb2.Metadata
         name=name,
         topic_id=topic_id,
         partitions=[
-            _metadata_partition(image.partitions[topic_id, index], told) for index in range(count)
+            _metadata_partition(image.partitions[topic_id, index], endpoints)
+            for index in range(count)
         ],
     )
 
 
-def _metadata_partition(partition: Partition, told: _Told) -> broker_pb2.MetadataPartition:
-    error = _leader_error(partition.leader, told)
+def _metadata_partition(
+    partition: Partition, endpoints: _Endpoints
+) -> broker_pb2.MetadataPartition:
+    error = _leader_error(partition.leader, endpoints)
     return broker_pb2.MetadataPartition(
         error_code=error,
         partition_index=partition.index,
@@ -208,17 +213,19 @@ def _metadata_partition(partition: Partition, told: _Told) -> broker_pb2.Metadat
         leader_epoch=partition.leader_epoch,
         replica_nodes=partition.replicas,
         offline_replicas=[
-            broker_id for broker_id in partition.replicas if told.get(broker_id) is None
+            broker_id for broker_id in partition.replicas if endpoints.get(broker_id) is None
         ],
         eligible_leader_replicas=partition.elr,
         last_known_elr=partition.last_known_elr,
     )
 
 
-def _leader_error(leader_id: int, told: _Told) -> ErrorCode:
-    if told.get(leader_id) is not None:
+def _leader_error(leader_id: int, endpoints: _Endpoints) -> ErrorCode:
+    if endpoints.get(leader_id) is not None:
         return ErrorCode.NONE
-    return ErrorCode.LISTENER_NOT_FOUND if leader_id in told else ErrorCode.LEADER_NOT_AVAILABLE
+    return (
+        ErrorCode.LISTENER_NOT_FOUND if leader_id in endpoints else ErrorCode.LEADER_NOT_AVAILABLE
+    )
 
 
 def _config_result(

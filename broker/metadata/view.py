@@ -350,7 +350,7 @@ class AppliedBatch(NamedTuple):
     crc: int
 
 
-class Onlooker(Protocol):
+class TipListener(Protocol):
     """A listener for changes of the tip. It is called during a change, and may only record it."""
 
     def needs_image(self, chunk_bytes: int) -> bool:
@@ -391,7 +391,7 @@ class View:
         self.controller_epoch = 0
         self.hears_controller = False
         """True if the last controller contacted has answered with this log."""
-        self.onlooker: Onlooker | None = None
+        self.tip_listener: TipListener | None = None
         self.changes = ChangeCollector()
         """Changes since they were last taken, for components that read only the tip."""
         self.moves = 0
@@ -583,8 +583,8 @@ class View:
         self.moves += 1
         self.other_moves += 1
         self.changes.everything()
-        if self.onlooker is not None:
-            self.onlooker.replaced(self._images.folded)
+        if self.tip_listener is not None:
+            self.tip_listener.replaced(self._images.folded)
 
     def apply(self, chunk: bytes, *, high_watermark: int) -> None:
         """Add a chunk that follows the tip and ends at or below the high watermark; readers then
@@ -603,8 +603,8 @@ class View:
             else:
                 self.changes.note_configs(one.configs)
         before = None
-        onlooker = self.onlooker
-        needed = onlooker is not None and onlooker.needs_image(len(chunk))
+        tip_listener = self.tip_listener
+        needed = tip_listener is not None and tip_listener.needs_image(len(chunk))
         if only_configs and not needed:
             images.add_later(chunk, batches)
         else:
@@ -619,8 +619,8 @@ class View:
         self.last_batch = AppliedBatch(
             last.base_offset, last.epoch, batch.crc_at(chunk, last.position)
         )
-        if onlooker is not None:
-            onlooker.applied(before, chunk, images.applied, batches[-1].header.epoch)
+        if tip_listener is not None:
+            tip_listener.applied(before, chunk, images.applied, batches[-1].header.epoch)
         # A broker that keeps up has already adopted the announced LAO.
         if self._received_lao != self._known_lao:
             self._adopt()

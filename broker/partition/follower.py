@@ -22,7 +22,7 @@ class Stage(Enum):
 
     DUE = auto()
     """To be included in the next fetch."""
-    NAMED = auto()
+    FETCHED = auto()
     """Waiting for the leader's answer."""
     WRITING = auto()
     """Written; the new end is acknowledged once it is durable."""
@@ -34,10 +34,10 @@ class Follower(Role):
     """The follower of ``leader_id`` in leader epoch ``epoch``, and in no other."""
 
     __slots__ = (
+        "fetched_in",
         "host",
         "leader_id",
         "link",
-        "named_in",
         "pause_s",
         "replica",
         "stage",
@@ -50,7 +50,7 @@ class Follower(Role):
         self.host, self.replica, self.link = host, replica, link
         self.leader_id, self.epoch = leader_id, epoch
         self.stage = Stage.DUE if replica.durable else Stage.WRITING
-        self.named_in = 0
+        self.fetched_in = 0
         """Correlation id of the last fetch that included this partition; an older answer is for
         another position.
         """
@@ -224,7 +224,7 @@ class LeaderLink:
 
     def _name_again(self) -> None:
         for follower in self.followers.values():
-            if follower.stage is Stage.NAMED:
+            if follower.stage is Stage.FETCHED:
                 self._is_due(follower)
 
     # --- the partitions --------------------------------------------------------------------------
@@ -301,7 +301,7 @@ class LeaderLink:
         ]
         for follower in named:
             del self._due[follower.replica.key]
-            follower.stage, follower.named_in = Stage.NAMED, correlation_id
+            follower.stage, follower.fetched_in = Stage.FETCHED, correlation_id
         request = pb.ReplicaFetchRequest(
             correlation_id=correlation_id,
             cluster_id=settings.cluster_id,
@@ -337,8 +337,8 @@ class LeaderLink:
             # An answer for an older position of the follower does not apply to the present one.
             if (
                 follower is not None
-                and follower.stage is Stage.NAMED
-                and follower.named_in <= response.correlation_id
+                and follower.stage is Stage.FETCHED
+                and follower.fetched_in <= response.correlation_id
             ):
                 self._take(follower, result)
 

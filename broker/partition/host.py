@@ -295,7 +295,7 @@ class Host:
         """Return a partition in the image, or None."""
         return self.image.partitions.get(key)
 
-    def take_throttles(self) -> None:
+    def read_throttles(self) -> None:
         """Read the throttles' rates, which may have changed."""
         for throttle, key in (
             (self.leader_throttle, LEADER_THROTTLE),
@@ -417,7 +417,7 @@ class Host:
         self.out.append(Reset(replica.key, start_offset))
         self._dirty[replica.key] = replica
 
-    def ask_for_flush(self) -> None:
+    def request_flush(self) -> None:
         """At the end of a step, request one flush of everything that it has written."""
         if self._dirty:
             self._token += 1

@@ -268,9 +268,9 @@ class LeaderIsr:
         """True if, at the last check, this broker considered itself fenced and so refused
         fetches.
         """
-        self.take_replicas(partition)
+        self.set_followers(partition)
 
-    def take_replicas(self, partition: Partition) -> None:
+    def set_followers(self, partition: Partition) -> None:
         """Make the other replicas the followers; keep the state of those that stay."""
         old = self.followers
         self.followers = {
@@ -384,10 +384,10 @@ class LeaderIsr:
 
     def _look_for_lag(self) -> None:
         now, end = self._host.now, self.replica.log.end
-        overslept = self._lag_timer is not None and now - self._lag_timer.when > self._lag_s / 4
-        deaf, self._refused_fetches = self._refused_fetches, not self._host.serves
+        is_late = self._lag_timer is not None and now - self._lag_timer.when > self._lag_s / 4
+        refused_before, self._refused_fetches = self._refused_fetches, not self._host.serves
         self._lag_timer = None
-        if overslept or deaf or self._refused_fetches:
+        if is_late or refused_before or self._refused_fetches:
             # This process was paused, or refused all fetches: it must first process the fetches of
             # its followers.
             self._watch_at(now + self._lag_s / 4)
@@ -406,7 +406,7 @@ class LeaderIsr:
             due = min(follower.lags_since(self.began) for follower in behind) + self._lag_s
             self._watch_at(due if due > now else now + self._lag_s / 4)
 
-    def leave_behind(self, replica_id: int) -> None:
+    def propose_removal(self, replica_id: int) -> None:
         """Propose the removal of a member whose disk has no space for the records that it lacks."""
         if self._may_propose():
             staying = [member for member in self.state.committed if member != replica_id]
@@ -414,7 +414,7 @@ class LeaderIsr:
 
     # --- what becomes of a proposal --------------------------------------------------------------
 
-    def take_image(self, partition: Partition) -> None:
+    def process_image(self, partition: Partition) -> None:
         """Process an image with a state of this leader epoch."""
         self.recovering = self.recovering and partition.leader_recovery_state == RECOVERING
         if self.state.commit(partition.isr, partition.partition_epoch, partition.elr):

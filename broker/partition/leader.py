@@ -195,7 +195,7 @@ class Leader(Role):
         self._gauges = (False,) * len(_MEASURED)
         self.max_message_bytes = 1
         self.isr = LeaderIsr(host, replica, partition, isr_updates, self.isr_changed)
-        self.take_configs()
+        self.read_configs()
 
     @property
     def min_isr(self) -> int:
@@ -221,15 +221,15 @@ class Leader(Role):
         self.isr.watch_lag()
         self.isr_changed()
 
-    def take_image(self, partition: Partition) -> None:
+    def process_image(self, partition: Partition) -> None:
         """Process an image with another state of this partition in the same leader epoch."""
         self.partition = partition
-        self.isr.take_replicas(partition)
-        self.isr.take_image(partition)
-        self.take_configs()
+        self.isr.set_followers(partition)
+        self.isr.process_image(partition)
+        self.read_configs()
         self.isr.consider()
 
-    def take_configs(self) -> None:
+    def read_configs(self) -> None:
         """Read the relevant configs; they, or the number of replicas, may have changed."""
         image, topic_id = self.host.image, self.replica.key[0]
         wanted = topic_number(image, topic_id, MIN_INSYNC_REPLICAS)
@@ -310,7 +310,7 @@ class Leader(Role):
         if replica_id not in self.isr.state.committed:
             self.isr.consider()
         elif low_on_space and offset < self.replica.log.end:
-            self.isr.leave_behind(replica_id)
+            self.isr.propose_removal(replica_id)
 
     def isr_changed(self) -> None:
         """Advance after another ISR was committed, or a proposal was dropped."""

@@ -136,7 +136,7 @@ class Roles:
         host, role = self._host, replica.role
         if role is not None and role.epoch == partition.leader_epoch:
             if isinstance(role, Leader) and partition.leader == host.broker_id:
-                role.take_image(partition)
+                role.process_image(partition)
                 return
             if isinstance(role, Follower) and partition.leader == role.leader_id:
                 return
@@ -231,7 +231,7 @@ class Roles:
             for key in keys:
                 leader = host.replicas[key].role
                 if isinstance(leader, Leader):
-                    leader.take_configs()
+                    leader.read_configs()
                     leader.isr_changed()
 
 
@@ -290,7 +290,7 @@ class Partitions:
         self._sessions.settle()
         self._isr_updates.pump()
         self._roles.pump_links()
-        host.ask_for_flush()
+        host.request_flush()
         effects, host.out = host.out, []
         return effects
 
@@ -397,7 +397,7 @@ class Partitions:
         host, changes = self._host, event.changes
         host.image = event.image
         if changes is None or any(one[0] == ResourceType.BROKER for one in changes.configs):
-            host.take_throttles()
+            host.read_throttles()
         self._roles.reconsider(event.changes)
 
     def _broker_status_changed(self, event: BrokerStatusChanged) -> None:

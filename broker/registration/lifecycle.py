@@ -388,7 +388,7 @@ class Lifecycle:
             self._contact_at, self._next_at = now, now
         self._look(now)
         if reached or self._unfenced != was_unfenced:
-            self.hasten(now)
+            self.heartbeat_soon(now)
 
     def passed(self, image_offset: int) -> bool:
         """Process a new image with the same brokers and levels as the previous one.
@@ -421,7 +421,7 @@ class Lifecycle:
         if self.epoch >= 0:
             self._begin_again(now)
 
-    def hasten(self, now: float) -> None:
+    def heartbeat_soon(self, now: float) -> None:
         """Send the next heartbeat once none is in flight: the controller must know at once."""
         if self.epoch < 0:
             return
@@ -439,7 +439,7 @@ class Lifecycle:
             return
         self._stop_until = now + self._settings.shutdown_timeout_ms / 1000
         self._connected_at = now
-        self.hasten(now)
+        self.heartbeat_soon(now)
 
     def _look(self, now: float) -> None:
         """Determine from the broker's own image whether its registration is unfenced, and still the

@@ -120,7 +120,7 @@ class Notifications:
 
     def lease_wanted(self) -> None:
         """Send the next heartbeat at once: a strict read waits."""
-        self._lifecycle.hasten(self._now())
+        self._lifecycle.heartbeat_soon(self._now())
         self._registration.pump()
 
     def heartbeat_answered(self) -> None:
@@ -171,7 +171,7 @@ class Notifications:
 
     def heartbeat_now(self) -> None:
         """Send the next heartbeat at once: the controller must know the broker's new state."""
-        self._lifecycle.hasten(self._now())
+        self._lifecycle.heartbeat_soon(self._now())
         self._registration.pump()
 
 

@@ -289,7 +289,7 @@ class Watches:
             permits=self._permits,
             has_room=lambda handle: handle.unsent_bytes < settings.watch_max_unsent_bytes,
         )
-        view.onlooker = self.hub
+        view.tip_listener = self.hub
         self._shares = Shares(settings.watch_max_watchers)
         self._places: dict[Handle, str] = {}
         """The peer to whose share each open watch is charged."""
@@ -341,7 +341,7 @@ class Watches:
     def moved(self) -> None:
         """Process a view that shows more, or received LAO."""
         hub = self.hub
-        if hub.rests:
+        if hub.is_idle:
             return
         # If LAO is unknown, nothing above the tip is needed.
         hub.moved(self._view.repeatable_from)

@@ -173,12 +173,12 @@ class History:
         for entry in self._entries[first : index + 1]:
             changes = [Kept(change) for change in ordered_changes(draft, entry.chunk)]
             if entry.changes is None:
-                self._know(entry, changes)
+                self._keep_changes(entry, changes)
         known = self._entries[index].changes
         assert known is not None
         return known
 
-    def _know(self, entry: _Entry, changes: list[Kept]) -> None:
+    def _keep_changes(self, entry: _Entry, changes: list[Kept]) -> None:
         entry.changes = changes
         if not entry.keeps_image:
             entry.before = None

@@ -304,7 +304,7 @@ class WatchHub:
         self.history.clear(image)
 
     @property
-    def rests(self) -> bool:
+    def is_idle(self) -> bool:
         """True if ``moved`` would do nothing: there are no watchers, and there is nothing to
         drop.
         """

@@ -70,7 +70,7 @@ def begin_shutdown(view: ImageView, broker: Broker) -> list[Record]:
     return [registration_change(broker, cause, in_controlled_shutdown=True), *moved]
 
 
-def take_leave(view: ImageView, broker: Broker) -> list[Record]:
+def complete_shutdown(view: ImageView, broker: Broker) -> list[Record]:
     """Return the last records of a broker that completes its controlled shutdown; see
     :func:`raftlog.metadata.entities.has_left`.
     """

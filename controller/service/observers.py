@@ -100,9 +100,9 @@ class Bursts:
         if self._begun is None:
             self._begun = self._cpu_clock()
             self._rested_s = min(REST_MAX_S, self._rested_s + self._now() - self._ended)
-        self.go_on()
+        self.check_soon()
 
-    def go_on(self) -> None:
+    def check_soon(self) -> None:
         """Schedule a check whether the burst is over, after all due fetches were examined."""
         if self._looks:
             self._again = True
@@ -121,7 +121,7 @@ class Bursts:
             # away: another check would not help.
             return
         if again and owed_s <= SHORT_S:
-            self.go_on()
+            self.check_soon()
             return
         self._begun = None
         self._ended = self._now()
@@ -296,7 +296,7 @@ class Observers:
         if error is not None:
             self._send_error(stream, error)
             return
-        if fetch.HasField("last_applied") and self._tell_divergence(stream, fetch):
+        if fetch.HasField("last_applied") and self._report_divergence(stream, fetch):
             return
         if fetch.replica_id >= 0:
             if stream.stranger:
@@ -356,7 +356,7 @@ class Observers:
             )
         return None
 
-    def _tell_divergence(self, stream: MetadataStream, fetch: pb.MetadataFetchRequest) -> bool:
+    def _report_divergence(self, stream: MetadataStream, fetch: pb.MetadataFetchRequest) -> bool:
         """Answer an observer that has applied records which this log does not have. Return whether
         it is one.
 
@@ -412,7 +412,7 @@ class Observers:
         self._news = True
         self._serve()
 
-    def ask_reports(self) -> None:
+    def request_reports(self) -> None:
         """Answer every parked fetch: some observers may know an LAO that they have not reported."""
         self.unreported = False
         for stream in self._streams.values():
@@ -511,7 +511,7 @@ class Observers:
         if to_brokers:
             bursts.begin()
         elif looked:
-            bursts.go_on()
+            bursts.check_soon()
         if (looked or self._more) and not self._turn_begun:
             self._turn_begun = True
             # A full turn is followed by a pause of the same length: gRPC accepts one new call per

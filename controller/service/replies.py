@@ -90,7 +90,7 @@ class Parked(msgspec.Struct, eq=False):
         self.trace.end(code)
         self.trace = None
 
-    def say_reached(self) -> None:
+    def mark_reached(self) -> None:
         """State in the response that the requested level is reached."""
         if type(self.response) is ConfigReplies:
             self.response.reached = self.acks
@@ -258,7 +258,7 @@ class Parking:
             while queue and queue[0].offset <= reached:
                 parked = queue.popleft()
                 if not parked.done:
-                    parked.say_reached()
+                    parked.mark_reached()
                     self._finish(parked)
         self._release_duplicates()
 
@@ -398,7 +398,7 @@ def failure(
     return response
 
 
-def say_how_far(parked: Parked, lao: LaoView, *, leadership_lost: bool) -> None:
+def add_progress(parked: Parked, lao: LaoView, *, leadership_lost: bool) -> None:
     """Complete the response to a committed write whose level is not reached.
 
     Adds the level that it has reached, the brokers that the requested level still waits for, and
@@ -508,7 +508,7 @@ class Answers:
         """
         for one in parked.each():
             if is_committed:
-                say_how_far(one, lao, leadership_lost=code is ErrorCode.NOT_CONTROLLER)
+                add_progress(one, lao, leadership_lost=code is ErrorCode.NOT_CONTROLLER)
                 self.send(one)
             else:
                 error = ApiError(code, why, outcome_unknown=one.is_write)
@@ -594,14 +594,14 @@ class Refusals:
     def lost(self, leadership: Leadership, why: str) -> None:
         """Answer every request that waits for records that this leadership proposed."""
         self._lost.append((leadership, why, leadership.parking.drain()))
-        self.go_on()
+        self.answer_due()
 
     def refuse_waiting(self) -> None:
         """Refuse every request in the intake of a node that does not lead: none was started."""
         self._refusing = True
-        self.go_on()
+        self.answer_due()
 
-    def go_on(self) -> None:
+    def answer_due(self) -> None:
         """Answer the requests that now wait in vain, unless the next turn does that anyway."""
         if self._due:
             return
@@ -617,7 +617,7 @@ class Refusals:
 
     def _next_turn(self) -> None:
         self._due = False
-        self.go_on()
+        self.answer_due()
 
     def _all(self) -> Iterator[bool]:
         """Answer one request in each step."""

@@ -75,7 +75,7 @@ _PAUSE_S = 1.0
 """Longest interval between commits, in seconds, that still counts as a steady rate."""
 
 
-class Telling:
+class CommitRate:
     """The rate of commits, and the time that brokers take to apply one."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class Announcements:
         self._commit_due = False
         self._observers_due = False
         self._reports_due = False
-        self._telling = Telling()
+        self._commit_rate = CommitRate()
 
     def committed(self, leadership: Leadership) -> None:
         """Send the answers that have become true.
@@ -170,7 +170,7 @@ class Announcements:
             log = leadership.log
             self._node.committed.replace(log.committed, log.log_hash, advanced_bytes)
         now = self._node.now()
-        self._telling.committed(self._node.committed_end, now)
+        self._commit_rate.committed(self._node.committed_end, now)
         leadership.decider.state.sketches.committed(self._node.committed_end, now)
         self._visibility_moved(leadership)
         if self._intake or leadership.decider.due.is_urgent():
@@ -215,18 +215,18 @@ class Announcements:
             leadership.decider.state.sketches.moved(*seen, self._node.now())
         leadership.parking.visibility(*seen)
         if tell:
-            hold_s = self._telling.hold_s(seen[0], self._node.now())
+            hold_s = self._commit_rate.hold_s(seen[0], self._node.now())
             if hold_s > 0:
                 self._observers_due = self.observers.lao_is_held = True
                 self._soon(hold_s, self._release_observers)
             else:
                 self.observers.release()
 
-    def ask_reports(self) -> None:
+    def request_reports(self) -> None:
         """Have brokers report the LAO that they know, if a reply waits for that."""
         leadership = self._node.leadership
         if leadership is not None and self._waits_for_known_lao(leadership):
-            self.observers.ask_reports()
+            self.observers.request_reports()
 
     def _must_report(self) -> Container[int]:
         """Return the brokers whose report is awaited: all if a writer waits, else those to be
@@ -607,7 +607,7 @@ class ControllerService:
             if self.transfer.under_way is None and not self._drain.begun:
                 self.turns.decide_all(leadership, decider)
                 if self._announcements.observers.unreported:
-                    self._announcements.ask_reports()
+                    self._announcements.request_reports()
         except FatalError as error:
             log.critical("the controller stops", error=str(error))
             self.failed(error)

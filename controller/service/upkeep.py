@@ -104,7 +104,7 @@ class BrokerProbes:
             and self._accepted.get(broker_id) == broker.epoch
             and len(self._tasks) < MAX_PROBES
         ):
-            self._begin(broker_id, self._find_out(broker_id, broker.epoch))
+            self._begin(broker_id, self._probe_until_refused(broker_id, broker.epoch))
 
     def reset(self) -> None:
         """Cancel all probes: the leadership is lost, or the node stops.
@@ -141,7 +141,7 @@ class BrokerProbes:
         ):
             self._accepted[broker_id] = epoch
 
-    async def _find_out(self, broker_id: int, epoch: int) -> None:
+    async def _probe_until_refused(self, broker_id: int, epoch: int) -> None:
         refusals = 0
         while broker_id not in self._newest:
             broker = self._registered(broker_id)
@@ -283,10 +283,12 @@ class SpareProbes:
 
 ASK_TIMEOUT_S = 5.0
 
-Wish = rpc.AddRaftVoterRequest | rpc.RemoveRaftVoterRequest | rpc.UpdateRaftVoterRequest
+VoterChange = rpc.AddRaftVoterRequest | rpc.RemoveRaftVoterRequest | rpc.UpdateRaftVoterRequest
 
 
-def wish(seen: QuorumDescription, quorum: QuorumConfig, *, auto_join: bool) -> Wish | None:
+def requested_change(
+    seen: QuorumDescription, quorum: QuorumConfig, *, auto_join: bool
+) -> VoterChange | None:
     """Return the change of the voter set that this node requests now, judging by its own log, or
     None.
 
@@ -319,7 +321,7 @@ def wish(seen: QuorumDescription, quorum: QuorumConfig, *, auto_join: bool) -> W
 
 
 async def ask_leader(
-    wanted: Wish,
+    wanted: VoterChange,
     transport: Transport,
     addresses: Sequence[str],
     *,
@@ -373,7 +375,7 @@ class Joining:
         self._next_look = now + self._interval_s
         node = self._node
         seen = node.replica.describe(now)
-        wanted = wish(seen, node.quorum, auto_join=self._auto_join)
+        wanted = requested_change(seen, node.quorum, auto_join=self._auto_join)
         if wanted is not None:
             self._task = asyncio.get_running_loop().create_task(
                 self._ask(wanted, seen), name="joining"
@@ -383,7 +385,7 @@ class Joining:
     def _done(self, _task: asyncio.Task[None]) -> None:
         self._task = None
 
-    async def _ask(self, wanted: Wish, seen: QuorumDescription) -> None:
+    async def _ask(self, wanted: VoterChange, seen: QuorumDescription) -> None:
         kind = type(wanted).__name__.removesuffix("Request")
         try:
             await (
@@ -396,7 +398,7 @@ class Joining:
         else:
             log.info("the voter set was changed", asked=kind, node=wanted.voter_id)
 
-    async def _ask_here(self, wanted: Wish) -> None:
+    async def _ask_here(self, wanted: VoterChange) -> None:
         link = UnaryLink(Caller("this node"))
         request = controller_request(wanted, cluster_id=self._node.cluster_id)
         request.client.node_id = self._node.quorum.node_id
@@ -405,7 +407,7 @@ class Joining:
             response = await link.response
         require_success(response)
 
-    async def _ask_leader(self, wanted: Wish, seen: QuorumDescription) -> None:
+    async def _ask_leader(self, wanted: VoterChange, seen: QuorumDescription) -> None:
         own = self._node.quorum
         voters = (*seen.voter_set, *own.configured_voters)
         known = [voter.endpoint for voter in voters if voter.endpoint != own.endpoint]
@@ -520,14 +522,14 @@ class Housekeeping:
 
     def _lead(self, now: float, gap_s: float) -> None:
         """Do the work of a leader."""
-        self._refusals.go_on()
+        self._refusals.answer_due()
         self._observers.release(expired_only=True)
         decider = self._node.decider
         if decider is None:
             return
         log_stall(decider, now, self._journal)
         if gap_s > GAP_S:
-            decider.was_away(gap_s, now)
+            decider.extend_for_pause(gap_s, now)
         elif self._intake.wake(now) or decider.due.next_deadline() <= now:
             self._wake()
 

@@ -251,7 +251,7 @@ class EpochFloor:
         """Return whether partitions below the range may remain."""
         return bool(self.first and (self._below is None or self._below))
 
-    def holds_back(self, records: Sequence[Record], view: ImageView) -> bool:
+    def must_delay(self, records: Sequence[Record], view: ImageView) -> bool:
         """Return whether a request's records must wait until all epochs are raised [a reassignment
         is cancelled first: its partition gets the next epoch of the earlier history, which may have
         had another leader in that epoch].

@@ -300,7 +300,7 @@ class LagWatch:
         """Return the brokers whose disk is below its reserve."""
         return self._since(self._low_on_space, now)
 
-    def most_out(self, unfenced: Iterable[int], now: float) -> bool:
+    def most_failing(self, unfenced: Iterable[int], now: float) -> bool:
         """Return whether most brokers have a hanging disk or are on probation; then none is fenced
         for its disk.
         """
@@ -389,7 +389,7 @@ class AbsentIds:
         """
         return now < self._first_session_ends
 
-    def has_noted(self, broker_id: int) -> bool:
+    def counts_as_absent(self, broker_id: int) -> bool:
         """Return whether a broker counts as absent.
 
         O(1).

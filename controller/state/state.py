@@ -89,7 +89,7 @@ class ControllerState:
     authorization: Authorization | None = field(init=False)
     """Permissions of clients, or None if every client that may connect may do everything."""
     sessions: SessionTracker = field(init=False)
-    sessions_given_at: float = field(init=False, default=0.0)
+    sessions_granted_at: float = field(init=False, default=0.0)
     """Time at which brokers last got a session without a contact: at the claim, or when heartbeats
     were enabled.
     """
@@ -109,7 +109,7 @@ class ControllerState:
     unclean_recovery: UncleanRecovery = field(init=False)
     wants_unfence: set[int] = field(init=False, default_factory=set)
     """Fenced brokers that asked to be unfenced as soon as they are ready."""
-    to_look_at: dict[int, None] = field(init=False, default_factory=dict)
+    to_examine: dict[int, None] = field(init=False, default_factory=dict)
     """Fenced brokers of ``wants_unfence`` that have reported since they were last examined: a
     broker can become ready only by its own report.
     """
@@ -197,16 +197,16 @@ class ControllerState:
     def ask_unfence(self, broker_id: int) -> None:
         """Mark a fenced broker to be unfenced as soon as it is ready."""
         self.wants_unfence.add(broker_id)
-        self.to_look_at[broker_id] = None
+        self.to_examine[broker_id] = None
 
-    def no_unfence(self, broker_id: int) -> None:
+    def cancel_unfence(self, broker_id: int) -> None:
         """Unmark a broker that is unfenced, unregistered, or no longer asks to be unfenced."""
         self.wants_unfence.discard(broker_id)
-        self.to_look_at.pop(broker_id, None)
+        self.to_examine.pop(broker_id, None)
 
-    def drop_wishes(self, broker_id: int) -> None:
+    def drop_requests(self, broker_id: int) -> None:
         """Drop a fenced broker's earlier requests to be unfenced or to shut down."""
-        self.no_unfence(broker_id)
+        self.cancel_unfence(broker_id)
         self.shutdown_offsets.pop(broker_id, None)
 
     def changed(self, broker_id: int, now: float) -> None:
@@ -217,7 +217,7 @@ class ControllerState:
         """End a broker's session, and drop its soft state."""
         self.sessions.end(broker_id)
         self.read_leases.forget(broker_id)
-        self.drop_wishes(broker_id)
+        self.drop_requests(broker_id)
         self.isr_removals.forget(broker_id)
 
 
@@ -271,13 +271,13 @@ def begin_heartbeats(state: ControllerState, now: float) -> None:
     """
     if heartbeats_off(state):
         return
-    state.sessions_given_at = now
+    state.sessions_granted_at = now
     for broker_id, broker in sorted(state.log.pending.snapshot().brokers.items()):
         if not broker.fenced:
             state.sessions.touch(broker_id, broker.epoch, now)
 
 
-def ask_for_the_silent(state: ControllerState) -> None:
+def unfence_legacy_brokers(state: ControllerState) -> None:
     """At a claim without heartbeats, mark the fenced legacy brokers to be unfenced.
 
     They never report again, so an earlier controller's intention would be lost.
@@ -332,7 +332,7 @@ def apply(state: ControllerState, effect: Effect, now: float) -> None:
         case Fenced():
             _fenced(state, effect, now)
         case Unfenced(broker_id, record_count):
-            state.no_unfence(broker_id)
+            state.cancel_unfence(broker_id)
             state.join_elections.unfenced(broker_id, record_count)
             state.lag_watch.unfenced(broker_id, now)
             state.unclean_recovery.look_again()
@@ -388,11 +388,11 @@ def _fenced(state: ControllerState, effect: Fenced, now: float) -> None:
             # The session continues: a refused connection is evidence, not proof. No other broker
             # gets the id any sooner.
             state.gone.fenced(broker_id, now)
-            state.drop_wishes(broker_id)
+            state.drop_requests(broker_id)
         case Cause.METADATA_LAG | Cause.DISK_HANGS:
             # Such a broker still sends heartbeats: its session continues, so no other broker gets
             # its id.
-            state.drop_wishes(broker_id)
+            state.drop_requests(broker_id)
             state.read_leases.forget(broker_id)
             state.lag_watch.fenced(broker_id, now)
         case _:

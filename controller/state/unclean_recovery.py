@@ -95,7 +95,7 @@ def judge(
     return Verdict(leader, ranked, silent)
 
 
-def loss_in_words(partition: Partition, ends: dict[int, LogEnd], verdict: Verdict) -> str:
+def describe_loss(partition: Partition, ends: dict[int, LogEnd], verdict: Verdict) -> str:
     """Describe what the election of this leader may lose; "" if nothing."""
     said = []
     best = ends[verdict.leader]
@@ -133,7 +133,7 @@ class UncleanRecovery:
     def __init__(self, settings: ControllerSettings) -> None:
         self._timeout_s = settings.unclean_recovery_timeout_ms / 1000
         self._surveys: dict[PartitionKey, _Survey] = {}
-        self._to_look_at: dict[PartitionKey, None] = {}
+        self._to_examine: dict[PartitionKey, None] = {}
         self._next_round = math.inf
 
     def report(
@@ -165,17 +165,17 @@ class UncleanRecovery:
             end = LogEnd(one.last_epoch, one.log_end_offset, broker.epoch)
             if survey.ends.get(broker.id) != end:
                 survey.ends[broker.id] = end
-                self._to_look_at[key] = None
+                self._to_examine[key] = None
         if self._surveys:
             self._next_round = min(self._next_round, now + LOOK_S)
 
     def look_again(self) -> None:
         """Examine all reported partitions again: a broker was unfenced or unregistered."""
-        self._to_look_at.update(dict.fromkeys(self._surveys))
+        self._to_examine.update(dict.fromkeys(self._surveys))
 
     def next_deadline(self) -> float:
         """Return when ``due`` next has a partition to examine."""
-        return -math.inf if self._to_look_at else self._next_round
+        return -math.inf if self._to_examine else self._next_round
 
     def due(self, view: ImageView, now: float) -> Write | None:
         """Return the next elections, or None if every partition still waits."""
@@ -183,11 +183,11 @@ class UncleanRecovery:
             # Round robin: the least recently examined partitions first.
             for key in list(islice(self._surveys, MAX_LOOKS)):
                 self._surveys[key] = self._surveys.pop(key)
-                self._to_look_at[key] = None
+                self._to_examine[key] = None
             self._next_round = now + LOOK_S
         records = []
-        for key in list(islice(self._to_look_at, MAX_LOOKS)):
-            del self._to_look_at[key]
+        for key in list(islice(self._to_examine, MAX_LOOKS)):
+            del self._to_examine[key]
             change = self._elect(view, key, now)
             if change is not None:
                 records.append(record(change))
@@ -264,7 +264,7 @@ class UncleanRecovery:
             logs=[_logged(id_, ends[id_]) for id_ in (verdict.leader, *others)],
             silent=verdict.silent,
             last_known_leader=last,
-            loss=loss_in_words(partition, ends, verdict),
+            loss=describe_loss(partition, ends, verdict),
         )
         return elect_recovered(partition, verdict.leader, recovery)
 

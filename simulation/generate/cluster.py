@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from controller.decisions.brokers.hostnames import mapping_of
 from controller.decisions.partitions.leader_elections import elect, wants_preferred
-from controller.rules.fencing import begin_shutdown, fence, take_leave, unfence
+from controller.rules.fencing import begin_shutdown, complete_shutdown, fence, unfence
 from controller.rules.partition_change import (
     MAX_REMOVALS,
     Assignment,
@@ -154,7 +154,7 @@ class Cluster:
         """Fence a broker that has stopped, and reported so."""
         broker = self.broker(broker_id)
         if broker is not None and broker.in_controlled_shutdown and not broker.fenced:
-            self.log.append(take_leave(self.log.draft, broker), at_ms)
+            self.log.append(complete_shutdown(self.log.draft, broker), at_ms)
 
     def _in_batches(self, decide: Callable[[], list[Record]], at_ms: int) -> None:
         while records := decide():

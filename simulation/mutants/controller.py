@@ -36,7 +36,8 @@ MUTANTS = (
     by_seeds("log-hash-without-tail", "a new leader hashes the log without the inherited tail", configs.ELECTIONS,
         ("controller.state.epoch_log:EpochLog.inherit",
          "self._inherited_hash = extended(self._inherited_hash, chunk)",
-         "self._inherited_hash = self._inherited_hash._replace(end_offset=self._pending.offset + 1 + sum(header.record_count for header in batch.headers(chunk, verify=False)))"),
+         "self._inherited_hash = self._inherited_hash._replace(end_offset=self._pending.offset +"
+         " 1 + sum(header.record_count for header in batch.headers(chunk, verify=False)))"),
         faults="failovers"),
     by_seeds("committed-from-pending", "the committed image is the newest proposed image", configs.ELECTIONS,
         ("controller.state.epoch_log:EpochLog.commit", "while proposed and proposed[0][0] <= high_watermark:", "while proposed:"),
@@ -249,7 +250,7 @@ MUTANTS = (
     by_tests("UR-4", "The record does not name silent replicas",
         ("controller.state.unclean_recovery:UncleanRecovery._decide", "silent=verdict.silent,", ""), "controller/test_unclean_recovery.py"),
     by_tests("UR-4", "No loss is told",
-        ("controller.state.unclean_recovery:UncleanRecovery._decide", "loss=loss_in_words(partition, ends, verdict),", ""),
+        ("controller.state.unclean_recovery:UncleanRecovery._decide", "loss=describe_loss(partition, ends, verdict),", ""),
         "controller/test_unclean_recovery.py"),
     by_tests("UR-5", "A person elects the first live replica",
         ("controller.decisions.partitions.leader_elections:elect", "if recovery is not None and election is Election.UNCLEAN:", "if False:"),

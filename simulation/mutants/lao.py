@@ -62,7 +62,8 @@ MUTANTS = (
          '            if message.HasField("fenced") or message.in_controlled_shutdown:\n                registrations.set_fenced(broker, message.fenced or message.in_controlled_shutdown, batch_end)'),
         faults="brokers that leave in order, slow links to them", known=1),
     by_seeds("strict-lease-without-round",
-        "a lease is given or renewed without a confirmed read-index round, also by a controller that no longer leads",
+        "a lease is given or renewed without a confirmed read-index round, also by a controller"
+        " that no longer leads",
         replace(STRICT, writes_per_s=1.0, safety_s=40.0, fetch_timeout_ms=4000, session_timeout_ms=2000, faults={"stranded": 1.0}),
         ("controller.service.turns:Turns._settle",
          "        else:\n            turn.reads.append(parked)",
@@ -91,7 +92,7 @@ MUTANTS = (
     by_seeds("strict-below-applied", "a strict read does not wait until LAO covers what the broker has applied",
         replace(STRICT, delay_min_ms=1.0, delay_mean_ms=20.0, faults={}),
         ("broker.metadata.read_gate:ReadGate.admit", "offset = max(offset, self._view.applied)", "pass"),
-        ("broker.metadata.read_gate:ReadGate._take_floor", "applied = self._view.applied", "applied = UNKNOWN"),
+        ("broker.metadata.read_gate:ReadGate._set_floor", "applied = self._view.applied", "applied = UNKNOWN"),
         faults="slow links to brokers"),
     by_seeds("offered-when-applied", "a broker offers the features of a level to its clients as soon as it has applied the level itself",
         replace(STRICT, release_version=1, delay_min_ms=1.0, delay_mean_ms=20.0, fetch_timeout_ms=2000, session_timeout_ms=3000, faults={"raise_features": 3.0}),

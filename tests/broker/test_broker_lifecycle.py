@@ -137,9 +137,9 @@ def test_heartbeats_keep_their_interval_with_jitter() -> None:
 def test_state_change_triggers_a_heartbeat_and_one_in_flight_is_followed_by_another() -> None:
     life = Life().active()
     assert life.poll() is None
-    life.it.hasten(life.now)
+    life.it.heartbeat_soon(life.now)
     assert isinstance(life.poll(), Heartbeat)
-    life.it.hasten(life.now)
+    life.it.heartbeat_soon(life.now)
     assert life.poll() is None, "one in flight"
     life.ok()
     assert isinstance(life.poll(), Heartbeat)
@@ -522,7 +522,7 @@ def test_broker_neither_heartbeats_nor_fences_itself_below_the_feature_level() -
     assert life.state() is State.ACTIVE
     assert life.it.next_deadline == NEVER
     life.now += 3600
-    life.it.hasten(life.now)
+    life.it.heartbeat_soon(life.now)
     assert life.poll() is None
     assert not life.it.self_fenced(life.now)
     assert life.it.why_fenced(life.now) == ""

@@ -347,7 +347,7 @@ def test_config_values_are_folded_on_read() -> None:
     view.hear(1, view.applied, log.end)
     epoch, folded = log.epoch, []
 
-    class Onlooker:
+    class TipListener:
         def needs_image(self, chunk_bytes: int) -> bool:
             return False
 
@@ -357,7 +357,7 @@ def test_config_values_are_folded_on_read() -> None:
         def replaced(self, image: Any) -> None:
             raise AssertionError
 
-    view.onlooker = Onlooker()
+    view.tip_listener = TipListener()
     for n in range(5):
         log.config(str(n))
         apply(view, log)

@@ -63,7 +63,7 @@ class World:
             permits=lambda asker, kind, key: (kind, key) not in self.hidden,
             has_room=lambda name: self.readers[name].room,
         )
-        self.view.onlooker = self.hub
+        self.view.tip_listener = self.hub
         self.view.reset(0)
         self.log.leader()
         self.log.unfence(ME, self.log.register(ME))

@@ -166,10 +166,10 @@ def test_flush_before_a_truncation_does_not_cover_records_appended_after_it() ->
     host = Host(PartitionSettings(ME, CLUSTER_ID), (recovered(4),), 0.0)
     replica = host.replicas[KEY]
     host.append(replica, LogSpan(4, 6, ((5, 4),), chunk(4, 5, "a", "b"), 0))
-    host.ask_for_flush()
+    host.request_flush()
     host.truncate(replica, 4)
     host.append(replica, LogSpan(4, 6, ((6, 4),), chunk(4, 6, "c", "d"), 0))
-    host.ask_for_flush()
+    host.request_flush()
     host.flushed(1)
     assert (replica.log.flushed_end, replica.durable) == (4, False)
     host.flushed(2)

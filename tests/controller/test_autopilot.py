@@ -365,7 +365,7 @@ def test_pause_of_the_leader_does_not_count_as_voter_downtime() -> None:
     fleet.down.add(3)
     fleet.run(5)
     fleet.now += 10 * AFTER_S
-    fleet.decider.was_away(10 * AFTER_S, fleet.now)
+    fleet.decider.extend_for_pause(10 * AFTER_S, fleet.now)
     fleet.run(AFTER_S - 10)
     assert fleet.sets == []
 

@@ -120,7 +120,7 @@ def test_stalled_loop_ends_no_lease() -> None:
     at = Cell(brokers=0)
     lease = grant(at)
     at.now += 60.0
-    at.decider.was_away(60.0, at.now)
+    at.decider.extend_for_pause(60.0, at.now)
     at.due()
     assert leases(at) == [lease]
     assert keep(at, lease).error is None

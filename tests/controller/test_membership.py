@@ -20,7 +20,7 @@ from controller.decisions.quorum.membership import (
 )
 from controller.mending import Healed
 from controller.rejoin import Answer, answer_of, may_rejoin
-from controller.service.upkeep import Joining, wish
+from controller.service.upkeep import Joining, requested_change
 from raftlog.endpoint import Voter
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode
 from raftlog.metadata.records import RecordType, record
@@ -352,11 +352,11 @@ def seen(*voters: Voter, **fields: Any) -> QuorumDescription:
 
 
 def test_caught_up_observer_asks_to_vote_if_configured() -> None:
-    asked = wish(seen(), ME, auto_join=True)
+    asked = requested_change(seen(), ME, auto_join=True)
     assert asked == rpc.AddRaftVoterRequest(
         voter_id=4, voter_directory_id="d4", endpoint="c4:1", ack_when_appended=True
     )
-    assert wish(seen(), ME, auto_join=False) is None
+    assert requested_change(seen(), ME, auto_join=False) is None
 
 
 def test_auto_join_waits_until_caught_up_with_a_known_leader() -> None:
@@ -367,26 +367,29 @@ def test_auto_join_waits_until_caught_up_with_a_known_leader() -> None:
         {"role": "unattached"},
         {"voters_offset": -1},
     ):
-        assert wish(seen(**fields), ME, auto_join=True) is None, fields
+        assert requested_change(seen(**fields), ME, auto_join=True) is None, fields
 
 
 def test_voter_on_the_lost_disk_is_removed_first() -> None:
-    asked = wish(seen(Voter(4, "c4:1", "old")), ME, auto_join=True)
+    asked = requested_change(seen(Voter(4, "c4:1", "old")), ME, auto_join=True)
     assert asked == rpc.RemoveRaftVoterRequest(voter_id=4, voter_directory_id="old")
-    assert wish(seen(Voter(4, "c4:1", "old")), ME, auto_join=False) is None
+    assert requested_change(seen(Voter(4, "c4:1", "old")), ME, auto_join=False) is None
 
 
 def test_voter_reports_its_endpoint_whoever_may_join() -> None:
     there = Voter(4, "old:1", "d4")
-    asked = wish(seen(there, role="follower", hears_leader=True), ME, auto_join=False)
+    asked = requested_change(seen(there, role="follower", hears_leader=True), ME, auto_join=False)
     assert asked == rpc.UpdateRaftVoterRequest(voter_id=4, voter_directory_id="d4", endpoint="c4:1")
-    assert wish(seen(there, role="leader"), ME, auto_join=False) == asked
+    assert requested_change(seen(there, role="leader"), ME, auto_join=False) == asked
     # A copy of the voter's directory, which no leader serves.
-    assert wish(seen(there, role="follower"), ME, auto_join=False) is None
-    assert wish(seen(replace(there, endpoint="c4:1"), role="follower"), ME, auto_join=True) is None
+    assert requested_change(seen(there, role="follower"), ME, auto_join=False) is None
+    assert (
+        requested_change(seen(replace(there, endpoint="c4:1"), role="follower"), ME, auto_join=True)
+        is None
+    )
     heard = seen(there, role="follower", hears_leader=True)
-    assert wish(heard, replace(ME, endpoint=""), auto_join=False) is None
-    assert wish(replace(heard, voters_offset=-1), ME, auto_join=False) is None
+    assert requested_change(heard, replace(ME, endpoint=""), auto_join=False) is None
+    assert requested_change(replace(heard, voters_offset=-1), ME, auto_join=False) is None
 
 
 def test_leader_requests_its_own_changes_as_itself() -> None:
@@ -417,11 +420,11 @@ BOTH = "SSL://c4:2,PLAINTEXT://c4:1"
 def test_voter_reports_all_its_listeners() -> None:
     node = replace(ME, endpoint=BOTH)
     there = Voter(4, "c4:1", "d4")
-    asked = wish(seen(there, role="follower", hears_leader=True), node, auto_join=False)
+    asked = requested_change(seen(there, role="follower", hears_leader=True), node, auto_join=False)
     assert asked == rpc.UpdateRaftVoterRequest(voter_id=4, voter_directory_id="d4", endpoint=BOTH)
     known = seen(replace(there, endpoint=BOTH), role="follower", hears_leader=True)
-    assert wish(known, node, auto_join=False) is None
-    joining = wish(seen(), node, auto_join=True)
+    assert requested_change(known, node, auto_join=False) is None
+    joining = requested_change(seen(), node, auto_join=True)
     assert isinstance(joining, rpc.AddRaftVoterRequest)
     assert joining.endpoint == BOTH
 

@@ -290,13 +290,8 @@ def test_loading_processes_one_batch_a_step() -> None:
     assert steps >= len(content) // BATCH_BYTES > 10
 
 
-<<<<<<< HEAD
 def test_snapshot_under_another_snapshots_name_is_refused() -> None:
-    with pytest.raises(CorruptLogError, match="says that it is of"):
-=======
-def test_snapshot_under_another_ones_name_is_refused() -> None:
     with pytest.raises(CorruptLogError, match="has a header with end offset"):
->>>>>>> 0c190a1a (tests, docs: quote the reworded messages)
         loading(large(3), SnapshotId(5, 1))
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.service.service import HOLD_MAX_S, REMEMBERED, Telling
+from controller.service.service import HOLD_MAX_S, REMEMBERED, CommitRate
 from controller.state.liveness import SessionTracker
 from controller.visibility.lao import NOWHERE, Positions
 from controller.visibility.progress import ProgressPolicy
@@ -249,55 +249,55 @@ def test_progress_is_due_exactly_when_a_batch_with_news_was_passed(
 # --- Announcing LAO: at once, or with the next records -------------------------------------------
 
 
-def rhythm(interval_s: float, count: int = 40) -> tuple[Telling, float, int]:
+def rhythm(interval_s: float, count: int = 40) -> tuple[CommitRate, float, int]:
     """Commits at this interval, the last one just now and not yet covered by LAO."""
-    telling = Telling()
+    rate = CommitRate()
     now, end = 100.0, 0
     for _ in range(count):
         now, end = now + interval_s, end + 1
-        telling.hold_s(end - 2, now)
-        telling.committed(end, now)
-    return telling, now, end
+        rate.hold_s(end - 2, now)
+        rate.committed(end, now)
+    return rate, now, end
 
 
 def test_lao_is_announced_at_once_when_the_next_commit_is_far() -> None:
-    telling, now, end = rhythm(0.010)
-    assert telling.hold_s(end - 1, now + 0.003) == 0
+    rate, now, end = rhythm(0.010)
+    assert rate.hold_s(end - 1, now + 0.003) == 0
 
 
 def test_lao_announcement_waits_for_an_imminent_commit() -> None:
-    telling, now, end = rhythm(0.010)
-    hold_s = telling.hold_s(end - 1, now + 0.008)
+    rate, now, end = rhythm(0.010)
+    hold_s = rate.hold_s(end - 1, now + 0.008)
     assert 0.0079 < hold_s < 0.0081
 
 
 def test_lao_announcement_is_held_for_a_bounded_time() -> None:
-    telling, now, end = rhythm(0.010)
-    assert telling.hold_s(end - 1, now + 3.0) == HOLD_MAX_S
+    rate, now, end = rhythm(0.010)
+    assert rate.hold_s(end - 1, now + 3.0) == HOLD_MAX_S
 
 
 def test_lone_write_is_announced_at_once_however_long_it_took() -> None:
-    telling = Telling()
-    telling.committed(7, 5.0)
-    assert telling.hold_s(6, 5.4) == 0
+    rate = CommitRate()
+    rate.committed(7, 5.0)
+    assert rate.hold_s(6, 5.4) == 0
 
 
 def test_lao_announcement_forgets_its_rhythm_after_a_pause() -> None:
-    telling, now, end = rhythm(0.010)
+    rate, now, end = rhythm(0.010)
     for _ in range(8):
         now, end = now + 5.0, end + 1
-        telling.committed(end, now)
-    assert telling.hold_s(end - 1, now + 0.1) == 0
+        rate.committed(end, now)
+    assert rate.hold_s(end - 1, now + 0.1) == 0
 
 
 def test_lao_without_a_new_commit_is_announced_at_once() -> None:
-    telling, now, end = rhythm(0.010)
-    assert telling.hold_s(end - 1, now + 0.009) > 0
-    assert telling.hold_s(end - 1, now + 0.009) == 0
+    rate, now, end = rhythm(0.010)
+    assert rate.hold_s(end - 1, now + 0.009) > 0
+    assert rate.hold_s(end - 1, now + 0.009) == 0
 
 
 def test_remembered_commits_are_bounded() -> None:
-    telling, now, end = rhythm(0.001, 10 * REMEMBERED)
+    rate, now, end = rhythm(0.001, 10 * REMEMBERED)
     for n in range(10 * REMEMBERED):
-        telling.committed(end + n, now)
-    assert len(telling._commits) == REMEMBERED
+        rate.committed(end + n, now)
+    assert len(rate._commits) == REMEMBERED

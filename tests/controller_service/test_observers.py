@@ -295,7 +295,7 @@ def test_report_is_requested_when_a_reply_begins_to_wait_for_it(world: World) ->
     observers.received(link, [fetch(10, takes_lao_alone=True)])
     source.lowest_acknowledged_offset = 7
     observers.release()
-    observers.ask_reports()
+    observers.request_reports()
     assert [one.fetch_stands for one in link.sent] == [True, False]
     assert not observers.unreported
 
@@ -556,12 +556,12 @@ def test_burst_does_not_visit_waiting_observers_out_of_turn() -> None:
     assert turns.due == [], "somebody is left, and it is not asked in every turn of the loop"
     turns.cpu_s += REST_MAX_S + 2 * SHORT_S
     waiting[0] = False
-    bursts.go_on()
+    bursts.check_soon()
     turns.take()
     assert bool(bursts.pausing), "the burst went on meanwhile"
     turns.take()
     assert not bursts.pausing
-    bursts.go_on()
+    bursts.check_soon()
     assert turns.due == [], "there is no burst"
 
 

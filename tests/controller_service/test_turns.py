@@ -260,14 +260,14 @@ async def test_waiting_requests_are_refused_over_several_turns(
         node.service.reception.received(link, [listing])  # type: ignore[arg-type]
     await asyncio.sleep(0.2)
     assert link.answers == []
-    go_on, told = node.service.refusals.go_on, []
+    answer_due, told = node.service.refusals.answer_due, []
 
     def refused() -> None:
         before = len(link.answers)
-        go_on()
+        answer_due()
         told.append(len(link.answers) - before)
 
-    monkeypatch.setattr(node.service.refusals, "go_on", refused)
+    monkeypatch.setattr(node.service.refusals, "answer_due", refused)
     if "lost" in end:
         node.service.replica.resign("for the test")
         assert len(link.answers) < count

@@ -4,7 +4,13 @@ from typing import Any
 
 from log_history import LogHistory
 
-from controller.rules.fencing import begin_shutdown, fence, registration_change, take_leave, unfence
+from controller.rules.fencing import (
+    begin_shutdown,
+    complete_shutdown,
+    fence,
+    registration_change,
+    unfence,
+)
 from controller.visibility.lao import LaoTracker
 from raftlog import batch
 from raftlog.metadata.entities import Broker, Cause
@@ -92,14 +98,14 @@ class Story(LogHistory):
         self._wait(4000)
         self._do(begin_shutdown(self.draft, self.broker(1)))
         self._wait(500)
-        self._do(take_leave(self.draft, self.broker(1)))
+        self._do(complete_shutdown(self.draft, self.broker(1)))
         self._wait(2000)
         self.progress()
         self.register(1)
         self._wait(500)
         self.set_fenced(1, fenced=False)
         self.progress()
-        self._do(take_leave(self.draft, self.broker(5)))
+        self._do(complete_shutdown(self.draft, self.broker(5)))
         self._wait(1000)
         self.progress()
         self.register(5)
@@ -117,7 +123,7 @@ class Story(LogHistory):
             self._join(broker_id)
             self._do(begin_shutdown(self.draft, self.broker(broker_id)))
         self.claimed_at = [self.draft.snapshot()]
-        self._do(take_leave(self.draft, self.broker(4)))
+        self._do(complete_shutdown(self.draft, self.broker(4)))
         self._amend(self.broker(2))
 
     def _join(self, broker_id: int) -> None:

@@ -86,7 +86,7 @@ class _Asking:
             return _Life.UNDECIDED if self._may_be_unheard(broker_id) else _Life.GONE
         late_s = self.state.settings.broker_session_timeout_ms / 1000
         heard = (
-            contact > max(self.state.began_at, self.state.sessions_given_at)
+            contact > max(self.state.began_at, self.state.sessions_granted_at)
             and now - contact < self.asking_for_s - late_s
         )
         return _Life.ALIVE if heard else _Life.UNDECIDED
@@ -124,7 +124,7 @@ class _Asking:
                 if broker is not None and not broker.fenced and not heartbeats_off(self.state)
                 else None
             )
-        given = max(self.state.began_at, self.state.sessions_given_at)
+        given = max(self.state.began_at, self.state.sessions_granted_at)
         if contact > given and now - contact <= self.asking_for_s:
             return None
         return contact + self.state.settings.broker_session_timeout_ms / 1000 - now

@@ -25,7 +25,7 @@ from controller.decision import (
     refuse,
     write_or_reply,
 )
-from controller.rules.fencing import begin_shutdown, fence, take_leave, unfence
+from controller.rules.fencing import begin_shutdown, complete_shutdown, fence, unfence
 from controller.rules.partition_change import (
     MAX_ELECTIONS,
     MAX_REMOVALS,
@@ -112,7 +112,11 @@ def decide_heartbeat(
     if broker.fenced:
         return _while_fenced(state, broker, request, now, want_fence=want_fence or hangs)
     cause = Cause.ASKED_TO_BE_FENCED if want_fence else None
-    if hangs and not want_fence and not state.lag_watch.most_out(_unfenced_reporting(state), now):
+    if (
+        hangs
+        and not want_fence
+        and not state.lag_watch.most_failing(_unfenced_reporting(state), now)
+    ):
         cause = Cause.DISK_HANGS
     if cause is not None:
         if state.read_leases.ends_at(broker.id) > now:
@@ -217,7 +221,7 @@ def _while_fenced(
     want_fence: bool,
 ) -> Decision:
     if want_fence:
-        state.no_unfence(broker.id)
+        state.cancel_unfence(broker.id)
     else:
         # The requested state is a reported fact, like the offset, not an effect of this decision.
         state.ask_unfence(broker.id)
@@ -277,7 +281,7 @@ def _leave(
     once.
     """
     body = _reply(state, broker, request, rpc.INACTIVE, should_shut_down=True).body
-    return write_or_reply(take_leave(state.log.pending, broker), body, Left(broker.id))
+    return write_or_reply(complete_shutdown(state.log.pending, broker), body, Left(broker.id))
 
 
 def _reply(
