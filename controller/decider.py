@@ -70,7 +70,7 @@ from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
-LOOK_AT_ALL_S = 0.1
+CHECK_ALL_EVERY_S = 0.1
 """Interval in seconds at which all brokers that wait to be unfenced are examined, for changes that
 no report shows, such as the end of a probation.
 """
@@ -87,22 +87,22 @@ class DueWork:
     ) -> None:
         self._state = state
         self._membership, self._autopilot = membership, autopilot
-        self._look_at_all = now = state.began_at
+        self._check_all_at = now = state.began_at
         self._unparked = state.log.lao.unparked
         self._next_due = -math.inf
         """Time before which nothing becomes due, cached so that a write need not query each kind of
-        work. Only ``look``, ``at`` and a new LAO bring it forward.
+        work. Only ``recheck``, ``check_at`` and a new LAO bring it forward.
         """
         self._lao = state.log.lao.lao
         self._expiry = ClientExpiry(state.settings, now)
         self._balance = LeaderBalance(state.settings, now)
         self._hostnames = HostnameCollector(now)
 
-    def look(self) -> None:
-        """Record that work may be due now."""
+    def recheck(self) -> None:
+        """Let the next query examine all work: some may be due now."""
         self._next_due = -math.inf
 
-    def at(self, time: float) -> None:
+    def check_at(self, time: float) -> None:
         """Record that work may become due at ``time``."""
         self._next_due = min(self._next_due, time)
 
@@ -113,18 +113,18 @@ class DueWork:
         be unfenced, one that is not out of all ISRs yet, or one that has returned and lacks
         leaderships.
         """
-        state, looks = self._state, self._wants_a_look()
-        if self._next_due > -math.inf and not looks:
+        state, has_news = self._state, self._has_news()
+        if self._next_due > -math.inf and not has_news:
             return False
         return (
             self._needs_bootstrap()
             or state.epoch_floor.is_due(state.log.pending)
             or bool(state.isr_removals)
             or bool(state.join_elections)
-            or (looks and self._next_admitted() is not None)
+            or (has_news and self._next_admitted() is not None)
         )
 
-    def _wants_a_look(self) -> bool:
+    def _has_news(self) -> bool:
         """Return whether LAO, or a broker that waits to be unfenced, has new information."""
         state = self._state
         return bool(state.to_examine) or state.log.lao.unparked != self._unparked
@@ -143,7 +143,7 @@ class DueWork:
 
     def _is_quiet(self, now: float) -> bool:
         """Return whether ``next`` has no work."""
-        return now < self.next_deadline() and not self._wants_a_look()
+        return now < self.next_deadline() and not self._has_news()
 
     def next_deadline(self) -> float:
         """Return a time before which ``next`` has no work unless something happens.
@@ -167,7 +167,7 @@ class DueWork:
             # The committed image: an uncommitted request of an operator may still be lost, and the
             # broker that it removes is at work [the commit takes a second, and its id is assigned
             # to another].
-            state.absent_ids.look(state.log.committed, state.sessions.is_alive, now)
+            state.absent_ids.update(state.log.committed, state.sessions.is_alive, now)
         if fencing_only:
             return (
                 self.begin_generation()
@@ -213,11 +213,11 @@ class DueWork:
             state.lag_watch.next_check,
             state.gone.next_check,
             self._membership.next_deadline() if self._membership.is_static else math.inf,
-            self._autopilot.next_look,
+            self._autopilot.next_check,
             self._expiry.next_check,
             self._balance.next_deadline(),
             self._hostnames.next_check,
-            self._look_at_all if state.wants_unfence else math.inf,
+            self._check_all_at if state.wants_unfence else math.inf,
             state.absent_ids.next_check,
             math.inf if expiry is None else expiry[0],
             state.progress.next_due(state.log.lao.lao),
@@ -254,8 +254,8 @@ class DueWork:
 
     def unfence_ready(self, now: float) -> Write | None:
         """Unfence a broker that has asked for it and is ready."""
-        if self._state.wants_unfence and now >= self._look_at_all:
-            self._look_at_all = now + LOOK_AT_ALL_S
+        if self._state.wants_unfence and now >= self._check_all_at:
+            self._check_all_at = now + CHECK_ALL_EVERY_S
             self._state.to_examine.update(dict.fromkeys(sorted(self._state.wants_unfence)))
         while (broker := self._next_admitted()) is not None:
             if not on_probation(self._state, broker, now):
@@ -453,7 +453,7 @@ class Decider:
                 )
             of_kind = REQUESTS[kind]
             if of_kind.brings_work:
-                self.due.look()
+                self.due.recheck()
             body = getattr(request, kind)
             check_limits(body)
             continues_wait = request.HasField("written")
@@ -588,7 +588,7 @@ class Decider:
         if request.replica_logs:
             recovery, view = self.state.unclean_recovery, self.state.log.pending
             recovery.report(view, broker, request.replica_logs, now)
-            self.due.look()
+            self.due.recheck()
         return decide_heartbeat(self.state, broker, request, now)
 
     def _alter_partition(self, request: rpc.AlterPartitionRequest, now: float) -> Decision:
@@ -612,7 +612,7 @@ class Decider:
 
     def _renew(self, broker: Broker, now: float) -> None:
         state, broker_id = self.state, broker.id
-        self.due.at(now + state.sessions.timeout_s)
+        self.due.check_at(now + state.sessions.timeout_s)
         state.sessions.touch(broker_id, broker.epoch, now)
         state.absent_ids.present(broker_id)
         state.gone.heard(broker_id)
@@ -630,7 +630,7 @@ class Decider:
         """Record evidence that a registered broker's process has ended: see
         :mod:`controller.state.liveness`.
         """
-        self.due.look()
+        self.due.recheck()
         if self._registration(broker_id, broker_epoch) is not None and not heartbeats_off(
             self.state
         ):
@@ -688,4 +688,4 @@ class Decider:
             for effect in decision.effects:
                 apply(self.state, effect, now)
             if not all(type(effect) in _QUIET for effect in decision.effects):
-                self.due.look()
+                self.due.recheck()

@@ -316,7 +316,7 @@ class Lifecycle:
             # The reply belongs to a log that a restore or recovery has replaced meanwhile.
             self._begin_again(now)
             self._next_at = now + self._backoff.next_s()
-        self._look(now)
+        self._check_registration(now)
 
     @property
     def sent_at(self) -> float:
@@ -364,7 +364,7 @@ class Lifecycle:
             self._next_at = now + (min(pause_s, STOPPING_ATTEMPT_S) if stopping else pause_s)
             if error.code is ErrorCode.STALE_BROKER_EPOCH:
                 self._stale = True
-                self._look(now)
+                self._check_registration(now)
 
     def abandoned(self) -> None:
         """Record that the answer to the request in flight is no longer awaited."""
@@ -386,7 +386,7 @@ class Lifecycle:
             self._heartbeats = heartbeats
             # Count silence from now on, and send the first heartbeat now.
             self._contact_at, self._next_at = now, now
-        self._look(now)
+        self._check_registration(now)
         if reached or self._unfenced != was_unfenced:
             self.heartbeat_soon(now)
 
@@ -441,7 +441,7 @@ class Lifecycle:
         self._connected_at = now
         self.heartbeat_soon(now)
 
-    def _look(self, now: float) -> None:
+    def _check_registration(self, now: float) -> None:
         """Determine from the broker's own image whether its registration is unfenced, and still the
         present one.
 

@@ -82,7 +82,7 @@ class Bursts:
         self._soon, self._now, self._cpu_clock = soon, now, cpu_clock
         self._more, self._over = more, over
         self._begun: float | None = None
-        self._looks = False
+        self._is_scheduled = False
         """True while a check is scheduled."""
         self._ended = now()
         self._rested_s = 0.0
@@ -104,14 +104,14 @@ class Bursts:
 
     def check_soon(self) -> None:
         """Schedule a check whether the burst is over, after all due fetches were examined."""
-        if self._looks:
+        if self._is_scheduled:
             self._again = True
         elif self._begun is not None:
-            self._looks = True
-            self._soon(0.0, self._look)
+            self._is_scheduled = True
+            self._soon(0.0, self._check)
 
-    def _look(self) -> None:
-        self._looks = False
+    def _check(self) -> None:
+        self._is_scheduled = False
         again, self._again = self._again, False
         begun = self._begun
         took_s = 0.0 if begun is None else self._cpu_clock() - begun

@@ -535,7 +535,7 @@ class ControllerService:
         leadership, self.node.leadership = self.node.leadership, None
         if leadership is None:
             return
-        leadership.log.over()
+        leadership.log.close()
         self._life.lost_leadership(epoch, reason, handed_over=self.transfer.resigning)
         self.refusals.lost(leadership, f"the leadership of epoch {epoch} was lost: {reason}")
         self.transfer.lost()

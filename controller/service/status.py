@@ -51,7 +51,7 @@ class OutageWatch:
         self._node, self._report = node, report
         self._since: float | None = None
         self._say_at = 0.0
-        self._said = False
+        self._reported = False
 
     def tick(self, now: float) -> None:
         """See ``Chore``."""
@@ -61,21 +61,21 @@ class OutageWatch:
         ended = self._since is None or role != "follower" or node.replica.describe(now).hears_leader
         if ended and knows_leader(role, node.leader_id):
             node.directory.outage = ""
-            self._over(now)
+            self._end_outage(now)
             return
         if self._since is None:
-            self._since, self._say_at, self._said = now, now + FIRST_S, False
+            self._since, self._say_at, self._reported = now, now + FIRST_S, False
         seen, reach = node.replica.describe(now), node.replica.peer_reach()
         reason = outage_text(seen, node.quorum.node_id, reach)
         node.directory.outage = reason
         if now >= self._say_at:
-            self._say_at, self._said = now + AGAIN_S, True
+            self._say_at, self._reported = now + AGAIN_S, True
             log.warning("no leader", reason=reason, for_ms=round((now - self._since) * 1000))
             self._report(reason)
 
-    def _over(self, now: float) -> None:
+    def _end_outage(self, now: float) -> None:
         since, self._since = self._since, None
-        if since is not None and self._said:
+        if since is not None and self._reported:
             self._report("")
             log.info("a leader is known again", after_ms=round((now - since) * 1000))
 
@@ -123,7 +123,7 @@ def log_stall(decider: Decider, now: float, journal: Journal) -> None:
     lao = decider.state.log.lao
     # Without members no write waits.
     reason = lao.unknown_reason if lao.lao < 0 and lao.members else ""
-    news = decider.state.lao_stall.look(
+    news = decider.state.lao_stall.update(
         now, lao.lao, decider.state.log.committed.offset, lao.held_back_by(), reason
     )
     if news is None:

@@ -131,7 +131,7 @@ class LeadershipTransfer:
         self._held_until = -1.0
         self._has_held = False
         """True if requests were held since the last leader was known: they are not held twice."""
-        self._look_due = False
+        self._check_due = False
         self.resigning = False
         """True while this node resigns because its transfer is complete."""
 
@@ -206,9 +206,9 @@ class LeadershipTransfer:
         self._connecting = None
         self.stop_holding()
         self.under_way = Transfer(target_id, reason, self._loop.time() + TRANSFER_TIMEOUT_S)
-        self._timer = self._loop.call_at(self.under_way.deadline, self._look)
-        self._node.replica.stepped = self._look_soon
-        self._look_soon()
+        self._timer = self._loop.call_at(self.under_way.deadline, self._check)
+        self._node.replica.stepped = self._check_soon
+        self._check_soon()
 
     def begin_to_anybody(self, reason: str, answer: Answer | None = None) -> None:
         """Transfer the leadership to the voter that can lead soonest.
@@ -219,14 +219,14 @@ class LeadershipTransfer:
         target_id = best_successor(node.replica.describe(node.now()), node.quorum.node_id)
         self.begin(target_id, reason, answer)
 
-    def _look_soon(self) -> None:
+    def _check_soon(self) -> None:
         """Check the transfer after all effects of the present event."""
-        if not self._look_due:
-            self._look_due = True
-            self._loop.call_soon(self._look)
+        if not self._check_due:
+            self._check_due = True
+            self._loop.call_soon(self._check)
 
-    def _look(self) -> None:
-        self._look_due = False
+    def _check(self) -> None:
+        self._check_due = False
         transfer, node = self.under_way, self._node
         if transfer is None or node.leadership is None:
             return

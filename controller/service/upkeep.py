@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import structlog
 
 from controller.decider import Decider
-from controller.decisions.quorum.autopilot import LOOK_S, Key
+from controller.decisions.quorum.autopilot import CHECK_EVERY_S, Key
 from controller.decisions.quorum.preference import LeaderPreference
 from controller.disk.snapshot_generator import SnapshotGenerator
 from controller.disk.space import FINE
@@ -220,15 +220,15 @@ class PreferredLeader:
     def __init__(self, node: ControllerNode, transfer: LeadershipTransfer) -> None:
         self._node, self._transfer = node, transfer
         self._preference = LeaderPreference(node.quorum.node_id)
-        self._next_look = 0.0
+        self._next_check = 0.0
 
     def tick(self, now: float) -> None:
         """Observe which node leads, and begin a transfer if one is due."""
         node, preference = self._node, self._preference
         preference.observe(node.leader_id, node.controller_epoch, now)
-        if node.decider is None or self._transfer.is_busy or now < self._next_look:
+        if node.decider is None or self._transfer.is_busy or now < self._next_check:
             return
-        self._next_look = now + LOOK_S
+        self._next_check = now + CHECK_EVERY_S
         target_id = preference.successor(node.replica.describe(now), now)
         if target_id < 0:
             return
@@ -365,14 +365,14 @@ class Joining:
         self._rng = rng
         self._auto_join = auto_join
         self._interval_s = 2 * node.quorum.fetch_timeout_ms / 1000
-        self._next_look = 0.0
+        self._next_check = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def tick(self, now: float) -> None:
         """Send a request, if due and if a change is needed."""
-        if now < self._next_look or self._task is not None:
+        if now < self._next_check or self._task is not None:
             return
-        self._next_look = now + self._interval_s
+        self._next_check = now + self._interval_s
         node = self._node
         seen = node.replica.describe(now)
         wanted = requested_change(seen, node.quorum, auto_join=self._auto_join)
@@ -425,7 +425,7 @@ class Joining:
 
     def close(self) -> None:
         """Stop ticking, and cancel the request to join."""
-        self._next_look = float("inf")
+        self._next_check = float("inf")
         if self._task is not None:
             self._task.cancel()
 

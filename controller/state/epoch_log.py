@@ -3,7 +3,7 @@ and the chunk under construction.
 
 No other module changes any of them. An epoch has three stages. *Claim*: ``inherit`` folds the log
 that the leader found, inherited tail included, until ``claimed``. *Active*: ``add`` appends each
-decision, ``cut`` ends a chunk, ``commit`` follows the high watermark. *Over*: from ``close`` on.
+decision, ``cut`` ends a chunk, ``commit`` follows the high watermark. *Closed*: from ``close`` on.
 
 Why: docs/decisions/008-one-turn-one-chunk.md
 """
@@ -387,9 +387,9 @@ class EpochLog:
         self._lao.committed(high_watermark)
         return total_bytes
 
-    # --- over ------------------------------------------------------------------------------------
+    # --- closed ----------------------------------------------------------------------------------
 
-    def over(self) -> None:
+    def close(self) -> None:
         """Drop the pending image and every uncommitted image."""
         self._proposed.clear()
         self._unfolded.clear()

@@ -411,7 +411,7 @@ class AbsentIds:
         for broker_id in self._since:
             self._since[broker_id] += gap_s
 
-    def look(self, image: Image, is_alive: Callable[[int, float], bool], now: float) -> None:
+    def update(self, image: Image, is_alive: Callable[[int, float], bool], now: float) -> None:
         """Record which brokers are absent: unregistered or fenced, and without a session.
 
         O(brokers).
@@ -495,7 +495,7 @@ class IdWaits:
     def __init__(self) -> None:
         self._waits: dict[str, IdWait] = {}
 
-    def note(self, place: str, error: AwaitedIdError, now: float) -> None:
+    def record(self, place: str, error: AwaitedIdError, now: float) -> None:
         """Record that a broker has to wait."""
         self._forget(now)
         old = self._waits.get(place)
@@ -507,7 +507,7 @@ class IdWaits:
                 place, since, now, error.broker_id, now + error.remaining_ms / 1000
             )
 
-    def over(self, place: str) -> None:
+    def remove(self, place: str) -> None:
         """Drop a broker that has received an id."""
         self._waits.pop(place, None)
 

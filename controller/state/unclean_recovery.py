@@ -37,7 +37,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 AGGRESSIVE, BALANCED, REQUESTED = "aggressive", "balanced", "requested"
-LOOK_S = 0.5
+CHECK_EVERY_S = 0.5
 """Interval in seconds at which waiting partitions are examined without a new report."""
 MAX_LOOKS = 1_000
 """Most partitions examined in one step, and per interval without a new report; takes 20 ms."""
@@ -167,7 +167,7 @@ class UncleanRecovery:
                 survey.ends[broker.id] = end
                 self._to_examine[key] = None
         if self._surveys:
-            self._next_round = min(self._next_round, now + LOOK_S)
+            self._next_round = min(self._next_round, now + CHECK_EVERY_S)
 
     def look_again(self) -> None:
         """Examine all reported partitions again: a broker was unfenced or unregistered."""
@@ -184,7 +184,7 @@ class UncleanRecovery:
             for key in list(islice(self._surveys, MAX_LOOKS)):
                 self._surveys[key] = self._surveys.pop(key)
                 self._to_examine[key] = None
-            self._next_round = now + LOOK_S
+            self._next_round = now + CHECK_EVERY_S
         records = []
         for key in list(islice(self._to_examine, MAX_LOOKS)):
             del self._to_examine[key]

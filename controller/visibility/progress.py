@@ -227,7 +227,7 @@ class LaoStall:
         """
         return 0 if self._since is None else max(0, round((now - self._since) * 1000))
 
-    def look(
+    def update(
         self, now: float, lao: int, newest: int, by: list[int], reason: str
     ) -> HeldBack | None:
         """Return the entry to log now, or None.

@@ -321,7 +321,7 @@ MUTANTS = (
         ("controller.decisions.quorum.autopilot:Autopilot._unfit", "if steady_s < self._steady_s:", "if False:"),
         "controller/test_autopilot.py"),
     by_tests("OP-29", "A gap in which a spare was silent is not noticed",
-        ("controller.decisions.quorum.autopilot:Sightings.look", "self._silent, self._steady = {}, {}", "self._silent = {}"),
+        ("controller.decisions.quorum.autopilot:Sightings.update", "self._silent, self._steady = {}, {}", "self._silent = {}"),
         "controller/test_autopilot.py"),
     by_tests("OP-29", "A pause of the leader counts as silence of the others",
         ("controller.decisions.quorum.autopilot:Sightings.extend_all", "since[key] += gap_s", "pass"), "controller/test_autopilot.py"),

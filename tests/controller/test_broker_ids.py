@@ -493,7 +493,7 @@ def test_fenced_broker_that_heartbeats_is_not_missing(cell: Ids) -> None:
             cell.beat(broker_id, want_fence=broker_id == 2)
         cell.due()
     assert cell.broker(2).fenced
-    cell.decider.state.absent_ids.look(
+    cell.decider.state.absent_ids.update(
         cell.pending.snapshot(), cell.decider.state.sessions.is_alive, cell.now
     )
     assert not cell.send(rpc.ListHostnamesRequest()).absent_ids

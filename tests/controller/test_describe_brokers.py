@@ -19,7 +19,7 @@ def test_all_brokers_are_described_with_controller_state() -> None:
     cell.silence(3)
     assert not cell.beat(1, want_shut_down=True).is_fenced
     cell.beat(2)
-    cell.decider.state.lao_stall.look(
+    cell.decider.state.lao_stall.update(
         cell.now, cell.lao.lao, cell.pending.offset, cell.lao.held_back_by(), ""
     )
     cell.now += 1.5

@@ -132,7 +132,7 @@ def test_uncommitted_records_are_dropped_when_the_epoch_ends() -> None:
         log.add([config(name)], None, 50)
         log.cut()
     assert set(log.pending.snapshot().configs) == {(16, "a"), (16, "b"), (16, "c")}
-    log.over()
+    log.close()
     again = ImageBuilder(image)
     again.apply_batch([config("d")], base_offset=1, epoch=4, timestamp_ms=60)
     after = again.snapshot().configs

@@ -294,7 +294,7 @@ def looks(
 ) -> list[HeldBack]:
     said = []
     for tenth in range(round(begin * 10), round(end * 10)):
-        news = lao_stall.look(tenth / 10, lao, newest, by, reason)
+        news = lao_stall.update(tenth / 10, lao, newest, by, reason)
         if news is not None:
             said.append(news)
     return said
@@ -323,7 +323,7 @@ def test_lao_progress_is_logged_once_after_a_logged_hold() -> None:
 
 def test_moving_lao_is_not_reported_as_held_back() -> None:
     lao_stall = LaoStall()
-    said = [lao_stall.look(tenth / 10, tenth, tenth + 5, [1], "") for tenth in range(100)]
+    said = [lao_stall.update(tenth / 10, tenth, tenth + 5, [1], "") for tenth in range(100)]
     assert said == [None] * 100
     assert lao_stall.held_ms(10.0) < 200
 

@@ -150,9 +150,9 @@ def choose_broker_id(
     try:
         chosen = _own(asking) or _of_host(asking, notes) or _missing(asking, notes)
     except AwaitedIdError as error:
-        state.id_waits.note(asking.place, error, now)
+        state.id_waits.record(asking.place, error, now)
         raise
-    state.id_waits.over(asking.place)
+    state.id_waits.remove(asking.place)
     return chosen or _generated(asking, notes)
 
 

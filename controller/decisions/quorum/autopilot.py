@@ -36,7 +36,7 @@ from raftlog.quorum.core import QuorumDescription, ReplicaDescription
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.quorum.v1 import quorum_pb2
 
-LOOK_S = 0.5
+CHECK_EVERY_S = 0.5
 """Interval in seconds at which the replicas are examined."""
 STEADY_S = 10.0
 """Time in seconds for which a spare must follow without a gap before it is trusted; shorter if
@@ -83,7 +83,7 @@ class Sightings:
         self._silent: dict[Key, float] = {}
         self._steady: dict[Key, float] = {}
 
-    def look(self, replicas: Iterable[ReplicaDescription], now: float) -> None:
+    def update(self, replicas: Iterable[ReplicaDescription], now: float) -> None:
         """Record the condition of all given replicas, and drop the others."""
         silent, steady = self._silent, self._steady
         self._silent, self._steady = {}, {}
@@ -126,18 +126,18 @@ class Autopilot:
         self._sightings = Sightings()
         self._reached: dict[Key, str] = {}
         """Replica -> the endpoint at which it was last reached."""
-        self.next_look = state.began_at
+        self.next_check = state.began_at
         """Time of the next examination."""
 
     def due(self, now: float) -> Write | None:
         """Return the change of the voter set that is due now, or None."""
-        if now < self.next_look:
+        if now < self.next_check:
             return None
-        seen = self._members.look(now)
-        self.next_look = now + LOOK_S if seen is not None else math.inf
+        seen = self._members.describe(now)
+        self.next_check = now + CHECK_EVERY_S if seen is not None else math.inf
         if seen is None:
             return None
-        self._sightings.look((*seen.voters, *seen.observers), now)
+        self._sightings.update((*seen.voters, *seen.observers), now)
         known = {_replica_key(one) for one in seen.observers}
         self._reached = {key: at for key, at in self._reached.items() if key in known}
         if not self.after_s:
@@ -155,7 +155,7 @@ class Autopilot:
         """Return the observers that offer themselves, and the endpoints to probe; empty while
         replacement is off.
         """
-        seen = self._members.look(now) if self.after_s else None
+        seen = self._members.describe(now) if self.after_s else None
         offering = [one for one in seen.observers if one.spare_endpoint] if seen else []
         return [(_replica_key(one), one.spare_endpoint) for one in offering[:MAX_SPARES]]
 
@@ -330,7 +330,7 @@ class Autopilot:
             directory_id=replica.directory_id,
             reason=plan.reason,
         )
-        seen = self._members.look(now)
+        seen = self._members.describe(now)
         if seen is None:
             return described
         for one in (*seen.voters, *seen.observers):

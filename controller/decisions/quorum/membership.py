@@ -47,14 +47,14 @@ class Membership:
     def __init__(self, state: ControllerState, node_id: int, look: Look | None) -> None:
         self._state = state
         self._node_id = node_id
-        self._look = look
-        self._next_look = 0.0
+        self._describe = look
+        self._next_check = 0.0
 
-    def look(self, now: float) -> QuorumDescription | None:
+    def describe(self, now: float) -> QuorumDescription | None:
         """Return the replicas as the quorum's core knows them, or None if this controller has no
         core.
         """
-        return None if self._look is None else self._look(now)
+        return None if self._describe is None else self._describe(now)
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -190,12 +190,12 @@ class Membership:
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"the change of the voter set at {named.offset} is not committed yet",
             )
-        if self._look is None or state.log.committed.offset < state.log.epoch_start_offset:
+        if self._describe is None or state.log.committed.offset < state.log.epoch_start_offset:
             raise refuse(
                 ErrorCode.REQUEST_TIMED_OUT,
                 "this controller has not yet committed a record of its own epoch",
             )
-        seen = self._look(now)
+        seen = self._describe(now)
         if named is None:
             raise refuse(ErrorCode.UNSUPPORTED_VERSION, self._why_static(seen))
         return seen, named.voters
@@ -254,23 +254,23 @@ class Membership:
     @property
     def is_static(self) -> bool:
         """True while the log contains no voter set."""
-        return self._look is not None and self._state.log.pending.voters is None
+        return self._describe is not None and self._state.log.pending.voters is None
 
     def next_deadline(self) -> float:
         """Return when ``first_set`` must be called again."""
-        return self._next_look
+        return self._next_check
 
     def first_set(self, now: float) -> Write | None:
         """Return the record of the configured set once all its directory ids are known, else
         None.
         """
-        if not self.is_static or now < self._next_look:
+        if not self.is_static or now < self._next_check:
             return None
-        self._next_look = now + FIRST_SET_EVERY_S
-        assert self._look is not None
+        self._next_check = now + FIRST_SET_EVERY_S
+        assert self._describe is not None
         if self._state.log.committed.offset < self._state.log.epoch_start_offset:
             return None
-        voters = _with_directories(self._look(now))
+        voters = _with_directories(self._describe(now))
         if not voters or not all(voter.directory_id and voter.endpoint for voter in voters):
             return None
         return Write([voters_record(voters)])

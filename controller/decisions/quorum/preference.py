@@ -65,7 +65,7 @@ class LeaderPreference:
             for one in seen.voters
             if one.leader_priority > own.leader_priority and not one.low_on_space
         ]
-        self._sightings.look(preferred, now)
+        self._sightings.update(preferred, now)
         ready = [one for one in preferred if self._is_ready(one, now)]
         best = max(ready, key=lambda one: (one.leader_priority, -one.node_id), default=None)
         return -1 if best is None else best.node_id
