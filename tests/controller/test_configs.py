@@ -283,6 +283,26 @@ def test_compare_and_set_changes_only_the_expected_value() -> None:
         assert own == present
 
 
+@pytest.mark.parametrize(
+    ("present", "expected", "told"),
+    [
+        (None, "a", "match is not set"),
+        ("b", None, "match is set"),
+        ("b", "a", "match has another value"),
+        ("", "a", "match has another value"),
+    ],
+    ids=["not set", "set", "another value", "empty value"],
+)
+def test_failed_comparison_states_the_present_value(
+    present: str | None, expected: str | None, told: str
+) -> None:
+    cell = Cell(brokers=0)
+    if present is not None:
+        cell.send(_alter(_compared("m", present, None)))
+    error = cell.send(_alter(_compared("m", "c", expected))).results[0].error
+    assert error.error_message.startswith(told)
+
+
 def test_failed_comparison_refuses_its_whole_resource_and_no_other() -> None:
     cell = Cell(brokers=0)
     losing = _compared("m", "b", "a")
