@@ -104,7 +104,7 @@ class Leadership:
         timestamp.
         """
         log = self.log
-        chunk = log.cut()
+        chunk = log.end_chunk()
         if chunk is not None:
             replica.propose(
                 chunk.data,

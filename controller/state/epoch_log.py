@@ -3,7 +3,8 @@ and the chunk under construction.
 
 No other module changes any of them. An epoch has three stages. *Claim*: ``inherit`` folds the log
 that the leader found, inherited tail included, until ``claimed``. *Active*: ``add`` appends each
-decision, ``cut`` ends a chunk, ``commit`` follows the high watermark. *Closed*: from ``close`` on.
+decision, ``end_chunk`` completes a chunk, ``commit`` follows the high watermark. *Closed*: from
+``close`` on.
 
 Why: docs/decisions/008-one-turn-one-chunk.md
 """
@@ -43,7 +44,7 @@ class Chunk(NamedTuple):
 
 
 class ChunkBuilder:
-    """Collects decisions into a chunk until ``cut``.
+    """Collects decisions into a chunk until ``end``.
 
     Each decision becomes a batch of its own, and is therefore atomic. One exception: adjacent
     config writes with one record each, by the same principal, share a batch, since a header costs
@@ -149,8 +150,8 @@ class ChunkBuilder:
                 )
             )
 
-    def cut(self) -> Chunk | None:
-        """Return everything added since the last cut, or None if nothing was."""
+    def end(self) -> Chunk | None:
+        """Return everything added since the last chunk, or None if nothing was."""
         self._end_shared()
         if not self._frames:
             return None
@@ -247,7 +248,7 @@ class EpochLog:
         (empty).
         """
         self._unfolded_chunk: Chunk | None = None
-        """The last chunk cut, while its groups are not folded."""
+        """The last chunk that was ended, while its groups are not folded."""
         self._inherited_bytes = 0
         self._inherited_hash = log_hash
         """Hash of the log up to the end of the inherited tail."""
@@ -271,7 +272,7 @@ class EpochLog:
 
     @property
     def only_inherited(self) -> bool:
-        """True while the inherited tail is uncommitted and no chunk was cut after it."""
+        """True while the inherited tail is uncommitted and no chunk was ended after it."""
         proposed = self._proposed
         return len(proposed) == 1 and not proposed[0][2] and self._unfolded_chunk is None
 
@@ -340,13 +341,13 @@ class EpochLog:
         self._lao.proposed(records, base_offset)
         return base_offset
 
-    def cut(self) -> Chunk | None:
-        """Return everything added since the last cut, for the proposal, or None if nothing was
+    def end_chunk(self) -> Chunk | None:
+        """Return everything added since the last chunk, for the proposal, or None if nothing was
         added.
 
         The chunk ends at ``end_offset``.
         """
-        chunk = self._chunk.cut()
+        chunk = self._chunk.end()
         if chunk is None:
             return None
         if self._unfolded:

@@ -426,7 +426,7 @@ class AbsentIds:
     def absent(
         self, image: Image, is_alive: Callable[[int, float], bool], now: float
     ) -> list[Absent]:
-        """Return the absent brokers that hold replicas, by id, including those that ``look`` has
+        """Return the absent brokers that hold replicas, by id, including those that ``update`` has
         not recorded yet.
 
         Changes nothing. O(brokers).

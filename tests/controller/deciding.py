@@ -139,7 +139,7 @@ class Cell:
         return decision
 
     def commit(self) -> None:
-        self.log.cut()
+        self.log.end_chunk()
         self.log.commit(self.log.end_offset)
 
     def decide(self, message: Any) -> Decided:

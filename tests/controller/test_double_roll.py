@@ -64,9 +64,7 @@ def test_legacy_broker_is_refused_once_heartbeats_are_enabled() -> None:
     cell.refused(message, ErrorCode.UNSUPPORTED_VERSION, "features")
     error = cell.decide(message).error
     assert error is not None
-    assert (
-        "broker 7 has a legacy registration (version 0) without heartbeats" in error.message
-    )
+    assert "broker 7 has a legacy registration (version 0) without heartbeats" in error.message
 
 
 def test_broker_is_never_fenced_when_heartbeats_are_disabled() -> None:

@@ -34,13 +34,13 @@ def build(
     log = EpochLog(3, 0, Image(), EMPTY)
     for records, client in decisions:
         log.add(records, client, 50)
-    cut = log.cut()
+    cut = log.end_chunk()
     assert cut is not None
     chunk, base_offset, voters = cut
     assert base_offset == 0
     assert log.end_offset == sum(len(records) for records, _ in decisions)
     assert voters == voters_in(chunk, batch.scan(chunk, expect_offset=0).control_at)
-    assert log.cut() is None
+    assert log.end_chunk() is None
     return list(batch.headers(chunk, expect_offset=0)), chunk, log.pending.snapshot()
 
 
@@ -66,9 +66,9 @@ def test_log_hash_covers_committed_records_whoever_proposed_them() -> None:
     log.inherit(tail)
     log.claimed()
     log.add([config("b")], None, 60)
-    first = log.cut()
+    first = log.end_chunk()
     log.add([topic("u")], None, 60)
-    second = log.cut()
+    second = log.end_chunk()
     assert first is not None
     assert second is not None
     assert log.log_hash == EMPTY, "nothing is committed"
@@ -130,7 +130,7 @@ def test_uncommitted_records_are_dropped_when_the_epoch_ends() -> None:
     log = EpochLog(3, 1, image, EMPTY)
     for name in ("b", "c"):
         log.add([config(name)], None, 50)
-        log.cut()
+        log.end_chunk()
     assert set(log.pending.snapshot().configs) == {(16, "a"), (16, "b"), (16, "c")}
     log.close()
     again = ImageBuilder(image)
@@ -151,7 +151,7 @@ def test_config_writes_are_folded_after_their_proposal_and_before_any_read() -> 
     log = EpochLog(3, 0, Image(configs=flat_map.empty()), EMPTY)
     assert log.add(writes("a"), None, 50) == 0
     assert log.add(writes("b"), None, 50) == 1
-    first = log.cut()
+    first = log.end_chunk()
     assert log.unfolded
     assert (log.uncommitted_chunks, log.end_offset) == (1, 2)
     assert not len(log.pending_but_configs.configs)
@@ -160,14 +160,14 @@ def test_config_writes_are_folded_after_their_proposal_and_before_any_read() -> 
     assert len(log.pending_but_configs.configs) == 2
     assert set(log.pending.snapshot().configs) == {(16, "a"), (16, "b"), (16, "c")}
     log.add([config("d")], None, 51)
-    second = log.cut()
+    second = log.end_chunk()
     assert first is not None
     assert second is not None
     assert log.commit(2) == len(first.data)
     assert set(log.committed.configs) == {(16, "a"), (16, "b")}
     assert log.committed.offset == 1
     log.add(writes("e"), None, 52)
-    third = log.cut()
+    third = log.end_chunk()
     assert third is not None
     assert log.commit(5) == len(second.data) + len(third.data), (
         "folded for the commit at the latest"
@@ -189,12 +189,12 @@ def test_decisions_can_read_the_log_and_lao_but_not_change_them() -> None:
             "inherit",
             "claimed",
             "add",
-            "cut",
+            "end_chunk",
             "unfolded",
             "commit",
             "uncommitted_chunks",
             "only_inherited",
-            "over",
+            "close",
             "fold",
         )
     }
