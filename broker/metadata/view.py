@@ -9,7 +9,7 @@ bound, ``backpressure`` tells the caller to stop reading the stream.
 Chunks of plain config values are folded at the next read, or when ``WAITING_BYTES`` of them wait:
 folding many at once costs a fraction of folding each alone, and a broker without readers need not
 fold them repeatedly. Nor is the image at LAO made before it is read: when many writes arrive at
-once, the broker's images are at offsets other than the LAOs to come.
+once, the broker's images are at offsets other than future LAOs.
 
 Offsets are inclusive; -1 means none. LAO is the lowest offset that some broker has applied, so it
 is the end of a log batch, as every image is; should one be inside a batch, the newest image below
@@ -579,7 +579,7 @@ class View:
         return True
 
     def _replaced(self) -> None:
-        """Process that the newest image was not made from the previous one."""
+        """Report a newest image that was not made from the previous one."""
         self.moves += 1
         self.other_moves += 1
         self.changes.everything()
@@ -725,7 +725,7 @@ class View:
 
     def _shrink(self) -> None:
         """If this broker is not counted for LAO, drop old images altogether, rather than stop
-        reading before it has caught up: it need not be able to show every LAO to come.
+        reading before it has caught up: it need not be able to show every later LAO.
         """
         images = self._images
         images.make_room()

@@ -72,7 +72,7 @@ class BrokerStatusChanged:
     ``broker_epoch``: of its *current* registration; -1 if there is none. Roles are taken only from
     an image that shows this very epoch, which is newer than anything an earlier process of this
     broker has done. ``serve_until``: time at which the broker must consider itself fenced unless an
-    answer arrives before; -inf if it is fenced. From then on no new request is accepted, and those
+    answer arrives first; -inf if it is fenced. From then on no new request is accepted, and those
     under way end. ``why``: for the error text. ``shown_from``: offset at which the registration was
     decided; an image below it gives no roles and deletes no replica, even if it shows this epoch.
     """
@@ -108,7 +108,7 @@ class ProduceReceived:
     """A produce request.
 
     ``timestamp_ms``: timestamp of the batches made from it. AnswerProduce answers it once, unless
-    its client closes before.
+    its client closes first.
     """
 
     request: pb.ProduceRequest
@@ -121,7 +121,7 @@ class ProduceReceived:
 class FetchReceived:
     """A consumer's fetch.
 
-    AnswerFetch answers it once, unless its client closes before.
+    AnswerFetch answers it once, unless its client closes first.
     """
 
     request: pb.FetchRequest

@@ -446,5 +446,5 @@ class Host:
         return self._correlation_id
 
     def note(self, event: str, **fields: Any) -> None:
-        """Add an entry for the log."""
+        """Emit an event for the node's log."""
         self.out.append(Note(event, fields))

@@ -146,13 +146,13 @@ class FollowerPosition(Protocol):
     """The position of a follower's fetch session in a led partition."""
 
     def on_append(self) -> None:
-        """Process that the leader's log has grown."""
+        """Handle growth of the leader's log."""
 
     def high_watermark_moved(self, high_watermark: int) -> None:
         """Record a high watermark that is to be sent to the follower."""
 
     def log_start_moved(self, start: int) -> None:
-        """Process that the leader has dropped its log below ``start``."""
+        """Handle the leader's new log start."""
 
     def refused(self, code: ErrorCode, current: pb.CurrentLeader) -> None:
         """Answer with an error: the leader has resigned."""
@@ -291,7 +291,9 @@ class Leader(Role):
     # --- the high watermark ----------------------------------------------------------------------
 
     def on_flushed(self) -> None:
-        """Process that more of this broker's log is durable."""
+        """Answer the produces whose records are now durable here, and advance the high
+        watermark.
+        """
         queue, end = self._for_flush, self.replica.log.flushed_end
         while queue and queue[0].end_offset <= end:
             queue.popleft().succeeded()

@@ -66,7 +66,7 @@ class Position:
         return is_being_added(leader.partition, replica_id, leader.isr.state.committed)
 
     def on_append(self) -> None:
-        """Process that the leader's log has grown."""
+        """Handle growth of the leader's log."""
         if self.awaits:
             self.session.has_data(self)
 
@@ -76,11 +76,10 @@ class Position:
             self.session.has_marks(self)
 
     def log_start_moved(self, start: int) -> None:
-        """Process that the leader has dropped its log below ``start``, perhaps with the records to
-        be sent next.
+        """Handle a new log start; the records to be sent next may have been dropped.
 
         The new log start is sent even without a record: perhaps no client writes to this topic any
-        more, and the follower's disk must be freed, too.
+        more, and the follower's disk must also be freed.
         """
         if self.awaits and self.offset < start:
             self.session.is_out_of_range(self.key, start)

@@ -71,7 +71,7 @@ class BrokerDirectory:
     _lock: DirectoryLock
     _path: Path
     previous_broker_epoch: int = NO_EPOCH
-    """Broker epoch under which the directory was closed in order; NO_EPOCH if it was not."""
+    """Broker epoch under which the directory was closed cleanly; NO_EPOCH if it was not."""
 
     @property
     def broker_id(self) -> int:
@@ -98,7 +98,7 @@ class BrokerDirectory:
             self.identity = identity
 
     def record_clean_shutdown(self, broker_epoch: int) -> None:
-        """Durably record that everything in the directory was closed in order.
+        """Durably record that everything in the directory was closed cleanly.
 
         Raises StorageError.
         """

@@ -103,7 +103,7 @@ class Lifecycle:
         now: float,
         previous_epoch: int = -1,
     ) -> None:
-        """``previous_epoch``: broker epoch under which the directory was last closed in order; -1
+        """``previous_epoch``: broker epoch under which the directory was last closed cleanly; -1
         if it was not.
         """
         self._settings = settings
@@ -177,7 +177,7 @@ class Lifecycle:
 
     @property
     def serve_until(self) -> float:
-        """Time when the broker must consider itself fenced unless a controller answers before; -inf
+        """Time when the broker must consider itself fenced unless a controller answers first; -inf
         if it must now; inf if silence does not matter.
         """
         if self.epoch < 0 or self._stale or self.exit is not None:
@@ -208,7 +208,7 @@ class Lifecycle:
 
     @property
     def next_deadline(self) -> float:
-        """When to call ``poll`` again if nothing happens before."""
+        """When to call ``poll`` again if nothing happens first."""
         if self.exit is not None:
             return NEVER
         limit = self._register_until
@@ -414,8 +414,8 @@ class Lifecycle:
             self._begin_again(now)
 
     def log_diverged(self, now: float) -> None:
-        """Process that the log lacks records that were applied here: the registration may be lost,
-        too.
+        """Register again: the log lacks records that were applied here, perhaps the registration
+        as well.
         """
         self._image_offset, self._registration, self._unfenced = -1, None, False
         if self.epoch >= 0:

@@ -352,7 +352,7 @@ class DataPlane:
             self._run()
 
     def _step_status(self) -> None:
-        """Step this broker's status, if it has changed."""
+        """Step the data plane with this broker's status, if that has changed."""
         if not self._stepping:
             self._run()
 
@@ -515,7 +515,7 @@ class DataPlane:
         total = 0
         for read in effect.reads:
             if total and total >= effect.max_bytes:
-                # An answer that fits into no message would end the link, and the next link, too.
+                # An answer that fits into no message would end the link, and likewise the next one.
                 effect.response.partitions[
                     read.index
                 ].error_code = ErrorCode.THROTTLING_QUOTA_EXCEEDED

@@ -145,7 +145,7 @@ class Notifications:
         self._replaced(f"the log was replaced by generation {self._view.generation}")
 
     def log_diverged(self) -> None:
-        """Process that the log lacks records that were applied here: the view is empty."""
+        """Handle a log that lacks records that were applied here: the view is empty."""
         self._lifecycle.log_diverged(self._now())
         self._replaced("the log lost records that this broker had applied")
 
@@ -410,7 +410,7 @@ class BrokerService:
 
     @property
     def fatal(self) -> BaseException | None:
-        """The error with which the broker has ended; None if it runs, or ended in order."""
+        """The error with which the broker has ended; None if it runs, or ended normally."""
         return self._done.exception() if self._done.done() else None
 
     @property

@@ -56,7 +56,7 @@ class Handle(Protocol):
         """
 
     def ended(self) -> None:
-        """Process that its last response, an error, was sent."""
+        """Called once the last response, an error, has been sent."""
 
 
 class Shell(Protocol):
@@ -186,7 +186,7 @@ class WatchStream:
         self._waiting_bytes += _ID_BYTES
 
     def over(self, watch_id: int) -> None:
-        """Process that the last response of a watch was sent."""
+        """Remove a watch whose last response has been sent."""
         self._watches.pop(watch_id, None)
 
     def flush(self) -> None:

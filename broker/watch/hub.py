@@ -287,13 +287,11 @@ class WatchHub:
         return bool(self._watchers) or self.history.needs_image(chunk_bytes)
 
     def applied(self, before: Image | None, chunk: bytes, last_offset: int, epoch: int) -> None:
-        """Process that the broker has applied a chunk after an image."""
+        """Add the changes of a chunk that the broker has applied after an image."""
         self.history.add(before, chunk, last_offset, epoch, wanted=bool(self._watchers))
 
     def replaced(self, image: Image) -> None:
-        """Process that the broker continues from another image: the changes in between are
-        unknown.
-        """
+        """Continue from another image; the changes in between are unknown."""
         for delivery in self._deliveries:
             self._set_back(delivery.group, delivery.after)
         self._deliveries.clear()
@@ -312,7 +310,7 @@ class WatchHub:
         return not self._watchers and history.bytes <= history.max_bytes
 
     def moved(self, floor: int) -> None:
-        """Process that images may show more now.
+        """Wake the watchers after an image that shows more may have become available.
 
         ``floor``: changes above it are still needed.
         """

@@ -179,7 +179,8 @@ class Retention:
         *,
         all_kept: bool,
     ) -> SnapshotId | None:
-        """Return up to where the log may be truncated without harm to snapshot fetches, or None.
+        """Return the snapshot up to which the log may be truncated without harm to snapshot
+        fetches, or None.
 
         ``all_kept``: snapshots that were kept for earlier fetches may be deleted as well.
         """

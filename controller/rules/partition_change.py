@@ -57,9 +57,9 @@ class Loss(IntEnum):
     """What a departing broker may have lost of the records that it stored."""
 
     NOTHING = 0
-    """The broker is fenced or was shut down in order: its disk is intact."""
+    """The broker is fenced or was shut down cleanly: its disk is intact."""
     UNCLEAN = 1
-    """The broker was not shut down in order: its last records may be missing."""
+    """The broker was not shut down cleanly: its last records may be missing."""
     DISK = 2
     """The broker has another disk, or is unregistered."""
 
@@ -70,8 +70,8 @@ class Elections(NamedTuple):
     from_elr: int = 0
     """Elections from the eligible leader replicas, which lose nothing."""
     unclean: int = 0
-    """Elections that may lose records: by an operator, by what replicas reported, or because the
-    topic allows any leader.
+    """Elections that may lose records: requested by an operator, based on the replicas' reports,
+    or of a topic that allows any leader.
     """
 
 

@@ -454,7 +454,7 @@ class Reception:
             self._wake()
 
     def _gathered(self) -> None:
-        """Have the gathered heartbeats decided."""
+        """Stop gathering heartbeats, and wake the decider."""
         self._gathered_due = self._intake.gathering = False
         self._wake()
 

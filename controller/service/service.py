@@ -460,7 +460,7 @@ class ControllerService:
 
     @property
     def log_contradiction(self) -> str:
-        """Why the log here contradicts another node's, in words, or "" if it does not."""
+        """How the log here contradicts another node's, or "" if it does not."""
         replica = self.replica
         return (
             replica.core.log_conflict
@@ -550,7 +550,7 @@ class ControllerService:
         self._catch_up.snapshot_loaded(snapshot_id)
 
     def voters_changed(self, offset: int, voters: tuple[Voter, ...]) -> None:
-        """Process that another voter set has taken effect."""
+        """Record the voter set that has taken effect."""
         self.node.directory.voters = voters
 
     def read_index_confirmed(self, number: int) -> None:

@@ -475,7 +475,7 @@ class LaoView:
 
     @property
     def unknown_reason(self) -> str:
-        """Why LAO is unknown, in words, or "" if it is known."""
+        """Why LAO is unknown, or "" if it is known."""
         if self.lao >= 0:
             return ""
         if not self._high_watermark:

@@ -136,7 +136,7 @@ def unregister_broker(
 def _loss_of(state: ControllerState, request: rpc.RegisterBrokerRequest, old: Broker) -> Loss:
     """Return what the broker may have lost since its previous registration.
 
-    Nothing, if the same directory was closed in order under that epoch (KIP-966). Without
+    Nothing, if the same directory was closed cleanly under that epoch (KIP-966). Without
     heartbeats no replica can report what it has: the same disk then counts as intact.
     """
     before, after = old.process.directory_id, request.process.directory_id

@@ -142,7 +142,7 @@ def _obstacles(
 
 
 def _warnings(image: Image, updates: Iterable[rpc.FeatureUpdate]) -> Iterator[str]:
-    """Yield the consequences of the accepted updates that lower a level, in words."""
+    """Yield a warning for each accepted update that lowers a level."""
     for update in updates:
         current, level = image.features.get(update.name, 0), update.max_version_level
         if level >= current:

@@ -61,7 +61,7 @@ class Transfer:
         return _voter(seen, self.target_id)
 
     def why_not(self, seen: QuorumDescription) -> str:
-        """Return what the transfer still waits for, in words."""
+        """Describe what the transfer still waits for."""
         target = self._target(seen)
         if target is None:
             return (
