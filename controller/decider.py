@@ -521,8 +521,7 @@ class Decider:
             raise refuse(
                 ErrorCode.INCONSISTENT_GENERATION,
                 f"the position belongs to generation {written.generation}, but the log has"
-                " generation"
-                f" {state.generation}",
+                f" generation {state.generation}",
                 "written.generation",
             )
         if written.offset < 0:

@@ -683,8 +683,7 @@ class View:
         if headers[-1].end_offset > high_watermark:
             message = (
                 f"the chunk ends at {headers[-1].end_offset}, above the high watermark"
-                f" {high_watermark}:"
-                " it is not committed"
+                f" {high_watermark}: it is not committed"
             )
             raise CorruptLogError(message, offset=following)
         batches = []

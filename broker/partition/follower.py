@@ -94,8 +94,7 @@ class Follower(Role):
         if not replica.log.accepts(span, self.epoch):
             return (
                 f"epochs {scan.epochs} do not continue the log, whose last epoch is"
-                f" {replica.last_epoch},"
-                f" in leader epoch {self.epoch}"
+                f" {replica.last_epoch}, in leader epoch {self.epoch}"
             )
         self.host.append(replica, span)
         if self.is_being_added:

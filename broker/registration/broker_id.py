@@ -42,8 +42,7 @@ def known_id(configured: int, stored: int, directory: object) -> int:
         raise ConfigError(
             f"node.id is {configured}, but data directory {directory} belongs to node {stored} (its"
             f" meta.json): set node.id to {stored} or leave it out, or give broker {configured}"
-            " another"
-            " directory"
+            " another directory"
         )
     return stored if configured == NO_NODE_ID else configured
 

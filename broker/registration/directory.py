@@ -123,8 +123,7 @@ def open_directory(
     if identity.cluster_id != cluster_id:
         raise ConfigError(
             f"data directory {directory} belongs to cluster {identity.cluster_id!r}, but the"
-            " configured"
-            f" cluster is {cluster_id!r}"
+            f" configured cluster is {cluster_id!r}"
         )
     known_id(broker_id, identity.node_id, directory)
     lock = DirectoryLock.exclusive(directory)

@@ -621,8 +621,7 @@ class WatchHub:
     def _compacted(self, watcher: Watcher, position: Position) -> ApiError:
         message = (
             f"offset {position.offset} was compacted: this broker keeps only the changes after"
-            " offset"
-            f" {self.history.start}"
+            f" offset {self.history.start}"
         )
         self.compacted += 1
         if watcher.fell_behind or watcher.listed is not None:

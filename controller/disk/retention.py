@@ -201,8 +201,7 @@ class Retention:
             self.passed += len(verdict.passed)
             log.error(
                 "the log was truncated beyond export cursors: these exports cannot continue from"
-                " this"
-                " node",
+                " this node",
                 cursors=list(verdict.passed),
                 log_start_offset=verdict.start.end_offset,
                 max_bytes=self._settings.metadata_export_cursor_max_bytes,

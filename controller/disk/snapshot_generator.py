@@ -105,9 +105,8 @@ class SnapshotLoad:
             self.snapshot_id.epoch,
         ):
             raise CorruptLogError(
-                f"snapshot {self.snapshot_id} has a header with end offset {header.end_offset}"
-                " and epoch"
-                f" {header.epoch}"
+                f"snapshot {self.snapshot_id} has a header with end offset {header.end_offset} and"
+                f" epoch {header.epoch}"
             )
         return image
 

@@ -84,8 +84,7 @@ class SpaceWatch:
         if with_space < majority:
             self.verdict = Verdict(
                 f"the disks of nodes {low} are below their free-space reserve, which leaves no"
-                " majority"
-                " of voters"
+                " majority of voters"
             )
         elif not self.low:
             self.verdict = FINE

@@ -358,11 +358,10 @@ def _several_missing(asking: _Asking, free: list[Absent]) -> ApiError:
     )
     return refuse(
         ErrorCode.INVALID_REGISTRATION,
-        f"{len(free)} broker ids are missing, and the broker at {asking.place} may have any of them"
-        f": {listed}. Start the brokers that still have their disks, or choose an id for this one:"
-        f" set node.id in its configuration, or run `raftlog cluster hostnames set {asking.host}"
-        " ID`."
-        f" {_FORCE}",
+        f"{len(free)} broker ids are missing, and the broker at {asking.place} may have any of"
+        f" them: {listed}. Start the brokers that still have their disks, or choose an id for this"
+        " one: set node.id in its configuration, or run `raftlog cluster hostnames set"
+        f" {asking.host} ID`. {_FORCE}",
         "broker_id",
     )
 

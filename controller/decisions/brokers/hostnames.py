@@ -258,8 +258,7 @@ def _check_expected(
         raise refuse(
             ErrorCode.INVALID_UPDATE_VERSION,
             f"host {name} {found}, but expected_offset is {one.expected_offset}: read the mapping"
-            " again"
-            " before changing it",
+            " again before changing it",
             f"{field}.expected_offset",
         )
 

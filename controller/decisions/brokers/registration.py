@@ -207,8 +207,7 @@ def _check_fields(request: rpc.RegisterBrokerRequest) -> None:
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
                 f"versions {feature.min_supported_version} .. {feature.max_supported_version} are"
-                " not"
-                " a range of nonnegative levels",
+                " not a range of nonnegative levels",
                 f"features[{index}]",
             )
 
@@ -268,8 +267,7 @@ def _check_duplicate(
         raise refuse(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             f"broker {old.id} was in the ISRs of many partitions, or eligible to lead them, and"
-            " must be"
-            " removed from them first, once its session has ended: retry",
+            " must be removed from them first, once its session has ended: retry",
             "broker_id",
         )
 

@@ -52,9 +52,8 @@ def find_result(
     if identity.generation != generation:
         raise refuse(
             ErrorCode.INCONSISTENT_GENERATION,
-            f"client {identity.client_id} belongs to generation {identity.generation}, but the"
-            " log has"
-            f" generation {generation}",
+            f"client {identity.client_id} belongs to generation {identity.generation}, but the log"
+            f" has generation {generation}",
             "client.generation",
         )
     sequence, asked_done = identity.sequence, identity.all_below_done

@@ -146,8 +146,7 @@ class _Altering:
             raise refuse(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"end_offset is {one.end_offset}; it must be in the log of the active controller,"
-                " from"
-                f" {self._log_start_offset} to {self._log_end_offset}",
+                f" from {self._log_start_offset} to {self._log_end_offset}",
                 f"{field}.end_offset",
             )
         if old is None:
@@ -168,8 +167,7 @@ class _Altering:
             raise refuse(
                 ErrorCode.INVALID_UPDATE_VERSION,
                 f"cursor {one.name} belongs to the export {old.target}: use another name, or"
-                f" remove the cursor, or set expected_offset to {old.offset} to take it"
-                " over",
+                f" remove the cursor, or set expected_offset to {old.offset} to take it over",
                 f"{field}.target",
             )
         target = one.target or (old.target if old is not None else "")
@@ -188,8 +186,7 @@ def _check_expected(
         raise refuse(
             ErrorCode.INVALID_UPDATE_VERSION,
             f"cursor {name} {found}, but expected_offset is {one.expected_offset}: read it again"
-            " before"
-            " changing it",
+            " before changing it",
             f"{field}.expected_offset",
         )
 

@@ -369,7 +369,6 @@ def _check_lease_generation(
         raise refuse(
             ErrorCode.RESOURCE_NOT_FOUND,
             f"lease {request.lease_id} belongs to generation {request.generation} of the log,"
-            " which has"
-            f" generation {state.generation} since it was recovered or restored",
+            f" which has generation {state.generation} since it was recovered or restored",
             "generation",
         )

@@ -121,8 +121,7 @@ class Membership:
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
                 f"node {request.voter_id} supports metadata.version up to {known}, but this"
-                " cluster is at"
-                f" {finalized}",
+                f" cluster is at {finalized}",
                 "voter_id",
             )
 
@@ -232,10 +231,8 @@ class Membership:
         if len(voters) - len(dead) < majority:
             raise refuse(
                 ErrorCode.REQUEST_TIMED_OUT,
-                "the new set of voters"
-                f" {sorted(voter.id for voter in voters)} would have no live majority: the leader"
-                " does not hear from"
-                f" {sorted(dead)}",
+                f"the new set of voters {sorted(voter.id for voter in voters)} would have no live"
+                f" majority: the leader does not hear from {sorted(dead)}",
                 "voter_id",
             )
 
