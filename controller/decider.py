@@ -448,7 +448,7 @@ class Decider:
             if not 0 <= request.acks <= _ACKS_MAX:
                 raise refuse(
                     ErrorCode.INVALID_REQUIRED_ACKS,
-                    f"{request.acks} is not a level of acks",
+                    f"acks is {request.acks}; it must be in 0 .. {_ACKS_MAX}",
                     "acks",
                 )
             of_kind = REQUESTS[kind]

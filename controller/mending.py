@@ -168,7 +168,9 @@ def answer_missing(
         )
     for field in ("fetch_offset", "end_offset", "position"):
         if not 0 <= getattr(request, field) < 2**62:
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"{field} is not a valid offset", field=field)
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, f"{field} must be in 0 .. 2^62 - 1", field=field
+            )
     response = pb.FetchMissingRecordsResponse(node_id=identity.node_id)
     max_bytes = max(0, min(request.max_bytes, RECORDS_MAX_BYTES))
     if request.HasField("snapshot_id"):

@@ -277,7 +277,9 @@ class ReadGate(Generic[R]):
     def _wanted(self, options: broker_pb2.ReadOptions) -> tuple[int, int]:
         if options.mode not in (_REPEATABLE, _LATEST, _STRICT):
             raise ApiError(
-                ErrorCode.INVALID_REQUEST, f"{options.mode} is not a read mode", field="read.mode"
+                ErrorCode.INVALID_REQUEST,
+                f"mode is {options.mode}; it must be REPEATABLE (0), LATEST (1) or STRICT (2)",
+                field="read.mode",
             )
         queue = int(options.mode)
         if not options.HasField("at_least"):

@@ -461,7 +461,7 @@ def _offset_at(leader: Leader, timestamp: int) -> int:
         return _high_watermark(leader)
     raise ApiError(
         ErrorCode.INVALID_REQUEST,
-        "timestamp must be -1 (latest) or -2 (earliest)",
+        f"timestamp is {timestamp}; it must be -1 (latest) or -2 (earliest)",
         field="timestamp",
     )
 

@@ -61,7 +61,7 @@ def led_page(
     """
     if len(request.partitions) > PAGE_PARTITIONS:
         message = (
-            f"{len(request.partitions)} partitions given; one request may have {PAGE_PARTITIONS}"
+            f"{len(request.partitions)} partitions given; at most {PAGE_PARTITIONS} are allowed"
         )
         raise ApiError(ErrorCode.INVALID_REQUEST, message, field="partitions")
     if request.partitions:

@@ -144,7 +144,7 @@ class WatchStream:
                     if found is not None:
                         self._shell.forget(found)
                 case _:
-                    link.unknown_kind("a watch request without begin or end")
+                    link.unknown_kind("a watch request with neither begin nor end")
         self._shell.schedule_turn()
 
     def _begin(self, watch_id: int, request: pb.WatchRequest) -> None:

@@ -106,10 +106,11 @@ class _Bounds:
     def check(self, binding: Binding, field: str) -> None:
         """Raise POLICY_VIOLATION if adding an entry would exceed a bound."""
         for full, what in (
-            (self._count >= MAX_ENTRIES, f"there are {MAX_ENTRIES} entries already"),
+            (self._count >= MAX_ENTRIES, f"the cluster has {MAX_ENTRIES} ACL entries already"),
             (
                 self._of_one[_pattern(binding)] >= MAX_OF_ONE_PRINCIPAL,
-                f"{binding.principal} has {MAX_OF_ONE_PRINCIPAL} entries on this resource already",
+                f"{binding.principal} has {MAX_OF_ONE_PRINCIPAL} ACL entries on this resource"
+                " already",
             ),
             (
                 self._prefix_chars + _prefix_chars(binding) > MAX_PREFIX_CHARS,
@@ -264,7 +265,7 @@ def _known(
 ) -> None:
     if number not in kind.__members__.values():
         known = ", ".join(f"{one.value} {one.name}" for one in kind)
-        raise refuse(ErrorCode.INVALID_REQUEST, f"{number} is not one of {known}", field)
+        raise refuse(ErrorCode.INVALID_REQUEST, f"{number} is unknown; use one of {known}", field)
 
 
 def _is_address(host: str) -> bool:

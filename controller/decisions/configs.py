@@ -217,7 +217,7 @@ def _alter_resource(
         len(configs) > 1 and len({config.name for config in configs}) < len(configs)
     ):
         raise refuse(
-            ErrorCode.INVALID_REQUEST, "a config key is named twice", f"resources[{index}].configs"
+            ErrorCode.INVALID_REQUEST, "a config key is given twice", f"resources[{index}].configs"
         )
     for position, config in enumerate(configs):
         name = config.name
@@ -252,7 +252,7 @@ def _alter_resource(
         else:
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
-                f"{operation} is not a config operation",
+                f"config_operation {operation} is unknown",
                 f"resources[{index}].configs[{position}].config_operation",
             )
 

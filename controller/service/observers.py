@@ -334,7 +334,9 @@ class Observers:
             )
         if fetch.fetch_offset < 0:
             return ApiError(
-                ErrorCode.INVALID_REQUEST, "fetch_offset must be 0 or more", field="fetch_offset"
+                ErrorCode.INVALID_REQUEST,
+                f"fetch_offset is {fetch.fetch_offset}; it must be 0 or more",
+                field="fetch_offset",
             )
         committed = source.committed_generation
         refusal = source.not_controller()

@@ -66,7 +66,7 @@ def check_heartbeat(request: rpc.BrokerHeartbeatRequest, generation: int) -> Non
     if request.target_state not in _STATES:
         raise refuse(
             ErrorCode.INVALID_REQUEST,
-            f"{request.target_state} is not a broker state",
+            f"target_state is {request.target_state}; it must be in 0 .. {max(_STATES)}",
             "target_state",
         )
     if request.disk_hangs_ms < 0:

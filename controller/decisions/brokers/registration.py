@@ -174,7 +174,7 @@ def _check_fields(request: rpc.RegisterBrokerRequest) -> None:
             "registration_version",
         )
     if not request.incarnation_id:
-        raise refuse(ErrorCode.INVALID_REQUEST, "the incarnation id is empty", "incarnation_id")
+        raise refuse(ErrorCode.INVALID_REQUEST, "incarnation_id is empty", "incarnation_id")
     if not request.listeners:
         raise refuse(
             ErrorCode.INVALID_REQUEST, "a broker must have at least one listener", "listeners"

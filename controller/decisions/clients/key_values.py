@@ -123,7 +123,7 @@ def _granted(
     """
     if all(one.lease_id != NEW_LEASE for one in alterations):
         raise refuse(
-            ErrorCode.INVALID_REQUEST, "no key is put with lease_id -1, the granted lease", "lease"
+            ErrorCode.INVALID_REQUEST, "no key is put with the granted lease (lease_id -1)", "lease"
         )
     try:
         return grant_lease(state, lease, owner)
@@ -167,7 +167,7 @@ def _check_fields(one: rpc.KeyValueAlteration, field: str) -> None:
     if one.operation not in _OPERATIONS:
         raise refuse(
             ErrorCode.INVALID_REQUEST,
-            f"{one.operation} is not an operation",
+            f"operation is {one.operation}; it must be in 0 .. {max(_OPERATIONS)}",
             f"{field}.operation",
         )
     if one.operation != rpc.KEY_VALUE_PUT and (one.value or one.lease_id):

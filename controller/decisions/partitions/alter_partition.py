@@ -60,7 +60,7 @@ def _find(view: ImageView, topic_id: bytes, data: rpc.AlterPartitionData) -> Par
     if partition is None:
         raise refuse(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"there is no partition {data.partition_index}",
+            f"the topic has no partition {data.partition_index}",
             "partition_index",
         )
     return partition
@@ -140,7 +140,7 @@ def _check_isr(partition: Partition, data: rpc.AlterPartitionData) -> None:
     if not isr or len(set(isr)) < len(isr) or not set(isr) <= set(partition.replicas):
         raise refuse(
             ErrorCode.INVALID_REQUEST,
-            f"{isr} must be a nonempty list of different replicas; the replicas are"
+            f"ISR {isr} must be a nonempty list of different replicas; the replicas are"
             f" {list(partition.replicas)}",
             "new_isr_with_epochs",
         )
@@ -153,7 +153,10 @@ def _check_isr(partition: Partition, data: rpc.AlterPartitionData) -> None:
     state = data.leader_recovery_state
     if state not in (RECOVERED, RECOVERING):
         raise refuse(
-            ErrorCode.INVALID_REQUEST, f"{state} is not a recovery state", "leader_recovery_state"
+            ErrorCode.INVALID_REQUEST,
+            f"leader_recovery_state is {state}; it must be {RECOVERED} (recovered) or {RECOVERING}"
+            " (recovering)",
+            "leader_recovery_state",
         )
     if state == RECOVERING and len(isr) > 1:
         raise refuse(

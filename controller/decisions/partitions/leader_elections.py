@@ -90,7 +90,7 @@ def elect_leaders(state: ControllerState, request: rpc.ElectLeadersRequest) -> W
     if request.election_type not in (rpc.PREFERRED, rpc.UNCLEAN):
         raise refuse(
             ErrorCode.INVALID_REQUEST,
-            f"{request.election_type} is not an election type",
+            f"election_type is {request.election_type}; it must be PREFERRED (0) or UNCLEAN (1)",
             "election_type",
         )
     decision = _elect_named(state, request) if request.topics else _elect_all(state, request)

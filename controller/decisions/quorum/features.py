@@ -108,7 +108,7 @@ def _check_direction(image: Image, update: rpc.FeatureUpdate, field: str) -> Non
             f"{field}.max_version_level",
         )
     if update.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
-        raise _invalid(f"{update.upgrade_type} is not an upgrade type", f"{field}.upgrade_type")
+        raise _invalid(f"upgrade_type {update.upgrade_type} is unknown", f"{field}.upgrade_type")
     if level < current and update.upgrade_type == UPGRADE:
         raise _invalid(
             f"{update.name} is at {current}: {level} would be a downgrade, not an upgrade",
