@@ -214,7 +214,7 @@ def test_id_request_waits_for_an_absent_broker_beyond_the_registration_timeout()
         assert seeker.poll(second) is not None
         seeker.failed(error, second, awaited_s=600.0 - second)
         assert "2 is absent" in seeker.waits_for
-        assert f"at the most {600 - second} s more" in seeker.waits_for
+        assert f"at most {600 - second} s more" in seeker.waits_for
     seeker.failed(ApiError(ErrorCode.NETWORK_EXCEPTION, "nobody there"), 29.5)
     assert "s more" not in seeker.waits_for
     assert seeker.poll(31.1) is None
@@ -285,7 +285,7 @@ def test_unformatted_and_corrupt_directories_are_refused(directory: Path, tmp_pa
 
 
 def test_open_directory_without_a_boot_id_fails_unlocked(directory: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="what names this process"):
+    with pytest.raises(ConfigError, match="what identifies this process"):
         open_directory(directory, cluster_id=CLUSTER, broker_id=4, boot_id_file=tmp_path / "none")
     open_directory(directory, cluster_id=CLUSTER, broker_id=4).close()
 

@@ -162,7 +162,7 @@ def test_unknown_broker_epoch_is_refused_without_locking_anybody_out(epoch: int)
 def test_follower_whose_registration_is_not_applied_by_the_leader_yet_retries() -> None:
     stand = alone()
     (answer,) = of_kind(stand.fetch(2, 0, epoch=900), ev.AnswerReplicaFetch)
-    assert "not known here yet" in answer.response.error_message
+    assert "does not know epoch 900 of broker 2 yet" in answer.response.error_message
     stand.broker(2, epoch=900)
     stand.fetch(2, 0, epoch=900)
     assert proposed(stand) == [[(1, EPOCHS[1]), (2, 900)]]

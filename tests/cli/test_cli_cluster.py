@@ -354,7 +354,7 @@ def test_upgrade_to_the_finalized_level_changes_nothing(raftlog: Raftlog, at: At
 def test_impossible_feature_level_is_refused_with_the_reason(raftlog: Raftlog, at: At) -> None:
     ran = raftlog("cluster features upgrade metadata.version=99", *at)
     assert ran.code != 0
-    assert f"knows metadata.version from 1 to {LATEST_METADATA_VERSION}, not 99" in ran.err
+    assert f"supports metadata.version 1 to {LATEST_METADATA_VERSION}, not 99" in ran.err
     ran = raftlog("cluster features downgrade broker.heartbeat.version=0", *at)
     assert ran.code != 0
     assert "lao.version 1 requires the brokers' heartbeats: lower it to 0" in ran.err

@@ -113,7 +113,7 @@ async def _life(cluster: MixedCluster, say: Say) -> None:
         assert before < latest == LATEST_METADATA_VERSION, known
         refused = await asyncio.to_thread(upgrade, cluster)
         assert refused.code != 0
-        assert f"broker 4 knows metadata.version from 1 to {before}, not {latest}" in refused.err, (
+        assert f"broker 4 supports metadata.version 1 to {before}, not {latest}" in refused.err, (
             refused.err
         )
         say(f"the broker is of the other build: {refused.err.strip()}")

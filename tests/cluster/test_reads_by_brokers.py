@@ -219,7 +219,7 @@ def test_client_renegotiates_between_two_builds_without_a_failed_call(tmp_path: 
 
             refused = await reading(asyncio.to_thread(raise_level))
             assert refused.code != 0, refused
-            assert "knows metadata.version from 1 to 1, not 2" in refused.err
+            assert "supports metadata.version 1 to 1, not 2" in refused.err
             await reading(asyncio.to_thread(mixed.change, old, to_other=False))
             await asyncio.to_thread(mixed.wait_ready, [old, new], PATIENCE_S)
             assert set(told) == {1}

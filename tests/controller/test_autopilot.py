@@ -123,11 +123,11 @@ def test_dead_voter_of_an_odd_set_leaves_before_the_spare_joins() -> None:
     fleet.down.add(3)
     fleet.run(AFTER_S - 2)
     assert fleet.sets == []
-    assert "node 3 is silent for" in fleet.reason()
+    assert "node 3 has been silent for" in fleet.reason()
     fleet.run(5)
     assert fleet.sets == [(1, 2), (1, 2, 101)]
     assert fleet.seats == 0
-    assert "node 3 is silent for 60 s: node 101 takes its seat" in fleet.reasons[0]
+    assert "node 3 has been silent for 60 s: node 101 takes its seat" in fleet.reasons[0]
     assert fleet.reasons[1] == "node 101 takes the vacant seat"
     fleet.down.clear()
     fleet.run(3 * AFTER_S)

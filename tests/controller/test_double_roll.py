@@ -160,8 +160,7 @@ def test_raise_names_the_brokers_that_do_not_heartbeat() -> None:
     only_off = pb.FeatureRange(name=HEARTBEATS, min_supported_version=0, max_supported_version=0)
     cell.send(registration(8, features=[*ONLY_METADATA, only_off]))
     assert (
-        refused(cell, update((HEARTBEATS, 1)))[0]
-        == f"broker 8 knows {HEARTBEATS} from 0 to 0, not 1"
+        refused(cell, update((HEARTBEATS, 1)))[0] == f"broker 8 supports {HEARTBEATS} 0 to 0, not 1"
     )
     cell.send(rpc.UnregisterBrokerRequest(broker_id=8))
     cell.send(ON)

@@ -115,7 +115,7 @@ def test_every_registered_broker_must_support_the_level_even_if_fenced() -> None
     ]
     at.send(registration(7, features=old))
     assert at.pending.brokers[7].fenced
-    assert refused(at, TO_2)[0] == "broker 7 knows metadata.version from 1 to 1, not 2"
+    assert refused(at, TO_2)[0] == "broker 7 supports metadata.version 1 to 1, not 2"
     at.send(rpc.UnregisterBrokerRequest(broker_id=7))
     assert at.decide(TO_2).records
 
@@ -144,15 +144,15 @@ def test_feature_updates_apply_all_or_none() -> None:
         (update(("nope", 1)), "'nope' is not a feature", "name"),
         (
             update(("metadata.version", NEXT)),
-            f"knows metadata.version from 1 to {NEXT - 1}, not {NEXT}",
+            f"supports metadata.version 1 to {NEXT - 1}, not {NEXT}",
             "max_version_level",
         ),
         (
             update(("metadata.version", 0), kind=SAFE_DOWNGRADE),
-            f"from 1 to {NEXT - 1}, not 0",
+            f"metadata.version 1 to {NEXT - 1}, not 0",
             "max_version_level",
         ),
-        (update(("metadata.version", 2), kind=0), "no upgrade type 0", "upgrade_type"),
+        (update(("metadata.version", 2), kind=0), "upgrade_type 0 is unknown", "upgrade_type"),
         (update(("metadata.version", 1)), "at 2: 1 would be a downgrade", "upgrade_type"),
         (update(("lao.version", 0), kind=UPGRADE), "at 1: 0 would be a downgrade", "upgrade_type"),
     ],
@@ -196,7 +196,7 @@ def test_downgrade_names_a_broker_that_knows_only_the_higher_level() -> None:
         for name, low, high in (("metadata.version", 2, 2), ("lao.version", 0, 1))
     ]
     at.send(registration(7, features=newer))
-    assert refused(at, TO_1)[0] == "broker 7 knows metadata.version from 2 to 2, not 1"
+    assert refused(at, TO_1)[0] == "broker 7 supports metadata.version 2 to 2, not 1"
 
 
 def test_downgrade_states_its_consequences_and_upgrade_does_not() -> None:
@@ -219,4 +219,4 @@ def test_pinned_controller_supports_the_previous_level(monkeypatch: pytest.Monke
     monkeypatch.setattr(versions, "LATEST_METADATA_VERSION", 1)
     at = cell(Quorum({1: 2, 2: 2, 3: 2}), level=0)
     assert at.pending.features["metadata.version"] == 1
-    assert "knows metadata.version from 1 to 1, not 2" in refused(at, TO_2)[0]
+    assert "supports metadata.version 1 to 1, not 2" in refused(at, TO_2)[0]

@@ -110,7 +110,7 @@ def piloted(seats: int = 3, after_ms: int = 60_000, **conditions: str) -> dict[i
     replicas += [
         AutopilotReplica(int(one[1:]), one, False, said) for one, said in conditions.items()
     ]
-    reason = "node 3 is silent for 5 s"
+    reason = "node 3 has been silent for 5 s"
     told = AutopilotAnswer(after_ms, seats, "WAIT", -1, "", reason, replicas)
     return {1: {"autopilot": told}}
 
@@ -119,7 +119,7 @@ def test_dead_voter_is_reported_with_autopilots_plan() -> None:
     down = {3: {"last_fetch_age_ms": 5_000}}
     found = only(quorum(3, 1, {3: R}, voters=down, says=piloted(n4="ready")))
     assert found.code == "VOTER_DOWN"
-    assert "Autopilot: node 3 is silent for 5 s. If its disk" in found.remedy
+    assert "Autopilot: node 3 has been silent for 5 s. If its disk" in found.remedy
     off = only(quorum(3, 1, {3: R}, voters=down, says=piloted(after_ms=0)))
     assert "Autopilot" not in off.remedy
 
@@ -136,7 +136,7 @@ def test_replacement_under_way_is_reported() -> None:
     found = only(quorum(3, says=piloted(seats=4, n4="ready")))
     assert (found.code, found.severity) == ("VOTER_REPLACEMENT", Severity.DEGRADED)
     assert found.cause == "3 voters on 4 seats: a dead voter is being replaced."
-    assert found.remedy == "Autopilot: node 3 is silent for 5 s."
+    assert found.remedy == "Autopilot: node 3 has been silent for 5 s."
     assert "by hand" in only(quorum(3, says=piloted(seats=4, after_ms=0))).remedy
 
 
