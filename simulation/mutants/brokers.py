@@ -28,7 +28,7 @@ MUTANTS = (
         faults="connections that break", known=13),
     by_seeds("isr-in-metadata", "topic Metadata reports the replicas outside the ISR as offline (KIP-24)", configs.BROKERS,
         ("broker.metadata.reads:_metadata_partition",
-         "for broker_id in partition.replicas if told.get(broker_id) is None",
+         "for broker_id in partition.replicas if endpoints.get(broker_id) is None",
          "for broker_id in partition.replicas if broker_id not in partition.isr"),
         faults="brokers that die and come back: they are online before they are in sync again"),
     by_seeds("proposed-isr-told", "a leader reports its proposed ISR as the committed one (KIP-24)", configs.LED,

@@ -177,7 +177,7 @@ MUTANTS = (
          ("broker.registration.lifecycle:Lifecycle._check_registration", "current.epoch == self.epoch and not current.fenced", "not current.fenced")],
         "broker/test_broker_lifecycle.py"),
     by_tests("ISR-3", "offline_replicas are those out of sync",
-        ("broker.metadata.reads:_metadata_partition", "if told.get(broker_id) is None", "if broker_id not in partition.isr"),
+        ("broker.metadata.reads:_metadata_partition", "if endpoints.get(broker_id) is None", "if broker_id not in partition.isr"),
         "broker/test_broker_reads.py"),
     by_tests("ISR-4", "BrokerMetadata is not known",
         ("broker.service.requests:RequestServer._begin", 'elif body == "broker_metadata":', 'elif body == "no such body":'),
