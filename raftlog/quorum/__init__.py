@@ -1,4 +1,3 @@
-"""Raft as a pure state machine: events and the time in, effects out.
-
-No I/O, no clock, no asyncio.
+"""Raft as a pure state machine: it takes events and the time, and returns effects. No I/O, no
+clock, no asyncio.
 """

@@ -1,4 +1,4 @@
-"""Asking for pre-votes (KIP-996) and for votes: the roles of a voter that campaigns.
+"""The roles of a voter that campaigns: it requests pre-votes (KIP-996), then votes.
 
 Why: docs/decisions/002-elections-by-proof-of-death.md
 """
@@ -18,15 +18,17 @@ from raftlog.quorum.node import MIN_BACKOFF_S, Node, Role
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 ROUND_TRIPS = 2
-"""Round trips of the slowest peer that answered, for which the others are awaited."""
+"""How long a round waits for the remaining peers, in round trips of the slowest peer that has
+answered.
+"""
 
 
 class Campaign(Role, ABC):
-    """A role that sends VoteRequests to all other voters and counts the answers.
+    """A role that sends VoteRequests to all other voters and counts the responses.
 
-    A round ends when it is won, when a majority can no longer grant, or when its timer ends.
-    ``silent_id`` is the leader that fell silent: it counts as refusing, so that a round without it
-    is lost at once and not after a whole timeout.
+    A round ends when it is won, when a majority can no longer grant, or when its timer expires.
+    ``silent_id``: the leader that fell silent. It counts as refusing, so a round that cannot be won
+    without it is lost at once, not after a whole timeout.
     """
 
     pre_vote: ClassVar[bool]
@@ -45,11 +47,11 @@ class Campaign(Role, ABC):
 
     @abstractmethod
     def won(self) -> None:
-        """A majority has granted the request."""
+        """Handle the end of a round in which a majority has granted the request."""
 
     @abstractmethod
     def lost(self) -> None:
-        """A majority can no longer grant it."""
+        """Handle the end of a round in which a majority can no longer grant the request."""
 
     def supporters(self) -> set[int]:
         """Return the voters that count as granting."""
@@ -73,7 +75,7 @@ class Campaign(Role, ABC):
         return True
 
     def ask_all(self) -> None:
-        """Begin a round: ask all other voters."""
+        """Begin a round: send a request to every other voter."""
         self.granted.clear()
         self._refused.clear()
         self._failed.clear()
@@ -97,44 +99,45 @@ class Campaign(Role, ABC):
             generation=node.bound_generation,
         )
         if self.pre_vote:
-            # How long the leader that it would replace had led when it was last heard.
+            # How long the leader to be replaced had led when this node last heard it.
             heard = node.heard
             request.heard_leading_ms = heard.leading_ms if heard.epoch == node.epoch else 0
         self._awaited[peer_id] = node.send(peer_id, request)
 
     def ask_again(self, peer_id: int) -> None:
-        """Ask a peer that refused once more: it may grant now."""
+        """Repeat the request to a peer that refused: it may grant now."""
         if peer_id in self._refused:
             self._refused.remove(peer_id)
             self._ask(peer_id)
 
     @override
     def on_voters_changed(self) -> None:
-        # The grants so far are those of another set's voters.
+        # The grants so far are from the voters of the previous set.
         self.node.become_unattached(self.epoch)
 
     def has_majority(self) -> bool:
-        """Return whether enough voters grant."""
+        """Return whether enough voters grant the request."""
         return len(self.supporters()) >= self.node.votes_needed
 
     def against(self) -> set[int]:
-        """Return the voters that refused, or cannot answer."""
+        """Return the voters that refused or cannot answer."""
         node = self.node
         against = self._refused | self._failed
         if self._silent_id in node.peers and not node.fast_election and len(node.voters) > 2:
-            # In a fast election a leader that has resigned answers. Of two voters both have to.
+            # In a fast election a leader that has resigned answers. With two voters both must
+            # grant.
             against.add(self._silent_id)
         return against - self.supporters()
 
     def count(self) -> None:
-        """Win or lose the round, if the answers so far decide it."""
+        """Win or lose the round if the responses so far decide it."""
         if self.has_majority():
             self.won()
         elif len(self.node.voters) - len(self.against()) < self.node.votes_needed:
             self.lost()
 
     def retry_soon(self, pause_s: float) -> None:
-        """Ask again after a pause, if a majority is connected."""
+        """Start another round after ``pause_s`` if a majority is connected."""
         if self.retry_at == NEVER and self.node.majority_connected():
             self.retry_at = self.node.now + pause_s
 
@@ -164,13 +167,12 @@ class Campaign(Role, ABC):
         self.count()
 
     def on_granted(self, peer_id: int, response: pb.VoteResponse) -> None:
-        """A peer has granted the request."""
+        """Handle a granted request."""
 
     def _bound_round(self) -> None:
-        """After an answer, wait for the others twice as long as for the slowest one so far.
-
-        Half the election timeout at least: one that answers at once says nothing of another that is
-        far away.
+        """Shorten the round after a response: wait for the remaining peers twice as long as the
+        slowest response so far took, but at least half the election timeout. A fast response from
+        one peer does not mean that a distant peer is as fast.
         """
         config, took_s = self.node.config, self.node.now - self.asked_at
         self.slowest_answer_s = max(self.slowest_answer_s, took_s)
@@ -193,10 +195,10 @@ class Campaign(Role, ABC):
 
 
 def _is_of_voter(node: Node, peer_id: int, response: pb.VoteResponse) -> bool:
-    """Return whether the answer is from the voter that was asked, on the directory that the set
-    names.
+    """Return whether the response comes from the requested voter, on the directory that the voter
+    set names.
 
-    [A node with another disk answers at the voter's address: its vote would be that of a replica
+    [A node with a replaced disk answers at the voter's address: its vote would be that of a replica
     whose promises are lost.]
     """
     directory_id = response.voter_directory_id
@@ -209,14 +211,14 @@ def _is_of_voter(node: Node, peer_id: int, response: pb.VoteResponse) -> bool:
 
 
 SPREAD = 1.5
-"""Of the election jitter: within this all that lose their leader together have said so, however far
-they are.
+"""In units of the election jitter: within this time all voters that lose their leader together have
+requested pre-votes, however distant they are.
 """
 
 
 class Prospective(Campaign):
-    """A voter that asks for pre-votes. It keeps the leader and the vote of its epoch; a majority of
-    pre-votes makes it a candidate of the next one.
+    """A voter that requests pre-votes. It keeps the leader and the vote of its epoch; a majority of
+    pre-votes makes it a candidate in the next epoch.
     """
 
     name = "prospective"
@@ -234,7 +236,7 @@ class Prospective(Campaign):
     def _begin_round(self) -> None:
         if not (self.has_majority() and self.node.now >= self._may_go_at()):
             self.ask_all()
-        # Else enough said so before this node asked.
+        # Otherwise enough voters had become supporters before this round.
         self.count()
 
     @override
@@ -257,9 +259,10 @@ class Prospective(Campaign):
 
     @override
     def outranks(self, candidate_id: int, last_epoch: int, end_offset: int) -> bool:
-        # Of two that ask each other one must go, or they split the vote: the one with the longer
-        # log, the lower id. It counts the other's question as a yes. Not for ever: it may be cut
-        # off from a third that the other reaches.
+        # If two nodes request pre-votes from each other, only one may campaign, or they split the
+        # vote: the one with the longer log, then the one with the lower id. It counts the other's
+        # request as a grant. This is limited in time: it may be partitioned from a third voter that
+        # the other node reaches.
         node = self.node
         return (
             node.is_voter
@@ -283,15 +286,15 @@ class Prospective(Campaign):
         if self.node.now >= self._go_at:
             self._go()
         else:
-            # The round lasts until then.
+            # Extend the round until then.
             self.timer, self.retry_at = max(self.timer, self._go_at), NEVER
 
     def _may_go_at(self) -> float:
-        """Return when this node may campaign. Voters that lose their leader in the same instant
-        would all win the pre-vote, and then split the vote.
+        """Return the time at which this node may campaign.
 
-        So one yields to those that go before it. With more than three voters some of these may not
-        have been heard yet: then answers count at once, what was said before not.
+        Voters that lose their leader at the same instant would all win the pre-vote, and then split
+        the vote. So a node yields to the rivals that precede it. With more than three voters, some
+        rivals may not have been heard yet: then only responses count at once, not earlier hints.
         """
         node = self.node
         heard = self.supporters() | self.against() | node.hints.rivals(node.now)
@@ -303,8 +306,8 @@ class Prospective(Campaign):
             wait_until = node.now
         else:
             wait_until = self.asked_at + SPREAD * node.config.election_jitter_max_ms / 1000
-        # Not for ever: one that goes before this node may be cut off from a third that this one
-        # reaches, or be a stranger's invention.
+        # Limited in time: a rival may be partitioned from a third voter that this node reaches, or
+        # a stranger may have forged its requests.
         return min(max(node.hints.yields_until(), wait_until), self._outranks_until)
 
     def _go(self) -> None:
@@ -361,8 +364,8 @@ class Prospective(Campaign):
 
 
 class Candidate(Campaign):
-    """A voter that has begun an epoch with a vote for itself, and leads it as soon as a majority
-    has voted for it. Its own vote counts when it is durable.
+    """A voter that has begun an epoch with a vote for itself, and becomes its leader once a
+    majority has voted for it. Its own vote counts when it is durable.
     """
 
     name = "candidate"
@@ -372,10 +375,10 @@ class Candidate(Campaign):
         super().__init__(node, silent_id)
         self._vote_durable = False
         self.heard = node.heard
-        """Of this node and of those that have voted for it, what was heard last."""
+        """The leader that this node or one of its voters heard last."""
         self._early: dict[int, tuple[pb.FetchRequest, Any]] = {}
-        """The Fetches of its voters that wait for the outcome, at most one of each voter, with
-        their reply_to.
+        """Fetches that wait for the outcome of the election, at most one per voter, with their
+        reply_to.
         """
 
     @override
@@ -401,8 +404,9 @@ class Candidate(Campaign):
 
     @override
     def won(self) -> None:
-        # Others may have answered while the own vote is still on its way to the disk. Without it
-        # this node would forget in a crash that it has led, and lead the epoch a second time.
+        # A majority may have answered while this node's own vote is still being written. If the
+        # node led without that vote on disk, it could forget in a crash that it has led, and lead
+        # the epoch a second time.
         if self._vote_durable:
             self.node.succession = self.heard
             early, self._early = tuple(self._early.values()), {}
@@ -410,7 +414,7 @@ class Candidate(Campaign):
 
     @override
     def on_fetch(self, request: pb.FetchRequest, reply_to: Any) -> None:
-        # Answered when it is known whether this node leads.
+        # Park the Fetch until the outcome of the election is known.
         if request.replica_id not in self.node.peers:
             self.decline_fetch(request, reply_to)
             return
@@ -426,8 +430,9 @@ class Candidate(Campaign):
 
     @override
     def lost(self) -> None:
-        # Another candidate has the votes, or none has: a leader would have announced itself within
-        # the time of the slowest answer. A rival that precedes this node gets two round trips more.
+        # Another candidate has the votes, or no candidate has: a leader would have announced itself
+        # within the time of the slowest response. If a rival precedes this node, allow two more
+        # round trips.
         trips = 3 if self.node.hints.yields_until() >= self.node.now else 1
         self.retry_soon(trips * self.slowest_answer_s + self.node.backoff_s())
         if self.retry_at < NEVER:
@@ -435,6 +440,6 @@ class Candidate(Campaign):
 
     @override
     def on_tick(self) -> None:
-        # Lost or split: first ask again whether another epoch is worth it.
+        # The vote was lost or split: request pre-votes again before starting another epoch.
         if self.node.now >= self.deadline():
             self.node.become_prospective()

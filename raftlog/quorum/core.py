@@ -1,4 +1,4 @@
-"""The quorum's state machine as the shell sees it: events and the time in, effects out; and the
+"""The quorum's state machine as the shell uses it (events and the time in, effects out), and the
 invariants of a node, checked after every step.
 
 The theory of operation is in ``transitions.py``.
@@ -50,11 +50,10 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDescription:
-    """The state of one replica as the leader knows it. -1 if unknown, or never. ``directory_id``
-    empty: not known.
+    """The state of one replica as the leader knows it; -1 means unknown or never.
 
-    ``max_metadata_version`` 0: unknown, or a program that does not say. ``spare_endpoint``: where
-    an observer that offers itself as a voter is reached; empty if it does not.
+    ``directory_id`` is empty if unknown. ``max_metadata_version`` is 0 if unknown or not reported.
+    ``spare_endpoint``: the endpoint of an observer that offers itself as a voter, or empty.
     """
 
     node_id: int
@@ -72,15 +71,14 @@ class ReplicaDescription:
 class QuorumDescription:
     """The quorum state of one node, for operators and metrics.
 
-    Offsets of ends are exclusive, -1 is unknown or none; only a leader knows replicas, itself
+    End offsets are exclusive; -1 means unknown or none. Only a leader knows the replicas, itself
     included.
 
-    ``voters`` and ``observers`` are their progress; ``voter_set`` is the set in force here, since
-    ``voters_offset`` (as in VotersAt; -1: the configured set).
-
-    ``hears_leader``: the leader of this epoch has answered a Fetch lately, so this node would deny
-    a pre-vote; false on the leader itself. ``parked_fetches``: those that wait for news on the
-    leader. ``votes_needed``: those that elect this node.
+    ``voters`` and ``observers``: the progress of each replica. ``voter_set``: the current voter set
+    on this node, in effect since ``voters_offset`` (as in VotersAt; -1: the configured set).
+    ``hears_leader``: the leader of this epoch has recently answered a Fetch, so this node would
+    deny a pre-vote; False on the leader itself. ``parked_fetches``: the number of Fetches parked on
+    the leader. ``votes_needed``: the number of votes that elect this node.
     """
 
     role: str
@@ -102,7 +100,7 @@ class QuorumDescription:
 
 
 def describe(node: Node, now: float) -> QuorumDescription:
-    """Return the quorum state of a node, and if it leads, of all replicas."""
+    """Return the quorum state of a node and, if it leads, of all replicas."""
     role, log = node.role, node.log
     voters: tuple[ReplicaDescription, ...] = ()
     observers: tuple[ReplicaDescription, ...] = ()
@@ -173,7 +171,7 @@ def _age_ms(then: float | None, now: float) -> int:
 class Invariants:
     """Rules that hold in one node after every step.
 
-    ``check_constant`` costs the same however long the log is and however many voters there are. It
+    ``check_constant`` takes constant time, whatever the log's length and the number of voters. It
     runs after every step, in production too: the effects of the step are carried out only if it
     passes, so a node that contradicts itself stops before it sends anything. ``check`` also reads
     whole lists, for tests and simulations.
@@ -186,13 +184,13 @@ class Invariants:
         self._high_watermark = node.high_watermark
         self._standing: tuple[object, ...] = ()
         self._least_end = 0
-        """The log never ends below this as long as the standing is the same."""
+        """Lower bound of the log end as long as the standing is unchanged."""
 
     def check_constant(self) -> None:
-        """Raise InvariantError that names the first broken rule. O(1).
+        """Raise InvariantError for the first broken rule. O(1).
 
-        Most steps move nothing but the ends of the log; the subjects of the other rules are
-        compared with those of the last check, and checked if they differ.
+        Most steps change only the ends of the log. The inputs of the other rules are compared with
+        those of the last check, and the rules are checked if an input differs.
         """
         node, log, high_watermark = self._node, self._node.log, self._node.high_watermark
         if not 0 <= log.start <= log.flushed_end <= log.end:
@@ -228,12 +226,14 @@ class Invariants:
         self._check_vote()
         self._check_role()
         node = self._node
-        _require(node.voters is node.history.voters, "the set in force is the newest of the log")
+        _require(
+            node.voters is node.history.voters, "the current voter set is the newest in the log"
+        )
         _require(
             node.history.record_offset < node.log.end,
-            "no voter set is of a record that is not in the log",
+            "the record of every voter set is in the log",
         )
-        _require(node.participates or not node.is_voter, "every voter takes part")
+        _require(node.participates or not node.is_voter, "every voter participates")
         self._vote, self._leader_confirmed = node.vote, node.leader_confirmed
         led_from = node.role.start_offset if isinstance(node.role, Leader) else 0
         self._least_end = max(led_from, node.history.record_offset + 1)
@@ -252,7 +252,7 @@ class Invariants:
             log.start <= newest <= max(0, high_watermark), "log start <= newest snapshot <= HW"
         )
         _require(
-            log.last_epoch <= self._node.vote.epoch, "no record is of a higher epoch than the node"
+            log.last_epoch <= self._node.vote.epoch, "no record has a higher epoch than the node"
         )
 
     def _check_lists(self) -> None:
@@ -263,9 +263,11 @@ class Invariants:
             log.start == 0 or snapshots[0].end_offset >= log.start,
             "no snapshot ends below the log start",
         )
-        _require(not entries or entries[0][1] == log.start, "the epoch index begins with the log")
+        _require(
+            not entries or entries[0][1] == log.start, "the epoch index begins at the log start"
+        )
         _require(all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(entries)), "epochs ascend")
-        _require(not entries or entries[-1][1] < log.end, "every epoch of the index has a record")
+        _require(not entries or entries[-1][1] < log.end, "every epoch in the index has a record")
 
     def _check_vote(self) -> None:
         old, new = self._vote, self._node.vote
@@ -276,7 +278,7 @@ class Invariants:
                 "a vote is never changed or forgotten within its epoch",
             )
             held = not self._leader_confirmed or old.leader_id in (-1, new.leader_id)
-            _require(held, "one leader in an epoch, once it has answered")
+            _require(held, "an epoch has one leader, once that leader has answered")
             me = self._node.config.node_id
             _require(
                 me not in (old.leader_id, new.leader_id) or old.leader_id in (-1, new.leader_id),
@@ -286,13 +288,15 @@ class Invariants:
     def _check_role(self) -> None:
         node, role = self._node, self._node.role
         me = node.config.node_id
-        _require(role.epoch == node.epoch == node.vote.epoch, "the role is of this epoch")
+        _require(
+            role.epoch == node.epoch == node.vote.epoch, "the role belongs to the current epoch"
+        )
         if role.name == "leader":
             _require(node.participates, "a node whose removal is committed does not lead")
         elif role.name != "resigned":
             _require(
                 (role.name == "observer") != node.participates,
-                "a node that takes part is not an observer, and any other node is one",
+                "a node is an observer exactly if it does not participate",
             )
         _require(
             (role.name == "leader") == (node.leader_id == me),
@@ -342,10 +346,9 @@ def _require(holds: bool, rule: str) -> None:
 class QuorumCore:
     """One node of the quorum, voter or observer.
 
-    Deterministic: the same events, times and rng give the same effects.
-
-    ``now`` is seconds of a monotonic clock. After a Fatal effect every step returns nothing. Raises
-    ConfigError if a voter set names a node twice.
+    Deterministic: the same events, times and rng give the same effects. ``now`` is in seconds of a
+    monotonic clock. After a Fatal effect every step returns nothing. Raises ConfigError if a voter
+    set names a node twice.
     """
 
     def __init__(
@@ -354,12 +357,11 @@ class QuorumCore:
         self._node: Node = RaftNode(config, recovered, rng, now)
         self._invariants = Invariants(self._node)
         self.validate_each_step = False
-        """Check after every step also what takes longer with a longer log.
-
-        For tests and simulations.
+        """True to check, after every step, also the rules whose cost grows with the log, for tests
+        and simulations.
         """
         self.deadline_nearer = True
-        """True if ``next_deadline`` may have come nearer since it was last asked for."""
+        """True if ``next_deadline`` may have moved closer since it was last read."""
         self._handlers: dict[type, Callable[[Any], None]] = {
             Tick: self._tick,
             RequestReceived: self._request_received,
@@ -380,12 +382,11 @@ class QuorumCore:
         }
 
     def step(self, event: Event, now: float) -> list[Effect]:
-        """React to one event; the effects are to be carried out in order.
+        """Process one event and return the effects, to be carried out in order. The first step also
+        returns the effects of starting up.
 
-        Effects of starting up come with the first step.
-
-        Raises InvariantError if this node contradicts itself: no effect of the step may be carried
-        out then.
+        Raises InvariantError if this node contradicts itself: then no effect of the step may be
+        carried out.
         """
         node = self._node
         if node.halted:
@@ -401,14 +402,13 @@ class QuorumCore:
         self.deadline_nearer = node.role.nearer
         if node.leader_unsaved or node.halted:
             return node.finish_step()
-        # As that does: three steps follow from each write.
+        # Inlined finish_step: each write takes three steps.
         out, node.out = node.out, []
         return out
 
     def next_deadline(self) -> float:
-        """Return the latest time of the next Tick; math.inf: none is needed.
-
-        May be early: then the Tick does nothing.
+        """Return the latest time of the next Tick, or math.inf if none is needed. It may be early:
+        then the Tick does nothing.
         """
         node = self._node
         if node.out:
@@ -421,14 +421,14 @@ class QuorumCore:
             self._invariants.check()
 
     def describe(self, now: float) -> QuorumDescription:
-        """Return the quorum state of this node, and if it leads, of all replicas."""
+        """Return the quorum state of this node and, if it leads, of all replicas."""
         return describe(self._node, now)
 
     # --- what the shell may read -----------------------------------------------------------------
 
     @property
     def succession(self) -> Heard:
-        """The last leader that this leader's voters had heard."""
+        """The last leader that the voters of this leader had heard."""
         return self._node.succession
 
     @property
@@ -438,7 +438,7 @@ class QuorumCore:
 
     @property
     def halted(self) -> bool:
-        """True if there was a Fatal effect: later steps do nothing."""
+        """True after a Fatal effect: later steps do nothing."""
         return self._node.halted
 
     @property
@@ -450,22 +450,24 @@ class QuorumCore:
 
     @property
     def campaign_reason(self) -> str:
-        """Reason of the campaign since this node last followed a leader; empty: none."""
+        """Why this node campaigns, or has campaigned since it last followed a leader; empty if it
+        has not.
+        """
         return self._node.campaign_reason.value
 
     @property
     def epoch(self) -> int:
-        """The present epoch."""
+        """The current epoch."""
         return self._node.epoch
 
     @property
     def leader_id(self) -> int:
-        """Id of this epoch's leader; -1 if unknown."""
+        """Id of this epoch's leader, or -1 if unknown."""
         return self._node.leader_id
 
     @property
     def voted_id(self) -> int:
-        """Id of the candidate that has this node's vote in this epoch; -1: none."""
+        """Id of the candidate that has this node's vote in this epoch, or -1 if none has."""
         return self._node.vote.voted_id
 
     @property
@@ -480,24 +482,22 @@ class QuorumCore:
 
     @property
     def high_watermark(self) -> int:
-        """High watermark, exclusive; -1 if unknown since the start."""
+        """High watermark, exclusive, or -1 if not yet known since startup."""
         return self._node.high_watermark
 
     @property
     def generation(self) -> int:
-        """Generation of the committed log; NO_GENERATION if unknown."""
+        """Generation of the committed log, or NO_GENERATION if unknown."""
         return self._node.generation
 
     @property
     def log_conflict(self) -> str:
-        """Reason why this node cannot follow the leader, whose log contradicts its own; empty if it
-        can.
-        """
+        """Why this node cannot follow the leader (their logs contradict each other), or empty."""
         return self._node.log_conflict
 
     @property
     def lineage(self) -> Lineage:
-        """Generations of the log, committed or not."""
+        """Generations of the log, both committed and uncommitted."""
         return self._node.log.lineage
 
     def divergence(self, end_offset: int, last_epoch: int) -> tuple[int, int] | None:
@@ -506,7 +506,7 @@ class QuorumCore:
 
     @property
     def last_epoch(self) -> int:
-        """Epoch of the last record, in the log or below its start; 0 if there never was one."""
+        """Epoch of the last record ever in the log, even if it was dropped; 0 if there was none."""
         return self._node.log.last_epoch
 
     @property
@@ -516,13 +516,11 @@ class QuorumCore:
 
     @property
     def log_end_offset(self) -> int:
-        """End of the log, exclusive, unflushed records included."""
+        """End of the log, exclusive, including unflushed records."""
         return self._node.log.end
 
     def epoch_runs(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (epoch, first offset, end offset) of each run of equal epochs in the log, none if
-        it is empty.
-        """
+        """Yield (epoch, first offset, end offset) for each run of equal epochs in the log."""
         log = self._node.log
         runs = log.epochs.entries
         for index, (epoch, start) in enumerate(runs):
@@ -537,29 +535,29 @@ class QuorumCore:
 
     @property
     def epoch_start_offset(self) -> int:
-        """First offset of this leader's epoch; -1 if this node does not lead."""
+        """First offset of this leader's epoch, or -1 if this node does not lead."""
         return self._node.role.start_offset
 
     @property
     def voters(self) -> tuple[Voter, ...]:
-        """The voter set in force, committed or not, by id."""
+        """The current voter set, committed or not, by ascending node id."""
         return self._node.voters.all
 
     @property
     def voters_offset(self) -> int:
-        """Offset of the VotersRecord in force, or the end of the snapshot with the set; -1: the
-        configured set.
+        """Offset of the VotersRecord of the current voter set, or the end of the snapshot that
+        contains the set; -1 for the configured set.
         """
         return self._node.history.offset
 
     @property
     def is_voter(self) -> bool:
-        """True if this replica is in the set in force."""
+        """True if this replica is in the current voter set."""
         return self._node.is_voter
 
     def acknowledged(self, node_id: int, directory_id: str) -> tuple[int, float]:
-        """Return the end of what this voter has acknowledged to this node in the epoch that it
-        leads, and the time of the voter's last Fetch; -1 and -inf: nothing and never.
+        """Return the end offset that this voter has acknowledged in the epoch that this node leads,
+        and the time of the voter's last Fetch; (-1, -inf) if it has not fetched.
         """
         role = self._node.role
         voter = role.progress.voters.get(node_id) if isinstance(role, Leader) else None
@@ -573,7 +571,7 @@ class QuorumCore:
         return self._node.role.hears_leader
 
     def membership_obstacle(self) -> str:
-        """Return why this node may not propose another voter set now; empty if it may."""
+        """Return why this node may not propose another voter set now, or empty if it may."""
         return self._node.membership_obstacle()
 
     # --- events ----------------------------------------------------------------------------------
@@ -583,7 +581,7 @@ class QuorumCore:
         self._node.role.on_tick()
 
     def _request_received(self, event: RequestReceived) -> None:
-        # A Fetch is on the way of every write.
+        # A Fetch is on the critical path of every write.
         handle = receive_fetch if type(event.request) is pb.FetchRequest else messages.handle
         handle(self._node, event.request, event.reply_to)
 
@@ -642,7 +640,7 @@ class QuorumCore:
     def _log_start_advanced(self, event: LogStartAdvanced) -> None:
         node, snapshot_id = self._node, event.snapshot_id
         if snapshot_id not in node.log.snapshots:
-            node.fail(f"the log was dropped below {snapshot_id}, which is not there")
+            node.fail(f"the log was dropped below {snapshot_id}, but there is no such snapshot")
         elif snapshot_id.end_offset > node.log.start:
             node.log.advance_start(snapshot_id)
             node.history.advance(snapshot_id.end_offset)

@@ -1,18 +1,18 @@
-"""What goes into the quorum's state machine and what comes out of it.
+"""The events and effects of the quorum's state machine.
 
-Theory of operation: the shell (``raftlog.node.replica``) calls ``step(event, now)`` and carries
-out the effects **in order**. Two rules carry the safety of it all:
+Theory of operation: the shell (``raftlog.node.replica``) calls ``step(event, now)`` and carries out
+the effects **in order**. Safety rests on two rules:
 
 * *persist before send*: every Send, SendFetch, SendFetchSnapshot, Reply, ReplyFetch and
   ReplySnapshot that follows a PersistVote waits until the vote is durable (and the shell has
-  stepped VotePersisted); nothing else is reordered. Two things need no vote on the disk. A
-  candidate's requests for votes come *before* its PersistVote: to ask is not a vote, and it counts
-  its own only when that is durable. And nothing waits for a SaveLeader.
-* *flush before acknowledge*: Append and Truncate make nothing durable. A Flush effect asks for it;
-  Flushed reports how far. The core counts itself, and sends a fetch that acknowledges, only up to
-  the flushed offset.
+  stepped VotePersisted); nothing else is reordered. Two things need no durable vote. A candidate's
+  vote requests come *before* its PersistVote: a request is not a vote, and the candidate counts its
+  own vote only once that is durable. And nothing waits for a SaveLeader.
+* *flush before acknowledge*: Append and Truncate make nothing durable. A Flush effect requests
+  that; Flushed reports how far the log is durable. The core counts itself, and sends a Fetch that
+  acknowledges, only up to the flushed offset.
 
-``now`` is seconds of a monotonic clock. Offsets of ends and high watermarks are exclusive. Node id
+``now`` is in seconds of a monotonic clock. End offsets and high watermarks are exclusive. Node id
 -1 means none.
 
 Why: docs/decisions/001-pull-based-raft-as-a-state-machine.md
@@ -31,13 +31,12 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
 class LogSpan(msgspec.Struct, frozen=True):
-    """A chunk about to be appended: verified, contiguous.
+    """A verified, contiguous chunk that is about to be appended.
 
-    ``epochs``: (epoch, first offset) of each run of equal epochs. ``last_timestamp_ms``: of its
-    last batch.
-
-    ``voters``: the VotersRecords in it, by offset; each takes effect when it is appended (KIP-853).
-    ``generations``: the generations that begin or end in it.
+    ``epochs``: (epoch, first offset) of each run of equal epochs. ``last_timestamp_ms``: the
+    timestamp of the last batch. ``voters``: the VotersRecords in the chunk, by offset; each takes
+    effect when it is appended (KIP-853). ``generations``: the generations that begin or end in the
+    chunk.
     """
 
     base_offset: int
@@ -55,7 +54,7 @@ class LogSpan(msgspec.Struct, frozen=True):
 class Tick(msgspec.Struct, frozen=True):
     """A deadline may have passed.
 
-    ``disk_busy_s``: how long the disk has been at the call under way, 0 if none is; None if
+    ``disk_busy_s``: how long the current disk call has lasted, 0 if there is none, or None if
     unknown.
     """
 
@@ -63,11 +62,11 @@ class Tick(msgspec.Struct, frozen=True):
 
 
 class RequestReceived(msgspec.Struct, frozen=True):
-    """A peer asks: VoteRequest, BeginQuorumEpochRequest, EndQuorumEpochRequest, FetchRequest or
-    FetchSnapshotRequest. The shell leaves ``last_batch`` in a FetchRequest only if the log here has
-    another batch there.
+    """A peer has sent a request: VoteRequest, BeginQuorumEpochRequest, EndQuorumEpochRequest,
+    FetchRequest or FetchSnapshotRequest.
 
-    ``reply_to`` is opaque.
+    The shell removes ``last_batch`` from a FetchRequest unless the local log has a different batch
+    there. ``reply_to`` is opaque.
     """
 
     request: Any
@@ -75,11 +74,10 @@ class RequestReceived(msgspec.Struct, frozen=True):
 
 
 class ResponseReceived(msgspec.Struct, frozen=True):
-    """A peer answers a Send, SendFetch or SendFetchSnapshot.
+    """A peer has answered a Send, SendFetch or SendFetchSnapshot.
 
-    ``span`` is the checked content of a FetchResponse, None if it has none.
-
-    The shell drops answers that come on another link than the request went out on.
+    ``span``: the verified content of a FetchResponse, or None if it has none. The shell drops
+    responses that arrive on another link than the one that carried the request.
     """
 
     peer_id: int
@@ -89,8 +87,8 @@ class ResponseReceived(msgspec.Struct, frozen=True):
 
 
 class RequestFailed(msgspec.Struct, frozen=True):
-    """A Send, SendFetch or SendFetchSnapshot certainly gets no answer: no link, or its link
-    closed.
+    """A Send, SendFetch or SendFetchSnapshot will certainly get no response: there is no link, or
+    the link has closed.
     """
 
     peer_id: int
@@ -104,17 +102,17 @@ class PeerConnected(msgspec.Struct, frozen=True):
 
 
 class PeerLost(msgspec.Struct, frozen=True):
-    """Proof that a peer's process is gone: its stream broke, and a raw connect was refused."""
+    """A peer's process is proven gone: its stream broke, and a raw connect was refused."""
 
     peer_id: int
 
 
 class Proposed(msgspec.Struct, frozen=True):
-    """The leader's own batches, made for this epoch at the log end.
+    """The leader proposes batches made for this epoch at the log end. The core drops them if it
+    does not lead ``epoch``.
 
-    Dropped by the core if it does not lead ``epoch``.
-
-    ``more_follows``: the next proposal is about to come, and may go to the followers with this one.
+    ``more_follows``: the next proposal is imminent, and may be sent to the followers together with
+    this one.
     """
 
     epoch: int
@@ -123,8 +121,8 @@ class Proposed(msgspec.Struct, frozen=True):
 
 
 class Flushed(msgspec.Struct, frozen=True):
-    """Everything below ``end_offset`` is durable here (as the log is now: the shell drops reports
-    from before a Truncate).
+    """Everything below ``end_offset`` is durable on this node. It describes the current log: the
+    shell drops reports that predate a Truncate.
     """
 
     end_offset: int
@@ -137,17 +135,16 @@ class VotePersisted(msgspec.Struct, frozen=True):
 
 
 class ReadIndexRequested(msgspec.Struct, frozen=True):
-    """A request waits for proof that this node leads *now*: a round begun at or after this event
+    """A request needs proof that this node leads *now*: a round that began at or after this event
     must be confirmed.
     """
 
 
 class ResignRequested(msgspec.Struct, frozen=True):
-    """Stop leading: shutdown, the controller's wish, a transfer.
+    """Stop leading: for a shutdown, a transfer, or because the controller decided so. Ignored
+    unless this node leads.
 
-    A node that does not lead ignores it.
-
-    ``successor``: the voter that is to campaign first (-1: the most complete voter).
+    ``successor``: the voter that campaigns first, or -1 for the most complete voter.
     """
 
     reason: str
@@ -155,17 +152,15 @@ class ResignRequested(msgspec.Struct, frozen=True):
 
 
 class SuccessorChosen(msgspec.Struct, frozen=True):
-    """The leader is about to resign for ``successor``, which learns that from its next Fetch; -1:
-    the leader leads on.
-
-    A node that does not lead ignores it.
+    """The leader is about to resign in favour of ``successor``, which learns that from the next
+    response to its Fetch; -1: the leader continues to lead. Ignored unless this node leads.
     """
 
     successor: int
 
 
 class SnapshotFrozen(msgspec.Struct, frozen=True):
-    """This node made a snapshot of what it has committed: complete and durable, it may be
+    """This node has made a snapshot of its committed state: it is complete and durable, and may be
     served.
     """
 
@@ -173,17 +168,18 @@ class SnapshotFrozen(msgspec.Struct, frozen=True):
 
 
 class LogStartAdvanced(msgspec.Struct, frozen=True):
-    """The log below the end of ``snapshot_id`` was dropped, and the snapshots before that one."""
+    """The log below the end of ``snapshot_id`` was dropped, with all earlier snapshots."""
 
     snapshot_id: SnapshotId
 
 
 class SnapshotStored(msgspec.Struct, frozen=True):
-    """The last StoreSnapshot was carried out: the snapshot is verified and durable, the log is
-    empty and begins at its end.
+    """The last StoreSnapshot was carried out: the snapshot is verified and durable; the log is
+    empty and begins at the snapshot's end.
 
-    ``error`` not empty: its content is not sound, nothing has changed, fetch it again. ``voters``:
-    the set it holds, empty if none. ``generations``: those that it names.
+    ``error``: if not empty, why the content was rejected; then nothing has changed, and the
+    snapshot is to be fetched again. ``voters``: the voter set in the snapshot, or empty.
+    ``generations``: the generations that the snapshot names.
     """
 
     snapshot_id: SnapshotId
@@ -193,7 +189,7 @@ class SnapshotStored(msgspec.Struct, frozen=True):
 
 
 class SpaceChanged(msgspec.Struct, frozen=True):
-    """The free space of the disk fell below the reserve (``low``), or rose above it again."""
+    """The disk's free space fell below the reserve (``low``), or rose above it again."""
 
     low: bool
 
@@ -221,24 +217,25 @@ Event = (
 
 
 class PersistVote(msgspec.Struct, frozen=True):
-    """Make this vote durable, then step VotePersisted. Sends after it wait."""
+    """Make this vote durable, then step VotePersisted. Later sends wait for it."""
 
     vote: VoteState
 
 
 class SaveLeader(msgspec.Struct, frozen=True):
-    """Note in the durable vote the leader of its epoch, when the disk has time, then step
-    VotePersisted.
+    """Save the epoch's leader in the durable vote when the disk has time, then step VotePersisted.
 
-    No promise rests on it: nothing waits for it, and a PersistVote after it replaces it. It spares
-    a restarted node the search for the leader.
+    No promise rests on it: nothing waits for it, and a later PersistVote replaces it. It saves a
+    restarted node the search for the leader.
     """
 
     vote: VoteState
 
 
 class Send(msgspec.Struct, frozen=True):
-    """A request to a peer on its control link. Lost if there is no link: step RequestFailed."""
+    """Send a request to a peer on its control link. If there is no link, drop it and step
+    RequestFailed.
+    """
 
     peer_id: int
     correlation_id: int
@@ -246,18 +243,18 @@ class Send(msgspec.Struct, frozen=True):
 
 
 class SendFetch(msgspec.Struct, frozen=True):
-    """A Fetch to the leader on the replication link."""
+    """Send a Fetch to the leader on the replication link."""
 
     peer_id: int
     correlation_id: int
     request: pb.FetchRequest
     compare: bool = False
-    """The shell adds the last batch of the log."""
+    """True if the shell must add the last batch of the log."""
 
 
 class SendFetchSnapshot(msgspec.Struct, frozen=True):
-    """A FetchSnapshot to the leader on a link of its own: bulk, behind nothing and before
-    nothing.
+    """Send a FetchSnapshot to the leader on a separate link, so that bulk data and other messages
+    do not delay each other.
     """
 
     peer_id: int
@@ -266,16 +263,17 @@ class SendFetchSnapshot(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """An answer to a RequestReceived."""
+    """Answer a RequestReceived."""
 
     reply_to: Any
     response: Any
 
 
 class ReplyFetch(msgspec.Struct, frozen=True):
-    """An answer to a FetchRequest.
+    """Answer a FetchRequest.
 
-    If ``max_bytes`` > 0 the shell adds that much from ``offset`` on, whole batches, at least one.
+    If ``max_bytes`` > 0, the shell adds up to that many bytes from ``offset`` on, in whole batches,
+    but at least one batch.
     """
 
     reply_to: Any
@@ -285,11 +283,11 @@ class ReplyFetch(msgspec.Struct, frozen=True):
 
 
 class ReplySnapshot(msgspec.Struct, frozen=True):
-    """An answer to a FetchSnapshotRequest: the shell adds ``size`` and up to ``max_bytes`` from
+    """Answer a FetchSnapshotRequest: the shell adds ``size`` and up to ``max_bytes`` from
     ``position`` on.
 
-    A position beyond the end becomes POSITION_OUT_OF_RANGE, a snapshot that is gone meanwhile
-    SNAPSHOT_NOT_FOUND.
+    If the position is beyond the end, the shell answers POSITION_OUT_OF_RANGE; if the snapshot has
+    since been removed, SNAPSHOT_NOT_FOUND.
     """
 
     reply_to: Any
@@ -299,9 +297,10 @@ class ReplySnapshot(msgspec.Struct, frozen=True):
 
 
 class StoreSnapshot(msgspec.Struct, frozen=True):
-    """Write a part of a fetched snapshot; position 0 begins it anew.
+    """Write a part of a fetched snapshot; position 0 starts over.
 
-    After the ``last`` one: verify, make durable, empty the log, step SnapshotStored.
+    After the ``last`` part: verify the snapshot, make it durable, empty the log, step
+    SnapshotStored.
     """
 
     snapshot_id: SnapshotId
@@ -311,26 +310,24 @@ class StoreSnapshot(msgspec.Struct, frozen=True):
 
 
 class DropSnapshot(msgspec.Struct, frozen=True):
-    """Give up a snapshot half fetched."""
+    """Discard a partially fetched snapshot."""
 
     snapshot_id: SnapshotId
 
 
 class LoadSnapshot(msgspec.Struct, frozen=True):
-    """What is committed begins with this snapshot, at the start and when one was installed: the
-    state machine takes it for what it had.
-
-    HighWatermarkAdvanced to its end follows at once.
+    """Load this snapshot as the committed state, at startup or after it was installed.
+    HighWatermarkAdvanced to the snapshot's end follows at once.
     """
 
     snapshot_id: SnapshotId
 
 
 class VotersChanged(msgspec.Struct, frozen=True):
-    """Another voter set is in force, by appending, truncating, or loading; at the start it says
-    which one.
+    """The current voter set has changed because a record was appended, truncated or loaded; at
+    startup, it names the initial set.
 
-    ``offset``: as in VotersAt; -1: the configured set.
+    ``offset``: as in VotersAt; -1 for the configured set.
     """
 
     offset: int
@@ -338,27 +335,26 @@ class VotersChanged(msgspec.Struct, frozen=True):
 
 
 class PeersChanged(msgspec.Struct, frozen=True):
-    """Whom this node talks to, itself not included, by id: all voters, and the leader if it is
-    none.
+    """The nodes that this node dials have changed: all voters, and the leader if it is not a voter;
+    without this node; by ascending id.
 
-    While this node observes, the bootstrap servers too, by the ids of
-    ``QuorumConfig.bootstrap_peers``. The shell dials accordingly.
+    While this node is an observer they include the bootstrap servers, with the ids of
+    ``QuorumConfig.bootstrap_peers``.
     """
 
     peers: tuple[Voter, ...]
 
 
 class Append(msgspec.Struct, frozen=True):
-    """Add a span at the log end.
-
-    A ReplyFetch after it may need its bytes, and does not wait for the disk.
+    """Append a span at the log end. A later ReplyFetch may need its bytes, and does not wait for
+    the disk.
     """
 
     span: LogSpan
 
 
 class Truncate(msgspec.Struct, frozen=True):
-    """Drop everything at or above ``end_offset``; never below the high watermark."""
+    """Drop everything at or above ``end_offset``, which is never below the high watermark."""
 
     end_offset: int
 
@@ -368,30 +364,31 @@ class Flush(msgspec.Struct, frozen=True):
 
 
 class HighWatermarkAdvanced(msgspec.Struct, frozen=True):
-    """Everything below ``offset`` is committed, for ever."""
+    """Everything below ``offset`` is now committed."""
 
     offset: int
 
 
 class BindGeneration(msgspec.Struct, frozen=True):
-    """This generation of the log is committed: note in the directory's identity that it belongs to
-    it. Nothing waits for that.
+    """This generation of the log is committed: record in the directory's identity that the
+    directory belongs to it. Nothing waits for that.
     """
 
     generation: int
 
 
 class LeaderChanged(msgspec.Struct, frozen=True):
-    """This node knows a new (leader, epoch); ``leader_id`` -1: none known in this epoch."""
+    """This node has learned a new (leader, epoch); ``leader_id`` is -1 if the epoch's leader is
+    unknown.
+    """
 
     leader_id: int
     epoch: int
 
 
 class BecameLeader(msgspec.Struct, frozen=True):
-    """This node leads ``epoch``.
-
-    The shell at once builds the LeaderChange batch at the log end and steps Proposed with it.
+    """This node leads ``epoch``. The shell at once builds the LeaderChange batch at the log end and
+    steps Proposed with it.
     """
 
     epoch: int
@@ -399,31 +396,31 @@ class BecameLeader(msgspec.Struct, frozen=True):
 
 
 class LostLeadership(msgspec.Struct, frozen=True):
-    """This node leads ``epoch`` no more: what is not committed has an unknown outcome."""
+    """This node no longer leads ``epoch``: the outcome of everything uncommitted is unknown."""
 
     epoch: int
     reason: str
 
 
 class ReadIndexStarted(msgspec.Struct, frozen=True):
-    """The answer to ReadIndexRequested: wait for ReadIndexConfirmed of this number or a higher one,
-    in this epoch.
+    """The answer to ReadIndexRequested: wait in this epoch for ReadIndexConfirmed with this number
+    or a higher one.
     """
 
     round: int
 
 
 class ReadIndexConfirmed(msgspec.Struct, frozen=True):
-    """A majority has echoed ``round``: this node led after the round began."""
+    """A majority has echoed ``round``: this node still led after the round began."""
 
     round: int
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A message claims what this node does not believe, see ``admission``: count it, and say so at
-    a bounded rate.
+    """A message makes a claim that this node does not believe (see ``admission``): count it, and
+    log it at a bounded rate.
 
-    ``message`` is its type. ``contradiction``: no node that keeps the rules sends it.
+    ``message``: the type of the message. ``contradiction``: no correct node sends it.
     """
 
     message: str
@@ -433,7 +430,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Fatal(msgspec.Struct, frozen=True):
-    """This node contradicts itself, or its shell does: stop the process. No message causes it."""
+    """This node or its shell contradicts itself: stop the process. No message causes this."""
 
     reason: str
 

@@ -1,4 +1,6 @@
-"""Pulling the log from one peer: at most one request outstanding, each Fetch an acknowledgement."""
+"""The fetch of the log from one peer: at most one request is outstanding, and each Fetch is an
+acknowledgement.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,14 @@ from raftlog.quorum.voters import VoterSet
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 MIN_PART_BYTES = 64 << 10
-"""A part that does not come in time is asked for in smaller pieces, down to this: on a slow link
-the same part would never come within the timeout, and the leader would seem silent (KIP-1219)."""
+"""Smallest part of a snapshot that is requested after timeouts. On a slow link a larger part would
+never arrive within the timeout, and the leader would seem silent (KIP-1219).
+"""
 
 
 class SnapshotFetcher:
-    """The fetch of one snapshot from the leader, part after part by position (KIP-630). A failed
-    request is repeated for the same position.
+    """The fetch of one snapshot from the leader, part by part (KIP-630). A failed request is
+    repeated for the same position.
     """
 
     def __init__(self, node: Node, snapshot_id: SnapshotId) -> None:
@@ -61,11 +64,13 @@ class SnapshotFetcher:
         )
 
     def ask_for_less(self) -> None:
-        """Halve the size of the parts: the last one did not arrive in time."""
+        """Halve the part size: the last part did not arrive in time."""
         self._part_bytes = min(self._part_bytes, max(MIN_PART_BYTES, self._part_bytes // 2))
 
     def store(self, response: pb.FetchSnapshotResponse) -> bool:
-        """Store a part. False if it is not the requested one: begin anew."""
+        """Store a part. Return False if it is not the requested one: the caller then starts
+        over.
+        """
         named, data = response.snapshot_id, response.bytes
         end = self._position + len(data)
         if (
@@ -84,13 +89,13 @@ class SnapshotFetcher:
         return True
 
     def drop(self) -> None:
-        """Give up the snapshot."""
+        """Discard the stored parts."""
         if self._position:
             self._node.out.append(DropSnapshot(self.snapshot_id))
 
 
 RETRY_BACKOFF_S = 0.020
-"""Pause after a failed Fetch."""
+"""Pause after a failed Fetch, in seconds."""
 
 
 FETCHED = (pb.FetchResponse, pb.FetchSnapshotResponse)
@@ -98,19 +103,19 @@ FETCHED = (pb.FetchResponse, pb.FetchSnapshotResponse)
 
 
 class Verdict(Enum):
-    """The verdict on an answer to a Fetch."""
+    """What a response to a Fetch was good for."""
 
-    ACCEPTED = "from the leader of this epoch, and used"
-    NOT_LEADER = "the peer says that it does not lead"
-    REFUSED = "an error, or not what was asked for; to be asked again"
+    ACCEPTED = "processed: from the leader of this epoch"
+    NOT_LEADER = "the peer reports that it does not lead"
+    REFUSED = "an error, or not the requested data: to be fetched again"
 
 
 class Fetcher:
-    """The fetch of the log from one peer. The next Fetch leaves when all of the log is flushed:
-    then its offset acknowledges what is durable.
+    """The fetch of the log from one peer. The next Fetch is sent once the whole log is flushed:
+    then its offset acknowledges durable records.
 
-    Where the leader's log begins too late it names a snapshot instead: then that is fetched, and
-    the log goes on after it.
+    If the leader's log begins too late, the leader names a snapshot instead. The fetcher fetches
+    it, and continues the log after it.
     """
 
     def __init__(self, node: Node, peer_id: int) -> None:
@@ -122,12 +127,14 @@ class Fetcher:
         self._not_before = node.now
         self._round = 0
         self._compared = False
-        """The leader has the last batch of this log, as it says."""
+        """True if the leader has confirmed that it has the last batch of this log."""
         self.leading_ms = 0
-        """Time for which the leader had led when it last answered a Fetch, by its clock."""
+        """How long the leader had led when it last answered a Fetch, on its own clock, in
+        milliseconds.
+        """
         self._snapshot: SnapshotFetcher | None = None
         config = node.config
-        # What is the same in every request: copying it is half the price of naming it again.
+        # The fields common to all requests: copying them costs half as much as setting them again.
         self._template = pb.FetchRequest(
             cluster_id=config.cluster_id,
             replica_id=config.node_id,
@@ -146,22 +153,22 @@ class Fetcher:
         return NEVER if self._blocked() else self._not_before
 
     def _blocked(self) -> bool:
-        """Return whether the disk must finish first."""
+        """Return whether the next Fetch must wait for the disk."""
         node = self.node
         return (
             node.log.flushed_end < node.log.end
             or node.installing is not None
-            # The truncation must not be lost once the snapshot is there: it would stand beside a
-            # log that has another past.
+            # The truncation must be durable before the snapshot is: otherwise, after a crash, the
+            # snapshot could exist together with a log of a different history.
             or (self._snapshot is not None and node.truncation_unflushed)
         )
 
     def awaits(self, peer_id: int, correlation_id: int) -> bool:
-        """Return whether this is the awaited answer, not a late, duplicate or foreign one."""
+        """Return whether this is the awaited response, not a late, duplicate or foreign one."""
         return correlation_id == self._awaited and peer_id == self.peer_id
 
     def pump(self) -> None:
-        """Send the next Fetch if it is time."""
+        """Send the next Fetch if it is due."""
         node = self.node
         if (
             self._awaited is not None
@@ -169,7 +176,7 @@ class Fetcher:
             or self._blocked()
             or node.role_stale
         ):
-            # If the role is stale another one is about to ask.
+            # If the role is stale, another role is about to fetch.
             return
         self._awaited = correlation_id = node.next_correlation_id()
         config, log = node.config, node.log
@@ -194,11 +201,11 @@ class Fetcher:
 
     @property
     def overdue(self) -> bool:
-        """True if the answer is late."""
+        """True if the response is late."""
         return self.node.now >= self._request_deadline
 
     def on_tick(self) -> None:
-        """Give up a late answer, and send if it is time."""
+        """Give up on a late response, and send the next Fetch if it is due."""
         if self.overdue:
             self._awaited, self._request_deadline = None, NEVER
             if self._snapshot is not None:
@@ -206,13 +213,17 @@ class Fetcher:
         self.pump()
 
     def on_snapshot_stored(self, *, sound: bool) -> None:
-        """Continue: the disk has the fetched snapshot, or has rejected it."""
+        """Continue after the disk has stored the fetched snapshot, or rejected it (not
+        ``sound``).
+        """
         if not sound:
             self._not_before = self.node.now + RETRY_BACKOFF_S
         self.pump()
 
     def back_off(self, peer_id: int | None = None) -> None:
-        """Fetch again after a pause, from ``peer_id`` if given: the outstanding Fetch failed."""
+        """Fetch again after a pause, from ``peer_id`` if given, because the outstanding Fetch
+        failed.
+        """
         self._awaited, self._request_deadline = None, NEVER
         self._not_before = self.node.now + RETRY_BACKOFF_S
         if peer_id is not None:
@@ -224,7 +235,7 @@ class Fetcher:
         self.drop_snapshot()
 
     def drop_snapshot(self) -> None:
-        """Give up the snapshot that is being fetched."""
+        """Discard the snapshot that is being fetched."""
         if self._snapshot is not None:
             self._snapshot.drop()
             self._snapshot = None
@@ -232,7 +243,7 @@ class Fetcher:
     def process(
         self, response: pb.FetchResponse | pb.FetchSnapshotResponse, span: LogSpan | None
     ) -> Verdict:
-        """Use the awaited answer.
+        """Process the awaited response.
 
         The caller has processed its claims about leaders, and is still in the same role.
         """
@@ -240,7 +251,7 @@ class Fetcher:
         if (
             response.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
             and response.leader_epoch == self._epoch
-            # Who names the leader that was asked is another node, at its address.
+            # A response that names the requested leader comes from another node at its address.
             and response.leader_id != self.peer_id
         ):
             return Verdict.NOT_LEADER
@@ -252,8 +263,8 @@ class Fetcher:
         if verdict is Verdict.ACCEPTED:
             self.node.leader_confirmed = True
         elif response.error_code == ErrorCode.INVALID_REQUEST:
-            # The leader may have named a round that it does not know itself. An echo too low
-            # promises too little, never too much.
+            # The leader may have sent a round that it no longer knows. An echo that is too low
+            # proves too little, never too much.
             self._round = 0
         return verdict
 
@@ -265,8 +276,8 @@ class Fetcher:
         if response.error_code == ErrorCode.INCONSISTENT_GENERATION:
             self._refuse_log(
                 "generation",
-                f"the log of node {self.peer_id}, which leads epoch {self._epoch}, does not descend"
-                f" from generation {self.node.bound_generation}, which this directory belongs to",
+                f"this directory belongs to generation {self.node.bound_generation}, from which the"
+                f" log of node {self.peer_id}, the leader of epoch {self._epoch}, does not descend",
             )
             return Verdict.REFUSED
         if response.error_code or self._snapshot is not None:
@@ -292,9 +303,8 @@ class Fetcher:
         return Verdict.ACCEPTED
 
     def _append(self, response: pb.FetchResponse, span: LogSpan | None) -> bool:
-        """Append the records of a response, and move the high watermark.
-
-        False if the data is not what continues this log.
+        """Append the records of a response, and advance the high watermark. Return False if the
+        data does not continue this log.
         """
         node, log = self.node, self.node.log
         if span is not None:
@@ -304,7 +314,7 @@ class Fetcher:
                 flaw = VoterSet.flaw(entry.voters)
                 if flaw:
                     self._refuse(
-                        "records", f"the VotersRecord at {entry.offset} makes no sense: {flaw}"
+                        "records", f"the VotersRecord at {entry.offset} is invalid: {flaw}"
                     )
                     return False
             log.append(span)
@@ -318,9 +328,8 @@ class Fetcher:
         return True
 
     def _begin_snapshot(self, snapshot_id: SnapshotId) -> bool:
-        """Fetch a snapshot: the leader's log begins too late for this one.
-
-        False for a snapshot that would take back what is committed here.
+        """Start fetching a snapshot, because the leader's log begins too late for this one. Return
+        False if the snapshot would revert committed records.
         """
         node = self.node
         if (
@@ -328,14 +337,14 @@ class Fetcher:
             or not 0 < snapshot_id.epoch <= self._epoch
         ):
             return False
-        # The log stays as it is until the snapshot is durable. It may be another history, longer
-        # than the snapshot; but what of it is committed, and counted on here, this node cannot
-        # tell.
+        # The log is kept until the snapshot is durable. It may be a diverged log longer than the
+        # snapshot; but this node cannot know which of its records are committed and counted as
+        # acknowledged here.
         self._snapshot = SnapshotFetcher(node, snapshot_id)
         return True
 
     def _take_part(self, response: pb.FetchSnapshotResponse) -> Verdict:
-        """Store a part of a snapshot, or begin anew if the leader has it no more."""
+        """Store a part of a snapshot, or start over if the leader no longer has the snapshot."""
         snapshot = self._snapshot
         if snapshot is None:
             return Verdict.REFUSED
@@ -353,9 +362,8 @@ class Fetcher:
         return Verdict.ACCEPTED
 
     def _truncate(self, epoch: int, end_offset: int) -> bool:
-        """Drop the records that the leader does not have.
-
-        False if that would drop nothing, or what is committed: no leader asks for it.
+        """Drop the records that the leader does not have. Return False if that would drop nothing,
+        or committed records: no correct leader asks for that.
         """
         node, log = self.node, self.node.log
         target = log.truncation_point(epoch, end_offset)
@@ -372,12 +380,12 @@ class Fetcher:
         return True
 
     def _refuse_log(self, field: str, reason: str) -> None:
-        """Do not follow the leader's log, which contradicts this one."""
+        """Refuse to follow the leader, whose log contradicts this one."""
         self.node.log_conflict = reason
         self._refuse(field, reason)
 
     def _refuse(self, field: str, reason: str) -> None:
-        """Report a response that no leader sends."""
+        """Report a response that no correct leader sends."""
         refusal = Refusal(ErrorCode.INVALID_REQUEST, field, reason, contradiction=True)
         self.node.refuse(pb.FetchResponse.__name__, refusal)
 

@@ -16,8 +16,8 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
 class Unattached(Role):
-    """A voter that knows no leader in its epoch. It waits for a leader or a candidate, then asks
-    for pre-votes itself.
+    """A voter that knows no leader in its epoch. It waits for a leader or a candidate; after the
+    election timeout it requests pre-votes itself.
     """
 
     name = "unattached"
@@ -51,13 +51,13 @@ class Unattached(Role):
 
     @override
     def on_vote_granted(self) -> None:
-        # The candidate gets its time.
+        # Give the candidate time to win.
         self._timer, self._has_granted = self.node.election_deadline(), True
 
     @override
     def on_vote_answered(self) -> None:
-        # The candidate answers when it leads, with the first records of the epoch: two hops sooner
-        # than when it first has to say that it leads.
+        # Fetch from the candidate now: it answers once it leads, with the first records of the
+        # epoch, two hops sooner than if it first had to announce that it leads.
         node = self.node
         if self._fetcher is None and node.dials(node.vote.voted_id):
             self._fetcher = Fetcher(node, node.vote.voted_id)
@@ -65,12 +65,12 @@ class Unattached(Role):
 
     @override
     def on_flushed(self) -> None:
-        # The end of the log may have been on its way to the disk when the vote was granted.
+        # The end of the log may not have been flushed when the vote was granted.
         if self._fetcher is not None:
             self._fetcher.pump()
 
     def fetcher_of(self, leader_id: int) -> Fetcher | None:
-        """Return the fetcher that has sent a Fetch to this leader before it led."""
+        """Return the fetcher that sent a Fetch to this node before it led, or None."""
         fetcher = self._fetcher
         return fetcher if fetcher is not None and fetcher.peer_id == leader_id else None
 
@@ -87,7 +87,8 @@ class Unattached(Role):
             not process_response(node, event.response, event.peer_id)
             and node.leader_id == event.peer_id
         ):
-            # The peer leads this epoch: the new role has this fetcher, and uses the answer.
+            # The peer leads this epoch: the new role has taken over this fetcher, and processes the
+            # response.
             node.role.on_response(event)
         elif node.role is self:
             self._fetcher = None
@@ -104,14 +105,14 @@ class Unattached(Role):
 
     @override
     def on_peer_connected(self, peer_id: int) -> None:
-        # A cold start: enough voters are connected, so there is nothing to wait for but a candidate
-        # that is about to lead.
+        # A cold start with enough voters connected: wait only for a candidate that is about to
+        # lead.
         if self.node.fast_election and not self._has_granted and self.node.majority_connected():
             self.node.become_prospective()
 
 
 class FetchingRole(Role, ABC):
-    """A role that fetches the log; what an answer means for the leader is the subclass's."""
+    """A role that fetches the log; subclasses decide what a response means for the leader."""
 
     _fetcher: Fetcher
     _hears_leader = False
@@ -151,7 +152,7 @@ class FetchingRole(Role, ABC):
     def on_fetched(
         self, response: pb.FetchResponse | pb.FetchSnapshotResponse, verdict: Verdict
     ) -> None:
-        """React to the awaited answer, which the fetcher has processed."""
+        """Handle the awaited response, which the fetcher has processed."""
 
     @override
     def on_request_failed(self, peer_id: int, correlation_id: int) -> None:
@@ -160,7 +161,7 @@ class FetchingRole(Role, ABC):
 
     @abstractmethod
     def retry(self) -> None:
-        """Fetch again after a pause: the last Fetch failed."""
+        """Fetch again after a pause, because the last Fetch failed."""
 
     @override
     def on_flushed(self) -> None:
@@ -172,11 +173,11 @@ class FetchingRole(Role, ABC):
 
 
 class Follower(FetchingRole):
-    """A voter that follows the leader of its epoch. It asks for pre-votes when the leader is silent
-    for the fetch timeout, resigns, or is proven gone.
+    """A voter that follows the leader of its epoch. It requests pre-votes when the leader resigns,
+    is proven gone, or is silent for the fetch timeout.
 
-    Only *answers* of the leader reset the fetch timer: one that can send but not be reached must be
-    replaced.
+    Only the leader's *responses* reset the fetch timer: a leader that can send but cannot be
+    reached must be replaced.
     """
 
     name = "follower"
@@ -193,14 +194,14 @@ class Follower(FetchingRole):
     @override
     def enter(self) -> None:
         if self._leader_id in self.node.lost:
-            # The leader is known to be gone: the node that named it has yet to notice.
+            # The leader is known to be gone: the node that named it has not yet noticed.
             self.node.start_fast_election(self._leader_id)
             self._expect_election(self.node.backoff_s())
         super().enter()
 
     @override
     def on_snapshot_stored(self, *, sound: bool) -> None:
-        # The leader is not to blame for the time that the disk took.
+        # The time that the disk took does not count as silence of the leader.
         self._fetch_deadline = max(self._fetch_deadline, self.node.now + self._fetch_timeout_s)
         super().on_snapshot_stored(sound=sound)
 
@@ -235,7 +236,7 @@ class Follower(FetchingRole):
                 self._hears_leader, self._doubts = True, False
                 node.election_deferred_at = None
             if node.fast_election:
-                # The leader answers, so it is back, whatever its control link says.
+                # The leader answers, so it is back, whatever the state of its control link.
                 node.lost.discard(self._leader_id)
                 node.end_fast_election()
             self._fetch_deadline = node.now + self._fetch_timeout_s
@@ -245,7 +246,7 @@ class Follower(FetchingRole):
         elif verdict is Verdict.REFUSED:
             self._fetcher.back_off()
         else:
-            # The leader of this epoch leads no more, and no node leads an epoch twice.
+            # The leader of this epoch no longer leads, and no node leads an epoch twice.
             preferred = tuple(getattr(response, "preferred_candidates", ()))
             if preferred:
                 me = node.config.node_id
@@ -257,8 +258,8 @@ class Follower(FetchingRole):
             self._expect_election(node.backoff_s())
 
     def _process_successor(self, response: pb.FetchResponse | pb.FetchSnapshotResponse) -> None:
-        """Note whether the leader names this node as its successor: while a transfer is under way,
-        each answer to a Fetch names one.
+        """Record whether the leader names this node as its successor: during a transfer, each
+        response to a Fetch names the successor.
         """
         if type(response) is pb.FetchResponse:
             node, named = self.node, response.successor
@@ -292,7 +293,8 @@ class Follower(FetchingRole):
         self._fetcher.stop()
         if place == 0:
             if self._leader_id in self.node.peers:
-                # The leader that resigns for this node would grant it the pre-vote: no need to ask.
+                # A leader that resigns in favour of this node would grant it the pre-vote: no
+                # request is needed.
                 self.node.hints.note_supporter(self._leader_id, self.node.now)
             self.node.become_prospective()
             return
@@ -301,17 +303,20 @@ class Follower(FetchingRole):
         self._expect_election(min(longest_ms, slot_ms) / 1000)
 
     def _expect_election(self, delay_s: float) -> None:
-        """The leader is gone: grant the next pre-vote, and ask for pre-votes after ``delay_s``."""
+        """Treat the leader as gone: grant the next pre-vote, and request pre-votes after
+        ``delay_s``.
+        """
         self._hears_leader = False
         self._fetch_deadline = min(self._fetch_deadline, self.node.now + delay_s)
 
 
 class Observer(FetchingRole):
-    """A node that is not a voter, as far as its log says. It fetches from the leader; while it
-    knows none, from one voter after the other, and follows the leader that their refusals name.
+    """A node that, according to its log, is not a voter. It fetches from the leader; while the
+    leader is unknown, it fetches from one voter after another, and follows the leader that their
+    refusals name.
 
-    It never asks for votes. It grants one if asked: the candidate knows from a longer log that this
-    node is a voter.
+    It never requests votes. It grants one if requested: the candidate knows from a longer log that
+    this node is a voter.
     """
 
     name = "observer"
@@ -328,9 +333,8 @@ class Observer(FetchingRole):
         self._fetcher = Fetcher(node, peer_id)
 
     def _next_voter(self) -> int:
-        """Return the next of the voters and bootstrap servers, round robin.
-
-        A voter with this node's id, on another disk, is left out.
+        """Return the next voter or bootstrap server, round robin. A voter with this node's id, on
+        another disk, is skipped.
         """
         node = self.node
         ids = [*node.peers, *(peer.node_id for peer in node.config.bootstrap_peers)]
@@ -387,8 +391,8 @@ class Observer(FetchingRole):
 
 
 class Resigned(Role):
-    """A node that led or campaigned in its epoch, and takes no more part in it: it tells the other
-    voters that it leads no more, and asks for pre-votes after the election timeout.
+    """A node that led or campaigned in its epoch, and no longer participates in it: it tells the
+    other voters that it no longer leads, and requests pre-votes after the election timeout.
     """
 
     name = "resigned"

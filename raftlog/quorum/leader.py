@@ -35,10 +35,11 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 class Rounds:
     """Read-index rounds of one epoch: proof that this node leads *now*, without clocks.
 
-    The leader sends a number in its replies; a follower echoes the highest it has seen in its next
-    Fetch. A majority of echoes of n means: a majority was still in this epoch after round n began,
-    so no other node was elected before it began. Counting Fetches would not do: a delayed one was
-    sent before its sender voted for another. Round 0 is never started.
+    The leader sends a number in its responses; a follower echoes the highest one that it has seen
+    in its next Fetch. Echoes of n from a majority mean that a majority was still in this epoch
+    after round n began, so no other node had been elected before that. Counting Fetches would prove
+    nothing: a delayed Fetch may have been sent before its sender voted for another node. Round 0 is
+    never started.
 
     Why: docs/decisions/003-read-index-rounds.md
     """
@@ -49,17 +50,21 @@ class Rounds:
         self.last_shown = 0
 
     def request(self) -> int:
-        """Return a round that begins now: the last one if no voter has seen it, else a new one."""
+        """Return a round that begins now: the last one if no voter has seen it yet, otherwise a new
+        one.
+        """
         if self.last_shown >= self.current:
             self.current += 1
         return self.current
 
     def show(self) -> None:
-        """Note that a voter sees the current number: later requests need another."""
+        """Record that a voter sees the current number: later requests need another."""
         self.last_shown = self.current
 
     def confirm(self, number: int) -> bool:
-        """Note that a majority has echoed ``number``; return whether that is news."""
+        """Record that a majority has echoed ``number``. Return False if it was already
+        confirmed.
+        """
         if number <= self.confirmed:
             return False
         self.confirmed = number
@@ -68,13 +73,15 @@ class Rounds:
 
 OBSERVER_FORGOTTEN_AFTER_S = 300.0
 MAX_OBSERVERS = 1000
-"""Tracked at once; the one that fetched longest ago makes room."""
+"""Number of observers tracked at once; beyond it, the one that has been silent longest is dropped.
+"""
 
 
 class ReplicaProgress:
-    """The progress of one replica, as its Fetches tell.
+    """The progress of one replica, as reported by its Fetches.
 
-    ``end_offset``: durable there, exclusive; -1 unknown. Times are monotonic seconds; None: never.
+    ``end_offset``: durable end, exclusive; -1 if unknown. Times are in monotonic seconds, or None
+    if never.
     """
 
     __slots__ = (
@@ -108,9 +115,10 @@ class ReplicaProgress:
         self.spare_endpoint = ""
 
     def acknowledge(self, end_offset: int, leader_end: int, now: float) -> None:
-        """Note a valid Fetch: everything below ``end_offset`` is durable at the replica.
+        """Record a valid Fetch: everything below ``end_offset`` is durable at the replica.
 
-        Caught up means: has all that the leader had now, or had at the Fetch before.
+        A replica is caught up if it has everything that the leader has now, or had at the previous
+        Fetch.
         """
         if end_offset >= leader_end:
             self.caught_up_at = now
@@ -122,11 +130,12 @@ class ReplicaProgress:
 
 
 class Progress:
-    """The progress of all replicas of one leader in one epoch.
+    """The progress of all replicas in one epoch of a leader.
 
-    A voter is matched by id and directory id. Where the set does not know the directory, the first
-    one that fetches in this epoch is it, and the same id on another disk is just an observer: it
-    promised nothing. The leader counts if it is a voter.
+    A voter is matched by id and directory id. If the voter set does not contain the directory id,
+    the first directory that fetches with that id in this epoch is the voter, and the same id on
+    another disk is just an observer, which has promised nothing. The leader counts if it is a
+    voter.
     """
 
     def __init__(
@@ -138,9 +147,8 @@ class Progress:
         self.set_voters(voters, now, counts_leader=counts_leader)
 
     def set_voters(self, voters: VoterSet, now: float, *, counts_leader: bool) -> None:
-        """Count these voters from now on.
-
-        What is known of a replica stays, whether it was a voter or an observer before.
+        """Count these voters from now on. The known progress of a replica is kept, whether it was a
+        voter or an observer.
         """
         old, self.voters = self.voters, {}
         self._majority, self._since, self.counts_leader = voters.majority, now, counts_leader
@@ -172,7 +180,7 @@ class Progress:
         return replica
 
     def heard_from(self, node_id: int, directory_id: str) -> ReplicaProgress:
-        """Return the replica that sent this Fetch."""
+        """Return the progress of the replica that sent this Fetch."""
         voter = self.voters.get(node_id)
         if voter is not None:
             if voter.directory_id is None:
@@ -192,24 +200,24 @@ class Progress:
         return observer
 
     def forget_silent_observers(self, now: float) -> None:
-        """Drop observers that have not fetched for long."""
+        """Drop observers that have not fetched for OBSERVER_FORGOTTEN_AFTER_S."""
         for key, replica in list(self.observers.items()):
             if replica.fetched_at is None or now - replica.fetched_at >= OBSERVER_FORGOTTEN_AFTER_S:
                 del self.observers[key]
 
     def majority_offset(self, own_flushed_end: int) -> int:
-        """Return the highest offset that a majority has durable, the leader counted at its flushed
-        end; -1 if unknown.
+        """Return the highest offset that is durable at a majority, counting the leader at its
+        flushed end; -1 if unknown.
         """
         offsets = [own_flushed_end] if self.counts_leader else []
-        # No comprehension, which would be a call: each fetch and each flush asks.
+        # Not a comprehension, which costs a call: this runs for each Fetch and each flush.
         for replica in self._voter_list:
             offsets.append(replica.end_offset)  # noqa: PERF401
         offsets.sort()
         return offsets[-self._majority]
 
     def majority_round(self, own_round: int) -> int:
-        """Return the highest read-index round that a majority has echoed, the leader included."""
+        """Return the highest read-index round that a majority, including the leader, has echoed."""
         rounds = [replica.echoed_round for replica in self._voter_list]
         if self.counts_leader:
             rounds.append(own_round)
@@ -217,7 +225,7 @@ class Progress:
         return rounds[-self._majority]
 
     def majority_heard_at(self, now: float) -> float:
-        """Return the latest time at or after which a majority, the leader included, has fetched."""
+        """Return the latest time since which a majority, including the leader, has fetched."""
         times = [
             self._since if replica.fetched_at is None else replica.fetched_at
             for replica in self._voter_list
@@ -228,29 +236,29 @@ class Progress:
         return times[-self._majority]
 
     def silent_voters(self, since: float) -> list[int]:
-        """Return the voters that have not fetched since then, by id."""
+        """Return the ids of the voters that have not fetched since then."""
         return [r.node_id for r in self._voter_list if r.fetched_at is None or r.fetched_at < since]
 
     def preferred_candidates(self) -> tuple[int, ...]:
-        """Return the other voters, the most complete first."""
+        """Return the other voters, most complete first."""
         return tuple(
             sorted(self.voters, key=lambda node_id: (-self.voters[node_id].end_offset, node_id))
         )
 
 
 CHECK_QUORUM_FACTOR = 1.5
-"""The check-quorum timeout in fetch timeouts: followers must notice a silent leader before it
+"""The check-quorum timeout, in fetch timeouts: followers must notice a silent leader before it
 resigns (KAFKA-15489).
 """
 
 MORE_WITHIN_S = 0.002
-"""Time for which a proposal waits for the one that follows it."""
+"""How long a proposal waits for the one that follows it, in seconds."""
 MAX_PARKED = 1024
-"""Highest number of parked Fetches; more are answered empty."""
+"""Highest number of parked Fetches; further ones get an empty response at once."""
 
 
 class ParkedFetch(msgspec.Struct, eq=False):
-    """A Fetch at the log end that waits for news."""
+    """A Fetch at the log end that waits for new data, a new round or a new high watermark."""
 
     reply_to: Any
     correlation_id: int
@@ -301,9 +309,10 @@ class Leader(Role):
 
     @override
     def enter(self) -> None:
-        # A replica whose Fetch is here learns it by the answer, with this epoch's first record.
+        # A replica whose Fetch has already arrived learns of the leader from the response, with
+        # this epoch's first record.
         asked = {request.replica_id for request, _ in self._early}
-        # First what the others wait for.
+        # The other voters wait for this, so it is sent first.
         self._begin_epoch([peer_id for peer_id in self.node.peers if peer_id not in asked])
         self.node.out.append(BecameLeader(self.epoch, self._granting_voters))
         for request, reply_to in self._early:
@@ -312,7 +321,8 @@ class Leader(Role):
 
     @override
     def leave(self) -> None:
-        # No later than a majority has heard it: what it did alone then has no effect.
+        # The leadership ends when a majority last heard from it: nothing it did later has an
+        # effect.
         heard_at = self.progress.majority_heard_at(self.node.now)
         leading_ms = int((self.node.now - self._since) * 1000)
         self.node.heard = Heard(self.epoch, heard_at, leading_ms=leading_ms)
@@ -328,10 +338,10 @@ class Leader(Role):
 
     @property
     def parked_fetches(self) -> int:
-        """Number of Fetches that wait for news; at most MAX_PARKED."""
+        """Number of parked Fetches, at most MAX_PARKED."""
         return len(self._parked)
 
-    # --- time: tell silent voters, check for a majority, let parked fetches go -------------------
+    # --- time: notify silent voters, check for a majority, release parked fetches ----------------
 
     @override
     def deadline(self) -> float:
@@ -340,7 +350,7 @@ class Leader(Role):
 
     @override
     def on_tick(self) -> None:
-        # The timer has gone off, and is to be set anew.
+        # The timer has expired and must be set again.
         self.nearer, now = True, self.node.now
         if now >= self._parked_until:
             self._release_expired()
@@ -392,8 +402,8 @@ class Leader(Role):
 
     @override
     def on_peer_connected(self, peer_id: int) -> None:
-        # A voter has reconnected, perhaps after a restart: tell it who leads now, without waiting
-        # for the timer.
+        # A voter has reconnected, perhaps after a restart: announce the leader now, without
+        # waiting for the timer.
         if peer_id in self.progress.voters:
             self._begin_epoch([peer_id])
 
@@ -428,8 +438,8 @@ class Leader(Role):
 
     def _resign(self, reason: str, successor: int = -1) -> None:
         self._lost_reason = reason
-        # A chosen successor is alone on the list: it campaigns at once, and all others wait for the
-        # longest pause.
+        # A chosen successor is alone on the list: it campaigns at once, and all other voters wait
+        # for the longest pause.
         chosen = (
             (successor,)
             if successor in self.progress.voters
@@ -449,8 +459,8 @@ class Leader(Role):
             return
         if request.generation and request.generation not in log.lineage:
             reason = (
-                f"node {request.replica_id} has a log of generation {request.generation}, from"
-                " which this one does not descend"
+                f"node {request.replica_id} belongs to generation {request.generation}, from which"
+                " this node's log does not descend"
             )
             code = ErrorCode.INCONSISTENT_GENERATION
             node.refuse("FetchRequest", Refusal(code, "generation", reason, contradiction=True))
@@ -458,8 +468,8 @@ class Leader(Role):
             return
         key = (request.replica_id, request.replica_directory_id)
         if key in self._parked:
-            # One parked fetch for each replica. Answer the older one: it may be the newer one (this
-            # one is a duplicate, or late).
+            # One parked Fetch per replica. Answer the parked one rather than drop it: if this
+            # Fetch is a duplicate or late, the replica awaits the parked one.
             self._release(self._parked.pop(key))
         replica = self.progress.heard_from(*key)
         if offset <= log.start or request.last_fetched_epoch < log.start_epoch:
@@ -489,8 +499,8 @@ class Leader(Role):
         self._answer(request, reply_to, replica)
 
     def _answer(self, request: pb.FetchRequest, reply_to: Any, replica: ReplicaProgress) -> None:
-        """Answer at once if there is data or a round, soon if only the high watermark is new
-        (KIP-1166), else park the Fetch.
+        """Answer a Fetch at once if there is data or a round for it, soon if only the high
+        watermark is new (KIP-1166); otherwise park it.
         """
         node = self.node
         wait_ms = min(request.max_wait_ms, node.config.fetch_max_wait_ms)
@@ -506,7 +516,7 @@ class Leader(Role):
         )
         has_data = request.fetch_offset < node.log.end
         if has_data and node.now < self._more_until:
-            # What is about to follow goes with it.
+            # Send the data together with the proposal that is about to follow.
             parked.expires = min(parked.expires, self._more_until)
             has_data = False
         if (
@@ -524,8 +534,8 @@ class Leader(Role):
     def _release(self, fetch: ParkedFetch) -> None:
         node, rounds, number = self.node, self.rounds, 0
         if fetch.is_voter:
-            # Observers do not see round numbers: if one became a voter, its echo of a round that
-            # requests can still join proves nothing.
+            # Observers do not see round numbers: if an observer became a voter, its echo of a round
+            # that requests can still join would prove nothing.
             number = rounds.current
             if rounds.last_shown < number:
                 rounds.show()
@@ -552,7 +562,9 @@ class Leader(Role):
             self._release(fetch)
 
     def _release_within(self, seconds: float) -> None:
-        """Answer the parked Fetches with the next data or round, or after this time."""
+        """Answer the parked Fetches with the next data or round, but after ``seconds`` at the
+        latest.
+        """
         if not seconds:
             self._release_all()
             return
@@ -564,7 +576,7 @@ class Leader(Role):
                     self._parked_until, self.nearer = until, True
 
     def _release_expired(self) -> None:
-        """Answer the parked Fetches that have waited long enough.
+        """Answer the parked Fetches whose time is up.
 
         ``_parked_until`` may be too early, never too late: other releases do not change it.
         """
@@ -633,7 +645,7 @@ class Leader(Role):
             self._flush_awaited_since = node.now
         log.append(span)
         node.out.append(Append(span))
-        # Before the flush: followers write while this node does.
+        # Before the flush, so that followers write while this node does.
         if more_follows:
             self._more_until = node.now + MORE_WITHIN_S
             self._release_within(MORE_WITHIN_S)
@@ -646,7 +658,7 @@ class Leader(Role):
 
     @override
     def on_voters_changed(self) -> None:
-        # No parked fetch still has its replica's old role: the proposal has released them all.
+        # No parked Fetch has an outdated is_voter: the proposal has released them all.
         node = self.node
         self.progress.set_voters(node.voters, node.now, counts_leader=node.is_voter)
         if not node.participates:
@@ -661,7 +673,7 @@ class Leader(Role):
         if flushed_end > self._flushed_end:
             self._flushed_end, self._flush_awaited_since = flushed_end, self.node.now
         if self.node.high_watermark < self.node.log.end:
-            # Else the others have committed all of it before this node's own disk was done.
+            # Otherwise the other voters had committed everything before this node's disk was done.
             self._commit()
 
     def _commit(self) -> None:

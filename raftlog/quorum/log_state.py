@@ -1,5 +1,6 @@
-"""What the core knows of a log, whose bytes the shell has: its ends, its epochs, and the snapshots
-beside it. Epochs tell what continues a log, and where two logs part (KIP-101, KIP-595).
+"""What the core knows of a log, whose bytes the shell stores: its ends, its epochs, and its
+snapshots. Epochs show whether records continue a log, and where two logs diverge (KIP-101,
+KIP-595).
 """
 
 from __future__ import annotations
@@ -21,29 +22,27 @@ class EpochIndex:
         self._epochs: list[int] = []
         self._starts: list[int] = []
         self.last_epoch = 0
-        """The epoch of the last record; of an empty log 0, which never has a leader.
-
-        Read in each step: no property.
+        """Epoch of the last record; 0 for an empty log, since epoch 0 never has a leader. Read in
+        each step, so not a property.
         """
         self.last_start = -1
-        """Where the last epoch begins, or -1."""
+        """First offset of the last epoch, or -1."""
         for epoch, start in entries:
             self.append(epoch, start)
 
     @property
     def entries(self) -> tuple[tuple[int, int], ...]:
-        """All (epoch, first offset)."""
+        """All (epoch, first offset) pairs."""
         return tuple(zip(self._epochs, self._starts, strict=True))
 
     @property
     def first_epoch(self) -> int:
-        """The epoch of the first record, or -1."""
+        """Epoch of the first record, or -1."""
         return self._epochs[0] if self._epochs else -1
 
     def append(self, epoch: int, start: int) -> None:
-        """Note that records of ``epoch`` follow from ``start`` on.
-
-        Raises ValueError if an epoch or an offset would go back.
+        """Record that the records from ``start`` on belong to ``epoch``. Raises ValueError if an
+        epoch or an offset decreases.
         """
         if self._epochs:
             if epoch == self._epochs[-1]:
@@ -61,10 +60,10 @@ class EpochIndex:
         while self._starts and self._starts[-1] >= end_offset:
             self._starts.pop()
             self._epochs.pop()
-        self._cut()
+        self._update_last()
 
     def drop_before(self, offset: int, log_end: int) -> None:
-        """Forget the epochs of the log below ``offset``, which was dropped."""
+        """Forget the epochs below ``offset``, the new log start."""
         keep_from = (
             max(0, bisect_right(self._starts, offset) - 1)
             if offset < log_end
@@ -73,19 +72,20 @@ class EpochIndex:
         del self._starts[:keep_from], self._epochs[:keep_from]
         if self._starts:
             self._starts[0] = max(offset, self._starts[0])
-        self._cut()
+        self._update_last()
 
-    def _cut(self) -> None:
+    def _update_last(self) -> None:
         self.last_epoch = self._epochs[-1] if self._epochs else 0
         self.last_start = self._starts[-1] if self._starts else -1
 
     def end_offset_for_epoch(
         self, epoch: int, *, log_start: int, log_end: int, start_epoch: int = 0
     ) -> tuple[int, int]:
-        """Return the highest epoch here that is not above ``epoch``, and its end (exclusive).
+        """Return the highest epoch in this log that is not above ``epoch``, and its end
+        (exclusive).
 
-        ``start_epoch`` is that of the record before the log start. (0, ``log_start``) if every
-        epoch here is above ``epoch``: the two logs have nothing in common.
+        ``start_epoch``: the epoch of the record before the log start. Returns (0, ``log_start``) if
+        every epoch in this log is above ``epoch``: the two logs have nothing in common.
         """
         at = bisect_right(self._epochs, epoch)
         if at == 0:
@@ -96,44 +96,44 @@ class EpochIndex:
 
 
 class LogEnds:
-    """The ends and epochs of a log: start <= flushed end <= end; what lies below the flushed end is
-    durable.
+    """The ends and epochs of a log: start <= flushed end <= end. Everything below the flushed end
+    is durable.
     """
 
     first_epoch = 1
-    """The lowest epoch that writes records: 0 is primordial in the quorum."""
+    """Lowest epoch that writes records: epoch 0 has no leader."""
 
     def __init__(
         self, start: int, end: int, epochs: Iterable[tuple[int, int]], *, start_epoch: int = 0
     ) -> None:
         self.start = start
         self.start_epoch = start_epoch
-        """The epoch of the record before the start, or 0."""
+        """Epoch of the record before the log start, or 0."""
         self.end = end
         self.flushed_end = end
         self.epochs = EpochIndex(epochs)
 
     @property
     def last_epoch(self) -> int:
-        """The epoch of the last record, that of the snapshot if the log after it is empty, 0 if
-        there never was one.
+        """Epoch of the last record, or of the snapshot if the log after it is empty; 0 if there
+        never was a record.
         """
         return self.epochs.last_epoch or self.start_epoch
 
     def append(self, span: LogSpan) -> None:
-        """Note a valid span that was written at the end."""
+        """Record a valid span that was written at the end."""
         for epoch, start in span.epochs:
             self.epochs.append(epoch, start)
         self.end = span.end_offset
 
     def truncate(self, end_offset: int) -> None:
-        """Note that everything at or above ``end_offset`` was dropped."""
+        """Record that everything at or above ``end_offset`` was dropped."""
         self.epochs.truncate(end_offset)
         self.end = end_offset
         self.flushed_end = min(self.flushed_end, end_offset)
 
     def flushed(self, end_offset: int) -> None:
-        """Note that everything below ``end_offset`` is durable."""
+        """Record that everything below ``end_offset`` is durable."""
         end_offset = min(end_offset, self.end)
         self.flushed_end = max(self.flushed_end, end_offset)
 
@@ -145,10 +145,10 @@ class LogEnds:
 
     def divergence(self, offset: int, last_epoch: int) -> tuple[int, int] | None:
         """Return None if a log that ends at ``offset`` in ``last_epoch`` is a prefix of this one;
-        else the next place to compare.
+        otherwise the (epoch, end offset) to compare next.
 
-        That is (epoch, end offset) as of :meth:`end_offset_for_epoch`: the other side truncates to
-        it and compares again.
+        It is computed as in :meth:`end_offset_for_epoch`: the other side truncates to it and
+        compares again.
         """
         if (
             last_epoch == self.epochs.last_epoch and self.epochs.last_start < offset <= self.end
@@ -158,12 +158,12 @@ class LogEnds:
         return None if epoch == last_epoch and offset <= end else (epoch, end)
 
     def truncation_point(self, epoch: int, end_offset: int) -> int | None:
-        """Return where to cut this log when ``epoch`` is the leader's last one that is not above
-        this log's, and ends at ``end_offset``.
+        """Return where to truncate this log if ``epoch`` is the leader's last epoch that is not
+        above this log's, and ends at ``end_offset``. None if nothing would be dropped: no leader
+        asks for that.
 
-        None if that would drop nothing: no leader asks for it. The leader's end of an epoch that
-        this log does not have may lie inside a batch of an older one: that one's end is what the
-        leader is asked about next.
+        The leader's end of an epoch that this log does not have may lie inside a batch of an older
+        epoch: then this log is truncated to the end of the older epoch, which is compared next.
         """
         if epoch < 0 or end_offset < 0 or epoch > self.last_epoch:
             return None
@@ -178,8 +178,8 @@ class LogEnds:
         return (last_epoch, end_offset) >= (self.last_epoch, self.end)
 
     def accepts(self, span: LogSpan, max_epoch: int) -> bool:
-        """Return whether a span continues this log exactly, with epochs that neither go back nor
-        pass ``max_epoch``.
+        """Return whether a span exactly continues this log, with epochs that never decrease and
+        stay within ``max_epoch``.
         """
         if span.base_offset != self.end or span.end_offset <= span.base_offset or not span.epochs:
             return False
@@ -194,7 +194,7 @@ class LogEnds:
 
 
 class LogState(LogEnds):
-    """The ends and epochs of the metadata log, which may begin with a snapshot."""
+    """The ends and epochs of the metadata log, which may begin after a snapshot."""
 
     def __init__(self, recovered: RecoveredLog) -> None:
         super().__init__(
@@ -204,7 +204,7 @@ class LogState(LogEnds):
             start_epoch=recovered.start_epoch,
         )
         self.snapshots = list(recovered.snapshots)
-        """Complete ones, ascending."""
+        """The complete snapshots, ascending."""
         self.lineage = Lineage(recovered.generations)
 
     @override
@@ -219,21 +219,19 @@ class LogState(LogEnds):
         self.lineage.truncate(end_offset)
 
     def add_snapshot(self, snapshot_id: SnapshotId) -> None:
-        """Note a complete and durable snapshot."""
+        """Record a complete and durable snapshot."""
         self.snapshots = sorted({*self.snapshots, snapshot_id})
 
     def advance_start(self, snapshot_id: SnapshotId) -> None:
-        """Note that the log below the end of the snapshot was dropped, with the snapshots before
-        it.
-        """
+        """Record that the log below the snapshot's end was dropped, with all earlier snapshots."""
         self.start, self.start_epoch = snapshot_id.end_offset, snapshot_id.epoch
-        # The snapshot is durable, and so is what it holds.
+        # The snapshot is durable, and so are the records that it replaces.
         self.flushed_end = max(self.flushed_end, self.start)
         self.epochs.drop_before(self.start, self.end)
         self.snapshots = [known for known in self.snapshots if known >= snapshot_id]
 
     def reset(self, snapshot_id: SnapshotId, generations: Sequence[int]) -> None:
-        """Begin anew at the end of a snapshot that has replaced the log."""
+        """Start over at the end of a snapshot that has replaced the log."""
         self.lineage.reset(generations)
         self.start = self.end = self.flushed_end = snapshot_id.end_offset
         self.start_epoch = snapshot_id.epoch
@@ -241,11 +239,11 @@ class LogState(LogEnds):
         self.snapshots = [snapshot_id]
 
     def snapshot_for(self, offset: int, last_epoch: int) -> SnapshotId | None:
-        """Return the newest snapshot, if a log that ends at ``offset`` in ``last_epoch`` needs one
-        to continue; else None.
+        """Return the newest snapshot if a log that ends at ``offset`` in ``last_epoch`` needs one
+        to continue, or None.
 
-        That is: from nothing, from below the log start, or from a history that parted before the
-        log start.
+        A log needs a snapshot if it is empty, ends below the log start, or diverged before the log
+        start.
         """
         if not self.snapshots:
             return None

@@ -1,7 +1,8 @@
-"""Messages of peers: requests, checked in Kafka's order and answered; and the effect of a claim.
+"""Messages from peers: requests are checked in Kafka's order and answered; claims about epochs and
+leaders take effect.
 
-Nothing here raises, whatever a message contains. A request is a claim by a peer that reaches the
-port, see ``admission``: a refused one changes nothing.
+Nothing here raises, whatever a message contains. A request is a claim by any peer that reaches the
+port (see ``admission``): a refused one changes nothing.
 
 Why: docs/decisions/004-messages-are-claims.md
 """
@@ -27,7 +28,7 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
 def handle(node: Node, request: Any, reply_to: Any) -> None:
-    """Answer one request; a message that is not a request of the quorum gets no answer."""
+    """Answer one request. A message that is not a request of the quorum gets no answer."""
     if isinstance(request, pb.FetchRequest):
         receive_fetch(node, request, reply_to)
     elif isinstance(request, pb.FetchSnapshotRequest):
@@ -41,9 +42,8 @@ def handle(node: Node, request: Any, reply_to: Any) -> None:
 
 
 def handle_fetch_snapshot(node: Node, request: pb.FetchSnapshotRequest, reply_to: Any) -> None:
-    """Serve a snapshot by position (KIP-630); in epoch -1 any node does.
-
-    The shell checks the position against the size.
+    """Serve a part of a snapshot (KIP-630); any node serves a request with epoch -1. The shell
+    checks the position against the size.
     """
     error = _fetch_snapshot_error(node, request)
     foreign = error == ErrorCode.INCONSISTENT_CLUSTER_ID
@@ -104,13 +104,14 @@ def handle_vote(node: Node, request: pb.VoteRequest, reply_to: Any) -> None:
 
 
 def _note_asker(node: Node, request: pb.VoteRequest, *, granted: bool) -> None:
-    """Note a voter that requests a vote, and so hears no leader, as a supporter or a rival."""
+    """Record the voter that sent this VoteRequest as a supporter or a rival: it hears no leader."""
     log, peer_id = node.log, request.replica_id
     if not node.voters.includes(peer_id, request.replica_directory_id):
         return
     theirs = (request.last_offset_epoch, request.last_offset, -peer_id)
     if granted or theirs > (log.last_epoch, log.end, -node.config.node_id):
-        # With proof that the leader is gone no candidate waits longer than the others back off.
+        # With proof that the leader is gone, no candidate waits longer than the other voters back
+        # off.
         node.hints.note_rival(
             peer_id, node.now, node.backoff_s() if node.fast_election else node.hints.remembered_s
         )
@@ -121,42 +122,45 @@ def _note_asker(node: Node, request: pb.VoteRequest, *, granted: bool) -> None:
 
 
 def _may_hear_leader_again(node: Node, request: pb.VoteRequest) -> bool:
-    """Return whether the requesting voter lost a leader that continued to answer this node for a
-    fetch timeout.
+    """Return whether the requesting voter lost a leader that continued to answer this node for
+    another fetch timeout.
 
-    Then it sent its request while the leader led. The request may be late, so only its answer
+    Then it sent its request while the leader led. The request may be late, so only its response
     counts.
 
-    [Two voters are cut off, one after the other. The request of the first arrives when it hears the
-    leader again, and the second does not yet: mistaken for an answer, it deposed a leader that all
-    others heard.]
+    [Two voters are partitioned, one after the other. The first voter's request arrives when that
+    voter hears the leader again, and the second does not yet. Mistaken for a grant, it deposed a
+    leader that all others heard.]
     """
     heard = node.heard
     if node.fast_election or request.replica_id == node.leader_id or heard.epoch != node.epoch:
-        # No voter hears a leader that is gone, or requests a vote of itself.
+        # A leader that is gone, or that requests votes itself, is heard by no voter.
         return False
     lost_for_ms = heard.leading_ms - request.heard_leading_ms
     return request.HasField("heard_leading_ms") and lost_for_ms > node.config.fetch_timeout_ms
 
 
 def _vote_refusal(node: Node, request: pb.VoteRequest) -> Refusal | None:
-    """Return why a request for a vote is refused, checked in Kafka's order; None if it is
-    considered.
-
-    Changes nothing.
+    """Return why a request for a vote is refused, checked in Kafka's order, or None if it is
+    considered. Changes nothing.
     """
     epoch, candidate = request.replica_epoch, request.replica_id
     if request.cluster_id != node.config.cluster_id:
         return _foreign(node)
-    # A candidate has left the epoch of its log; a sender of pre-votes may still be in it.
+    # A candidate has left the epoch of its last record; a prospective node may still be in it.
     if not 0 <= request.last_offset_epoch <= (epoch if request.pre_vote else epoch - 1):
-        return _invalid("last_offset_epoch", f"{request.last_offset_epoch} in epoch {epoch}")
+        return _invalid(
+            "last_offset_epoch",
+            f"{request.last_offset_epoch} is not possible for a candidate of epoch {epoch}",
+        )
     if not 0 <= request.last_offset <= MAX_OFFSET:
-        return _invalid("last_offset", f"{request.last_offset} is not an offset")
+        return _invalid("last_offset", f"{request.last_offset} is not from 0 to {MAX_OFFSET}")
     if candidate < 0 or candidate == node.config.node_id:
-        return _invalid("replica_id", f"node {candidate} may request no vote here")
+        return _invalid(
+            "replica_id", f"node {candidate} cannot request a vote from node {node.config.node_id}"
+        )
     if not is_directory_id(request.replica_directory_id):
-        return _invalid("replica_directory_id", "too long, or not printable")
+        return _invalid("replica_directory_id", "the directory id is too long or not printable")
     if epoch < node.epoch:
         return _over("replica_epoch", epoch, node)
     refusal = epoch_refusal(epoch, "replica_epoch")
@@ -173,8 +177,8 @@ def _vote_refusal(node: Node, request: pb.VoteRequest) -> Refusal | None:
         return Refusal(
             ErrorCode.INCONSISTENT_GENERATION,
             "generation",
-            f"this directory belongs to generation {bound} of the log, the"
-            f" candidate's to {request.generation}",
+            f"this directory belongs to generation {bound} of the log, but the candidate's to"
+            f" generation {request.generation}",
             contradiction=True,
         )
     newer = node.log.is_up_to_date(request.last_offset_epoch, request.last_offset)
@@ -184,13 +188,13 @@ def _vote_refusal(node: Node, request: pb.VoteRequest) -> Refusal | None:
 
 
 def _may_lead(node: Node, node_id: int, my_directory_id: str, *, newer: bool) -> bool:
-    """Return whether a node may open epochs: a voter of a set that is known here and not certainly
-    over, or of one that may be newer.
+    """Return whether a node may open epochs: it is a voter of a known set that is not certainly
+    obsolete, or of a set that may be newer.
 
-    KIP-853: this log may lag behind the record that made the other a voter. Then the other's log is
-    as complete as this one, its set names this replica by id and directory, and this node hears no
-    leader. If it hears a leader it fetches from that one, and a higher epoch reaches it by an
-    answer, which is proven.
+    KIP-853: this log may lag behind the record that made the other node a voter. Then the other log
+    is as complete as this one, its voter set contains this replica by id and directory, and this
+    node hears no leader. If this node hears a leader, it fetches from it, and a higher epoch
+    reaches it in a response, which is proven.
     """
     if node.history.may_lead(node_id, node.high_watermark):
         return True
@@ -209,7 +213,9 @@ def _invalid(field: str, reason: str) -> Refusal:
 
 def _over(field: str, epoch: int, node: Node) -> Refusal:
     return Refusal(
-        ErrorCode.FENCED_LEADER_EPOCH, field, f"epoch {epoch} is over, this is {node.epoch}"
+        ErrorCode.FENCED_LEADER_EPOCH,
+        field,
+        f"epoch {epoch} is over: node {node.config.node_id} is in epoch {node.epoch}",
     )
 
 
@@ -222,13 +228,13 @@ def _stranger(field: str, node_id: int) -> Refusal:
     return Refusal(
         ErrorCode.INVALID_REQUEST,
         field,
-        f"node {node_id} is not a known voter, nor provably a newer one",
+        f"node {node_id} is not a voter in any known set, nor provably in a newer one",
     )
 
 
 def _response(kind: type[Any], node: Node, request: Any, refusal: Refusal | None) -> Any:
-    """Return an answer with the fields that all three kinds share. A refusal that contradicts a
-    rule is reported to the shell, and a request from another cluster learns nothing of this one.
+    """Return a response with the fields that all three kinds share. A refusal that contradicts a
+    rule is reported to the shell, and a request from another cluster learns nothing about this one.
     """
     response = kind(leader_id=-1, voter_id=node.config.node_id)
     if refusal is not None:
@@ -245,18 +251,18 @@ def _response(kind: type[Any], node: Node, request: Any, refusal: Refusal | None
 
 
 def _grants(node: Node, request: pb.VoteRequest) -> bool:
-    # The candidate need not be of this node's voter set, nor this node: the log may lag behind that
-    # which made them voters. Safe, since the candidate counts by its own set, which is as new if
-    # its log is as complete. Where no log has named a set there is none newer: another disk than
-    # the configured one is none of ours.
+    # Neither the candidate nor this node need be in this node's voter set: its log may lag behind
+    # the records that made them voters. This is safe: the candidate counts votes by its own set,
+    # which is at least as new if its log is at least as complete. While no log contains a voter
+    # set, there is none newer: then a candidate on another disk than the configured one is refused.
     candidate, directory_id = request.replica_id, request.replica_directory_id
     configured = node.history.offset == -1 and candidate in node.voters
     if configured and not node.voters.includes(candidate, directory_id):
         return False
     if not node.is_voter and not request.voter_directory_id:
-        # The candidate counts by a set without directories: for it this node is the voter of that
-        # id, on whatever disk. It is not, by all it knows: perhaps its disk is new, and the vote
-        # would be that of a replica whose promises are lost.
+        # The candidate's voter set has no directory ids: to the candidate, this node is the voter
+        # with that id on any disk. But as far as this node knows it is not a voter: its disk may be
+        # new, and its vote would be that of a replica whose promises are lost.
         return False
     up_to_date = node.log.is_up_to_date(request.last_offset_epoch, request.last_offset)
     if request.pre_vote:
@@ -265,8 +271,8 @@ def _grants(node: Node, request: pb.VoteRequest) -> bool:
     if not node.role.grants_vote():
         return False
     if node.vote.voted_id != -1:
-        # A candidate that repeats its request may have lost a part of its log since: if it crashes
-        # before its own vote is durable, it may campaign in the same epoch once more.
+        # A candidate that repeats its request may since have lost part of its log: if it crashes
+        # before its own vote is durable, it may campaign again in the same epoch.
         same = node.vote.voted_id == candidate
         return same and up_to_date and node.vote.voted_directory_id in ("", directory_id)
     if node.vote.leader_id != -1 or not up_to_date:
@@ -278,14 +284,14 @@ def _grants(node: Node, request: pb.VoteRequest) -> bool:
 def handle_begin_quorum_epoch(
     node: Node, request: pb.BeginQuorumEpochRequest, reply_to: Any
 ) -> None:
-    """Follow a leader that was elected."""
+    """Follow a newly elected leader."""
     present = node.epoch, node.leader_id
     refusal = _begin_refusal(node, request) or learn(
         node, request.leader_epoch, request.leader_id, request.leader_endpoint
     )
     still_leads = refusal is None and present == (request.leader_epoch, request.leader_id)
     if still_leads and node.lost_leader == -1:
-        # The report that it has resigned was false.
+        # The report that the leader has resigned was false.
         node.end_fast_election()
     response = _response(pb.BeginQuorumEpochResponse, node, request, refusal)
     node.out.append(Reply(reply_to, response))
@@ -296,7 +302,7 @@ def _begin_refusal(node: Node, request: pb.BeginQuorumEpochRequest) -> Refusal |
     refusal = _leader_refusal(node, request)
     if refusal is not None:
         return refusal
-    # A leader outside this node's voter set can be followed if it says where it listens.
+    # A leader outside this node's voter set can be followed if its endpoint is known.
     newer = endpoint != ""
     if leader_id != node.leader_id and not _may_lead(
         node, leader_id, request.voter_directory_id, newer=newer
@@ -304,7 +310,8 @@ def _begin_refusal(node: Node, request: pb.BeginQuorumEpochRequest) -> Refusal |
         return _stranger("leader_id", leader_id)
     if endpoint and not is_endpoint(endpoint):
         return _invalid(
-            "leader_endpoint", "host:port is wanted, or NAME://host:port of each listener"
+            "leader_endpoint",
+            f"{endpoint[:80]!r} is not host:port, or NAME://host:port of each listener",
         )
     return None if _is_me(node, request.voter_id, request.voter_directory_id) else _not_me(node)
 
@@ -325,7 +332,11 @@ def handle_end_quorum_epoch(node: Node, request: pb.EndQuorumEpochRequest, reply
 def _end_refusal(node: Node, request: pb.EndQuorumEpochRequest) -> Refusal | None:
     refusal = _leader_refusal(node, request)
     if refusal is None and len(request.preferred_candidates) > MAX_PREFERRED_CANDIDATES:
-        refusal = _invalid("preferred_candidates", f"more than {MAX_PREFERRED_CANDIDATES}")
+        refusal = _invalid(
+            "preferred_candidates",
+            f"{len(request.preferred_candidates)} candidates: the limit is"
+            f" {MAX_PREFERRED_CANDIDATES}",
+        )
     known = request.leader_id == node.leader_id or node.history.may_lead(
         request.leader_id, node.high_watermark
     )
@@ -337,14 +348,16 @@ def _end_refusal(node: Node, request: pb.EndQuorumEpochRequest) -> Refusal | Non
 def _leader_refusal(
     node: Node, request: pb.BeginQuorumEpochRequest | pb.EndQuorumEpochRequest
 ) -> Refusal | None:
-    """Return why a leader's request is refused, by the checks that all of them share."""
+    """Return why a leader's request fails the checks common to all such requests, or None."""
     leader_id, epoch = request.leader_id, request.leader_epoch
     if request.cluster_id != node.config.cluster_id:
         return _foreign(node)
     if leader_id < 0 or leader_id == node.config.node_id:
-        return _invalid("leader_id", f"node {leader_id} does not lead this node")
+        return _invalid(
+            "leader_id", f"node {leader_id} cannot be the leader of node {node.config.node_id}"
+        )
     if epoch < 1:
-        return _invalid("leader_epoch", f"epoch {epoch} has no leader")
+        return _invalid("leader_epoch", f"epoch {epoch} never has a leader: the lowest is 1")
     if epoch < node.epoch:
         return _over("leader_epoch", epoch, node)
     return epoch_refusal(epoch, "leader_epoch")
@@ -368,9 +381,8 @@ class LeaderHint(Protocol):
 
 
 def admit(node: Node, epoch: int, field: str, *, proven: bool) -> Refusal | None:
-    """Return why this node refuses to enter ``epoch``, a higher one; None if it may.
-
-    An unproven epoch uses up part of the allowance.
+    """Return why this node refuses to enter ``epoch``, a higher one, or None if it may. An unproven
+    epoch uses up part of the allowance.
     """
     refusal = epoch_refusal(epoch, field)
     if refusal is None and not proven and not node.allowance.spend(epoch - node.epoch, node.now):
@@ -382,18 +394,18 @@ def admit(node: Node, epoch: int, field: str, *, proven: bool) -> Refusal | None
 def learn(
     node: Node, epoch: int, leader_id: int, endpoint: str = "", *, proven: bool = False
 ) -> Refusal | None:
-    """Process the claim that ``leader_id`` (-1: none is known) leads ``epoch`` at ``endpoint``, if
-    not empty.
+    """Process the claim that ``leader_id`` (-1: no node known) leads ``epoch`` at ``endpoint``
+    (empty: unknown).
 
-    The leader may be outside of this node's voter set: this log may lag behind. ``proven``: as
-    in ``admission``. A refused claim changes nothing.
+    The leader may be outside of this node's voter set: this log may lag. ``proven``: as in
+    ``admission``. A refused claim changes nothing.
     """
     known = leader_id != node.config.node_id and (
         leader_id in node.voters or (leader_id >= 0 and endpoint != "")
     )
     if leader_id in node.lost and not node.participates:
-        # An observer does not follow a leader that it knows to be dead; it goes on asking other
-        # nodes.
+        # An observer does not follow a leader that it knows to be gone; it keeps fetching from
+        # other nodes.
         known = False
     if epoch > node.epoch:
         refusal = admit(node, epoch, "leader_epoch", proven=proven)
@@ -412,30 +424,29 @@ def learn(
 
 
 def _knows_leader(node: Node) -> bool:
-    """Return whether this node has led this epoch, or the leader of it has answered a Fetch."""
+    """Return whether this node has led this epoch, or the epoch's leader has answered a Fetch."""
     return node.leader_confirmed or node.vote.leader_id == node.config.node_id
 
 
 def _leader_is_claimed(node: Node) -> bool:
-    """Return whether this node knows the leader of this epoch only by a claim, which gives way to
+    """Return whether this node knows the epoch's leader only from a claim, which gives way to
     proof.
     """
     return not node.leader_confirmed and node.vote.leader_id != node.config.node_id
 
 
 def process_response(node: Node, response: LeaderHint, peer_id: int) -> bool:
-    """Process the epoch and the leader that a response names.
-
-    False if that caused a transition: the caller then ignores the rest of the response.
+    """Process the epoch and the leader that a response names. Return False if that caused a
+    transition: the caller then ignores the rest of the response.
     """
     if response.leader_epoch == node.epoch and response.leader_id == node.leader_id:
-        # What it says is known. So it is with nearly every answer of a leader.
+        # Nothing new, as in nearly every response from a leader.
         return not node.halted
     before = node.role
     if response.leader_id == -1 and not node.participates:
-        # An observer has nothing to do in an epoch that has no leader. [One of the peers that
-        # it asks was removed, does not know it, and campaigns on, far ahead of everybody: an
-        # observer that took its epoch would be refused by each leader.]
+        # An observer does not enter an epoch without a leader. [A peer was removed, does not know
+        # it, and continues to campaign, so its epoch is far above all others: every leader would
+        # refuse an observer in that epoch.]
         return not node.halted
     if response.error_code != ErrorCode.INCONSISTENT_CLUSTER_ID:
         endpoint = getattr(response, "leader_endpoint", "")
@@ -450,7 +461,7 @@ def process_response(node: Node, response: LeaderHint, peer_id: int) -> bool:
             node.refuse(type(response).__name__, refusal)
             if refusal.contradiction and node.is_proven(peer_id) and _knows_leader(node):
                 node.log_conflict = (
-                    f"{refusal.reason}: the directory of one of them was put back or copied,"
-                    " and committed records may be lost"
+                    f"{refusal.reason}: the directory of one of them was restored from a copy, or"
+                    " copied, and committed records may be lost"
                 )
     return node.role is before and not node.halted

@@ -1,8 +1,8 @@
 """One node of the quorum: its state, how its effects leave it, and the base class of its roles.
 
-The transitions between roles are abstract here: ``transitions.py`` has them, and the theory of
-operation. The roles are in ``follower.py``, ``campaign.py`` and ``leader.py``; what peers say is
-processed in ``messages.py``.
+The transitions between roles are abstract here; they, and the theory of operation, are in
+``transitions.py``. The roles are in ``follower.py``, ``campaign.py`` and ``leader.py``; messages
+from peers are processed in ``messages.py``.
 """
 
 from __future__ import annotations
@@ -57,35 +57,37 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 ControlRequest = pb.VoteRequest | pb.BeginQuorumEpochRequest | pb.EndQuorumEpochRequest
 
 SENDS = (Send, SendFetch, SendFetchSnapshot, Reply, ReplyFetch, ReplySnapshot)
-"""Effects that wait until the votes before them are durable."""
+"""Effects that wait until all earlier votes are durable."""
 
 MIN_BACKOFF_S = 0.010
-"""The shortest pause before a refused or split election is tried again."""
+"""Shortest pause before a refused or split election is repeated, in seconds."""
 
 
 class Role:
-    """One role in one epoch: it reacts to the events that concern it, and ignores the rest.
+    """One role in one epoch: it handles the events that concern it, and ignores the rest.
 
-    Each transition makes a new object, so that a late answer finds no role. The time is
-    ``node.now``.
-    A handler that makes a transition must not touch ``self`` afterwards.
+    Each transition creates a new object, so a late response no longer reaches the role that awaited
+    it. The current time is ``node.now``. A handler that makes a transition must not use ``self``
+    afterwards.
     """
 
     name: ClassVar[str]
     start_offset = -1
-    """Offset at which a leader's epoch begins; -1 in other roles."""
+    """Offset at which a leader's epoch begins, or -1 in other roles."""
     nearer = True
-    """True if the deadline may be nearer than when it was last read."""
+    """True if the deadline may have moved closer since it was last read."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.epoch = node.epoch
 
     def enter(self) -> None:
-        """The node has entered this role."""
+        """Start the role: the node has just entered it."""
 
     def leave(self) -> None:
-        """The node is about to leave this role; ``node.epoch`` may already be the new one."""
+        """Clean up: the node is about to leave this role. ``node.epoch`` may already be the next
+        epoch.
+        """
 
     def deadline(self) -> float:
         """Return the time of the next tick that this role needs."""
@@ -93,8 +95,8 @@ class Role:
 
     @property
     def election_timer(self) -> float | None:
-        """Time of the next election attempt, which a higher epoch does not postpone; None: a new
-        timer starts.
+        """Time of the next election attempt, which a higher epoch does not postpone, or None to
+        start a new timer.
         """
         return None
 
@@ -104,80 +106,88 @@ class Role:
         return False
 
     def postpone_election(self, until: float) -> None:
-        """Leave the election to other nodes until then, and grant them pre-votes."""
+        """Leave the election to other nodes until ``until``, and grant them pre-votes."""
 
     def grants_pre_vote(self) -> bool:
         """Return whether a candidate with a complete log gets a pre-vote."""
         return False
 
     def grants_vote(self) -> bool:
-        """Return whether this role may grant a vote at all, if none was granted in this epoch."""
+        """Return whether this role may grant a vote if none was granted in this epoch."""
         return False
 
     def outranks(self, candidate_id: int, last_epoch: int, end_offset: int) -> bool:
-        """Return whether this node asks for pre-votes itself and goes before that candidate."""
+        """Return whether this node requests pre-votes itself and precedes that candidate."""
         return False
 
     def on_tick(self) -> None:
-        """Time has passed."""
+        """Act on deadlines that have passed."""
 
     def on_response(self, event: ResponseReceived) -> None:
-        """A peer has answered; the request may be of an earlier role."""
+        """Process a peer's response; the request may belong to an earlier role."""
 
     def on_request_failed(self, peer_id: int, correlation_id: int) -> None:
-        """A request gets no answer."""
+        """Handle a request that gets no response."""
 
     def on_peer_connected(self, peer_id: int) -> None:
-        """The control link to a peer is up."""
+        """Handle the connection of a peer's control link."""
 
     def on_peer_lost(self, peer_id: int) -> None:
-        """A peer's process is gone."""
+        """Handle proof that a peer's process is gone."""
 
     def on_vote_persisted(self) -> None:
-        """``node.durable_vote`` has changed."""
+        """Handle a change of ``node.durable_vote``."""
 
     def on_flushed(self) -> None:
-        """``node.log.flushed_end`` may have moved."""
+        """Handle a flush: ``node.log.flushed_end`` may have advanced."""
 
     def on_proposed(self, span: LogSpan, *, more_follows: bool) -> None:
-        """The shell proposes a span; only a leader appends it."""
+        """Append a span that the shell proposes; only a leader does."""
 
     def on_read_index_requested(self) -> None:
-        """The shell requests proof of leadership; only a leader can provide it."""
+        """Start a read-index round for the shell; only a leader can."""
 
     def on_resign_requested(self, reason: str, successor: int) -> None:
-        """Stop leading. ``successor`` campaigns first; -1: the most complete voter does."""
+        """Stop leading. ``successor``: the voter that campaigns first, or -1 for the most complete
+        one.
+        """
 
     def on_successor_chosen(self, successor: int) -> None:
-        """Name the successor to the voters; only a leader does."""
+        """Announce the successor to the voters; only a leader does."""
 
     def on_vote_granted(self) -> None:
-        """This node has granted its vote of this epoch to another node."""
+        """Handle that this node has granted its vote in this epoch to another node."""
 
     def on_vote_answered(self) -> None:
-        """The response with that vote leaves as soon as the vote is durable."""
+        """Handle that the response granting the vote was queued; it leaves once the vote is
+        durable.
+        """
 
     def on_doubter(self, peer_id: int) -> None:
-        """A voter hears no leader and cannot lead itself: its log is shorter, or this node outranks
-        it.
+        """Handle a voter that hears no leader and cannot lead itself, because its log is shorter or
+        this node outranks it.
         """
 
     def on_end_quorum_epoch(self, place: int | None, candidates: int) -> None:
-        """The leader has resigned. ``place``: this node's among the preferred candidates; None if
-        it is not one.
+        """Handle the leader's resignation. ``place``: this node's index among the ``candidates``
+        preferred candidates, or None if it is not one.
         """
 
     def on_snapshot_stored(self, *, sound: bool) -> None:
-        """The fetched snapshot is on the disk, with no log before it; or it was not sound."""
+        """Handle that the fetched snapshot has replaced the log on disk, or was rejected (not
+        ``sound``).
+        """
 
     def on_snapshot_fetch(self, replica_id: int, directory_id: str) -> None:
-        """A replica of this epoch fetches a snapshot here; only a leader notes that."""
+        """Record that a replica in this epoch fetches a snapshot from this node; only a leader
+        does.
+        """
 
     def on_voters_changed(self) -> None:
-        """Another voter set is in force, or it is committed, and the role stays."""
+        """Handle a new current voter set, or its commit, if the role stays the same."""
 
     def on_fetch(self, request: pb.FetchRequest, reply_to: Any) -> None:
-        """Answer a valid Fetch of this epoch."""
+        """Answer a valid Fetch in this epoch."""
         self.decline_fetch(request, reply_to)
 
     def decline_fetch(self, request: pb.FetchRequest, reply_to: Any) -> None:
@@ -193,7 +203,7 @@ class Role:
     ) -> None:
         """Answer a Fetch with an error and the known leader.
 
-        ``preferred``: the candidates of the next election, from a leader that resigns.
+        ``preferred``: the candidates of the next election, if this node is a leader that resigns.
         """
         node = self.node
         response = pb.FetchResponse(
@@ -210,29 +220,29 @@ class Role:
 
 
 class Node(ABC):
-    """A quorum node: the state that all roles share, and its present role.
+    """A quorum node: the state that all roles share, and its current role.
 
-    ``now`` is the time of the current step; ``out`` collects the step's effects.
+    ``now``: the time of the current step. ``out``: the effects of the current step.
     """
 
     role: Role
     disk_busy_s: float | None = None
-    """Duration of the disk call under way at the last tick; None if unknown."""
+    """How long the current disk call had lasted at the last tick, in seconds; None if unknown."""
     knew_leader = False
-    """True if a leader was known since the start."""
+    """True if a leader was known at some time since startup."""
     campaign_reason = CampaignReason.NONE
-    """Reason of the campaign since the last leader; for operators alone."""
+    """Reason for the campaign since the last leader; only for operators."""
     named_by = (-1, -1)
-    """The leader that has named this node as its successor, and the leader's epoch."""
+    """The leader that has named this node as its successor, and that leader's epoch."""
     high_watermark = -1
     generation = NO_GENERATION
-    """The generation below the high watermark."""
+    """Generation of the log at the high watermark."""
     log_conflict = ""
-    """Reason why this node cannot follow the leader, for people: their logs contradict each other.
-    Empty if it can.
+    """Why this node cannot follow the leader (their logs contradict each other), for people; or
+    empty.
     """
     heard = NEVER_HEARD
-    """The last leader that answered this node, or this node itself."""
+    """The last leader that answered this node, or this node itself if it led."""
     succession = NEVER_HEARD
     """While this node leads: the last leader that its voters had heard."""
 
@@ -243,58 +253,58 @@ class Node(ABC):
         self.log = LogState(recovered)
         self.history = VoterHistory(config.voters, recovered)
         self.voters: VoterSet
-        """The voter set in force."""
+        """The current voter set."""
         self.is_voter: bool
-        """True if this replica is in the set in force."""
+        """True if this replica is in the current voter set."""
         self.participates: bool
-        """True if this node votes and campaigns: a voter, or one whose removal is not known to be
-        committed. Else it observes.
+        """True if this node votes and campaigns: it is a voter, or its removal is not known to be
+        committed. Otherwise it is an observer.
         """
         self.peers: tuple[int, ...]
         """Ids of the other voters, ascending."""
         self.endpoint = ""
-        """This node's own endpoint, from its configuration or from the last set that had it."""
+        """This node's own endpoint, from its configuration or from the last voter set that
+        contained it.
+        """
         self.role_stale = False
-        """The voter set has changed, or its change is committed: the role is checked at the end of
-        the step.
+        """True if the voter set has changed, or its change was committed: the role is checked at
+        the end of the step.
         """
         self.vote = self.durable_vote = recovered.vote
-        """The vote that this node acts on, and the last one reported durable."""
+        """The vote that this node acts on. ``durable_vote``: the last one reported durable."""
         self.epoch = recovered.vote.epoch
-        """The present epoch."""
+        """The current epoch."""
         self.leader_id = -1
-        """The known leader of this epoch.
-
-        ``vote.leader_id`` is the one that ever led it, this node included.
+        """The known leader of this epoch, or -1. ``vote.leader_id`` also remembers one that no
+        longer leads it, including this node.
         """
         self.leader_confirmed = False
         """True if the leader of this epoch has answered a Fetch as such, or is this node: then no
-        other is believed to lead it.
+        other node is believed to lead it.
         """
         self.allowance = EpochAllowance(now)
-        """How far unproven claims may still raise the epoch."""
         self.bound_generation = recovered.bound_generation
-        """The generation of this directory, which follows no log that does not descend from it."""
+        """Generation to which this directory belongs: it follows no log that does not descend from
+        this generation.
+        """
         self.low_on_space = self.truncation_unflushed = self.disk_hangs = False
         """``disk_hangs``: this node led, and its disk made no progress; it does not campaign until
-        a flush is done.
+        a flush completes.
         """
         self.election_deferred_at: float | None = None
-        """Since when this node leaves elections to others, which have more space; None if it does
-        not.
-        """
+        """Time since which this node leaves elections to nodes with more space, or None."""
         self.installing: SnapshotId | None = None
-        """The snapshot by which the shell is about to replace the log: until then this node neither
-        fetches nor leads.
+        """The snapshot by which the shell is about to replace the log, or None. Until it is
+        installed this node neither fetches nor leads.
         """
         self.connected: set[int] = set()
         self.lost: set[int] = set()
         self.fast_election = False
-        """The epoch's leader is proven gone, or there never was one: pre-votes are requested after
-        a short pause, not after a timeout.
+        """True if the epoch's leader is proven gone, or there never was one: pre-votes are
+        requested after a short pause, not after a timeout.
         """
         self.lost_leader = -1
-        """The peer whose return ends the fast election; -1: none."""
+        """The peer whose return ends the fast election, or -1."""
         self.now = now
         self.out: list[Effect] = []
         self.halted = self.leader_unsaved = False
@@ -308,7 +318,7 @@ class Node(ABC):
         self._adopt_voters()
 
     def _load(self, snapshot_id: SnapshotId) -> None:
-        """Count the content of a snapshot as committed."""
+        """Treat the content of a snapshot as committed."""
         self.high_watermark = snapshot_id.end_offset
         self.out.append(LoadSnapshot(snapshot_id))
         self.out.append(HighWatermarkAdvanced(snapshot_id.end_offset))
@@ -322,11 +332,11 @@ class Node(ABC):
 
     @abstractmethod
     def become_unattached(self, epoch: int) -> None:
-        """Know no leader in ``epoch``, which is this one or a higher one."""
+        """Move to ``epoch``, this one or a higher one, without a known leader."""
 
     @abstractmethod
     def become_prospective(self) -> None:
-        """Ask for pre-votes; or wait first, if another node should campaign before this one."""
+        """Request pre-votes, or wait first if another node should campaign before this one."""
 
     @abstractmethod
     def become_candidate(self) -> None:
@@ -338,33 +348,35 @@ class Node(ABC):
     ) -> None:
         """Lead: a majority has voted for this node, and its own vote is durable.
 
-        ``early``: the Fetches that arrived meanwhile.
+        ``early``: the Fetches that arrived during the campaign, with their reply_to.
         """
 
     @abstractmethod
     def become_resigned(self, preferred: tuple[int, ...]) -> None:
-        """Stop leading, and tell the other voters, the ``preferred`` candidates first."""
+        """Stop leading, and notify the other voters; ``preferred``: the candidates that campaign
+        first.
+        """
 
     @abstractmethod
     def become_follower(
         self, leader_id: int, epoch: int, endpoint: str = "", *, doubts: bool = False
     ) -> None:
-        """Follow the leader of ``epoch``, which is this one or a higher one.
+        """Follow the leader of ``epoch``, this one or a higher one.
 
-        ``endpoint``: the leader's, if known. ``doubts``: the leader was silent for the fetch
-        timeout, and this node follows it only because it knows no other.
+        ``endpoint``: the leader's endpoint, or empty if unknown. ``doubts``: the leader was silent
+        for the fetch timeout, and this node follows it only because it knows no other.
         """
 
     # --- durable state ---------------------------------------------------------------------------
 
     def set_vote(self, vote: VoteState) -> None:
-        """Change epoch or vote: later messages wait until that is durable."""
+        """Change the epoch or the vote; later messages wait until the change is durable."""
         self._drop_superseded_vote()
         self.adopt_vote(vote)
         self.out.append(PersistVote(vote))
 
     def adopt_vote(self, vote: VoteState) -> None:
-        """Act on this epoch and vote; the caller has it persisted."""
+        """Act on this epoch and vote; the caller persists it."""
         if vote.epoch > self.vote.epoch:
             self.leader_confirmed = False
             self.hints.clear()
@@ -372,12 +384,14 @@ class Node(ABC):
         self.leader_unsaved = False
 
     def grant_vote(self, candidate_id: int, directory_id: str) -> None:
-        """Grant the vote of this epoch."""
+        """Grant this epoch's vote."""
         self.set_vote(replace(self.vote, voted_id=candidate_id, voted_directory_id=directory_id))
         self.role.on_vote_granted()
 
     def _drop_superseded_vote(self) -> None:
-        """Write an epoch and the vote granted in it once, if nothing is sent between the two."""
+        """Drop a pending PersistVote if nothing is sent after it: an epoch and the vote granted in
+        it are then written once.
+        """
         for at in range(len(self.out) - 1, -1, -1):
             if isinstance(self.out[at], SENDS):
                 return
@@ -386,11 +400,11 @@ class Node(ABC):
                 return
 
     def set_leader(self, leader_id: int, endpoint: str = "") -> None:
-        """Note the leader of this epoch, and its endpoint if the voter set may not know it.
+        """Record the leader of this epoch, and its endpoint if the voter set may not contain it.
 
-        Saved when the disk has time: no promise rests on it. A restarted node that voted for itself
-        keeps silent in that epoch anyway, and two leaders in one epoch are excluded by the votes
-        alone.
+        It is saved when the disk has time: no promise rests on it. A restarted node that voted for
+        itself stays silent in that epoch anyway, and the votes alone exclude two leaders in one
+        epoch.
         """
         if leader_id != self.leader_id:
             # The hints are older than this leader's election.
@@ -402,7 +416,7 @@ class Node(ABC):
             self.leader_unsaved = True
 
     def announce_leader(self) -> None:
-        """Tell the shell if (leader, epoch) is news."""
+        """Notify the shell if (leader, epoch) has changed."""
         known = (self.leader_id, self.vote.epoch)
         if known != self._announced:
             self._announced = known
@@ -410,7 +424,7 @@ class Node(ABC):
             self.announce_peers()
 
     def finish_step(self) -> list[Effect]:
-        """Return the effects of the step. Nothing follows a Fatal."""
+        """Return the effects of the step; none follows a Fatal."""
         if self.leader_unsaved:
             self.leader_unsaved = False
             self.out.append(SaveLeader(self.vote))
@@ -422,7 +436,7 @@ class Node(ABC):
     # --- voter sets (KIP-853) --------------------------------------------------------------------
 
     def append_voters(self, entries: tuple[VotersAt, ...]) -> None:
-        """Put the last of these appended VotersRecords in force."""
+        """Make the last of these appended VotersRecords the current voter set."""
         for entry in entries:
             self.history.append(entry)
         self._adopt_voters()
@@ -435,7 +449,7 @@ class Node(ABC):
     def install_snapshot(
         self, snapshot_id: SnapshotId, voters: tuple[Voter, ...], generations: tuple[int, ...]
     ) -> None:
-        """Begin anew from the snapshot that has replaced the log, with its voters and
+        """Start over from the snapshot that has replaced the log, with its voters and
         generations.
         """
         self.log.reset(snapshot_id, generations)
@@ -449,16 +463,16 @@ class Node(ABC):
         self.voters = history.voters
         self.is_voter = self.voters.includes(config.node_id, config.directory_id)
         was_voter = history.before.includes(config.node_id, config.directory_id)
-        # A removed leader must be able to lead until its removal is committed: perhaps it alone has
-        # the record, and no node that lacks it gets the votes of those that have it (Raft,
-        # dissertation 4.2.2).
+        # A removed leader must be able to lead until its removal is committed: it may be the only
+        # node that has the record, and a node that lacks the record does not get the votes of
+        # nodes that have it (Raft dissertation 4.2.2).
         self.participates = self.is_voter or (
             was_voter and history.record_offset >= self.high_watermark
         )
         self.peers = tuple(node_id for node_id in self.voters.ids if node_id != config.node_id)
         if config.endpoint:
-            # The set may have an old endpoint: others could not fetch from it, and so never commit
-            # the new one.
+            # The voter set may contain an old endpoint: other nodes could not fetch from there, so
+            # the new endpoint would never be committed.
             self.endpoint = config.endpoint
         elif self.is_voter:
             self.endpoint = self.voters.endpoint_of(config.node_id)
@@ -470,64 +484,66 @@ class Node(ABC):
         self.announce_peers()
 
     def membership_obstacle(self) -> str:
-        """Return why this node may not propose another voter set now; empty if it may.
+        """Return why this node may not propose another voter set now, or empty if it may.
 
-        A leader that has committed nothing of its own epoch may have a change in its log, or lack
-        one, that another leader still has to undo or finish: two sets without a common voter could
-        follow.
+        A leader that has committed nothing in its own epoch may have, or lack, a change in its log
+        that another leader may yet undo or complete: two voter sets without a common voter could
+        result.
         """
         start_offset = self.role.start_offset
         if start_offset == -1:
             return "this node does not lead"
         if self.high_watermark <= start_offset:
-            return "no record of this epoch is committed yet"
+            return f"no record of epoch {self.epoch} is committed yet"
         if self.history.record_offset >= self.high_watermark:
             record_offset = self.history.record_offset
             return f"the change of the voter set at {record_offset} is not committed yet"
         return ""
 
     def voters_refusal(self, span: LogSpan) -> str:
-        """Return why the leader may not append the VotersRecords of this span; empty if it may."""
+        """Return why the leader may not append the VotersRecords of this span, or empty if
+        it may.
+        """
         why = self.membership_obstacle()
         if why:
             return why
         if len(span.voters) > 1:
-            return "one change at a time"
+            return f"it contains {len(span.voters)} VotersRecords: propose one change at a time"
         entry = span.voters[0]
         if not entry.voters:
-            return "it names no voters"
+            return "it contains no voters"
         if not span.base_offset <= entry.offset < span.end_offset:
-            return "its offset is not in the span"
+            return "its offset is outside the proposed span"
         try:
             proposed = VoterSet(entry.voters)
         except ConfigError as error:
             return str(error)
-        # A configured set names no directories for certain: the first set of the log may differ
-        # from it.
+        # A configured set need not have the right directory ids: the first set in the log may
+        # differ from it.
         if self.history.offset != -1 and self.voters.replicas_changed(proposed) > 1:
-            return "it differs from the set in force by more than one replica"
+            return "it differs from the current voter set by more than one replica"
         return ""
 
     # --- peers -----------------------------------------------------------------------------------
 
     def announce_peers(self) -> None:
-        """Tell the shell if the set of nodes to dial has changed."""
+        """Notify the shell if the set of nodes to dial has changed."""
         dialed = {
             voter.node_id: voter
             for voter in self.voters.all
             if voter.node_id != self.config.node_id
         }
         if not self.participates:
-            # All voters that an observer knows may be gone.
+            # The voters known to an observer may all be gone.
             dialed |= {peer.node_id: peer for peer in self.config.bootstrap_peers}
         leader_id, endpoint = self.leader_id, self._leader_endpoint
         if leader_id not in (-1, self.config.node_id):
             known = dialed.get(leader_id)
             if endpoint and (known is None or self.history.offset != -1):
-                # A log that lags may not know the leader, or may have an endpoint that it has left.
+                # A lagging log may not contain the leader, or may contain its old endpoint.
                 dialed[leader_id] = Voter(leader_id, endpoint, known.directory_id if known else "")
             elif known is None and self._dialed is not None and leader_id in self._dialed:
-                # Removed, but it leads until that is committed.
+                # The leader was removed, but leads until its removal is committed.
                 dialed[leader_id] = self._dialed[leader_id]
         if dialed != self._dialed:
             self._dialed = dialed
@@ -540,7 +556,7 @@ class Node(ABC):
         return self._dialed is not None and node_id in self._dialed
 
     def is_proven(self, peer_id: int) -> bool:
-        """Return whether this peer's link goes to its endpoint in the voter set in force, or in the
+        """Return whether this peer's link goes to its endpoint in the current voter set or in the
         configuration.
         """
         dialed = self._dialed.get(peer_id) if self._dialed is not None else None
@@ -552,7 +568,7 @@ class Node(ABC):
 
     @property
     def leader_endpoint(self) -> str:
-        """Endpoint of the leader of this epoch; empty if unknown."""
+        """Endpoint of this epoch's leader, or empty if unknown."""
         if self.leader_id == self.config.node_id:
             return self.endpoint
         if self._dialed is None or self.leader_id not in self._dialed:
@@ -561,13 +577,14 @@ class Node(ABC):
 
     @property
     def votes_needed(self) -> int:
-        """The votes that elect this node: those of a majority, or of all voters to found a quorum.
+        """Number of votes that elect this node: a majority, or all voters to found a quorum.
 
-        A configured set does not say on which disks its voters are. [Two of three controllers get
-        new disks and are formatted with the configuration of old. With a majority they elect one
-        of them before the third is heard, and found the quorum anew: its records are gone.] A
-        voter that has records votes for no empty log, so all votes prove that there are none. The
-        same holds for a restored log until its first leader has chosen a generation.
+        A configured voter set does not tell on which disks its voters are. [Two of three
+        controllers get new disks and are formatted with the old configuration. With a majority they
+        elect one of them before the third is heard, and found the quorum anew: its records are
+        lost.] A voter that has records votes for no empty log, so votes from all voters prove that
+        there are no records. The same holds for a restored log until its first leader has chosen a
+        generation.
         """
         founds = self.log.end == 0 or self.log.lineage.ended
         if founds and any(not voter.directory_id for voter in self.voters.all):
@@ -582,25 +599,25 @@ class Node(ABC):
     # --- effects ---------------------------------------------------------------------------------
 
     def send(self, peer_id: int, request: ControlRequest) -> int:
-        """Send a request on the control link; return its correlation id."""
+        """Send a request on the control link and return its correlation id."""
         correlation_id = self.next_correlation_id()
         self.out.append(Send(peer_id, correlation_id, request))
         return correlation_id
 
     def next_correlation_id(self) -> int:
-        """Return a number that no request of this process has used before."""
+        """Return a number that no earlier request of this process has used."""
         self._correlation_id += 1
         return self._correlation_id
 
     def advance_high_watermark(self, offset: int) -> None:
-        """Raise the high watermark; it never goes down."""
+        """Raise the high watermark; a lower offset has no effect."""
         if offset > self.high_watermark:
             self.high_watermark = offset
             self.out.append(HighWatermarkAdvanced(offset))
             if self.generation != self.log.lineage.current:
                 self._note_generation()
             if self.participates is not self.is_voter and offset > self.history.record_offset:
-                # Its removal is committed.
+                # This node's removal is committed.
                 self.participates, self.role_stale = False, True
 
     def _note_generation(self) -> None:
@@ -611,13 +628,12 @@ class Node(ABC):
             self.out.append(BindGeneration(self.generation))
 
     def refuse(self, message: str, refusal: Refusal) -> None:
-        """Tell the shell that a message of this type is not believed."""
+        """Report to the shell that a message of this type is not believed."""
         self.out.append(Refused(message, refusal.field, refusal.reason, refusal.contradiction))
 
     def fail(self, reason: str) -> None:
-        """Halt: this node or its shell contradicts itself.
-
-        Never because of the content of a message.
+        """Halt, because this node or its shell contradicts itself; never because of a message's
+        content.
         """
         self.halted = True
         self.out.append(Fatal(reason))
@@ -625,7 +641,7 @@ class Node(ABC):
     # --- timing of elections ---------------------------------------------------------------------
 
     def jitter_s(self) -> float:
-        """Return a random distance between the timers of two nodes."""
+        """Return a random part of the election jitter, in seconds."""
         return self._rng.random() * self.config.election_jitter_max_ms / 1000
 
     def election_deadline(self) -> float:
@@ -633,19 +649,19 @@ class Node(ABC):
         return self.now + self.config.election_timeout_ms / 1000 + self.jitter_s()
 
     def backoff_s(self) -> float:
-        """Return a short pause before the next try: each voter has its slot between 10 ms and
-        election_backoff_max_ms, by rank.
+        """Return a short pause before the next attempt, in seconds: each voter has a slot between
+        10 ms and election_backoff_max_ms, by rank.
         """
         width = max(0.0, self.config.election_backoff_max_ms / 1000 - MIN_BACKOFF_S)
         rank = self.voters.rank(self.config.node_id) if self.is_voter else 0
         return MIN_BACKOFF_S + width * (rank + self._rng.random()) / len(self.voters)
 
     def random_index(self, length: int) -> int:
-        """Return a random index into a list."""
+        """Return a random index into a list of this length."""
         return self._rng.randrange(length)
 
     def election_backoff_until(self) -> float:
-        """Return when this node may campaign: now, or later if another one should lead."""
+        """Return when this node may campaign: now, or later if another node should lead."""
         if self.disk_hangs:
             return self.now + self.config.election_timeout_ms / 1000
         if not self.low_on_space or (self.is_voter and not self.peers):
@@ -655,8 +671,8 @@ class Node(ABC):
         return self.election_deferred_at + 2 * self.config.election_timeout_ms / 1000
 
     def start_fast_election(self, lost_leader: int = -1) -> None:
-        """Elect soon: the leader is gone. ``lost_leader``: the peer that may yet return; -1 if it
-        certainly leads no more.
+        """Shorten the timers, because the leader is gone. ``lost_leader``: the peer that may yet
+        return, or -1 if the leader certainly no longer leads.
         """
         self.fast_election = True
         self.lost_leader = lost_leader
@@ -668,7 +684,7 @@ class Node(ABC):
 
 
 def receive_fetch(node: Node, request: pb.FetchRequest, reply_to: Any) -> None:
-    """Check a Fetch, then let the role answer: only a leader serves."""
+    """Check a Fetch, then let the role answer it: only a leader serves Fetches."""
     epoch = request.current_leader_epoch
     error = ErrorCode.NONE
     if request.cluster_id != node.config.cluster_id:

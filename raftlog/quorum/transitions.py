@@ -3,25 +3,25 @@
 Theory of operation
 -------------------
 
-Time is cut into epochs; each has at most one leader. A voter gives one vote in an epoch and never
-forgets it, so two leaders of one epoch would need two majorities without a common voter. A vote
-goes only to a candidate whose log is at least as complete as the voter's (Raft 5.4.1), so a leader
-holds whatever a majority made durable before it was elected: what is committed.
+Time is divided into epochs; each has at most one leader. A voter grants one vote in an epoch and
+never forgets it, so two leaders of one epoch would need two majorities without a common voter. A
+vote goes only to a candidate whose log is at least as complete as the voter's (Raft 5.4.1), so a
+leader has everything that a majority made durable before it was elected: everything committed.
 
 Before a node campaigns in a new epoch, it asks whether it could win (pre-vote, KIP-996). It is then
 Prospective: it changes nothing durable and does not disturb nodes that hear a leader. If a majority
 would vote for it, it becomes a Candidate in the next epoch. It counts its own vote, like any other,
 once the vote is durable. The leader starts its epoch with a record of its own (LeaderChange). Its
-high watermark moves only when a majority has flushed that record, which commits everything before
-it, too (Raft 5.4.2).
+high watermark advances only when a majority has flushed that record, which commits everything
+before it, too (Raft 5.4.2).
 
 Followers fetch. The offset of a Fetch is the acknowledgement, so a follower sends it after the
 flush. The leader counts itself at its flushed offset, too, although it sends records before it
-flushes them. Where the logs differ the leader answers with (epoch, end offset) and the follower
+flushes them. Where the logs differ, the leader answers with (epoch, end offset) and the follower
 truncates, epoch by epoch, never below its high watermark.
 
-A leader that a majority does not fetch from resigns (check-quorum): it cannot commit, and should
-not seem to lead. A node that has durably voted for itself takes no part in that epoch after a
+A leader from which no majority fetches resigns (check-quorum): it cannot commit, and should not
+seem to lead. A node that has durably voted for itself does not participate in that epoch after a
 restart (Resigned): it may have sent records that it then lost in the crash, and must not write
 other records at their (offset, epoch).
 
@@ -29,12 +29,12 @@ The epoch and the vote are durable before any message that follows from them is 
 candidate's requests for votes, which promise nothing. The table of transitions below is complete;
 ``enter`` refuses any other.
 
-The voter set in force is the last one in the log, from the moment it is appended until it is
+The current voter set is the last one in the log, from the moment it is appended until it is
 truncated (KIP-853). A set differs from its predecessor by at most one replica, and is appended only
-when the predecessor is committed, so every majority of one set meets every majority of the other. A
-node that is not a voter is an Observer in every epoch. A removed voter is an exception: it takes
-part, without counting itself, until it knows that its removal is committed, because it may be the
-only node that can still commit it.
+when the predecessor is committed, so every majority of one set intersects every majority of the
+other. A node that is not a voter is an Observer in every epoch. A removed voter is an exception: it
+participates, without counting itself, until it knows that its removal is committed, because it may
+be the only node that can still commit it.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 SAME, HIGHER = "same epoch", "higher epoch"
 
 TRANSITIONS: dict[str, dict[str, tuple[str, ...]]] = {
-    # Knows no leader. Leaves the role when the election timer ends, or when it learns of a leader
-    # or a higher epoch.
+    # Knows no leader. Leaves the role when the election timer expires, or when it learns of a
+    # leader or a higher epoch.
     "unattached": {
         "prospective": (SAME,),
         "follower": (SAME, HIGHER),
         "unattached": (HIGHER,),
         "observer": (SAME,),
     },
-    # Asks for pre-votes. If refused, it returns to its earlier role. If it votes for another node,
+    # Requests pre-votes. If refused, it returns to its earlier role. If it votes for another node,
     # it becomes unattached.
     "prospective": {
         "candidate": (HIGHER,),
@@ -83,7 +83,7 @@ TRANSITIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "follower": (SAME, HIGHER),
         "unattached": (HIGHER,),
     },
-    # Never follows anybody in its own epoch.
+    # Never follows another node in its own epoch.
     "leader": {"resigned": (SAME,), "follower": (HIGHER,), "unattached": (HIGHER,)},
     # Led or campaigned in this epoch, but no longer does. If it only campaigned, another node may
     # lead this epoch.
@@ -101,7 +101,7 @@ TRANSITIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "unattached": (HIGHER,),
         "observer": (SAME,),
     },
-    # Follows any leader that it finds, until it becomes a voter.
+    # Follows any leader that it learns of, until it becomes a voter.
     "observer": {
         "observer": (SAME, HIGHER),
         "follower": (SAME,),
@@ -112,7 +112,7 @@ TRANSITIONS: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 class RaftNode(Node):
-    """A node that takes the roles of ``TRANSITIONS``."""
+    """A node that moves through the roles of ``TRANSITIONS``."""
 
     def __init__(
         self, config: QuorumConfig, recovered: RecoveredLog, rng: random.Random, now: float
@@ -121,13 +121,13 @@ class RaftNode(Node):
         highest = max(self.vote.epoch, self.log.last_epoch)
         if highest > MAX_EPOCH:
             raise FatalError(
-                f"epoch {highest} is above {MAX_EPOCH}, the highest there may be: no node can be"
+                f"epoch {highest} is above {MAX_EPOCH}, the highest allowed epoch: no node can be"
                 " elected after it. If no other directory of the quorum is better, `raftlog"
                 " storage recover` makes one that begins at a lower epoch"
             )
         if self.log.last_epoch > self.vote.epoch:
-            # A crash came between the records and the epoch. This node cast no vote in that epoch:
-            # it would be durable.
+            # A crash occurred after the records were written and before the epoch was. This node
+            # granted no vote in that epoch: it would be durable.
             self.set_vote(VoteState(self.log.last_epoch))
         self.role: Role = self._first_role()
         self.role_stale = False
@@ -135,9 +135,9 @@ class RaftNode(Node):
         self.role.enter()
 
     def _first_role(self) -> Role:
-        """The role at startup, from the durable vote.
+        """Return the role at startup, from the durable vote.
 
-        A node that voted for itself is Resigned, even if nothing says that it won.
+        A node that voted for itself is Resigned, even if nothing shows that it won.
         """
         me, vote = self.config.node_id, self.vote
         alone = len(self.voters) == 1 and self.is_voter
@@ -172,12 +172,13 @@ class RaftNode(Node):
             self.role.on_voters_changed()
 
     def enter(self, role: Role) -> None:
-        """Take a role, if the table of transitions allows it. Raises FatalError if it does not."""
+        """Enter a role if the table of transitions allows it. Raises FatalError if it does not."""
         old = self.role
         kind = SAME if role.epoch == old.epoch else HIGHER
         if role.epoch < old.epoch or kind not in TRANSITIONS[old.name].get(role.name, ()):
             raise FatalError(
-                f"no way from {old.name} of epoch {old.epoch} to {role.name} of epoch {role.epoch}"
+                f"no transition is allowed from {old.name} in epoch {old.epoch} to {role.name} in"
+                f" epoch {role.epoch}"
             )
         old.leave()
         self.role = role
@@ -205,7 +206,8 @@ class RaftNode(Node):
             refusal = Refusal(
                 ErrorCode.INVALID_REQUEST,
                 "epoch",
-                f"no epoch is left above {self.epoch}: recover the quorum",
+                f"epoch {self.epoch} is the last one: no election is possible until the quorum is"
+                " recovered",
             )
             self.refuse("Election", refusal)
             self.role.postpone_election(self.election_deadline())
@@ -227,13 +229,14 @@ class RaftNode(Node):
             timed_out = timer is None or self.now >= timer
             return CampaignReason.FETCH_TIMEOUT if timed_out else CampaignReason.ASKED_BY_ANOTHER
         if before:
-            # An election was lost: the reason is still the first one.
+            # An election was lost: keep the first reason.
             return before
         return CampaignReason.ELECTION_TIMEOUT if self.knew_leader else CampaignReason.COLD_START
 
     @override
     def become_candidate(self) -> None:
-        # It asks for votes while its own is on the way to the disk: to ask is not a vote.
+        # The vote requests leave while this node's own vote is being written: a request is not a
+        # vote.
         silent_id, self.leader_id = self.leader_id, -1
         vote = VoteState(self.epoch + 1, self.config.node_id, self.config.directory_id)
         self.adopt_vote(vote)

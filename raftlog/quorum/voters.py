@@ -1,5 +1,5 @@
-"""Voter sets, and the voter sets of the log by offset: each is in force as soon as it is appended,
-and no more when it is truncated (KIP-853).
+"""Voter sets, and the history of voter sets in the log: a set is current as soon as it is appended,
+until it is truncated or replaced (KIP-853).
 
 Why: docs/decisions/005-voters-in-the-log.md
 """
@@ -16,8 +16,8 @@ class VoterSet:
     """The voters, by ascending node id; matched by (node id, directory id) where the directory is
     known.
 
-    An empty set is that of a node that knows no voters: it observes. Raises ConfigError if an id
-    comes twice or is negative.
+    A node with an empty voter set knows no voters: it is an observer. Raises ConfigError if an id
+    is negative or occurs twice.
     """
 
     def __init__(self, voters: tuple[Voter, ...]) -> None:
@@ -25,9 +25,11 @@ class VoterSet:
             voter.node_id: voter for voter in sorted(voters, key=lambda voter: voter.node_id)
         }
         if len(self._by_id) != len(voters):
-            raise ConfigError("the voter set must name each node once")
+            ids = [voter.node_id for voter in voters]
+            twice = next(node_id for node_id in ids if ids.count(node_id) > 1)
+            raise ConfigError(f"the voter set names node {twice} more than once")
         if any(node_id < 0 for node_id in self._by_id):
-            raise ConfigError("node ids of voters must not be negative")
+            raise ConfigError(f"the voter set contains the negative node id {min(self._by_id)}")
         self.ids = tuple(self._by_id)
         self.majority = len(self.ids) // 2 + 1
 
@@ -44,7 +46,7 @@ class VoterSet:
 
     @staticmethod
     def flaw(voters: tuple[Voter, ...]) -> str:
-        """Return why these voters make no set; empty if they do."""
+        """Return why these voters are not a valid set, or empty if they are."""
         try:
             VoterSet(voters)
         except ConfigError as error:
@@ -52,15 +54,14 @@ class VoterSet:
         return ""
 
     def includes(self, node_id: int, directory_id: str) -> bool:
-        """Return whether this replica is a voter.
-
-        An unknown directory id in the set matches any (kraft.version 0).
+        """Return whether this replica is a voter. An unknown directory id in the set matches any
+        (kraft.version 0).
         """
         voter = self._by_id.get(node_id)
         return voter is not None and voter.directory_id in ("", directory_id)
 
     def directory_of(self, node_id: int) -> str:
-        """Return the voter's directory id; empty if not known."""
+        """Return the voter's directory id, or empty if unknown."""
         return self._by_id[node_id].directory_id
 
     def endpoint_of(self, node_id: int) -> str:
@@ -68,15 +69,15 @@ class VoterSet:
         return self._by_id[node_id].endpoint
 
     def rank(self, node_id: int) -> int:
-        """Return the voter's place in the order of ids, from 0."""
+        """Return the voter's position in the order of ids, from 0."""
         return self.ids.index(node_id)
 
     def replicas_changed(self, other: VoterSet) -> int:
         """Return the number of replicas that joined or left between this set and ``other``.
 
-        At most one keeps every majority of the one in touch with every majority of the other. A
-        directory that becomes known changes nothing; another directory is another replica, so it is
-        one that left and one that joined.
+        With at most one, every majority of one set intersects every majority of the other. A
+        directory that becomes known changes nothing; another directory is another replica, so it
+        counts as one that left and one that joined.
         """
         changed = 0
         for node_id in sorted({*self.ids, *other.ids}):
@@ -88,12 +89,12 @@ class VoterSet:
 
 
 class VoterHistory:
-    """The voter sets of the log: a base, which no truncation reaches, and the VotersRecords above
+    """The voter sets in the log: a base, which no truncation reaches, and the VotersRecords above
     it.
 
-    The base is the set of the newest snapshot or of the log that was dropped, else the configured
-    one. A set without voters stands for the configured one. Raises ConfigError for a set that names
-    a node twice.
+    The base is the set of the newest snapshot, or of the dropped part of the log; otherwise the
+    configured set. An entry without voters stands for the configured set. Raises ConfigError for a
+    set that names a node twice.
     """
 
     def __init__(self, configured: tuple[Voter, ...], recovered: RecoveredLog) -> None:
@@ -102,8 +103,8 @@ class VoterHistory:
         self._records: list[VotersAt] = []
         snapshot_end = recovered.snapshots[-1].end_offset if recovered.snapshots else -1
         for at, entry in enumerate(recovered.voters):
-            # The snapshot's set has the offset of its end; a record may stand at that very offset,
-            # after it.
+            # The snapshot's set has the offset of the snapshot's end; a record may have the same
+            # offset, after it.
             if at == 0 and entry.offset == snapshot_end:
                 self._base = entry
             else:
@@ -112,19 +113,15 @@ class VoterHistory:
 
     def _refresh(self) -> None:
         self.voters = self._set_of(self._records[-1] if self._records else self._base)
-        """The set in force."""
+        """The current voter set."""
         self.before = self._set_of(self._before())
-        """The set in force before the newest record; the same as ``voters`` if there is no
-        record.
-        """
+        """The voter set before the newest record; the same as ``voters`` if there is no record."""
 
         self._note_newest()
 
     def _note_newest(self) -> None:
         self.record_offset = self._records[-1].offset if self._records else -1
-        """Of the newest VotersRecord in the log; -1 without one above what is
-        certainly committed.
-        """
+        """Offset of the newest VotersRecord above the base, or -1 if there is none."""
 
     def _before(self) -> VotersAt:
         return self._records[-2] if len(self._records) > 1 else self._base
@@ -134,23 +131,23 @@ class VoterHistory:
 
     @property
     def offset(self) -> int:
-        """Offset of the VotersRecord in force, or the end of the snapshot with the set; -1: the
-        configured set.
+        """Offset of the VotersRecord of the current set, or the end of the snapshot that contains
+        the set; -1 for the configured set.
         """
         entry = self._records[-1] if self._records else self._base
         return entry.offset if entry.voters else -1
 
     @property
     def before_logged(self) -> bool:
-        """True if a record or a snapshot named the set before the newest record."""
+        """True if a record or a snapshot contains the set before the newest record."""
         return bool(self._before().voters)
 
     def may_lead(self, node_id: int, high_watermark: int) -> bool:
-        """Return whether a set that may be in force somewhere has this voter: the newest one that
-        is certainly committed, or a later one.
+        """Return whether this voter is in a set that may be current on some node: the newest set
+        that is certainly committed, or a later one.
 
-        Not one before it: who was removed then is of no majority, and its requests would end the
-        leadership of others.
+        An earlier set does not count: a voter removed since then is in no majority, and its
+        requests would end the leadership of others.
         """
         committed = sum(record.offset < high_watermark for record in self._records)
         base = [self._base] if committed == 0 else []
@@ -160,7 +157,7 @@ class VoterHistory:
         )
 
     def append(self, entry: VotersAt) -> None:
-        """Add a VotersRecord that was appended."""
+        """Add a VotersRecord that was appended to the log."""
         self._records.append(entry)
         try:
             self._refresh()
@@ -169,7 +166,7 @@ class VoterHistory:
             raise
 
     def truncate(self, end_offset: int) -> bool:
-        """Drop the records at or above the new log end; return whether the set in force has
+        """Drop the records at or above the new log end. Return whether the current set has
         changed.
         """
         length = len(self._records)
@@ -181,9 +178,8 @@ class VoterHistory:
         return True
 
     def advance(self, end_offset: int) -> None:
-        """Make the set in force at ``end_offset`` the base: the log below was dropped.
-
-        Changes no set in force.
+        """Make the set that is current at ``end_offset`` the base, because the log below was
+        dropped. The current set stays the same.
         """
         while self._records and self._records[0].offset < end_offset:
             self._base = self._records.pop(0)
@@ -191,7 +187,7 @@ class VoterHistory:
         self._note_newest()
 
     def reset(self, end_offset: int, voters: tuple[Voter, ...]) -> None:
-        """Begin anew with the set of a snapshot that has replaced the log."""
+        """Start over with the set of a snapshot that has replaced the log."""
         self._base = VotersAt(end_offset, voters)
         self._records.clear()
         self._refresh()

@@ -133,7 +133,7 @@ def test_replica_neither_campaigns_nor_fails_in_the_last_epoch() -> None:
     for _ in range(5):
         node.wait_for_deadline()
     assert (node.up.role, node.up.epoch) == ("unattached", MAX_EPOCH)
-    assert "no epoch is left" in effects_of(node, Refused)[0].reason
+    assert "is the last one" in effects_of(node, Refused)[0].reason
     assert ask(node, vote_request(1, replica_epoch=MAX_EPOCH)).vote_granted
 
 
@@ -162,7 +162,7 @@ def test_unknown_candidate_opens_no_epoch_while_a_leader_is_heard(pre_vote: bool
     respond(node)
     response = ask(node, request)
     assert (response.error_code, response.vote_granted) == (ErrorCode.INVALID_REQUEST, False)
-    assert response.error_message.startswith("replica_id: node 9 is not a known voter")
+    assert response.error_message.startswith("replica_id: node 9 is not a voter in any known set")
     assert ask(node, begin(9, 4, "host9:1")).error_code == ErrorCode.INVALID_REQUEST
     assert (node.up.role, node.up.epoch, node.up.leader_id) == ("follower", 3, 2)
     leader = leader_of_three()
@@ -287,7 +287,7 @@ def test_invalid_voter_set_is_not_appended(voters: tuple[Voter, ...]) -> None:
     node.answer(node.last(SendFetch), answer, span)
     assert not effects_of(node, Append)
     assert not effects_of(node, Fatal)
-    assert "makes no sense" in effects_of(node, Refused)[0].reason
+    assert "the VotersRecord at 1 is invalid" in effects_of(node, Refused)[0].reason
 
 
 def test_round_unknown_to_the_leader_is_dropped() -> None:

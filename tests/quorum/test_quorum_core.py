@@ -72,7 +72,7 @@ def test_validation_detects_each_inconsistency() -> None:
         ("counts itself", lambda node: setattr(node, "is_voter", False)),
         ("does not lead", lambda node: setattr(node, "participates", False)),
         (
-            "newest of the log",
+            "newest in the log",
             lambda node: setattr(node, "voters", node.history.before.__class__(node.voters.all)),
         ),
         ("no other replica", lambda node: node.role.progress.voters.pop(3)),
@@ -101,7 +101,7 @@ def test_inconsistent_node_does_nothing_more_in_production() -> None:
         ("durable vote", lambda node: setattr(node, "durable_vote", VoteState(1))),
         ("names itself", lambda node: setattr(node, "leader_id", 2)),
         (
-            "newest of the log",
+            "newest in the log",
             lambda node: setattr(node, "voters", node.history.before.__class__(node.voters.all)),
         ),
     ]

@@ -347,7 +347,9 @@ def test_claim_of_a_second_leader_in_an_epoch_is_refused() -> None:
 
 def test_role_transitions_are_enforced() -> None:
     node = one().up._node
-    with pytest.raises(FatalError, match="no way from unattached of epoch 0 to leader"):
+    with pytest.raises(
+        FatalError, match="no transition is allowed from unattached in epoch 0 to leader"
+    ):
         node.become_leader((1,))
     assert all(target in TRANSITIONS for targets in TRANSITIONS.values() for target in targets)
     assert [role for role, targets in TRANSITIONS.items() if "leader" in targets] == ["candidate"]

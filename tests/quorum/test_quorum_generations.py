@@ -104,7 +104,7 @@ def test_follower_keeps_its_log_when_the_leader_has_another_one() -> None:
     effects = core.step(ev.ResponseReceived(2, send.correlation_id, response, None), 100.1)
     assert not effects_of(effects, ev.Truncate) + effects_of(effects, ev.Append)
     assert core.log_end_offset == 10
-    assert f"does not descend from generation {MINE}" in core.log_conflict
+    assert f"belongs to generation {MINE}, from which the log of node" in core.log_conflict
     (refused,) = effects_of(effects, ev.Refused)
     assert (refused.field, refused.contradiction) == ("generation", True)
 

@@ -141,9 +141,9 @@ def test_voter_set_counts_majorities() -> None:
     assert voter_set(2, known=False).includes(2, "other")
     assert not voters.includes(9, "")
     assert len(VoterSet(())) == 0
-    with pytest.raises(ConfigError, match="each node once"):
+    with pytest.raises(ConfigError, match="names node 1 more than once"):
         VoterSet((Voter(1, "a:1"), Voter(1, "b:1")))
-    with pytest.raises(ConfigError, match="negative"):
+    with pytest.raises(ConfigError, match="negative node id -1"):
         VoterSet((Voter(-1, "a:1"),))
 
 

@@ -53,13 +53,15 @@ BROKEN = (
         "log-matching-off", "a tail of its own", "different records at one offset", in_gate=False
     ),
     Broken("observer-counts", "a voter more, a voter less", ONE_VOTER, in_gate=False),
-    Broken("membership-on-commit", "a voter more, a voter less", "the set in force is the newest"),
+    Broken(
+        "membership-on-commit", "a voter more, a voter less", "the current voter set is the newest"
+    ),
     Broken("commit-old-epoch", "an inherited tail", "records of an older epoch", in_gate=False),
     Broken("vote-for-shorter-log", "a committed tail", "lacks committed records", in_gate=False),
     Broken(
         "set-survives-truncation",
         "a voter set of its own",
-        "a record that is not in the log",
+        "the record of every voter set is in the log",
         in_gate=False,
     ),
     Broken("high-watermark-beyond-log", "a follower behind", "<= HW <="),

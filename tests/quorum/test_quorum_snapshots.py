@@ -315,7 +315,7 @@ def test_core_stops_at_an_invalid_snapshot_event() -> None:
     node = compacted_leader()
     node.cluster.fatal_allowed = True
     node.step(ev.LogStartAdvanced(SnapshotId(5, 1)))
-    assert "which is not there" in node.fatal
+    assert "but there is no such snapshot" in node.fatal
 
 
 def test_log_start_is_in_the_epoch_index() -> None:
