@@ -33,7 +33,7 @@ _ALERT = b"\x15"
 REFUSES = "nothing listens at {} (connection refused)"
 UNKNOWN_NAME = "the host of {} is not known (mistyped?)"
 WANTS_TLS = "{} speaks TLS: set RAFTLOG_TLS_CA_FILE and a certificate, or a token"
-NO_TLS = "{} speaks no TLS: leave RAFTLOG_TLS_... unset, or give the address of another listener"
+NO_TLS = "{} does not use TLS: leave RAFTLOG_TLS_... unset, or give the address of another listener"
 HTTP = "{} answers as an HTTP server, not gRPC: give the port of a listener, not of http.listener"
 LOOK_TIMEOUT_S = 2.0
 """Timeout of each step of a handshake, in seconds."""

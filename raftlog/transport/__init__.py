@@ -1,4 +1,4 @@
-"""The network: links of messages over gRPC streams.
+"""Links of messages between processes, over gRPC streams.
 
 Importing the package sets gRPC's switches in the environment, before any module imports grpc.
 """

@@ -1,9 +1,9 @@
 """Admission of calls: the server identifies each caller once, before a handler sees the call.
 
-A call needs a place. Then its caller has to be known, except for a health check. Only then its
-request is read, and gets its turn: one is begun in each turn of the loop, however many have
-arrived. A request that does not parse is the caller's mistake; left to itself, gRPC would make an
-unknown error of it, and a traceback in our log.
+A call first needs a free place. Then its caller must be identified, except for a health check. Only
+then is its request read, and queued for a turn: the event loop starts one call per iteration,
+however many have arrived. A request that cannot be parsed is the caller's mistake; gRPC by itself
+would return an unknown error, and write a traceback to our log.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from raftlog.transport.statuses import abort, peer_address
 AUTHORIZATION_KEY = "authorization"
 """Metadata key of a call's token; the value is ``Bearer`` and the token."""
 METADATA_MAX_BYTES = TOKEN_MAX_CHARS + 4_096
-"""Limit of a call's metadata in bytes, on listeners that accept tokens. gRPC refuses some larger
+"""Limit on a call's metadata, in bytes, on listeners that accept tokens. gRPC refuses some larger
 calls, and all above 16 KiB.
 """
 EXPIRED = "the {what} has expired: connect again with a fresh one"
 
 _CALLER: ContextVar[PeerIdentity] = ContextVar("raftlog_caller")
 _COMPLAINTS: ContextVar[Complaints] = ContextVar("raftlog_complaints")
-"""Complaints of the present call: gRPC runs each call in a task of its own, from the interceptors
-to the handler.
+"""Complaints of the current call: gRPC runs each call in a separate task, from the interceptors to
+the handler.
 """
 
 
 async def admit(context: Any, access: Access, bounds: Bounds) -> Admitted:
     """Return the identity of a call's caller. Raises ApiError, which is sent to the caller."""
-    # gRPC delivers invalid UTF-8 as bytes: that is not a token, whatever its text.
+    # gRPC delivers invalid UTF-8 as bytes, which are never a token.
     authorization = [
         str(value) for key, value in context.invocation_metadata() if key == AUTHORIZATION_KEY
     ]
@@ -64,18 +64,18 @@ async def admit(context: Any, access: Access, bounds: Bounds) -> Admitted:
 
 
 def remember(identity: PeerIdentity, complaints: Complaints) -> None:
-    """Store the caller's identity for the handler of the present call."""
+    """Store the caller's identity for the handler of the current call."""
     _CALLER.set(identity)
     _COMPLAINTS.set(complaints)
 
 
 def remembered(context: Any) -> PeerIdentity:
-    """Return the identity of the present call's caller."""
+    """Return the identity of the current call's caller."""
     return _CALLER.get(None) or identity_of(context)
 
 
 def complaining(peer: str) -> Callable[[str], None] | None:
-    """Return the counter of the present caller's violations; None if they are not counted."""
+    """Return the counter of the current caller's violations, or None if they are not counted."""
     complaints = _COMPLAINTS.get(None)
     return None if complaints is None else partial(complaints.add, Complaint.FORBIDDEN, peer)
 
@@ -110,14 +110,14 @@ class ExpiryTimer:
 
 _CONVERSATIONS = frozenset(conversation.value for conversation in Conversation)
 OPEN_METHOD = "/grpc.health.v1.Health/Check"
-"""Health check method, open to every client: a probe has no token."""
+"""The health check method, which is open to every client: a probe has no token."""
 _OWN = "/raftlog."
 FOREIGN_REQUEST_MAX_BYTES = 4 << 10
-"""Largest health request, in bytes: it names a service."""
+"""Largest health request, in bytes: it contains only a service name."""
 
 
 class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """The interceptor of a server's handlers. Conversations have places and turns of their own."""
+    """The interceptor of a server's handlers. Conversations have separate places and turns."""
 
     def __init__(self, bounds: Bounds, access: Access, max_bytes: int) -> None:
         """``max_bytes``: the largest request of the server's own methods."""
@@ -157,11 +157,12 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     @contextmanager
     def _place(self, peer: str) -> Iterator[ApiError | None]:
-        """Hold a place among the calls; yields the refusal if no place is free."""
+        """Hold a place among the calls; yields the refusal if no place is free, or None."""
         places = self._places
         if not places.take(peer):
             message = (
-                f"{places.held(peer)} calls are open on this connection, {places.total} in all"
+                f"no more calls are accepted: {places.held(peer)} are open on this connection,"
+                f" {places.total} on all connections"
             )
             yield self._bounds.throttled(Complaint.TOO_MANY_STREAMS, peer, message)
             return
@@ -174,9 +175,11 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     async def _identified(
         self, context: Any, method: str = "", *, streams: bool = False
     ) -> AsyncIterator[ApiError | None]:
-        """Identify the caller for the handler; yields the refusal, None if it is admitted.
+        """Identify the caller for the handler; yields the refusal, or None if the caller is
+        admitted.
 
-        ``streams``: the call may last, and ends with its caller's token and certificate.
+        ``streams``: True if the call may be long-lived: it then ends when the caller's token or
+        certificate expires.
         """
         if method == OPEN_METHOD:
             yield None
@@ -218,7 +221,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     async def _turn(self, peer: str) -> None:
         if self._turns.busy:
             await self._turns.next(peer)
-        # All of it: what a call will take is not known before it is made.
+        # Use the whole turn: the cost of a call is unknown before it is made.
         self._turns.begin_last()
 
     def _unary(
@@ -229,8 +232,8 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         *,
         streams: bool = False,
     ) -> Any:
-        """Return a handler that reads its request only after the caller is identified: gRPC's own
-        handler for unary methods reads first, and holds the bytes of every sender.
+        """Return a handler that reads the request only after the caller is identified: gRPC's own
+        handler for unary methods reads first, and buffers the bytes of every sender.
         """
         most_bytes = self._max_bytes if method.startswith(_OWN) else FOREIGN_REQUEST_MAX_BYTES
 
@@ -251,8 +254,8 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                         request = parse(data) if parse is not None else data
                     except (
                         Exception
-                    ) as error:  # DecodeError, and whatever else a parser has for strange bytes
-                        message = f"no request of {method}: {error}"
+                    ) as error:  # DecodeError, or any other error that a parser raises
+                        message = f"malformed request for {method}: {error}"
                         self._bounds.complaints.add(Complaint.MALFORMED, peer, message)
                         return await abort(context, ApiError(ErrorCode.INVALID_REQUEST, message))
                     return await behaviour(request, context)
@@ -275,12 +278,14 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 with bounds.unfinished.call(peer, cut, most_bytes) as arriving:
                     data = await context.read()
                     if data is grpc.aio.EOF:
-                        raise ApiError(ErrorCode.INVALID_REQUEST, "a call without a request")
+                        raise ApiError(
+                            ErrorCode.INVALID_REQUEST, "the call ended without a request"
+                        )
                     arriving.took(len(data))
         except TimeoutError as error:
             raise bounds.throttled(Complaint.UNFINISHED, peer, reason) from error
         if len(data) > most_bytes:
-            message = f"a request of {len(data)} bytes; {most_bytes} are taken"
+            message = f"the request has {len(data)} bytes, but the limit is {most_bytes}"
             raise bounds.throttled(Complaint.TOO_LARGE, peer, message)
         return bytes(data)
 
@@ -321,7 +326,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 return parse(data)
             except Exception:
                 self._bounds.complaints.add(
-                    Complaint.MALFORMED, "", "a request of health or reflection"
+                    Complaint.MALFORMED, "", "malformed health or reflection request"
                 )
                 return parse(b"")
 

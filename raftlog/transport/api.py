@@ -1,12 +1,11 @@
-"""The network seam: ordered links of messages between two processes.
-
-The real one is gRPC, the simulated one a queue.
+"""The network seam: ordered links of messages between two processes, either real (gRPC) or
+simulated (a queue).
 
 A *conversation* is a kind of link (see :class:`Conversation`). A *link* is one stream of one
-connection: it lives once, and a reconnect makes a new one, so that a late message of an old link
-can be recognised and dropped. Messages are protobuf objects; none is changed after it was sent. All
-that wait when the stream can take a message go into one. All callbacks run on the event loop; none
-may block or raise.
+connection: it is never reopened, and a reconnect creates a new link, so that a late message of an
+old link can be recognised and dropped. Messages are protobuf objects; none is changed after it was
+sent. All messages queued when the stream can accept data share one envelope. All callbacks run on
+the event loop; none may block or raise.
 
 Why: docs/decisions/021-three-seams-and-simulated-twins.md
 """
@@ -41,9 +40,8 @@ __all__ = [
 
 
 class Conversation(Enum):
-    """The kinds of link; the value is the gRPC method.
-
-    Each has its envelope and item types in conversations.py.
+    """The kinds of link; the value is the gRPC method. The envelope and item types of each are in
+    conversations.py.
     """
 
     QUORUM = "/raftlog.wire.quorum.v1.Quorum/Converse"
@@ -72,34 +70,32 @@ class Link(Protocol):
 
     @property
     def peer(self) -> str:
-        """The peer's address with its port, which names the connection in logs and in fair sharing
+        """The peer's address with its port: the name of the connection in logs and in fair sharing
         (``raftlog.bounds``).
         """
 
     @property
     def identity(self) -> PeerIdentity:
-        """Identity that the peer has proved; set on the serving side alone."""
+        """Identity that the peer has proved; set only on the serving side."""
 
     @property
     def listener(self) -> str:
-        """Name of the listener that accepted the link; empty on the dialling side, and where the
-        only listener has no name.
+        """Name of the listener that accepted the link; empty on the dialing side, and if the only
+        listener has no name.
         """
 
     def send(self, message: Any) -> None:
-        """Queue a message; it leaves in order, sharing an envelope with what else waits.
+        """Queue a message. Messages are sent in order; all queued messages share an envelope.
 
-        Raises LinkClosedError.
-
-        Also ApiError MESSAGE_TOO_LARGE above the largest message that the peer accepts: nothing is
-        sent, and the link stays.
+        Raises LinkClosedError. Raises ApiError MESSAGE_TOO_LARGE if the peer does not accept
+        messages of this size: then nothing is sent, and the link stays open.
         """
 
     def close(self, reason: str = "") -> None:
-        """End the stream; ``closed`` follows on the handler. Idempotent."""
+        """End the stream; the handler's ``closed`` follows. Idempotent."""
 
     def unknown_kind(self, what: str) -> None:
-        """Count and log a message of unknown kind from the peer."""
+        """Count and log a message of an unknown kind from the peer."""
 
     def malformed(self, what: str) -> None:
         """Count and log a message from the peer that exceeds a limit."""
@@ -118,8 +114,8 @@ class CountedLink(Link, Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Size of the queued messages that have not left, in bytes: a sender of large data waits
-        for it to shrink.
+        """Size of the queued messages that are not sent yet, in bytes: a sender of large data waits
+        until it decreases.
         """
 
 
@@ -134,34 +130,34 @@ class LinkHandler(Protocol):
 
 
 class DialHandler(LinkHandler, Protocol):
-    """Callbacks of the links that a dialer makes one after the other, at most one alive.
+    """Callbacks of the successive links of a dialer, of which at most one is alive.
 
-    A handler with a method ``attempt_failed(reason, error)`` learns of each failed attempt;
-    ``error`` is the server's refusal of an invalid token, else None. Further attempts follow in
-    both cases.
+    A handler with a method ``attempt_failed(reason, error)`` is notified of each failed attempt;
+    ``error`` is the server's refusal of an invalid token, or None. In both cases further attempts
+    follow.
     """
 
     def opened(self, link: Link) -> None:
-        """Process a new link. Links before it have been reported closed."""
+        """Process a new link. All earlier links have been reported closed."""
 
 
 class Dialer(Protocol):
-    """A keeper of one link to one address: it reconnects with a bounded, spread back-off until it
+    """A keeper of one link to one address: it reconnects with a bounded, random back-off until it
     is closed.
     """
 
     @property
     def link(self) -> Link | None:
-        """The live link, if there is one."""
+        """The live link, or None."""
 
     @property
     def last_failure(self) -> str:
-        """Reason why the last connection attempt failed; empty if none has failed since the last
-        link.
+        """Why the last connection attempt failed, or empty if none has failed since the
+        last link.
         """
 
     def close(self) -> None:
-        """Stop permanently; a live link is closed."""
+        """Stop permanently, and close the live link."""
 
 
 class Probe(Enum):
@@ -174,7 +170,7 @@ class Probe(Enum):
 
 Acceptor = Callable[[Link], LinkHandler]
 Acceptors = dict[Conversation, Acceptor]
-"""Acceptor of each conversation of a listener."""
+"""The acceptor for each conversation of a listener."""
 
 
 class Listener(Protocol):
@@ -182,28 +178,28 @@ class Listener(Protocol):
 
     @property
     def address(self) -> str:
-        """host:port, with the port really bound."""
+        """host:port, with the port actually bound."""
 
     async def close(self, grace_s: float = 0.0) -> None:
-        """Stop listening, close all links."""
+        """Stop listening, and close all links."""
 
 
 class Transport(Protocol):
     """A factory of links: the whole network of a client."""
 
     def dial(self, address: str, conversation: Conversation, handler: DialHandler) -> Dialer:
-        """Begin to keep a link to ``address``; ``handler`` is never called before this returns.
+        """Start keeping a link to ``address``. ``handler`` is never called before this returns.
 
-        ``address``: host:port; the network of a node also accepts ``NAME://host:port``, and several
-        of these (``raftlog.endpoint.endpoints_text``), of which it dials the one that this node
+        ``address``: host:port; a node's transport also accepts ``NAME://host:port``, or several of
+        these (``raftlog.endpoint.endpoints_text``), of which it dials the one that this node
         prefers.
         """
 
     async def probe(self, address: str, timeout_s: float) -> Probe:
-        """Try a raw connect."""
+        """Try a raw TCP connect."""
 
     async def close(self) -> None:
-        """Close everything."""
+        """Close all links."""
 
 
 class ServerTransport(Transport, Protocol):
@@ -220,7 +216,7 @@ class ServerTransport(Transport, Protocol):
     ) -> Listener:
         """Serve these conversations. Raises ConfigError if the address cannot be bound.
 
-        ``name``: name of the listener; its security belongs to the transport.
+        ``name``: the listener's name, by which the transport selects its security.
         ``extra_handlers``: generic gRPC handlers for the same server (raftlog.transport.unary).
-        ``access``: its callers. A simulated one has no use for either.
+        ``access``: the admitted callers. A simulated transport ignores the last two.
         """

@@ -1,29 +1,29 @@
-"""Bounds of what peers may use, and the complaints about peers that exceed them.
+"""Bounds on what peers may use, and complaints about peers that exceed them.
 
-One ``Bounds`` belongs to each transport: all its links share the limits, the turns of the loop, the
-send budget and the places for streams.
+Each transport has one ``Bounds``: all its links share the limits, the turns of the loop, the send
+budget and the places for streams.
 
 **Complaints** count each misbehaviour and log some of them, never with a stack trace: a stranger
-decides how often it happens, so it must not decide how much is written.
+decides how often it happens, and must not decide how much is written.
 
-**Connections.** gRPC accepts connections by itself, up to ``max.connections``; a node learns of one
-with its first call. So a connection counts while it has an open call, and beyond a bound its calls
-are refused. A connection without calls costs little, and is closed when it has been idle for
+**Connections.** gRPC itself accepts connections, up to ``max.connections``; a node learns of a
+connection with its first call. So a connection counts while it has an open call, and above a bound
+its calls are refused. A connection without calls costs little, and is closed after it was idle for
 ``connections.max.idle.ms``.
 
-**The send budget** bounds the unsent bytes of all links. Above it the slowest reader is cut: the
-link that has sent nothing for the longest.
+**The send budget** bounds the unsent bytes of all links. Above it the slowest reader is
+disconnected: the link that has sent nothing for the longest time.
 
-**Unfinished messages.** Once a call is read, gRPC takes what the peer sends of a message up to the
-largest size of the server, on each call of a connection and for any time, and does not tell how
-much it holds. So the bytes of unfinished messages are what the kernel says a connection has
-received, less what was delivered from it. Calls that hold too much of them, or hold them for too
-long, are cut.
+**Unfinished messages.** Once a call is read, gRPC buffers what the peer sends of a message, up to
+the server's largest message, on each call of a connection and for any time, and does not report how
+much it holds. So the bytes of unfinished messages are estimated as the bytes that the kernel has
+received on a connection, less those delivered from it. Calls that hold too many of them, or hold
+them for too long, are closed.
 
-The estimate errs in the peer's favour by ``OVERHEAD_BYTES`` for a message or a call, and by
-``QUIET_BYTES_A_S`` for a connection: frame headers, TLS records, pings. Where one call of a
-connection reads, which is how nodes and the client library connect, the bytes received since its
-last complete message bound the estimate, too, so that no error adds up.
+The estimate errs in the peer's favour by ``OVERHEAD_BYTES`` per message or call, and by
+``QUIET_BYTES_A_S`` per connection: frame headers, TLS records, pings. If only one call of a
+connection reads, as for nodes and the client library, the bytes received since its last complete
+message bound the estimate, too, so that no error accumulates.
 """
 
 from __future__ import annotations
@@ -78,14 +78,14 @@ _EVENT = {
     Complaint.TOO_MANY_ITEMS: "too many items in a message",
     Complaint.TOO_MANY_STREAMS: "too many streams",
     Complaint.TOO_MANY_CONNECTIONS: "too many connections",
-    Complaint.TOO_MUCH_WAITING: "too many bytes wait",
-    Complaint.THROTTLED: "a peer is asked to wait",
-    Complaint.UNFINISHED: "messages are not complete",
+    Complaint.TOO_MUCH_WAITING: "too many bytes are queued",
+    Complaint.THROTTLED: "a peer is throttled",
+    Complaint.UNFINISHED: "unfinished messages",
     Complaint.UNKNOWN_KIND: "message of an unknown kind",
-    Complaint.SLOW_READER: "a peer does not read",
-    Complaint.FORBIDDEN: "a peer may not do this",
-    Complaint.HTTP: "an HTTP client does what it must not",
-    Complaint.UNAUTHENTICATED: "a peer has not proved who it is",
+    Complaint.SLOW_READER: "a peer reads too slowly",
+    Complaint.FORBIDDEN: "a peer is not permitted to send this",
+    Complaint.HTTP: "an HTTP client violates a limit or an access rule",
+    Complaint.UNAUTHENTICATED: "a peer has not proved its identity",
 }
 
 
@@ -106,13 +106,13 @@ class Complaints:
             self._timer = self._loop.call_later(PERIOD_S, self._period_over)
         if self._logged < LOGGED_A_PERIOD:
             self._logged += 1
-            # repr without its quotes: what a stranger sent is never written as it is.
+            # repr without its quotes: a stranger's bytes are never written unescaped.
             log.warning(_EVENT[complaint], peer=peer, error=repr(detail)[1:-1][:_SHOWN_CHARACTERS])
         else:
             self._left_out[complaint] += 1
 
     def close(self) -> None:
-        """Log the number of complaints that were left out. Idempotent."""
+        """Log the number of complaints that were not logged. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._period_over()
@@ -121,26 +121,26 @@ class Complaints:
         self._timer, self._logged = None, 0
         if self._left_out:
             log.warning(
-                "more complaints about peers were left out",
+                "further complaints about peers were not logged",
                 **{str(kind): count for kind, count in sorted(self._left_out.items())},
             )
             self._left_out.clear()
 
 
 def host_of(peer: str) -> str:
-    """Return the host of an address with its port."""
+    """Return the host part of an address with a port."""
     return peer.rpartition(":")[0]
 
 
 class Connections:
-    """The connections of one node that have an open call. Pure."""
+    """The connections of one node that have an open call. Does no I/O."""
 
     def __init__(self, *, per_address: int, per_principal: int) -> None:
         self._bounds = {"address": per_address, "principal": per_principal}
         self._calls: Counter[tuple[str, str]] = Counter()
-        """Open calls by (peer, holder): a connection may show several tokens."""
+        """Number of open calls by (peer, holder): a connection may present several tokens."""
         self._of: Counter[tuple[str, str]] = Counter()
-        """Connections by (kind, holder)."""
+        """Number of connections by (kind, holder)."""
 
     def of(self, kind: str, holder: str) -> int:
         """Return the number of connections with an open call of an "address" or a "principal"."""
@@ -148,9 +148,9 @@ class Connections:
 
     @contextmanager
     def counted(self, peer: str, identity: PeerIdentity) -> Iterator[str]:
-        """Count a call while it is open; yields why it is refused, empty if it is not.
+        """Count a call while it is open; yields why it is refused, or empty if it is not.
 
-        A certificate's subject stands for its principal, whatever mapping rules make of it.
+        A certificate's subject stands for its principal, whatever the mapping rules make of it.
         """
         whose = identity.principal or identity.subject
         connection = (peer, whose)
@@ -162,7 +162,7 @@ class Connections:
             for kind, holder in holders:
                 if self._of[kind, holder] >= self._bounds[kind]:
                     yield (
-                        f"{holder} uses {self._bounds[kind]} connections already, the most of one"
+                        f"{holder} already has {self._bounds[kind]} connections, the limit for one"
                         f" {kind}"
                     )
                     return
@@ -188,16 +188,16 @@ class Cuttable(Protocol):
 
 
 class SendBudget:
-    """The budget of unsent bytes on all links of a transport."""
+    """The budget for unsent bytes on all links of a transport."""
 
     def __init__(self, max_total_bytes: int) -> None:
         self._max_total_bytes = max_total_bytes
         self.total_bytes = 0
-        # In the order in which they last got something out: the first is the slowest.
+        # In the order in which the links last sent something: the first is the slowest.
         self._behind: dict[Cuttable, None] = {}
 
     def add(self, link: Cuttable, count: int) -> None:
-        """Add ``count`` unsent bytes of a link. May cut links, this one among them."""
+        """Add ``count`` unsent bytes of a link. May close links, including this one."""
         self.total_bytes += count
         if link not in self._behind:
             self._behind[link] = None
@@ -205,8 +205,8 @@ class SendBudget:
             slowest = next(iter(self._behind))
             before = self.total_bytes
             slowest.cut(
-                f"{before} bytes wait unsent on all links, and this one has read nothing for the"
-                " longest"
+                f"{before} bytes are unsent on all links, and this peer has read nothing for the"
+                " longest time"
             )
             self._behind.pop(slowest, None)
             if self.total_bytes == before:
@@ -220,39 +220,39 @@ class SendBudget:
             self._behind[link] = None
 
 
-MAX_SAID = 64
-"""Most failure reasons that are remembered as logged."""
+MAX_LOGGED_REASONS = 64
+"""Highest number of failure reasons remembered as already logged."""
 
 
 class LaneCounts:
-    """Lane counts of one transport: links on a lane, and outcomes of lane attempts."""
+    """Lane counters of one transport: links on a lane, and failed attempts to open one."""
 
     def __init__(self) -> None:
         self.served: Counter[Conversation] = Counter()
         self.dialed: Counter[Conversation] = Counter()
         self.failures = 0
-        self._said: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
 
     def failed(self, address: str, reason: str, *, loses_fetches: bool = True) -> None:
-        """Count a failed attempt; each reason is logged once until a lane opens again.
+        """Count a failed attempt; log each reason once until a lane opens again.
 
-        ``loses_fetches``: the log is sent over gRPC meanwhile, which an operator may want to
-        repair; otherwise only client requests are.
+        ``loses_fetches``: True if the log itself now travels over gRPC, which an operator may want
+        to fix; False if only client requests do.
         """
         self.failures += 1
-        said = address, reason
-        if said not in self._said and len(self._said) < MAX_SAID:
-            self._said.add(said)
+        failure = address, reason
+        if failure not in self._logged and len(self._logged) < MAX_LOGGED_REASONS:
+            self._logged.add(failure)
             (log.warning if loses_fetches else log.debug)(
-                "no TCP connection beside gRPC can be opened: gRPC stays in use, and another"
-                " attempt follows",
+                "cannot open a separate TCP connection for a stream: its messages stay on gRPC,"
+                " and another attempt follows",
                 address=address,
                 reason=reason,
             )
 
-    def had(self, address: str) -> None:
-        """Record a lane to this address, so that the next failure is logged."""
-        self._said = {one for one in self._said if one[0] != address}
+    def opened(self, address: str) -> None:
+        """Record that a lane to this address has opened, so that the next failure is logged."""
+        self._logged = {one for one in self._logged if one[0] != address}
 
 
 _TCP_INFO_BYTES = 136
@@ -262,25 +262,25 @@ _DESCRIPTORS = "/proc/self/fd"
 
 
 class ReceivedBytes:
-    """Kernel counters of received bytes, by peer address in gRPC's notation."""
+    """The kernel's counters of received bytes, by peer address in gRPC's notation."""
 
     def __init__(self) -> None:
         self._descriptors: dict[str, int] = {}
 
     def of(self, peer: str) -> int | None:
-        """Return the bytes received from a peer so far; None: its connection is unknown."""
+        """Return the bytes received from a peer so far, or None if its connection is unknown."""
         descriptor = self._descriptors.get(peer)
         if descriptor is None:
             return None
         found = _look(descriptor)
         if found is None or found[0] != peer:
-            # Closed, and the number may be another file's by now.
+            # The connection is closed, and its descriptor may already be that of another file.
             del self._descriptors[peer]
             return None
         return found[1]
 
     def find(self) -> None:
-        """Look for the connections that are open now."""
+        """Scan for the connections that are open now."""
         try:
             names = os.listdir(_DESCRIPTORS)
         except OSError:
@@ -290,7 +290,7 @@ class ReceivedBytes:
 
 
 def _look(descriptor: int) -> tuple[str, int] | None:
-    """Return the peer of a TCP connection and the bytes received from it; None for other
+    """Return the peer of a TCP connection and the bytes received from it, or None for other
     descriptors.
     """
     try:
@@ -303,7 +303,7 @@ def _look(descriptor: int) -> tuple[str, int] | None:
     except OSError:
         return None
     finally:
-        # It stays gRPC's to close.
+        # gRPC still owns the descriptor, and closes it.
         connection.detach()
     if not isinstance(peer, tuple) or len(info) < _TCP_INFO_BYTES:
         return None
@@ -311,27 +311,27 @@ def _look(descriptor: int) -> tuple[str, int] | None:
 
 
 def _address(host: str, port: int) -> str:
-    """Return an address in the form of ``statuses.peer_address``."""
+    """Return an address in the format of ``statuses.peer_address``."""
     host = host.removeprefix("::ffff:")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 OVERHEAD_BYTES = 128
-"""Wire bytes allowed for a message, or for the headers of a call, beside its content."""
+"""Wire bytes allowed in addition to the content of a message, or for the headers of a call."""
 QUIET_BYTES_A_S = 64
-"""Wire bytes a second allowed for a connection on which nothing is sent: keepalive pings."""
+"""Wire bytes per second allowed on a connection without messages: keepalive pings."""
 OPENING_BYTES = 32 << 10
 """Wire bytes allowed for opening a connection: a TLS handshake with its certificates."""
 RESPONSE_SHIFT = 7
-"""A response of 2**7 bytes allows one wire byte of flow control from its receiver."""
+"""A response of 2**7 bytes allows its receiver one wire byte of flow control."""
 FEW_BYTES = 64 << 10
-"""No deadline applies to a connection that holds no more."""
+"""Estimate up to which no deadline applies to a connection, in bytes."""
 LOOK_S = 0.1
-"""Pause between two looks, in seconds, unless looks are costly:"""
+"""Shortest pause between two checks, in seconds."""
 LOOK_SHARE = 20
-"""a pause is at least this many times as long as the look before it took."""
+"""A pause is at least this many times as long as the check before it took."""
 MIN_QUIET = 64
-"""Connections without a call whose counters are kept before any of them is dropped."""
+"""Number of connections without a call whose counters are kept before any are dropped."""
 
 
 class OpenCall:
@@ -343,17 +343,19 @@ class OpenCall:
         self, cut: Callable[[str], None], max_bytes: int, begun_at: int, since: float
     ) -> None:
         self.cut = cut
-        """Callback that ends the call; its argument is the reason."""
+        """Callback that closes the call; its argument is the reason."""
         self.max_bytes = max_bytes
         """Largest message that the call accepts, in bytes."""
         self.counted_bytes = OVERHEAD_BYTES
         """Accounted wire bytes: complete messages and allowances."""
         self.progressed = False
-        """True if a message was completed since the last look."""
+        """True if a message was completed since the last check."""
         self.reads = True
-        """True while the call waits for a message; else gRPC holds one window of it at most."""
+        """True while the call waits for a message; otherwise gRPC holds at most one window
+        of it.
+        """
         self.begun_at = begun_at
-        """Bytes that the connection had received when the present message may have begun."""
+        """Bytes that the connection had received when the current message may have begun."""
         self.since = since
         """Time of ``begun_at``, in seconds of the loop's clock."""
 
@@ -373,19 +375,19 @@ class _Connection:
     def __init__(self, now: float) -> None:
         self.calls: dict[OpenCall, None] = {}
         self.received = 0
-        """Bytes received at the last look."""
+        """Bytes received at the last check."""
         self.ended_bytes = OPENING_BYTES
         """Wire bytes accounted for by ended calls."""
         self.counted_bytes = 0
-        """Wire bytes accounted for at the last look."""
+        """Wire bytes accounted for at the last check."""
         self.held_bytes = 0
-        """Estimated size of the unfinished messages at the last look, in bytes."""
+        """Estimated size of the unfinished messages at the last check, in bytes."""
         self.looked = now
         self.many_since = math.inf
-        """Time since which the estimate exceeds FEW_BYTES; inf if it does not."""
+        """Time since which the estimate has exceeded FEW_BYTES, or inf if it does not."""
 
     def restart(self) -> None:
-        """Restart the count: the kernel counts another connection of the same peer."""
+        """Restart the count, because the kernel counts another connection of the same peer."""
         self.received = 0
         self.counted_bytes -= OPENING_BYTES
         for call in self.calls:
@@ -415,27 +417,27 @@ class _Connection:
 
     @property
     def most_bytes(self) -> int:
-        """Largest total size of the unfinished messages of its calls, in bytes, with room for
-        framing.
+        """Largest permitted total size of the unfinished messages of its calls, in bytes, with room
+        for framing.
         """
         return sum(call.max_bytes + (call.max_bytes >> 4) + FEW_BYTES for call in self.calls)
 
 
 class Received(Protocol):
-    """Counts the bytes that connections have received."""
+    """A source of the number of bytes that connections have received."""
 
     def of(self, peer: str) -> int | None:
-        """Return the bytes received from a peer so far; None: its connection is not known."""
+        """Return the bytes received from a peer so far, or None if its connection is unknown."""
 
     def find(self) -> None:
-        """Look for the connections that are open now."""
+        """Scan for the connections that are open now."""
 
 
 class UnfinishedMessages:
-    """The unfinished messages of all connections. Pure, but for ``received``.
+    """The unfinished messages of all connections. Does no I/O, except through ``received``.
 
-    All connections together hold ``max_total_bytes``, and those of one address no more of it than
-    they leave to others. A call that holds a part of a message for ``timeout_s`` is cut.
+    All connections together may hold ``max_total_bytes``, and those of one address no more of it
+    than they leave to others. A call that holds part of a message for ``timeout_s`` is closed.
     """
 
     def __init__(self, received: Received, max_total_bytes: int, timeout_s: float) -> None:
@@ -447,14 +449,14 @@ class UnfinishedMessages:
         self._max_quiet = MIN_QUIET
         """Number of quiet connections above which the closed ones are dropped."""
         self.total_bytes = 0
-        """Estimate at the last look, in bytes."""
+        """Estimate at the last check, in bytes."""
 
     def __bool__(self) -> bool:
         """True while a call is open."""
         return bool(self._connections)
 
     def begin(self, peer: str, cut: Callable[[str], None], max_bytes: int, now: float) -> OpenCall:
-        """Watch a call until ``end``."""
+        """Monitor a call until ``end``."""
         connection = self._connections.get(peer)
         if connection is None:
             connection = self._quiet.pop(peer, None) or _Connection(now)
@@ -464,13 +466,13 @@ class UnfinishedMessages:
         return call
 
     def end(self, peer: str, call: OpenCall) -> None:
-        """Stop watching a call."""
+        """Stop monitoring a call."""
         connection = self._connections[peer]
         del connection.calls[call]
         connection.ended_bytes += call.counted_bytes
 
     def look(self, now: float) -> None:
-        """Cut the calls that hold too many unfinished bytes, or hold them for too long."""
+        """Close the calls that hold too many unfinished bytes, or hold them for too long."""
         received = {peer: self._received.of(peer) for peer in self._connections}
         unknown = [peer for peer, count in received.items() if count is None]
         if unknown:
@@ -486,7 +488,10 @@ class UnfinishedMessages:
             if not connection.calls:
                 self._rest(peer)
             elif connection.held_bytes > connection.most_bytes:
-                self._cut(connection, f"{connection.held_bytes} bytes of messages too large")
+                self._cut(
+                    connection,
+                    f"{connection.held_bytes} bytes of unfinished messages exceed the limit",
+                )
             else:
                 self._cut_late(connection, now)
             held[host_of(peer)] += connection.held_bytes
@@ -494,7 +499,7 @@ class UnfinishedMessages:
         self._share(held)
 
     def _rest(self, peer: str) -> None:
-        """Keep the counters of a connection without calls, which may have further calls."""
+        """Keep the counters of a connection without calls, which may make further calls."""
         connection = self._quiet[peer] = self._connections.pop(peer)
         connection.held_bytes = 0
         if len(self._quiet) > self._max_quiet:
@@ -504,7 +509,7 @@ class UnfinishedMessages:
             self._max_quiet = 2 * len(self._quiet) + MIN_QUIET
 
     def _cut_late(self, connection: _Connection, now: float) -> None:
-        """Cut the calls whose message exceeds the time limit."""
+        """Close the calls whose message exceeds the time limit."""
         if now - connection.many_since < self._timeout_s:
             return
         for call in list(connection.calls):
@@ -513,8 +518,8 @@ class UnfinishedMessages:
                 connection.held_bytes, connection.many_since = 0, math.inf
 
     def _share(self, held: Counter[str]) -> None:
-        """Cut connections of the address with the most unfinished bytes until it leaves as much to
-        others.
+        """Close calls from the address with the most unfinished bytes until that address leaves as
+        much to others.
         """
         while held:
             host, most = held.most_common(1)[0]
@@ -525,7 +530,9 @@ class UnfinishedMessages:
                 key=lambda one: one.held_bytes,
             )
             size = largest.held_bytes
-            self._cut(largest, f"{most} bytes of unfinished messages from {host}")
+            self._cut(
+                largest, f"{host} has {most} bytes of unfinished messages, more than its share"
+            )
             held[host] -= size
             self.total_bytes -= size
 
@@ -547,12 +554,12 @@ class UnfinishedWatch:
 
     @property
     def total_bytes(self) -> int:
-        """Estimate at the last look, in bytes."""
+        """Estimate at the last check, in bytes."""
         return self._messages.total_bytes
 
     @contextmanager
     def call(self, peer: str, cut: Callable[[str], None], max_bytes: int) -> Iterator[OpenCall]:
-        """Watch a call; ``cut`` is called in a turn of the loop of its own."""
+        """Monitor a call. ``cut`` is called in a separate iteration of the loop."""
         call = self._messages.begin(peer, cut, max_bytes, self._loop.time())
         self._look_in(LOOK_S)
         try:
@@ -574,11 +581,11 @@ class UnfinishedWatch:
 
 
 UNARY = "unary"
-"""The pool of all calls outside conversations: unary calls, health, reflection."""
+"""The pool for all calls outside conversations: unary calls, health, reflection."""
 
 
 class Bounds:
-    """All limits and shares of one transport. Made on the event loop."""
+    """All limits and shares of one transport. Created on the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limits: TransportLimits) -> None:
         self.limits = limits
@@ -590,13 +597,13 @@ class Bounds:
             loop, limits.max_unfinished_total_bytes, limits.message_timeout_ms / 1000
         )
         self.unfinished_frames = Shares(limits.max_unfinished_total_bytes)
-        """Bytes of partly received lane frames, by address."""
+        """Bytes of partially received lane frames, by address."""
         pools = [*(conversation.name for conversation in Conversation), UNARY]
         # One for each conversation: a flood of one kind never uses the time or the places of
-        # another.
+        # another kind.
         self.newcomers = Newcomers()
         self.turns = {
-            # What only queues its messages has no long turns of its own.
+            # Conversations whose messages are only queued have no long turns.
             pool: Turns(
                 loop,
                 limits.turn_ms,
@@ -619,20 +626,22 @@ class Bounds:
 
     @contextmanager
     def connection(self, peer: str, identity: PeerIdentity) -> Iterator[ApiError | None]:
-        """Count a call's connection while the call is open; yields the refusal, None if it is
-        admitted.
+        """Count a call's connection while the call is open; yields the refusal, or None if the call
+        is admitted.
         """
         with self.connections.counted(peer, identity) as why:
             yield self.throttled(Complaint.TOO_MANY_CONNECTIONS, peer, why) if why else None
 
     def throttled(self, complaint: Complaint, peer: str, message: str) -> ApiError:
-        """Complain about a peer, and return the refusal for it."""
+        """Record a complaint about a peer, and return the refusal for it."""
         self.complaints.add(complaint, peer, message)
         return ApiError(
             ErrorCode.THROTTLING_QUOTA_EXCEEDED, message, throttle_time_ms=RETRY_AFTER_MS
         )
 
     def unauthenticated(self, peer: str, message: str) -> ApiError:
-        """Complain about a peer without proof of its identity, and return the refusal for it."""
+        """Record a complaint about a peer without proof of identity, and return the refusal
+        for it.
+        """
         self.complaints.add(Complaint.UNAUTHENTICATED, peer, message)
         return ApiError(ErrorCode.SASL_AUTHENTICATION_FAILED, message)

@@ -1,5 +1,5 @@
 """Certificates: accepted keys and signatures, validity, the peer's identity, and objects that are
-rebuilt when their files change.
+reloaded when their files change.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ _OWN_KEYS = {
     f"{_EC}/2a8648ce3d030107": "P-256",
     f"{_EC}/2b81040022": "P-384",
 }
-"""Object identifiers of accepted keys, as hexadecimal DER; for an elliptic key with its curve's."""
+"""Object identifiers of the accepted keys, as hexadecimal DER; for an elliptic-curve key followed
+by that of its curve.
+"""
 _AUTHORITY_KEYS = {
     **_OWN_KEYS,
     f"{_EC}/2b81040021": "P-224",
@@ -56,7 +58,7 @@ _PSS_PARAMETERS = (
     "3034a00f300d06096086480165030402{hash:02x}0500a11c301a06092a864886f70d010108300d06096086480165"
     "030402{hash:02x}0500a2030201{salt:02x}"
 )
-"""RSA-PSS parameters whose mask uses the same hash, and whose salt has the hash's length."""
+"""RSA-PSS parameters whose mask uses the same hash, and whose salt is as long as the hash."""
 _SIGNATURES = frozenset(
     {
         *(f"2a864886f70d0101{hash_:02x}" for hash_ in (5, 11, 12, 13, 14)),  # RSA with SHA-1, -2
@@ -66,32 +68,33 @@ _SIGNATURES = frozenset(
         *(_PSS + _PSS_PARAMETERS.format(hash=one, salt=16 + 16 * one) for one in (1, 2, 3)),
     }
 )
-"""Accepted signature kinds. SHA-1 is among them: OpenSSL decides about it."""
+"""Accepted kinds of signatures. They include SHA-1: OpenSSL decides whether to accept it."""
 
 
 def unusable_chain(pem: str) -> str:
-    """Return the fault of a node's or client's own certificate chain, or an empty string."""
+    """Return what is wrong with the certificate chain of a node or client, or an empty string."""
     for number, (key, signature) in enumerate(map(_kinds, _certificates(pem))):
         usable = _AUTHORITY_KEYS if number else _OWN_KEYS
         if key not in usable:
             return _wrong(f"a certificate with {_key_name(key)}", usable)
         if signature not in _SIGNATURES:
-            return _wrong("a certificate that is signed in another way", usable)
+            return _wrong("a certificate with an unsupported signature", usable)
     return ""
 
 
 def unusable_authorities(pem: str) -> str:
-    """Return the fault of a file of authorities, or an empty string."""
+    """Return what is wrong with a file of CA certificates, or an empty string."""
     for key, _ in map(_kinds, _certificates(pem)):
         if key not in _AUTHORITY_KEYS:
-            return _wrong(f"an authority with {_key_name(key)}", _AUTHORITY_KEYS)
+            return _wrong(f"a CA certificate with {_key_name(key)}", _AUTHORITY_KEYS)
     return ""
 
 
 def missing_usages(pem: str, *, dials: bool) -> list[str]:
     """Return the extended key usages that a node's own certificate lacks.
 
-    A certificate without that extension lacks none. ``dials``: it is also a client certificate.
+    A certificate without that extension lacks none. ``dials``: True if the node also uses it as a
+    client.
     """
     _, found, behind = _certificates(pem)[0].partition(_EXTENDED_KEY_USAGE)
     if not found:
@@ -108,14 +111,14 @@ def missing_usages(pem: str, *, dials: bool) -> list[str]:
 def _wrong(what: str, usable: dict[str, str]) -> str:
     *most, last = usable.values()
     return (
-        f"{what}, with which no TLS connection comes about: keys are {', '.join(most)} or {last},"
-        " signatures RSA, ECDSA or Ed25519 with SHA-2"
+        f"{what}, which cannot be used for TLS: the key must be {', '.join(most)} or {last}, and"
+        " the signature RSA, ECDSA or Ed25519 with SHA-2"
     )
 
 
 def _key_name(key: str) -> str:
     name = _NAMES.get(key)
-    return f"a key of type {name}" if name else "a key of another kind"
+    return f"a key of type {name}" if name else "a key of an unknown type"
 
 
 def first_der(pem: str) -> bytes:
@@ -128,7 +131,9 @@ def _certificates(pem: str) -> list[bytes]:
 
 
 def _kinds(certificate: bytes) -> tuple[str, str]:
-    """Return the kinds of a certificate's key and of its signature; empty: malformed."""
+    """Return the kinds of a certificate's key and of its signature; both are empty if it is
+    malformed.
+    """
     try:
         ((_, body),) = _elements(certificate)
         (_, signed), (_, signature), _ = _elements(body)
@@ -172,7 +177,7 @@ _VALIDITY = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files of a client; a client without a certificate has a token."""
+    """The PEM files of a client. A client without a certificate has a token."""
 
     ca: Path
     certificate: Path | None = None
@@ -180,7 +185,7 @@ class TlsFiles:
 
 
 def invalid_now(certificate: Path) -> str:
-    """Return why the first certificate of a PEM file is invalid now; empty if it is valid."""
+    """Return why the first certificate of a PEM file is invalid now, or empty if it is valid."""
     began, ends = times_of(certificate)
     now = datetime.now(UTC)
     if ends is not None and ends < now:
@@ -189,7 +194,9 @@ def invalid_now(certificate: Path) -> str:
 
 
 def times_of(certificate: Path) -> tuple[datetime | None, datetime | None]:
-    """Return the validity period of a PEM file's first certificate; None if it cannot be read."""
+    """Return the validity period of a PEM file's first certificate; (None, None) if it cannot be
+    read.
+    """
     try:
         pem = _PEM.search(certificate.read_text())
         return times_of_der(ssl.PEM_cert_to_DER_cert(pem[0]) if pem else b"")
@@ -198,15 +205,15 @@ def times_of(certificate: Path) -> tuple[datetime | None, datetime | None]:
 
 
 def first_end(certificates: Iterable[Path]) -> datetime | None:
-    """Return the earliest end of validity of these files' first certificates; None if none can be
-    read.
+    """Return the earliest end of validity of these files' first certificates, or None if none can
+    be read.
     """
     ends = [at for _, at in map(times_of, certificates) if at is not None]
     return min(ends, default=None)
 
 
 def times_of_der(der: bytes) -> tuple[datetime | None, datetime | None]:
-    """Return the validity period of a DER certificate."""
+    """Return the validity period of a DER certificate; (None, None) if it cannot be found."""
     found = _VALIDITY.search(der)
     if found is None:
         return None, None
@@ -225,16 +232,18 @@ def _time(digits: bytes) -> datetime | None:
 
 
 def at_text(when: datetime | None) -> str:
-    """Return a time after a blank; empty if the time is unknown."""
+    """Return a time with a leading space, or empty if the time is unknown."""
     return "" if when is None else f" {when:%Y-%m-%dT%H:%M:%SZ}"
 
 
 REMEMBERED = 1024
-"""Number of parsed certificates in the cache: each call of a peer shows its certificate again."""
+"""Number of parsed certificates in the cache: each call of a peer presents its certificate
+again.
+"""
 
 
 def identity_of(context: Any) -> PeerIdentity:
-    """Return the identity of a call's peer; ANONYMOUS without a verified certificate."""
+    """Return the identity of a call's peer, or ANONYMOUS without a verified certificate."""
     shown = context.auth_context()
     pem = next(iter(shown.get("x509_pem_cert", ())), b"") if shown else b""
     if not pem:
@@ -245,7 +254,7 @@ def identity_of(context: Any) -> PeerIdentity:
 
 @lru_cache(REMEMBERED)
 def identity_of_der(der: bytes) -> PeerIdentity:
-    """Return the identity of a certificate that TLS has verified, equal to gRPC's."""
+    """Return the identity in a certificate that TLS has verified, equal to gRPC's."""
     from cryptography import x509
 
     with warnings.catch_warnings(action="ignore"):
@@ -253,13 +262,14 @@ def identity_of_der(der: bytes) -> PeerIdentity:
             certificate = x509.load_der_x509_certificate(der)
             return _of_certificate(_rfc2253(certificate.subject), lambda: certificate)
         except Exception:
-            # The issuer decides its contents: a peer without a name is anonymous.
+            # The issuer decides the contents: a peer whose certificate cannot be parsed is
+            # anonymous.
             return ANONYMOUS
 
 
 @lru_cache(REMEMBERED)
 def _identity(subject: str, pem: bytes) -> PeerIdentity:
-    # Here: a client that shows none needs no parser.
+    # Parsed only here: a client without a certificate needs no parser.
     from cryptography import x509
 
     with warnings.catch_warnings(action="ignore"):
@@ -276,7 +286,7 @@ def _of_certificate(subject: str, load: Callable[[], x509.Certificate]) -> PeerI
         ends_at_s = certificate.not_valid_after_utc.timestamp()
         names = names_of(certificate)
     except Exception:
-        # The issuer decides its contents.
+        # The issuer decides the contents: a certificate that cannot be parsed has no names.
         names = frozenset()
     return PeerIdentity(subject, names, fingerprint, ends_at_s=ends_at_s)
 
@@ -288,18 +298,18 @@ _SHORT_NAMES = {
     "2.5.4.46": "dnQualifier", "2.5.4.65": "pseudonym", "0.9.2342.19200300.100.1.1": "UID",
     "0.9.2342.19200300.100.1.25": "DC", "1.2.840.113549.1.9.1": "emailAddress",
 }  # fmt: skip
-"""Attribute names of gRPC's library, by object identifier."""
+"""Attribute names in gRPC's TLS library, by object identifier."""
 _UNAMBIGUOUS_TAGS = frozenset((12, 28, 30))
-"""Tags of UTF8String, UniversalString and BMPString: libraries differ on non-ASCII text of other
-types.
+"""Tags of UTF8String, UniversalString and BMPString: libraries disagree about non-ASCII text of
+other types.
 """
 
 
 def _rfc2253(subject: x509.Name) -> str:
-    """Return a distinguished name as gRPC's library writes it.
+    """Return a distinguished name in the notation of gRPC's TLS library.
 
-    Raises ValueError for a name that gRPC may write in another way [an authority signs a name for
-    its owner that this node reads as another principal].
+    Raises ValueError for a name that gRPC may write differently [a CA signs a name that this node
+    reads as another principal].
     """
     return ",".join(
         "+".join(
@@ -312,9 +322,9 @@ def _rfc2253(subject: x509.Name) -> str:
 def _escaped(attribute: x509.NameAttribute[Any]) -> str:
     value = attribute.value
     if not isinstance(value, str):
-        raise ValueError("no text")  # noqa: TRY004  (of a certificate, not of a caller)
+        raise ValueError("not a text value")  # noqa: TRY004  (the certificate's fault)
     if not value.isascii() and attribute._type.value not in _UNAMBIGUOUS_TAGS:
-        raise ValueError("text of an old kind")
+        raise ValueError("non-ASCII text in a legacy string type")
     text = "".join(
         "\\" + one if one in ',+"\\<>;' else chr(byte) if 32 <= byte < 127 else f"\\{byte:02X}"
         for one in value
@@ -326,11 +336,11 @@ def _escaped(attribute: x509.NameAttribute[Any]) -> str:
 
 
 def names_of(certificate: x509.Certificate) -> frozenset[str]:
-    r"""Return the names that a rule compares; none if one of them is ambiguous.
+    r"""Return the names that an access rule compares; none if one of them is ambiguous.
 
-    Why not gRPC's own: it cuts a name at its first NUL [an authority signs ``node-4\0.example`` for
-    its owner, which is node 4 then], and uses the first of several common names. Raises the
-    parser's errors for other malformed certificates.
+    gRPC's own names are not used: gRPC truncates a name at its first NUL [a CA signs
+    ``node-4\0.example`` for its owner, who is then node 4], and uses the first of several common
+    names. Raises the parser's errors for other malformed certificates.
     """
     from cryptography import x509
     from cryptography.x509.oid import NameOID
@@ -357,21 +367,21 @@ def names_of(certificate: x509.Certificate) -> frozenset[str]:
 T = TypeVar("T")
 
 LOOK_AGAIN_S = 1.0
-"""Shortest interval between two looks at the files, in seconds: a storm of handshakes must not
+"""Shortest interval between two checks of the files, in seconds: a storm of handshakes must not
 become a storm of disk reads.
 """
 
 Stamp = tuple[int, int, int] | None
-"""File stamp that changes when the file is replaced or written; None: the file does not exist."""
+"""File stamp that changes when the file is replaced or written; None if the file does not exist."""
 _Seen = tuple[Stamp, ...]
 
 
 class Reread(Generic[T]):
-    """An object that is made again when its files change. Any thread may read it.
+    """An object that is recreated when its files change. Any thread may read it.
 
-    If ``make`` fails at a later look, because only some files are replaced yet or a file cannot be
-    read, the earlier object stays, each reason is logged once, and each look tries again. The first
-    ``make`` raises its ConfigError to the caller. ``what``: the contents of the files, for the log.
+    If ``make`` fails later, because only some files are replaced yet or a file cannot be read, the
+    earlier object is kept, each reason is logged once, and each check tries again. The first
+    ``make`` raises its ConfigError to the caller. ``what``: what the files contain, for the log.
     """
 
     def __init__(
@@ -387,13 +397,13 @@ class Reread(Generic[T]):
         self._seen = self._look()
         self._made = make()
         self._failure = ""
-        """Reason why ``make`` failed at the last look; empty if it did not."""
+        """Why ``make`` failed at the last check, or empty if it did not."""
         self._looked_at = clock()
         self.version = 0
-        """Number of times that the object was made again."""
+        """Number of times that the object was recreated."""
 
     def current(self) -> T:
-        """Return the object of the present files, or the last one that could be made."""
+        """Return the object made from the current files, or the last one that could be made."""
         with self._lock:
             now = self._clock()
             if now - self._looked_at >= LOOK_AGAIN_S:
@@ -409,24 +419,28 @@ class Reread(Generic[T]):
         names = [str(path) for path in self._paths]
         try:
             self._made = self._make()
-        # Of any kind: the caller needs a valid object, and has not caused it.
+        # Any error: the caller needs a valid object, and has not caused the error.
         except Exception as error:
             expected = isinstance(error, ConfigError)
             why = str(error) if expected else f"{type(error).__name__}: {error}"
             if why != self._failure:
                 self._failure = why
-                log.warning(f"changed {self._what} files are not used", files=names, error=why)
+                log.warning(
+                    f"changed {self._what} files are invalid: the previous ones stay in use",
+                    files=names,
+                    error=why,
+                )
             return
         self._seen, self._failure = seen, ""
         self.version += 1
-        log.info(f"changed {self._what} files are used from here on", files=names)
+        log.info(f"changed {self._what} files are now in use", files=names)
 
     def _look(self) -> _Seen:
         return tuple(stamp(path) for path in self._paths)
 
 
 def stamp(path: Path) -> Stamp:
-    """Return the present stamp of a file."""
+    """Return the current stamp of a file."""
     try:
         status = os.stat(path)
     except OSError:

@@ -1,12 +1,12 @@
 """Encoding of each conversation's messages into the bytes of its stream, and decoding.
 
-Hot conversations put a list into every envelope: whatever waits shares one gRPC message. Items are
-serialised one by one when they are sent and an envelope is their concatenation, each behind its tag
-and length. Protobuf defines the encoding of a repeated field as just that, so the bytes are those
-of ``envelope.requests.extend(items)`` at about half the price (0.27 against 0.5 to 1.0 us an item).
-Reading goes the other way: one parse of the whole envelope is the cheaper one (0.17 against 0.30
-us). Replication and the observers' log have one message to an envelope: there the bulk is one
-opaque field.
+Hot conversations put a list into every envelope: all queued items share one gRPC message. Items are
+serialised one by one when they are sent, and an envelope is their concatenation, each preceded by
+its tag and length. Protobuf defines the encoding of a repeated field in just this way, so the bytes
+equal those of ``envelope.requests.extend(items)`` at about half the cost (0.27 against 0.5 to 1.0
+us per item). For reading, one parse of the whole envelope is cheaper (0.17 against 0.30 us).
+Replication and the observers' log have one message per envelope: there the bulk is one opaque
+field.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ from raftlog.wire.data.v1 import data_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
 
 ENVELOPE_TARGET_BYTES = 1 << 20
-"""Envelope size in bytes beyond which no item is added: a larger envelope would hold up the loop
-and the messages after it.
+"""Envelope size in bytes above which no item is added: a larger envelope would delay the loop and
+the messages after it.
 """
 
 PART_MAX_ITEMS, PART_MAX_BYTES = 512, 256 << 10
-"""Largest part of an envelope that is parsed at once: 16,000 items take ten milliseconds and more.
+"""Largest part of an envelope that is parsed at once, in items and in bytes: 16,000 items take ten
+milliseconds or more.
 """
 MANY_ITEMS = 8
-"""Number of items from which an envelope is joined without a look at each item."""
+"""Number of items from which an envelope is joined without examining each item."""
 SHORT_BYTES = 8 << 10
 """Largest envelope that is parsed whole, in bytes."""
 
@@ -53,7 +54,7 @@ _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 
 
 class MalformedMessageError(ValueError):
-    """The peer sent bytes that are no message of this conversation."""
+    """The peer sent bytes that are not a message of this conversation."""
 
 
 class TooManyItemsError(ValueError):
@@ -73,11 +74,9 @@ def _header(tag: int, length: int) -> bytes:
 def _has_more_fields(message: bytes, most: int, usual: int) -> bool:
     """Return whether a message has more than ``most`` fields at its top level.
 
-    The count ends at the first malformed field, as parsing will.
-
-    A field has two bytes or more, so the count stops where the rest is too short for the remaining
-    ``most``. ``usual``: the tag of nearly all fields, short strings, which an honest envelope
-    passes in a fraction of the time.
+    The count ends at the first malformed field, as parsing will. A field has at least two bytes, so
+    the count stops once the rest is too short for the remaining ``most``. ``usual``: the tag of
+    nearly all fields, which are short strings: a fast path for honest envelopes.
     """
     position, end, room = 0, len(message), 2 * most
     try:
@@ -103,7 +102,7 @@ def _has_more_fields(message: bytes, most: int, usual: int) -> bool:
                 position += 8
             elif kind == _FIXED32:
                 position += 4
-            # A group has no length: what is in it is counted.
+            # A group has no length: the fields inside it are counted.
     except IndexError:
         return False
     return room < 0
@@ -116,7 +115,9 @@ class Wire(ABC):
         self.item_type = item_type
 
     def check(self, message: Any) -> None:
-        """Raise TypeError for a message of another direction: the peer would misread its bytes."""
+        """Raise TypeError for a message of the other direction: the peer would misread its
+        bytes.
+        """
         if type(message) is not self.item_type:
             raise TypeError(
                 f"this stream carries {self.item_type.__name__}, not {type(message).__name__}"
@@ -125,7 +126,7 @@ class Wire(ABC):
     def encode(self, message: Any, max_bytes: int) -> bytes:
         """Return the bytes of one item.
 
-        Raises TypeError, and ApiError MESSAGE_TOO_LARGE if no envelope could take it.
+        Raises TypeError, and ApiError MESSAGE_TOO_LARGE if the item fits into no envelope.
         """
         if type(message) is not self.item_type:
             self.check(message)
@@ -149,19 +150,18 @@ class Wire(ABC):
 
     @abstractmethod
     def decode(self, envelope: bytes, max_items: int) -> Sequence[Any]:
-        """Return the messages of one envelope or of a part of one.
+        """Return the messages of an envelope, or of a part of one.
 
         Raises MalformedMessageError, and TooManyItemsError before anything is parsed.
         """
 
     def grouped(self, messages: Sequence[Any]) -> Sequence[Any]:
-        """Return parsed messages in the groups of ``decode``."""
+        """Return parsed messages grouped as by ``decode``."""
         return messages
 
     def cut(self, envelope: bytes, max_items: int) -> Sequence[int]:
-        """Return the ends of the parts of an envelope that can be decoded one by one.
-
-        Raises TooManyItemsError.
+        """Return the ends of the parts into which an envelope is split for decoding. Raises
+        TooManyItemsError.
         """
         return (len(envelope),)
 
@@ -194,7 +194,7 @@ class RepeatedWire(Wire):
         self._parse = envelope_type.FromString
         self._items: Callable[[Any], Any] = attrgetter(field.name)
         self._tag = field.number << 3 | _LENGTH_DELIMITED
-        # Nearly every item is short: its header is looked up, not made.
+        # Nearly every item is short: its header is looked up, not computed.
         self._headers = [_header(self._tag, length) for length in range(2048)]
 
     def envelopes(self, items: list[bytes]) -> list[bytes]:
@@ -203,7 +203,7 @@ class RepeatedWire(Wire):
         if MANY_ITEMS <= len(items) <= ENVELOPE_MAX_ITEMS and Framed not in set(map(type, items)):
             lengths = list(map(len, items))
             if max(lengths) < known and sum(lengths) <= ENVELOPE_TARGET_BYTES:
-                # Nearly every envelope of many: no look at the single item.
+                # The case of nearly every envelope with many items: no loop over the items.
                 both = [b""] * (2 * len(items))
                 both[::2], both[1::2] = map(headers.__getitem__, lengths), items
                 return [b"".join(both)]
@@ -227,11 +227,11 @@ class RepeatedWire(Wire):
 
     def decode(self, envelope: bytes, max_items: int) -> Sequence[Any]:
         """Parse an envelope at once; its items share memory."""
-        # An item takes two bytes at the least: only a long envelope is counted. Parsed, a megabyte
-        # of empty items takes a hundred.
+        # An item has at least two bytes: only a long envelope is counted. A megabyte of empty items
+        # takes a hundred megabytes when parsed.
         if len(envelope) > 2 * max_items and _has_more_fields(envelope, max_items, self._tag):
             raise TooManyItemsError(
-                f"more than {max_items} items in a message of {len(envelope)} bytes"
+                f"a message of {len(envelope)} bytes has more than {max_items} items, the limit"
             )
         try:
             return list(self._items(self._parse(envelope)))
@@ -276,7 +276,7 @@ class RequestsWire(RepeatedWire):
         return self.grouped(super().decode(envelope, max_items))
 
     def grouped(self, messages: Sequence[Any]) -> Sequence[Any]:
-        """Return parsed messages in the groups of ``decode``."""
+        """Return parsed messages grouped as by ``decode``."""
         return grouped(messages)
 
 
@@ -288,14 +288,14 @@ class ResponsesWire(RepeatedWire):
 
     def encode(self, message: Any, max_bytes: int) -> bytes:
         """See :class:`Wire`."""
-        # A group's are far from every bound: few, and short.
+        # The replies to a group are few and short, far below every bound.
         if type(message) is ConfigReplies:
             return codec.replies(message)
         return super().encode(message, max_bytes)
 
 
 class _SharedWire(SingleWire):
-    """A layout for a message that is sent to many peers in a row: it is encoded once."""
+    """A layout for a message that is sent to many peers in succession: it is encoded once."""
 
     def __init__(self, item_type: type[Message]) -> None:
         super().__init__(item_type)
@@ -303,7 +303,7 @@ class _SharedWire(SingleWire):
         self._data = b""
 
     def encode(self, message: Any, max_bytes: int) -> bytes:
-        """See :class:`Wire`. A sent message does not change."""
+        """See :class:`Wire`. A sent message never changes."""
         if message is not self._last or len(self._data) + 8 > max_bytes:
             self._data = super().encode(message, max_bytes)
             self._last = message
@@ -311,11 +311,13 @@ class _SharedWire(SingleWire):
 
 
 class _TakesEncoded(Wire):
-    """A layout for watch responses, most of which are bytes: encoded once for many watches."""
+    """A layout for watch responses, most of which are already bytes, encoded once for many
+    watches.
+    """
 
     def encode(self, message: Any, max_bytes: int) -> bytes:
         """See :class:`Wire`."""
-        # A broker cuts responses far below every bound.
+        # A broker keeps responses far below every bound.
         return message if isinstance(message, bytes) else super().encode(message, max_bytes)
 
 
@@ -371,14 +373,14 @@ WIRES: dict[Conversation, ConversationWires] = {
 def _too_large(name: str, size: int, max_bytes: int, field: str) -> ApiError:
     return ApiError(
         ErrorCode.MESSAGE_TOO_LARGE,
-        f"{name} of {size} bytes; the transport takes {max_bytes}",
+        f"the {name} has {size} bytes, but the transport accepts at most {max_bytes}",
         field=field,
     )
 
 
 def _body(message: Any) -> str:
-    """Return the set field of the oneof ``body``, the innermost for a forwarded request; empty if
-    none is set.
+    """Return the name of the set field in the oneof ``body``, the innermost for a forwarded
+    request; empty if none is set.
     """
     name = ""
     while "body" in message.DESCRIPTOR.oneofs_by_name:

@@ -1,9 +1,9 @@
 """A gRPC stream as a link, the same at both ends: a writer task and a reader loop.
 
-No Task and no unary RPC is on a message's path. ``send`` serialises and appends; the first call
-wakes the writer, which writes all queued messages in its next turn, so that calls of one turn of
-the loop, or during a write, share an envelope. A served link delivers messages in turns
-(:mod:`raftlog.transport.turns`): no peer holds up the loop with one message.
+A message needs no Task and no unary RPC. ``send`` serialises and appends; the first call wakes the
+writer, which writes all queued messages in its next iteration, so that sends within one iteration
+of the loop, or during a write, share an envelope. A served link delivers messages in turns
+(:mod:`raftlog.transport.turns`): no peer delays the loop with one message.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from raftlog.transport.lanes import LaneError
 from raftlog.transport.links import PEER_ENDED, BaseLink
 
 FEW_BYTES = 1024
-"""Largest message in bytes that is parsed whole before its items are counted."""
+"""Largest message, in bytes, that is parsed whole before its items are counted."""
 TIMER_S = 0.0015
-"""Seconds by which uvloop's timers may be early: they count whole milliseconds, from the beginning
-of the present one, and round to the nearest.
+"""Seconds by which uvloop's timers may be early: they count whole milliseconds, from the start of
+the current one, and round to the nearest.
 """
 THROTTLED_RESTS = 9
-"""Multiple of a refusal's cost that passes before a throttled peer's next message is read: a peer
-that ignores the throttling gets a tenth of the time.
+"""Pause before the next message of a throttled peer is read, in multiples of a refusal's cost: a
+peer that ignores the throttling gets a tenth of the time.
 """
 UNBUDGETED_BYTES = 1024
-"""Unsent bytes of a link that are not charged to the budget of all links: a short message has left
-before the charge, and each charge has a cost.
+"""Unsent bytes of a link that are not charged to the budget of all links: a short message is sent
+before it would be charged, and each charge has a cost.
 """
 _NO_METHOD = "Method not found!"
-"""Status details of gRPC for a method that the server does not have."""
+"""gRPC's status details for a method that the server does not have."""
 _CONNECT_PREAMBLE = re.compile(
     r"^failed to connect to all addresses; last error: \w+: (ipv[46]:\S+: )?(Failed to connect to"
     r" remote host: (connect: )?)?"
 )
 _HTTP1 = "Trying to connect an http1.x server"
-"""Status details of gRPC for a server that answers in HTTP/1."""
+"""gRPC's status details for a server that answers in HTTP/1."""
 
 
 class Stream(Protocol):
@@ -55,13 +55,13 @@ class Stream(Protocol):
         """Return the next message's bytes, or grpc.aio.EOF."""
 
     def write(self, message: bytes) -> Coroutine[Any, Any, None]:
-        """Send a message; returns when the transport has accepted it."""
+        """Send a message; return when the transport has accepted it."""
 
 
 class GrpcLink(BaseLink):
     """A link over one stream.
 
-    The owner of the stream awaits ``run``. ``serves``: this is the server's end.
+    The owner of the stream awaits ``run``. ``serves``: True for the server's end.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class GrpcLink(BaseLink):
         self._budget = bounds.send_budget
         self._turns = bounds.turns[conversation.name] if serves else None
         self._asked_once = serves and conversation is Conversation.WATCH
-        """True if the client sends one message only, and may then end its side."""
+        """True if the client sends only one message, and may then end its side."""
         self._slice_items = ITEMS_A_SLICE.get(conversation.name, 1)
         request_max_bytes = limits.request_max_bytes(conversation.name)
         self._send_max_bytes = limits.max_message_bytes if serves else request_max_bytes
@@ -88,7 +88,7 @@ class GrpcLink(BaseLink):
         self._tasks: list[asyncio.Task[None]] = []
         self._pending: list[bytes] = []
         self._unsent_bytes = 0
-        """Size of the queued messages and of the present write, in bytes."""
+        """Size of the queued messages and of the current write, in bytes."""
         self._budgeted_bytes = 0
         """Unsent bytes that are charged to the budget of all links."""
         self._wake: asyncio.Future[None] | None = None
@@ -97,18 +97,17 @@ class GrpcLink(BaseLink):
         self._rest_s = 0.0
         """Pause before the next message is processed, in seconds."""
         self._leaves = False
-        """True if a mark ends this direction of the stream after the present write."""
+        """True if a mark must end this direction of the stream after the current write."""
         self._arriving: OpenCall | None = None
-        """Account of the served stream's incomplete messages."""
+        """Account of the served stream's unfinished messages."""
         self.refusal: ApiError | None = None
-        """Error that is sent to the peer at the close: no room is left, or its token has expired.
-        """
+        """Error that is sent to the peer when the link closes, or None."""
 
     def send(self, message: Any) -> None:
         """Queue a message.
 
-        Raises LinkClosedError, TypeError, and ApiError MESSAGE_TOO_LARGE (nothing sent, link
-        stays).
+        Raises LinkClosedError, TypeError, and ApiError MESSAGE_TOO_LARGE (nothing is sent, the link
+        stays open).
         """
         if self._reason is not None:
             raise self._closed_error()
@@ -119,7 +118,7 @@ class GrpcLink(BaseLink):
         pending, length = self._pending, len(data)
         if len(pending) >= self._max_messages or self._unsent_bytes + length > self._max_bytes:
             self.cut(
-                f"{len(pending)} messages of {self._unsent_bytes} bytes wait unsent: the peer does"
+                f"{len(pending)} messages with {self._unsent_bytes} bytes are unsent: the peer does"
                 " not keep up"
             )
             raise self._closed_error()
@@ -138,11 +137,11 @@ class GrpcLink(BaseLink):
 
     @property
     def unsent_bytes(self) -> int:
-        """Size of the queued messages and of the present write, in bytes."""
+        """Size of the queued messages and of the current write, in bytes."""
         return self._unsent_bytes
 
     def cut(self, reason: str) -> None:
-        """Close a link whose peer does not read."""
+        """Close the link, because its peer does not read."""
         self.refuse(self._bounds.throttled(Complaint.SLOW_READER, self.peer, reason))
 
     def refuse(self, error: ApiError) -> None:
@@ -166,14 +165,14 @@ class GrpcLink(BaseLink):
         self._throttled = True
 
     def _rested_for(self, took_s: float) -> float:
-        """Return the pause after work that took ``took_s`` seconds."""
+        """Return the pause that follows work of ``took_s`` seconds."""
         if not self._throttled:
             return 0.0
         self._throttled = False
         return THROTTLED_RESTS * took_s + TIMER_S
 
     def _cut_unfinished(self, reason: str) -> None:
-        """Close a link whose peer leaves messages unfinished."""
+        """Close the link, because its peer leaves messages unfinished."""
         self.refuse(self._bounds.throttled(Complaint.UNFINISHED, self.peer, reason))
 
     async def _carry(self) -> None:
@@ -183,8 +182,8 @@ class GrpcLink(BaseLink):
             await self._ended
         finally:
             self.close("the stream was cancelled")
-            # A task that was cancelled knows its frame, and by it the stream: held on to, it would
-            # keep the connection open until the garbage is collected.
+            # A cancelled task refers to its frame, and so to the stream: a kept reference would
+            # hold the connection open until the next garbage collection.
             tasks, self._tasks = self._tasks, []
             for task in tasks:
                 task.cancel()
@@ -216,10 +215,13 @@ class GrpcLink(BaseLink):
                     return
                 if arriving is not None:
                     arriving.took(len(data))
-                    # What follows the only request stays where it is.
+                    # Anything after the only request is not read.
                     arriving.reads = not self._asked_once
                 if len(data) > self._receive_max_bytes:
-                    detail = f"a message of {len(data)} bytes; {self._receive_max_bytes} are taken"
+                    detail = (
+                        f"the message has {len(data)} bytes, but the limit is"
+                        f" {self._receive_max_bytes}"
+                    )
                     raise self._bounds.throttled(Complaint.TOO_LARGE, self.peer, detail)
                 turns = self._turns
                 if turns is None:
@@ -229,7 +231,7 @@ class GrpcLink(BaseLink):
                     rest_s, self._rest_s = self._rest_s, 0.0
                     await asyncio.sleep(rest_s)
                 if len(data) <= FEW_BYTES and not turns.busy:
-                    # A fetch, a heartbeat, a write: there is nothing to cut.
+                    # A fetch, a heartbeat, a write: too short to split.
                     begun = turns.now()
                     few = self._incoming.decode(data, self._max_items)
                     if len(few) <= self._slice_items:
@@ -271,18 +273,17 @@ class GrpcLink(BaseLink):
                     await self._turn(waiting_bytes, rest_s)
                     begun = turns.now()
         except (MalformedMessageError, TooManyItemsError):
-            # To find that out took its time, too.
+            # Detecting the fault took time, too.
             turns.spent(turns.now() - begun)
             raise
         finally:
-            # Garbage ends the link, and not the turn: [all that waited for it waited on].
+            # Also after an error, which ends the link: otherwise the turn would never be passed on
+            # [all waiting links kept waiting].
             turns.pass_on()
 
     def _slices(self, data: bytes) -> Iterator[tuple[Sequence[Any], int]]:
-        """Yield an envelope's messages in slices.
-
-        Beside each slice: the bytes held while the next one waits for its turn; 0 for the last
-        slice.
+        """Yield an envelope's messages in slices, each with the number of bytes held while the next
+        slice waits for its turn; 0 for the last slice.
         """
         size, part_begin = self._slice_items, 0
         ends = self._incoming.cut(data, self._max_items)
@@ -298,14 +299,16 @@ class GrpcLink(BaseLink):
                 yield some, 0 if is_last else held_bytes
 
     async def _turn(self, cost_bytes: int, rest_s: float = 0.0) -> None:
-        """Wait for a turn after a pause, if the waiting bytes have room. Raises ApiError."""
+        """Wait for a turn after a pause, if the queue has room for ``cost_bytes``. Raises
+        ApiError.
+        """
         assert self._turns is not None
         waiting = self._bounds.waiting
         if not waiting.take(self.peer, cost_bytes):
             raise self._bounds.throttled(
                 Complaint.TOO_MUCH_WAITING,
                 self.peer,
-                f"{waiting.held(self.peer)} bytes wait already",
+                f"{waiting.held(self.peer)} bytes from this peer are already queued",
             )
         try:
             if rest_s:
@@ -325,11 +328,11 @@ class GrpcLink(BaseLink):
                     self._wake = self._loop.create_future()
                     await self._wake
                     continue
-                # No more at once: a peer that has read nothing for a while may have tens of
-                # thousands, and so may many peers together.
+                # At most ENVELOPE_MAX_ITEMS at once: for a peer that has read nothing for a while,
+                # or for many peers together, tens of thousands may be queued.
                 if len(self._pending) <= ENVELOPE_MAX_ITEMS:
-                    # Nothing is sent between here and the first write: these items are all that is
-                    # unsent.
+                    # No message is queued between here and the first write: these items are all
+                    # that is unsent.
                     left_bytes = self._unsent_bytes
                     items, self._pending = self._pending, []
                 else:
@@ -348,12 +351,12 @@ class GrpcLink(BaseLink):
                     left_bytes -= count
                     self._sent(count)
                 await write(last)
-                # As ``_sent``: this is on the way of every message.
+                # Inlined ``_sent``: this runs for every message.
                 if self._reason is None:
                     self._unsent_bytes -= left_bytes
                     if self._budgeted_bytes:
                         self._settle()
-        # InvalidStateError is how grpc.aio says that the call ended under a write.
+        # grpc.aio raises InvalidStateError if the call ends during a write.
         except (
             grpc.RpcError,
             grpc.aio.BaseError,
@@ -363,7 +366,7 @@ class GrpcLink(BaseLink):
             self.close(failure_text(error))
 
     async def _leave_stream(self) -> None:
-        """End this direction of the stream; further messages have another path."""
+        """End this direction of the stream; further messages take another path."""
 
     def _sent(self, count: int) -> None:
         """Subtract ``count`` sent bytes."""
@@ -391,12 +394,12 @@ def failure_text(error: Exception) -> str:
 
 
 def status_text(code: Any, details: str | None) -> str:
-    """Return a gRPC status in one line, a failed connect without gRPC's wording."""
+    """Return a gRPC status in one line; for a failed connect, without gRPC's preamble."""
     hint = (
-        "; a node of the other kind, or another program, listens there"
+        "; the server there is a node of the other kind, or another program"
         if details == _NO_METHOD
         else ""
     )
     if details and _HTTP1 in details:
-        return f"{code.name}: an HTTP server answers, not gRPC (is it http.listener?)"
+        return f"{code.name}: the server speaks HTTP/1, not gRPC (is this the http.listener port?)"
     return f"{code.name}: {_CONNECT_PREAMBLE.sub('', details or '')}{hint}"

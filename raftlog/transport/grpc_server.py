@@ -46,12 +46,12 @@ from grpc_reflection.v1alpha import reflection  # isort: skip
 
 _IDENTITY_ALONE = 1
 """Bit set of accepted compression algorithms: none, because a compressed message of kilobytes can
-hold gigabytes.
+expand to gigabytes.
 """
 
 
 def receive_max_bytes(limits: TransportLimits, conversations: Iterable[Conversation]) -> int:
-    """Return the size of the largest message that a server of these conversations takes."""
+    """Return the size of the largest message that a server with these conversations accepts."""
     return max(
         (limits.request_max_bytes(one.name) for one in conversations), default=UNARY_MAX_BYTES
     )
@@ -60,19 +60,19 @@ def receive_max_bytes(limits: TransportLimits, conversations: Iterable[Conversat
 def server_options(
     limits: TransportLimits, conversations: Iterable[Conversation]
 ) -> list[tuple[str, int]]:
-    """Return the gRPC options of a server of these conversations."""
+    """Return the gRPC options of a server with these conversations."""
     return [
-        # Two nodes on one port must not share it silently.
+        # Otherwise two nodes could silently share one port.
         ("grpc.so_reuseport", 0),
         ("grpc.keepalive_time_ms", limits.keepalive_time_ms),
         ("grpc.keepalive_timeout_ms", limits.keepalive_timeout_ms),
         ("grpc.http2.max_pings_without_data", 0),
-        # Clients choose their own keepalive time; the default would throw them out for pinging too
+        # Clients choose their own keepalive time; the default would disconnect them for pinging too
         # often.
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.max_send_message_length", limits.max_message_bytes),
         ("grpc.max_receive_message_length", receive_max_bytes(limits, conversations)),
-        # Else a fast sender gets windows of up to 64 MiB, on calls without a reader.
+        # Otherwise a fast sender gets windows of up to 64 MiB, even on calls without a reader.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", STREAM_WINDOW_BYTES),
         ("grpc.server.max_pending_requests_hard_limit", MAX_CALLS_NOT_BEGUN),
@@ -89,7 +89,7 @@ def _metadata_options(access: Access) -> list[tuple[str, int]]:
 
 
 class NodeHealth(health.aio.HealthServicer):  # type: ignore[misc]
-    """The health service: Check and Watch are the library's, ``List`` is in the contract but not in
+    """The health service. Check and Watch are the library's; ``List`` is in the contract but not in
     the library's servicer.
     """
 
@@ -111,7 +111,7 @@ class NodeHealth(health.aio.HealthServicer):  # type: ignore[misc]
 
 
 class GrpcListener:
-    """A bound server and its live links. Made by :func:`listen`."""
+    """A bound server and its live links. Created by :func:`open_listener`."""
 
     def __init__(
         self,
@@ -130,28 +130,25 @@ class GrpcListener:
         self._health = health_servicer
         self._bounds = bounds
         self._access = access
-        # A dict for its order: links are closed in the order they came.
+        # A dict for its order: links are closed in the order in which they were opened.
         self._links: dict[GrpcLink, None] = {}
         self._closing: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> str:
-        """host:port, with the port really bound."""
+        """host:port, with the port actually bound."""
         return self._address
 
     async def set_serving(self, service: str, serving: bool) -> None:
-        """Set the health status of a service ("" is the node as a whole).
-
-        SERVING to begin with.
+        """Set the health status of a service ("" is the node as a whole). It is SERVING
+        initially.
         """
         status = health_pb2.HealthCheckResponse
         await self._health.set(service, status.SERVING if serving else status.NOT_SERVING)
 
     async def close(self, grace_s: float = 0.0) -> None:
-        """Stop listening and close all links; unary calls in progress have ``grace_s`` seconds to
-        finish.
-
-        Idempotent.
+        """Stop listening and close all links; pending unary calls have ``grace_s`` seconds to
+        finish. Idempotent.
         """
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close(grace_s))
@@ -174,8 +171,8 @@ class GrpcListener:
             peer = peer_address(context)
             if not places.take(peer):
                 message = (
-                    f"{places.held(peer)} streams of {conversation.name} are open on this"
-                    f" connection, {places.total} in all"
+                    f"no more {conversation.name} streams are accepted: {places.held(peer)} are"
+                    f" open on this connection, {places.total} on all connections"
                 )
                 await abort(
                     context, self._bounds.throttled(Complaint.TOO_MANY_STREAMS, peer, message)
@@ -253,7 +250,7 @@ class GrpcListener:
             context.set_trailing_metadata(refusal_metadata(link.refusal))
             context.set_code(status_of(link.refusal))
             context.set_details(link.close_reason or "")
-        # A client that ends its sending side ends the link: answers still due are not waited for.
+        # A client that ends its sending side ends the link: pending responses are dropped.
         elif link.close_reason != PEER_ENDED:
             context.set_code(grpc.StatusCode.UNAVAILABLE)
             context.set_details(link.close_reason or "")
@@ -274,12 +271,11 @@ async def open_listener(
 ) -> GrpcListener:
     """Bind and start a listener. ``bounds`` are the node's, ``limits`` this listener's.
 
-    ``lanes``: the lane listener of its clients.
-
-    Raises ConfigError if the address cannot be bound.
+    ``lanes``: the lane listener for its clients, or None. Raises ConfigError if the address cannot
+    be bound.
     """
     host, port = split_address(address)
-    # Before gRPC tries: it would write a line of its own to stderr.
+    # Checked before gRPC tries, which would write to stderr.
     if why := _why_not(host, port):
         raise ConfigError(f"cannot listen on {address}: {why}")
     take_all_wakeups(asyncio.get_running_loop())
@@ -296,7 +292,7 @@ async def open_listener(
         )
     except RuntimeError as error:
         raise ConfigError(
-            f"cannot listen on {address}: {_why_not(host, port) or 'gRPC refuses it'}"
+            f"cannot listen on {address}: {_why_not(host, port) or 'gRPC cannot bind it'}"
         ) from error
     shown_host = f"[{host}]" if ":" in host else host
     listener = GrpcListener(
@@ -328,8 +324,8 @@ def _conversation_handlers(
 
 
 def _why_not(host: str, port: int) -> str:
-    """Return why an address cannot be bound, empty if it can: gRPC writes the reason to its log
-    alone.
+    """Return why an address cannot be bound, or empty if it can: gRPC writes the reason only to its
+    log.
     """
     try:
         with socket.create_server(
@@ -345,10 +341,11 @@ def _why_not(host: str, port: int) -> str:
 class GrpcServerTransport(GrpcTransport):
     """The gRPC implementation of :class:`raftlog.transport.api.ServerTransport`.
 
-    Made and used on one running event loop. ``listeners``: security of each of the node's
-    listeners, by name; without it every listener has ``tls``, or none. ``lane_port_offset``: how
-    far the port for lanes (lanes.py) is above each listener's; 0: no lanes, all stays on gRPC.
-    ``asks_for_lanes``: ask the dialed servers for lanes, without a port for lanes here.
+    Created and used on one running event loop. ``listeners``: security of each of the node's
+    listeners, by name; without it every listener uses ``tls``, or plain text if that is None.
+    ``lane_port_offset``: difference between the lane port (lanes.py) and the port of each listener;
+    0 for no lanes: all messages stay on gRPC. ``asks_for_lanes``: request lanes from the dialed
+    servers even without a local lane port.
     """
 
     def __init__(
@@ -368,10 +365,10 @@ class GrpcServerTransport(GrpcTransport):
         self._lanes = Lanes(self.bounds)
         self._secured = listeners or {"": ListenerSecurity(tls, reflection=tls is None)}
         for security in self._secured.values():
-            # Files that cannot be used are an error now, not when it listens.
+            # Report unusable files now, not when the node starts to listen.
             security.server_credentials()
-        # gRPC counts the connections of each server by itself: shares keep the sum of all within
-        # the limit of the node, and leave each listener some of its own.
+        # gRPC counts the connections of each server separately: equal shares keep their sum within
+        # the node's limit, and guarantee some connections to each listener.
         share = max(1, self._limits.max_connections // len(self._secured))
         self._listener_limits = replace(self._limits, max_connections=share)
         self._listeners: list[GrpcListener] = []
@@ -396,7 +393,10 @@ class GrpcServerTransport(GrpcTransport):
         if access.tokens is not None:
             self._token_checks.append(access.tokens)
             if security.tls is None:
-                raise ConfigError("tokens are taken over TLS only: who reads one can use it")
+                raise ConfigError(
+                    f"listener {name!r} accepts tokens but has no TLS: anyone who reads a token on"
+                    " the network could use it"
+                )
         credentials = security.server_credentials(require_certificates=access.certificates)
         listener = await open_listener(
             address,
@@ -420,12 +420,12 @@ class GrpcServerTransport(GrpcTransport):
         security: ListenerSecurity,
         access: Access,
     ) -> LaneListener | None:
-        """Return the lane listener beside a gRPC listener; None if it serves nothing on lanes."""
+        """Return the lane listener for a gRPC listener, or None if that serves nothing on lanes."""
         if not self._lane_port_offset or LANED.keys().isdisjoint(acceptors):
             return None
         host, port = split_address(address)
         tls = security.lane_tls(require_certificates=access.certificates)
-        # Beside any port: any port.
+        # If the listener uses any free port, so do its lanes.
         return await self._lanes.listen(host, port and port + self._lane_port_offset, tls)
 
     async def _close_listeners(self) -> None:

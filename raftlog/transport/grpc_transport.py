@@ -1,5 +1,5 @@
-"""The real network of a client: links are gRPC streams on channels of their own, and each call
-shows a certificate or a token.
+"""The real network of a client: each link is a gRPC stream on a separate channel, and each call
+presents a certificate or a token.
 """
 
 from __future__ import annotations
@@ -35,30 +35,34 @@ TokenSource = Callable[[], str | Awaitable[str]]
 """Source of the token for the next connection: a coroutine function, or a function that does not
 block.
 
-It may raise NoTokenError: the connection is tried again later.
+If it raises NoTokenError, the connection is tried again later.
 """
 Metadata = tuple[tuple[str, str], ...]
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 
 
 class NoTokenError(RaftlogError):
-    """There is no token to show. The message names the reason, and contains nothing of a token."""
+    """There is no token to present. The message gives the reason, and contains no part of a
+    token.
+    """
 
 
 def token_file(path: Path) -> TokenSource:
-    """Return a source that reads the token in a file at each call: a renewal replaces the file."""
+    """Return a source that reads the token from a file at each call: a renewal replaces the
+    file.
+    """
 
     def read() -> str:
         try:
             with path.open("rb") as file:
-                # With room for the end of a line.
+                # With room for a line end, and one byte to detect a longer file.
                 content = file.read(TOKEN_MAX_CHARS + 3)
         except OSError as error:
             raise NoTokenError(f"no token: {error.strerror}: {path}") from error
         try:
             return content.decode("ascii").strip()
         except UnicodeDecodeError:
-            raise NoTokenError(f"no token: {path} holds something else") from None
+            raise NoTokenError(f"no token: {path} is not ASCII text") from None
 
     return read
 
@@ -74,18 +78,19 @@ async def authorization(source: TokenSource | None, timeout_s: float) -> Metadat
     except NoTokenError:
         raise
     except Exception as error:
-        # What a stranger's error says may be the token.
+        # The text of an unknown error may contain the token.
         raise NoTokenError(f"no token: its source failed with {type(error).__name__}") from None
-    # gRPC would tell the whole of a value that it cannot send.
+    # gRPC's error for a value that it cannot send would contain the whole value.
     if not isinstance(token, str) or len(token) > TOKEN_MAX_CHARS or not _TOKEN.fullmatch(token):
         raise NoTokenError(
-            f"no token: what its source gave is none, or longer than {TOKEN_MAX_CHARS} characters"
+            f"no token: its source must return a token of at most {TOKEN_MAX_CHARS} characters,"
+            " without spaces"
         )
     return (("authorization", f"Bearer {token}"),)
 
 
 LINK_METADATA_KEY = "raftlog-link"
-"""Key in the initial metadata with which a server confirms a stream."""
+"""Key in the initial metadata by which a server confirms a stream."""
 
 _OTHER_KIND = {
     Conversation.BROKER: (Conversation.CONTROLLER, "a controller, not a broker"),
@@ -93,27 +98,27 @@ _OTHER_KIND = {
     Conversation.WATCH_MANY: (Conversation.CONTROLLER, "a controller, not a broker"),
     Conversation.CONTROLLER: (Conversation.BROKER, "a broker, not a controller"),
 }
-"""Conversation that a server of the other kind has instead, and its description; the server may
-also not be ready yet.
+"""The conversation that a server of the other kind offers instead, and a description of that
+server. A server that offers neither may not be ready yet.
 """
 
 
 def open_channel(
     address: str, credentials: grpc.ChannelCredentials | None, limits: TransportLimits
 ) -> Any:
-    """Return a channel on the running loop, which gRPC may still wake after it is closed.
+    """Return a channel on the running loop, which gRPC may still wake after the channel is closed.
 
-    The transport reconnects with a new channel: gRPC itself has one attempt.
+    The transport reconnects with a new channel: gRPC itself makes one attempt.
     """
     take_all_wakeups(asyncio.get_running_loop())
     options = [
-        # A connection of its own for each dialer: votes and heartbeats never queue behind bulk, and
-        # no backoff is shared.
+        # A separate connection for each dialer: votes and heartbeats never queue behind bulk data,
+        # and no back-off is shared.
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.initial_reconnect_backoff_ms", limits.reconnect_backoff_min_ms),
         ("grpc.max_reconnect_backoff_ms", limits.reconnect_backoff_max_ms),
-        # In spite of its name also the least time an attempt is given, so not less than what we
-        # wait ourselves.
+        # Despite its name, this is also the minimum duration of an attempt, so it must not be less
+        # than our own timeout.
         ("grpc.min_reconnect_backoff_ms", limits.connect_timeout_ms),
         ("grpc.keepalive_time_ms", limits.keepalive_time_ms),
         ("grpc.keepalive_timeout_ms", limits.keepalive_timeout_ms),
@@ -121,8 +126,8 @@ def open_channel(
         ("grpc.max_send_message_length", limits.max_message_bytes),
         ("grpc.max_receive_message_length", limits.max_message_bytes),
         ("grpc.enable_retries", 0),
-        # A proxy of the environment must not come between the nodes, nor a DNS TXT lookup before
-        # each connect.
+        # No proxy from the environment between the nodes, and no DNS TXT lookup before each
+        # connect.
         ("grpc.enable_http_proxy", 0),
         ("grpc.service_config_disable_resolution", 1),
     ]
@@ -132,9 +137,9 @@ def open_channel(
 
 
 class GrpcDialer(BaseDialer):
-    """A dialer with a channel of its own per link. A failed attempt costs about 0.4 ms of CPU.
+    """A dialer with a separate channel per link. A failed attempt costs about 0.4 ms of CPU.
 
-    ``credentials`` gives those of the next attempt, ``token`` its token.
+    ``credentials`` returns those for the next attempt, ``token`` its token.
     """
 
     def __init__(
@@ -149,7 +154,7 @@ class GrpcDialer(BaseDialer):
         token: TokenSource | None = None,
         lane: bool = False,
     ) -> None:
-        """``lane``: ask the server for a lane."""
+        """``lane``: True to request a lane from the server."""
         super().__init__(asyncio.get_running_loop(), address, handler, bounds.limits, rng=rng)
         self._conversation = conversation
         self._bounds, self._limits = bounds, bounds.limits
@@ -157,16 +162,16 @@ class GrpcDialer(BaseDialer):
         self._asks = ((ASK_KEY, VERSION),) if lane else ()
         self._task: asyncio.Task[None] | None = None
         self._attempting = False
-        """True until the outcome of the attempt is known. After that its task ends by itself."""
+        """True until the outcome of the attempt is known; after that its task ends by itself."""
         self._attempt()
 
     @property
     def done(self) -> bool:
-        """True if the dialer is closed, and its tasks have ended."""
+        """True if the dialer is closed and its tasks have ended."""
         return self._closed and (self._task is None or self._task.done())
 
     async def wait_closed(self) -> None:
-        """Wait until the last stream and its tasks have ended, after ``close``."""
+        """Wait, after ``close``, until the last stream and its tasks have ended."""
         if self._task is not None:
             await asyncio.wait((self._task,))
 
@@ -186,7 +191,7 @@ class GrpcDialer(BaseDialer):
             self._attempting = False
             self._failed(str(error))
             return
-        # A lane has the same files as its stream, however often they are replaced meanwhile.
+        # A lane uses the same files as its stream, even if they are replaced meanwhile.
         shown = None if self._credentials is None else self._credentials()
         credentials = None if shown is None else shown.channel
         channel = open_channel(self._address, credentials, self._limits)
@@ -209,7 +214,9 @@ class GrpcDialer(BaseDialer):
             await channel.close()
 
     async def _error_of(self, call: Any, channel: Any, metadata: Any) -> ApiError | None:
-        """Return the error of a failed attempt that a further attempt would not change, if any."""
+        """Return the error of a failed attempt if a further attempt would fail in the same way, or
+        None.
+        """
         if not call.done():
             return None
         missing = await call.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -231,13 +238,13 @@ class GrpcDialer(BaseDialer):
         return DIALED[self._conversation](*of, offer, None if shown is None else shown.lane)
 
     async def _await_acceptance(self, call: Any) -> str:
-        """Wait for the server's initial metadata; returns the failure, empty on success."""
+        """Wait for the server's initial metadata. Return the failure, or empty on success."""
         try:
             async with asyncio.timeout(self._limits.connect_timeout_ms / 1000):
                 metadata = await call.initial_metadata()
                 if LINK_METADATA_KEY in metadata:
                     return ""
-                # A call that failed has empty initial metadata, and its status says why.
+                # A failed call has empty initial metadata, and its status contains the reason.
                 return status_text(await call.code(), await call.details())
         except TimeoutError:
             return await self._why_silent()
@@ -245,14 +252,14 @@ class GrpcDialer(BaseDialer):
             return failure_text(error)
 
     async def _why_silent(self) -> str:
-        """Return why no answer arrived in time: gRPC may still wait for a name server."""
+        """Return why no response arrived in time: gRPC may still wait for a name server."""
         timeout_ms = self._limits.connect_timeout_ms
         failure = await host_failure(self._address, timeout_ms / 1000)
-        return failure or f"no answer within {timeout_ms} ms"
+        return failure or f"no response within {timeout_ms} ms"
 
 
 async def _turned_away(call: Any) -> ApiError | None:
-    """Return the server's refusal of a client that it does not admit, if any."""
+    """Return the server's refusal of a client that it does not admit, or None."""
     if await call.code() is not grpc.StatusCode.UNAUTHENTICATED:
         return None
     error = common_pb2.Error()
@@ -260,7 +267,7 @@ async def _turned_away(call: Any) -> ApiError | None:
         if key == ERROR_METADATA_KEY:
             with suppress(DecodeError):
                 error.ParseFromString(value)
-    # Of a stranger, or of an older build, the status alone.
+    # Another program, or an older build, sends only the status.
     error.error_code = error.error_code or ErrorCode.SASL_AUTHENTICATION_FAILED
     error.error_message = error.error_message or await call.details() or ""
     return error_from_wire(error)
@@ -272,10 +279,11 @@ _GRPC_STATUS_TASK = "_AioCall._handle_status_once_received"
 class GrpcTransport:
     """The gRPC implementation of :class:`raftlog.transport.api.Transport`.
 
-    Made and used on one running event loop. ``token`` returns the token that each new connection
-    shows to servers that accept tokens. ``rng`` spreads the pauses between connection attempts.
-    ``routes``: routes of a node, which dials listeners of several kinds; without them ``tls``
-    applies to all. Raises ConfigError for unreadable TLS files, and for a token without TLS.
+    Created and used on one running event loop. ``token`` returns the token that each new connection
+    presents to servers that accept tokens. ``rng`` randomises the pauses between connection
+    attempts. ``routes``: the routes of a node, which dials listeners with different security;
+    without them ``tls`` applies to all. Raises ConfigError for unreadable TLS files, and for a
+    token without TLS.
     """
 
     def __init__(
@@ -288,7 +296,7 @@ class GrpcTransport:
         routes: Routes | None = None,
         lanes: bool = True,
     ) -> None:
-        """``lanes``: ask for lanes where the conversation may have one."""
+        """``lanes``: True to request lanes for the conversations that may have one."""
         check_token_is_safe(tls, token)
         self._limits = limits or TransportLimits()
         self._rng = rng or random.Random()
@@ -296,11 +304,11 @@ class GrpcTransport:
         self._routes = routes or Routes({"": tls})
         self.bounds = Bounds(asyncio.get_running_loop(), self._limits)
         self._laned: Collection[Conversation] = OF_CLIENTS if lanes else ()
-        """Conversations on which the transport asks for lanes."""
+        """Conversations for which the transport requests lanes."""
         self._dialers: list[GrpcDialer] = []
 
     def dial(self, address: str, conversation: Conversation, handler: DialHandler) -> Dialer:
-        """Begin to keep a link to ``address``; ``handler`` is never called before this returns."""
+        """Start keeping a link to ``address``. ``handler`` is never called before this returns."""
         self._dialers = [dialer for dialer in self._dialers if not dialer.done]
         address, credentials = self._routes.lead(address)
         dialer = GrpcDialer(
@@ -317,14 +325,14 @@ class GrpcTransport:
         return dialer
 
     async def probe(self, address: str, timeout_s: float) -> Probe:
-        """Try a raw connect."""
+        """Try a raw TCP connect."""
         address, _ = self._routes.lead(address)
         return await probe(address, timeout_s)
 
     async def close(self) -> None:
-        """Close all links and wait for their end.
+        """Close all links and wait until they have ended. Idempotent.
 
-        Idempotent. With live calls of another transport it takes 50 ms.
+        If another transport has live calls, this takes 50 ms.
         """
         self.bounds.complaints.close()
         dialers, self._dialers = self._dialers, []
@@ -335,21 +343,21 @@ class GrpcTransport:
             await _let_grpc_confirm()
 
     async def _close_listeners(self) -> None:
-        """Close the listeners of a transport that has some."""
+        """Close the listeners of a transport that has any."""
 
 
 def check_token_is_safe(tls: ClientTls | None, token: TokenSource | None) -> None:
     """Raise ConfigError for a token that would be sent in plain text."""
     if token is not None and tls is None:
-        raise ConfigError("a token is sent over TLS only: who reads it on the way can use it")
+        raise ConfigError("a token requires TLS: anyone who reads it on the network could use it")
 
 
 async def _let_grpc_confirm() -> None:
-    """Wait for gRPC's own tasks that await the end of a cancelled call, which its thread confirms a
-    moment later.
+    """Wait for gRPC's own tasks that await the end of a cancelled call, which gRPC's thread
+    confirms a moment later.
 
-    A loop that is closed before would be called after its end. The owner of a task's call cannot be
-    determined.
+    If the loop was closed earlier, gRPC would call it after its end. It cannot be determined which
+    transport owns the call of a task, so this waits for all.
     """
     for _ in range(50):
         coroutines = [task.get_coro() for task in asyncio.all_tasks()]

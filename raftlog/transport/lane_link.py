@@ -1,19 +1,19 @@
-"""A link that leaves its gRPC stream for a lane.
+"""A link that moves from its gRPC stream to a lane.
 
-The link opens on the stream, as every link, and stays open on it: the stream still proves the
-peer's identity, detects a silent host, and reports why the link ends. The envelopes move when no
-request is unanswered: the dialing side then sends its next request on the lane, and the serving
-side answers on the path of the request. So no message is lost, doubled or overtaken, and none waits
-for a lane that cannot be opened. Clients have many requests in flight: beside an open lane, some
-are held for a moment until those before them are answered.
+The link opens on the stream, like every link, and the stream stays open: it still proves the peer's
+identity, detects a silent host, and reports why the link ends. The envelopes move when no request
+is unanswered: the dialing side then sends its next request on the lane, and the serving side
+answers on the path of the request. So no message is lost, duplicated or overtaken, and none waits
+for a lane that cannot be opened. Clients have many requests in flight: once a lane is open, some
+requests are held for a moment until all earlier ones are answered.
 
 A broken lane ends the link, as a broken stream does. A lane that breaks before its first use is
-forgotten.
+dropped.
 
-On a stream of watches both ends send without a request, so neither knows when nothing is under way.
-There each end leaves the stream by itself: its last message on the stream is a *mark*, an empty
-one, and further ones are sent on the lane. The other end reads the lane once it has read the mark.
-The client is first, when its lane is open; the server answers the mark with its own.
+On a stream of watches both ends send without a request, so neither knows when nothing is in flight.
+There each direction moves separately: the sender's last message on the stream is a *mark*, an empty
+one, and further messages are sent on the lane. The receiver reads the lane once it has read the
+mark. The client moves first, when its lane is open; the server answers the mark with its own.
 """
 
 from __future__ import annotations
@@ -57,20 +57,19 @@ PUT_MAX_BYTES = {
     Conversation.BROKER: 8 << 10,
     Conversation.WATCH_MANY: 8 << 10,
 }
-"""Largest item in bytes that is written directly; the writer queues a longer one and counts its
-unsent bytes. Unsent bytes of a short item are in no count, and add up over many observers.
+"""Largest item, in bytes, that is written directly; the writer queues a longer one and counts its
+unsent bytes. Unsent bytes of short items are not counted, and add up over many observers.
 """
 
 MARK = b""
-"""The last message on a stream that its sender leaves: no other one there is empty."""
+"""The last message on a stream that its sender leaves; no other message there is empty."""
 HOLD_AFTER_REQUESTS = 64
-"""Requests on the stream after which further ones are held until all before them are answered, so
-that a steady sender can move to its lane; if that takes too long, the next hold is after twice as
-many.
+"""Number of requests on the stream after which further ones are held until all earlier ones are
+answered, so that a steady sender can move to its lane. If that takes too long, the number doubles.
 """
 HOLD_MAX_S = 0.02
-"""Longest hold, in seconds: a request may wait for visibility or its deadline, and others must not
-wait with it.
+"""Longest hold, in seconds: a request may wait for visibility or its deadline, and must not delay
+others for as long.
 """
 
 
@@ -87,16 +86,16 @@ class LanedLink(GrpcLink):
         self._single = self._outgoing.single
         """True if each message is an envelope."""
         self._standing: Lane | None = None
-        """Open lane that is not used yet."""
+        """An open lane that is not in use yet, or None."""
         self._lane: Lane | None = None
-        """Lane in use."""
+        """The lane in use, or None."""
 
     def lane_max_bytes(self) -> int:
         """Largest accepted envelope, in bytes."""
         return self._receive_max_bytes
 
     def lane_opened(self, lane: Lane) -> None:
-        """Permit the use of an open lane."""
+        """Handle a lane that has opened: the link may use it."""
         if self._reason is not None:
             lane.abort()
             return
@@ -105,21 +104,21 @@ class LanedLink(GrpcLink):
             self._attend(lane)
 
     def lane_ended(self) -> None:
-        """Forget the lane. Idempotent."""
+        """Drop the lane. Idempotent."""
         for lane in (self._standing, self._lane):
             if lane is not None:
                 lane.take = None
                 lane.abort()
 
     def send(self, message: Any) -> None:
-        """See :class:`GrpcLink`. Without queued messages the message leaves at once."""
+        """See :class:`GrpcLink`. If nothing is queued, the message is sent at once."""
         lane = self._lane
         if lane is None or self._reason is not None:
             self._send_on_stream(message)
             return
         item = self._encode(message, self._send_max_bytes)
-        # The writer is busy as long as nothing can wake it. Items are left to it: more may follow
-        # in this turn, and share their envelope.
+        # The writer is busy as long as nothing can wake it. Items of a list are left to it: more
+        # may follow in this iteration, and share their envelope.
         if (
             (self._single or type(item) is Framed)
             and self._wake is not None
@@ -131,7 +130,7 @@ class LanedLink(GrpcLink):
             self._queue(item)
 
     def _send_on_stream(self, message: Any) -> None:
-        """Queue a message on the stream: no lane is in use."""
+        """Queue a message on the stream, because no lane is in use."""
         super().send(message)
 
     def _use(self, lane: Lane) -> None:
@@ -142,7 +141,9 @@ class LanedLink(GrpcLink):
         self._count(1)
 
     def _take(self, envelope: bytes) -> bool:
-        """Deliver an envelope without queued ones before it; False: the reader has to."""
+        """Deliver an envelope directly if none is queued before it. Return False if the reader must
+        process it.
+        """
         turns = self._turns
         if turns is not None:
             if len(envelope) > FEW_BYTES or turns.busy or self._rest_s:
@@ -165,10 +166,10 @@ class LanedLink(GrpcLink):
         return self._read_call
 
     async def _read_call(self) -> Any:
-        """Read from the stream: only its end, after the link has moved."""
+        """Read from the stream; after the link has moved, only the stream's end is valid."""
         data = await self._call.read()
         if self._lane is not None and data is not grpc.aio.EOF:
-            raise MalformedMessageError("a message on the stream, beside its lane")
+            raise MalformedMessageError("message on the stream after the link moved to its lane")
         return data
 
     async def run(self) -> None:
@@ -187,11 +188,11 @@ class LanedLink(GrpcLink):
 
     @abstractmethod
     def _attend(self, lane: Lane) -> None:
-        """Begin with an open lane, while the link runs."""
+        """Start using an open lane, while the link runs."""
 
     @abstractmethod
     def _count(self, change: int) -> None:
-        """Change the count of links on a lane."""
+        """Add ``change`` to the number of links on a lane."""
 
 
 class _QuietLink(LanedLink):
@@ -215,7 +216,7 @@ class _QuietLink(LanedLink):
 
     @abstractmethod
     def _first_came(self, lane: Lane) -> None:
-        """Process the first bytes of a lane that is not in use."""
+        """Process the first bytes on a lane that is not in use."""
 
 
 class _Served(LanedLink):
@@ -231,7 +232,7 @@ class _Served(LanedLink):
 
 
 class _Dialed(LanedLink):
-    """The dialing end: it looks for the lane, and decides when to move."""
+    """The dialing end: it opens the lane, and decides when to move."""
 
     def __init__(
         self,
@@ -246,7 +247,7 @@ class _Dialed(LanedLink):
         self._offer, self._tls = offer, tls
 
     async def _look_for_lane(self) -> None:
-        """Try to open a lane until one is open: an obstacle such as a firewall may disappear."""
+        """Retry until a lane is open: an obstacle such as a firewall may disappear."""
         host, _ = split_address(self.peer)
         timeout_s = self._bounds.limits.connect_timeout_ms / 1000
         lanes, pause_s = self._bounds.lanes, RETRY_MIN_S
@@ -257,11 +258,11 @@ class _Dialed(LanedLink):
             except LaneError as error:
                 loses_fetches = self._conversation in OF_NODES
                 lanes.failed(self.peer, str(error), loses_fetches=loses_fetches)
-                # Spread: many may have lost theirs at once.
+                # Random: many peers may have lost their lanes at once.
                 await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
                 continue
-            lanes.had(self.peer)
+            lanes.opened(self.peer)
             self.lane_opened(lane)
             return
 
@@ -269,7 +270,7 @@ class _Dialed(LanedLink):
         self._bounds.lanes.dialed[self._conversation] += change
         if change > 0:
             say = log.info if self._conversation in OF_NODES else log.debug
-            say("a link has a TCP connection of its own", address=self.peer)
+            say("a link has moved to a separate TCP connection", address=self.peer)
 
 
 class ServedLanedLink(_QuietLink, _Served):
@@ -281,7 +282,7 @@ class ServedLanedLink(_QuietLink, _Served):
 
 
 class DialedLanedLink(_QuietLink, _Dialed):
-    """The dialing end: it moves with a request, or has some wait for a moment in which it can."""
+    """The dialing end: it moves with a request, or holds requests for a moment until it can."""
 
     def __init__(
         self,
@@ -293,19 +294,19 @@ class DialedLanedLink(_QuietLink, _Dialed):
         super().__init__(stream, address, conversation, *of)
         self._answers = LANED[conversation]
         self._unanswered = 0
-        """Number of requests on the stream without an answer."""
+        """Number of unanswered requests on the stream."""
         self._asks_left = LOOKS_AFTER_REQUESTS.get(conversation, 0)
-        """Number of requests before the link looks for its lane."""
+        """Number of requests before the link tries to open its lane."""
         self._until_hold = self._hold_every = HOLD_AFTER_REQUESTS
-        """Number of requests on the stream, beside an open lane, until the next are held."""
+        """Number of requests on the stream, once a lane is open, until the next ones are held."""
         self._asleep: asyncio.Future[None] | None = None
-        """Future that would wake the writer while requests are held."""
+        """Future that would wake the writer while requests are held, or None."""
         self._held = 0
         """Number of held requests."""
         self._hold_timer: asyncio.TimerHandle | None = None
 
     def _send_on_stream(self, message: Any) -> None:
-        """Queue a message; moves to the open lane first if no request is unanswered."""
+        """Queue a message; move to the open lane first if no request is unanswered."""
         if self._lane is None and self._standing is not None and not self._unanswered:
             self._use(self._standing)
             self.send(message)
@@ -318,14 +319,14 @@ class DialedLanedLink(_QuietLink, _Dialed):
             super()._send_on_stream(message)
 
     def _hold(self) -> None:
-        """Hold further requests if a steady flow before them has kept the link from moving."""
-        # The writer has nothing under way when it can be woken.
+        """Hold further requests if a steady flow of earlier ones has kept the link from moving."""
+        # The writer is idle when it can be woken.
         if self._until_hold <= 0 and self._standing is not None and self._wake is not None:
             self._asleep, self._wake = self._wake, None
             self._hold_timer = self._loop.call_later(HOLD_MAX_S, self._release)
 
     def _not_moved(self) -> None:
-        """Count a request that was sent on the stream beside a lane, or before one is open."""
+        """Count a request that was sent on the stream, although a lane is open or not open yet."""
         if self._asleep is not None:
             self._held += 1
             return
@@ -338,7 +339,7 @@ class DialedLanedLink(_QuietLink, _Dialed):
                 self._spawn(self._look_for_lane())
 
     def _release(self) -> None:
-        """Release the held requests on the link's present path."""
+        """Release the held requests on the link's current path."""
         if self._hold_timer is not None:
             self._hold_timer.cancel()
         wake, self._asleep = self._asleep, None
@@ -354,7 +355,7 @@ class DialedLanedLink(_QuietLink, _Dialed):
                 wake.set_result(None)
 
     def deliver(self, messages: Sequence[Any]) -> None:
-        """Deliver messages of the stream, or of the lane's reader."""
+        """Deliver messages from the stream, or from the lane's reader."""
         if self._lane is None:
             self._unanswered -= sum(map(self._answers, messages))
             if self._asleep is not None and not self._unanswered:
@@ -375,18 +376,18 @@ class DialedLanedLink(_QuietLink, _Dialed):
         super()._shut()
 
     def _first_came(self, lane: Lane) -> None:
-        self.malformed("an answer on a lane on which nothing was asked")
+        self.malformed("response on a lane without a request")
         self.close("malformed message")
 
 
 class _MarkedLink(LanedLink):
-    """A link of which each direction moves after a mark."""
+    """A link each of whose directions moves after a mark."""
 
     _marked = False
-    """True once the peer's mark was read: the rest of the stream is its end."""
+    """True once the peer's mark was read: only the stream's end may follow."""
 
     def _begin_leaving(self) -> None:
-        """Have the writer send the mark, and all that is queued on the lane after it."""
+        """Make the writer send the mark, and everything queued after it on the lane."""
         self._leaves = True
         wake, self._wake = self._wake, None
         if wake is not None:
@@ -399,18 +400,18 @@ class _MarkedLink(LanedLink):
             self._use(self._standing)
 
     async def _read_call(self) -> Any:
-        """Read from the stream, up to the mark; after it only its end."""
+        """Read from the stream up to the mark; after it only the stream's end is valid."""
         data = await self._call.read()
         if data == MARK and not self._marked:
             lane = self._lane or self._standing
             if lane is None:
-                raise MalformedMessageError("a mark on the stream, without a lane")
+                raise MalformedMessageError("mark on a stream without a lane")
             self._marked = True
             self._spawn(self._read(lane.read))
             self._mark_came()
             data = await self._call.read()
         if self._marked and data is not grpc.aio.EOF:
-            raise MalformedMessageError("a message on the stream, beside its lane")
+            raise MalformedMessageError("message on the stream after the link moved to its lane")
         return data
 
     def _mark_came(self) -> None:
@@ -418,26 +419,26 @@ class _MarkedLink(LanedLink):
 
 
 class ServedMarkedLink(_MarkedLink, _Served):
-    """The server's end: it moves when the client has."""
+    """The server's end: it moves after the client."""
 
     def _attend(self, lane: Lane) -> None:
-        """The client moves first."""
+        """Do nothing: the client moves first."""
 
     def _mark_came(self) -> None:
         self._begin_leaving()
 
 
 class DialedMarkedLink(_MarkedLink, _Dialed):
-    """The client's end: it looks for a lane when it has received some responses."""
+    """The client's end: it tries to open a lane after it has received some responses."""
 
     _responses_left = LOOKS_AFTER_RESPONSES
-    """Number of responses before the link looks for its lane."""
+    """Number of responses before the link tries to open its lane."""
 
     def _attend(self, lane: Lane) -> None:
         self._begin_leaving()
 
     def deliver(self, messages: Sequence[Any]) -> None:
-        """Deliver messages; looks for the lane after the first few."""
+        """Deliver messages; after the first few, try to open the lane."""
         if self._responses_left > 0:
             self._responses_left -= len(messages)
             if self._responses_left <= 0:
@@ -447,4 +448,4 @@ class DialedMarkedLink(_MarkedLink, _Dialed):
 
 SERVED = {one: ServedMarkedLink if one in MARKED else ServedLanedLink for one in LANED}
 DIALED = {one: DialedMarkedLink if one in MARKED else DialedLanedLink for one in LANED}
-"""The ends of a link that may have a lane, by conversation."""
+"""The link class of each end, by conversation, where a lane is possible."""

@@ -1,20 +1,20 @@
 """The opening of a lane: offers, tickets, and the listening sockets.
 
-The dialing side of a stream asks for a lane in the call's metadata. The server offers a port and a
+The dialing side of a stream requests a lane in the call's metadata. The server offers a port and a
 ticket in its own metadata. A ticket is a random secret that is sent over the stream, after the
 stream was admitted. It is valid for one lane of this stream alone, and is never sent on the lane:
 
 1. The dialer connects to the port, and sends a greeting and the ticket's *door*, a hash of it. A
-   connection that names no door is closed: it gets no byte, and no handshake.
-2. Where the stream has TLS, both sides make the handshake of TLS, with the certificates of the
-   stream. The server refuses a certificate that is not the one that the stream has shown.
-3. Each side proves that it has the ticket: by a hash of it and of the server's certificate on this
-   connection. Frames follow.
+connection that does not send a valid door is closed: it gets no byte, and no handshake.
+2. If the stream has TLS, both sides perform a TLS handshake with the certificates of the stream.
+The server refuses a certificate other than the one presented on the stream.
+3. Each side proves that it has the ticket, by a hash of the ticket and of the server's certificate
+on this connection. Frames follow.
 
-Each gRPC listener has a port for lanes beside it. A connection that has proved nothing within the
-handshake timeout is closed. Until it names a door it costs a descriptor and a hundred bytes; the
+Each gRPC listener has a separate port for lanes. A connection that has proved nothing within the
+handshake timeout is closed. Until it sends a door it costs a descriptor and a hundred bytes; the
 number of such connections is bounded, and no address holds more of these places than it leaves to
-others. The bytes of handshakes count as unfinished frames do.
+others. The bytes of handshakes count like unfinished frames.
 
 Why: docs/decisions/028-a-lane-beside-the-stream.md
 """
@@ -48,28 +48,29 @@ LANED: dict[Conversation, Callable[[Any], bool]] = {
     Conversation.BROKER: lambda response: bool(response.correlation_id),
     Conversation.WATCH_MANY: lambda response: False,
 }
-"""Conversations that may have a lane, with a test whether a response answers a request.
+"""Conversations that may have a lane, with a predicate: does this response answer a request?
 
-On all but MARKED each request has one answer, by which the dialing side knows that no request is
-unanswered on the stream. An unsolicited notice of the server (that it no longer leads, that its
+Except on MARKED ones, each request has one response, so the dialing side knows when no request is
+unanswered on the stream. An unsolicited notice from the server (that it no longer leads, that its
 versions have changed) answers nothing.
 """
 MARKED = frozenset((Conversation.WATCH_MANY,))
-"""Conversations on which both ends send without a request: each direction moves to the lane after
-a mark on the stream (lane_link.py).
+"""Conversations on which both ends send without a request: each direction moves to the lane after a
+mark on the stream (lane_link.py).
 """
 OF_NODES = frozenset((Conversation.REPLICATION, Conversation.OBSERVER))
-"""Conversations on which a node asks for a lane to the dialed server,"""
+"""Conversations for which a node requests a lane from the dialed server."""
 OF_BROKERS = OF_NODES | {Conversation.CONTROLLER}
-"""and a broker, which forwards requests of clients and heartbeats."""
+"""Conversations for which a broker does: it also forwards client requests and heartbeats."""
 OF_CLIENTS = frozenset((Conversation.CONTROLLER, Conversation.BROKER, Conversation.WATCH_MANY))
-"""Conversations on which a client asks for a lane."""
+"""Conversations for which a client requests a lane."""
 LOOKS_AFTER_REQUESTS = {Conversation.CONTROLLER: 16, Conversation.BROKER: 16}
-"""Number of requests in the conversation after which the dialing side looks for its lane, 0 where
-it is missing: a command with one request ends before a lane would pay.
+"""Number of requests after which the dialing side tries to open its lane; 0 for other
+conversations. A command with one request ends before a lane would pay off.
 """
 LOOKS_AFTER_RESPONSES = 4
-"""The same for MARKED conversations, in responses: the watch for a lock ends with its first change.
+"""Number of responses after which the client of a MARKED conversation tries to open its lane: a
+watch that waits for a lock ends with its first change.
 """
 ASK_KEY = "raftlog-lane"
 PORT_KEY = "raftlog-lane-port"
@@ -78,21 +79,21 @@ VERSION = "1"
 """Version of the frames and of the greeting; a request for another version gets no offer."""
 TICKET_BYTES = 32
 GREETING = b"RLLANE1\n"
-"""First bytes of the dialing side; the door follows."""
+"""First bytes from the dialing side; the door follows."""
 DOOR_BYTES = 16
 PROOF_BYTES = 32
 RETRY_MIN_S, RETRY_MAX_S = 1.0, 600.0
-"""Shortest and longest pause between attempts to open a lane, in seconds; the stream carries all
-messages meanwhile.
+"""Shortest and longest pause between attempts to open a lane, in seconds; meanwhile the stream
+carries all messages.
 """
 
 
 LaneMetadata = tuple[tuple[str, str | bytes], ...]
-"""Metadata of a call that concerns lanes."""
+"""The lane-related metadata of a call."""
 
 
 class Offer(NamedTuple):
-    """Address and ticket of the lane of one stream."""
+    """The port and the ticket for the lane of one stream."""
 
     port: int
     ticket: bytes
@@ -108,7 +109,7 @@ def new_ticket() -> bytes:
 
 
 def door_of(ticket: bytes) -> bytes:
-    """Return the name of a ticket, which reveals nothing of it."""
+    """Return a name for a ticket that reveals nothing about it."""
     return hmac.digest(ticket, b"door", "sha256")[:DOOR_BYTES]
 
 
@@ -122,18 +123,20 @@ class Proofs(NamedTuple):
 
     @classmethod
     def of(cls, ticket: bytes, server: str) -> Proofs:
-        """``server``: fingerprint of the server's certificate; empty: plain text."""
+        """Return the proofs. ``server``: fingerprint of the server's certificate, or empty for
+        plain text.
+        """
         sides = (f"{side} {server}".encode() for side in ("client", "server"))
         return cls(*(hmac.digest(ticket, side, "sha256") for side in sides))
 
 
 def asks_for_lane(metadata: Iterable[tuple[str, Any]]) -> bool:
-    """Return whether the metadata of a call asks for a lane."""
+    """Return whether the metadata of a call requests a lane."""
     return any(key == ASK_KEY and value == VERSION for key, value in metadata)
 
 
 def offered(metadata: Mapping[str, Any]) -> Offer | None:
-    """Return the server's offer; None if there is no usable offer."""
+    """Return the server's offer, or None if there is no usable one."""
     port, ticket = metadata.get(PORT_KEY, ""), metadata.get(TICKET_KEY, b"")
     if not isinstance(port, str) or not (port.isascii() and port.isdigit() and len(port) <= 5):
         return None
@@ -145,7 +148,7 @@ def offered(metadata: Mapping[str, Any]) -> Offer | None:
 async def connect(
     host: str, offer: Offer, max_bytes: int, timeout_s: float, tls: LaneTls | None = None
 ) -> Lane:
-    """Open a lane by proving a ticket. ``tls`` None: in plain text, as the stream. Raises
+    """Open a lane by proving a ticket. ``tls`` is None if the stream is in plain text. Raises
     LaneError.
     """
     loop = asyncio.get_running_loop()
@@ -154,9 +157,11 @@ async def connect(
         async with asyncio.timeout(timeout_s):
             await loop.create_connection(lambda: client, host, offer.port)
             await client.opened
-    except (OSError, LaneError) as error:  # TimeoutError is among them.
+    except (OSError, LaneError) as error:  # OSError includes TimeoutError.
         client.leave()
-        why = f"no answer within {timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
+        why = (
+            f"no response within {timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
+        )
         raise LaneError(f"{host}:{offer.port}: {why}") from error
     except BaseException:
         client.leave()
@@ -200,9 +205,9 @@ class _TicketClient(asyncio.Protocol):
         self._heard += data
         if len(self._heard) < PROOF_BYTES and self._expected.startswith(self._heard):
             return
-        # A server says nothing more until it is asked.
+        # A server sends nothing more before a request.
         if not hmac.compare_digest(self._heard, self._expected) or self.opened.done():
-            self._end("another program answers there")
+            self._end("the server there is another program, or does not have the ticket")
             self._transport.abort()
             return
         if self._tls is not None and self._secure is not None:
@@ -211,7 +216,7 @@ class _TicketClient(asyncio.Protocol):
         self.opened.set_result(None)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._end(str(error) if error else "the ticket was not taken")
+        self._end(str(error) if error else "the server did not accept the ticket")
 
     def leave(self) -> None:
         """Close the connection."""
@@ -226,9 +231,11 @@ class _TicketClient(asyncio.Protocol):
 
 CONFIG_KEY = "lane.port.offset"
 MAX_PENDING_CONNECTIONS = 64
-"""Most connections that have named no ticket yet: all brokers connect to a new leader at once."""
+"""Highest number of connections that have not sent a door yet: all brokers connect to a new leader
+at once.
+"""
 RECEIVE_BUFFER_BYTES = 64 << 10
-"""Receive buffer of a lane in the kernel, in bytes: requests are short."""
+"""The kernel's receive buffer of a lane, in bytes: requests are short."""
 
 
 class OfferedLink(Protocol):
@@ -240,31 +247,31 @@ class OfferedLink(Protocol):
 
     @property
     def identity(self) -> PeerIdentity:
-        """Identity that the peer has proved on its stream."""
+        """Identity that the peer has proved on the stream."""
 
     def lane_max_bytes(self) -> int:
         """Largest accepted envelope, in bytes."""
 
     def lane_opened(self, lane: Lane) -> None:
-        """Process the lane that the peer has opened."""
+        """Handle the lane that the peer has opened."""
 
     def lane_ended(self) -> None:
-        """Process the end of the lane."""
+        """Handle the end of the lane."""
 
 
 class _Ticket:
-    """A ticket that was offered, and not used yet."""
+    """A ticket that was offered and is not used yet."""
 
     __slots__ = ("connection", "link", "secret")
 
     def __init__(self, link: OfferedLink) -> None:
         self.link, self.secret = link, new_ticket()
         self.connection: PendingConnection | None = None
-        """Connection that has named its door; there is one at a time."""
+        """The connection that has sent this ticket's door, or None; there is one at a time."""
 
 
 class Lanes:
-    """What the lanes of all listeners of a node share: places, and open connections."""
+    """State shared by the lanes of all listeners of a node: places, and open connections."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
@@ -283,8 +290,8 @@ class Lanes:
     async def listen(
         self, host: str, port: int, tls: Callable[[], LaneTls] | None = None
     ) -> LaneListener:
-        """Return a listener; port 0: any port. ``tls`` returns the settings of the next connection;
-        None: PLAINTEXT. Raises ConfigError.
+        """Return a listener; port 0 means any port. ``tls`` returns the settings for the next
+        connection; it is None for PLAINTEXT. Raises ConfigError.
         """
         loop, listener = asyncio.get_running_loop(), LaneListener(self, tls)
         try:
@@ -298,11 +305,13 @@ class Lanes:
         except OSError as error:
             why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
             raise ConfigError(f"{CONFIG_KEY}: cannot listen on {host}:{port}: {why}") from error
-        log.debug("listening beside gRPC", host=host, port=listener.port)
+        log.debug("listening for lanes", host=host, port=listener.port)
         return listener
 
     def close(self) -> None:
-        """Stop listening, and close connections without a proof. Lanes belong to their links."""
+        """Stop listening, and close connections without a proof. Open lanes belong to their
+        links.
+        """
         for server in self._servers:
             server.close()
         for connection in list(self.pending):
@@ -310,18 +319,18 @@ class Lanes:
 
 
 class LaneListener:
-    """The port for lanes beside one gRPC listener, and the tickets of its streams."""
+    """The port for the lanes of one gRPC listener, and the tickets of its streams."""
 
     def __init__(self, lanes: Lanes, tls: Callable[[], LaneTls] | None) -> None:
         self.lanes, self.tls = lanes, tls
         self._tickets: dict[bytes, _Ticket] = {}
-        """Tickets by their doors."""
+        """Tickets by door."""
         self.port = 0
 
     @contextmanager
     def offered(self, link: OfferedLink, conversation: Conversation) -> Iterator[LaneMetadata]:
-        """Offer a lane while the link is open; yields the metadata for its peer, empty if no place
-        is free.
+        """Offer a lane while the link is open; yields the metadata for its peer, or empty if no
+        place is free.
         """
         host, places = host_of(link.peer), self.lanes.places[conversation]
         if not places.take(host):
@@ -340,7 +349,7 @@ class LaneListener:
             link.lane_ended()
 
     def at_door(self, door: bytes) -> _Ticket | None:
-        """Return the ticket with this door; None if it was never offered, is used up or being used,
+        """Return the ticket with this door, or None if it was never offered, is used or being used,
         or its stream has ended.
         """
         ticket = self._tickets.get(door)
@@ -362,7 +371,7 @@ class LaneListener:
 
 
 class UnfinishedFrame:
-    """The frame of one lane that has arrived in part."""
+    """The partially received frame of one lane."""
 
     lane: Lane
 
@@ -376,7 +385,7 @@ class UnfinishedFrame:
         """See :class:`FrameAccount`."""
         if not self._bounds.unfinished_frames.take(self._host, length):
             held = self._bounds.unfinished_frames.held(self._host)
-            return self._complain(f"{held} bytes of unfinished messages from {self._host}")
+            return self._complain(f"{self._host} already has {held} bytes of unfinished messages")
         self._length = length
         self._wait()
         return ""
@@ -394,7 +403,7 @@ class UnfinishedFrame:
 
     def _late(self) -> None:
         if not self.lane.reads:
-            # The rest may be in the kernel.
+            # Reading is paused: the rest of the frame may be in the kernel.
             self._wait()
             return
         why = f"a message was not complete within {self._timeout_s:g} s"
@@ -410,23 +419,27 @@ class PendingConnection(asyncio.Protocol):
 
     def __init__(self, listener: LaneListener) -> None:
         self._listener, self._lanes = listener, listener.lanes
-        self._said = b""
+        self._unparsed = b""
         self._transport: LaneTransport | None = None
-        """The connection, under TLS once its door is known; None if it is refused, or a lane."""
+        """The connection, under TLS once its door is known; None after it was refused or became a
+        lane.
+        """
         self._deadline: asyncio.TimerHandle | None = None
         self._address = ""
         self._held: tuple[Shares, int] | None = None
-        """Its share of the places of strangers, or of the bytes of handshakes."""
+        """Its share of the places for pending connections, or of the bytes for handshakes;
+        or None.
+        """
         self._ticket: _Ticket | None = None
-        """Ticket whose door the peer has named."""
+        """The ticket whose door the peer has sent, or None."""
         self._proofs: Proofs | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Accept the connection if there is a place; else close it."""
+        """Accept the connection if a place is free, or close it."""
         self._address = _host_of(transport.get_extra_info("peername"))
         bounds, places = self._lanes.bounds, self._lanes.pending_places
         if not places.take(self._address):
-            message = f"{places.total} connections have named no ticket yet"
+            message = f"{places.total} connections have not presented a ticket yet"
             bounds.complaints.add(Complaint.TOO_MANY_CONNECTIONS, self._address, message)
             transport.abort()
             return
@@ -437,33 +450,36 @@ class PendingConnection(asyncio.Protocol):
         )
 
     def data_received(self, data: bytes) -> None:
-        """Accept a greeting and a door, then a proof, and nothing behind it."""
+        """Accept a greeting and a door, then a proof, and nothing after it."""
         if self._transport is None:
             return
         if self._ticket is not None:
             self._proof(data)
             return
-        said = self._said + data
-        if not said.startswith(GREETING[: len(said)]):
-            self._refuse(Complaint.MALFORMED, "no greeting of a lane")
-        elif len(said) < len(GREETING) + DOOR_BYTES:
-            self._said = said
+        data_so_far = self._unparsed + data
+        if not data_so_far.startswith(GREETING[: len(data_so_far)]):
+            self._refuse(
+                Complaint.MALFORMED, "the connection does not begin with the greeting of a lane"
+            )
+        elif len(data_so_far) < len(GREETING) + DOOR_BYTES:
+            self._unparsed = data_so_far
         else:
-            self._said = b""
+            self._unparsed = b""
             begin = len(GREETING)
-            self._door(said[begin : begin + DOOR_BYTES], said[begin + DOOR_BYTES :])
+            self._door(data_so_far[begin : begin + DOOR_BYTES], data_so_far[begin + DOOR_BYTES :])
 
     def _door(self, door: bytes, rest: bytes) -> None:
-        """Begin the handshake of a connection that has named a door."""
+        """Start the handshake of a connection that has sent a door."""
         ticket, transport = self._listener.at_door(door), self._transport
         if ticket is None or transport is None:
-            self._refuse(Complaint.UNAUTHENTICATED, "a ticket that does not count")
+            self._refuse(Complaint.UNAUTHENTICATED, "unknown or used ticket")
             return
-        # It is not a stranger: there are no more of its kind than lanes. Its place is for the next.
+        # The peer is known, and such peers are bounded by the number of lanes: free its place for
+        # the next stranger.
         self._give_back()
         handshakes = self._lanes.bounds.unfinished_frames
         if not handshakes.take(self._address, HANDSHAKE_MAX_BYTES):
-            self._refuse(Complaint.UNFINISHED, "no memory is left for its handshake")
+            self._refuse(Complaint.UNFINISHED, "the memory for handshakes is used up")
             return
         self._held = handshakes, HANDSHAKE_MAX_BYTES
         self._ticket, ticket.connection = ticket, self
@@ -481,31 +497,31 @@ class PendingConnection(asyncio.Protocol):
         secure.begin(rest)
 
     def _expect(self, client: str, server: str) -> None:
-        """Compare the certificates with those of the stream, and expect the proof for them."""
+        """Compare the certificates with those of the stream, and expect the matching proof."""
         assert self._ticket is not None
         if client != self._ticket.link.identity.fingerprint:
             self._refuse(
-                Complaint.UNAUTHENTICATED, "a certificate that is not the one of its stream"
+                Complaint.UNAUTHENTICATED, "the certificate differs from that of the stream"
             )
         else:
             self._proofs = Proofs.of(self._ticket.secret, server)
 
     def _proof(self, data: bytes) -> None:
-        """Collect the proof, and make the connection a lane if it is right."""
-        said = self._said = self._said + data[: PROOF_BYTES + 1]
+        """Collect the proof, and make the connection a lane if the proof is right."""
+        data_so_far = self._unparsed = self._unparsed + data[: PROOF_BYTES + 1]
         ticket, proofs, transport = self._ticket, self._proofs, self._transport
-        if ticket is None or proofs is None or transport is None or len(said) < PROOF_BYTES:
+        if ticket is None or proofs is None or transport is None or len(data_so_far) < PROOF_BYTES:
             return
-        if hmac.compare_digest(said, proofs.of_client):
+        if hmac.compare_digest(data_so_far, proofs.of_client):
             self._stop_waiting()
             self._listener.redeem(ticket, transport, proofs.of_server)
-        elif len(said) > PROOF_BYTES:
-            self._refuse(Complaint.MALFORMED, "more than the proof of a ticket")
+        elif len(data_so_far) > PROOF_BYTES:
+            self._refuse(Complaint.MALFORMED, "data after the proof of a ticket")
         else:
-            self._refuse(Complaint.UNAUTHENTICATED, "a ticket that does not count")
+            self._refuse(Complaint.UNAUTHENTICATED, "wrong proof of a ticket")
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The peer has closed the connection, or its handshake has failed."""
+        """Clean up: the peer has closed the connection, or its handshake has failed."""
         if isinstance(error, LaneError) and self._transport is not None:
             self._complain(Complaint.UNAUTHENTICATED, str(error))
         self._stop_waiting()
@@ -543,7 +559,7 @@ class PendingConnection(asyncio.Protocol):
 
 
 def _host_of(peername: Any) -> str:
-    """Return the host of a connection as ``host_of`` returns that of its stream."""
+    """Return the host of a connection in the notation of ``host_of`` for its stream."""
     host = str(peername[0]).removeprefix("::ffff:") if peername else ""
     return f"[{host}]" if ":" in host else host
 
@@ -556,7 +572,7 @@ async def _bind(host: str, port: int) -> list[socket.socket]:
         for family, _, _, _, address in dict.fromkeys(found):
             if bound:
                 port = bound[0].getsockname()[1]
-            # As gRPC does it: the wildcard of IPv6 takes IPv4, too.
+            # As in gRPC, the IPv6 wildcard accepts IPv4, too.
             both = family == socket.AF_INET6 and address[0] == "::" and socket.has_dualstack_ipv6()
             bound.append(
                 socket.create_server((str(address[0]), port), family=family, dualstack_ipv6=both)

@@ -1,9 +1,9 @@
 """TLS over the connection of a lane.
 
-A :class:`TlsTransport` stands between a socket and a protocol: the protocol of the socket's
-transport, and the transport of its own protocol. OpenSSL works on two buffers in memory, so nothing
-of it waits for the network, and the steps of the handshake run in a thread: a signature takes a
-millisecond, and a hundred brokers connect to a new leader at once.
+A :class:`TlsTransport` is placed between a socket and a protocol: to the socket's transport it is
+the protocol, and to the lane's protocol it is the transport. OpenSSL works on two memory buffers,
+so it never waits for the network, and the steps of the handshake run in a thread: a signature takes
+a millisecond, and a hundred brokers connect to a new leader at once.
 
 Only TLS 1.3 is spoken: both ends are raftlog. There is no renegotiation, and no older cipher.
 """
@@ -23,15 +23,15 @@ from raftlog.bounds import LANE_RECORD_MAX_BYTES
 from raftlog.transport.lanes import LaneError, LaneTransport
 
 HANDSHAKE_MAX_BYTES = 32 << 10
-"""Most bytes of a peer's handshake: its certificates are among them."""
+"""Largest size of a peer's handshake, in bytes, including its certificates."""
 SLICE_BYTES = 256 << 10
-"""Bytes of a message that are encrypted before the kernel is asked for room."""
+"""Number of bytes of a message that are encrypted before the kernel is checked for room."""
 RECORD_EXTRA_BYTES = 22
-"""Bytes of a record beside its content: header, type and tag."""
+"""Number of bytes of a record in addition to its content: header, type and tag."""
 EMPTY_MAX_BYTES = 48 << 10
-"""Most bytes without content that a peer sends in the life of a lane: the begin of a record that
-has arrived in part, sessions to resume, and a thousand changes of keys, each of 16 us. No raftlog
-changes keys.
+"""Highest number of bytes without content that a peer may send during the life of a lane: the
+beginning of a partially received record, sessions to resume, and a thousand key updates of 16 us
+each. raftlog itself never updates keys.
 """
 
 SESSIONS_MAX = 64
@@ -39,20 +39,20 @@ SESSIONS_MAX = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaneTls:
-    """The TLS settings of one end of a lane, made of the same files as those of its stream."""
+    """The TLS settings of one end of a lane, made from the same files as those of its stream."""
 
     context: ssl.SSLContext
     fingerprint: str = ""
-    """SHA-256 of the own certificate, in hex; empty: this end shows none."""
+    """SHA-256 of this end's certificate, in hex, or empty if it presents none."""
     sessions: dict[str, ssl.SSLSession] = field(default_factory=dict)
     """Sessions that a client may resume, by the server's address.
 
-    A resumed session verifies no certificate anew. The stream of the lane has done that, a moment
-    before and by the same files: other files make other settings, at both ends.
+    A resumed session does not verify certificates again. The lane's stream has just done that, with
+    the same files: other files make other settings, at both ends.
     """
 
     def keep(self, address: str, session: ssl.SSLSession | None) -> None:
-        """Keep the session of a server for the next lane."""
+        """Keep a server's session for the next lane."""
         if session is not None and session.has_ticket:
             if len(self.sessions) >= SESSIONS_MAX:
                 self.sessions.clear()
@@ -60,13 +60,13 @@ class LaneTls:
 
 
 def fingerprint_of(certificate: bytes | None) -> str:
-    """Return the SHA-256 of a DER certificate, in hex; empty without a certificate."""
+    """Return the SHA-256 of a DER certificate, in hex, or empty without a certificate."""
     return hashlib.sha256(certificate).hexdigest() if certificate else ""
 
 
 @cache
 def _handshakes() -> ThreadPoolExecutor:
-    """Return the thread of all handshakes of the process: they use one core at most."""
+    """Return the thread for all handshakes of the process: they use at most one core."""
     return ThreadPoolExecutor(1, "lane-handshake")
 
 
@@ -74,7 +74,7 @@ class TlsTransport(asyncio.Protocol):
     """A connection under TLS.
 
     ``write``, ``pause_reading``, ``abort`` and so on are those of an asyncio.Transport. Before the
-    handshake has succeeded, the protocol gets nothing and may write nothing.
+    handshake has succeeded, the protocol receives nothing and must write nothing.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class TlsTransport(asyncio.Protocol):
         host: str | None = None,
         session: ssl.SSLSession | None = None,
     ) -> None:
-        """``host``: the server's name or address, which its certificate must contain; None: this
+        """``host``: the server's name or address, which its certificate must contain; None if this
         end is the server. ``secured`` is called when the handshake has succeeded.
         """
         self._raw, self._protocol, self._secured = transport, protocol, secured
@@ -103,48 +103,50 @@ class TlsTransport(asyncio.Protocol):
         self._is_open = False
         """True if the handshake has succeeded."""
         self._step: asyncio.Future[bool] | None = None
-        """Step of the handshake that runs in the thread; it has the buffers meanwhile."""
+        """The handshake step that runs in the thread, or None; meanwhile the thread owns the
+        buffers.
+        """
         self._early, self._early_bytes = bytearray(), 0
-        """Received bytes that no step has read, and the size of all that were received before the
-        end of the handshake.
+        """Received bytes that no step has read. ``_early_bytes``: the size of everything received
+        before the end of the handshake.
         """
         self._unsent = memoryview(b"")
-        """Rest of the message that is being sent, not encrypted yet."""
+        """Rest of the message that is being sent, not yet encrypted."""
         self._is_writable = True
         self._empty_bytes = 0
-        """Size of what was received after the handshake and had no content."""
+        """Number of bytes without content that were received after the handshake."""
         self._failure: LaneError | None = None
         self._lost: tuple[Exception | None] | None = None
-        """The end of the connection, which came during a step."""
+        """The error, or None, with which the connection ended during a step; None if it has not."""
         transport.set_write_buffer_limits(high=0)
         transport.set_protocol(self)
 
     def begin(self, received: bytes) -> None:
-        """Begin the handshake with the bytes that have arrived already."""
+        """Start the handshake with the bytes that have already arrived."""
         self._early += received
         self._early_bytes += len(received)
         self._advance()
 
     @property
     def peer_fingerprint(self) -> str:
-        """Fingerprint of the verified certificate of the peer; empty if it has shown none."""
+        """Fingerprint of the peer's verified certificate, or empty if it presented none."""
         return fingerprint_of(self._tls.getpeercert(binary_form=True))
 
     @property
     def session(self) -> ssl.SSLSession | None:
-        """The session, which a later handshake of this client may resume."""
+        """The session, which a later handshake of this client may resume, or None."""
         return self._tls.session
 
     # --- the handshake ---------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Begin the next step of the handshake."""
+        """Start the next step of the handshake."""
         received, self._early = bytes(self._early), bytearray()
         self._step = self._loop.run_in_executor(_handshakes(), self._shake, received)
         self._step.add_done_callback(self._shaken)
 
     def _shake(self, received: bytes) -> bool:
-        """Continue the handshake, in the thread; returns whether it is complete."""
+        """Continue the handshake, in the thread. Return whether it is complete."""
         self._incoming.write(received)
         try:
             self._tls.do_handshake()
@@ -164,7 +166,7 @@ class TlsTransport(asyncio.Protocol):
         if self._raw.is_closing() or step.cancelled():
             return
         if self._outgoing.pending:
-            # After a failure: the alert that tells the peer why.
+            # After a failure, send the alert that gives the peer the reason.
             try:
                 self._raw.write(self._outgoing.read())
             except RuntimeError:
@@ -187,14 +189,14 @@ class TlsTransport(asyncio.Protocol):
     # --- the protocol of the socket --------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Decrypt what has arrived."""
+        """Decrypt received bytes, or continue the handshake with them."""
         if self._is_open:
             self._decrypt(data)
             return
         self._early += data
         self._early_bytes += len(data)
         if self._early_bytes > HANDSHAKE_MAX_BYTES:
-            self._refuse(f"a TLS handshake of more than {HANDSHAKE_MAX_BYTES} bytes")
+            self._refuse(f"the TLS handshake exceeds {HANDSHAKE_MAX_BYTES} bytes")
         elif self._step is None and self._failure is None:
             self._advance()
 
@@ -219,10 +221,10 @@ class TlsTransport(asyncio.Protocol):
             self._raw.abort()
             return
         if self._empty_bytes > EMPTY_MAX_BYTES:
-            self._failure = LaneError("TLS failed: the peer changes its keys without end")
+            self._failure = LaneError("TLS failed: the peer updates its keys too often")
             self._raw.abort()
         elif outgoing.pending:
-            # The answers to changes of keys: no more than what asked for them.
+            # The responses to key updates, no longer than their requests.
             self._raw.write(outgoing.read())
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -231,7 +233,7 @@ class TlsTransport(asyncio.Protocol):
         if self._step is None:
             self._protocol.connection_lost(self._failure or error)
         else:
-            # What this step has read may be the peer's reason.
+            # The data read in this step may contain the peer's reason.
             self._lost = (error,)
 
     def pause_writing(self) -> None:
@@ -256,7 +258,7 @@ class TlsTransport(asyncio.Protocol):
         self._raw.write(self._outgoing.read())
 
     def writelines(self, parts: Iterable[bytes]) -> None:
-        """Encrypt and send a header and a message, as fast as the kernel takes it."""
+        """Encrypt and send a header and a message, as fast as the kernel accepts them."""
         header, data = parts
         self._unsent = memoryview(data)[SLICE_BYTES:]
         self.write(header + data[:SLICE_BYTES])
@@ -275,11 +277,11 @@ class TlsTransport(asyncio.Protocol):
             protocol.pause_writing()
 
     def set_write_buffer_limits(self, high: int) -> None:
-        """Accept the only limit: what the kernel does not take pauses the protocol."""
+        """Accept the only valid limit: data that the kernel does not accept pauses the protocol."""
         assert high == 0
 
     def get_extra_info(self, name: str) -> Any:
-        """Return what the socket's transport knows."""
+        """Return information from the socket's transport."""
         return self._raw.get_extra_info(name)
 
     def pause_reading(self) -> None:
@@ -295,7 +297,7 @@ class TlsTransport(asyncio.Protocol):
         return self._raw.is_closing()
 
     def close(self) -> None:
-        """Close when all is sent."""
+        """Close after everything is sent."""
         self._raw.close()
 
     def abort(self) -> None:
@@ -304,7 +306,7 @@ class TlsTransport(asyncio.Protocol):
 
 
 def reason_of(error: BaseException) -> str:
-    """Return why OpenSSL gives up, without the place in its source."""
+    """Return why OpenSSL failed, without the location in its source."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate verify failed: {error.verify_message}"
     if isinstance(error, ssl.SSLError) and error.reason:

@@ -1,9 +1,9 @@
 """Lanes: TCP connections that carry the envelopes of one gRPC stream each.
 
-A frame is the length of an envelope (four bytes, highest first) and the envelope. The announced
-length is checked before any of the frame is kept.
+A frame is the length of an envelope (four bytes, big-endian) and the envelope. The announced length
+is checked before any part of the frame is kept.
 
-How a lane opens: lane_tickets.py. Where its stream has TLS, it has TLS too: lane_tls.py.
+lane_tickets.py describes how a lane opens. If its stream has TLS, so does the lane: lane_tls.py.
 
 Why: docs/decisions/028-a-lane-beside-the-stream.md
 """
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 HEADER_BYTES = 4
 JOINED_BYTES = 8 << 10
-"""Largest envelope in bytes that is copied after its length."""
+"""Largest envelope, in bytes, that is copied into one buffer with its length."""
 READ_AHEAD_FRAMES, READ_AHEAD_BYTES = 4, 64 << 10
 """Number and bytes of unread frames above which nothing more is read from the kernel."""
 CLOSED_BY_PEER = "the peer closed the lane"
@@ -30,7 +30,7 @@ class _Framed:
         self.envelope = self.frame = b""
 
     def take(self, envelope: bytes) -> bytes:
-        """Return an envelope after its length, and keep both."""
+        """Return an envelope preceded by its length, and keep both."""
         self.frame = len(envelope).to_bytes(HEADER_BYTES, "big") + envelope
         self.envelope = envelope
         return self.frame
@@ -40,17 +40,19 @@ _last = _Framed()
 
 
 class FrameAccount(Protocol):
-    """A limit on the partly received frames of one lane."""
+    """A limit on the partially received frames of one lane."""
 
     def begin(self, length: int) -> str:
-        """Account for a frame of ``length`` bytes; returns the refusal, empty if it is accepted."""
+        """Account for a frame of ``length`` bytes. Return the refusal, or empty if it is
+        accepted.
+        """
 
     def end(self) -> None:
-        """End the account of a frame: it is complete, or the lane is closed."""
+        """End the account of a frame, because it is complete or the lane is closed."""
 
 
 class LaneError(Exception):
-    """The lane is closed, or did not open; the text is the reason."""
+    """The lane is closed or could not be opened; the text is the reason."""
 
 
 class LaneTransport(Protocol):
@@ -69,10 +71,10 @@ class LaneTransport(Protocol):
         """Read from the kernel again."""
 
     def is_closing(self) -> bool:
-        """Return whether it is closed, or about to be."""
+        """Return whether the connection is closed, or about to be."""
 
     def close(self) -> None:
-        """Close when all is sent."""
+        """Close after everything is sent."""
 
     def abort(self) -> None:
         """Close at once."""
@@ -91,7 +93,7 @@ class Lane(asyncio.Protocol):
     """One end of a lane.
 
     ``read`` and ``write`` are those of a gRPC stream; ``put`` and ``take`` are the short path for a
-    message without queued ones before it.
+    message when nothing is queued before it.
     """
 
     def __init__(
@@ -100,14 +102,14 @@ class Lane(asyncio.Protocol):
         max_bytes: int,
         account: FrameAccount | None = None,
     ) -> None:
-        """``max_bytes``: largest accepted envelope. ``account``: limit of the peer's frames; None:
-        the peer is trusted.
+        """``max_bytes``: largest accepted envelope. ``account``: limit on the peer's frames, or
+        None if the peer is trusted.
         """
         self._loop = loop
         self._max_bytes = max_bytes
         self._account = account
         self._accounts = False
-        """True while a frame has arrived in part."""
+        """True while a frame has partially arrived and is accounted for."""
         self._transport: LaneTransport | None = None
         self._rest = bytearray()
         self._frames: deque[bytes] = deque()
@@ -120,14 +122,14 @@ class Lane(asyncio.Protocol):
         self.writable = False
         """True if the kernel has accepted all written bytes."""
         self.take: Callable[[bytes], bool] | None = None
-        """Callback for an envelope that finds a waiting reader; returns whether it accepted the
-        envelope.
+        """Callback for an envelope that arrives while a reader waits; returns whether it has
+        processed the envelope.
         """
 
     def begin(self, transport: LaneTransport) -> None:
         """Start the lane on its connection."""
         self._transport = transport
-        # Whatever the kernel does not take at once pauses the writing.
+        # Writing pauses as soon as the kernel does not accept all data.
         transport.set_write_buffer_limits(high=0)
         self.writable = True
         transport.set_protocol(self)
@@ -141,7 +143,7 @@ class Lane(asyncio.Protocol):
             and not self._rest
             and length <= self._max_bytes
         ):
-            # One whole frame, and a waiting reader: the usual case.
+            # The usual case: exactly one whole frame.
             take, reader = self.take, self._reader
             envelope = data[HEADER_BYTES:]
             if take is not None and reader is not None and not reader.done() and take(envelope):
@@ -153,15 +155,15 @@ class Lane(asyncio.Protocol):
         self._pace()
 
     def _cut(self) -> None:
-        """Cut frames from the received bytes, up to the limit of unread ones: an empty frame costs
-        many times its size on the wire.
+        """Extract frames from the received bytes, up to the limit on unread ones: an empty frame
+        costs many times its size on the wire.
         """
         rest, begin = self._rest, 0
         while len(rest) - begin >= HEADER_BYTES and self._has_room():
             body = begin + HEADER_BYTES
             length = int.from_bytes(rest[begin:body], "big")
             if length > self._max_bytes:
-                self.fail(f"a frame of {length} bytes; {self._max_bytes} are taken on a lane")
+                self.fail(f"the frame has {length} bytes, but the limit is {self._max_bytes}")
                 break
             if len(rest) - body < length:
                 if not self._accounts and self._account is not None:
@@ -183,7 +185,7 @@ class Lane(asyncio.Protocol):
 
     @property
     def reads(self) -> bool:
-        """False while received frames have to be read first."""
+        """False while received frames must be read first."""
         return self._reads
 
     def _arrived(self, envelope: bytes) -> None:
@@ -231,7 +233,7 @@ class Lane(asyncio.Protocol):
         return envelope
 
     def put(self, envelope: bytes) -> None:
-        """Write an envelope where the lane is ``writable``."""
+        """Write an envelope; only while the lane is ``writable``."""
         if self._transport is not None:
             if len(envelope) <= JOINED_BYTES:
                 frame = _last.frame if envelope is _last.envelope else _last.take(envelope)
@@ -240,7 +242,7 @@ class Lane(asyncio.Protocol):
                 self._transport.writelines((len(envelope).to_bytes(HEADER_BYTES, "big"), envelope))
 
     async def write(self, envelope: bytes) -> None:
-        """Write an envelope; returns when the kernel has accepted all of it. Raises LaneError."""
+        """Write an envelope; return when the kernel has accepted all of it. Raises LaneError."""
         await self._drain()
         self.put(envelope)
         await self._drain()
@@ -267,7 +269,7 @@ class Lane(asyncio.Protocol):
             self._drained.set_result(None)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Process the end of the connection."""
+        """Handle the end of the connection."""
         self._end_account()
         self._transport, self.writable = None, False
         self._failure = self._failure or (str(error) if error else CLOSED_BY_PEER)
@@ -276,7 +278,7 @@ class Lane(asyncio.Protocol):
                 waiter.set_result(None)
 
     def fail(self, reason: str) -> None:
-        """Close the lane at once with a reason for the reader."""
+        """Close the lane at once, with a reason for the reader."""
         self._failure = self._failure or reason
         self.abort()
 

@@ -1,10 +1,10 @@
-"""Injected network partitions, for development clusters: links that carry nothing.
+"""Injected network partitions, for development clusters.
 
-The environment variable ``RAFTLOG_DEV_CUTS_FILE`` names a file with one ``host:port`` a line. While
-an address is in the file, messages to and from it are dropped on the links that this node has
-dialed, in both directions. If the other node does the same, nothing passes between the two. When
-the address leaves the file, the links that have lost messages are closed, as a TCP connection is
-after a partition: the dialer then makes new ones.
+The environment variable ``RAFTLOG_DEV_CUTS_FILE`` names a file with one ``host:port`` per line.
+While an address is in the file, messages to and from it are dropped, in both directions, on the
+links that this node has dialed. If the other node does the same, nothing passes between the two.
+When the address is removed from the file, the links that have lost messages are closed, as a TCP
+connection is after a partition: the dialer then creates new ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from raftlog.transport.grpc_server import GrpcServerTransport
 log = get_logger(__name__)
 
 POLL_S = 0.02
-UNREACHABLE = "no answer: the network is partitioned"
+UNREACHABLE = "no response: the network is partitioned"
 HEALED = "the partition between the nodes has ended"
 
 
@@ -36,12 +36,12 @@ class Cuts:
         self._addresses: frozenset[str] = frozenset()
 
     def contains(self, address: str) -> bool:
-        """Return whether one of the endpoints in ``address`` is cut off."""
+        """Return whether one of the endpoints in ``address`` is partitioned."""
         endpoints = (part.rpartition("//")[2] for part in address.split(","))
         return not self._addresses.isdisjoint(endpoints)
 
     def reread(self) -> bool:
-        """Return whether the addresses have changed since the last call."""
+        """Reread the file. Return whether the addresses have changed since the last call."""
         try:
             found = self._path.stat()
             seen = found.st_ino, found.st_mtime_ns
@@ -55,10 +55,10 @@ class Cuts:
 
 
 class CuttableTransport(GrpcServerTransport):
-    """A node's transport whose dialed links can be cut."""
+    """A node's transport whose dialed links can be partitioned."""
 
     def __init__(self, *args: Any, cuts_file: Path, **named: Any) -> None:
-        """``cuts_file``: the file with the addresses; it may not exist yet."""
+        """``cuts_file``: the file with the addresses; it need not exist yet."""
         super().__init__(*args, **named)
         log.warning("network partitions can be injected here", file=str(cuts_file))
         self._cuts = Cuts(cuts_file)
@@ -95,7 +95,9 @@ class CuttableTransport(GrpcServerTransport):
 
 
 class _Gate:
-    """The dialer and the handler of one address: passes messages unless the address is cut off."""
+    """The dialer and the handler for one address: it passes messages unless the address is
+    partitioned.
+    """
 
     def __init__(self, address: str, handler: DialHandler, cuts: Cuts) -> None:
         self._address, self._handler, self._cuts = address, handler, cuts
@@ -120,13 +122,13 @@ class _Gate:
             self.inner.close()
 
     def loses(self) -> bool:
-        """Return whether the address is cut off; a message is then lost."""
+        """Return whether the address is partitioned; a message is then lost."""
         cut = self._cuts.contains(self._address)
         self._lost = self._lost or cut
         return cut
 
     def heal(self) -> None:
-        """Close the link if it has lost messages and the address is not cut off any more."""
+        """Close the link if it has lost messages and the address is no longer partitioned."""
         if self._lost and not self._cuts.contains(self._address):
             self._lost = False
             if self._link is not None:
@@ -158,7 +160,7 @@ class _Gate:
 
 
 class _CuttableLink:
-    """A link that drops what is sent on it while its address is cut off."""
+    """A link that drops sent messages while its address is partitioned."""
 
     def __init__(self, link: Link, gate: _Gate) -> None:
         self._inner, self._gate = link, gate

@@ -2,7 +2,7 @@
 keeps one link alive.
 
 A link delivers messages, survives a handler that raises, and closes exactly once. A dialer pauses
-between two attempts for a bounded, random time.
+for a bounded, random time between two attempts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from raftlog.transport.bounds import Complaint, Complaints
 log = get_logger(__name__)
 
 PEER_ENDED = "the peer ended the stream"
-"""Reason of a regular end of the stream by the peer."""
+"""Close reason if the peer ended the stream regularly."""
 
 
 class BaseLink(ABC):
@@ -33,9 +33,9 @@ class BaseLink(ABC):
         self.peer = peer
         """The peer's address, for logs and to group the links of one connection."""
         self.identity = ANONYMOUS
-        """Identity that the peer has proved; the serving side sets it."""
+        """Identity that the peer has proved; set by the serving side."""
         self.listener = ""
-        """Name of the listener that accepted the link; the serving side sets it."""
+        """Name of the listener that accepted the link; set by the serving side."""
         self._complaints: Complaints | None = None
         self._reason: str | None = None
         self._received: Callable[[Link, Sequence[Any]], None] | None = None
@@ -43,13 +43,13 @@ class BaseLink(ABC):
 
     @property
     def close_reason(self) -> str | None:
-        """Reason of the close; None while the link is open."""
+        """Why the link was closed, or None while it is open."""
         return self._reason
 
     @property
     @abstractmethod
     def unsent_bytes(self) -> int:
-        """Size of the queued messages that have not left, in bytes."""
+        """Size of the queued messages that are not sent yet, in bytes."""
 
     def attach(
         self, received: Callable[[Link, Sequence[Any]], None], closed: Callable[[Link, str], None]
@@ -66,21 +66,20 @@ class BaseLink(ABC):
         """Queue a message."""
 
     def close(self, reason: str = "") -> None:
-        """End the stream; what is queued may be lost.
-
-        ``closed`` follows on the handler. Idempotent.
+        """End the stream; queued messages may be lost. The handler's ``closed`` follows.
+        Idempotent.
         """
         if self._reason is not None:
             return
         self._reason = reason or "closed here"
-        # Later, not now: the caller is often in the middle of changing the handler's state.
+        # Deferred, as the caller is often in the middle of changing the handler's state.
         self._schedule(self._report_closed)
         self._shut()
 
     def deliver(self, messages: Sequence[Any]) -> None:
         """Deliver received messages, unless the link is closed."""
         if self._reason is None and self._received is not None:
-            # Not by ``guard``, which would be another call for every message.
+            # Inlined ``guard``: it would cost another call for every message.
             try:
                 self._received(self, messages)
             except Exception as error:
@@ -109,8 +108,8 @@ class BaseLink(ABC):
     def guard(self, callback: Callable[..., None], *args: Any) -> None:
         """Call a handler.
 
-        A handler that raises has lost a message: the error is logged, and the link ends so that its
-        peer learns of it.
+        If it raises, it has lost a message: the error is logged, and the link ends so that the peer
+        learns of it.
         """
         try:
             callback(*args)
@@ -147,8 +146,8 @@ class Backoff:
     """Pauses that double from the minimum to the maximum, each drawn from the upper half of its
     range.
 
-    The spread keeps the peers of a node that comes back from all knocking in the same millisecond.
-    The first attempt after :meth:`reset` has no pause before it.
+    The randomness keeps the peers of a restarted node from all reconnecting in the same
+    millisecond.
     """
 
     def __init__(self, limits: TransportLimits, rng: random.Random) -> None:
@@ -171,8 +170,8 @@ class Backoff:
 class BaseDialer(ABC):
     """A dialer loop: attempt, keep the link, pause, attempt again, until closed.
 
-    A subclass begins an attempt in :meth:`_attempt` and ends it with exactly one of :meth:`_opened`
-    and :meth:`_failed`, neither of them from within :meth:`_attempt` itself.
+    A subclass starts an attempt in :meth:`_attempt` and ends it with exactly one call of
+    :meth:`_opened` or :meth:`_failed`, but never from within :meth:`_attempt` itself.
     """
 
     def __init__(
@@ -197,18 +196,18 @@ class BaseDialer(ABC):
 
     @property
     def link(self) -> Link | None:
-        """The live link, if there is one."""
+        """The live link, or None."""
         return self._link
 
     @property
     def last_failure(self) -> str:
-        """Reason why the last connection attempt failed; empty if none has failed since the last
-        link.
+        """Why the last connection attempt failed, or empty if none has failed since the
+        last link.
         """
         return self._last_failure
 
     def close(self) -> None:
-        """Stop permanently; a live link is closed. Idempotent."""
+        """Stop permanently, and close the live link. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -221,11 +220,11 @@ class BaseDialer(ABC):
 
     @abstractmethod
     def _attempt(self) -> None:
-        """Begin to connect."""
+        """Start connecting."""
 
     @abstractmethod
     def _abort(self) -> None:
-        """Stop the attempt in progress, if any."""
+        """Stop the current attempt, if any."""
 
     def _start_attempt(self) -> None:
         self._timer = None
@@ -242,11 +241,11 @@ class BaseDialer(ABC):
         link.guard(self._handler.opened, link)
 
     def _failed(self, reason: str, error: ApiError | None = None) -> None:
-        """Report a failed attempt. ``error``: the server's refusal of this client, if that is the
-        reason.
+        """Report a failed attempt. ``error``: the server's refusal of this client, or None for
+        another reason.
         """
         if reason != self._last_failure and not self._closed:
-            # Once for each new reason: a peer that stays down must not fill the log.
+            # Only a new reason is logged: a peer that stays down must not fill the log.
             log.info("cannot connect", address=self._address, reason=reason)
             self._last_failure = reason
         self._pause()
@@ -256,8 +255,8 @@ class BaseDialer(ABC):
 
     def _link_closed(self, link: Link, reason: str) -> None:
         self._link = None
-        # Not at once when it opened: a server that accepts and hangs up would be dialled as fast as
-        # it hangs up.
+        # Not as soon as the link opens: otherwise a server that accepts and hangs up would be
+        # dialed as fast as it hangs up.
         if self._loop.time() - self._opened_at >= self._good_after_s:
             self._backoff.reset()
         try:

@@ -1,8 +1,8 @@
 """Probes of an address: a raw TCP connect, and a TLS handshake.
 
-The refusal of a TCP connect is the evidence of death that lets an election start at once. The
-handshake finds the reason of a failed TLS connection in terms of certificates: gRPC reports its
-library's text, or only a closed socket.
+A refused TCP connect is the proof of death that lets an election start at once. The handshake
+determines why a TLS connection fails, in terms of certificates: gRPC reports only its library's
+text, or just a closed socket.
 
 Why: docs/decisions/002-elections-by-proof-of-death.md
 """
@@ -28,17 +28,16 @@ def split_address(address: str) -> tuple[str, int]:
     host, separator, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not separator or not host or not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(f"address {address!r}: want host:port")
+        raise ConfigError(f"{address!r} is not an address of the form host:port")
     return host, int(port)
 
 
 async def probe(address: str, timeout_s: float) -> Probe:
-    """Try each address of the host.
+    """Try to connect to each address of the host. Return ACCEPTED if one accepts, REFUSED only if
+    every one refuses, and otherwise SILENT.
 
-    ACCEPTED if one accepts; REFUSED only if every one of them refuses.
-
-    A name like localhost has two addresses, and the refusal of one proves nothing about the other;
-    any other result, such as no route or no answer in time, is SILENT: the process may be alive.
+    A name like localhost has two addresses, and the refusal of one proves nothing about the other.
+    Any other result, such as no route or a timeout, counts as SILENT: the process may be alive.
     """
     host, port = split_address(address)
     found: list[Probe] = []
@@ -48,13 +47,13 @@ async def probe(address: str, timeout_s: float) -> Probe:
                 found.append(await _connect(family, sockaddr))
                 if found[-1] is Probe.ACCEPTED:
                     return Probe.ACCEPTED
-    except OSError:  # TimeoutError and a failed name lookup are among them.
+    except OSError:  # Includes TimeoutError and a failed name lookup.
         return Probe.SILENT
     return Probe.REFUSED if found and all(one is Probe.REFUSED for one in found) else Probe.SILENT
 
 
 async def host_failure(address: str, timeout_s: float) -> str:
-    """Return why the host of an address is unknown; empty if it is known."""
+    """Return why the host name of an address cannot be resolved, or empty if it can."""
     host, port = split_address(address)
     try:
         async with asyncio.timeout(timeout_s):
@@ -67,7 +66,7 @@ async def host_failure(address: str, timeout_s: float) -> str:
 
 async def _resolve(host: str, port: int) -> list[tuple[int, tuple[object, ...]]]:
     try:
-        # No thread for a numeric address.
+        # A numeric address needs no thread.
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except socket.gaierror:
         infos = await _lookup(host, port)
@@ -75,8 +74,8 @@ async def _resolve(host: str, port: int) -> list[tuple[int, tuple[object, ...]]]
 
 
 def _lookup(host: str, port: int) -> asyncio.Future[list[Any]]:
-    """Resolve a name in a thread that does not delay the end of the process: a name server may be
-    silent.
+    """Resolve a name in a thread that does not delay the end of the process, as a name server may
+    be silent.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[list[Any]] = loop.create_future()
@@ -120,37 +119,44 @@ _H2 = "h2"
 _EXPIRED, _NOT_YET_VALID = 10, 9
 _STRANGER = frozenset({2, 18, 19, 20, 21})
 _NAME = frozenset({62, 64})
-"""Codes of OpenSSL's verification."""
+"""OpenSSL's verification error codes."""
 _PLAINTEXT_REASONS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"})
 
 
 class TlsTrouble(StrEnum):
-    """Obstacle to a TLS connection."""
+    """What prevents a TLS connection."""
 
     NONE = ""
-    """No visible obstacle."""
+    """No obstacle was detected."""
     PLAINTEXT = "plaintext"
-    """The port speaks no TLS."""
+    """The port does not speak TLS."""
     WANTS_TLS = "wants TLS"
-    """It speaks TLS, and we do not."""
+    """The port speaks TLS, and this client does not."""
     NOT_H2 = "not h2"
-    """The port speaks TLS but not gRPC: it is an HTTP server."""
+    """The port speaks TLS but not gRPC: it belongs to an HTTP server."""
     EXPIRED = "expired"
     """The server's certificate has expired."""
     NOT_YET_VALID = "not yet valid"
-    """The server's certificate is not valid yet, or the clock here or at its authority is wrong."""
+    """The server's certificate is not valid yet, or the clock of this host or of the CA is
+    wrong.
+    """
     OTHER_AUTHORITY = "other authority"
     OTHER_NAME = "other name"
     OWN_EXPIRED = "own expired"
-    """The server closes the connection, and the certificate here has expired or is not valid yet.
+    """The server closes the connection, and this client's certificate has expired or is not valid
+    yet.
     """
     OWN_REFUSED = "own refused"
-    """The server closes the connection because of the certificate here, or of its absence."""
+    """The server closes the connection because of this client's certificate, or because there is
+    none.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class TlsSeen:
-    """Result of a TLS probe. ``text``: a predicate about the address, such as ``speaks no TLS``."""
+    """Result of a TLS probe. ``text``: a predicate about the address, such as ``does not
+    use TLS``.
+    """
 
     trouble: TlsTrouble
     text: str = ""
@@ -160,25 +166,24 @@ NOTHING = TlsSeen(TlsTrouble.NONE)
 
 
 def tls_trouble(host: str, port: int, files: TlsFiles, timeout_s: float) -> TlsSeen:
-    """Connect as a client with these files does. Never raises for a failure of the server.
-
-    Blocks for ``timeout_s`` seconds per step.
+    """Connect as a client with these files does, and return the obstacle. Never raises for a
+    failure of the server. Blocks for up to ``timeout_s`` seconds per step.
     """
     try:
         context = _context(files)
     except (OSError, ValueError):
-        return NOTHING  # Who connects says what is wrong with the files.
+        return NOTHING  # The code that connects reports what is wrong with the files.
     try:
         with _connected(context, host, port, timeout_s) as connection:
             if connection.selected_alpn_protocol() != _H2:
                 return TlsSeen(TlsTrouble.NOT_H2, "answers as an HTTP server, not gRPC")
-            # A server of gRPC begins to speak, or has looked at our certificate and hangs up.
+            # A gRPC server either sends its settings, or rejects our certificate and hangs up.
             hung_up = not connection.recv(1)
     except ssl.SSLCertVerificationError as error:
         return _of_certificate(error.verify_code, host, port, timeout_s)
     except ssl.SSLError as error:
         if (error.reason or "") in _PLAINTEXT_REASONS:
-            return TlsSeen(TlsTrouble.PLAINTEXT, "speaks no TLS")
+            return TlsSeen(TlsTrouble.PLAINTEXT, "does not use TLS")
         return _of_own(files) if "ALERT" in (error.reason or "") else NOTHING
     except OSError:
         return NOTHING
@@ -186,7 +191,7 @@ def tls_trouble(host: str, port: int, files: TlsFiles, timeout_s: float) -> TlsS
 
 
 def speaks_tls(host: str, port: int, timeout_s: float) -> bool:
-    """Return whether a server speaks TLS, with any certificate."""
+    """Return whether a server speaks TLS, whatever its certificate."""
     try:
         with _connected(_context(None), host, port, timeout_s):
             return True
@@ -206,7 +211,7 @@ def _connected(context: ssl.SSLContext, host: str, port: int, timeout_s: float) 
 def _context(files: TlsFiles | None) -> ssl.SSLContext:
     """Return a client's TLS context; without files it accepts any certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # What gRPC's own library accepts must not fail here.
+    # Accept every cipher that gRPC's TLS library accepts.
     context.set_ciphers("DEFAULT:@SECLEVEL=0")
     context.set_alpn_protocols([_H2])
     if files is None:
@@ -223,28 +228,33 @@ def _of_certificate(code: int, host: str, port: int, timeout_s: float) -> TlsSee
     if code in {_EXPIRED, _NOT_YET_VALID}:
         began, ends = times_of_der(_certificate_of(host, port, timeout_s))
         if code == _EXPIRED:
-            return TlsSeen(TlsTrouble.EXPIRED, f"shows a certificate that expired{at_text(ends)}")
+            return TlsSeen(
+                TlsTrouble.EXPIRED, f"presents a certificate that expired{at_text(ends)}"
+            )
         return TlsSeen(
-            TlsTrouble.NOT_YET_VALID, f"shows a certificate that is not valid until{at_text(began)}"
+            TlsTrouble.NOT_YET_VALID,
+            f"presents a certificate that is not valid until{at_text(began)}",
         )
     if code in _STRANGER:
-        return TlsSeen(TlsTrouble.OTHER_AUTHORITY, "shows a certificate of another authority")
+        return TlsSeen(TlsTrouble.OTHER_AUTHORITY, "presents a certificate of another authority")
     if code in _NAME:
-        return TlsSeen(TlsTrouble.OTHER_NAME, f"shows a certificate that does not name {host}")
+        return TlsSeen(TlsTrouble.OTHER_NAME, f"presents a certificate that does not name {host}")
     return NOTHING
 
 
 def _of_own(files: TlsFiles) -> TlsSeen:
-    """Return why the server may have closed the connection, judged by the own certificate."""
+    """Return why the server may have closed the connection, judging by this client's
+    certificate.
+    """
     if files.certificate is None:
-        return TlsSeen(TlsTrouble.OWN_REFUSED, "hangs up on a client without a certificate")
+        return TlsSeen(TlsTrouble.OWN_REFUSED, "rejects a client without a certificate")
     if wrong := invalid_now(files.certificate):
-        return TlsSeen(TlsTrouble.OWN_EXPIRED, f"hangs up on {files.certificate}, which {wrong}")
-    return TlsSeen(TlsTrouble.OWN_REFUSED, f"hangs up on {files.certificate}")
+        return TlsSeen(TlsTrouble.OWN_EXPIRED, f"rejects {files.certificate}, which {wrong}")
+    return TlsSeen(TlsTrouble.OWN_REFUSED, f"rejects {files.certificate}")
 
 
 def _certificate_of(host: str, port: int, timeout_s: float) -> bytes:
-    """Return the server's certificate in DER, unverified; empty if none was received."""
+    """Return the server's certificate in DER, unverified, or empty if none was received."""
     try:
         with _connected(_context(None), host, port, timeout_s) as connection:
             return connection.getpeercert(binary_form=True) or b""

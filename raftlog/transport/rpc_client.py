@@ -1,7 +1,7 @@
-"""Requests and their responses over a dialled link, for clients, brokers and the command line.
+"""Requests and their responses over a dialed link, for clients, brokers and the command line.
 
-A call costs one dict entry and one future: no Task, no timer and no await of its own. All calls of
-one turn of the loop share an envelope, and so do the answers.
+A call costs one dict entry and one future: no Task, no timer and no await of its own. All calls in
+one iteration of the loop share an envelope, and so do the responses.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, Link, LinkClosedError, Transport
 
 DEADLINE_GRAIN_S = 0.01
-"""Shortest interval between two checks for expired calls, in seconds: close deadlines share one
-pass.
+"""Shortest interval between two checks for expired calls, in seconds: calls with close deadlines
+expire together.
 """
 
 
@@ -38,22 +38,22 @@ Open = tuple[Ending, float, Any]
 
 
 def _take_late(calls: dict[int, Open], now: float) -> list[Open]:
-    """Remove and return the calls that are past their deadline or abandoned."""
+    """Remove and return the calls that have expired or were abandoned."""
     late = [key for key, call in calls.items() if call[1] <= now or call[0].done()]
     return [calls.pop(key) for key in late]
 
 
 class RpcClient:
-    """Calls to one address over one conversation whose items carry a ``correlation_id``.
+    """Calls to one address over one conversation whose items have a ``correlation_id``.
 
-    How a call ends, other than by its response:
+    How a call ends if it gets no response:
 
-    * deadline while it waited for a connection: REQUEST_TIMED_OUT, definite: it was never sent;
-    * deadline after it was sent: REQUEST_TIMED_OUT, outcome unknown;
-    * the link it was sent on closes: NETWORK_EXCEPTION, outcome unknown. It is not sent again by
-      itself;
-    * more than ``max_calls`` unanswered: THROTTLING_QUOTA_EXCEEDED, definite;
-    * this is closed: NETWORK_EXCEPTION, outcome unknown if it had been sent.
+    * Deadline while it waited for a connection: REQUEST_TIMED_OUT, definite: it was never sent.
+    * Deadline after it was sent: REQUEST_TIMED_OUT, outcome unknown.
+    * The link that carried it closes: NETWORK_EXCEPTION, outcome unknown. The client does not send
+      it again.
+    * More than ``max_calls`` are unanswered: THROTTLING_QUOTA_EXCEEDED, definite.
+    * The client is closed: NETWORK_EXCEPTION, outcome unknown if the request had been sent.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class RpcClient:
         self._address = address
         self._max_calls = max_calls
         self._last_id = 0
-        # Future, deadline and ``_heard`` when it was sent, by correlation id; those that wait for a
-        # link keep their request instead.
+        # By correlation id: future, deadline, and ``_heard`` when the call was sent; calls that
+        # wait for a link have their request instead of ``_heard``.
         self._sent: dict[int, Open] = {}
         self._waiting: dict[int, Open] = {}
         self.link: Link | None = None
-        """The live link; None: calls wait for one."""
-        # Counts envelopes and links; equal to ``_silent_at`` as long as nothing was heard since a
-        # call that has timed out was sent.
+        """The live link, or None: then calls wait for one."""
+        # Counts envelopes and links; equals ``_silent_at`` if nothing was received since a call
+        # was sent that has timed out.
         self._heard = 0
         self._silent_at = -1
         self._closed = False
@@ -90,7 +90,7 @@ class RpcClient:
 
     @property
     def connected(self) -> bool:
-        """True if a call would leave at once."""
+        """True if a call would be sent at once."""
         return self.link is not None
 
     @property
@@ -105,21 +105,21 @@ class RpcClient:
 
     @property
     def silent(self) -> bool:
-        """True if a call has timed out and its link has received nothing since the call was sent: a
-        new connection is better.
+        """True if a call has timed out and its link has received nothing since that call was sent:
+        a new connection may help.
         """
         return self._silent_at == self._heard
 
     @property
     def failure(self) -> str:
-        """Reason why there is no connection; empty if it is unknown."""
+        """Why there is no connection, or empty if the reason is unknown."""
         return self._dialer.last_failure
 
     def call(self, request: Any, timeout_s: float) -> asyncio.Future[Any]:
-        """Send a request; the future ends with its response or an ApiError within ``timeout_s`` (to
-        a grain of 10 ms).
+        """Send a request. The future ends with its response or an ApiError within ``timeout_s``
+        (accurate to 10 ms).
 
-        The request belongs to the client from here on: its ``correlation_id`` is overwritten, and
+        From then on the request belongs to the client: its ``correlation_id`` is overwritten, and
         the caller must not change or send it again. To abandon a call, cancel the future.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -127,8 +127,7 @@ class RpcClient:
         return future
 
     def start(self, request: Any, deadline: float, ending: Ending) -> None:
-        """Send a request as ``call`` does, without a future: one less per call on the hot path.
-
+        """Send a request like ``call``, but without creating a future, for the hot path.
         ``deadline``: in seconds of the loop's clock.
         """
         if self._closed or len(self._sent) + len(self._waiting) >= self._max_calls:
@@ -151,12 +150,12 @@ class RpcClient:
         self._dialer.close()
         self.link = None
         self._timer.cancel()
-        self._fail_sent("the caller was closed")
+        self._fail_sent("the client was closed")
         waiting, self._waiting = self._waiting, {}
         for future, _, _ in waiting.values():
             if not future.done():
                 future.set_exception(
-                    ApiError(ErrorCode.NETWORK_EXCEPTION, f"{self._address}: the caller was closed")
+                    ApiError(ErrorCode.NETWORK_EXCEPTION, f"{self._address}: the client was closed")
                 )
 
     def opened(self, link: Link) -> None:
@@ -174,16 +173,13 @@ class RpcClient:
                 self._waiting[correlation_id] = entry
 
     def received(self, link: Link, messages: Sequence[Any]) -> None:
-        """Resolve calls.
-
-        An answer to an abandoned call, or on another link, changes nothing.
-        """
+        """Resolve calls. A response to an abandoned call, or on another link, is ignored."""
         if link is not self.link:
             return
         self._heard += 1
         take = self._sent.pop
-        # All are taken before the first one ends: what that leads to may end this caller, and the
-        # others are answered all the same.
+        # All calls are removed before the first one ends: its callbacks may close this client, and
+        # the others must be answered all the same.
         answered = [(take(response.correlation_id, None), response) for response in messages]
         for call, response in answered:
             if call is None:
@@ -195,12 +191,11 @@ class RpcClient:
             self.close()
 
     def noticed(self, notice: Any) -> None:
-        """Process an unsolicited notice of the server. To be overridden."""
+        """Process an unsolicited notice from the server. To be overridden."""
 
     def retire(self) -> None:
-        """Close after all requests in flight are answered, or can no longer be.
-
-        No call may follow.
+        """Close once all requests in flight are answered, or can no longer be. No call may
+        follow.
         """
         self._retiring = True
         if not self._sent:
@@ -222,7 +217,7 @@ class RpcClient:
         deadline: float,
         request: Any,
     ) -> bool:
-        """Send a call; returns False if the link is closed and the call waits for the next one."""
+        """Send a call. Return False if the link is closed: the call then waits for the next one."""
         try:
             link.send(request)
         except LinkClosedError:
@@ -235,8 +230,8 @@ class RpcClient:
 
     def _refusal(self) -> ApiError:
         if self._closed:
-            return ApiError(ErrorCode.NETWORK_EXCEPTION, f"{self._address}: the caller was closed")
-        message = f"{self._address}: {self._max_calls} calls are unanswered already"
+            return ApiError(ErrorCode.NETWORK_EXCEPTION, f"{self._address}: the client was closed")
+        message = f"{self._address}: {self._max_calls} calls are already unanswered, the limit"
         return ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message)
 
     def _fail_sent(self, reason: str) -> None:
@@ -249,17 +244,17 @@ class RpcClient:
                 )
 
     def _expire(self) -> None:
-        """End expired calls with one timer at the earliest deadline: an answered call costs it
-        nothing, and it looks at each open one.
+        """End the expired calls. One timer is set to the earliest deadline, so an answered call
+        costs no timer; each run visits all open calls.
         """
         now = self._loop.time()
-        # As in ``received``: all are taken before the first one ends.
+        # As in ``received``: all calls are removed before the first one ends.
         late_sent, late_waiting = _take_late(self._sent, now), _take_late(self._waiting, now)
         if any(heard == self._heard and not ending.done() for ending, _, heard in late_sent):
             self._silent_at = self._heard
         for ending, _, _ in late_sent:
             if not ending.done():
-                message = f"{self._address}: no answer in time"
+                message = f"{self._address}: no response in time"
                 ending.set_exception(
                     ApiError(ErrorCode.REQUEST_TIMED_OUT, message, outcome_unknown=True)
                 )

@@ -17,7 +17,7 @@ from raftlog.wire.common.v1 import common_pb2
 
 
 def error_to_wire(error: ApiError) -> common_pb2.Error:
-    """Return the message of an exception; the leader is in the envelope beside it."""
+    """Return the protobuf message for an exception; the leader is sent in the envelope."""
     return common_pb2.Error(
         error_code=int(error.code),
         error_message=error.message,
@@ -30,9 +30,8 @@ def error_to_wire(error: ApiError) -> common_pb2.Error:
 def error_from_wire(
     error: common_pb2.Error, *, leader_id: int = -1, leader_endpoint: str = ""
 ) -> ApiError:
-    """Return the exception of a message.
-
-    An unknown code becomes UNKNOWN_SERVER_ERROR and is named in the text.
+    """Return the exception for a protobuf message. An unknown code becomes UNKNOWN_SERVER_ERROR,
+    with the code in the text.
     """
     message = error.error_message
     try:
@@ -54,15 +53,15 @@ def error_from_wire(
 ERROR_METADATA_KEY = "raftlog-error-bin"
 """Trailing metadata of a failed call: the serialised common.Error."""
 LEADER_METADATA_KEY = "raftlog-leader-id"
-"""Trailing metadata beside NOT_CONTROLLER: id of the leader, if known."""
+"""Trailing metadata with NOT_CONTROLLER: id of the leader, if known."""
 LEADER_ENDPOINT_METADATA_KEY = "raftlog-leader-endpoint"
-"""Trailing metadata beside NOT_CONTROLLER: address of the leader, host:port, if known."""
+"""Trailing metadata with NOT_CONTROLLER: address of the leader, host:port, if known."""
 RICH_STATUS_KEY = "grpc-status-details-bin"
-"""Trailing metadata of gRPC's rich error model: a google.rpc.Status, here with a
-google.rpc.ErrorInfo and, for a retry delay, a google.rpc.RetryInfo.
+"""Trailing metadata of gRPC's rich error model: a google.rpc.Status with a google.rpc.ErrorInfo
+and, if there is a retry delay, a google.rpc.RetryInfo.
 """
 PUSHBACK_KEY = "grpc-retry-pushback-ms"
-"""Trailing metadata with the delay of gRPC's own retries, in ms."""
+"""Trailing metadata with the delay for gRPC's own retries, in ms."""
 _ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 _RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
 
@@ -119,7 +118,9 @@ STATUS: Mapping[ErrorCode, Any] = {
     _E.ELECTION_NOT_NEEDED: _S.FAILED_PRECONDITION,
     _E.NO_REASSIGNMENT_IN_PROGRESS: _S.FAILED_PRECONDITION,
 }
-"""Status of each error; the default, INVALID_ARGUMENT, is for errors of the request itself."""
+"""The gRPC status for each error; the default, INVALID_ARGUMENT, is for errors in the request
+itself.
+"""
 
 
 def refusal_metadata(error: ApiError) -> tuple[tuple[str, str | bytes], ...]:
@@ -149,7 +150,7 @@ def _packed(type_url: str, message: Message) -> any_pb2.Any:
 
 
 def _error_info(error: ApiError) -> common_pb2.ErrorInfo:
-    """Return the error for clients in other languages, which do not read our messages."""
+    """Return the error for clients in other languages that do not read our messages."""
     fields = {
         "outcome_unknown": str(error.outcome_unknown).lower(),
         "field": error.field,
@@ -173,10 +174,12 @@ def status_of(error: ApiError) -> Any:
 
 
 async def abort(context: Any, error: ApiError) -> None:
-    """End a call with an error. Does not return."""
+    """End a call with an error. Never returns."""
     await context.abort(status_of(error), str(error), refusal_metadata(error))
 
 
 def peer_address(context: Any) -> str:
-    """Return the peer, ``ipv4:127.0.0.1:1234`` or ``ipv6:%5B::1%5D:1234``, as an address."""
+    """Return the address of the peer, which gRPC writes as ``ipv4:127.0.0.1:1234`` or
+    ``ipv6:%5B::1%5D:1234``.
+    """
     return unquote(context.peer()).removeprefix("ipv4:").removeprefix("ipv6:")

@@ -1,7 +1,7 @@
-"""Mutual TLS of links, and the security of each listener (KIP-103).
+"""Mutual TLS for links, and the security of each listener (KIP-103).
 
-Both sides show a certificate of the same authority; a client with a token needs none. A node dials
-each endpoint with the credentials of that endpoint's listener.
+Both sides present a certificate of the same CA; a client with a token needs none. A node dials each
+endpoint with the credentials for that endpoint's listener.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _KEYS = ("tls.certificate.file", "tls.key.file", "tls.ca.file")
 
 
 class Credentials(NamedTuple):
-    """The credentials of a client's connection, and of the lane beside it: of the same files."""
+    """The credentials for a client's connection and for its lane, made from the same files."""
 
     channel: Any
-    """Channel credentials of gRPC."""
+    """gRPC's channel credentials."""
     lane: LaneTls
 
 
@@ -49,14 +49,14 @@ class ClientTls(Protocol):
     """The TLS interface of a client."""
 
     def rereading_credentials(self) -> Callable[[], Credentials]:
-        """Return a function that returns the credentials of the files as they are at the next
-        connection.
+        """Return a function that returns the credentials for the next connection, from the current
+        files.
 
         Raises ConfigError naming unreadable files.
         """
 
     def channel_credentials(self) -> Any:
-        """Return gRPC's credentials of the files as they are now. Raises ConfigError."""
+        """Return gRPC's credentials from the current files. Raises ConfigError."""
 
     @property
     def files(self) -> TlsFiles:
@@ -65,7 +65,7 @@ class ClientTls(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TlsTrust:
-    """The authority of the servers' certificates, for a client that shows none."""
+    """The CA of the servers' certificates, for a client without a certificate."""
 
     ca_path: Path
 
@@ -83,11 +83,11 @@ class TlsTrust:
             ca = self.ca_path.read_bytes()
             context.load_verify_locations(cadata=ca.decode())
         except (ssl.SSLError, ValueError) as error:
-            raise ConfigError(f"tls.ca.file: {self.ca_path} holds no certificate") from error
+            raise ConfigError(f"tls.ca.file: {self.ca_path} contains no certificate") from error
         except OSError as error:
             raise ConfigError(f"tls.ca.file: {error.strerror}: {self.ca_path}") from error
         if wrong := unusable_authorities(ca.decode()):
-            raise ConfigError(f"tls.ca.file: {self.ca_path} holds {wrong}")
+            raise ConfigError(f"tls.ca.file: {self.ca_path} contains {wrong}")
         return Credentials(grpc.ssl_channel_credentials(root_certificates=ca), LaneTls(context))
 
     @property
@@ -98,7 +98,7 @@ class TlsTrust:
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """PEM files: this node's certificate chain and key, and the authority that signs the peers'
+    """PEM files: this node's certificate chain and key, and the CA that signs the peers'
     certificates.
     """
 
@@ -108,14 +108,14 @@ class TlsConfig:
 
     @property
     def paths(self) -> tuple[Path, Path, Path]:
-        """Paths of certificate, key and authority."""
+        """Paths of certificate, key and CA."""
         return self.certificate_path, self.private_key_path, self.ca_path
 
     def server_credentials(self, *, require_certificates: bool = True) -> Any:
-        """Return credentials that refuse clients without a certificate; each handshake reads the
-        files again.
+        """Return credentials that refuse clients without a certificate; each handshake rereads the
+        files.
 
-        Without ``require_certificates`` the server asks for none: gRPC's Python cannot ask for an
+        Without ``require_certificates`` the server requests none: gRPC for Python cannot request an
         optional one. Raises ConfigError naming unreadable files.
         """
         reread = Reread(self.paths, self._server_configuration)
@@ -137,15 +137,15 @@ class TlsConfig:
         certificate, key, ca = self._read()
         if wrong := invalid_now(self.certificate_path):
             log.warning(
-                "no peer accepts the certificate of this node",
+                "peers will not accept this node's certificate",
                 file=str(self.certificate_path),
-                error=f"it {wrong}",
+                error=f"the certificate {wrong}",
             )
         return grpc.ssl_server_certificate_configuration([(key, certificate)], root_certificates=ca)
 
     def rereading_server_contexts(self) -> Callable[[], ssl.SSLContext]:
-        """Return a function that returns the TLS context of an HTTP server's next connection, which
-        checks a client's certificate but does not require one.
+        """Return a function that returns the TLS context for an HTTP server's next connection,
+        which verifies a client's certificate but does not require one.
 
         Raises ConfigError naming unreadable files.
         """
@@ -154,7 +154,7 @@ class TlsConfig:
     def _http_context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # A resumed session would show a certificate that was checked against files of before.
+        # A resumed session would present a certificate that was verified with earlier files.
         context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
         context.num_tickets = 0
         context.verify_mode = ssl.CERT_OPTIONAL
@@ -162,7 +162,7 @@ class TlsConfig:
         return context
 
     def rereading_lane_tls(self, *, require_certificates: bool) -> Callable[[], LaneTls]:
-        """Return a function that returns the settings of the next lane of a server. See
+        """Return a function that returns the settings for a server's next lane. See
         ``server_credentials``.
         """
         verify = ssl.CERT_REQUIRED if require_certificates else ssl.CERT_NONE
@@ -198,7 +198,7 @@ class TlsConfig:
         return Credentials(channel, lane)
 
     def channel_credentials(self) -> Any:
-        """Return gRPC's credentials, which show the client's certificate. Raises ConfigError naming
+        """Return gRPC's credentials, with the client's certificate. Raises ConfigError naming
         unreadable files.
         """
         certificate, key, ca = self._read()
@@ -225,17 +225,16 @@ class TlsConfig:
         self._check_unchanged(before)
         certificate, private_key, ca = contents
         if wrong := unusable_chain(_text(certificate)):
-            mistakes.append(f"tls.certificate.file: {self.certificate_path} holds {wrong}")
+            mistakes.append(f"tls.certificate.file: {self.certificate_path} contains {wrong}")
         if wrong := unusable_authorities(_text(ca)):
-            mistakes.append(f"tls.ca.file: {self.ca_path} holds {wrong}")
+            mistakes.append(f"tls.ca.file: {self.ca_path} contains {wrong}")
         if mistakes:
             raise ConfigError("; ".join(mistakes))
         return certificate, private_key, ca
 
     def check(self, *, dials: bool = False) -> None:
-        """Raise ConfigError for faults in the files as they are now.
-
-        ``dials``: the node also connects to other nodes with them.
+        """Raise ConfigError for faults in the current files. ``dials``: True if the node also
+        connects to other nodes with them.
         """
         certificate, _, _ = self._read()
         wrong = invalid_now(self.certificate_path)
@@ -256,18 +255,18 @@ class TlsConfig:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         mistakes: list[str] = []
         try:
-            # An empty password: a key that has one must not ask the terminal for it.
+            # An empty password, so that an encrypted key does not prompt on the terminal.
             context.load_cert_chain(self.certificate_path, self.private_key_path, password="")
         except (OSError, ValueError) as error:
             files = f"{self.certificate_path} and {self.private_key_path}"
             mistakes.append(
-                f"tls.certificate.file, tls.key.file: {files} are no certificate and its key:"
+                f"tls.certificate.file, tls.key.file: {files} are not a certificate and its key:"
                 f" {error}"
             )
         try:
             context.load_verify_locations(self.ca_path)
         except (OSError, ValueError) as error:
-            mistakes.append(f"tls.ca.file: {self.ca_path} holds no certificate: {error}")
+            mistakes.append(f"tls.ca.file: {self.ca_path} contains no certificate: {error}")
         try:
             wrong = exposed(self.private_key_path)
         except OSError as error:
@@ -282,10 +281,10 @@ def _text(pem: bytes) -> str:
 
 
 def lane_context(protocol: int) -> ssl.SSLContext:
-    """Return a TLS context for lanes, without files."""
+    """Return a TLS context for lanes, without certificates."""
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # As gRPC does it: an intermediate authority in tls.ca.file suffices.
+    # As in gRPC, an intermediate CA in tls.ca.file suffices.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if protocol == ssl.PROTOCOL_TLS_SERVER:
         context.num_tickets = 1
@@ -294,9 +293,9 @@ def lane_context(protocol: int) -> ssl.SSLContext:
 
 @dataclass(frozen=True, slots=True)
 class ListenerSecurity:
-    """Security of a listener. ``tls`` None: PLAINTEXT.
+    """Security of a listener; ``tls`` is None for PLAINTEXT.
 
-    ``client_auth``: ssl.client.auth, whether its clients have to show a certificate.
+    ``client_auth``: ssl.client.auth, which decides whether clients must present a certificate.
     """
 
     tls: TlsConfig | None = None
@@ -305,13 +304,15 @@ class ListenerSecurity:
     """True if gRPC reflection lists the services to every client."""
 
     def server_credentials(self, *, require_certificates: bool = True) -> Any | None:
-        """Return the credentials; None: PLAINTEXT. Raises ConfigError naming unreadable files."""
+        """Return the credentials, or None for PLAINTEXT. Raises ConfigError naming unreadable
+        files.
+        """
         if self.tls is None:
             return None
         return self.tls.server_credentials(require_certificates=require_certificates)
 
     def lane_tls(self, *, require_certificates: bool = True) -> Callable[[], LaneTls] | None:
-        """Return the source of the settings of the next lane; None: PLAINTEXT. Raises
+        """Return the source of the settings for the next lane, or None for PLAINTEXT. Raises
         ConfigError.
         """
         if self.tls is None:
@@ -326,8 +327,7 @@ class Routes:
         self, tls: Mapping[str, ClientTls | None], preferred: tuple[str, ...] = ()
     ) -> None:
         """``tls``: TLS by the name of the dialed listener; "" is for addresses without a name.
-
-        ``preferred``: order in which the listeners of a node with several are chosen. Raises
+        ``preferred``: the order in which a listener is chosen on a node with several. Raises
         ConfigError naming unreadable files.
         """
         made: dict[ClientTls, Callable[[], Credentials]] = {}
@@ -339,11 +339,11 @@ class Routes:
         self._preferred = preferred
 
     def lead(self, address: str) -> tuple[str, Callable[[], Credentials] | None]:
-        """Return host:port and the source of credentials of host:port, ``NAME://host:port``, or
+        """Return host:port and the source of credentials for host:port, ``NAME://host:port``, or
         several of these (``endpoints_text``).
 
-        Without a preferred listener the first one is dialed as an address without a name: its kind
-        is unknown.
+        If no listener is preferred, the first one is dialed like an address without a name, unless
+        it is the only one and its name is known.
         """
         if "://" not in address:
             return address, self._by_name[""]

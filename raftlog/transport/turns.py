@@ -1,9 +1,9 @@
-"""Sharing of the loop: received messages are processed for a bounded time in each turn of the loop.
+"""Sharing of the event loop: received messages are processed for a bounded time in each iteration.
 
 A link whose messages cost more than the rest of the turn continues in a later turn; connections
-alternate, however many links or calls of one wait. Between two turns the loop serves everything
-else: sockets, timers, votes, HTTP. Without this, one message of many costly requests holds up all
-peers, and so do many links with one costly request each.
+alternate, however many links or calls of one connection wait. Between two turns the loop serves
+everything else: sockets, timers, votes, HTTP. Without this, one message with many costly requests
+would delay all peers, and so would many links with one costly request each.
 
 Why: docs/decisions/022-a-peer-can-cost-only-so-much.md
 """
@@ -18,29 +18,27 @@ from raftlog.bounds import FairQueue
 
 PAUSE_MAX_S = 1.0
 MEETING_S = 0.001
-"""Seconds that costly work waits while new calls arrive, repeatedly,"""
+"""Seconds that costly work waits while new calls arrive; repeated up to MEETINGS times."""
 MEETINGS = 64
-"""but not more often than this."""
+"""Highest number of consecutive MEETING_S pauses."""
 WORTH_MEETING_S = 0.001
 """CPU seconds below which work delays no caller."""
 SHORT = 1 / 8
-"""Fraction of a turn's time.
-
-Shorter work, in however many turns of the loop, does not begin a turn: that costs a look at the
-clock of the CPU and a turn of the loop each, more than delivering most messages.
+"""Fraction of a turn's time below which work does not start a turn, in however many iterations: a
+turn costs a reading of the CPU clock and an iteration of the loop, more than delivering most
+messages.
 """
 
 
 OTHERS_MAX_S = 0.1
-"""Seconds of a turn that other processes may use of the CPU. More is a wait, as for a disk, and
-holds up the loop.
+"""Seconds of a turn that other processes may use of the CPU. A longer time is counted as a wait,
+for example for a disk, which delays the loop.
 """
 
 
 class Newcomers:
-    """A counter of the calls that a server has accepted, of any kind.
-
-    All shares of its loop read one counter.
+    """A counter of the calls that a server has accepted, of any kind, shared by all ``Turns`` of
+    its loop.
     """
 
     __slots__ = ("count",)
@@ -53,10 +51,9 @@ class Turns:
     """One share of the loop's time.
 
     ``spent`` records used time; while the share is ``over``, a worker awaits ``next``, and so does
-    a newcomer while it is ``busy``.
-
-    Never more than a turn's time is used in one turn of the loop. It may be a little less: the time
-    used by short turns before it is returned only when it has become ``SHORT`` of a turn.
+    a newcomer while it is ``busy``. Never more than a turn's time is used in one iteration of the
+    loop. It may be a little less: time used by short turns is returned only when it has reached
+    ``SHORT`` of a turn.
     """
 
     def __init__(
@@ -76,12 +73,12 @@ class Turns:
         self._enough_s = self._turn_s * (1 - SHORT)
         self._begun_at = 0.0
         self._cpu_at = -math.inf
-        """CPU clock at the begin of this turn; -inf: the clock is not read."""
+        """CPU clock at the beginning of this turn, or -inf if it was not read."""
         self._others_s = 0.0
         """Seconds of this turn in which other processes had the CPU."""
         self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
         self._called = False
-        """True if a waiter has its turn and is about to begin."""
+        """True if a waiter has been given its turn and has not started yet."""
         self._begin_due = self._paused = False
 
     @property
@@ -91,20 +88,20 @@ class Turns:
 
     @property
     def busy(self) -> bool:
-        """True if a newcomer has to wait: the time is used up, or others wait already.
+        """True if a newcomer must wait, because the time is used up or others already wait.
 
-        A waiter with a turn waits until it begins: [it was the only one, a newcomer used up the
-        turn in front of it, and both were processed in one turn of the loop].
+        A waiter that was given its turn counts as waiting until it starts [it was the only one, a
+        newcomer used up the turn before it, and both were processed in one iteration of the loop].
         """
         return self._left_s <= 0 or self._waiting.length > 0 or self._called
 
     @property
     def others_may_go(self) -> bool:
-        """True if others wait, and time is left for them."""
+        """True if others wait and time is left for them."""
         return self._waiting.length > 0 and self._left_s > 0
 
     now = staticmethod(perf_counter)
-    """Seconds, of the real clock: the loop's own stands still within a turn."""
+    """The real clock, in seconds: the loop's own clock stands still within an iteration."""
 
     def spent(self, seconds: float) -> None:
         """Subtract ``seconds`` from this turn."""
@@ -113,9 +110,7 @@ class Turns:
             self._look(seconds)
 
     def used(self, seconds: float) -> None:
-        """Record time as ``spent`` does, and start the next waiter: on the path of every small
-        message.
-        """
+        """Record time like ``spent``, and start the next waiter. For small messages."""
         left_s = self._left_s = self._left_s - seconds
         if left_s < self._enough_s and (left_s <= 0 or not self._begin_due):
             left_s = self._look(seconds)
@@ -123,15 +118,15 @@ class Turns:
             self.pass_on()
 
     def begin_last(self) -> None:
-        """Use all that is left of this turn for the work that begins now."""
+        """Use the rest of this turn for the work that starts now."""
         self._left_s, self._cpu_at = 0.0, -math.inf
         if not self._begin_due:
             self._begin_soon(thread_time())
 
     async def next(self, peer: str) -> None:
-        """Wait for a turn: one for each waiting peer, then the next one for each.
+        """Wait for a turn; waiting peers alternate.
 
-        The worker calls ``pass_on`` at its end, even on failure.
+        The worker calls ``pass_on`` when it ends, even on failure.
         """
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiting.push(peer, waiter)
@@ -147,8 +142,8 @@ class Turns:
         self._called = False
 
     def pass_on(self) -> None:
-        """Start the next waiter if time is left, unless one is about to begin, which passes on its
-        rest.
+        """Start the next waiter if time is left, unless one is about to start, which will pass on
+        the rest.
         """
         while self.others_may_go and not self._called:
             waiter = self._waiting.pop()
@@ -157,10 +152,10 @@ class Turns:
                 waiter.set_result(None)
 
     def _look(self, seconds: float) -> float:
-        """Return what is left of a turn that the wall clock says is long.
+        """Return the rest of a turn that is long by the wall clock.
 
-        The CPU clock may say less: on a busy machine other processes have used the rest, and a
-        short message looks like a whole turn.
+        The CPU clock may show less: on a busy machine other processes have used the difference, and
+        a short message looks like a whole turn.
         """
         now = thread_time()
         used_s = now - self._cpu_at
@@ -173,20 +168,19 @@ class Turns:
         return self._left_s
 
     def _begin_soon(self, begun_at: float) -> None:
-        """Begin a turn with the next turn of the loop.
-
-        ``begun_at``: CPU clock at the begin of its work.
+        """Begin a turn in the next iteration of the loop. ``begun_at``: the CPU clock when its work
+        began.
         """
         self._begin_due = True
         self._begun_at = begun_at
         self._loop.call_soon(self._begin)
 
     def _begin(self) -> None:
-        # Of the CPU, not of the clock: a busy machine makes every turn look long.
+        # By the CPU clock: on a busy machine the wall clock makes every turn look long.
         now = thread_time()
         took_s = now - self._begun_at
         if took_s > self._long_turn_s and not self._paused:
-            # One message took that long. gRPC hands over one new call in each turn of the loop:
+            # One message took that long. gRPC delivers one new call per iteration of the loop:
             # without a pause, a new call would be accepted only after as many such messages as
             # there are calls before it.
             self._paused = True
@@ -202,9 +196,9 @@ class Turns:
     def _meets_newcomers(self, took_s: float) -> bool:
         """Delay the next turn while new calls arrive.
 
-        gRPC delivers one call in each turn of the loop, and each share works in each: [a hundred
-        calls for everything on one connection, and as many on streams beside them: a later call is
-        accepted after a hundred turns of both, which is two seconds].
+        gRPC delivers one call per iteration of the loop, and each share works in each iteration [a
+        hundred costly calls on one connection, and as many on streams: a later call is accepted
+        after a hundred turns of both, which takes two seconds].
         """
         met, self._met = self._met, self._newcomers.count
         if (

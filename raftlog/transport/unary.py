@@ -1,4 +1,4 @@
-"""Unary methods for foreign clients, served by the handlers of the streams.
+"""Unary methods for clients in other languages, served by the handlers of the streams.
 
 The request of a unary method is the body of one stream request, its response the body of the
 stream's response. An error becomes a gRPC status, with the whole common.Error in the trailing
@@ -44,7 +44,7 @@ class Caller(NamedTuple):
     identity: PeerIdentity = ANONYMOUS
     listener: str = ""
     complain: Callable[[str], None] | None = None
-    """Counter of the caller's violations; None if they are not counted."""
+    """Counter of the caller's violations, or None if they are not counted."""
 
 
 class UnaryLink:
@@ -61,7 +61,7 @@ class UnaryLink:
         return self._caller.address
 
     def send(self, message: Any) -> None:
-        """Set the response. The caller may have gone."""
+        """Set the response, unless the caller has gone."""
         if not self.response.done():
             self.response.set_result(message)
 
@@ -84,18 +84,18 @@ class UnaryLink:
 
 
 async def answer(handler: LinkHandler, request: Any, caller: Caller) -> Any:
-    """Return the response of a stream handler to one request, an error response included."""
+    """Return a stream handler's response to one request; it may be an error response."""
     link = UnaryLink(caller)
     handler.received(link, [request])
     try:
         return await link.response
     finally:
-        # The caller may have hung up: what waits goes with it.
+        # The caller may have hung up: drop its pending request.
         handler.closed(link, "the call is over")
 
 
 Answer = Callable[[Any, Caller], Awaitable[Any]]
-"""Function that answers one request of a caller."""
+"""A function that answers one request of a caller."""
 Explicit = Answer
 
 
@@ -111,11 +111,11 @@ def unary_handler(
     """Return one generic handler for all unary methods of a service, for
     ``Transport.listen(extra_handlers=...)``.
 
-    A method is served by its entry in ``explicit`` (request message -> response message), or else
-    by ``answer`` (``request_item`` -> response item) through the field of the items' oneof ``body``
-    that has the method's types. Both may raise ApiError. ``listener``: name of the serving
-    listener; ``without``: bodies whose methods do not exist there. Raises ValueError for a method
-    that neither serves.
+    A method is served by its entry in ``explicit`` (request message -> response message), or
+    otherwise by ``answer`` (``request_item`` -> response item) through the field of the items'
+    oneof ``body`` that has the method's types. Both may raise ApiError. ``listener``: name of the
+    serving listener. ``without``: bodies whose methods are not offered on it. Raises ValueError for
+    a method that neither serves.
     """
     explicit = explicit or {}
     handlers: dict[str, Any] = {}
@@ -130,7 +130,7 @@ def unary_handler(
                 continue
             call = _body_call(body, request_item, answer, listener)
         else:
-            raise ValueError(f"nothing serves {method.full_name}")
+            raise ValueError(f"no function serves the method {method.full_name}")
         handlers[method.name] = grpc.unary_unary_rpc_method_handler(
             call,
             request_deserializer=GetMessageClass(method.input_type).FromString,
@@ -165,8 +165,8 @@ def _body_of(method: MethodDescriptor, request_item: type[Message]) -> str:
     )
     if body is None:
         raise ValueError(
-            f"no body of {request_item.DESCRIPTOR.name} is a {method.input_type.name}:"
-            f" {method.full_name}"
+            f"no body field of {request_item.DESCRIPTOR.name} has the type"
+            f" {method.input_type.name} of {method.full_name}"
         )
     return body
 
@@ -181,8 +181,8 @@ def _body_call(
             item: Any = request_item(**{body: request})
             remaining_s = context.time_remaining()
             if takes_timeout and remaining_s is not None:
-                # At least 1: 0 would mean the server's default, which is longer than what the
-                # client has left.
+                # At least 1: 0 would mean the server's default, which is longer than the client's
+                # remaining time.
                 item.timeout_ms = max(1, math.floor(min(remaining_s, 2**31 / 1000 - 1) * 1000))
             if tracing.active is not None:
                 tracing.take_header(item, context.invocation_metadata())
@@ -204,10 +204,10 @@ def _body_call(
 async def _abort(context: Any, error: Exception) -> None:
     if not isinstance(error, ApiError):
         log.error("a unary handler failed", peer=peer_address(context), exc_info=error)
-        # Whether it failed before or after it took effect is more than we can tell.
+        # It is unknown whether the request had taken effect when the handler failed.
         error = ApiError(
             ErrorCode.UNKNOWN_SERVER_ERROR,
-            "the server failed on this request",
+            "an internal error occurred while the server processed this request",
             outcome_unknown=True,
         )
     await abort(context, error)

@@ -24,7 +24,7 @@ def test_connections_of_a_principal_are_bounded_over_all_addresses() -> None:
         assert not entered(connections, stack, "10.0.0.1:1", ALICE)
         assert not entered(connections, stack, "10.0.0.2:1", ALICE)
         why = entered(connections, stack, "10.0.0.3:1", ALICE)
-        assert why == "CN=alice uses 2 connections already, the most of one principal"
+        assert why == "CN=alice already has 2 connections, the limit for one principal"
         # Another call of a connection is no other connection.
         assert not entered(connections, stack, "10.0.0.2:1", ALICE)
         # A token's principal is another one, with or without a certificate.
@@ -41,7 +41,7 @@ def test_connections_of_an_address_are_bounded_over_all_principals() -> None:
         assert not entered(connections, stack, "[::1]:1", ALICE)
         assert not entered(connections, stack, "[::1]:2", ANONYMOUS)
         why = entered(connections, stack, "[::1]:3", BOB)
-        assert why == "[::1] uses 2 connections already, the most of one address"
+        assert why == "[::1] already has 2 connections, the limit for one address"
         assert connections.of("address", "[::1]") == 2
     assert connections.of("address", "[::1]") == 0
 

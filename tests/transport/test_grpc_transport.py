@@ -130,7 +130,7 @@ async def test_size_limits_are_typed_errors_and_byte_bounds_close_the_link(world
     assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
     link.send(controller_pb2.ControllerRequest(correlation_id=1, cluster_id="c" * 99_000))
     link.send(controller_pb2.ControllerRequest(correlation_id=2, cluster_id="c" * 99_000))
-    with pytest.raises(LinkClosedError, match="2 messages of 198012 bytes wait"):
+    with pytest.raises(LinkClosedError, match="2 messages with 198012 bytes are unsent"):
         link.send(controller_pb2.ControllerRequest(correlation_id=3, cluster_id="c" * 99_000))
     await until(lambda: client.reasons)
 
@@ -142,7 +142,7 @@ async def test_silent_server_is_abandoned(world: World) -> None:
         world.client.dial(f"127.0.0.1:{deaf.getsockname()[1]}", Conversation.CONTROLLER, client)
         with capture_logs() as logs:
             await until(lambda: logs)
-        assert logs[0]["reason"] == "no answer within 200 ms"
+        assert logs[0]["reason"] == "no response within 200 ms"
         assert client.events == []
 
 
@@ -243,7 +243,7 @@ async def test_probe_detects_silence_and_unknown_names(world: World) -> None:
         for sock in waiting:
             sock.close()
     for bad in ("nohost", "h:", ":1", "h:x", "h:70000"):
-        with pytest.raises(ConfigError, match="want host:port"):
+        with pytest.raises(ConfigError, match="is not an address of the form host:port"):
             await world.client.probe(bad, 1)
 
 

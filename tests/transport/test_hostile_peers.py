@@ -524,7 +524,7 @@ def test_malformed_messages_are_counted_and_logged_occasionally_without_a_traceb
             world.server.bounds.complaints.close()  # type: ignore[attr-defined]
         assert complaints(world) == {Complaint.MALFORMED: 41}
         assert [entry["event"] for entry in logs] == ["malformed message"] * LOGGED_A_PERIOD + [
-            "more complaints about peers were left out"
+            "further complaints about peers were not logged"
         ]
         assert all(entry["log_level"] == "warning" and "exc_info" not in entry for entry in logs)
         assert all(entry["peer"].startswith("127.0.0.1:") for entry in logs[:-1])

@@ -248,7 +248,7 @@ async def test_stream_is_closed_when_a_moved_link_sends_on_it(both: Pair) -> Non
         writer.write(frame(fetch(1)))
         await reader.readexactly(HEADER_BYTES)
         await stream.call.write(fetch(2))
-        assert "beside its lane" in await stream.call.details()
+        assert "after the link moved to its lane" in await stream.call.details()
     assert complaints(both, Complaint.MALFORMED) == 1
 
 
@@ -301,7 +301,7 @@ async def test_watch_stream_is_closed_after_its_mark(both: Pair, *, behind: byte
         assert await show(reader, writer, stream.ticket)
         for message in (MARK, behind):
             await stream.call.write(message)
-        assert "beside its lane" in await details(stream.call)
+        assert "after the link moved to its lane" in await details(stream.call)
         await hung_up(reader)
     assert complaints(both, Complaint.MALFORMED) == 1
     assert both.server.bounds.lanes.served[Conversation.WATCH_MANY] == 0
@@ -370,7 +370,7 @@ async def test_program_that_is_no_leader_offers_no_lane(said: bytes) -> None:
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    with pytest.raises(LaneError, match=r"another program|ticket was not taken"):
+    with pytest.raises(LaneError, match=r"another program|did not accept the ticket"):
         await connect("127.0.0.1", Offer(port, bytes(TICKET_BYTES)), 64, 30)
     server.close()
     await server.wait_closed()
@@ -379,7 +379,7 @@ async def test_program_that_is_no_leader_offers_no_lane(said: bytes) -> None:
 async def test_silent_lane_port_is_abandoned_in_time() -> None:
     server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    with pytest.raises(LaneError, match="no answer within"):
+    with pytest.raises(LaneError, match="no response within"):
         await connect("127.0.0.1", Offer(port, bytes(TICKET_BYTES)), 64, 0.05)
     server.close()
 

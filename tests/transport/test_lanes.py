@@ -243,7 +243,7 @@ async def test_unreachable_port_is_logged_once(*, monkeypatch: pytest.MonkeyPatc
             again = await both.server._lanes.listen("127.0.0.1", lanes.port, lanes.tls)
             again._tickets = lanes._tickets
             await both.ask_until_moved()
-    said = [one for one in logs if one["event"].startswith("no TCP connection beside gRPC")]
+    said = [one for one in logs if one["event"].startswith("cannot open a separate TCP connection")]
     assert len(said) == 1
     assert said[0]["log_level"] == "warning"
 

@@ -117,7 +117,7 @@ def test_problem_of_the_server_certificate_is_named(authority: trustme.CA, tmp_p
         with grpc_server(authority, validity=validity) as port:
             seen = look(port, mine)
             assert seen.trouble is trouble
-            assert seen.text == f"shows a certificate {text}"
+            assert seen.text == f"presents a certificate {text}"
             assert seen.text in refused(port, mine)
     with grpc_server(trustme.CA()) as port:
         assert look(port, mine).trouble is TlsTrouble.OTHER_AUTHORITY
@@ -137,9 +137,7 @@ def test_problem_of_the_client_certificate_is_named(authority: trustme.CA, tmp_p
             (future, f"which is not valid until {said(FUTURE[0])}"),
         ]:
             seen = look(port, mine)
-            assert seen == TlsSeen(
-                TlsTrouble.OWN_EXPIRED, f"hangs up on {mine.certificate}, {text}"
-            )
+            assert seen == TlsSeen(TlsTrouble.OWN_EXPIRED, f"rejects {mine.certificate}, {text}")
             assert text in refused(port, mine)
         trusting = TlsFiles(past.ca, stranger.certificate, stranger.key)
         assert look(port, trusting).trouble is TlsTrouble.OWN_REFUSED
@@ -163,7 +161,7 @@ def test_handshake_names_servers_of_other_protocols(authority: trustme.CA, tmp_p
     plain.start()
     try:
         assert look(port, mine).trouble is TlsTrouble.PLAINTEXT
-        assert "speaks no TLS" in refused(port, mine)
+        assert "does not use TLS" in refused(port, mine)
         require_listener([f"{HOST}:{port}"], plaintext=True)
     finally:
         plain.stop(0)

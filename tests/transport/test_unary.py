@@ -252,9 +252,11 @@ def test_unserved_method_is_a_programming_error() -> None:
     async def read(_: Any, __: Caller) -> Any:
         raise AssertionError
 
-    with pytest.raises(ValueError, match=r"nothing serves .*DescribeQuorum"):
+    with pytest.raises(ValueError, match=r"no function serves .*DescribeQuorum"):
         unary_handler(QUORUM)
-    with pytest.raises(ValueError, match="no body of BrokerRequest is a DescribeQuorumRequest"):
+    with pytest.raises(
+        ValueError, match="no body field of BrokerRequest has the type DescribeQuorumRequest"
+    ):
         unary_handler(QUORUM, broker_pb2.BrokerRequest, read)
 
 

@@ -130,7 +130,7 @@ def test_authority_is_refused_by_nodes_and_clients_when_its_certificates_are_not
     tmp_path: Path, key: str
 ) -> None:
     tls = files(tmp_path, authority=key)
-    wanted = rf"tls\.ca\.file: .* an authority with a key of type {key}"
+    wanted = rf"tls\.ca\.file: .* a CA certificate with a key of type {key}"
     for use in (tls.check, TlsTrust(tls.ca_path).channel_credentials):
         with pytest.raises(ConfigError, match=wanted):
             use()
@@ -150,7 +150,7 @@ def test_signature_is_accepted_when_handshakes_with_it_succeed(tmp_path: Path) -
 def test_signature_is_refused_when_no_handshake_with_it_succeeds(tmp_path: Path) -> None:
     tls = signed_with_pss(tmp_path, 222)
     assert not handshake_succeeds(tls, 0.5)
-    with pytest.raises(ConfigError, match="signed in another way"):
+    with pytest.raises(ConfigError, match="with an unsupported signature"):
         tls.check()
 
 
@@ -179,7 +179,7 @@ def test_certificate_outside_its_validity_is_named_at_check_and_start(
     with capture_logs() as logged:
         tls.server_credentials()
     assert [(one["event"], said in one["error"]) for one in logged] == [
-        ("no peer accepts the certificate of this node", True)
+        ("peers will not accept this node's certificate", True)
     ]
 
 
@@ -215,4 +215,4 @@ def test_certificate_without_a_usage_is_refused(
 
 def test_malformed_certificate_has_no_usable_key() -> None:
     pem = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"
-    assert "a key of another kind" in unusable_chain(pem)
+    assert "a key of an unknown type" in unusable_chain(pem)

@@ -10,7 +10,7 @@ import pytest
 import uvloop
 from command_runs import run_text
 
-from raftlog.transport.grpc_runtime import FEW_BYTES, SKIPPED, _TakesAll, take_all_wakeups
+from raftlog.transport.grpc_runtime import FEW_BYTES, SKIPPED, _WakeUpReader, take_all_wakeups
 from raftlog.transport.grpc_server import GrpcServerTransport
 
 import grpc  # isort: skip
@@ -152,7 +152,7 @@ async def _registered() -> list[Any]:
 def test_grpc_wakes_the_loop_in_the_expected_way() -> None:
     """Fails if another release of gRPC does it differently."""
     registered = asyncio.run(_registered())
-    assert [type(callback).__name__ for callback in registered] == ["_TakesAll"]
+    assert [type(callback).__name__ for callback in registered] == ["_WakeUpReader"]
 
 
 def test_byte_taken_by_another_loop_is_no_error() -> None:
@@ -164,7 +164,7 @@ def test_byte_taken_by_another_loop_is_no_error() -> None:
     def _handle_events() -> None:
         called.append(ours.recv(1))
 
-    handler = _TakesAll(ours, _handle_events)
+    handler = _WakeUpReader(ours, _handle_events)
     handler()
     assert called == []
     theirs.send(b"1")
