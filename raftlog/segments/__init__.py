@@ -1,3 +1,3 @@
 """Exported logs: raw segments with the log's exact bytes, the same records as typed Parquet, and a
-manifest over both.
+manifest that lists both.
 """

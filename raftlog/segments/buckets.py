@@ -1,12 +1,12 @@
-"""The records of a range, repeated by entity group: a reader of some topics reads its share alone,
-without a shuffle.
+"""The records of a range, repeated by entity group: a reader of a few topics reads only their
+share, without a shuffle.
 
-A row is in the bucket of the group that it changes, and, if it ends a batch that names a client, in
-that client's, too: the batch's header changes the client. A row that changes every topic is in all
-buckets. In each file rows are in the order of the log. The files contain nothing beyond the
-records, and can be made again.
+A row is in the bucket of the group that it changes. If it ends a batch that names a client, it is
+in that client's bucket, too: the batch's header changes the client. A row that changes every topic
+is in all buckets. In each file the rows are in log order. The files contain nothing but the
+records, and can be recreated.
 
-``raftlog export --compact`` makes them for ranges that are no longer merged.
+``raftlog export --compact`` creates them for ranges that are no longer merged.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from raftlog.segments.range_checks import check_segment
 from raftlog.segments.writer import ExportWriter
 
 COUNT = 16
-"""Number of buckets, as many as the tasks of a full read can use; each is an eighth of a row group
-a million records.
+"""Number of buckets: as many as the tasks of a full read can use. Of a million records, each bucket
+has half as many as one row group of the records.
 """
 ROWS = 16_384
-"""Rows of a bucket's row group, which is in memory until it is full: all of them are two row groups
-of the records.
+"""Number of rows in a bucket's row group, which is in memory until it is full: those of all buckets
+together are as large as two row groups of the records.
 """
 
 
 def add_buckets(writer: ExportWriter) -> int:
-    """Make the buckets of each range that lacks them and is no longer merged: one of at least half
-    the size of a file. Return the number of these ranges.
+    """Create the buckets of each range that lacks them and is no longer merged, which means at
+    least half the size of a file. Return the number of these ranges.
 
-    Every appended record must have been published. Raises ExportError and its kinds: damaged files
-    are not copied.
+    Every appended record must have been published. Raises ExportError and its subclasses: damaged
+    files are not copied.
     """
     made = 0
     manifest = writer.manifest
@@ -75,8 +75,8 @@ def add_buckets(writer: ExportWriter) -> int:
 def write_buckets(
     place: Place, manifest: Manifest, segment: Segment, count: int
 ) -> tuple[Bucket, ...]:
-    """Write the files of one range, durably and under their names; the caller writes the manifest
-    next.
+    """Write the files of one range, durably and under their final names; the caller then writes the
+    manifest.
     """
     check_segment(place, segment, manifest.cluster_id, manifest.generation)
     span = f"{segment.base_offset:020d}-{segment.last_offset:020d}.parquet"
@@ -109,7 +109,7 @@ class _OpenBucket:
 
     def open(self, schema: pa.Schema, named: dict[bytes, bytes]) -> None:
         self._path.parent.mkdir(exist_ok=True)
-        # The names of columns and their types, not what the other file says of itself.
+        # Only the column names and types, without the other file's metadata.
         self._writer = parquet_writer(self._path, schema.remove_metadata(), named)
 
     def add(self, rows: pa.Table) -> None:
@@ -144,7 +144,7 @@ class _OpenBucket:
         )
 
     def abandon(self) -> None:
-        """Close the file without an error; the next writer removes its remains."""
+        """Close the file, ignoring errors; the next writer removes what is left of it."""
         with suppress(OSError, pa.ArrowException):
             if self._writer is not None:
                 self._writer.close()

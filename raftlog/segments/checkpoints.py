@@ -1,16 +1,16 @@
 """Checkpoints of an export: states at intermediate offsets, from which a fold can continue.
 
 A checkpoint has the format of a controller's snapshot (``raftlog.metadata.snapshot``). The manifest
-names each with its SHA-256, and says which state it is; a signature covers that, too. Loading a
-checkpoint finds a file that was changed, or is another one. A made-up state, with everything that
-names it, is found by folding alone: from the checkpoint before it (``raftlog replay verify``). So
-a caller that begins with a checkpoint says so.
+lists each checkpoint with its SHA-256 and describes its state; a signature covers that, too.
+Loading a checkpoint detects a changed or swapped file. If a state was forged together with
+everything that describes it, only a fold from the previous checkpoint detects it (``raftlog replay
+verify``). So every result says whether it started from a checkpoint.
 
-The writer of an export folds the log on the way, and writes the state as a checkpoint from time to
-time. A checkpoint is due after a number of records, at the end of a batch, and not before the log
-since the last one has twice the bytes of the state: so checkpoints are at most half as large as
-the log, whatever the size of the cluster. Where the log does not fold there are no more
-checkpoints; the export continues, for it is the evidence.
+The writer of an export also folds the log, and writes the state as a checkpoint from time to time.
+A checkpoint is due after a number of records, at the end of a batch, but not before the log since
+the last one has twice as many bytes as the state: so checkpoints are at most half as large as the
+log, whatever the size of the cluster. From the point where the log does not fold, no more
+checkpoints are made; the export continues, as it is the evidence.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def last_at(
     offset: int | None = None,
     timestamp_ms: int | None = None,
 ) -> Checkpoint | None:
-    """Return the last checkpoint at or before an offset and a time (None: any), or None."""
+    """Return the last checkpoint at or before an offset and a time (None: no limit), or None."""
     ascending = list(checkpoints)
     count = len(ascending)
     if offset is not None:
@@ -54,7 +54,7 @@ def last_at(
         (
             one
             for one in reversed(ascending[:count])
-            # Not by bisection: log time may have gone back.
+            # Not by bisection: log time may have decreased.
             if timestamp_ms is None or one.timestamp_ms <= timestamp_ms
         ),
         None,
@@ -64,9 +64,8 @@ def last_at(
 def load_checkpoint(place: Place, owner: tuple[str, int], one: Checkpoint) -> Image:
     """Load the state in a checkpoint whose file and header match the manifest.
 
-    ``owner``: cluster and generation of the export.
-
-    Raises ExportMismatchError, CorruptExportError, ExportError.
+    ``owner``: cluster and generation of the export. Raises ExportMismatchError, CorruptExportError,
+    ExportError.
     """
     loader, digest, size = SnapshotLoader(), hashlib.sha256(), 0
     fault: Exception | None = None
@@ -76,7 +75,7 @@ def load_checkpoint(place: Place, owner: tuple[str, int], one: Checkpoint) -> Im
                 size += len(block)
                 digest.update(block)
                 if size > one.bytes:
-                    raise _corrupt(one, f"it has more bytes than the {one.bytes} of the manifest")
+                    raise _corrupt(one, f"expected {one.bytes} bytes, found more")
                 if fault is None:
                     fault = _fed(loader, block)
     except ExportError as error:
@@ -84,18 +83,17 @@ def load_checkpoint(place: Place, owner: tuple[str, int], one: Checkpoint) -> Im
             raise _corrupt(one, "it is missing") from error
         raise
     header = loader.header
-    # Before the hash: "from another cluster" says more than "other bytes than expected".
+    # Before the hash: "from another cluster" is more helpful than "unexpected bytes".
     if header is not None and (header.cluster_id, header.generation) != owner:
         raise ExportMismatchError(
             f"{one.describe()} belongs to cluster {header.cluster_id} generation"
-            f" {header.generation}, and the export to cluster {owner[0]} generation {owner[1]}"
+            f" {header.generation}, but the export belongs to cluster {owner[0]} generation"
+            f" {owner[1]}"
         )
     if size != one.bytes:
-        raise _corrupt(one, f"it has {size} bytes, and the manifest says {one.bytes}")
+        raise _corrupt(one, f"expected {one.bytes} bytes, found {size}")
     if digest.hexdigest() != one.sha256:
-        raise _corrupt(
-            one, f"its SHA-256 is {digest.hexdigest()}, and the manifest says {one.sha256}"
-        )
+        raise _corrupt(one, f"expected the SHA-256 {one.sha256}, found {digest.hexdigest()}")
     try:
         if fault is not None:
             raise fault
@@ -121,33 +119,32 @@ def _require_same(
     """Require that the file's header matches the manifest and the loaded state."""
     found, log_hash = header.end_offset - 1, loader.log_hash()
     if found != one.offset:
-        raise _corrupt(one, f"it holds the state at offset {found}")
+        raise _corrupt(one, f"it contains the state at offset {found}")
     if (header.epoch, header.last_timestamp_ms) != (one.epoch, one.timestamp_ms):
         raise _corrupt(
             one,
-            f"it is of epoch {header.epoch} at {header.last_timestamp_ms} ms, and the manifest says"
-            f" epoch {one.epoch} at {one.timestamp_ms} ms",
+            f"expected epoch {one.epoch} at {one.timestamp_ms} ms, found epoch {header.epoch} at"
+            f" {header.last_timestamp_ms} ms",
         )
     if format_hash(image.state_hash) != one.state_hash:
         raise _corrupt(
             one,
-            f"it holds a state with the hash {format_hash(image.state_hash)}, and the manifest says"
-            f" {one.state_hash}",
+            f"expected the state hash {one.state_hash}, found {format_hash(image.state_hash)}",
         )
     begin = log_hash.begin_offset if log_hash.digest else -1
     if (log_hash.digest.hex(), begin) != (one.log_hash, one.log_hash_begin_offset):
-        raise _corrupt(one, "it names another log hash than the manifest")
+        raise _corrupt(one, "its log hash differs from the manifest's")
     if header != header_of(image, cluster_id=header.cluster_id, generations=header.generations):
-        raise _corrupt(one, "its header names other voters, or another level, than its state")
+        raise _corrupt(one, "the voters or the feature level in its header differ from its state")
 
 
 def checkpoint_files(place: Place) -> list[str]:
-    """Return the files in the directory of checkpoints; none if there is no such directory."""
+    """Return the files in the checkpoint directory; none if there is no such directory."""
     return place.names(CHECKPOINTS) if CHECKPOINTS in place.names("") else []
 
 
 def log_hash_at(begin: Checkpoint | None, draft: ImageDraft) -> LogHash:
-    """Return the log hash at the offset where a fold begins, as the checkpoint states it."""
+    """Return the log hash at the offset where a fold begins, as recorded in the checkpoint."""
     offset = draft.offset
     if begin is not None and begin.log_hash:
         digest = bytes.fromhex(begin.log_hash)
@@ -176,19 +173,21 @@ def _corrupt(one: Checkpoint, why: str) -> CorruptExportError:
 
 
 CHECKPOINT_RECORDS = 50_000
-"""Number of records between two checkpoints: half a second of folding."""
+"""Smallest number of records between two checkpoints: half a second of folding."""
 LOG_BYTES_PER_STATE_BYTE = 2
 MAX_CHECKPOINTS = 1024
-"""Most checkpoints in the manifest. Above it, every second one of the older half is dropped."""
+"""Highest number of checkpoints in the manifest. Above it, every second one of the older half is
+dropped.
+"""
 
 
 def checkpoint_name(end_offset: int, epoch: int) -> str:
-    """Return a checkpoint's path within the export, named as a controller's snapshot."""
+    """Return a checkpoint's path within the export, named like a controller's snapshot."""
     return f"{CHECKPOINTS}/{end_offset:020d}-{epoch:010d}.checkpoint"
 
 
 def thinned(known: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
-    """Return the checkpoints without those above the manifest's limit."""
+    """Return the checkpoints, thinned to the manifest's limit."""
     while len(known) > MAX_CHECKPOINTS:
         half = len(known) // 2
         known = known[1:half:2] + known[half:]
@@ -196,8 +195,8 @@ def thinned(known: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
 
 
 def can_fold(manifest: Manifest) -> bool:
-    """Return whether a state is known: it is empty at the beginning, in the first records, or in a
-    checkpoint.
+    """Return whether a state is known from which to fold: the empty state at the beginning, the
+    state in the first records, or a checkpoint.
     """
     return _from_the_beginning(manifest) or bool(manifest.checkpoints)
 
@@ -207,7 +206,7 @@ def _from_the_beginning(manifest: Manifest) -> bool:
 
 
 class CheckpointMaker:
-    """A fold of an export as it is written. Blocking; one thread."""
+    """A fold of an export while it is written. Blocking; one thread."""
 
     def __init__(
         self,
@@ -217,17 +216,16 @@ class CheckpointMaker:
         draft: ImageBuilder | None = None,
         base: Image | None = None,
     ) -> None:
-        """``every``: least number of records between two checkpoints.
+        """Continue from the last intact checkpoint of the export, or else from ``base``.
 
-        Continues from the last intact checkpoint of the export; without one, from ``base``, a state
-        of a log whose beginning was dropped, after which a checkpoint is due at once [all later
-        states need one]. With a ``draft`` it folds nothing:
-        the caller folds each batch, from the beginning of the export, before the batch is taken or
-        passed over.
+        ``every``: smallest number of records between two checkpoints. ``base``: the state of a log
+        whose beginning was dropped; a checkpoint is due immediately after it [all later states need
+        one]. With a ``draft`` nothing is folded here: the caller folds each batch, from the
+        beginning of the export, before it calls ``take`` or ``pass_over``.
         """
         self._place, self._manifest, self._every = place, manifest, every
         self.not_folded = ""
-        """Reason why no more checkpoints are made; empty while they are."""
+        """Why no more checkpoints are made, or empty while they are."""
         self._log_bytes = 0
         known = manifest.checkpoints
         self._last = known[-1].offset if known else manifest.history_begin - 1
@@ -238,12 +236,12 @@ class CheckpointMaker:
         self._begin, image = _last_image(place, manifest)
         self._owed = base is not None and not known
         if self._begin is None and base is None and not _from_the_beginning(manifest):
-            self.not_folded = "no checkpoint is intact, and the state at the beginning is not known"
+            self.not_folded = "no checkpoint is intact, and the state at the beginning is unknown"
         self._draft = ImageBuilder(base if self._owed and base is not None else image)
 
     def pass_over(self, header: batch.BatchHeader) -> None:
-        """Pass over a batch that the export contains already. A checkpoint that is due follows a
-        later one.
+        """Skip a batch that is already in the export. A checkpoint that is due is written after a
+        later batch.
         """
         if header.last_offset > self._last:
             self._log_bytes += header.size
@@ -264,12 +262,10 @@ class CheckpointMaker:
                 return
 
     def take(self, chunk: bytes, header: batch.BatchHeader, log_hash: LogHash) -> Checkpoint | None:
-        """Fold a verified batch of a chunk; return the checkpoint after it, whose file is written,
-        if one was due.
+        """Fold a verified batch of a chunk. Return the checkpoint after it, whose file is written,
+        or None if none was due.
 
-        ``log_hash``: log hash after the batch, empty if it is unknown.
-
-        Raises OSError.
+        ``log_hash``: the log hash after the batch, or empty if unknown. Raises OSError.
         """
         if self.not_folded:
             return None
@@ -277,7 +273,7 @@ class CheckpointMaker:
         try:
             if self._folds:
                 if header.last_offset <= draft.offset:
-                    return None  # In the base already.
+                    return None  # Already in the base.
                 draft.apply_encoded(chunk, header)
             if header.last_offset <= self._last:
                 return None
@@ -325,9 +321,9 @@ class CheckpointMaker:
 
 
 def _last_image(place: Place, manifest: Manifest) -> tuple[Checkpoint | None, Image]:
-    """Return the state to continue from, and the checkpoint with it.
+    """Return the state to continue from, and its checkpoint, or None.
 
-    A damaged checkpoint is passed over and not removed: ``verify`` must find it.
+    A damaged checkpoint is skipped but not removed: ``verify`` must detect it.
     """
     for one in reversed(manifest.checkpoints):
         with suppress(CorruptExportError, ExportMismatchError):

@@ -1,54 +1,55 @@
-"""The typed Parquet form: one row a record, readable by any engine without raftlog.
+"""The typed Parquet form: one row per record, readable by any engine without raftlog.
 
 This schema is part of the format.
 
-Every row has the batch's columns and the record's own; the columns after ``body`` are filled for
-the types that have such a field, and null elsewhere. ``body`` is the record's exact bytes (a
+Every row has the batch's columns and the record's own; the columns after ``body`` are set for the
+record types that have such a field, and null otherwise. ``body`` is the record's exact bytes (a
 message of ``raftlog.wire.records.v1``).
 
 * ``timestamp`` is ``timestamp_ms`` as a UTC timestamp; both are the batch's.
-* ``client_id``, ``sequence``, ``all_below_done``: 0 for none, as in the log. ``batch_last_offset``
-  is inclusive.
+* ``client_id``, ``sequence``, ``all_below_done``: 0 if there is none, as in the log.
+  ``batch_last_offset`` is inclusive.
 * ``group_kind``, ``group_id``: the entity group that the record changes; null for a record that
   changes nothing.
-* ``topic_id``: 32 hex digits. ``config_value``: null where the key is deleted.
-* ``leader``, ``isr``, ``replicas``, ``fenced``, ``in_controlled_shutdown``: null where the record
+* ``topic_id``: 32 hex digits. ``config_value``: null if the key is deleted.
+* ``leader``, ``isr``, ``replicas``, ``fenced``, ``in_controlled_shutdown``: null if the record
   leaves them unchanged.
 * ``cause``: the name of a BROKER_REGISTRATION_CHANGE's ``BrokerCause`` or of a HOSTNAME's
   ``HostnameCause``.
-* ``acl_resource_type``, ``acl_principal``: of an access control entry, whose resource types are
-  numbered otherwise than those of configs, and whose principal is not the batch's. Its name is in
-  ``resource_name``, its id in ``group_id``.
-* ``client_name``, ``client_principal``: of an OPEN_CLIENT; no principal: anybody's.
-* ``last_heard_epoch``, ``last_heard_age_ms``, ``last_heard_by_all``: of a LEADER_CHANGE, when those
-  that elected it have last heard a leader, as the record says; null if it does not.
-* ``acknowledged_sketch``, ``told_sketch``: of a PROGRESS record, how long records took from commit
-  until all brokers had applied them, and until all knew (raftlog/metadata/sketch.py); null if not
-  said.
-* ``voters``: the set that a VOTERS record names; an empty directory id: not known.
-* ``leader_id``: the controller of the epoch (LEADER_CHANGE). ``leader``: of the partition, -1 for
-  none.
-* ``leader_epoch``, ``partition_epoch``: as a PARTITION record begins them; a PARTITION_CHANGE says
-  a leader epoch only where that leaps (after a restore or an unsafe recovery); else the fold
-  counts.
-* ``kv_value``: of a KEY_VALUE, null where the key is deleted; its key is ``group_id``.
-  ``lease_id``: of a KEY_VALUE, 0 for none, and of a REMOVE_LEASE.
+* ``acl_resource_type``, ``acl_principal``: of an access control entry, whose resource types have
+  other numbers than those of configs, and whose principal is not the batch's. Its resource name is
+  in ``resource_name``, its id in ``group_id``.
+* ``client_name``, ``client_principal``: of an OPEN_CLIENT; without a principal, any principal may
+  use the client.
+* ``last_heard_epoch``, ``last_heard_age_ms``, ``last_heard_by_all``: of a LEADER_CHANGE, when the
+  voters that elected the leader had last heard a leader; null if not recorded.
+* ``acknowledged_sketch``, ``told_sketch``: of a PROGRESS record, the times from a record's commit
+  until all brokers had applied it, and until all knew that (raftlog/metadata/sketch.py); null if
+  not recorded.
+* ``voters``: the voter set in a VOTERS record; a directory id is empty if unknown.
+* ``leader_id``: the controller that leads the epoch (LEADER_CHANGE). ``leader``: the partition's
+  leader, or -1.
+* ``leader_epoch``, ``partition_epoch``: the initial values in a PARTITION record; a
+  PARTITION_CHANGE contains a leader epoch only if that jumps (after a restore or an unsafe
+  recovery); otherwise the fold counts them.
+* ``kv_value``: of a KEY_VALUE, null if the key is deleted; its key is ``group_id``. ``lease_id``:
+  of a KEY_VALUE, 0 without a lease, and of a REMOVE_LEASE.
 * ``supported_features``, ``log_dirs``: of a REGISTER_BROKER; the latter also of a
-  BROKER_REGISTRATION_CHANGE, null where that leaves them unchanged.
-* ``directories``: of a PARTITION or PARTITION_CHANGE in the log of a Kafka cluster, of each
-  replica, as Kafka prints them; null: unchanged, or none.
+  BROKER_REGISTRATION_CHANGE, null if unchanged.
+* ``directories``: of a PARTITION or PARTITION_CHANGE in the log of a Kafka cluster, one per
+  replica, as Kafka prints them; null if unchanged or none.
 * ``eligible_leader_replicas``, ``last_known_elr``: of a PARTITION or PARTITION_CHANGE (KIP-966);
-  null: unchanged, or none.
-* ``recovery``: of a PARTITION_CHANGE that elects a leader by what replicas reported, as JSON.
+  null if unchanged or none.
+* ``recovery``: of a PARTITION_CHANGE that elects a leader from the replicas' reports, as JSON.
 * ``imported_name``: only in the log of a Kafka cluster (``raftlog import kafka``): the name of a
-  record that raftlog does not have.
-* ``imported_fields``: what such a record says, as JSON; null: its transaction was aborted.
+  record type that raftlog does not have.
+* ``imported_fields``: the contents of such a record, as JSON; null if its transaction was aborted.
 
-A record type that is not named in ``_OF_TYPE`` has a column for each plain field of its message,
-named after both (``lease_ttl_ms``: of a LEASE, with its name and its principal); null: the record
-does not have the field.
+A record type that is not in ``_OF_TYPE`` has a column for each plain field of its message, named
+after both (``lease_ttl_ms``: the TTL of a LEASE; similarly its name and its principal); null if the
+record does not have the field.
 
-Columns are added, never changed: a file from before a column was there reads as null.
+Columns are added, never changed: in a file written before a column existed, it reads as null.
 """
 
 from __future__ import annotations
@@ -260,8 +261,9 @@ _OF_TYPE = {
     RecordType.REMOVE_ACCESS_CONTROL_ENTRY: "",
     RecordType.IMPORTED: "imported_name=name",
 }
-"""The columns that a record fills, by its type: each with the field's name, where that is another
-one. Null where the message lacks an optional field; with a question mark, also where it is empty.
+"""The columns that a record sets, by its type, each followed by ``=`` and the field's name if that
+differs. A column is null if the message lacks the optional field; with a question mark, also if the
+field is empty.
 """
 _CAUSES = {
     RecordType.BROKER_REGISTRATION_CHANGE: {int(each): each.name for each in Cause},
@@ -272,7 +274,7 @@ Typed = dict[str, Any]
 
 
 def _elr(message: Any) -> Typed:
-    """Return the ELR columns, the imported ones and the recovery of a partition's record."""
+    """Return the ELR columns, the imported ones and the recovery of a partition record."""
     imported = message.HasField("imported")
     detail = message.imported if imported else message
     said: Typed = {}
@@ -312,7 +314,7 @@ _FURTHER: dict[int, Callable[[Any], Typed]] = {
     RecordType.LEADER_CHANGE: _last_heard,
     RecordType.IMPORTED: lambda m: {} if m.aborted else {"imported_fields": m.fields},
 }
-"""Columns that are more than a field, by the record's type."""
+"""Functions for columns that are not a plain field, by record type."""
 _PLAIN = {
     FieldDescriptor.TYPE_BOOL: pa.bool_(),
     FieldDescriptor.TYPE_BYTES: pa.binary(),
@@ -324,7 +326,7 @@ _PLAIN = {
 
 
 def plain_fields(type_: RecordType) -> dict[str, pa.DataType]:
-    """Return column -> type, for a record type that is not in ``_OF_TYPE``."""
+    """Return column -> type for a record type that is not in ``_OF_TYPE``."""
     return {
         f"{type_.name.lower()}_{field.name}": _PLAIN[field.type]
         for field in MESSAGES[type_].DESCRIPTOR.fields
@@ -347,19 +349,19 @@ SCHEMA = pa.schema(
         for name, kind in _BATCH_FIELDS + _RECORD_FIELDS + _COLUMNS
     ]
 )
-"""Schema of the Parquet files; the columns in order."""
+"""Schema of the Parquet files, with the columns in order."""
 
 
 class _Column(NamedTuple):
-    """A column that one type of record fills from a field of its message."""
+    """A column that one record type sets from a field of its message."""
 
     name: str
     field: Any
     optional: bool
-    """Null where the message lacks the field."""
+    """True if the column is null when the message lacks the field."""
     null_if_empty: bool
     get: Callable[[Any], Any]
-    """Return the value of the field."""
+    """Function that returns the value of the field."""
 
 
 def _columns_of(type_: RecordType) -> tuple[_Column, ...]:
@@ -380,7 +382,7 @@ def _columns_of(type_: RecordType) -> tuple[_Column, ...]:
 
 
 def _getter(field: Any, kind: pa.DataType) -> Callable[[Any], Any]:
-    """Return a function of a message that returns the value of a column."""
+    """Return a function that takes a message and returns the value of a column."""
     value = attrgetter(field.name)
     if field.is_repeated:
         if field.message_type is None:
@@ -409,7 +411,7 @@ _TYPED = {type_: _columns_of(type_) for type_ in RecordType if type_ not in ONLY
 
 
 def typed_values(type_: int, message: Any) -> Typed:
-    """Return the columns that a record fills."""
+    """Return the columns that a record sets."""
     typed = {}
     for name, field, optional, null_if_empty, get in _TYPED[RecordType(type_)]:
         if not optional or message.HasField(field.name):
@@ -431,14 +433,14 @@ _SINCE_THE_FIRST = {
 
 
 def odd_columns(names: Sequence[str]) -> str:
-    """Return why a file with these columns cannot be an export's; empty if it can be."""
+    """Return why a file with these columns cannot belong to an export, or empty if it can."""
     if len(set(names)) != len(names):
         twice = next(name for index, name in enumerate(names) if name in names[:index])
-        return f"it has the column {twice} twice"
+        return f"it contains the column {twice} twice"
     for field in SCHEMA:
         needed = not field.nullable or field.name in _SINCE_THE_FIRST
         if needed and field.name not in names:
-            return f"it has no column {field.name}"
+            return f"it lacks the column {field.name}"
     return ""
 
 
@@ -451,23 +453,21 @@ _AT_ONCE: dict[int, tuple[str, ...]] = {
     RecordType.KEY_VALUE: (),
     RecordType.PROGRESS: (),
 }
-"""The types of most records, which are decoded many at once; a message that has one of these fields
-is not.
+"""The most frequent record types, which are decoded in bulk, with the fields that prevent that for
+a message.
 """
 _FEW = 64
-"""Number of records of one type that are decoded faster one by one."""
+"""Number of records of one type below which decoding them one by one is faster."""
 Part = tuple[Ints, dict[str, pa.Array]]
-"""Some rows, and their columns; of others they are null."""
+"""Row numbers, and the columns that these rows set."""
 
 
 class RowBuffer:
-    """A buffer of rows in columns.
+    """A buffer of rows, stored by column.
 
     The values of a batch's header are stored once, and the typed columns are sparse: most records
-    fill few.
-
-    Columns of plain values and tuples of them, not rows: the garbage collector would visit a list
-    per row at every collection, which took more than half of the time.
+    set few. The columns contain plain values and tuples, not row objects: the garbage collector
+    would visit a list per row at every collection, which took more than half of the time.
     """
 
     def __init__(self) -> None:
@@ -482,9 +482,10 @@ class RowBuffer:
         self._records: list[batch.Body] = []
 
     def add(self, chunk: bytes, header: batch.BatchHeader) -> None:
-        """Add the records of one batch, which follows the one before.
+        """Add the records of one batch, the next in the log.
 
-        Raises CorruptLogError, and UnknownRecordError for a type or a version that no log has.
+        Raises CorruptLogError, and UnknownRecordError for a type or a version that this build does
+        not know.
         """
         if not self.rows:
             self._first_offset = header.base_offset
@@ -504,7 +505,7 @@ class RowBuffer:
     def take(self) -> pa.Table:
         """Return the buffered rows, at least one, as a table, and empty the buffer.
 
-        Raises UnknownRecordError for a body that does not parse.
+        Raises UnknownRecordError for a body that cannot be parsed.
         """
         counts = np.array(self._counts)
         batch_of_row = pa.array(np.repeat(np.arange(len(counts)), counts))
@@ -580,7 +581,7 @@ class RowBuffer:
 
 
 def _merged(field: pa.Field, parts: Sequence[Part], count: int) -> pa.Array:
-    """Return a column of all rows."""
+    """Return a column for all rows."""
     some = [(rows, columns[field.name]) for rows, columns in parts if field.name in columns]
     if not some:
         return pa.nulls(count, field.type)
@@ -592,7 +593,9 @@ def _merged(field: pa.Field, parts: Sequence[Part], count: int) -> pa.Array:
 
 
 def _at_once(type_: int, bodies: Sequence[bytes]) -> tuple[dict[str, pa.Array], Bools]:
-    """Return the columns of records of a type, and which of them have to be decoded one by one."""
+    """Return the columns of records of one type, and which of the records must be decoded one by
+    one.
+    """
     messages = Messages.of_bodies(bodies, MESSAGES[type_].DESCRIPTOR, without=_AT_ONCE[type_])
     columns = {
         column.name: _decoded(messages, column, SCHEMA.field(column.name).type)
@@ -605,7 +608,7 @@ def _at_once(type_: int, bodies: Sequence[bytes]) -> tuple[dict[str, pa.Array], 
 
 
 def _groups(type_: int, messages: Messages, columns: dict[str, pa.Array]) -> tuple[str, pa.Array]:
-    """Return kind and ids of the entity groups, as ``group_of`` does."""
+    """Return kind and ids of the entity groups, like ``group_of``."""
     if type_ == RecordType.PROGRESS:
         return "progress", pa.repeat("", len(messages))
     if type_ == RecordType.KEY_VALUE:
@@ -617,7 +620,7 @@ def _groups(type_: int, messages: Messages, columns: dict[str, pa.Array]) -> tup
 
 
 def _decoded(messages: Messages, column: _Column, kind: pa.DataType) -> pa.Array:
-    """Return a column of many messages, as ``_getter`` does of one."""
+    """Return a column for many messages, like ``_getter`` for one."""
     name, field = column.field.name, column.field
     if field.is_repeated and field.message_type is None:
         found = messages.packed(name, narrow=True)
@@ -625,7 +628,7 @@ def _decoded(messages: Messages, column: _Column, kind: pa.DataType) -> pa.Array
     if field.message_type is not None:
         owner, inner = messages.inner(name)
         decoded = _decoded_inner(len(messages), owner, inner, column, kind)
-        # One that has an odd one is odd.
+        # A message that contains an odd message is odd.
         messages.odd[owner[inner.odd]] = True
         return decoded
     if kind == pa.string() and field.type == FieldDescriptor.TYPE_BYTES:
@@ -639,7 +642,7 @@ def _decoded(messages: Messages, column: _Column, kind: pa.DataType) -> pa.Array
 def _decoded_inner(
     count: int, owner: Ints, inner: Messages, column: _Column, kind: pa.DataType
 ) -> pa.Array:
-    """Return a column of lists of messages, or of messages that hold a list or a sketch."""
+    """Return a column of lists of messages, or of messages that contain a list or a sketch."""
     if column.field.is_repeated:
         return lists(owner, _struct(inner, kind.value_type), kind, count)
     there = np.zeros(count, np.bool_)
@@ -676,6 +679,6 @@ def _sketches(messages: Messages, kind: pa.StructType) -> pa.Array:
 
 
 def feature_levels(rows: pa.Table) -> dict[str, int]:
-    """Return the feature levels that some rows set (0: removed)."""
+    """Return the feature levels that these rows set (0: removed)."""
     named = rows.select(["feature_name", "feature_level"]).filter(pc.is_valid(rows["feature_name"]))
     return dict(zip(*(column.to_pylist() for column in named.columns), strict=True))

@@ -1,9 +1,9 @@
 """Compaction of an export: small files, which slow readers down, are merged into large ones.
 
 Offsets, bytes and rows stay the same. A merged pair of files is made from the raw segments, and
-replaces the small ones in the manifest at once; those stay for a while as *retired*, for active
-readers. The manifest also names unfinished files beforehand, so that after a crash the next writer
-knows each file that it may remove.
+replaces the small ones in the manifest at once; the small ones are kept for a while as *retired*,
+for active readers. The manifest also lists unfinished files in advance, so that after a crash the
+next writer knows which files it may remove.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Pair(NamedTuple):
 
 
 def compact(writer: ExportWriter, *, at_least: int = 2) -> int:
-    """Merge neighbouring small files, at least ``at_least`` ranges into one; return how many fewer
-    ranges there are.
+    """Merge adjacent small files, at least ``at_least`` ranges into one. Return by how much the
+    number of ranges has decreased.
 
-    A range counts as small below half of the writer's bounds, and a merged one stays within them,
+    A range is small if it is below half of the writer's limits, and a merged one stays within them,
     so that a record is not rewritten again and again. Every appended record must have been
-    published. Raises ExportError and its kinds: damaged files are not merged.
+    published. Raises ExportError and its subclasses: damaged files are not merged.
     """
     merged = 0
     for group in plan(writer.manifest, writer.max_records, writer.max_bytes):
@@ -43,9 +43,8 @@ def compact(writer: ExportWriter, *, at_least: int = 2) -> int:
 
 
 def plan(manifest: Manifest, max_records: int, max_bytes: int) -> Iterator[list[Pair]]:
-    """Yield the groups of neighbouring small ranges that fit into one, by offset.
-
-    A raw segment's size stands for the range's.
+    """Yield the groups of adjacent small ranges that fit into one range, by offset. A range's size
+    is that of its raw segment.
     """
     group: list[Pair] = []
     records = size = 0
@@ -73,7 +72,7 @@ def plan(manifest: Manifest, max_records: int, max_bytes: int) -> Iterator[list[
 
 def _pairs(manifest: Manifest) -> Iterator[Pair | None]:
     """Yield the ranges with equal bounds in both forms, as this program writes them; None for any
-    other.
+    other raw segment.
     """
     written = {(one.base_offset, one.last_offset): one for one in manifest.of_kind("records")}
     for raw in manifest.of_kind("raw"):
@@ -104,7 +103,7 @@ def _merge(writer: ExportWriter, group: Sequence[Pair]) -> None:
     old = {segment.file for one in group for segment in one}
     bucketing, old_buckets = _without(manifest.bucketing, first, last)
     kept = [segment for segment in manifest.segments if segment.file not in old]
-    # Where the first of them was: the order of the manifest is that of offsets.
+    # At the position of the first merged segment: the manifest is in offset order.
     at = next(index for index, segment in enumerate(manifest.segments) if segment.file in old)
     retired = [Retired(file=name, since_ms=writer.now_ms()) for name in sorted(old | old_buckets)]
     writer.amend(
@@ -119,7 +118,7 @@ def _without(
 ) -> tuple[Bucketing | None, set[str]]:
     """Return the buckets outside a range of offsets, and the files of the dropped ones.
 
-    A range that counted as large, and has buckets, may be small for another writer.
+    A range that one writer considered large, and gave buckets, may be small for another writer.
     """
     if bucketing is None:
         return None, set()

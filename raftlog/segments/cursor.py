@@ -1,9 +1,9 @@
 """The cursor of an export in the exported cluster, which keeps nodes from dropping unread records.
 
 The cursor is set before the first record is read, and moved after each publish: the records below
-it are in the manifest. Moving it is a record in the exported log itself, so progress records of
-exports and brokers alone are no reason to move it; otherwise two exports would keep each other busy
-on an idle cluster for ever. It is moved once an hour all the same, which distinguishes a live
+it are in the manifest. Moving it is a record in the exported log itself, so records about the
+progress of exports and brokers alone do not move it; otherwise two exports would keep each other
+busy forever on an idle cluster. It is moved once an hour all the same, which distinguishes a live
 export from an abandoned one.
 """
 
@@ -19,24 +19,23 @@ from raftlog.metadata.records import RecordType
 from raftlog.segments.manifest import Manifest
 
 BOOKKEEPING = frozenset({RecordType.EXPORT_CURSOR, RecordType.PROGRESS, RecordType.NO_OP})
-"""Record types that follow from others and are no reason to move the cursor."""
+"""Record types that follow from other records and do not move the cursor."""
 LAG_MAX_RECORDS = 1000
-"""Lag in records from which the cursor is moved in any case."""
+"""Lag, in records, from which the cursor is always moved."""
 STALE_S = 3600.0
 INTERVAL_S = 10.0
-"""Shortest time between two moves of a cursor by one process, in seconds: with a shorter one, every
-publish would add a record.
+"""Shortest time between two moves of a cursor by one process, in seconds: otherwise every publish
+would add a record.
 """
 _REFUSALS = frozenset(
     {ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INVALID_REQUEST}
 )
-"""Refusals that are permanent."""
+"""Permanent refusals."""
 
 
 class Cursor(NamedTuple):
-    """A cursor in the cluster.
-
-    ``end_offset``: exclusive; ``timestamp_ms``: time of its last move.
+    """A cursor in the cluster. ``end_offset`` is exclusive; ``timestamp_ms`` is the time of its
+    last move.
     """
 
     end_offset: int
@@ -48,7 +47,7 @@ class Cursors(Protocol):
     """The export cursors of a cluster. Both methods raise ApiError."""
 
     def get(self, name: str) -> Cursor | None:
-        """Return the cursor of a name."""
+        """Return the cursor with this name, or None."""
 
     def put(self, name: str, end_offset: int, target: str) -> None:
         """Set a cursor, durably."""
@@ -57,8 +56,8 @@ class Cursors(Protocol):
 class CursorKeeper:
     """The cursor ``name`` of the export at ``target``.
 
-    ``failed`` receives the reason of a temporary failure to move the cursor: the export continues,
-    and the nodes keep more of the log than it needs.
+    ``failed`` is called with the reason for a temporary failure to move the cursor: the export
+    continues, and the nodes keep more of the log than it needs.
     """
 
     def __init__(
@@ -81,25 +80,26 @@ class CursorKeeper:
     def begin(self, next_offset: int) -> None:
         """Keep the log from the next offset to be read.
 
-        Raises ApiError; ConfigError for a cursor that is another export's.
+        Raises ApiError, and ConfigError if the cursor belongs to another export.
         """
         found = self._cursors.get(self._name)
         self._published_end = next_offset
         if found is not None and found.target not in ("", self._target):
             raise ConfigError(
-                f"the cursor {self._name} is that of the export {found.target}, not of"
-                f" {self._target}: take another name, or remove it (`raftlog cluster cursors delete"
-                f" {self._name}`) if that export is no more"
+                f"the cursor {self._name} belongs to the export {found.target}, not to"
+                f" {self._target}: choose another name, or, if that export no longer exists, delete"
+                f" the cursor (`raftlog cluster cursors delete {self._name}`)"
             )
         if found is not None and found.end_offset <= next_offset:
             self._end_offset, self._moved_at = found.end_offset, found.timestamp_ms / 1000
         else:
-            # Back, if this export was begun anew: it has yet to read what the one before had.
+            # This may move the cursor back, if this export was started over: it has yet to read
+            # what the previous one had read.
             self._cursors.put(self._name, next_offset, self._target)
             self._end_offset, self._moved_at = next_offset, self._clock()
 
     def hear(self, chunk: bytes) -> None:
-        """Note whether a chunk has a record that is a reason to move the cursor."""
+        """Record whether a chunk contains a record that should move the cursor."""
         news, end = False, 0
         for header in batch.headers(chunk, verify=False):
             end = header.end_offset
@@ -113,14 +113,14 @@ class CursorKeeper:
     def published(self, manifest: Manifest) -> None:
         """Move the cursor to the manifest's end.
 
-        Raises ApiError for a permanent refusal: another export owns the cursor.
+        Raises ApiError for a permanent refusal, for example because another export owns the cursor.
         """
         self._published_end = manifest.end_offset
         if self._clock() - self._tried_at >= INTERVAL_S:
             self._move()
 
     def finish(self) -> None:
-        """Move the cursor for the last time. Raises as ``published`` does."""
+        """Move the cursor for the last time. Raises like ``published``."""
         self._move()
 
     def _move(self) -> None:

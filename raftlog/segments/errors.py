@@ -1,4 +1,4 @@
-"""Errors of exports; each message names the file, the offsets, and the expectation."""
+"""Errors of exports; each message names the file, the offsets, and what was expected."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ExportMismatchError(ExportError, WrongDataError):
 
 
 class ExportGapError(ExportError, WrongDataError):
-    """Offsets are missing from the export, or are there twice."""
+    """Offsets are missing from the export, or occur twice."""
 
 
 class UnsupportedExportError(ExportError, ConfigError):
@@ -33,13 +33,12 @@ class UnsupportedExportError(ExportError, ConfigError):
 
 
 class UnvouchedError(ExportError, WrongDataError):
-    """No controller vouches for the state at a point of the export."""
+    """No controller has confirmed the state at a point of the export."""
 
 
 class CorruptExportError(ExportError, WrongDataError):
-    """A file of the export differs from what was written.
-
-    Offsets are inclusive, -1 if the file is not part of the log.
+    """A file of the export differs from what was written. Offsets are inclusive; -1 if the file is
+    not part of the log.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class CorruptExportError(ExportError, WrongDataError):
         self.last_offset = last_offset
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return a form that keeps the error's fields when a worker process raises it."""
+        """Keep the error's fields when a worker process raises it."""
         made = partial(
             type(self), file=self.file, base_offset=self.base_offset, last_offset=self.last_offset
         )

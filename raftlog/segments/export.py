@@ -28,9 +28,8 @@ READ_BYTES = 1 << 20
 
 
 class ChunkSource(Protocol):
-    """A log to export: a running node as seen by an observer, or a data directory at rest.
-
-    Only committed offsets.
+    """A log to export: a running node as seen by an observer, or a data directory of a stopped one.
+    Only committed records.
     """
 
     @property
@@ -43,8 +42,8 @@ class ChunkSource(Protocol):
 
     @property
     def connections(self) -> int:
-        """Number of connections made to the cluster; 0: a directory at rest, whose log may end
-        before the cluster's.
+        """Number of connections made to the cluster so far; 0 for a data directory, whose log may
+        end before the cluster's.
         """
 
     @property
@@ -53,10 +52,12 @@ class ChunkSource(Protocol):
 
     @property
     def high_watermark(self) -> int:
-        """High watermark, exclusive. May grow during the export; it is read once, at the start."""
+        """High watermark, exclusive. It may grow during the export; it is read once, at the
+        start.
+        """
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Return whole batches from ``offset``, where one begins: at least one, then as many as
+        """Return whole batches from ``offset``, where one must begin: at least one, then as many as
         fit; none above the high watermark.
         """
 
@@ -65,8 +66,8 @@ class ChunkSource(Protocol):
 class ExportSummary:
     """Result of an export.
 
-    Offsets: first inclusive, end exclusive; equal if there was nothing new. ``not_folded``: the
-    reason why no more checkpoints are made; empty while they are.
+    The first offset is inclusive, the end exclusive; they are equal if nothing was new.
+    ``not_folded``: why no more checkpoints are made, or empty while they are.
     """
 
     cluster_id: str
@@ -91,9 +92,8 @@ Progress = Callable[[int, int], None]
 
 
 StateHashSource = Callable[[], Sequence[StateHash]]
-"""Function that asks the nodes for their states; it returns those of the nodes that answer.
-
-The offsets may lie beyond what was exported.
+"""Function that requests the nodes' state hashes; it returns those of the nodes that answer. Their
+offsets may lie beyond the export.
 """
 
 
@@ -108,14 +108,13 @@ def export(
     checkpoint_records: int = CHECKPOINT_RECORDS,
     beginning: Beginning | None = None,
 ) -> ExportSummary:
-    """Export the records of ``source`` that are not in the manifest.
+    """Export the records of ``source`` that are not in the manifest yet.
 
-    Memory is bounded; an interrupted export continues here at the next call.
-
-    ``target``: a directory or a URI. ``published`` is called after each publish of the manifest.
-    ``checkpoint_records``, ``beginning``: see ExportWriter. Raises ExportGapError if the log no
-    longer has the next offset, ExportMismatchError for another cluster, generation or log,
-    CorruptLogError naming the offset, ExportError if the target cannot be used.
+    Memory is bounded; an interrupted export continues at the next call. ``target``: a directory or
+    a URI. ``published`` is called after each publish of the manifest. ``checkpoint_records``,
+    ``beginning``: see ExportWriter. Raises ExportGapError if the log no longer has the next offset,
+    ExportMismatchError for another cluster, generation or log, CorruptLogError naming the offset,
+    ExportError if the target cannot be used.
     """
     place = open_place(target)
     high_watermark = source.high_watermark
@@ -144,11 +143,11 @@ def export(
 
 
 class Seam:
-    """The boundary between an export and its source: both must be of one log.
+    """The boundary between an export and its source: both must belong to the same log.
 
-    Two logs of one generation differ after a node's directory was set back. So the last batch of
-    the export is compared with the source's at the start and after each new connection [a log is
-    only ever replaced under a process that does not run].
+    Two logs of one generation can differ after a node's directory was restored from an older copy.
+    So the last batch of the export is compared with the source's, at the start and after each new
+    connection [a log is only ever replaced while its process is stopped].
     """
 
     def __init__(self, source: ChunkSource, writer: ExportWriter, place: Place) -> None:
@@ -157,7 +156,7 @@ class Seam:
         """Number of connections at the last comparison."""
 
     def append(self, chunk: bytes) -> None:
-        """Append a chunk of the source, if it is of the same log. Raises as ``export`` does."""
+        """Append a chunk of the source, if it belongs to the same log. Raises like ``export``."""
         self.require_same_log()
         self._writer.append_chunk(chunk)
 
@@ -172,39 +171,39 @@ class Seam:
         source, last = self._source, self._writer.last_batch()
         if source.start_offset > end_offset:
             raise ExportGapError(
-                f"a gap: the export in {self._place} ends before offset {end_offset}, and the log"
-                f" begins at offset {source.start_offset}: it was dropped before that, after a"
-                " snapshot. Begin another export in an empty directory"
+                f"gap: the export in {self._place} ends before offset {end_offset}, but the log now"
+                f" starts at {source.start_offset}; the records in between were deleted before they"
+                " were exported. Start a new export in an empty directory"
             )
         if last is None or (source.high_watermark < end_offset and not source.connections):
             return
         (header,) = batch.headers(last, verify=False)
         if source.start_offset > header.base_offset:
             return
-        there, why = b"", "does not reach to there"
+        there, why = b"", "ends before it"
         try:
             if source.high_watermark >= end_offset:
                 there = source.read(header.base_offset, len(last))
         except (ValueError, CorruptLogError) as error:
-            why = f"has none that begins there ({error})"
+            why = f"has no batch that begins there ({error})"
         except ApiError as error:
             if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise
-            why = f"has none that begins there ({error})"
+            why = f"has no batch that begins there ({error})"
         if there.startswith(last):
             return
         for other in batch.headers(there, verify=False):
-            why = f"has another one there, of epoch {other.epoch}"
+            why = f"has another batch there, of epoch {other.epoch}"
             break
         raise ExportMismatchError(
             f"{self._place} ends with a batch at offset {header.base_offset}, of epoch"
-            f" {header.epoch}, and the log {why}: it is not the log that was exported. Was a node's"
-            " directory replaced by an older copy? Keep this export, and begin another one in an"
+            f" {header.epoch}, but the log {why}: it is not the log that was exported. Was a node's"
+            " directory replaced by an older copy? Keep this export, and start a new one in an"
             " empty directory"
         )
 
     def require_log_hash(self, said: Sequence[StateHash]) -> None:
-        """Raise ExportMismatchError if nodes report a log hash at the end, and none of them this
+        """Raise ExportMismatchError if nodes report a log hash at the end, and none reports this
         one.
         """
         known = self._writer.log_hash
@@ -215,9 +214,9 @@ class Seam:
         ):
             return
         raise ExportMismatchError(
-            f"up to offset {known.end_offset - 1} the log hash of {self._place} is {ours[1]}, and"
+            f"up to offset {known.end_offset - 1} the log hash of {self._place} is {ours[1]}, but"
             f" {named[0].describe()} has {named[0].log_hash}: the log is not the one that was"
-            " exported. Keep this export, and begin another one in an empty directory"
+            " exported. Keep this export, and start a new one in an empty directory"
         )
 
 
@@ -227,8 +226,8 @@ def publish(
     seam: Seam,
     state_hashes: StateHashSource | None,
 ) -> None:
-    """Publish the appended records, up to an offset of a node's reported state if there is one:
-    then the end can be checked.
+    """Publish the appended records, extended to an offset at which a node reported its state, if
+    possible: then the end can be verified.
     """
     if state_hashes is not None:
         said = state_hashes()
@@ -247,7 +246,7 @@ def _next_chunk(source: ChunkSource, offset: int) -> bytes:
     chunk = source.read(offset, READ_BYTES)
     if not chunk:
         raise ExportError(
-            f"the log gave nothing at offset {offset}, below its high watermark"
+            f"the log returned no records at offset {offset}, below its high watermark"
             f" {source.high_watermark}"
         )
     return chunk
@@ -290,25 +289,24 @@ _PASSING = frozenset(
         ErrorCode.BROKER_NOT_AVAILABLE,
     }
 )
-"""Errors of an election or an outage of the cluster, which are temporary."""
+"""Temporary errors: an election or an outage of the cluster."""
 
 
 class GrowingSource(ChunkSource, Protocol):
-    """A source whose log is still written."""
+    """A source whose log is still being written."""
 
     def poll(self, offset: int, max_bytes: int, wait_s: float) -> bytes:
-        """Read as ``read`` does, also at the log's end: empty if nothing new arrives in time.
-
-        Raises ApiError.
+        """Read like ``read``, but also at the log's end. Return empty bytes if nothing new arrives
+        in time. Raises ApiError.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class PublishPolicy:
-    """Conditions of a publish: ``interval_s`` after the first unpublished record, or at either
-    bound of a segment's size.
+    """When to publish: ``interval_s`` after the first unpublished record, or when a segment reaches
+    either size limit.
 
-    ``compact_at``: number of small ranges that are merged into one; 0: never.
+    ``compact_at``: number of small ranges that are merged into one; 0 to never merge.
     ``checkpoint_records``: see ExportWriter.
     """
 
@@ -332,11 +330,12 @@ def follow(
     beginning: Beginning | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> ExportSummary:
-    """Export new records as they arrive, until ``stop()``; then publish the rest, and return.
+    """Export new records as they arrive, until ``stop()`` returns True; then publish the rest, and
+    return.
 
-    Without a leader it waits: ``waiting`` receives the reason, and the empty string when the export
-    continues. Raises as :func:`raftlog.segments.export.export` does, and ApiError for a permanent
-    refusal (another cluster, generation or log).
+    Without a leader it waits: ``waiting`` is called with the reason, and with an empty string when
+    the export continues. Raises like :func:`raftlog.segments.export.export`, and ApiError for a
+    permanent refusal (another cluster, generation or log).
     """
     place = open_place(target)
     with ExportWriter(

@@ -1,10 +1,10 @@
-"""The files of an export, and their place: a directory, or any file system of fsspec
+"""The files of an export, and their place: a directory, or any fsspec file system
 (``s3://bucket/export``, ``memory://export``; see remote.py).
 
-A place contains files by name, relative to the export and with slashes. Files are written whole or
-not at all. In a directory a file is written under a temporary name, synced, and renamed; the
-directory is synced after the rename. Elsewhere each file is one upload. Readers (Spark among them)
-ignore names that begin with a dot, so an unfinished file is never read.
+A place contains files by name, relative to the export, with slashes. A file is written whole or not
+at all. In a directory a file is written under a temporary name, synced, and renamed; then the
+directory is synced. In other places each file is one upload. Readers (including Spark) ignore names
+that begin with a dot, so an unfinished file is never read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _READ_BYTES = 1 << 20
 
 @contextmanager
 def named_errors(action: str, path: object) -> Iterator[None]:
-    """Turn an OSError into an ExportError that names the action and the path: an ExportDiskError if
+    """Turn an OSError into an ExportError that names the action and the path; an ExportDiskError if
     the disk is the cause.
     """
     try:
@@ -38,7 +38,7 @@ def named_errors(action: str, path: object) -> Iterator[None]:
 
 
 def temporary(path: Path) -> Path:
-    """Return the name under which ``path`` is written until it is whole."""
+    """Return the name under which ``path`` is written until it is complete."""
     return path.with_name(f"{TEMP_PREFIX}{path.name}")
 
 
@@ -52,22 +52,25 @@ def sync_file(path: Path) -> None:
 
 
 def publish(temp: Path, final: Path) -> None:
-    """Give a synced file its name, durably."""
+    """Give a synced file its final name, durably."""
     os.replace(temp, final)
     sync_file(final.parent)
 
 
 def require_inside(directory: Path, path: Path) -> Path:
-    """Return a path below a directory. Raises ExportError if a link in between leads elsewhere."""
+    """Return a path below a directory. Raises ExportError if a symbolic link in between leads
+    elsewhere.
+    """
     if path.parent.resolve() != directory.resolve() / path.parent.relative_to(directory):
         raise ExportError(
-            f"{path.parent} is a link, or inside one: nothing is written or removed there"
+            f"{path.parent} is a symbolic link, or below one: the export writes and removes nothing"
+            " there"
         )
     return path
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a small file atomically: afterwards it has its old contents or ``data``."""
+    """Replace a small file atomically: afterwards it has either its old contents or ``data``."""
     temp = temporary(path)
     temp.unlink(missing_ok=True)
     with temp.open("xb") as file:
@@ -83,7 +86,7 @@ def sha256_of(path: Path) -> str:
 
 
 def sha256_of_stream(file: BinaryIO) -> str:
-    """Return the SHA-256 of a file from its position to its end."""
+    """Return the SHA-256 of a file from its current position to its end."""
     digest = hashlib.sha256()
     while block := file.read(_READ_BYTES):
         digest.update(block)
@@ -91,11 +94,13 @@ def sha256_of_stream(file: BinaryIO) -> str:
 
 
 class DirectoryLock:
-    """A lock for one writer a directory, released when its process ends in any way."""
+    """A lock that admits one writer per directory. It is released when its process ends in
+    any way.
+    """
 
     def __init__(self, directory: Path, other: str = "another export") -> None:
-        """``other``: name of the other possible writer, for the message. Raises ExportError if one
-        has the lock.
+        """Lock the directory. Raises ExportError if another writer has locked it. ``other``: that
+        writer's name, for the message.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         self._file = os.fdopen(os.open(directory / ".lock", flags, 0o666), "r+b")
@@ -113,7 +118,7 @@ class DirectoryLock:
 class Place(Protocol):
     """The files of one export.
 
-    ``str()`` of it is the operator's name for it. Every method raises OSError.
+    ``str()`` returns the operator's name for the place. Every method raises OSError.
     """
 
     def open(self, name: str) -> BinaryIO:
@@ -127,34 +132,37 @@ class Place(Protocol):
         """
 
     def begin(self) -> None:
-        """Become the one writer that a place may have. Raises ExportError if there is another."""
+        """Become the only writer of the place. Raises ExportError if there is another."""
 
     def renew(self) -> None:
-        """Renew the writer's claim; before each publish.
-
-        Raises ExportError if another writer has taken over.
+        """Renew the writer's claim; called before each publish. Raises ExportError if another
+        writer has taken over.
         """
 
     def end(self) -> None:
         """Release the place for the next writer. May be called twice."""
 
     def names(self, kind: str) -> list[str]:
-        """Return the sorted names in the directory of one kind, a crashed writer's files included;
-        "": the top directory.
+        """Return the sorted names in the directory of one kind, including a crashed writer's files;
+        "" is the top directory.
         """
 
     def temporary(self, name: str) -> Path:
-        """Return a local path at which the file ``name`` is written until it is whole."""
+        """Return a local path at which the file ``name`` is written until it is complete."""
 
     def put(self, temporary: Path, name: str) -> None:
-        """Publish a file under its name, whole and durable; the temporary one is removed."""
+        """Publish a file under its final name, complete and durable; the temporary file is
+        removed.
+        """
 
     def replace(self, name: str, data: bytes) -> None:
-        """Replace a small file atomically: afterwards it has its old contents or ``data``."""
+        """Replace a small file atomically: afterwards it has either its old contents or
+        ``data``.
+        """
 
     def remove(self, name: str) -> None:
-        """Remove a file durably: the next publish may not know it any more, and would refuse it if
-        it reappeared.
+        """Remove a file durably: the next manifest may no longer list it, and the file would be
+        refused if it reappeared.
         """
 
 
@@ -188,7 +196,7 @@ class LocalPlace:
         self._lock = DirectoryLock(self.directory)
 
     def renew(self) -> None:
-        """See Place: the lock is released with the process."""
+        """See Place. Does nothing: the lock is held until its process ends."""
 
     def end(self) -> None:
         """See Place."""
@@ -206,7 +214,7 @@ class LocalPlace:
     def temporary(self, name: str) -> Path:
         """See Place."""
         found = require_inside(self.directory, temporary(self.directory / name))
-        # Of a writer that crashed; or a link to somewhere else.
+        # A crashed writer may have left a file there, or it may be a link to another place.
         found.unlink(missing_ok=True)
         return found
 
@@ -227,9 +235,7 @@ class LocalPlace:
 
 
 def is_uri(target: Path | str) -> bool:
-    """Return whether a target names a place for fsspec. A path, and a ``file:`` URI, name a
-    directory.
-    """
+    """Return whether a target is an fsspec URI. A path, or a ``file:`` URI, is a directory."""
     return (
         isinstance(target, str)
         and not target.startswith("file:")
@@ -238,7 +244,7 @@ def is_uri(target: Path | str) -> bool:
 
 
 def open_place(target: Path | str | Place) -> Place:
-    """Return the place that a path or a URI names, without any access to it.
+    """Return the place at a path or a URI, without accessing it.
 
     Raises ExportError for a URI without an installed file system.
     """

@@ -1,7 +1,8 @@
 """The log hash of an export, computed from its raw segments, and the claims about it.
 
-Claims have three sources: nodes (the manifest records their answers and snapshots), the log itself
-(progress records), and the manifest (the hash that the export computed from the received bytes).
+Claims have three sources: nodes (the manifest records their responses and snapshots), the log
+itself (progress records), and the manifest (the hash that the export computed from the received
+bytes).
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from raftlog.segments.manifest import RAW, Manifest, StateHash
 from raftlog.segments.raw import Headed, batch_bytes, read_headed
 
 CLAIM_BATCHES = 16_384
-"""Most batches between a progress record and the hash that it names: a leader has no more in
+"""Highest number of batches between a progress record and the hash in it: a leader has no more in
 flight.
 """
 
 
 def log_hash_fields(known: LogHash) -> dict[str, Any]:
-    """Return the manifest's fields of the log hash at the export's end."""
+    """Return the manifest fields for the log hash at the export's end."""
     return {
         "log_hash": known.digest.hex(),
         "log_hash_begin_offset": known.begin_offset if known.digest else -1,
@@ -33,9 +34,8 @@ def log_hash_fields(known: LogHash) -> dict[str, Any]:
 
 
 def log_hash_of(manifest: Manifest) -> LogHash:
-    """Return the manifest's log hash at the export's end, for a writer that continues there.
-
-    Raises CorruptExportError.
+    """Return the manifest's log hash at the export's end, for a writer that continues there. Raises
+    CorruptExportError.
     """
     if manifest.log_hash:
         digest = bytes.fromhex(manifest.log_hash)
@@ -52,10 +52,10 @@ def _batches(place: Place, manifest: Manifest, last_offset: int) -> Iterator[Hea
 
 
 class Claim(NamedTuple):
-    """A claim about the log hash before ``end_offset``, and the hash of the bytes here.
+    """A claim about the log hash before ``end_offset``, and the hash computed from the export.
 
-    ``who``: the claimant, for people. ``asked``: a node has just answered; otherwise the claim is
-    from the manifest or the log.
+    ``who``: the claimant, for people. ``asked``: True if a node has just answered, False if the
+    claim is from the manifest or the log.
     """
 
     end_offset: int
@@ -70,12 +70,12 @@ class Claim(NamedTuple):
 class Vouched(NamedTuple):
     """The computed log hash, and the claims about it.
 
-    ``end``: end of the checked part of the export. ``first_known``: the offset from which on the
-    chain is known here, -1: nowhere; ``adopted``: the source of its beginning, where that is not in
-    the export. ``claims``: of nodes, by offset. ``recorded`` progress records named a hash, the
-    last up to ``recorded_end`` (exclusive), and ``wrong`` of them another one; ``unnamed``: the
-    offset of the first that names none where others did, -1: none. ``at_checkpoints``: the hash
-    at the offset of each checkpoint, which its batch ends.
+    ``end``: the hash at the end of the checked part of the export. ``first_known``: the offset from
+    which the chain is known, or -1. ``adopted``: the source of its beginning, if that is not in the
+    export. ``claims``: those of nodes, by offset. ``recorded``: the number of progress records that
+    contain a hash, up to ``recorded_end`` (exclusive); ``wrong``: those with a different hash;
+    ``unnamed``: the offset of the first one without a hash after others with one, or -1.
+    ``at_checkpoints``: the hash at the offset of each checkpoint.
     """
 
     end: LogHash
@@ -96,10 +96,10 @@ def vouched(
     last_offset: int | None = None,
     asked: Iterable[StateHash] = (),
 ) -> Vouched:
-    """Compute the chain anew from the raw segments up to ``last_offset``, and compare it with all
-    claims; ``asked``: new answers of nodes.
+    """Recompute the chain from the raw segments up to ``last_offset``, and compare it with all
+    claims. ``asked``: new responses of nodes.
 
-    One pass in one process over files whose bytes were checked before. Raises CorruptExportError,
+    One pass in one process over files whose bytes were verified before. Raises CorruptExportError,
     ExportMismatchError, ExportError.
     """
     last = manifest.end_offset - 1 if last_offset is None else last_offset
@@ -151,7 +151,7 @@ class _Chain:
         """Compare the hash with the nodes' claims about this offset."""
         said = self._said.get(self.known.end_offset, ())
         if said and not self.known.digest:
-            # The log below is not here: what the first of them says is taken as the beginning.
+            # The earlier log is not in the export: adopt the first claim as the beginning.
             one, _ = said[0]
             self.known = LogHash(
                 one.log_hash_begin_offset,
@@ -202,7 +202,7 @@ class _Chain:
         if there is None and end <= self._first_known:
             return
         self._recorded, self._recorded_end = self._recorded + 1, end
-        # No batch ends there: something is missing below, or too much.
+        # If no batch ends there, records before it are missing or superfluous.
         here = (-1, b"") if there is None else (there.begin_offset, there.digest)
         if here != (message.log_hash_begin_offset, message.log_hash):
             self._wrong.append(
@@ -217,8 +217,8 @@ class _Chain:
             )
 
     def result(self, *, complete: bool) -> Vouched:
-        """Return the result after the last batch. ``complete``: every batch in the manifest was
-        added.
+        """Return the result after the last batch. ``complete``: True if every batch in the manifest
+        was added.
         """
         manifest, known = self._manifest, self.known
         agrees = None

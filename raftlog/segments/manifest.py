@@ -1,9 +1,9 @@
 """The manifest of an export: the owner of its log, its files, and the states that nodes have
 reported.
 
-It is written last, so a file that it does not name is not part of the export. JSON, for people and
-for programs without raftlog. ``checksum`` is the SHA-256 of the document without that field, keys
-sorted and no spaces. All offsets are inclusive except ``high_watermark``.
+It is written last, so a file that it does not list is not part of the export. It is JSON, for
+people and for programs without raftlog. ``checksum`` is the SHA-256 of the document without that
+field, with sorted keys and no spaces. All offsets are inclusive except ``high_watermark``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ __all__ = [
 
 FORMAT_VERSION = 1
 ED25519 = "ed25519"
-"""The only signature algorithm so far."""
+"""The only supported signature algorithm."""
 MANIFEST_NAME = "manifest.json"
 RAW = "raw"
 RECORDS = "records"
@@ -70,7 +70,7 @@ CHECKPOINTS = "checkpoints"
 BUCKETS = "buckets"
 """Kind and directory of the records by group."""
 BY_GROUP = "crc32(group_id)"
-"""The only rule for buckets so far (raftlog/segments/buckets.py)."""
+"""The only supported rule for buckets (raftlog/segments/buckets.py)."""
 FILES = {
     RAW: re.compile(r"([0-9]{20})(-[0-9]{20})?\.rls"),
     RECORDS: re.compile(r"([0-9]{20})(-[0-9]{20})?\.parquet"),
@@ -80,24 +80,23 @@ FILES = {
 """Patterns of an export's file names by directory; those of RAW and RECORDS begin with the first
 offset.
 
-No other file is read or removed, whatever a manifest names.
+No other file is read or removed, whatever a manifest lists.
 """
 KAFKA = "kafka"
-"""The only other system so far whose logs are imported (replay/kafka)."""
+"""The only other system whose logs can be imported (replay/kafka)."""
 ORIGINS = ("", KAFKA)
-"""Origins of a log; empty: raftlog's own."""
+"""Origins of a log; empty for raftlog's own."""
 
 
 def is_ours(file: str) -> bool:
-    """Return whether a name, relative to an export, is one of an export's files."""
+    """Return whether a path, relative to an export, is that of one of its files."""
     kind, _, name = file.partition("/")
     return kind in FILES and FILES[kind].fullmatch(name) is not None
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
-    """A file with a run of whole batches.
-
-    ``file`` is relative to the export, with slashes; ``bytes`` is its size.
+    """A file with a run of whole batches. ``file`` is relative to the export, with slashes;
+    ``bytes`` is its size.
     """
 
     kind: str
@@ -119,18 +118,17 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bucket(Segment, frozen=True, kw_only=True):
-    """The rows of one bucket of a range, in the order of the log.
-
-    ``records`` is the number of rows; epochs, times and ``batches`` are the range's.
+    """The rows of one bucket of a range, in log order. ``records`` is the number of rows; epochs,
+    times and ``batches`` are the range's.
     """
 
     bucket: int
 
 
 class Bucketing(msgspec.Struct, frozen=True, kw_only=True):
-    """The records of some ranges repeated in ``count`` files each.
+    """The records of some ranges, repeated in ``count`` files each.
 
-    ``by``: the rule that assigns rows to buckets. ``segments`` by offset and number.
+    ``by``: the rule that assigns rows to buckets. ``segments``: by offset and number.
     """
 
     by: str
@@ -142,12 +140,10 @@ class StateHash(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """A node's report of its state after the batch that ends at ``offset`` (inclusive), in
     ``epoch``.
 
-    ``state_hash``: 32 hex digits. ``source``: ``image`` (the committed image in its memory) or
-    ``snapshot`` (the footer of a snapshot of its). ``node_id`` -1: a snapshot of a node that is not
-    known.
-
-    ``log_hash``: 64 hex digits, of the log from ``log_hash_begin_offset`` up to there; empty if it
-    did not say.
+    ``state_hash``: 32 hex digits. ``source``: ``image`` (the committed image in the node's memory)
+    or ``snapshot`` (the footer of one of its snapshots). ``node_id``: -1 for a snapshot of an
+    unknown node. ``log_hash``: 64 hex digits, of the log from ``log_hash_begin_offset`` to
+    ``offset``; empty if not reported.
     """
 
     offset: int
@@ -165,12 +161,12 @@ class StateHash(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A file with the state after the batch that ends at ``offset`` (inclusive), in the format of
-    a controller's snapshot (raftlog/segments/checkpoints.py).
+    """A file with the state after the batch that ends at ``offset`` (inclusive), in the format of a
+    controller's snapshot (raftlog/segments/checkpoints.py).
 
     ``epoch`` and ``timestamp_ms`` are that batch's. ``bytes`` and ``sha256`` are the file's.
-    ``state_hash``: 32 hex digits. ``log_hash``: of the log up to there, as in StateHash; empty if
-    unknown.
+    ``state_hash``: 32 hex digits. ``log_hash``: of the log up to ``offset``, as in StateHash; empty
+    if unknown.
     """
 
     file: str
@@ -192,7 +188,7 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """A signature of all fields of the manifest except itself and the checksum
     (raftlog/segments/signing.py), in hexadecimal.
 
-    It has no other fields: no signature would cover those.
+    It has no other fields, as no signature would cover them.
     """
 
     algorithm: str
@@ -201,10 +197,8 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Retired(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that is not, or no longer, part of the export; ``since_ms``: since then, in ms since
-    1970.
-
-    0 if it never was.
+    """A file that is not, or no longer, part of the export. ``since_ms``: the time since then, in
+    ms since 1970, or 0 if it never was.
     """
 
     file: str
@@ -214,18 +208,18 @@ class Retired(msgspec.Struct, frozen=True, kw_only=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The contents of an export.
 
-    ``generations``: those of the log that its records name, oldest first (empty: none).
-    ``history_begin`` is the first offset of the export: it has no earlier history.
-    ``high_watermark`` (exclusive) is the log's at the time of the export, ``metadata_version`` the
-    level of that feature at the end (None: never set), ``exported_at`` UTC. ``features``: the
-    levels of all features at the end (None: written by a raftlog that did not record them).
-    ``state_hashes``: the nodes' reports of the state and of the log, by offset. ``log_hash``: hash
-    of the exported bytes from ``log_hash_begin_offset`` on (empty: unknown). ``origin``: the kind
-    of cluster of the log, empty for raftlog's own. ``state_from``: the records before this offset
-    are the state there, not history (None: all are history). ``differs_from``: at this offset the
-    system from which the log is imported had another state than the fold here (None: no such offset
-    is known); ``differs_in`` says in what. ``checkpoints``: states at intermediate offsets, by
-    offset. ``bucketing``: records by group of the compacted ranges (None: no range has them).
+    ``generations``: the log's generations that its records name, oldest first. ``history_begin``:
+    the first offset of the export, which has no earlier history. ``high_watermark`` (exclusive):
+    the log's at the time of the export. ``metadata_version``: the level of that feature at the end,
+    or None if never set. ``exported_at``: UTC. ``features``: the levels of all features at the end,
+    or None if written by a raftlog that did not record them. ``state_hashes``: the nodes' reports
+    of the state and of the log, by offset. ``log_hash``: the hash of the exported bytes from
+    ``log_hash_begin_offset`` on, or empty if unknown. ``origin``: the kind of the log's cluster,
+    empty for raftlog's own. ``state_from``: the records before this offset are the state there, not
+    history; None if all are history. ``differs_from``: an offset at which the system whose log was
+    imported had another state than folding this log gives, or None if none is known;
+    ``differs_in``: what differed. ``checkpoints``: states at intermediate offsets, by offset.
+    ``bucketing``: records by group of the compacted ranges, or None if no range has them.
     ``retired``: files that are no longer part of the export, and are removed after a while.
     """
 
@@ -253,17 +247,18 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def owner(self) -> tuple[str, int]:
-        """Owner of the log: cluster and generation."""
+        """Cluster id and generation of the log."""
         return self.cluster_id, self.generation
 
     @property
     def doubt(self) -> str:
-        """Known fault of the log's final state, or an empty string."""
+        """A known fault of the log's final state, or an empty string."""
         if self.differs_from is None:
             return ""
         return (
-            f"the state in this export is not that of {self.origin.capitalize()}'s own snapshot at"
-            f" offset {self.differs_from}, and maybe of others: {printable(self.differs_in)} differ"
+            f"the state in this export differs from {self.origin.capitalize()}'s own snapshot at"
+            f" offset {self.differs_from}, and perhaps from others, in"
+            f" {printable(self.differs_in)}"
         )
 
     @property
@@ -295,16 +290,19 @@ def check_fields(manifest: Manifest, path: str) -> None:
     """Check the value of each field. Raises CorruptExportError, UnsupportedExportError."""
     if manifest.format_version < 1:
         raise CorruptExportError(
-            f"{path} is corrupt: format_version is {manifest.format_version}", file=MANIFEST_NAME
+            f"{path} is corrupt: format_version is {manifest.format_version}, but must be positive",
+            file=MANIFEST_NAME,
         )
     if manifest.history_begin < 0:
         raise CorruptExportError(
-            f"{path} is corrupt: history_begin is {manifest.history_begin}", file=MANIFEST_NAME
+            f"{path} is corrupt: history_begin is {manifest.history_begin}, but must not be"
+            " negative",
+            file=MANIFEST_NAME,
         )
     if manifest.origin not in ORIGINS:
         raise UnsupportedExportError(
-            f"{path} is of a log of {manifest.origin!r}, which this build does not know: use a"
-            " newer raftlog"
+            f"{path} describes a log of {manifest.origin!r}, which this build does not support: use"
+            " a newer raftlog"
         )
     times = [(one.file, one.min_timestamp_ms) for one in manifest.segments]
     times += [(one.file, one.max_timestamp_ms) for one in manifest.segments]
@@ -312,15 +310,14 @@ def check_fields(manifest: Manifest, path: str) -> None:
     for file, time_ms in times:
         if not 0 <= time_ms <= MAX_MS:
             raise CorruptExportError(
-                f"{path} is corrupt: it names {time_ms} ms as a time of {file}, and no clock says"
-                " that",
+                f"{path} is corrupt: {time_ms} ms is not a valid time for {file}",
                 file=MANIFEST_NAME,
             )
     for name in ("state_from", "differs_from"):
         if (value := getattr(manifest, name)) is not None and not manifest.origin:
             raise CorruptExportError(
-                f"{path} is corrupt: it has {name} {value}, and only the log of another system"
-                " does",
+                f"{path} is corrupt: it has {name} {value}, which only the log of another system"
+                " can have",
                 file=MANIFEST_NAME,
             )
 
@@ -328,24 +325,29 @@ def check_fields(manifest: Manifest, path: str) -> None:
 def check_ranges(manifest: Manifest, path: str) -> None:
     """Require that every kind covers history_begin to the end without a gap and without an overlap.
 
-    Raises ExportError or one of its kinds.
+    Raises ExportError or one of its subclasses.
     """
     for segment in manifest.segments:
         if segment.kind not in KINDS or not is_ours(segment.file):
             raise CorruptExportError(
-                f"{path} names {segment.file} of kind {segment.kind}", file=MANIFEST_NAME
+                f"{path} is corrupt: it lists {segment.file} of kind {segment.kind}, which is not a"
+                " segment of an export",
+                file=MANIFEST_NAME,
             )
     others = (manifest.checkpoints, manifest.buckets, manifest.retired)
     for file in (one.file for some in others for one in some):
         if not is_ours(file):
-            raise CorruptExportError(f"{path} names {file}", file=MANIFEST_NAME)
+            raise CorruptExportError(
+                f"{path} is corrupt: it lists {file}, which is not a file of an export",
+                file=MANIFEST_NAME,
+            )
     _check_buckets(manifest, path)
     offsets = [one.offset for one in manifest.checkpoints]
     if offsets != sorted(set(offsets)) or not all(
         manifest.history_begin <= offset < manifest.end_offset for offset in offsets
     ):
         raise CorruptExportError(
-            f"{path} names checkpoints that are out of order, or outside of its offsets",
+            f"{path} lists checkpoints that are out of order or outside the export's offsets",
             file=MANIFEST_NAME,
         )
     for kind in KINDS:
@@ -364,18 +366,18 @@ def check_ranges(manifest: Manifest, path: str) -> None:
         end = segments[-1].last_offset + 1 if segments else manifest.history_begin
         if end != manifest.end_offset:
             raise ExportGapError(
-                f"{path}: {kind} files end before offset {end}, the others before"
+                f"{path}: the {kind} files end before offset {end}, but the others before offset"
                 f" {manifest.end_offset}"
             )
     if manifest.high_watermark < manifest.end_offset:
         raise ExportError(
-            f"{path}: exported up to {manifest.end_offset}, above the high watermark"
+            f"{path}: the export ends before offset {manifest.end_offset}, above the high watermark"
             f" {manifest.high_watermark}"
         )
 
 
 def _check_buckets(manifest: Manifest, path: str) -> None:
-    """Require that each range with buckets is a range of records, and has all of them."""
+    """Require that each range with buckets is a range of records, and has all its buckets."""
     if manifest.bucketing is None:
         return
     ranges = {(one.base_offset, one.last_offset) for one in manifest.of_kind(RECORDS)}
@@ -386,16 +388,15 @@ def _check_buckets(manifest: Manifest, path: str) -> None:
     for span, buckets in found.items():
         if span not in ranges or len(buckets) != count or buckets != list(range(len(buckets))):
             raise CorruptExportError(
-                f"{path} names buckets {buckets} of offsets {span[0]} to {span[1]}, of"
-                f" {count} that there must be of a range of records",
+                f"{path} lists the buckets {buckets} for offsets {span[0]} to {span[1]}: a range of"
+                f" records must have {count} buckets",
                 file=MANIFEST_NAME,
             )
 
 
 MAX_OFFSETS = 512
-"""Approximate limit of the offsets with reports in the manifest.
-
-Above it, every second one of the older half is dropped.
+"""Approximate limit on the number of offsets with reports in the manifest. Above it, every second
+one of the older half is dropped.
 """
 
 
@@ -404,7 +405,7 @@ def merged_state_hashes(
 ) -> tuple[StateHash, ...]:
     """Return the known and the new reports of offsets in ``manifest``, each once, by offset.
 
-    Contradicting reports are both kept: finding contradictions is their purpose.
+    Contradicting reports are both kept: detecting contradictions is their purpose.
     """
     inside = (one for one in said if manifest.history_begin <= one.offset < manifest.end_offset)
     everything = sorted({*known, *inside})
@@ -416,7 +417,7 @@ def merged_state_hashes(
 
 
 MAX_BYTES = 512 << 20
-"""Largest manifest in bytes, above any that names a million files."""
+"""Largest manifest, in bytes, larger than any that lists a million files."""
 
 
 def _checksum(document: dict[str, Any]) -> str:
@@ -441,7 +442,7 @@ def _message(document: dict[str, Any]) -> bytes:
 
 
 def encode(manifest: Manifest, signer: ManifestSigner | None = None) -> bytes:
-    """Return the bytes of a manifest's file; without a signer its signature is unchanged."""
+    """Return the bytes of a manifest's file; without a signer its signature stays unchanged."""
     document = msgspec.to_builtins(manifest)
     if signer is not None:
         document["signature"] = msgspec.to_builtins(signer.sign(_message(document)))
@@ -452,14 +453,14 @@ def encode(manifest: Manifest, signer: ManifestSigner | None = None) -> bytes:
 def read_manifest(target: Path | str | Place) -> Manifest:
     """Read and check the manifest of the export at a path or a URI.
 
-    Raises ExportError or one of its kinds; reads no segment.
+    Raises ExportError or one of its subclasses. Reads no segment.
     """
     return read_signed(target)[0]
 
 
 def read_signed(target: Path | str | Place) -> tuple[Manifest, bytes]:
-    """Read as ``read_manifest`` does, and return the signed bytes, fields of later versions
-    included.
+    """Read a manifest like ``read_manifest``; also return the signed bytes, including fields of
+    later versions.
     """
     place = open_place(target)
     path = f"{place}/{MANIFEST_NAME}"
@@ -467,7 +468,7 @@ def read_signed(target: Path | str | Place) -> tuple[Manifest, bytes]:
         with files.named_errors("read", path), place.open(MANIFEST_NAME) as file:
             if (size := place.size(MANIFEST_NAME)) > MAX_BYTES:
                 raise CorruptExportError(
-                    f"{path} is corrupt: it has {size} bytes, and no manifest has more than"
+                    f"{path} is corrupt: it has {size} bytes, but a manifest has at most"
                     f" {MAX_BYTES}",
                     file=MANIFEST_NAME,
                 )
@@ -475,7 +476,7 @@ def read_signed(target: Path | str | Place) -> tuple[Manifest, bytes]:
     except ExportError as error:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
             gone = isinstance(place, LocalPlace) and not place.directory.exists()
-            why = "it does not exist" if gone else f"it has no {MANIFEST_NAME}"
+            why = "it does not exist" if gone else f"it contains no {MANIFEST_NAME}"
             raise NoExportError(f"{place} is not an export: {why}") from error
         raise
     try:
@@ -492,14 +493,14 @@ def _decode(data: bytes, path: str) -> tuple[Manifest, bytes]:
     # Before the checksum, whose rule a later format may change.
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise UnsupportedExportError(
-            f"{path} has format version {version}, and this build reads up to {FORMAT_VERSION}: use"
+            f"{path} has format version {version}, but this build reads up to {FORMAT_VERSION}: use"
             " a newer raftlog"
         )
     expected = document.pop("checksum", None)
     actual = _checksum(document)
     if expected != actual:
         raise CorruptExportError(
-            f"{path} is corrupt: its checksum is {actual}, and it says {expected}",
+            f"{path} is corrupt: expected the checksum {expected}, found {actual}",
             file=MANIFEST_NAME,
         )
     manifest = msgspec.convert(document, Manifest)

@@ -1,9 +1,9 @@
 """Parquet files of an export: writing, the owner of their log, the statistics of their row groups,
 and the assignment of rows to buckets.
 
-A column that is null in a whole row group need not be read: most columns belong to one type of
-record, and decoding nulls takes half as long as decoding values. Spark and other engines skip row
-groups by their statistics, so a verification compares these with the rows.
+A column that is null in a whole row group need not be read: most columns belong to one record type,
+and decoding nulls takes half as long as decoding values. Spark and other engines skip row groups by
+their statistics, so a verification compares the statistics with the rows.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def parquet_writer(path: Path, schema: pa.Schema, named: dict[bytes, bytes]) -> 
 
 
 def identity_of(file: BinaryIO) -> tuple[str, int] | None:
-    """Return the (cluster id, generation) in a Parquet segment; None if it has none."""
+    """Return the (cluster id, generation) in a Parquet segment, or None if it contains none."""
     metadata = pq.read_metadata(file).metadata or {}
     if _CLUSTER_KEY not in metadata or _GENERATION_KEY not in metadata:
         return None
@@ -75,20 +75,20 @@ def rows_of(file: BinaryIO) -> int:
 
 
 _OF_IMPORTED = ("directories",)
-"""Lists that only another system's log has: raftlog's own never fills them."""
+"""Lists that only another system's log has: raftlog's own log never sets them."""
 _ALWAYS = "type"
 """Column that is read if no other is, to count rows."""
 
 
 class ColumnStatistics:
-    """The filled columns of one file's row groups, by its statistics.
+    """Which columns have values in one file's row groups, according to its statistics.
 
-    Statistics count an empty list as null, so lists always count as filled, except where the log
-    cannot have any.
+    Statistics count an empty list as null, so lists are always assumed to have values, except if
+    the log cannot have any.
     """
 
     def __init__(self, metadata: pq.FileMetaData, *, imported: bool) -> None:
-        """``imported``: from another system's log."""
+        """``imported``: True for another system's log."""
         self._metadata, self._imported = metadata, imported
         self._leaves: dict[str, list[int]] = defaultdict(list)
         schema = metadata.schema
@@ -104,7 +104,7 @@ class ColumnStatistics:
     def runs(
         self, groups: Sequence[int], columns: Sequence[str]
     ) -> Iterator[tuple[list[int], list[str]]]:
-        """Yield runs of adjacent row groups, and the columns to read of them."""
+        """Yield runs of adjacent row groups, each with the columns to read."""
         silent = {name for name in columns if name in self._lists and self._never(name)}
         run: list[int] = []
         names: list[str] = []
@@ -120,8 +120,8 @@ class ColumnStatistics:
             yield run, names or [_ALWAYS]
 
     def contradicted(self, group: int, rows: pa.RecordBatch) -> str:
-        """Return a column that has values in a group although the statistics deny it, or the
-        offsets if they lie elsewhere, or an empty string.
+        """Return the name of a column that has values although the group's statistics deny it,
+        "offset" if the offsets are outside of their statistics, or an empty string.
         """
         for name in rows.schema.names:
             column = rows.column(name)
@@ -144,7 +144,7 @@ class ColumnStatistics:
         return bool(known.min <= least.as_py() and most.as_py() <= known.max)
 
     def _never(self, name: str) -> bool:
-        """Return whether no row group has a member of a list that the log cannot have."""
+        """Return whether this list, which the log cannot have, has no members in any row group."""
         if self._imported or name not in _OF_IMPORTED:
             return False
         groups = range(self._metadata.num_row_groups)
@@ -166,7 +166,7 @@ class ColumnStatistics:
 
 
 class RowGroupStatistics:
-    """The statistics of the plain columns of one row group, for a comparison with its rows."""
+    """The statistics of one row group's plain columns, for a comparison with its rows."""
 
     def __init__(self, metadata: pq.FileMetaData, group: int) -> None:
         self._group, self._rows = group, 0
@@ -178,7 +178,7 @@ class RowGroupStatistics:
         self._nulls = dict.fromkeys(self._known, 0)
 
     def by(self, rows: pa.RecordBatch) -> str:
-        """Return a column whose values lie outside of its statistics, or an empty string."""
+        """Return a column with values outside of its statistics, or an empty string."""
         self._rows += rows.num_rows
         for name in rows.schema.names:
             known, column = self._known.get(name), rows.column(name)
@@ -190,18 +190,20 @@ class RowGroupStatistics:
         return ""
 
     def at_end(self) -> str:
-        """Return the fault of the group after its last row, in words, or an empty string."""
+        """Return the fault that is known after the group's last row, in words, or an empty
+        string.
+        """
         if self._index:
             return (
-                f"column {self._index} of its row group {self._group} has an index of pages or a"
-                " Bloom filter, which raftlog does not write"
+                f"column {self._index} in row group {self._group} has a page index or a Bloom"
+                " filter, which raftlog does not write"
             )
         for name, nulls in self._nulls.items():
             known = self._known[name]
             if "." not in name and known.has_null_count and known.null_count != nulls:
                 return (
-                    f"the statistics of its row group {self._group} count {known.null_count} nulls"
-                    f" of {name}, and there are {nulls}"
+                    f"the statistics of row group {self._group} count {known.null_count} nulls in"
+                    f" column {name}, but there are {nulls}"
                 )
         return ""
 
@@ -215,15 +217,17 @@ def _has_index(chunk: Any) -> bool:
 def _outside(known: Any, column: pa.Array) -> bool:
     bounds = pc.min_max(column)
     try:
-        # As they stand in the file: a string that is none raises, and so does a time that no
-        # calendar has.
+        # The statistics are unchecked bytes: an invalid string raises, and so does a time beyond
+        # any calendar.
         return bool(bounds["min"].as_py() < known.min or known.max < bounds["max"].as_py())
     except (ValueError, OverflowError):
         return True
 
 
 def bucket_number(group_id: str, count: int) -> int:
-    """Return the bucket of a group: ``crc32(group_id)``, of its UTF-8, modulo their number."""
+    """Return the bucket of a group: the CRC32 of the UTF-8 group id, modulo the number of
+    buckets.
+    """
     return crc32(group_id.encode()) % count
 
 
@@ -245,14 +249,14 @@ def rows_by_bucket(table: pa.Table, count: int) -> Iterator[pa.Table]:
 
 
 def _numbers(ids: pa.ChunkedArray, count: int) -> pa.Array:
-    """Return the bucket numbers of ids, null where the id is."""
+    """Return the bucket numbers for these ids; null for a null id."""
     encoded = ids.combine_chunks().dictionary_encode()
     numbers = [bucket_number(each, count) for each in encoded.dictionary.to_pylist()]
     return pa.array(numbers, pa.int32()).take(encoded.indices)
 
 
 def buckets_of_range(manifest: Manifest, segment: Segment) -> Sequence[Bucket]:
-    """Return the buckets of a range of records, by number; none without buckets, or for a rule that
+    """Return the buckets of a range of records, by number; empty if it has none, or for a rule that
     this build does not support.
     """
     bucketing = manifest.bucketing
@@ -267,7 +271,7 @@ _COLUMNS = ["offset", "timestamp_ms"]
 def offset_at(place: Place, records: Sequence[Segment], time_ms: int) -> int | None:
     """Return the offset of the last record that is not later than a time, or None.
 
-    Records before it may be later, where log time has gone back. Raises ExportError.
+    Earlier records may have a later time if log time has decreased. Raises ExportError.
     """
     for segment in reversed(records):
         if segment.max_timestamp_ms <= time_ms:
@@ -287,4 +291,4 @@ def _rows(place: Place, segment: Segment) -> pa.Table:
         except (pa.ArrowException, OSError, KeyError) as error:
             if not says_content(error):
                 raise
-            raise corrupt(segment, "its times can't be read") from error
+            raise corrupt(segment, "its timestamps cannot be read") from error

@@ -1,11 +1,11 @@
-"""The state of an export at one point, held against what controllers have recorded.
+"""The state of an export at one point, compared with the states that controllers have recorded.
 
-Controllers name the hash of their state at some offsets (``state_hashes`` of the manifest). Of two
-such offsets around the point, the fold must have both hashes: the one at or before it says that the
-state there is the controllers', and the one at or after it that the bytes in between are. Log
-hashes are compared at the same offsets. The fold begins with a checkpoint that an agreeing offset
-follows [one that was made up, and whose entities are written anew before the next recorded offset,
-would have the right hash there], or else at the beginning of the log.
+Controllers report the hash of their state at some offsets (``state_hashes`` of the manifest). The
+fold must match the reports at the two offsets around the point: the one at or before it confirms
+the state there, and the one at or after it confirms the bytes in between. Log hashes are compared
+at the same offsets. The fold starts from a checkpoint that is followed by a matching offset [a
+forged checkpoint whose entities are all rewritten before the next recorded offset would have the
+right hash there], or otherwise at the beginning of the log.
 """
 
 from __future__ import annotations
@@ -35,36 +35,40 @@ from raftlog.segments.raw import batch_bytes
 
 
 class PointState(NamedTuple):
-    """The state at a point of an export, and the records by which it was checked."""
+    """The state at a point of an export, and the reports that confirm it."""
 
     image: Image
-    """State at the end of the last batch that ends at the point or before it."""
+    """State at the end of the last batch that ends at or before the point."""
     before: tuple[StateHash, ...]
-    """Reports of one offset at or before the point, with which the fold agrees; empty: the fold
-    began with the empty log, and none was made by then."""
+    """Reports for one offset at or before the point, which match the fold; empty if the fold
+    started with the empty log and there was no such report.
+    """
     after: tuple[StateHash, ...]
-    """Reports of one offset at or after the point, with which the fold agrees; empty if nobody
-    vouches for the records up to the point."""
+    """Reports for one offset at or after the point, which match the fold; empty if no node vouches
+    for the records up to the point.
+    """
     begin: Checkpoint | None
-    """The checkpoint that the fold began with; None: the beginning of the log."""
+    """The checkpoint from which the fold started, or None for the beginning of the log."""
 
     @property
     def vouched_by(self) -> str:
-        """The nodes that vouch for the state, with their offset, in words; empty: none does."""
+        """The nodes that vouch for the state, with their offset, in words; or empty."""
         who = ", ".join(dict.fromkeys(one.describe() for one in self.after))
         return f"{who} at offset {self.after[0].offset}" if who else ""
 
 
 class ExportedState(NamedTuple):
-    """The state at a point of an export, as far as raftlog has its kinds."""
+    """The state at a point of an export, limited to the kinds of entities that raftlog has."""
 
     image: Image
     header: SnapshotHeader
-    """Header of a snapshot of it, with all generations of the log."""
+    """Header for a snapshot of the state, with all generations of the log."""
     vouched_by: str | None
-    """Nodes that have recorded it, in words; empty: none. None if it is of no export."""
+    """Nodes that have recorded the state, in words; empty if there are none, or None if it is not
+    from an export.
+    """
     left_out: dict[str, int]
-    """Of an imported log: number of entities by kind that raftlog does not have."""
+    """For an imported log, the number of entities by kind that raftlog does not have."""
 
 
 def exported_state(
@@ -72,8 +76,8 @@ def exported_state(
 ) -> ExportedState:
     """Return the state at a point of an export; without an offset and a time, at its end.
 
-    Raises UnvouchedError for a state of which no controller has recorded the hash, there or later,
-    unless that is accepted; else as ``point_of`` and ``state_at``.
+    Raises UnvouchedError if no controller has recorded the hash of the state, there or later,
+    unless ``unvouched``; otherwise like ``point_of`` and ``state_at``.
     """
     place = open_place(target)
     manifest = read_manifest(place)
@@ -81,7 +85,7 @@ def exported_state(
     if not unvouched:
         _require_vouched(place, manifest, point)
     found = state_at(place, manifest, point)
-    # A log that is imported names no generation; without one, nothing would be fenced and raised.
+    # An imported log has no generation; without one, nothing would be fenced or raised.
     generations = manifest.generations or (
         manifest.generation or new_generation(manifest.cluster_id),
     )
@@ -95,26 +99,26 @@ def exported_state(
 
 def _require_vouched(place: Place, manifest: Manifest, point: int) -> None:
     if manifest.doubt:
-        raise UnvouchedError(f"{manifest.doubt}. Take it all the same with --unvouched")
+        raise UnvouchedError(f"{manifest.doubt}. To use it anyway, pass --unvouched")
     recorded = any(point <= one.offset < manifest.end_offset for one in manifest.state_hashes)
     if point < manifest.end_offset and not recorded:
         raise UnvouchedError(
-            f"no controller vouches for the state at offset {point} of {place}, as none has"
-            " recorded the same one at that offset or later: choose an earlier point, or take the"
-            " state all the same, with --unvouched"
+            f"no controller vouches for the state at offset {point} of {place}, as no state was"
+            " recorded at that offset or later: choose an earlier point, or pass --unvouched to use"
+            " the state anyway"
         )
 
 
 def state_at(place: Place, manifest: Manifest, offset: int) -> PointState:
-    """Fold an export up to an offset, and on to the next one that a controller has recorded.
+    """Fold an export up to an offset, and on to the next offset that a controller has recorded.
 
-    Raises ConfigError if the export does not hold the state at the offset, ExportMismatchError if a
-    controller had another state or another log; CorruptExportError, ExportError, FoldError,
+    Raises ConfigError if the export does not contain the state at the offset, ExportMismatchError
+    if a controller had another state or another log; CorruptExportError, ExportError, FoldError,
     UnknownRecordError.
     """
     if not manifest.history_begin <= offset < manifest.end_offset:
         raise ConfigError(
-            f"offset {offset} is not in {place}: it holds offsets {manifest.history_begin} to"
+            f"offset {offset} is not in {place}, which contains offsets {manifest.history_begin} to"
             f" {manifest.end_offset - 1}"
         )
     recorded = {
@@ -144,10 +148,10 @@ def state_at(place: Place, manifest: Manifest, offset: int) -> PointState:
 
 def _begins_late(place: Place, manifest: Manifest, offset: int) -> str:
     known = manifest.checkpoints[0].offset if manifest.checkpoints else None
-    text = f"{place} begins at offset {manifest.history_begin}, and the state before is not in it"
+    text = f"{place} begins at offset {manifest.history_begin} and lacks the state before that"
     if known is None:
         return text
-    return f"{text}: the first state that it holds is that at offset {known}, after {offset}"
+    return f"{text}: its first known state is at offset {known}, after offset {offset}"
 
 
 def _folded(
@@ -190,7 +194,7 @@ def _require_same(one: StateHash, state_hash: int, known: LogHash) -> None:
     if one.state_hash != format_hash(state_hash):
         raise ExportMismatchError(
             f"at offset {one.offset} the fold of this export has the state hash"
-            f" {format_hash(state_hash)}, and {one.describe()} had {one.state_hash}"
+            f" {format_hash(state_hash)}, but {one.describe()} had {one.state_hash}"
         )
     if (
         known.is_known
@@ -199,7 +203,7 @@ def _require_same(one: StateHash, state_hash: int, known: LogHash) -> None:
         and one.log_hash != known.digest.hex()
     ):
         raise ExportMismatchError(
-            f"up to offset {one.offset} the log hash of this export is {known.digest.hex()}, and"
+            f"up to offset {one.offset} the log hash of this export is {known.digest.hex()}, but"
             f" {one.describe()} had {one.log_hash}"
         )
 
@@ -208,7 +212,7 @@ def point_of(place: Place, manifest: Manifest, *, offset: int | None, time_ms: i
     """Return the offset of a point: the last one that is neither after the offset nor later than
     the time; without both, the end.
 
-    Raises ConfigError for a time at which the export says nothing; ExportError.
+    Raises ConfigError for a time that the export does not cover; ExportError.
     """
     last = manifest.end_offset - 1 if offset is None else offset
     if time_ms is None:
@@ -217,26 +221,26 @@ def point_of(place: Place, manifest: Manifest, *, offset: int | None, time_ms: i
 
     if time_ms >= manifest.exported_ms + 1000:
         raise ConfigError(
-            f"{place} was written at {manifest.exported_at}: what was committed between then and"
-            f" {time_text(time_ms)} is not in it. Its end is offset {manifest.end_offset - 1}"
+            f"{place} was written at {manifest.exported_at} and lacks the records committed from"
+            f" then to {time_text(time_ms)}. Its last offset is {manifest.end_offset - 1}"
         )
     found = offset_at(place, manifest.of_kind(RECORDS), time_ms)
     if found is None:
         begin = min((one.min_timestamp_ms for one in manifest.segments), default=0)
         raise ConfigError(
-            f"{place} holds nothing from {time_text(time_ms)} or before: it begins at"
+            f"{place} contains no record from {time_text(time_ms)} or before: it begins at"
             f" {time_text(begin)}"
         )
     return min(found, last)
 
 
 def own_part(image: Image, header: SnapshotHeader) -> tuple[Image, dict[str, int]]:
-    """Return the part of an imported state that a cluster of raftlog can begin with, and the number
+    """Return the part of an imported state with which a raftlog cluster can start, and the number
     of entities by kind that are left out.
 
-    Left out are the kinds of the other system, its feature levels, controllers and voters, the
-    registrations of its brokers (whose processes cannot come back here), and the configs and access
-    control entries that raftlog does not know.
+    Left out are the kinds of the other system, its feature levels, controllers and voters, its
+    broker registrations (whose processes cannot come back here), and the configs and access control
+    entries that raftlog does not know.
     """
     draft, left_out = Parts(flat=False), Counter[str]()
     for kind in KINDS:

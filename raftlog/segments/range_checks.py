@@ -1,10 +1,10 @@
-"""Checks of one range of offsets: its raw segment, its Parquet files and its buckets, compared with
-each other, with the manifest and with the rules of a log.
+"""Checks of one range of offsets: its raw segment, its Parquet files and its buckets are compared
+with each other, with the manifest and with the rules of a log.
 
-Every batch of the raw segment is decoded anew (its CRC32C, its place in the chain of offsets,
-epochs and timestamps), and the rows made of it are compared with the Parquet file, column by
-column. Memory: some thousand rows of each. Faults are values, not exceptions: one fault must not
-hide the others.
+Every batch of the raw segment is decoded again (its CRC32C, and that offsets, epochs and timestamps
+continue the chain), and the resulting rows are compared with the Parquet file, column by column.
+Memory: a few thousand rows of each. Faults are values, not exceptions: one fault must not hide the
+others.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ from raftlog.segments.raw import corrupt, foreign, read_headed, read_header, rea
 class RecordFacts(msgspec.Struct, frozen=True):
     """Facts about the records of a file.
 
-    ``levels``: the last level set for a feature, 0: removed. ``own``: the first offset of a record
-    that only raftlog's log can have; ``imported``: of one that only another system's can; -1: none.
-    ``silent``: the first offset for which a file lacks a filled column, by file and column.
+    ``levels``: the last level set for a feature, 0 if removed. ``own``: the first offset of a
+    record that only raftlog's log can have, or -1. ``imported``: the first offset of a record that
+    only another system's log can have, or -1. ``silent``: for each file and each column that it
+    lacks, the first offset at which the log has a value for the column.
     """
 
     levels: dict[str, int] = {}
@@ -51,7 +52,7 @@ class RecordFacts(msgspec.Struct, frozen=True):
     silent: dict[str, dict[str, int]] = {}
 
     def with_silent(self, other: RecordFacts) -> RecordFacts:
-        """Return these facts, with the missing columns of the range's other files."""
+        """Return these facts with the missing columns of the range's other files added."""
         return msgspec.structs.replace(self, silent=self.silent | other.silent)
 
 
@@ -73,7 +74,7 @@ class FactCollector:
         return rows
 
     def lacks(self, file: str, column: str, offset: int) -> None:
-        """Note that a file lacks a column that the log fills at an offset."""
+        """Record that a file lacks a column for which the log has a value at an offset."""
         self._silent.setdefault(file, {}).setdefault(column, offset)
 
     def facts(self) -> RecordFacts:
@@ -82,8 +83,8 @@ class FactCollector:
 
 
 def _is_own(rows: pa.Table) -> Any:
-    """Return the rows with principals, exactly-once clients or progress, which no other system's
-    log has.
+    """Return which rows have a principal, an exactly-once client or progress, which no other
+    system's log has.
     """
     named = pc.or_(pc.not_equal(rows["principal"], ""), pc.greater(rows["client_id"], 0))
     return pc.or_(named, pc.is_valid(rows["high_watermark"]))
@@ -117,12 +118,12 @@ def _hold(
     """Require that the found values equal the claimed ones. Raises CorruptExportError."""
     for name, here, said in zip(names, found, claimed, strict=True):
         if here != said:
-            why = f"it has {name} {here}, and the manifest says {said}"
+            why = f"expected {name} {said}, found {here}"
             raise corrupt_at(segment, segment.base_offset, why)
 
 
 class Chain:
-    """A check of the chain of batches: offsets follow each other, epochs never go back, and both
+    """A check of the chain of batches: offsets are contiguous, epochs never decrease, and both
     match the manifest, as do the bounds of the timestamps.
     """
 
@@ -135,22 +136,21 @@ class Chain:
     def take(self, header: batch.BatchHeader) -> None:
         """Check the next batch. Raises CorruptExportError."""
         if header.base_offset != self._next:
-            raise self._broken(header, "offset", header.base_offset, self._next)
+            raise self._broken(
+                f"expected a batch at offset {self._next}, found {header.base_offset}"
+            )
         if header.epoch < self._epoch or (not self._batches and header.epoch != self._epoch):
-            raise self._broken(header, "epoch", header.epoch, self._epoch)
+            raise self._broken(
+                f"the batch at offset {self._next} has epoch {header.epoch} after epoch"
+                f" {self._epoch}"
+            )
         low_ms, high_ms = self._times_ms if self._batches else (header.timestamp_ms,) * 2
         self._times_ms = min(low_ms, header.timestamp_ms), max(high_ms, header.timestamp_ms)
         self._next, self._batches = header.end_offset, self._batches + 1
         self._epoch = header.epoch
 
-    def _broken(
-        self, header: batch.BatchHeader, what: str, found: int, expected: int
-    ) -> CorruptExportError:
-        return corrupt_at(
-            self._raw,
-            self._next,
-            f"the batch at offset {self._next} has {what} {found} after {expected}",
-        )
+    def _broken(self, why: str) -> CorruptExportError:
+        return corrupt_at(self._raw, self._next, why)
 
     def finish(self) -> None:
         """Check the end of the segment. Raises CorruptExportError."""
@@ -203,19 +203,17 @@ class RowClaims:
 
 
 def require_same(bucket: Segment, records: Segment) -> None:
-    """Require that a bucket's claims about batches are those of its range: it has no batches of its
-    own.
-
-    Raises CorruptExportError.
+    """Require that the claims about a bucket's batches are those of its range: a bucket has no
+    batches of its own. Raises CorruptExportError.
     """
     for name, said, known in zip(_NAMES, _claimed(bucket), _claimed(records), strict=True):
         if said != known:
-            why = f"the manifest says {name} {said} of it, and {known} of {records.file}"
+            why = f"the manifest claims {name} {said} for it, but {known} for {records.file}"
             raise corrupt_at(bucket, bucket.base_offset, why)
 
 
 def corrupt_at(segment: Segment, offset: int, why: str) -> CorruptExportError:
-    """Return the error of a file with a fault from ``offset`` on."""
+    """Return the error for a file with a fault from ``offset`` on."""
     return CorruptExportError(
         f"{segment.describe()} is corrupt: {why}",
         file=segment.file,
@@ -229,9 +227,8 @@ ROWS = 16_384
 
 
 class RangeFacts(NamedTuple):
-    """Contents of a raw segment.
-
-    ``ends``: epochs by offset, of those queried offsets at which a batch ends.
+    """The contents of a raw segment. ``ends``: for each requested offset at which a batch ends,
+    that batch's epoch.
     """
 
     batches: int
@@ -245,9 +242,9 @@ def check_forms(
 ) -> RangeFacts:
     """Check one raw segment, and the Parquet files that cover its offsets.
 
-    ``offsets``: the offsets whose epochs are queried. Raises CorruptExportError naming the first
-    fault: its file and offsets, the expected and the found value. The files are assumed to have the
-    manifest's hashes: see ``check_segment``.
+    ``offsets``: the offsets whose epochs are requested. Raises CorruptExportError for the first
+    fault, with its file and offsets, the expected and the found value. The files are assumed to
+    have the manifest's hashes: see ``check_segment``.
     """
     asked, ends = frozenset(offsets), {}
     collector = FactCollector()
@@ -268,9 +265,10 @@ def check_forms(
 
 
 def check_buckets(place: Place, records: Segment, buckets: Sequence[Segment]) -> RecordFacts:
-    """Check the buckets of a range against its records, row by row in all columns.
+    """Check the buckets of a range against its records, row by row in all columns. Return the
+    columns that the buckets lack, and no other facts.
 
-    Returns the columns that they lack, and no other facts. Raises as ``check_forms`` does.
+    Raises like ``check_forms``.
     """
     for one in buckets:
         require_same(one, records)
@@ -285,7 +283,7 @@ def check_buckets(place: Place, records: Segment, buckets: Sequence[Segment]) ->
 
 
 def _complete(rows: pa.Table) -> pa.Table:
-    """Return the rows with nulls in the columns that are newer than the file."""
+    """Return the rows, with nulls in the columns that are newer than the file."""
     there = set(rows.column_names)
     return pa.table(
         {
@@ -298,7 +296,7 @@ def _complete(rows: pa.Table) -> pa.Table:
 
 
 class _ParquetRows:
-    """The rows of Parquet files within a raw segment's offsets, taken in order."""
+    """The rows of Parquet files within a raw segment's offsets, read in order."""
 
     def __init__(
         self, place: Place, raw: Segment, records: Sequence[Segment], collector: FactCollector
@@ -354,11 +352,11 @@ class _ParquetRows:
             if self._rest is None:
                 break
         else:
-            raise self._goes_on()
+            raise self._continues()
         for one in self._read_whole:
             one.finish()
 
-    def _goes_on(self) -> CorruptExportError:
+    def _continues(self) -> CorruptExportError:
         assert self._rest is not None
         assert self._segment is not None
         offset = self._rest["offset"][0].as_py()
@@ -371,7 +369,7 @@ class _ParquetRows:
     def _ended(self, offset: int) -> CorruptExportError:
         segment = self._segment or self._raw
         return corrupt_at(
-            segment, offset, f"it ends before offset {offset}, which {self._raw.file} has"
+            segment, offset, f"it ends before offset {offset}, but {self._raw.file} does not"
         )
 
     def _compare(self, expected: pa.Table, found: pa.Table) -> None:
@@ -380,13 +378,12 @@ class _ParquetRows:
         for field in SCHEMA:
             name = field.name
             if name not in there:
-                # A nullable column that is newer than the file: whoever reads it gets nulls, and
-                # knows from the documents.
+                # A nullable column that is newer than the file reads as null, as documented.
                 if field.nullable:
-                    self._note_lack(name, expected)
+                    self._record_lack(name, expected)
                     continue
                 raise corrupt_at(
-                    self._segment, self._segment.base_offset, f"it has no column {name}"
+                    self._segment, self._segment.base_offset, f"it lacks the column {name}"
                 )
             wanted, column = expected[name], found[name]
             if column.equals(wanted):
@@ -395,7 +392,7 @@ class _ParquetRows:
                 raise corrupt_at(
                     self._segment,
                     self._segment.base_offset,
-                    f"column {name} is of type {column.type}, not {wanted.type}",
+                    f"column {name} has the type {column.type}, not {wanted.type}",
                 )
             pairs = zip(
                 expected["offset"].to_pylist(), _values(wanted), _values(column), strict=True
@@ -404,11 +401,11 @@ class _ParquetRows:
             raise corrupt_at(
                 self._segment,
                 offset,
-                f"column {name} has {_brief(found_value)} at offset {offset}, and {self._raw.file}"
-                f" says {_brief(wanted_value)}",
+                f"column {name} has {_brief(found_value)} at offset {offset}, but {self._raw.file}"
+                f" has {_brief(wanted_value)}",
             )
 
-    def _note_lack(self, name: str, expected: pa.Table) -> None:
+    def _record_lack(self, name: str, expected: pa.Table) -> None:
         assert self._segment is not None
         if expected[name].null_count < expected.num_rows:
             at = pc.index(pc.is_valid(expected[name]), value=True).as_py()
@@ -416,9 +413,8 @@ class _ParquetRows:
 
 
 def read_rows(place: Place, segment: Segment) -> Iterator[pa.Table]:
-    """Yield the rows of a Parquet file, some thousand at a time.
-
-    Raises CorruptExportError, ExportError.
+    """Yield the rows of a Parquet file, a few thousand at a time. Raises CorruptExportError,
+    ExportError.
     """
     with reading(place, segment), place.open(segment.file) as file:
         try:
@@ -427,11 +423,11 @@ def read_rows(place: Place, segment: Segment) -> Iterator[pa.Table]:
                 raise corrupt_at(segment, segment.base_offset, wrong)
             told = ColumnStatistics(parquet.metadata, imported=False)
             for group in range(parquet.metadata.num_row_groups):
-                # Jobs skip what the statistics say to be null, or to lie elsewhere.
+                # Jobs skip row groups that, by their statistics, are null or out of range.
                 denied = RowGroupStatistics(parquet.metadata, group)
                 for rows in parquet.iter_batches(ROWS, row_groups=[group]):
                     if wrong := told.contradicted(group, rows) or denied.by(rows):
-                        why = f"the statistics of its row group {group} deny what {wrong} says"
+                        why = f"the statistics of row group {group} contradict column {wrong}"
                         raise corrupt_at(segment, segment.base_offset, why)
                     yield pa.table(rows)
                 if wrong := denied.at_end():
@@ -445,7 +441,9 @@ def read_rows(place: Place, segment: Segment) -> Iterator[pa.Table]:
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
-    """Return the values of a column; of times, which may fit no calendar, the milliseconds."""
+    """Return the values of a column; for timestamps, which may be beyond any calendar, the
+    milliseconds.
+    """
     is_time = pa.types.is_timestamp(column.type)
     values: list[Any] = (column.cast(pa.int64()) if is_time else column).to_pylist()
     return values
@@ -468,26 +466,22 @@ def check_segment(
         size = place.size(segment.file)
     with reading(place, segment), place.open(segment.file) as file:
         identity = _identity(file, segment)
-        # Before the hash: "from another cluster" says more than "other bytes than expected".
+        # Before the hash: "from another cluster" is more helpful than "unexpected bytes".
         if identity is not None and identity != (cluster_id, generation):
             raise foreign(segment, identity, (cluster_id, generation))
         if size != segment.bytes:
-            raise corrupt(segment, f"it has {size} bytes, and the manifest says {segment.bytes}")
+            raise corrupt(segment, f"expected {segment.bytes} bytes, found {size}")
         file.seek(0)
         actual = files.sha256_of_stream(file)
         if actual != segment.sha256:
-            raise corrupt(
-                segment, f"its SHA-256 is {actual}, and the manifest says {segment.sha256}"
-            )
-        # What was written may be wrong, too: a record that is there twice would be folded twice.
+            raise corrupt(segment, f"expected the SHA-256 {segment.sha256}, found {actual}")
+        # The written file may be wrong, too: a duplicate record would be folded twice.
         if segment.kind != RAW and (rows := rows_of(file)) != segment.records:
-            raise corrupt(
-                segment, f"it has {rows} rows, and the manifest says {segment.records} records"
-            )
+            raise corrupt(segment, f"expected {segment.records} records, found {rows} rows")
 
 
 def _identity(file: BinaryIO, segment: Segment) -> tuple[str, int] | None:
-    """Return the owner that a file names; None if it cannot be read (then the hash decides)."""
+    """Return the owner that a file names, or None if it cannot be read (then the hash decides)."""
     try:
         if segment.kind == RAW:
             header = read_header(file, segment.file)
@@ -500,7 +494,8 @@ def _identity(file: BinaryIO, segment: Segment) -> tuple[str, int] | None:
 class Fault(msgspec.Struct, frozen=True, order=True):
     """A violation of a rule.
 
-    Offsets are inclusive; ``check`` is one of the table in docs/export.md, ``message`` is complete.
+    Offsets are inclusive. ``check``: a check in the table in docs/export.md. ``message``: a
+    complete sentence.
     """
 
     first_offset: int
@@ -560,7 +555,7 @@ def check_range(
     except (ExportMismatchError, CorruptLogError) as error:
         return Checked([Fault(raw.base_offset, raw.last_offset, "CHAIN", raw.file, str(error))])
     except ExportError:
-        # Nothing could be read: that says nothing of what is there.
+        # The file could not be read, which proves nothing about its contents.
         raise
     except RaftlogError as error:
         return Checked([Fault(raw.base_offset, raw.last_offset, "FILE", raw.file, str(error))])
@@ -568,14 +563,14 @@ def check_range(
 
 
 def epoch_faults(raw: tuple[Segment, ...]) -> list[Fault]:
-    """Return the faults of epochs that go back from one file to the next; the manifest's offsets
-    are checked before.
+    """Return a fault for each epoch that decreases from one file to the next; the manifest's
+    offsets were checked before.
     """
     faults = []
     for left, right in pairwise(raw):
         if right.first_epoch < left.last_epoch:
             message = (
-                f"{right.describe()} begins in epoch {right.first_epoch}, and the file before it"
+                f"{right.describe()} begins in epoch {right.first_epoch}, but the previous file"
                 f" ends in epoch {left.last_epoch}: one of the two is from another log"
             )
             faults.append(Fault(right.base_offset, right.last_offset, "CHAIN", right.file, message))

@@ -10,7 +10,7 @@ Layout, big-endian::
     u32 zero, where the next batch's length would be;  u32 batches;  i64 end offset (exclusive)
     32 bytes SHA-256 of all above
 
-So a file that was cut, even between two batches, shows it by itself.
+So a truncated file, even one truncated between two batches, can be detected without other files.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FOOTER = struct.Struct(">IIq32s")
 
 @dataclass(frozen=True, slots=True)
 class RawHeader:
-    """The position and the owner of a raw segment."""
+    """The first offset and the owner of a raw segment."""
 
     cluster_id: str
     generation: int
@@ -49,7 +49,7 @@ class RawHeader:
 
 
 class RawWriter:
-    """A writer of one raw segment. The caller syncs and names the file."""
+    """A writer of one raw segment. The caller syncs and renames the file."""
 
     def __init__(self, path: Path, header: RawHeader) -> None:
         self._file = path.open("wb")
@@ -74,7 +74,7 @@ class RawWriter:
         self._end_offset = end_offset
 
     def finish(self) -> str:
-        """Write the footer and close. Returns the SHA-256 of the whole file."""
+        """Write the footer and close the file. Return the SHA-256 of the whole file."""
         footer = _FOOTER.pack(0, self._batches, self._end_offset, bytes(32))[:-32]
         self._write(footer)
         self._write(self._digest.digest())
@@ -91,7 +91,7 @@ def read_header(file: BinaryIO, name: str) -> RawHeader:
     fixed = file.read(_HEADER.size)
     if len(fixed) < _HEADER.size or not fixed.startswith(MAGIC):
         raise CorruptExportError(
-            f"{name} is corrupt: it does not begin like a raw segment", file=name
+            f"{name} is corrupt: it does not begin with the header of a raw segment", file=name
         )
     _, version, length, generation, base_offset = _HEADER.unpack(fixed)
     rest = file.read(length + _LENGTH.size)
@@ -115,12 +115,12 @@ def read_header(file: BinaryIO, name: str) -> RawHeader:
 
 
 Headed = tuple[bytes, batch.BatchHeader]
-"""Some batches, and the header of one of them."""
+"""A run of batches, and the header of one of them."""
 _READ_BYTES = 1 << 20
 
 
 def read_batches(path: Path, name: str = "") -> Iterator[bytes]:
-    """Yield the exact bytes of each batch of a local file. Raises as ``read_stream``."""
+    """Yield the exact bytes of each batch of a local file. Raises like ``read_stream``."""
     with path.open("rb") as file:
         for found in read_stream(file, path.stat().st_size, name or str(path)):
             yield batch_bytes(*found)
@@ -143,10 +143,10 @@ def read_stream(
     """Yield each batch, verified (CRC32C, contiguity, the file's own hash at the end, and
     ``end_offset`` if given).
 
-    ``file`` is at its beginning and has ``size`` bytes. ``checked``: its bytes were verified
-    before, so only offsets are, and what lies below ``begin_offset`` is passed over in large
-    pieces. Memory: a MiB, or one batch. Raises CorruptExportError naming the first offset that
-    cannot be trusted.
+    ``file`` is at its beginning and has ``size`` bytes. ``checked``: True if its bytes were
+    verified before: then only offsets are checked, and batches below ``begin_offset`` are skipped
+    in large pieces. Memory: a MiB, or one batch. Raises CorruptExportError with the first offset
+    that cannot be trusted.
     """
     digest = hashlib.sha256()
     header = read_header(file, name)
@@ -155,7 +155,7 @@ def read_stream(
     digest.update(file.read(position))
     offset, batches, buffer, length = header.base_offset, 0, b"", -1
     while position + _FOOTER.size <= size:
-        # All of a large batch at once: what is read is copied after what is there.
+        # Read a large batch at once: each read copies the buffered bytes.
         more = file.read(max(_READ_BYTES, _LENGTH.size + length - len(buffer)))
         last, end, length = _frames(buffer := buffer + more)
         chunk = buffer[:end]
@@ -174,23 +174,23 @@ def read_stream(
         if not length:
             break
         if length > 0 and position + _LENGTH.size + length + _FOOTER.size > size:
-            raise _corrupt(name, offset, f"a batch of {length} bytes does not fit")
+            raise _corrupt(name, offset, f"it ends inside a batch of {length} bytes")
         if not more:
             break
     if length or len(footer := buffer + file.read(_FOOTER.size)) < _FOOTER.size:
         raise _corrupt(name, offset, "it ends without a footer")
     digest.update(footer[:-32])
     if not checked and footer != _FOOTER.pack(0, batches, offset, digest.digest()):
-        raise _corrupt(name, offset, "its footer does not match what it holds")
+        raise _corrupt(name, offset, "its footer does not match its contents")
     if end_offset is not None and offset != end_offset:
         raise _corrupt(
-            name, offset, f"it has last offset {offset - 1}, and the manifest says {end_offset - 1}"
+            name, offset, f"expected the last offset {end_offset - 1}, found {offset - 1}"
         )
 
 
 def _frames(buffer: bytes) -> tuple[int, int, int]:
-    """Return where the last whole batch begins and ends, and the length of what follows: 0 for a
-    footer, -1 if it is not known yet.
+    """Return where the last whole batch begins and ends, and the length of the next one: 0 for a
+    footer, -1 if not known yet.
     """
     before = position = 0
     end = len(buffer)
@@ -212,15 +212,15 @@ def _corrupt(name: str, offset: int, why: str) -> CorruptExportError:
 def foreign(
     segment: Segment, found: tuple[str, int], owner: tuple[str, int]
 ) -> ExportMismatchError:
-    """Return the error of a file of another log."""
+    """Return the error for a file of another log."""
     return ExportMismatchError(
-        f"{segment.describe()} belongs to cluster {found[0]} generation {found[1]}, "
-        f"and the export to cluster {owner[0]} generation {owner[1]}"
+        f"{segment.describe()} belongs to cluster {found[0]} generation {found[1]}, but the export"
+        f" belongs to cluster {owner[0]} generation {owner[1]}"
     )
 
 
 def corrupt(segment: Segment, why: str) -> CorruptExportError:
-    """Return the error of a file that differs from what was written."""
+    """Return the error for a file that differs from what was written."""
     return CorruptExportError(
         f"{segment.describe()} is corrupt: {why}",
         file=segment.file,
@@ -231,10 +231,9 @@ def corrupt(segment: Segment, why: str) -> CorruptExportError:
 
 @contextmanager
 def reading(place: Place, segment: Segment) -> Iterator[None]:
-    """Turn an error of the operating system, while a file is read, into an error that names the
-    file.
+    """Turn an OSError while a file is read into an error that names the file.
 
-    A file that the manifest names and that does not exist is a fault of the export.
+    A file that the manifest lists and that does not exist is a fault of the export.
     """
     try:
         with files.named_errors("read", f"{place}/{segment.file}"):
@@ -246,10 +245,10 @@ def reading(place: Place, segment: Segment) -> Iterator[None]:
 
 
 def says_content(error: Exception) -> bool:
-    """Return whether an error of Arrow is about a file's contents, and not about reading it.
+    """Return whether an Arrow error is about a file's contents, and not about reading it.
 
-    For some contents Arrow raises plain OSErrors, too [a footer that parses and makes no sense]:
-    they have no number, unlike those of an operating system.
+    For some contents Arrow raises plain OSErrors, too [a footer that can be parsed but makes no
+    sense]: they have no errno, unlike those of an operating system.
     """
     return not isinstance(error, OSError) or (type(error) is OSError and error.errno is None)
 
@@ -262,11 +261,11 @@ def read_headed(
     begin_offset: int = 0,
     checked: bool = False,
 ) -> Iterator[Headed]:
-    """Yield each batch of a raw segment, as :func:`raftlog.segments.raw.read_stream` does, from an
-    offset on.
+    """Yield each batch of a raw segment from an offset on, like
+    :func:`raftlog.segments.raw.read_stream`.
 
-    A sound file may still be the wrong one: it must have the offsets in the manifest, and be of the
-    cluster and the generation of ``owner``. Raises CorruptExportError, ExportMismatchError,
+    An intact file may still be the wrong one: it must have the offsets in the manifest, and belong
+    to the cluster and the generation of ``owner``. Raises CorruptExportError, ExportMismatchError,
     ExportError.
     """
     place = open_place(target)
@@ -276,7 +275,10 @@ def read_headed(
         if owner is not None and (header.cluster_id, header.generation) != owner:
             raise foreign(segment, (header.cluster_id, header.generation), owner)
         if header.base_offset != segment.base_offset:
-            raise corrupt(segment, f"it begins at offset {header.base_offset}")
+            raise corrupt(
+                segment,
+                f"expected the first offset {segment.base_offset}, found {header.base_offset}",
+            )
         file.seek(0)
         yield from read_stream(
             file,
@@ -289,6 +291,6 @@ def read_headed(
 
 
 def read_segment(target: Path | str | Place, segment: Segment) -> Iterator[bytes]:
-    """Yield the exact bytes of each batch of a raw segment. Raises as ``read_headed``."""
+    """Yield the exact bytes of each batch of a raw segment. Raises like ``read_headed``."""
     for found in read_headed(target, segment):
         yield batch_bytes(*found)

@@ -1,8 +1,8 @@
-"""An export in an object store, or in any other file system of fsspec.
+"""An export in an object store, or in any other fsspec file system.
 
-A store has no reliable rename, and none is needed: a file is written in a local directory first and
-uploaded whole under its name, and a file outside the manifest is not part of the export. The
-manifest is one small object, replaced by one put.
+A store has no reliable rename, and none is needed: a file is first written in a local directory and
+then uploaded whole under its final name, and a file that the manifest does not list is not part of
+the export. The manifest is one small object, replaced by one put.
 """
 
 from __future__ import annotations
@@ -25,19 +25,17 @@ LOCK_NAME = ".lock"
 _WITHOUT_DIRECTORIES = frozenset(
     {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory"}
 )
-"""File systems in which a name with slashes needs no directory.
-
-Creating a directory there may create a bucket from a mistyped name.
+"""File systems in which a name with slashes needs no directory. Creating a directory there might
+create a bucket from a mistyped name.
 """
 LOCK_EXPIRES_S = 300.0
-"""Seconds after its last renewal until a writer counts as dead.
-
-A writer renews its claim before each upload and each publish.
+"""Seconds after its last renewal until a writer is considered dead. A writer renews its claim
+before each upload and each publish.
 """
 
 
 def open_remote(uri: str) -> RemotePlace:
-    """Return the place of a URI.
+    """Return the place at a URI.
 
     Raises ExportError if fsspec, or its plugin for the URI's scheme, is not installed.
     """
@@ -48,7 +46,7 @@ def open_remote(uri: str) -> RemotePlace:
             f"{uri}: to export to a URI, install fsspec: pip install 'raftlog[remote]'"
         ) from error
     try:
-        # Listings are never taken from a cache: other processes write, too.
+        # No cached listings: other processes write, too.
         file_system, root = fsspec.core.url_to_fs(uri, use_listings_cache=False)
     except (ImportError, ValueError) as error:
         raise ExportError(f"{uri} cannot be opened: {error}") from error
@@ -117,13 +115,13 @@ class RemotePlace:
                 self._lock.renew()
 
     def end(self) -> None:
-        """See Place; the local files are removed, too."""
+        """See Place. Also removes the local files."""
         if self._spool is not None:
             shutil.rmtree(self._spool, ignore_errors=True)
             self._spool = None
         lock, self._lock = self._lock, None
         if lock is not None:
-            # Nothing is lost with a lock that stays: it expires.
+            # If the release fails, nothing is lost: the lock expires.
             with suppress(OSError), _as_os_error():
                 lock.release()
 
@@ -133,12 +131,12 @@ class RemotePlace:
             try:
                 found = self._fs.ls(self.path(kind) if kind else self._root, detail=False)
             except FileNotFoundError:
-                # An object store has no directory before something is in it.
+                # In an object store, an empty directory does not exist.
                 return []
         return sorted(str(path).rstrip("/").rpartition("/")[2] for path in found)
 
     def temporary(self, name: str) -> Path:
-        """See Place: in a local directory below TMPDIR."""
+        """See Place. The path is in a local directory below TMPDIR."""
         if self._spool is None:
             raise OSError("no writer has started here")
         return self._spool / name.replace("/", "-")
@@ -150,7 +148,7 @@ class RemotePlace:
             self._make_directory(self.path(name).rpartition("/")[0])
             self._fs.put_file(str(temporary), self.path(name))
         if (there := self.size(name)) != size:
-            raise OSError(f"{there} of {size} bytes of {name} have arrived")
+            raise OSError(f"the upload of {name} is incomplete: {there} of {size} bytes arrived")
         temporary.unlink()
 
     def replace(self, name: str, data: bytes) -> None:
@@ -167,10 +165,8 @@ class RemotePlace:
 class RemoteLock:
     """An object that names the writer, and the time until which its claim is valid.
 
-    It is only a convention where clocks disagree by minutes.
-
-    A writer that died on this machine is known to be dead; one elsewhere counts for
-    ``LOCK_EXPIRES_S`` after its last renewal.
+    If clocks differ by minutes, the lock is unreliable. A writer that died on this host is known to
+    be dead; one on another host is considered alive for ``LOCK_EXPIRES_S`` after its last renewal.
     """
 
     def __init__(self, file_system: Any, path: str, uri: str, clock: Callable[[], float]) -> None:
@@ -184,7 +180,7 @@ class RemoteLock:
                 f" {LOCK_EXPIRES_S / 60:.0f} minutes"
             )
         self._write()
-        # Of two that began at once, the later one holds it.
+        # If two writers start at once, the later one holds the lock.
         self._require_mine()
 
     def _read(self) -> dict[str, Any] | None:
@@ -215,7 +211,7 @@ class RemoteLock:
         holder = self._read()
         if holder is None or holder.get("token") != self._token:
             raise ExportError(
-                f"another export has begun to write to {self._uri}, and this one has stopped"
+                f"another export has started to write to {self._uri}: this one has stopped"
             )
 
     def renew(self) -> None:
@@ -224,15 +220,15 @@ class RemoteLock:
         self._write()
 
     def release(self) -> None:
-        """Release the lock for the next writer, unless it has the lock already."""
+        """Release the lock for the next writer, unless another writer has already taken it."""
         holder = self._read()
         if holder is not None and holder.get("token") == self._token:
             self._fs.rm_file(self._path)
 
 
 def _runs(pid: object) -> bool:
-    """Return whether a process of this machine runs; a later process of the same number counts,
-    too.
+    """Return whether a process with this id runs on this host, even if it is a later one with the
+    same id.
     """
     if not isinstance(pid, int):
         return False

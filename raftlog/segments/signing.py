@@ -1,7 +1,7 @@
-"""Signed exports: Ed25519 over the manifest, which names every file by its SHA-256.
+"""Signed exports: an Ed25519 signature over the manifest, which lists every file with its SHA-256.
 
-The public key alone proves that no file was changed since the signature; a reader of the private
-key could have changed all of them.
+The public key alone proves that no file was changed since the signature; anyone who can read the
+private key could have changed all of them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Signer:
 
 
 def load_signer(path: Path) -> Signer:
-    """Load the signer of an Ed25519 private key in PEM. Raises ConfigError."""
+    """Load the signer with the Ed25519 private key in a PEM file. Raises ConfigError."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -47,19 +47,20 @@ def load_signer(path: Path) -> Signer:
     try:
         key = load_pem_private_key(data, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise ConfigError(f"{path} holds no private key in PEM without a password") from error
+        raise ConfigError(f"{path} contains no PEM private key without a password") from error
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigError(
-            f"{path} holds a key of another kind: make one with openssl genpkey -algorithm ed25519"
+            f"{path} contains a key that is not Ed25519: make one with openssl genpkey -algorithm"
+            " ed25519"
         )
-    # Last: the wrong file needs no protection.
+    # Checked last: the wrong file needs no protection.
     if why := exposed(path):
         raise ConfigError(why)
     return Signer(key)
 
 
 def load_public_key(path: Path) -> str:
-    """Return the Ed25519 public key in PEM, as 64 hex digits. Raises ConfigError."""
+    """Return the Ed25519 public key in a PEM file, as 64 hex digits. Raises ConfigError."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
@@ -68,32 +69,32 @@ def load_public_key(path: Path) -> str:
         key = load_pem_public_key(_read(path))
     except (ValueError, UnsupportedAlgorithm) as error:
         raise ConfigError(
-            f"{path} holds no public key in PEM: openssl pkey -in KEY -pubout writes one"
+            f"{path} contains no PEM public key: openssl pkey -in KEY -pubout writes one"
         ) from error
     if not isinstance(key, Ed25519PublicKey):
-        raise ConfigError(f"{path} holds a public key of another kind than Ed25519")
+        raise ConfigError(f"{path} contains a public key that is not Ed25519")
     return _hex_of(key)
 
 
 def why_not_signed(message: bytes, signature: Signature | None, public_key: str) -> str:
-    """Return why a manifest's ``message`` is not signed with this key; empty if it is."""
+    """Return why a manifest's ``message`` is not signed with this key, or empty if it is."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     if signature is None:
         return "the manifest is not signed"
     if signature.algorithm != ED25519:
-        return f"the manifest is signed by {signature.algorithm}, and only {ED25519} is known"
+        return f"the manifest is signed with {signature.algorithm}: only {ED25519} is supported"
     if signature.public_key != public_key:
         return (
-            f"the manifest says that it is signed with the key {signature.public_key}, not with"
+            f"the manifest claims to be signed with the key {signature.public_key}, not with"
             f" {public_key}"
         )
     try:
         value = bytes.fromhex(signature.value)
         Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key)).verify(value, message)
     except (InvalidSignature, ValueError):
-        return "the manifest is not what was signed: it was changed, or its signature was"
+        return "the signature does not match the manifest: one of the two was changed"
     return ""
 
 
@@ -101,7 +102,7 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"can't read {path}: {error.strerror or error}") from error
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def _hex_of(key: Ed25519PublicKey) -> str:

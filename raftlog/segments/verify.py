@@ -1,15 +1,14 @@
 """Verification of an export, beyond the files of one range of offsets.
 
 **The manifest** makes statements about the log that only a signature covers; they are compared with
-the log. **Checkpoints** are checked as files first. Which state a checkpoint should hold only a
-fold knows: the log is folded in slices, from one checkpoint to another, and each slice proves the
-checkpoints on its way. The first slice begins with the empty state, so all slices together, in any
-order or at the same time, are a fold from the beginning. A slice trusts the checkpoint that it
-begins with; the slice before it does not, so a made-up state is found by the slice that leads to
-it.
+the log. **Checkpoints** are first checked as files. Only a fold shows which state a checkpoint
+should contain: the log is folded in slices, from one checkpoint to another, and each slice verifies
+the checkpoints within it. The first slice begins with the empty state, so all slices together, in
+any order or in parallel, are a fold from the beginning. A slice trusts the checkpoint with which it
+begins; the previous slice does not, so the slice that leads to a forged state detects it.
 
 **Witnesses** vouch for the bytes between two offsets. A wrong log hash is a fault. Bytes without a
-witness are no fault, and no proof either: that is a warning. So is a statement of nodes that only
+witness are neither a fault nor proven: they cause a warning. So does a node's statement that only
 the manifest records: a person who can rewrite the files can rewrite that, too.
 """
 
@@ -53,8 +52,8 @@ MANIFEST_CHECK = "MANIFEST"
 
 
 def claim_faults(manifest: Manifest, checked: Iterable[Checked]) -> Iterator[Fault]:
-    """Yield the contradictions between the manifest and the records. ``checked``: all ranges, by
-    offset.
+    """Yield the contradictions between the manifest and the records. ``checked``: the results for
+    all ranges, by offset.
     """
     ranges = [one.record_facts for one in checked]
     own = next((one.own for one in ranges if one.own >= 0), -1)
@@ -62,14 +61,14 @@ def claim_faults(manifest: Manifest, checked: Iterable[Checked]) -> Iterator[Fau
     if manifest.origin and own >= 0:
         yield _fault(
             own,
-            f"it says that this is the log of {manifest.origin}, and the record at offset {own} is"
-            " one that only raftlog's own log has: rules of the audit would be left out",
+            f"it claims to describe the log of {manifest.origin}, but only raftlog's own log can"
+            f" contain the record at offset {own}: the audit would skip rules",
         )
     if not manifest.origin and imported >= 0:
         yield _fault(
             imported,
-            f"it says that this is raftlog's own log, and the record at offset {imported} is"
-            " another system's",
+            f"it claims to describe raftlog's own log, but the record at offset {imported} is from"
+            " another system",
         )
     levels: dict[str, int] = {}
     for one in ranges:
@@ -78,15 +77,15 @@ def claim_faults(manifest: Manifest, checked: Iterable[Checked]) -> Iterator[Fau
 
 
 def _levels(manifest: Manifest, levels: dict[str, int]) -> Iterator[Fault]:
-    """Yield the faults of feature levels at the end. A level set below the beginning of an export
-    is in the manifest alone.
+    """Yield the faults of the feature levels at the end. A level set before the beginning of an
+    export is only in the manifest.
     """
     last = manifest.end_offset - 1
     claimed = {METADATA_VERSION: manifest.metadata_version or 0}
     if manifest.features is not None:
         claimed |= dict.fromkeys(levels, 0) | manifest.features
         if manifest.features.get(METADATA_VERSION, 0) != (manifest.metadata_version or 0):
-            yield _fault(last, "its metadata_version is another one than among its features")
+            yield _fault(last, "its metadata_version differs from the level in its features")
     whole = not manifest.history_begin or manifest.state_from is not None
     for name, level in sorted(claimed.items()):
         if name not in levels and not whole:
@@ -94,23 +93,28 @@ def _levels(manifest: Manifest, levels: dict[str, int]) -> Iterator[Fault]:
         if level != levels.get(name, 0):
             yield _fault(
                 last,
-                f"it says level {level} of {name} at the end, and the log {levels.get(name, 0)}",
+                f"it claims level {level} of {name} at the end, but the log sets"
+                f" {levels.get(name, 0)}",
             )
 
 
 def _fault(offset: int, why: str) -> Fault:
     return Fault(
-        offset, offset, MANIFEST_CHECK, MANIFEST_NAME, f"{MANIFEST_NAME} is not of this log: {why}"
+        offset,
+        offset,
+        MANIFEST_CHECK,
+        MANIFEST_NAME,
+        f"{MANIFEST_NAME} does not match this log: {why}",
     )
 
 
 def silent_columns(checked: Iterable[Checked]) -> list[str]:
-    """Return warnings about Parquet files that lack columns which the log fills."""
+    """Return warnings about Parquet files that lack columns for which the log has values."""
     return [
-        f"{file} lacks the column{'s' if columns[1:] else ''} {', '.join(columns)}, which the log"
-        f" fills from offset {min(silent.values())} on: an older raftlog wrote the file, or the"
-        " values were removed. The audit, SQL and other readers of columns miss them: export"
-        " again into an empty directory."
+        f"{file} lacks the column{'s' if columns[1:] else ''} {', '.join(columns)}, for which the"
+        f" log has values from offset {min(silent.values())} on: an older raftlog wrote the file,"
+        " or the values were removed. The audit, SQL and other readers of columns do not see them:"
+        " export again into an empty directory."
         for one in checked
         for file, silent in sorted(one.record_facts.silent.items())
         for columns in (sorted(silent),)
@@ -123,8 +127,8 @@ CHECKPOINT_CHECK = "CHECKPOINT"
 def checkpoint_faults(place: Place, manifest: Manifest, last_offset: int) -> Iterator[Fault]:
     """Yield the faults of the checkpoints up to an offset, without a fold.
 
-    Each must exist, be whole, be of this log, and match the manifest; and the manifest must name
-    each file.
+    Each must exist, be complete, belong to this log, and match the manifest; and the manifest must
+    list each file.
     """
     for one in manifest.checkpoints:
         if one.offset > last_offset:
@@ -140,22 +144,22 @@ def _unnamed(place: Place, manifest: Manifest) -> Iterator[Fault]:
     known = {one.file for one in manifest.checkpoints} | {one.file for one in manifest.retired}
     for name in checkpoint_files(place):
         file, end_offset = f"{CHECKPOINTS}/{name}", name.partition("-")[0]
-        # What lies beyond the end may be of a writer that is about to publish it.
+        # A writer may be about to publish a file beyond the end.
         if file in known or not end_offset.isdigit() or int(end_offset) > manifest.end_offset:
             continue
         last = int(end_offset) - 1
         message = (
-            f"{file} is there, and {MANIFEST_NAME} does not name it: it was dropped from there, or"
-            " a writer that crashed has left it (the next raftlog export removes such files)"
+            f"{file} exists, but {MANIFEST_NAME} does not list it: the entry was removed, or a"
+            " writer crashed and left the file (the next raftlog export removes such files)"
         )
         yield Fault(last, last, CHECKPOINT_CHECK, file, message)
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """The log between two checkpoints, or between several in a row.
+    """The log between two checkpoints, which may contain further checkpoints.
 
-    ``begin`` None: the beginning of the export. ``checkpoints``: those within the slice, the one at
-    its end among them. ``last_offset``: inclusive.
+    ``begin``: the first checkpoint, or None for the beginning of the export. ``checkpoints``: those
+    within the slice, including the one at its end. ``last_offset``: inclusive.
     """
 
     begin: Checkpoint | None
@@ -166,10 +170,9 @@ class Slice(msgspec.Struct, frozen=True):
 class FoldedSlice(msgspec.Struct, frozen=True):
     """Result of folding a slice.
 
-    ``hashes``: the state hash at each queried offset; at one within a batch, that after the batch
-    before.
-
-    ``end_offset`` exclusive; ``epoch`` and ``timestamp_ms`` are of its last batch.
+    ``hashes``: the state hash at each requested offset; for one within a batch, that after the
+    previous batch. ``end_offset``: exclusive. ``epoch`` and ``timestamp_ms``: those of the last
+    batch.
     """
 
     end_offset: int
@@ -182,9 +185,9 @@ class FoldedSlice(msgspec.Struct, frozen=True):
 def plan_slices(
     checkpoints: Iterable[Checkpoint], manifest: Manifest, end: int, count: int
 ) -> list[Slice]:
-    """Return about ``count`` slices of about as many records each, up to an offset (inclusive).
+    """Return about ``count`` slices with about equally many records, up to an offset (inclusive).
 
-    ``checkpoints``: the whole ones, by offset.
+    ``checkpoints``: the intact ones, by offset.
     """
     known = [one for one in checkpoints if one.offset <= end]
     first, records = manifest.history_begin, end + 1 - manifest.history_begin
@@ -210,10 +213,11 @@ def fold_slice(
     offsets: Collection[int],
     log_hashes: Mapping[int, LogHash],
 ) -> FoldedSlice:
-    """Fold the raw batches of a slice, whose bytes were checked before, and compare the results
-    with its checkpoints. ``log_hashes``: that of the log at each checkpoint's offset.
+    """Fold the raw batches of a slice, whose bytes were verified before, and compare the results
+    with its checkpoints.
 
-    Raises CorruptExportError and its kinds, ExportError: files are checked elsewhere.
+    ``log_hashes``: the log hash at each checkpoint's offset. Raises CorruptExportError and its
+    subclasses, ExportError: files are checked elsewhere.
     """
     folding = _Folding(place, manifest, one, offsets, log_hashes)
     for chunk, header in batches_from(place, manifest, folding.next_offset, checked=True):
@@ -255,7 +259,7 @@ class _Folding:
         return format_hash(self._draft.state_hash & HASH_MASK)
 
     def take(self, chunk: bytes, header: batch.BatchHeader) -> bool:
-        """Fold the next batch; return whether it folds."""
+        """Fold the next batch. Return whether it folds."""
         self._pass(header.last_offset)
         try:
             self._draft.apply_encoded(chunk, header)
@@ -271,7 +275,7 @@ class _Folding:
         return True
 
     def _pass(self, next_last_offset: int) -> None:
-        """Record the hash for queried offsets before the next batch."""
+        """Record the hash for requested offsets before the next batch."""
         while self._wanted and self._wanted[-1] < next_last_offset:
             self._hashes[self._wanted.pop()] = self._state_hash()
         while self._due and self._due[-1].offset < next_last_offset:
@@ -282,14 +286,14 @@ class _Folding:
         if one.state_hash != self._state_hash():
             self._wrong(
                 one,
-                f"the fold of the log gives the state hash {self._state_hash()} there, and it holds"
+                f"folding the log gives the state hash {self._state_hash()}, but the checkpoint has"
                 f" {one.state_hash}",
             )
         elif (one.epoch, one.timestamp_ms) != (draft.epoch, draft.timestamp_ms):
             self._wrong(
                 one,
-                f"the batch that ends there is of epoch {draft.epoch} at {draft.timestamp_ms} ms,"
-                f" and it says epoch {one.epoch} at {one.timestamp_ms} ms",
+                f"the batch that ends there has epoch {draft.epoch} at {draft.timestamp_ms} ms, but"
+                f" the checkpoint has epoch {one.epoch} at {one.timestamp_ms} ms",
             )
         elif (
             one.log_hash
@@ -303,15 +307,16 @@ class _Folding:
         ):
             self._wrong(
                 one,
-                f"the log has the log hash {known.digest.hex()} there, and it says {one.log_hash}",
+                f"the log has the log hash {known.digest.hex()} there, but the checkpoint has"
+                f" {one.log_hash}",
             )
 
     def _wrong(self, one: Checkpoint, why: str) -> None:
         begin = self._slice.begin
         since = "the beginning" if begin is None else f"the checkpoint at offset {begin.offset}"
         message = (
-            f"{one.describe()} is not the state of the log from {since} on: {why}. A reader that"
-            " started with it saw a wrong state"
+            f"{one.describe()} does not contain the state that folding the log from {since} gives:"
+            f" {why}. A reader that started with it saw a wrong state"
         )
         self._faults.append(Fault(one.offset, one.offset, CHECKPOINT_CHECK, one.file, message))
 
@@ -326,10 +331,10 @@ class _Folding:
 
 LOG_HASH_CHECK = "LOG_HASH"
 WITNESS_KINDS = {
-    "asked": "said so just now",
-    "manifest": "said so, says the manifest",
+    "asked": "answered just now",
+    "manifest": "reported earlier, according to the manifest",
     "log": "in the log itself",
-    "signature": "has signed",
+    "signature": "signed the manifest",
 }
 """Descriptions of the values of ``Witness.how``."""
 
@@ -337,8 +342,8 @@ WITNESS_KINDS = {
 class Witness(msgspec.Struct, frozen=True):
     """A witness for the bytes between two offsets (inclusive).
 
-    ``how``: ``asked`` (just now), ``manifest`` (a recorded report), ``log`` (progress records),
-    ``signature``.
+    ``how``: ``asked`` (a node just answered), ``manifest`` (a recorded report), ``log`` (progress
+    records), ``signature``.
     """
 
     who: str
@@ -348,9 +353,8 @@ class Witness(msgspec.Struct, frozen=True):
 
 
 class Vouching(msgspec.Struct, frozen=True):
-    """The log hash at ``last_offset``, its witnesses, and its faults and gaps.
-
-    The hash is empty if it is unknown there.
+    """The log hash at ``last_offset``, its witnesses, and its faults and gaps. The hash is empty if
+    unknown.
     """
 
     log_hash: str
@@ -364,9 +368,9 @@ class Vouching(msgspec.Struct, frozen=True):
 def claims_beyond_end(
     end: LogHash, asked: Sequence[StateHash], read: Callable[[int], bytes]
 ) -> list[Claim]:
-    """Compare the nodes' new reports of offsets after the export's end with the log.
+    """Compare the nodes' new reports for offsets after the export's end with the log.
 
-    ``read`` returns the log from an offset on (empty: its end). A hash there covers the export,
+    ``read`` returns the log from an offset on (empty at its end). A hash there covers the export,
     too.
     """
     wanted = {one.offset + 1 for one in asked if one.log_hash and one.offset >= end.end_offset}
@@ -405,8 +409,8 @@ def judge(
 ) -> Vouching:
     """Return the verdict on all claims.
 
-    ``later``: from ``claims_beyond_end``; ``asked``: nodes were; ``signed_by``: the public key by
-    which the manifest is signed, where it was given.
+    ``later``: the result of ``claims_beyond_end``. ``asked``: True if nodes were asked.
+    ``signed_by``: the public key with which the manifest is signed, or empty if none was given.
     """
     end = found.end
     last, first = end.end_offset - 1, manifest.history_begin
@@ -429,8 +433,8 @@ def judge(
 def _wrong(claim: Claim) -> Fault:
     here = f"have the log hash {claim.found}" if claim.found else "end inside a batch"
     message = (
-        f"the bytes here from offset {claim.begin_offset} to {claim.end_offset - 1} {here}, and"
-        f" {claim.who} says {claim.digest}: these are not the committed bytes"
+        f"the exported bytes from offset {claim.begin_offset} to {claim.end_offset - 1} {here}, but"
+        f" {claim.who} has {claim.digest}: these are not the committed bytes"
     )
     return Fault(claim.begin_offset, claim.end_offset - 1, LOG_HASH_CHECK, "", message)
 
@@ -440,13 +444,13 @@ def _faults(manifest: Manifest, found: Vouched) -> list[Fault]:
     faults = []
     if found.manifest_agrees is False:
         message = (
-            f"the bytes here have the log hash {found.end.digest.hex()} at the end, offset {last},"
-            f" and the manifest says {manifest.log_hash}: these are not the exported bytes"
+            f"the bytes in the files have the log hash {found.end.digest.hex()} at the end, offset"
+            f" {last}, but the manifest has {manifest.log_hash}: these are not the exported bytes"
         )
         faults.append(Fault(manifest.history_begin, last, LOG_HASH_CHECK, "", message))
     if found.unnamed >= 0:
         message = (
-            f"the progress record at offset {found.unnamed} names no log hash, and those before it"
+            f"the progress record at offset {found.unnamed} contains no log hash, but earlier ones"
             " do: controllers always write it"
         )
         faults.append(Fault(found.unnamed, found.unnamed, LOG_HASH_CHECK, "", message))
@@ -454,7 +458,7 @@ def _faults(manifest: Manifest, found: Vouched) -> list[Fault]:
 
 
 def _witnesses(found: Vouched, claims: Iterable[Claim], last: int) -> list[Witness]:
-    """Return the furthest correct claim of each witness: it covers everything below."""
+    """Return the furthest correct claim of each witness: it covers everything before it."""
     furthest: dict[tuple[bool, str], Claim] = {}
     for claim in claims:
         if claim.agrees:
@@ -479,19 +483,18 @@ def _warnings(
 ) -> Iterable[str]:
     last, begin = found.end.end_offset - 1, manifest.history_begin
     if begin and manifest.state_from is None:
-        yield f"This export begins at offset {begin}: what came before is not in it."
+        yield f"This export begins at offset {begin}: it lacks the earlier records."
     signed = any(one.how == "signature" for one in witnesses)
     if manifest.origin and not signed:
         yield (
-            f"Nobody vouches for the bytes: nodes of {manifest.origin} keep no log hash; sign the"
-            " export."
+            f"No node vouches for the bytes, as nodes of {manifest.origin} have no log hash: sign"
+            " the export."
         )
         return
     if not found.end.is_known:
         if not signed:
             yield (
-                "Nobody vouches for the bytes: the chain of log hashes that it needs begins before"
-                " this export."
+                "No node vouches for the bytes: the chain of log hashes begins before this export."
             )
         return
     strong = [one for one in witnesses if one.how in ("asked", "signature")]
@@ -506,14 +509,14 @@ def _warnings(
             f" {first}."
         )
     if found.adopted:
-        yield f"Where the log hash begins here is the word of {found.adopted}."
+        yield f"The log hash at its beginning is only a claim by {found.adopted}."
     if asked and not any(one.how == "asked" for one in witnesses):
-        yield "No node that was asked vouches for any of it."
+        yield "None of the nodes that were asked vouches for any of the bytes."
     elif nodes and not strong:
         yield (
-            "Only this export says what nodes have said. Whoever could rewrite its files could"
-            " rewrite that: ask the nodes (--bootstrap-controller), or check a signature"
-            " (--public-key)."
+            "The nodes' reports are recorded only in this export. A person who can rewrite its"
+            " files can rewrite them, too: ask the nodes (--bootstrap-controller), or check a"
+            " signature (--public-key)."
         )
 
 
@@ -527,10 +530,8 @@ def verify_export(
     """Check the manifest, every file's owner, size and hash, every batch of the raw segments
     (CRC32C, offsets, counts), and each checkpoint against the manifest.
 
-    Only a fold can prove a checkpoint's state.
-
-    ``progress`` is called after each good segment. Raises ExportError or one of its kinds, at the
-    first fault.
+    Only a fold can verify a checkpoint's state. ``progress`` is called after each good segment.
+    Raises ExportError or one of its subclasses, at the first fault.
     """
     place = open_place(target)
     manifest = read_manifest(place)
@@ -548,11 +549,15 @@ def verify_export(
 
 
 def _check_batches(place: Place, segment: Segment) -> None:
-    """Check the batches of a segment: its hash proves what was written, this proves that it is the
-    log.
+    """Check the batches of a segment: its hash shows that the file is unchanged, this shows that it
+    is the log.
     """
     batches, offset = 0, segment.base_offset
     for _, header in read_headed(place, segment):
         batches, offset = batches + 1, header.end_offset
     if (batches, offset) != (segment.batches, segment.last_offset + 1):
-        raise corrupt(segment, f"it holds {batches} batches up to offset {offset - 1}")
+        raise corrupt(
+            segment,
+            f"expected {segment.batches} batches up to offset {segment.last_offset}, found"
+            f" {batches} up to {offset - 1}",
+        )

@@ -1,9 +1,9 @@
 """Columns of many encoded messages of one type, decoded at once.
 
-Protobuf decodes a message in a microsecond, and to make columns of the objects takes ten. Here
-NumPy goes through all messages in step, field by field. It decodes what raftlog's own encoder
-writes: known fields in ascending order, each once, lists packed, text in ASCII. Any other message
-is *odd*, and the caller decodes it by protobuf, so that the result never differs.
+Protobuf decodes a message in a microsecond, and making columns from the objects takes ten. Here
+NumPy steps through all messages in parallel, field by field. It decodes what raftlog's own encoder
+writes: known fields in ascending order, each once, packed lists, ASCII text. Any other message is
+*odd*, and the caller decodes it with protobuf, so that the result never differs.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 _PADDING = bytes(32)
-"""Bytes after the last message: a varint is read before its end is looked at."""
+"""Bytes after the last message: a varint is read before its end is checked."""
 _VARINT_BYTES = 10
 _MAX_TAG_BYTES = _MAX_LENGTH_BYTES = 5
 _DELIMITED = 2
 _TAGS = 256
-"""Tags that are known here fit into two bytes of a varint, and below this."""
+"""Limit on the known tags, exclusive."""
 _NARROW = (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_ENUM)
 _TEXTS = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_MESSAGE)
 _HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), np.uint8)
@@ -34,14 +34,16 @@ _HEX_PAIRS = _HEX.reshape(256, 2)
 
 
 class Values(NamedTuple):
-    """Values of one field: the message of each, ascending; its number, or its begin and end."""
+    """Values of one field: the index of the message of each, ascending; and its number, or its
+    begin and end.
+    """
 
     owner: Ints
     value: Ints
     end: Ints
 
     def of(self, chosen: Bools) -> Values:
-        """Return some of them."""
+        """Return the chosen values."""
         return Values(*(each[chosen] for each in self))
 
 
@@ -93,7 +95,7 @@ class Messages:
         while len(left):
             tag, behind_tag = self._varints(at[left])
             value, here = self._varints(behind_tag)
-            # Protobuf does not parse a longer tag or length, whatever it says.
+            # Protobuf does not parse a longer tag or length, whatever its value.
             fine = behind_tag - at[left] <= _MAX_TAG_BYTES
             tag[(tag < 0) | (tag >= _TAGS)] = 0
             delimited = tag & 7 == _DELIMITED
@@ -117,7 +119,7 @@ class Messages:
         return {tags[number].name: _together(some) for number, some in parts.items()}
 
     def _varints(self, at: Ints) -> tuple[Ints, Ints]:
-        """Return the varints at some places, and the places after them."""
+        """Return the varints at these positions, and the positions after them."""
         byte = self._data[at].astype(np.int64)
         value, behind = byte & 127, at + 1
         more = np.flatnonzero(byte >= 128)
@@ -128,7 +130,7 @@ class Messages:
             value[more] |= (byte & 127) << (7 * index)
             behind[more] += 1
             more = more[byte >= 128]
-        # None is longer: this one ends after any message, where there is padding to read on.
+        # No valid varint is longer: move it past the last message, where padding can be read.
         behind[more] = len(self._data) - len(_PADDING) + 1
         return value, behind
 
@@ -136,9 +138,9 @@ class Messages:
         return self._found.get(name, _NOTHING)
 
     def numbers(self, name: str, *, optional: bool) -> tuple[Ints, Bools]:
-        """Return the numbers of a field, and which messages have it; 0 is the default of others.
+        """Return the numbers of a field, and which messages have it; 0 for the others.
 
-        ``optional``: a message that lacks it has no number.
+        ``optional``: True if a message that lacks the field has no number, rather than 0.
         """
         found = self._values(name)
         value = np.zeros(len(self), np.int64)
@@ -182,7 +184,7 @@ class Messages:
         )
 
     def packed(self, name: str, *, narrow: bool) -> Values:
-        """Return the members of a packed list of numbers: the message of each, and the number."""
+        """Return the members of a packed list of numbers, each with the index of its message."""
         found = self._values(name)
         owner, at, end = found.owner, found.value, found.end
         parts: list[Values] = []
@@ -199,7 +201,7 @@ class Messages:
         return _together(parts)
 
     def inner(self, name: str) -> tuple[Ints, Messages]:
-        """Return the messages of a field, and in which message each is."""
+        """Return the messages in a field, and the index of the outer message for each."""
         found = self._values(name)
         descriptor = self._fields[name].message_type
         return found.owner, Messages(self._data, found.value, found.end, descriptor)
@@ -211,7 +213,7 @@ def _tag(field: Any) -> int:
 
 
 def _together(parts: list[Values]) -> Values:
-    """Return values by message, those of one message in their order."""
+    """Return the values ordered by message, those of one message in their original order."""
     if len(parts) == 1:
         return parts[0]
     if not parts:
@@ -222,7 +224,7 @@ def _together(parts: list[Values]) -> Values:
 
 
 def _slices(data: npt.NDArray[np.uint8], begins: Ints, lengths: Ints) -> npt.NDArray[np.uint8]:
-    """Return slices of a buffer after each other."""
+    """Return slices of a buffer, concatenated."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     return data[np.repeat(begins - (ends - lengths), lengths) + np.arange(total)]
@@ -235,7 +237,9 @@ def _bitmap(there: Bools | None) -> pa.Buffer | None:
 def lists(
     owner: Ints, values: pa.Array, kind: pa.DataType, count: int, there: Bools | None = None
 ) -> pa.Array:
-    """Return a column of lists: the members by row, the number of rows, and which have a list."""
+    """Return a column of lists. ``owner``: the row of each member; ``count``: the number of rows;
+    ``there``: which rows have a list, or None for all.
+    """
     counts = np.bincount(owner, minlength=count)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     missing = None if there is None else pa.array(~there)

@@ -1,9 +1,9 @@
 """The writer of an export: from chunks of the log to pairs of segments and a manifest.
 
 The order is temporary file → sync → hash → rename → manifest. A crash at any point leaves the
-export of the last manifest; the next writer removes all files beyond it. An export is append-only:
-its next chunk begins where it ends. Files that were merged into others are removed once no reader
-can need them.
+export of the last manifest; the next writer removes all other files. An export is append-only: its
+next chunk begins where it ends. Files that were merged into others are removed once no reader can
+need them.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ ROW_GROUP_RECORDS = 131_072
 
 
 ROW_GROUP_BYTES = 64 << 20
-"""Size in bytes at which a row group is written, as at its number of rows: both bound the memory of
-writer and reader.
+"""Size in bytes at which a row group is written, or earlier if it has ROW_GROUP_RECORDS: both limit
+the memory of writer and reader.
 """
 
 
 def raw_name(base_offset: int, last_offset: int | None = None) -> str:
-    """Return a raw segment's path within the export; the names of merged segments have a
-    ``last_offset``.
+    """Return a raw segment's path within the export. ``last_offset`` is part of the name of a
+    merged segment.
     """
     return (
         f"{RAW}/{base_offset:020d}.rls"
@@ -88,12 +88,12 @@ class OpenPair:
     """A pair of growing segments. Blocking; one thread."""
 
     def __init__(self, place: Place, header: RawHeader, *, whole_name: bool = False) -> None:
-        """``whole_name``: the raw file's name has its end, too, as another file may begin at the
-        same offset.
+        """``whole_name``: True to include the last offset in the raw file's name, as another file
+        may begin at the same offset.
         """
         self.base_offset = self.end_offset = header.base_offset
         self.features: dict[str, int] = {}
-        """Feature levels set by records of the finished pair (0: removed)."""
+        """Feature levels set by the records of the finished pair (0: removed)."""
         self.raw_bytes = 0
         self._place = place
         self._whole_name = whole_name
@@ -116,7 +116,7 @@ class OpenPair:
         return self.end_offset - self.base_offset
 
     def append(self, chunk: bytes, header: batch.BatchHeader) -> None:
-        """Add one verified batch of a chunk. A record of an unknown type may be noticed later.
+        """Add one verified batch of a chunk. A record of an unknown type may be detected later.
 
         Raises UnknownRecordError, CorruptLogError, OSError.
         """
@@ -143,9 +143,8 @@ class OpenPair:
         self._parquet.write_table(rows, row_group_size=ROW_GROUP_RECORDS)
 
     def finish(self) -> tuple[Segment, Segment]:
-        """Complete both files, durably and under their names; the caller writes the manifest next.
-
-        The pair must not be empty.
+        """Complete both files, durably and under their final names; the caller then writes the
+        manifest. The pair must not be empty.
         """
         if self._rows.rows:
             self._write_rows()
@@ -179,9 +178,9 @@ class OpenPair:
         )
 
     def abandon(self) -> None:
-        """Close and remove both files, without an error.
+        """Close and remove both files, ignoring errors.
 
-        On a full disk closing fails, too; the next writer removes the remains.
+        On a full disk closing fails, too; then the next writer removes the files.
         """
         for close in (self._raw.abandon, self._parquet.close):
             with suppress(OSError, pa.ArrowException):
@@ -192,15 +191,17 @@ class OpenPair:
 
 
 KEEP_RETIRED_MS = 3_600_000
-"""Time in ms for which merged files are kept: a reader of an older manifest may still read them."""
+"""Time for which merged files are kept, in ms: a reader of an older manifest may still read
+them.
+"""
 _MADE_AGAIN = (CHECKPOINTS, BUCKETS)
-"""Directories of files that can be made again from any part of the log."""
+"""Directories of files that can be recreated from any part of the log."""
 
 
 def remove_leftovers(place: Place, manifest: Manifest) -> None:
     """Remove the files of a crashed writer.
 
-    Raises ExportError for a file that is not an export's, OSError.
+    Raises ExportError for a file that does not belong to an export, OSError.
     """
     known = {segment.file for segment in manifest.segments} | {one.file for one in manifest.retired}
     for kind in KINDS:
@@ -230,7 +231,7 @@ def _foreign(place: Place, file: str) -> ExportError:
 
 
 def remove_retired(place: Place, manifest: Manifest, now_ms: int) -> Manifest:
-    """Remove the retired files whose time is over; return the manifest without them. Raises
+    """Remove the retired files whose time is over. Return the manifest without them. Raises
     OSError.
     """
     over = [one for one in manifest.retired if one.since_ms + KEEP_RETIRED_MS <= now_ms]
@@ -239,9 +240,9 @@ def remove_retired(place: Place, manifest: Manifest, now_ms: int) -> Manifest:
     for one in over:
         if one.file in counted:
             raise ExportError(
-                f"{place}: the manifest names {one.file} both as part of the export and as retired"
+                f"{place}: the manifest lists {one.file} both as part of the export and as retired"
             )
-        # Gone already, if a writer crashed between this and its manifest.
+        # Already removed if a writer crashed after this and before it wrote the manifest.
         with suppress(FileNotFoundError):
             place.remove(one.file)
     return (
@@ -253,20 +254,19 @@ def remove_retired(place: Place, manifest: Manifest, now_ms: int) -> Manifest:
 
 MAX_SEGMENT_RECORDS = 1_000_000
 MAX_SEGMENT_BYTES = 256 << 20
-"""Size limit of one segment in bytes of the log; the last batch may exceed it."""
+"""Size limit of one segment, in bytes of the log; the last batch may exceed it."""
 
 Published = Callable[[Manifest], None]
-"""Callback after each publish, on the writer's thread, with the published manifest.
-
-An error of it ends the export; the publish stays.
+"""Callback after each publish, on the writer's thread, with the published manifest. If it raises,
+the export ends; the publish remains.
 """
 
 
 class Added(NamedTuple):
-    """Additions of a writer to an export.
+    """What a writer has added to an export.
 
-    ``batches`` are counted once, ``files`` and ``bytes`` in both forms, and ``checkpoints`` beside
-    them.
+    ``batches`` are counted once, ``files`` and ``bytes`` in both forms; ``checkpoints`` are not
+    included in ``files``.
     """
 
     batches: int = 0
@@ -275,7 +275,7 @@ class Added(NamedTuple):
     checkpoints: int = 0
 
     def with_pair(self, raw: Segment, records: Segment) -> Added:
-        """Return the additions with a further pair of files."""
+        """Return these additions plus a further pair of files."""
         return self._replace(
             batches=self.batches + raw.batches,
             files=self.files + 2,
@@ -289,19 +289,17 @@ class Beginning(NamedTuple):
     generations: tuple[int, ...]
     """All generations of the log, oldest first."""
     state: Callable[[], Image | None]
-    """Return the state with which what is left of the log continues, or a later one; None if it is
-    not known.
+    """Function that returns the state at the start of the remaining log, or a later one; None if
+    unknown.
     """
 
 
 class ExportWriter:
-    """The one writer of an export.
+    """The only writer of an export.
 
-    Blocking; one thread; after an error nothing more can be appended.
-
-    ``start_offset`` is where a new export begins; an existing one continues where it ends
-    (``next_offset``). Raises ExportError and its kinds when the place is not an export, belongs to
-    another log, or has another writer.
+    Blocking; one thread; after an error nothing more can be appended. ``start_offset``: where a new
+    export begins; an existing one continues where it ends (``next_offset``). Raises ExportError and
+    its subclasses if the place is not an export, belongs to another log, or has another writer.
     """
 
     def __init__(
@@ -320,19 +318,18 @@ class ExportWriter:
         signer: ManifestSigner | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``checkpoint_records``: least number of records between two checkpoints; 0: none is made.
-        ``beginning``: of a log whose first records were dropped.
-        ``draft``: state of a caller that folds each batch itself before it is appended or passed
-        over.
+        """``checkpoint_records``: smallest number of records between two checkpoints; 0 for no
+        checkpoints.
 
-        ``signer``: signs each publish. A writer that continues a signed export needs it, and
-        requires a valid signature.
+        ``beginning``: for a log whose first records were dropped. ``draft``: state of a caller that
+        itself folds each batch before it is appended or passed over. ``signer``: signs each
+        publish. A writer that continues a signed export needs it, and requires a valid signature.
         """
         self.place = self._place = open_place(target)
         self.max_records, self.max_bytes = max_segment_records, max_segment_bytes
         """Bounds of a segment, in records and bytes."""
         self.added = Added()
-        """Published additions of this writer."""
+        """What this writer has published."""
         self._clock = clock
         self._published, self._signer = published, signer
         self._open: OpenPair | None = None
@@ -357,7 +354,7 @@ class ExportWriter:
         self._next_offset = self._manifest.end_offset
         self._last_batch: bytes | None = None
         self._held: Iterator[Headed] | None = None
-        """Batches of the export that are not passed over yet."""
+        """Batches of the export that were not passed over yet, or None."""
         self._log_hash = log_hash_of(self._manifest)
         last = self._manifest.segments[-1:]
         self._last_epoch = last[0].last_epoch if last else 0
@@ -386,7 +383,7 @@ class ExportWriter:
 
     @property
     def not_folded(self) -> str:
-        """Reason why no more checkpoints are made; empty if no obstacle is known."""
+        """Why no more checkpoints are made, or empty if no obstacle is known."""
         return "" if self._maker is None else self._maker.not_folded
 
     def _begin(self, cluster_id: str, generation: int, start_offset: int) -> Manifest:
@@ -397,15 +394,15 @@ class ExportWriter:
             self._require_signed(manifest, message)
             if (manifest.cluster_id, manifest.generation) != (cluster_id, generation):
                 raise ExportMismatchError(
-                    f"{self._place} holds cluster {manifest.cluster_id} generation"
-                    f" {manifest.generation}, not cluster {cluster_id} generation {generation}"
+                    f"{self._place} belongs to cluster {manifest.cluster_id} generation"
+                    f" {manifest.generation}, not to cluster {cluster_id} generation {generation}"
                 )
             return manifest
         foreign = [name for name in top if not name.startswith(".")]
         if foreign:
             raise ExportError(
-                f"{self._place} is not empty ({foreign[0]}) and has no {MANIFEST_NAME}: not an"
-                " export"
+                f"{self._place} is not an export: it is not empty ({foreign[0]}) and contains no"
+                f" {MANIFEST_NAME}"
             )
         manifest = Manifest(
             cluster_id=cluster_id,
@@ -420,21 +417,21 @@ class ExportWriter:
         return manifest
 
     def _require_signed(self, manifest: Manifest, message: bytes) -> None:
-        """Require that an earlier signature is this signer's: no signature of another key is
-        replaced, and none is dropped.
+        """Require that an earlier signature is this signer's: a signature with another key is
+        neither replaced nor dropped.
         """
         if manifest.signature is None:
             return
         if self._signer is None:
             raise ExportError(
-                f"{self._place} is signed with the key {manifest.signature.public_key}: name it"
-                " with --sign"
+                f"{self._place} is signed with the key {manifest.signature.public_key}: pass the"
+                " private key with --sign"
             )
         from raftlog.segments.signing import why_not_signed
 
         if why := why_not_signed(message, manifest.signature, self._signer.public_key):
             raise ExportMismatchError(
-                f"{self._place}: {why}. Nothing is added to it; export into an empty directory"
+                f"{self._place}: {why}. Nothing was added; export into an empty directory"
             )
 
     def append_chunk(self, chunk: bytes) -> None:
@@ -461,7 +458,7 @@ class ExportWriter:
                     self._publish(self._next_offset)
 
     def last_batch(self) -> bytes | None:
-        """Return the last batch of the export; None if it has none."""
+        """Return the last batch of the export, or None if it has none."""
         if self._last_batch is None and self._manifest.segments:
             begin = self._manifest.of_kind(RAW)[-1].base_offset
             found = deque(batches_from(self._place, self._manifest, begin), maxlen=1)
@@ -469,20 +466,18 @@ class ExportWriter:
         return self._last_batch
 
     def pass_over(self, data: bytes, header: batch.BatchHeader) -> None:
-        """Pass over a batch that the export contains already, and that was folded into the
-        ``draft``.
+        """Skip a batch that is already in the export, and was folded into the ``draft``. Called in
+        order, from the beginning of the export.
 
-        The batches are in order, from the beginning of the export.
-
-        Raises ExportMismatchError if the export has another one, CorruptExportError.
+        Raises ExportMismatchError if the export has another batch there, CorruptExportError.
         """
         if self._held is None:
             self._held = batches_from(self._place, self._manifest, header.base_offset)
         chunk, there = next(self._held)
         if batch_bytes(chunk, there) != data:
             raise ExportMismatchError(
-                f"{self._place} holds another batch at offset {there.base_offset}, of epoch"
-                f" {there.epoch}, than the log, which has one of epoch {header.epoch} at offset"
+                f"{self._place} has a batch of epoch {there.epoch} at offset {there.base_offset},"
+                f" but the log has a different batch of epoch {header.epoch} at offset"
                 f" {header.base_offset}"
             )
         maker = self._folding()
@@ -490,8 +485,8 @@ class ExportWriter:
             maker.pass_over(header)
 
     def _folding(self) -> CheckpointMaker | None:
-        """Return the checkpoint maker, caught up with the export; None: no checkpoints are made
-        here.
+        """Return the checkpoint maker, caught up with the export, or None if no checkpoints are
+        made.
         """
         if self._maker is None and self._checkpoint_records:
             base = None
@@ -516,8 +511,8 @@ class ExportWriter:
             self.added = self.added._replace(checkpoints=self.added.checkpoints + 1)
 
     def make_checkpoints(self) -> None:
-        """Make the missing checkpoints of an export that was written without them; published next
-        time.
+        """Make the missing checkpoints of an export that was written without them; the next publish
+        includes them.
         """
         with self._guarded():
             known = self._manifest.checkpoints
@@ -530,13 +525,13 @@ class ExportWriter:
         if base != expected:
             what = "a gap" if base > expected else "an overlap"
             raise ExportGapError(
-                f"{what}: the export in {self._place} ends before offset {expected}, and the next"
+                f"{what}: the export in {self._place} ends before offset {expected}, but the next"
                 f" batch is at offset {base}"
             )
         if header.epoch < self._last_epoch:
             raise ExportMismatchError(
-                f"the batch at offset {base} (epoch {header.epoch}) has a lower epoch than the one"
-                f" before it (epoch {self._last_epoch}): it is from another log"
+                f"the batch at offset {base} (epoch {header.epoch}) has a lower epoch than the"
+                f" previous batch (epoch {self._last_epoch}): it is from another log"
             )
 
     def _pair(self) -> OpenPair:
@@ -548,13 +543,12 @@ class ExportWriter:
         return self._open
 
     def record(self, said: Iterable[StateHash]) -> None:
-        """Record the nodes' reports of the state; each is published with its offset."""
+        """Record the nodes' state reports; each is published with its offset."""
         self._said += said
 
     def commit(self, high_watermark: int) -> Manifest:
-        """Publish the appended records.
-
-        ``high_watermark`` (exclusive) is the log's; every published record lies below it.
+        """Publish the appended records. ``high_watermark`` (exclusive): the log's; every published
+        record lies below it.
         """
         with self._guarded():
             if high_watermark < self._next_offset:
@@ -590,7 +584,7 @@ class ExportWriter:
             segments=segments,
             metadata_version=version,
             features=features,
-            # A log that begins late repeats the last of those that its manifest began with.
+            # A log whose beginning was dropped repeats the last generation of the manifest.
             generations=tuple(dict.fromkeys(self._lineage.below(self._next_offset))),
             high_watermark=max(high_watermark, manifest.high_watermark),
             **log_hash_fields(self._log_hash),
@@ -623,13 +617,12 @@ class ExportWriter:
         return replace(manifest, checkpoints=kept, retired=(*manifest.retired, *retired))
 
     def amend(self, **fields: Any) -> None:
-        """Publish a manifest with other fields, for the same offsets.
-
-        Every appended record must have been published.
+        """Publish a manifest with other fields, for the same offsets. Every appended record must
+        have been published.
         """
         with self._guarded():
             if self.unpublished:
-                raise ValueError("there are records that were not published")
+                raise ValueError(f"{self.unpublished} appended records are not published yet")
             self._replace(replace(self._manifest, **fields))
 
     def _replace(self, manifest: Manifest) -> None:
@@ -646,7 +639,9 @@ class ExportWriter:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Drop the writer and its unfinished files after an error: they may have half a batch."""
+        """Close the writer and drop its unfinished files after an error, as they may contain half a
+        batch.
+        """
         if self._broken:
             raise ExportError(
                 f"the export to {self._place} failed earlier or is closed: open it again"

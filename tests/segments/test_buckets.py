@@ -203,10 +203,10 @@ def test_range_has_all_of_its_buckets(bucketed: Path) -> None:
         [replace(manifest.buckets[0], bucket=1), *manifest.buckets[1:]],
     ):
         publish(bucketed, manifest, wrong)
-        with pytest.raises(CorruptExportError, match=r"manifest.json names buckets"):
+        with pytest.raises(CorruptExportError, match=r"manifest.json lists the buckets"):
             read_manifest(bucketed)
     publish(bucketed, manifest, [replace(manifest.buckets[0], file="../x"), *manifest.buckets[1:]])
-    with pytest.raises(CorruptExportError, match=r"names \.\./x"):
+    with pytest.raises(CorruptExportError, match=r"lists \.\./x"):
         read_manifest(bucketed)
 
 

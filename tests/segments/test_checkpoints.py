@@ -256,7 +256,9 @@ def test_any_flipped_byte_is_named(exported: Path, which: int, position: float, 
 def test_export_is_verified_with_its_checkpoints(copy: Path) -> None:
     one = read_manifest(copy).checkpoints[1]
     (copy / one.file).write_bytes(b"RAFTLOG")
-    with pytest.raises(CorruptExportError, match=f"{one.file}.*is corrupt: it has 7 bytes"):
+    with pytest.raises(
+        CorruptExportError, match=f"{one.file}.*is corrupt: expected .* bytes, found 7"
+    ):
         verify_export(copy)
 
 
@@ -332,13 +334,13 @@ PLANTS: tuple[tuple[Plant, str], ...] = (
     (_value_changed, "is corrupt"),
     (_another_clusters, "belongs to cluster another generation 0"),
     (_another_generations, f"belongs to cluster {CLUSTER_ID} generation 1"),
-    (_offset_moved, "it holds the state at offset"),
-    (_epoch_moved, "the manifest says epoch"),
-    (_time_moved, "the manifest says epoch"),
-    (_state_hash_changed, "it holds a state with the hash"),
-    (_log_hash_changed, "another log hash"),
-    (_another_one, "it holds the state at offset"),
-    (_not_listed, "does not name it"),
+    (_offset_moved, "it contains the state at offset"),
+    (_epoch_moved, "is corrupt: expected epoch"),
+    (_time_moved, "is corrupt: expected epoch"),
+    (_state_hash_changed, "is corrupt: expected the state hash"),
+    (_log_hash_changed, "its log hash differs"),
+    (_another_one, "it contains the state at offset"),
+    (_not_listed, "does not list it"),
 )
 
 

@@ -197,7 +197,7 @@ def test_manifest_cannot_remove_files_of_others(exported: Path) -> None:
     path.write_bytes(
         encode(replace(manifest, retired=(Retired(file="../../home/thesis.txt", since_ms=0),)))
     )
-    with pytest.raises(CorruptExportError, match=r"names \.\./\.\./home"):
+    with pytest.raises(CorruptExportError, match=r"lists \.\./\.\./home"):
         read_manifest(exported)
     path.write_bytes(
         encode(replace(manifest, retired=(Retired(file=manifest.segments[0].file, since_ms=0),)))

@@ -148,7 +148,8 @@ def test_cursor_of_another_export_is_not_changed() -> None:
     cluster.keeper("here")
     with pytest.raises(
         ConfigError,
-        match=r"cursor c is that of the export here, not of there: .*`raftlog cluster cursors delete c`",
+        match=r"cursor c belongs to the export here, not to there: .*`raftlog cluster cursors"
+        r" delete c`",
     ):
         cluster.keeper("there")
     assert cluster.puts == [0]

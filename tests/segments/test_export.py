@@ -247,7 +247,7 @@ def test_retention_beyond_the_export_is_a_gap(history: LogHistory, tmp_path: Pat
 
     with pytest.raises(
         ExportGapError,
-        match=f"before offset 1, and the log begins at offset {Trimmed.start_offset}",
+        match=f"before offset 1, but the log now starts at {Trimmed.start_offset};",
     ):
         export(Trimmed(), tmp_path)
 
@@ -273,7 +273,7 @@ def test_another_log_is_refused(
 ) -> None:
     export(history, tmp_path)
     with pytest.raises(
-        ExportMismatchError, match=f"not cluster {cluster_id} generation {generation}"
+        ExportMismatchError, match=f"not to cluster {cluster_id} generation {generation}"
     ):
         ExportWriter(tmp_path, cluster_id, generation)
 
@@ -378,7 +378,7 @@ def test_crash_between_steps_leaves_the_old_export(
 
 def test_directory_that_is_not_an_export_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(ExportError, match=r"not empty \(thesis\.txt\) and has no manifest"):
+    with pytest.raises(ExportError, match=r"not empty \(thesis\.txt\) and contains no manifest"):
         ExportWriter(tmp_path, CLUSTER_ID, 0)
 
 
@@ -403,7 +403,7 @@ def test_source_without_records_is_an_error(history: LogHistory, tmp_path: Path)
         def read(self, offset: int, max_bytes: int) -> bytes:
             return b""
 
-    with pytest.raises(ExportError, match="gave nothing at offset 0"):
+    with pytest.raises(ExportError, match="returned no records at offset 0"):
         export(Empty(), tmp_path)
 
 

@@ -85,7 +85,7 @@ def test_missing_or_surplus_rows_are_named(exported: tuple[LocalPlace, Segment, 
     place, raw, records = exported
     whole = pq.read_table(place.directory / records.file)
     rewrite(place, records, lambda table: table.slice(0, 50))
-    assert fault(place, raw, records).endswith(f"it ends before offset 50, which {raw.file} has")
+    assert fault(place, raw, records).endswith(f"it ends before offset 50, but {raw.file} does not")
     rewrite(place, records, lambda _: whole.slice(1))
     assert "column offset has 1 at offset 0" in fault(place, raw, records)
     rewrite(place, records, lambda _: pa.concat_tables([whole, whole.slice(5, 1)]))
@@ -131,20 +131,20 @@ def test_columns_newer_than_a_file_are_read(exported: tuple[LocalPlace, Segment,
     for since_the_first in ("proposer_id", "body"):
         rewrite(place, records, lambda table, name=since_the_first: table.drop_columns([name]))
         assert fault(place, raw, records).endswith(
-            f"is corrupt: it has no column {since_the_first}"
+            f"is corrupt: it lacks the column {since_the_first}"
         )
 
 
 @pytest.mark.parametrize(
     ("epochs", "times", "why"),
     [
-        ([1, 3, 2], [5, 5, 5], "the batch at offset 2 has epoch 2 after 3"),
-        ([1, 2, 2], [5, 7, 5], "it has highest timestamp 7, and the manifest says 5"),
-        ([2, 2], [5, 5], "the batch at offset 0 has epoch 2 after 1"),
-        ([1, 2, 2], [5, 5, 4], "it has lowest timestamp 4, and the manifest says 5"),
-        ([1, 1, 1], [5, 5, 5], "it has last epoch 1, and the manifest says 2"),
-        ([1, 2, 2], [5, 5, 6], "it has highest timestamp 6, and the manifest says 5"),
-        ([1, 2], [5, 5], "it has last offset 1, and the manifest says 2"),
+        ([1, 3, 2], [5, 5, 5], "the batch at offset 2 has epoch 2 after epoch 3"),
+        ([1, 2, 2], [5, 7, 5], "expected highest timestamp 5, found 7"),
+        ([2, 2], [5, 5], "the batch at offset 0 has epoch 2 after epoch 1"),
+        ([1, 2, 2], [5, 5, 4], "expected lowest timestamp 5, found 4"),
+        ([1, 1, 1], [5, 5, 5], "expected last epoch 2, found 1"),
+        ([1, 2, 2], [5, 5, 6], "expected highest timestamp 5, found 6"),
+        ([1, 2], [5, 5], "expected last offset 2, found 1"),
     ],
 )
 def test_broken_chain_is_named(

@@ -132,7 +132,7 @@ def test_truncated_file_is_named(copy: Path) -> None:
     path = copy / segment.file
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(
-        CorruptExportError, match=f"{segment.file}.*bytes, and the manifest says {segment.bytes}"
+        CorruptExportError, match=f"{segment.file}.* expected {segment.bytes} bytes"
     ):
         verify_export(copy)
 
@@ -183,7 +183,7 @@ def test_newer_format_is_named_before_anything_else(copy: Path) -> None:
     document = json.loads(path.read_bytes()) | {"format_version": 2, "checksum": "of another rule"}
     path.write_bytes(msgspec.json.encode(document))
     with pytest.raises(
-        UnsupportedExportError, match="format version 2, and this build reads up to 1"
+        UnsupportedExportError, match="format version 2, but this build reads up to 1"
     ):
         read_manifest(copy)
 
@@ -204,9 +204,7 @@ def test_swapped_raw_segments_are_not_read(copy: Path) -> None:
     assert list(chunks(ExportLog(copy), manifest.end_offset))
     first.write_bytes(content[1])
     second.write_bytes(content[0])
-    with pytest.raises(
-        CorruptExportError, match=f"{one.file}.*it begins at offset {two.base_offset}"
-    ):
+    with pytest.raises(CorruptExportError, match=f"{one.file}.* found {two.base_offset}$"):
         list(chunks(ExportLog(copy), manifest.end_offset))
     second.write_bytes(content[1])
     first.write_bytes(content[0] + b"more")

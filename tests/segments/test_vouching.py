@@ -163,7 +163,7 @@ def test_whole_export_is_vouched_for_by_nodes_and_by_the_log(world: World, tmp_p
     assert first == 0
     assert 0 < last < world.last
     (warning,) = found.warnings
-    assert "Only this export says what nodes have said" in warning
+    assert "The nodes' reports are recorded only in this export" in warning
     assert judged(tmp_path / "e", [world.said(world.last)]).warnings == []
 
 
@@ -194,7 +194,7 @@ def test_recorded_hashes_removed_from_some_records_are_seen(world: World, tmp_pa
     half = len(world.batches) // 2
     where = exported(tmp_path / "e", [*world.batches[:half], *stripped[half:]], [])
     (fault,) = judged(where).faults
-    assert "names no log hash, and those before it do" in fault.message
+    assert "contains no log hash, but earlier ones do" in fault.message
 
 
 def test_truncated_end_is_detected(world: World, tmp_path: Path) -> None:
@@ -263,9 +263,9 @@ def test_history_forged_from_its_beginning_is_detected_by_others_hashes_only(
     where = exported(tmp_path / "e", made, words)
     found = judged(where)
     assert found.faults == []
-    assert "Whoever could rewrite its files could rewrite that" in found.warnings[-1]
+    assert "A person who can rewrite its files can rewrite them, too" in found.warnings[-1]
     (fault,) = judged(where, [world.said(world.last)]).faults
-    assert f"node 1 says {world.known.digest.hex()}" in fault.message
+    assert f"node 1 has {world.known.digest.hex()}" in fault.message
 
 
 def test_signature_covers_the_whole_manifest(world: World, signer: Signer, tmp_path: Path) -> None:
@@ -289,14 +289,14 @@ def test_signature_covers_the_whole_manifest(world: World, signer: Signer, tmp_p
 
 def test_signed_export_needs_its_key(world: World, signer: Signer, tmp_path: Path) -> None:
     where = exported(tmp_path / "e", world.batches[:50], [], signer)
-    with pytest.raises(ExportError, match="name it with --sign"):
+    with pytest.raises(ExportError, match="pass the private key with --sign"):
         exported(where, world.batches[50:], [])
     exported(where, world.batches[50:], [], signer)
     manifest, message = read_signed(where)
     assert why_not_signed(message, manifest.signature, signer.public_key) == ""
     assert manifest.log_hash == world.known.digest.hex(), "the chain goes on, too"
     (where / MANIFEST_NAME).write_bytes(encode(replace(manifest, exported_at="then")))
-    with pytest.raises(ExportMismatchError, match="Nothing is added to it"):
+    with pytest.raises(ExportMismatchError, match="Nothing was added"):
         exported(where, [], [], signer)
 
 
@@ -319,7 +319,7 @@ def test_export_with_a_late_start_relies_on_a_snapshot(world: World, tmp_path: P
     begins = headers[41].base_offset
     assert (found.witnesses[1].first_offset, found.witnesses[1].last_offset) == (begins, world.last)
     assert any(f"offsets {start} to {begins - 1}" in one for one in found.warnings)
-    assert any("is the word of node 1" in one for one in found.warnings)
+    assert any("is only a claim by node 1" in one for one in found.warnings)
 
 
 @pytest.mark.parametrize("by_log", [False, True])
