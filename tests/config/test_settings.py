@@ -191,7 +191,7 @@ def test_token_settings_must_all_be_set_or_none(key: str) -> None:
 
 def test_tokens_are_taken_over_tls_only() -> None:
     (said,) = mistakes({**NODE, **TOKENS})
-    assert said.startswith(f"{URL}: tokens are taken over TLS only")
+    assert said.startswith(f"{URL}: tokens need TLS")
 
 
 def test_tokens_require_a_node_principal_rule() -> None:
@@ -256,7 +256,7 @@ def test_claim_must_have_a_name(name: str) -> None:
 
 def test_node_listener_needs_certificates() -> None:
     (said,) = mistakes({**SOUND, "ssl.client.auth": "none"})
-    assert said.startswith("ssl.client.auth: none is for a listener of clients")
+    assert said.startswith("ssl.client.auth: none is only for listeners of clients")
 
 
 def test_listener_needs_certificates_without_tokens() -> None:

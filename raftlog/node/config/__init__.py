@@ -1,1 +1,3 @@
-"""The configuration of a node: one file, environment and flags; every mistake is listed at once."""
+"""The configuration of a node, from one file, the environment and flags; all mistakes are listed at
+once.
+"""

@@ -1,4 +1,4 @@
-"""Settings from values of any form, read and checked by pydantic."""
+"""Settings from values of any form, converted and checked by pydantic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raftlog.node.config.settings import Settings, key_of
 
 
 class InvalidError(Exception):
-    """Invalid values: (key, fault), in the order of their detection."""
+    """Invalid values: (key, fault), in the order in which they were detected."""
 
     def __init__(self, found: list[tuple[str, str]]) -> None:
         super().__init__(str(found))

@@ -20,7 +20,7 @@ PROTOCOLS = (PLAINTEXT, SSL)
 class Read:
     """A conversion of a value before its type is checked.
 
-    pydantic's BeforeValidator, without its import in declarations.
+    It replaces pydantic's BeforeValidator, so that declarations need not import pydantic.
     """
 
     parse: Callable[[object], object]
@@ -34,7 +34,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """The bounds of a whole number, both inclusive."""
+    """The bounds of an integer, both inclusive."""
 
     least: int
     most: int
@@ -55,13 +55,15 @@ def parse_voter(value: object) -> Voter:
         raise ValueError(f"{value!r} is not id@host:port (for instance 1@127.0.0.1:9093)")
     endpoint = parse_endpoint(address)
     if endpoint.host in WILDCARD_HOSTS or not endpoint.port:
-        raise ValueError(f"{value!r}: others connect to it, so it needs a real host and port")
+        raise ValueError(
+            f"{value!r} needs a real host and a port other than 0: other nodes connect to it"
+        )
     return Voter(int(node_id), endpoint.address)
 
 
 @dataclass(frozen=True, slots=True)
 class MappedListener:
-    """The protocol of the listeners of one name, in listener.security.protocol.map."""
+    """The protocol of the listeners with one name, in listener.security.protocol.map."""
 
     name: str
     protocol: str
@@ -74,7 +76,7 @@ class MappedListener:
 class ListenerKey:
     """A key of one listener: ``listener.name.<name in lower case>.<key>``.
 
-    ``listener``: its name in capitals; ``field``: that of the key in Settings.
+    ``listener``: its name in capitals. ``field``: the key's field name in Settings.
     """
 
     listener: str
@@ -96,18 +98,20 @@ def parse_mapped(value: object) -> MappedListener:
 
 
 def parse_listener_name(value: object) -> str:
-    """Return a listener's name, in capitals; empty: none. Raises ValueError."""
+    """Return a listener's name in capitals, or empty if there is none. Raises ValueError."""
     name = value.upper() if isinstance(value, str) else ""
     if value and not LISTENER_NAME.fullmatch(name):
         raise ValueError(
-            f"{value!r} is not a valid listener name: ASCII letters, digits and underscores"
+            f"{value!r} is not a valid listener name: use ASCII letters, digits and underscores"
         )
     return name
 
 
 def _no_listener_key(value: object) -> object:
     if value:
-        raise ValueError("it takes a listener's name and a key, as listener.name.ssl.tls.ca.file")
+        raise ValueError(
+            "add a listener's name and a key, for instance listener.name.ssl.tls.ca.file"
+        )
     return ()
 
 
@@ -121,7 +125,7 @@ def _split(value: object) -> object:
 def _no_bool(value: object) -> object:
     """Reject TOML's booleans, which Python accepts as numbers."""
     if isinstance(value, bool):
-        raise ValueError("a number is wanted, not true or false")  # noqa: TRY004  (pydantic reports ValueErrors)
+        raise ValueError("must be a number, not true or false")  # noqa: TRY004  (pydantic reports ValueErrors)
     return value
 
 

@@ -1,6 +1,6 @@
 """Rules between the keys of listeners.
 
-Each rule is silent where another one already reports the mistake.
+Each rule returns None if another one already reports the mistake.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def _each_of_several(listeners: tuple[Endpoint, ...]) -> str | None:
     if len(listeners) == 1:
         return None
     if len(listeners) > LISTENERS_MAX:
-        return f"at most {LISTENERS_MAX} listeners, not {len(listeners)}"
+        return f"a node can have at most {LISTENERS_MAX} listeners, not {len(listeners)}"
     if nameless := [one.address for one in listeners if not one.name]:
-        return f"each of several listeners needs a name, as NAME://{nameless[0]}"
+        return f"each of several listeners needs a name, for instance NAME://{nameless[0]}"
     if twice := _twice(one.name for one in listeners):
-        return f"the same name twice: {twice}"
+        return f"the name {twice} occurs more than once"
     if twice := _twice(one.address for one in listeners if one.port):
-        return f"the same address twice: {twice}"
+        return f"the address {twice} occurs more than once"
     return None
 
 
@@ -61,12 +61,15 @@ def _twice(values: Iterable[str]) -> str:
 def _advertised(settings: Settings) -> str | None:
     listeners, given = bound(settings), settings.advertised_listeners
     if len(given) > len(listeners):
-        return "exactly one for one listener" if len(listeners) == 1 else "more than listeners"
+        return (
+            f"{len(given)} advertised addresses, but {len(listeners)}"
+            f" listener{'s' if len(listeners) > 1 else ''}"
+        )
     if len(listeners) > 1:
         if strange := [str(one) for one in given if one.name not in listeners]:
-            return f"{strange[0]}: no listener has this name"
+            return f"{strange[0]}: there is no listener with this name"
         if twice := _twice(one.name for one in given):
-            return f"the same name twice: {twice}"
+            return f"the name {twice} occurs more than once"
     for name in listeners:
         if wrong := _not_advertisable(settings, advertised_on(settings, name)):
             return wrong
@@ -77,9 +80,9 @@ def _not_advertisable(settings: Settings, one: Endpoint | None) -> str | None:
     if one is None:
         return None
     if is_controller(settings) and (one.host in WILDCARD_HOSTS or not one.port):
-        return f"needed, with a real host and port: other nodes cannot connect to {one.address}"
+        return f"required, with a real host and port: other nodes cannot connect to {one.address}"
     if is_broker(settings) and one.host in WILDCARD_HOSTS:
-        return f"needed, with a real host: clients cannot connect to {one.address}"
+        return f"required, with a real host: clients cannot connect to {one.address}"
     return None
 
 
@@ -90,8 +93,8 @@ def _port_without_id(settings: Settings) -> str | None:
         one = advertised_on(settings, name)
         if one is not None and not one.port:
             return (
-                "the port must be a fixed one where node.id is not set: it tells apart the brokers"
-                " of one host"
+                "port 0 is not allowed without node.id: the port distinguishes the brokers on one"
+                " host"
             )
     return None
 
@@ -99,15 +102,15 @@ def _port_without_id(settings: Settings) -> str | None:
 def _controller_names(settings: Settings) -> str | None:
     names, given = bound(settings), settings.controller_listener_names
     if twice := _twice(given):
-        return f"the same name twice: {twice}"
+        return f"the name {twice} occurs more than once"
     if len(names) > 1 and not given:
-        return "required with several listeners: which of them nodes use to reach controllers"
+        return "required with several listeners: the ones that nodes use to reach controllers"
     if (
         is_controller(settings)
         and names
         and (strange := [one for one in given if one not in names])
     ):
-        return f"{strange[0]}: no listener has this name"
+        return f"{strange[0]}: there is no listener with this name"
     return None
 
 
@@ -116,18 +119,18 @@ def _inter_broker(settings: Settings) -> str | None:
     if not is_broker(settings) or not names:
         return None
     if given and given not in names:
-        return f"{given}: no listener has this name"
+        return f"{given}: there is no listener with this name"
     if len(names) > 1 and not given:
-        return "required with several listeners: on which of them brokers fetch from each other"
+        return "required with several listeners: the one on which brokers fetch from each other"
     return None
 
 
 def _protocols(settings: Settings) -> str | None:
     if twice := _twice(one.name for one in settings.listener_security_protocol_map):
-        return f"the same name twice: {twice}"
+        return f"the name {twice} occurs more than once"
     used = [*bound(settings), controllers_name(settings)]
     if unknown := [name for name in used if name and not protocol_of(settings, name)]:
-        return f"it does not say the protocol of {unknown[0]}: PLAINTEXT or SSL"
+        return f"it lacks the protocol of {unknown[0]}: PLAINTEXT or SSL"
     return None
 
 
@@ -136,7 +139,7 @@ def _own_keys(settings: Settings) -> str | None:
     if serves_https(settings):
         known.add(HTTPS)
     strange = [one.listener for one in settings.listener_name if one.listener not in known]
-    return f"no listener is called {strange[0].lower()}" if strange else None
+    return f"there is no listener with the name {strange[0].lower()}" if strange else None
 
 
 def _tls_complete(settings: Settings) -> str | None:
@@ -161,7 +164,7 @@ def _keys() -> str:
 
 
 def listens_in_plaintext(settings: Settings) -> Endpoint | None:
-    """Return the listener without TLS that other machines can reach, if any."""
+    """Return a listener without TLS that other hosts can reach, or None."""
     for name, one in bound(settings).items():
         if protocol_of(settings, name) == PLAINTEXT and not one.is_loopback:
             return one
@@ -173,25 +176,25 @@ def _plaintext(settings: Settings) -> str | None:
     if reached is None or _listeners(settings):
         return None
     return (
-        f"{reached.address} is not a loopback address, and without TLS every process that reaches"
-        f" it can read, change and destroy the cluster: set {_keys()}, or"
+        f"{reached.address} is not a loopback address, and without TLS every process that can"
+        f" connect to it can read, change and destroy the cluster: set {_keys()}, or"
         " security.plaintext.allow = true in a private network"
     )
 
 
 def _http_listener(settings: Settings) -> str | None:
     if len(settings.http_listener) > 1:
-        return "at most one"
+        return f"at most one address is allowed, not {len(settings.http_listener)}"
     for one in settings.http_listener:
         if one.name not in {"", *HTTP_NAMES}:
-            return f"{one}: http://host:port or https://host:port"
+            return f"{one} must have the form http://host:port or https://host:port"
         if serves_https(settings):
             if not all(key_of_listener(settings, HTTPS, field) for field in TLS_FILES):
                 return f"https needs all three: {_keys()}"
         elif one.host and not one.is_loopback and not settings.security_plaintext_allow:
             return (
                 f"{one.address} is not a loopback address, and plain HTTP shows the node's state to"
-                f" every process that reaches it: use https://{one.address}, or set"
+                f" every process that can connect to it: use https://{one.address}, or set"
                 " security.plaintext.allow = true in a private network"
             )
     return None
@@ -207,13 +210,16 @@ def _lane_ports(settings: Settings) -> str | None:
         return None
     for one in bound(settings).values():
         if one.port + offset > PORT_MAX:
-            return f"{one.address} plus lane.port.offset is not a port: {PORT_MAX} is the highest"
+            return (
+                f"{one.address} plus lane.port.offset is port {one.port + offset}: the highest is"
+                f" {PORT_MAX}"
+            )
         beside = Endpoint(one.host, one.port + offset)
         if one.port and (wrong := _taken(settings, (beside,))):
             return wrong
         for http in settings.http_listener:
             if one.port and _collide(beside, http):
-                return f"{beside.address} is http.listener: {http}"
+                return f"{beside.address} is already http.listener: {http}"
     return None
 
 
@@ -226,7 +232,7 @@ def _taken(settings: Settings, wanted: Iterable[Endpoint]) -> str | None:
 
 
 def _collide(one: Endpoint, other: Endpoint) -> bool:
-    """Return whether a process cannot listen on both endpoints."""
+    """Return whether one process cannot listen on both endpoints."""
     hosts = {one.host or "127.0.0.1", other.host or "127.0.0.1"}
     return one.port == other.port > 0 and (len(hosts) == 1 or not hosts.isdisjoint(WILDCARD_HOSTS))
 

@@ -1,5 +1,5 @@
-"""The listeners of a node by its configuration: names, addresses, security, and conversations
-(KIP-103, KIP-595).
+"""The listeners of a node, derived from its configuration: names, addresses, security, and
+conversations (KIP-103, KIP-595).
 
 The settings may break rules: values that cannot be derived from them are left out.
 """
@@ -16,16 +16,16 @@ from raftlog.node.config.fields import PLAINTEXT, SSL
 from raftlog.node.config.settings import Settings
 
 PER_LISTENER = ("tls_certificate_file", "tls_key_file", "tls_ca_file", "ssl_client_auth")
-"""Keys that ``listener.name.<name>.`` may precede."""
+"""Fields of the keys that can follow ``listener.name.<name>.``."""
 TLS_FILES = PER_LISTENER[:3]
 HTTP_NAMES = HTTP, HTTPS = "HTTP", "HTTPS"
-"""Protocols of http.listener; ``listener.name.https.`` precedes its own keys."""
+"""Protocols of http.listener; the keys of the HTTPS one follow ``listener.name.https.``."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files for mutual TLS: this node's chain and key, and the authority of the others'
-    certificates.
+    """PEM files for mutual TLS: this node's certificate chain and key, and the CA of the other
+    nodes' certificates.
     """
 
     certificate: Path
@@ -35,7 +35,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """Security of all listeners of one name. ``tls`` None: PLAINTEXT."""
+    """Security of all listeners with one name; ``tls`` is None for PLAINTEXT."""
 
     tls: TlsFiles | None
     client_auth: str
@@ -45,8 +45,9 @@ class Security:
 class NodeListener:
     """One listener of this node.
 
-    ``advertised``: the address for others; port 0: the port really bound. ``for_nodes``: whether
-    nodes use it, for conversations between nodes alone; the others serve clients.
+    ``advertised``: the address for other nodes and clients; port 0 stands for the port actually
+    bound. ``for_nodes``: True if nodes use it, for conversations between nodes; otherwise it serves
+    clients.
     """
 
     name: str
@@ -67,7 +68,7 @@ def is_broker(settings: Settings) -> bool:
 
 
 def bound(settings: Settings) -> Mapping[str, Endpoint]:
-    """Return the bound endpoints by listener, in the given order."""
+    """Return the bound endpoints by listener name, in the given order."""
     given = settings.listeners or tuple(_own_address(settings))
     return {one.name or _nameless(settings): one for one in given}
 
@@ -80,17 +81,18 @@ def _own_address(settings: Settings) -> Iterator[Endpoint]:
 
 
 def _nameless(settings: Settings) -> str:
-    """Return the name of a listener without one: its protocol, as in Kafka."""
+    """Return the name of a listener without a configured one: its protocol, as in Kafka."""
     return SSL if settings.tls_certificate_file else PLAINTEXT
 
 
 def advertised_on(settings: Settings, name: str) -> Endpoint | None:
-    """Return a listener's advertised endpoint; None if it has no address to advertise."""
+    """Return a listener's advertised endpoint, or None if it has no address to advertise."""
     listeners = bound(settings)
     if len(listeners) == 1:
         if settings.advertised_listeners:
             return settings.advertised_listeners[0]
-        # A configured voter is where the others have it, wherever it listens.
+        # Other nodes reach a configured voter at the address in the voter list, wherever it
+        # listens.
         return next(_own_address(settings), listeners.get(name))
     for one in settings.advertised_listeners:
         if one.name == name:
@@ -99,7 +101,7 @@ def advertised_on(settings: Settings, name: str) -> Endpoint | None:
 
 
 def for_nodes(settings: Settings) -> tuple[str, ...]:
-    """Return the listeners for nodes, the preferred one first."""
+    """Return the names of the listeners for nodes, the preferred one first."""
     names = tuple(bound(settings))
     if is_controller(settings):
         named = tuple(name for name in settings.controller_listener_names if name in names)
@@ -109,7 +111,7 @@ def for_nodes(settings: Settings) -> tuple[str, ...]:
 
 
 def protocol_of(settings: Settings, name: str) -> str:
-    """Return PLAINTEXT or SSL; empty: the settings do not define it."""
+    """Return PLAINTEXT or SSL, or empty if the settings do not define it."""
     for one in settings.listener_security_protocol_map:
         if one.name == name:
             return one.protocol
@@ -120,7 +122,7 @@ def protocol_of(settings: Settings, name: str) -> str:
 
 
 def key_of_listener(settings: Settings, name: str, field: str) -> Any:
-    """Return the value of a key for one listener: its own, or else the node's."""
+    """Return the value of a key for one listener: its own, or otherwise the node's."""
     for one in settings.listener_name:
         if (one.listener, one.field) == (name, field):
             return one.value
@@ -128,14 +130,16 @@ def key_of_listener(settings: Settings, name: str, field: str) -> Any:
 
 
 def controllers_name(settings: Settings) -> str:
-    """Return the name of the listeners at which this node reaches controllers; empty if it was not
-    given.
+    """Return the name of the controllers' listener that this node uses, or empty if none is
+    configured.
     """
     return settings.controller_listener_names[0] if settings.controller_listener_names else ""
 
 
 def controllers_protocol(settings: Settings) -> str:
-    """Return the protocol of those listeners; empty: the settings do not define it."""
+    """Return the protocol of the controllers' listener that this node uses, or empty if the
+    settings do not define it.
+    """
     if is_controller(settings):
         names = for_nodes(settings)
         return protocol_of(settings, names[0]) if names else ""
@@ -150,20 +154,20 @@ def serves_https(settings: Settings) -> bool:
 
 
 def security_of(settings: Settings, base: Path, name: str) -> Security:
-    """Return the security of the listeners of this name; relative paths start at ``base``."""
+    """Return the security of the listeners with this name; relative paths start at ``base``."""
     client_auth = key_of_listener(settings, name, "ssl_client_auth")
     secured = protocol_of(settings, name) == SSL
     return Security(tls_files(settings, base, name) if secured else None, client_auth)
 
 
 def tls_files(settings: Settings, base: Path, name: str) -> TlsFiles:
-    """Return the files of the listeners of this name, which have TLS."""
+    """Return the TLS files of the listeners with this name; relative paths start at ``base``."""
     paths = (base / key_of_listener(settings, name, field) for field in TLS_FILES)
     return TlsFiles(*paths)
 
 
 def listeners_of(settings: Settings, base: Path) -> tuple[NodeListener, ...]:
-    """Return all listeners, those for nodes first: other nodes use the first as this node's
+    """Return all listeners, those for nodes first: other nodes use the first one as this node's
     address.
     """
     listeners, nodes = bound(settings), for_nodes(settings)

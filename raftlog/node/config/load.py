@@ -1,4 +1,6 @@
-"""Loading of a configuration: flags over environment over file, and every mistake in one error."""
+"""Loading of a configuration: flags override the environment, which overrides the file; all
+mistakes are reported in one error.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def load_config(
 ) -> NodeConfig:
     """Return the checked configuration of one node. ``environment`` defaults to the process's.
 
-    Raises ConfigError whose message lists all mistakes, one a line, each naming its key and its
+    Raises ConfigError whose message lists all mistakes, one per line, each with its key and its
     source.
     """
     mistakes: list[str] = []
@@ -59,12 +61,12 @@ def load_config(
 
 
 def _of_the_cluster(key: str) -> str:
-    """Return how to set a key that Kafka has in the brokers' files, too, and raftlog in the log;
+    """Return how to set a key that Kafka has in the brokers' files, too, but raftlog in the log;
     empty for other keys.
     """
     for kind, resource in ((ResourceType.BROKER, 'broker ""'), (ResourceType.TOPIC, "topic NAME")):
         if find(kind, key) is not None:
-            return f"; it is set while the cluster runs: raftlog configs alter {resource} --set"
+            return f"; set it in the running cluster: raftlog configs alter {resource} --set"
     return ""
 
 
@@ -80,14 +82,14 @@ def _keys_of_listeners(given: dict[str, Given], mistakes: list[str]) -> tuple[Li
             continue
         settings, wrong = _settings({rest: one.value})
         if wrong:
-            why = "; ".join(_said(text) for _, text in wrong)
+            why = "; ".join(_shown_error(text) for _, text in wrong)
             mistakes.append(f"{shown(key)} = {shown(repr(one.value))} in {one.origin}: {why}")
         else:
             found.append(ListenerKey(name.upper(), field, getattr(settings, field)))
     return tuple(found)
 
 
-def _said(text: str) -> str:
+def _shown_error(text: str) -> str:
     return shown(text.removeprefix("Value error, "))
 
 
@@ -99,7 +101,7 @@ def _validate(given: Mapping[str, Given], mistakes: list[str]) -> tuple[Settings
         return settings, set()
     wrong: dict[str, list[str]] = {}
     for key, text in found:
-        wrong.setdefault(key, []).append(_said(text))
+        wrong.setdefault(key, []).append(_shown_error(text))
     mistakes += [
         f"{key} = {shown(repr(values[key]))} in {given[key].origin}: {'; '.join(wrong[key])}"
         for key in sorted(wrong)
@@ -109,7 +111,7 @@ def _validate(given: Mapping[str, Given], mistakes: list[str]) -> tuple[Settings
 
 
 def _settings(values: Mapping[str, object]) -> tuple[Settings, list[tuple[str, str]]]:
-    """Return settings from values by key; after a mistake, the defaults and pairs (key, fault)."""
+    """Return settings from values by key; after a mistake, the defaults and (key, fault) pairs."""
     try:
         return plain_settings(values), []
     except NotPlainError:

@@ -1,4 +1,4 @@
-"""One node's checked configuration."""
+"""The checked configuration of one node."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class ControllerConfig:
 
     voters: tuple[Voter, ...]
     bootstrap_servers: tuple[str, ...]
-    """Addresses of the controllers that may know the leader, without this node's own."""
+    """Addresses of controllers that may know the leader, without this node's own."""
     advertised: str
     """Address of this node for the other nodes, host:port."""
     endpoints: str
-    """Endpoints of all its listeners, as ``endpoints_text`` writes them."""
+    """Endpoints of all listeners of this node, in the format of ``endpoints_text``."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
     """The derived configuration of a broker.
 
-    ``advertised``: endpoint of the listener for brokers; port 0: the port really bound.
+    ``advertised``: endpoint of the listener for brokers; port 0 stands for the port actually bound.
     """
 
     controllers: tuple[str, ...]
@@ -54,24 +54,26 @@ class BrokerConfig:
 class NodeConfig:
     """One node's configuration: ``settings`` as given, and the values derived from them.
 
-    Exactly one of ``controller`` and ``broker`` is set, by ``role``.
+    Exactly one of ``controller`` and ``broker`` is set, depending on ``role``.
     """
 
     settings: Settings
     role: Literal["controller", "broker"]
     cluster_id: str
     node_id: int
-    """Id of the node; NO_NODE_ID: a broker without a configured one."""
+    """Id of the node, or NO_NODE_ID for a broker without a configured one."""
     directory: Path
     listeners: tuple[NodeListener, ...]
-    """Listeners, at least one, those for nodes first."""
+    """Listeners, at least one; those for nodes first."""
     peers: Mapping[str, Security]
-    """Security of other nodes' listeners, by name; "": of controllers without a listener name."""
+    """Security of other nodes' listeners, by name; "" stands for controllers without a listener
+    name.
+    """
     http_listener: Endpoint | None
     http_tls: TlsFiles | None
-    """TLS files of the HTTP listener; None: without TLS."""
+    """TLS files of the HTTP listener, or None without TLS."""
     console_token: Path | None
-    """File with the token of the console; None if it needs none."""
+    """File with the console's token, or None if it needs none."""
     controller: ControllerConfig | None
     broker: BrokerConfig | None
 
@@ -82,21 +84,19 @@ class NodeConfig:
 
     @property
     def tls(self) -> TlsFiles | None:
-        """TLS files of that listener; None if it has no TLS."""
+        """TLS files of the listener for nodes, or None without TLS."""
         return self.listeners[0].security.tls
 
     def quorum_config(
         self, directory_id: str, voters: tuple[Voter, ...] | None = None
     ) -> QuorumConfig:
-        """Return the configuration of the quorum; ``directory_id`` is that of the formatted
-        directory.
+        """Return the quorum's configuration. Controllers only.
 
-        Controllers only.
-
-        ``voters``: the initial set, as formatted; None: the configured one.
+        ``directory_id``: that of the formatted directory. ``voters``: the initial voter set, as
+        formatted, or None for the configured one.
         """
         if self.controller is None:
-            raise ValueError("only a controller takes part in the quorum")
+            raise ValueError(f"node {self.node_id} is a broker: only a controller is in the quorum")
         own, settings = self.controller, self.settings
         return QuorumConfig(
             cluster_id=self.cluster_id,
@@ -111,8 +111,8 @@ class NodeConfig:
             fetch_max_bytes=settings.controller_quorum_fetch_max_bytes,
             request_timeout_ms=settings.controller_quorum_request_timeout_ms,
             max_metadata_version=LATEST_METADATA_VERSION,
-            # Who joins a quorum though the configuration names voters (a new disk) begins with
-            # asking those.
+            # A node with a new disk joins the quorum although its configuration lists voters: it
+            # first looks for the leader there.
             bootstrap_servers=own.bootstrap_servers
             or (() if voters != () else self._other_voters()),
             configured_voters=own.voters,
@@ -129,14 +129,14 @@ class NodeConfig:
 
     @property
     def certificates(self) -> frozenset[Path]:
-        """Files of its own certificates, on all listeners and links."""
+        """Files of this node's certificates, on all listeners and links."""
         used = [one.security.tls for one in self.listeners]
         used += [one.tls for one in self.peers.values()]
         used.append(self.http_tls)
         return frozenset(one.certificate for one in used if one is not None)
 
     def items(self) -> Iterator[tuple[str, object]]:
-        """Yield (key, effective value) of every key of this role, in the order of the
+        """Yield (key, effective value) for every key of this role, in the order of the
         documentation.
         """
         for name, info in KEYS.items():
@@ -145,7 +145,9 @@ class NodeConfig:
 
 
 def node_config(settings: Settings, base: Path) -> NodeConfig:
-    """Build the result from settings that keep all rules; relative paths start at ``base``."""
+    """Build the configuration from settings that satisfy all rules; relative paths start at
+    ``base``.
+    """
     role: Literal["controller", "broker"] = (
         "controller" if "controller" in settings.process_roles else "broker"
     )
@@ -211,7 +213,9 @@ def _broker(settings: Settings, listener: NodeListener) -> BrokerConfig:
 
 
 def _http_listener(settings: Settings) -> Endpoint | None:
-    """Return the HTTP endpoint, on loopback without a host: its pages are for this machine."""
+    """Return the HTTP endpoint; without a host it is on loopback, as its pages are for this
+    host.
+    """
     if not settings.http_listener:
         return None
     one = settings.http_listener[0]

@@ -1,6 +1,6 @@
 """Settings from values that already have the right types, as in most configuration files.
 
-Without pydantic, whose import takes a good part of a node's start. Any other value, such as a
+This avoids pydantic, whose import takes much of a node's startup time. Any other value, such as a
 number written as text or a mistake, is left to pydantic (``checked``), which converts or reports
 it.
 """
@@ -54,7 +54,7 @@ def _plain(declared: Any, value: Any) -> Any:
             return tuple(_plain(parts[0], one) for one in value)
         right = False
     else:
-        # The type itself: True is not an int here.
+        # The exact type: True does not count as an int.
         right = type(value) is declared
     if not right:
         raise NotPlainError(repr(value))

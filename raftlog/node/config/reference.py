@@ -10,7 +10,7 @@ from raftlog.node.config.sources import ENV_OF_KEY
 
 @dataclass(frozen=True, slots=True)
 class KeyReference:
-    """One key. ``default`` and ``unit`` are empty without one; ``roles``: the roles that read
+    """One key. ``default`` and ``unit`` are empty if there is none; ``roles``: the roles that read
     it.
     """
 

@@ -13,8 +13,8 @@ Check = Callable[[Settings], "str | None"]
 class Rule(NamedTuple):
     """A rule between keys.
 
-    ``check`` returns the fault, or None; ``fields`` are the fields that it reads, the culprit
-    first.
+    ``check`` returns the fault, or None. ``fields``: the fields that it reads; the message names
+    the first one.
     """
 
     fields: tuple[str, ...]

@@ -1,6 +1,6 @@
 """Rules between keys.
 
-A rule is skipped when a key that it reads has a mistake of its own already.
+A rule is skipped if a key that it reads is already invalid.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def _one_role(settings: Settings) -> str | None:
     if not settings.process_roles:
         return 'required: ["controller"] or ["broker"]'
     return (
-        f'["controller"] or ["broker"], not {list(settings.process_roles)}: one process has one'
-        " role"
+        f'must be ["controller"] or ["broker"], not {list(settings.process_roles)}: a process has'
+        " one role"
     )
 
 
@@ -62,13 +62,13 @@ def _cluster_id(settings: Settings) -> str | None:
 
 def _directory(settings: Settings) -> str | None:
     if len(settings.log_dirs) > 1:
-        return f"exactly one directory, not {len(settings.log_dirs)}"
+        return f"exactly one directory is allowed, not {len(settings.log_dirs)}"
     if not all(path.strip() for path in settings.log_dirs):
-        return "the path is empty"
+        return "the path must not be empty"
     if not settings.log_dirs and not settings.metadata_log_dir:
         return "required" + (", or metadata.log.dir" if is_controller(settings) else "")
     if not settings.log_dirs and is_broker(settings):
-        return "required for a broker (metadata.log.dir is a controller's)"
+        return "required for a broker (only controllers use metadata.log.dir)"
     return None
 
 
@@ -99,7 +99,7 @@ def _voters_differ(settings: Settings) -> str | None:
     ):
         twice = sorted({value for value in values if values.count(value) > 1})
         if twice:
-            return f"the same {what} twice: {', '.join(twice)}"
+            return f"the {what} {', '.join(twice)} occurs more than once"
     return None
 
 
@@ -115,7 +115,7 @@ def _node_among_voters(settings: Settings) -> str | None:
     if is_broker(settings) and settings.node_id in ids:
         return (
             f"{settings.node_id} is a controller's id (controller.quorum.voters): a broker needs"
-            " one of its own"
+            " a different one"
         )
     return None
 
@@ -123,7 +123,7 @@ def _node_among_voters(settings: Settings) -> str | None:
 def _bootstrap(settings: Settings) -> str | None:
     for endpoint in settings.controller_quorum_bootstrap_servers:
         if endpoint.host in WILDCARD_HOSTS or not endpoint.port:
-            return f"{endpoint.address}: others connect to it, so it needs a real host and port"
+            return f"{endpoint.address} needs a real host and a port other than 0"
     return None
 
 
@@ -178,7 +178,7 @@ def _probation(settings: Settings) -> str | None:
     return (
         None
         if most >= least
-        else f"{most} ms is less than broker.metadata.lag.probation.ms = {least} ms"
+        else f"{most} ms must be at least broker.metadata.lag.probation.ms = {least} ms"
     )
 
 
@@ -200,12 +200,12 @@ def _replacement_beyond_elections(settings: Settings) -> str | None:
     if 0 < after < 3 * timeout:
         return (
             f"{after} ms must be at least three times controller.quorum.fetch.timeout.ms ="
-            f" {timeout} ms: a restart must not count as a death"
+            f" {timeout} ms: a restart must not count as a permanent loss"
         )
     if after and settings.controller_quorum_auto_join_enable:
         return (
-            "excludes controller.quorum.auto.join.enable: a replaced voter would rejoin,"
-            " and the set would grow"
+            "cannot be combined with controller.quorum.auto.join.enable: a replaced voter would"
+            " rejoin, and the voter set would grow"
         )
     return None
 
@@ -259,15 +259,18 @@ def _super_users(settings: Settings) -> str | None:
 def _authorizer_needs_names(settings: Settings) -> str | None:
     if settings.authorizer_class_name and not settings.node_principal_rule:
         return (
-            "needs node.principal.rule: without it any client can act as any node, and clients"
-            " state who they are"
+            "needs node.principal.rule: without it any client can act as any node, and the"
+            " principals that clients state are not verified"
         )
     return None
 
 
 def _audit_needs_names(settings: Settings) -> str | None:
     if settings.audit_log_file and not settings.node_principal_rule:
-        return "needs node.principal.rule: without it clients state who they are"
+        return (
+            "needs node.principal.rule: without it the principals that clients state are not"
+            " verified"
+        )
     return None
 
 
@@ -293,8 +296,8 @@ def _principal_rules(settings: Settings) -> str | None:
 def _timeouts(settings: Settings) -> str | None:
     if settings.request_timeout_ms > settings.request_timeout_max_ms:
         return (
-            f"{settings.request_timeout_ms} is above request.timeout.max.ms"
-            f" ({settings.request_timeout_max_ms})"
+            f"{settings.request_timeout_ms} ms must be at most request.timeout.max.ms ="
+            f" {settings.request_timeout_max_ms} ms"
         )
     return None
 

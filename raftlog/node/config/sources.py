@@ -1,4 +1,6 @@
-"""Sources of values: a TOML file below the environment below flags, flattened to dotted keys."""
+"""Sources of configuration values: a TOML file, overridden by the environment, overridden by flags,
+all flattened to dotted keys.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ ENV_PREFIX = "RAFTLOG_"
 ENV_OF_KEY: dict[str, str] = {key: ENV_PREFIX + name.upper() for key, name in FIELD_OF_KEY.items()}
 """Environment variable by configuration key."""
 LOCAL_DIRECTORY = "RAFTLOG_LOCAL_DIRECTORY"
-"""Set by `raftlog local env`: directory of the local cluster."""
+"""Variable set by `raftlog local env`: the directory of the local cluster."""
 CLI_VARIABLES = frozenset(
     {
         "RAFTLOG_BOOTSTRAP_CONTROLLER",
@@ -29,22 +31,22 @@ CLI_VARIABLES = frozenset(
         "RAFTLOG_TOKEN_FILE",
     }
 )
-"""Variables with raftlog's prefix that commands read, and that configure no node."""
+"""Variables with raftlog's prefix that only commands read; they configure no node."""
 CUTS_VARIABLE = "RAFTLOG_DEV_CUTS_FILE"
-"""Variable with the file by which a development cluster injects network partitions into a node."""
+"""Variable with the file that injects network partitions into a node of a development cluster."""
 PARENT_VARIABLE = "RAFTLOG_DEV_PARENT"
-"""Process id of the program whose death ends the node."""
+"""Variable with the id of a process; the node exits when that process dies."""
 PROCESS_VARIABLES = frozenset({"RAFTLOG_NATIVE_CODEC", CUTS_VARIABLE, PARENT_VARIABLE})
 """Variables that any process reads before it has a configuration."""
 
 LISTENER_KEY = "listener.name"
-"""Prefix of the keys of single listeners, before the listener's name."""
+"""Prefix of the keys of single listeners; the listener's name follows."""
 MAX_FILE_BYTES = 1 << 20
-"""Size in bytes far above any configuration: a larger file is another one."""
+"""Size in bytes far above that of any configuration: a larger file is not one."""
 _SHOWN_CHARACTERS = 200
 
 _KEY_OF_ENV = {variable: key for key, variable in ENV_OF_KEY.items()}
-# Kubernetes puts these into every pod beside a service of our name: RAFTLOG_SERVICE_HOST,
+# Kubernetes sets these in every pod if there is a service with our name: RAFTLOG_SERVICE_HOST,
 # RAFTLOG_PORT_9093_TCP, ...
 _SERVICE_LINK = re.compile(r"^RAFTLOG_(\w+_)?(SERVICE_(HOST|PORT\w*)|PORT(_\d+_(TCP|UDP)\w*)?)$")
 
@@ -58,11 +60,11 @@ class Given:
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted keys of nested tables; quoted dotted keys are unchanged, so both forms of
-    TOML are equal.
+    """Yield the dotted keys of nested tables; quoted dotted keys are unchanged, so both TOML forms
+    are equivalent.
 
-    An empty table is a value like others, unless keys could be in it: else an unknown key with one
-    would be overlooked.
+    An empty table is a value, unless it could contain keys: otherwise an unknown key with an empty
+    table would be overlooked.
     """
     for name, value in table.items():
         key = f"{prefix}{name}"
@@ -75,20 +77,19 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def read_file(path: Path, mistakes: list[str]) -> dict[str, Given]:
-    """Return the values of a TOML file; a key in two forms is a mistake.
-
-    Raises ConfigError if it cannot be read.
+    """Return the values in a TOML file; a key in two forms is a mistake. Raises ConfigError if the
+    file cannot be read.
     """
     given: dict[str, Given] = {}
     try:
         for key, value in flatten(tomllib.loads(_text(path))):
             if key in given:
-                mistakes.append(f"{shown(key)}: twice in {path}")
+                mistakes.append(f"{shown(key)}: occurs twice in {path}")
             given[key] = Given(value, str(path))
     except RecursionError:
         raise ConfigError(f"{path} is not a configuration file: it is nested too deeply") from None
     except ValueError as error:
-        # tomllib's errors, those of UTF-8, and that of a number with thousands of digits.
+        # Errors of tomllib, of UTF-8, and for a number with thousands of digits.
         raise ConfigError(f"{path} is not TOML: {error}") from error
     return given
 
@@ -131,7 +132,7 @@ def read_environment(environment: Mapping[str, str], mistakes: list[str]) -> dic
 
 
 def _key_of_listener(variable: str) -> str | None:
-    """Return the key that a variable sets for one listener; None if it sets none.
+    """Return the key that a variable sets for one listener, or None if it sets none.
 
     RAFTLOG_LISTENER_NAME_CLIENTS_TLS_CA_FILE sets ``listener.name.clients.tls.ca.file``.
     """
@@ -151,7 +152,7 @@ def environment_configures() -> bool:
 
 
 def read_flags(flags: Iterable[str], mistakes: list[str]) -> dict[str, Given]:
-    """Return the values of ``--set key=value`` flags; later ones win."""
+    """Return the values of ``--set key=value`` flags; later ones override earlier ones."""
     given: dict[str, Given] = {}
     for flag in flags:
         key, equals, value = flag.partition("=")
@@ -163,7 +164,7 @@ def read_flags(flags: Iterable[str], mistakes: list[str]) -> dict[str, Given]:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Return `` (did you mean X?)`` for the nearest known word, or nothing."""
+    """Return `` (did you mean X?)`` for the closest known word, or nothing."""
     close = get_close_matches(word, list(known), n=1, cutoff=0.7)
     return f" (did you mean {close[0]}?)" if close else ""
 

@@ -1,4 +1,4 @@
-"""Rules about tokens (``sasl.oauthbearer.…``) and required certificates."""
+"""Rules about tokens (``sasl.oauthbearer.…``) and client certificates."""
 
 from __future__ import annotations
 
@@ -12,27 +12,31 @@ from raftlog.node.config.listeners import bound, for_nodes, key_of_listener, pro
 from raftlog.node.config.settings import Settings
 
 _CLAIM = Text(255)
-_URL = "https://…, file:///… or, on this machine alone, http://127.0.0.1…"
+_URL = "https://…, file:///… or, only on this host, http://127.0.0.1…"
 
 
 def takes_tokens(settings: Settings) -> bool:
-    """Return whether a node with these settings, which keep all rules, accepts tokens."""
+    """Return whether a node with these settings, which satisfy all rules, accepts tokens."""
     return bool(settings.sasl_oauthbearer_jwks_endpoint_url)
 
 
 def jwks_file(url: str) -> Path | None:
-    """Return the file of a file:// URL, None for an endpoint. Raises ValueError for others."""
+    """Return the file of a file:// URL, or None for an endpoint. Raises ValueError for
+    other URLs.
+    """
     if not url.isprintable() or any(char.isspace() for char in url):
         raise ValueError(f"{url!r} is not a URL")
     parts = urlsplit(url)
-    # Looked at here: it raises ValueError for what is not a port.
+    # Read here, as it raises ValueError for an invalid port.
     port = parts.port
     if parts.scheme == "file":
         if parts.netloc not in {"", "localhost"} or not parts.path.startswith("/"):
-            raise ValueError(f"{url!r} is not a file on this machine: use file:///path")
+            raise ValueError(f"{url!r} is not a file on this host: use file:///path")
         return Path(unquote(parts.path))
     if parts.username is not None or parts.password is not None:
-        raise ValueError("a password in a URL would be logged")
+        raise ValueError(
+            "the URL must not contain a user name or a password, which would be logged"
+        )
     if parts.scheme not in {"https", "http"} or not parts.hostname:
         raise ValueError(f"{url!r} is not {_URL}")
     host = Endpoint(parts.hostname, port or 0)
@@ -42,7 +46,7 @@ def jwks_file(url: str) -> Path | None:
 
 
 def complete(settings: Settings) -> str | None:
-    """Require all three keys of tokens, or none."""
+    """Require either all three keys for tokens, or none."""
     given = (
         settings.sasl_oauthbearer_jwks_endpoint_url,
         settings.sasl_oauthbearer_expected_issuer,
@@ -57,7 +61,7 @@ def complete(settings: Settings) -> str | None:
 
 
 def url(settings: Settings) -> str | None:
-    """Require a valid URL of the keys."""
+    """Require a valid URL for the keys."""
     if not takes_tokens(settings):
         return None
     try:
@@ -72,23 +76,23 @@ def secured(settings: Settings) -> str | None:
     if not takes_tokens(settings):
         return None
     if not settings.tls_certificate_file:
-        return "tokens are taken over TLS only: set tls.certificate.file, tls.key.file, tls.ca.file"
+        return "tokens need TLS: set tls.certificate.file, tls.key.file and tls.ca.file"
     if not settings.node_principal_rule:
         return (
-            "tokens need node.principal.rule: without it any certificate may send what nodes send,"
-            " and clients state their principal"
+            "tokens need node.principal.rule: without it any certificate may act as a node, and the"
+            " principals that clients state are not verified"
         )
     return None
 
 
 def claim(settings: Settings) -> str | None:
-    """Require a valid name of the claim."""
+    """Require a valid claim name."""
     name = settings.sasl_oauthbearer_sub_claim_name
-    return _CLAIM.error(name) or (None if name else "required: the name of a claim")
+    return _CLAIM.error(name) or (None if name else "the name of a claim is required")
 
 
 def client_auth(settings: Settings) -> str | None:
-    """Require tokens where ssl.client.auth is none, and client certificates for nodes."""
+    """Require tokens if ssl.client.auth is none, and client certificates for nodes."""
     listeners = bound(settings)
     open_ones = [
         name
@@ -99,10 +103,13 @@ def client_auth(settings: Settings) -> str | None:
     if not open_ones:
         return None
     if not takes_tokens(settings):
-        return "none needs tokens (sasl.oauthbearer.jwks.endpoint.url): anybody could connect"
+        return (
+            "none needs tokens (sasl.oauthbearer.jwks.endpoint.url): without them anybody could"
+            " connect"
+        )
     if of_nodes := [name for name in open_ones if name in for_nodes(settings)]:
         return (
-            f"none is for a listener of clients: other nodes connect to {of_nodes[0]}, and without"
-            " a certificate they could not say which node they are (node.principal.rule)"
+            f"none is only for listeners of clients: other nodes connect to {of_nodes[0]}, and"
+            " without a certificate they could not identify themselves (node.principal.rule)"
         )
     return None
