@@ -146,7 +146,7 @@ async def test_failing_handler_is_logged_with_a_traceback(monkeypatch: pytest.Mo
     await server.stop()
     assert len(counted) == 3
     (said,) = logs
-    assert said["event"] == "answering over HTTP failed"
+    assert said["event"] == "an HTTP request failed"
     assert isinstance(said["exc_info"], KeyError)
 
 

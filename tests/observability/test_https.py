@@ -21,7 +21,7 @@ from raftlog.transport import certificates
 from raftlog.transport.tls import TlsConfig
 from raftlog.transport.unary import Caller
 
-NEEDED = "a client certificate is needed\n"
+NEEDED = "a client certificate is required\n"
 
 
 def put(directory: Path, authority: trustme.CA, trusted: Iterable[trustme.CA]) -> TlsConfig:

@@ -1,4 +1,1 @@
-"""Logs, metrics, health.
-
-Every process has logs; metrics and health need the extra ``server``.
-"""
+"""Logs, metrics, health. Every process has logs; metrics and health need the extra ``server``."""

@@ -1,8 +1,8 @@
-"""Figures that a node keeps for its metrics, independent of the metrics library: durations, answers
-by API, snapshots, and the lag of the event loop.
+"""Figures for a node's metrics, independent of the metrics library: durations, responses by API,
+snapshots, and the lag of the event loop.
 
-They are on the path of every answer, so each costs a fraction of a microsecond: one look at the
-clock, one bisection. Nothing is allocated for an API before its first answer.
+They are updated for every response, so each update costs a fraction of a microsecond: one reading
+of the clock, one bisection. Nothing is allocated for an API before its first response.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ LATENCY_BOUNDS_S = (
     2.5,
     10.0,
 )
-"""Upper bounds of latency buckets in seconds: fine around a commit, coarse above."""
+"""Upper bounds of the latency buckets, in seconds: fine around a commit, coarse above."""
 
 
 class Latency:
-    """A histogram of seconds that costs one bisection an observation and no lock: one thread
-    observes.
+    """A histogram of durations in seconds. An observation costs one bisection and no lock: only one
+    thread observes.
     """
 
     __slots__ = ("counts", "total_s")
@@ -52,7 +52,7 @@ class Latency:
         self.total_s = 0.0
 
     def observe(self, seconds: float, count: int = 1) -> None:
-        """Add a duration to its bucket, to the sum and to the count; ``count`` equal ones."""
+        """Add a duration, or ``count`` equal ones, to its bucket, to the sum and to the count."""
         self.counts[bisect_left(LATENCY_BOUNDS_S, seconds)] += count
         self.total_s += seconds * count
 
@@ -69,30 +69,30 @@ LAG_MEASURED_EVERY_S = 0.25
 
 
 class LoopLag:
-    """The lag of the event loop: the wait of a due timer for other callbacks, four times a second.
+    """The lag of the event loop: how long a due timer waits for other callbacks, measured four
+    times a second.
 
-    All of a node runs on one loop, so its lag is in every latency of the node.
+    A node runs entirely on one loop, so the lag is part of every latency of the node.
     """
 
     def __init__(self) -> None:
         self.latency = Latency()
 
     def start(self) -> None:
-        """Begin to measure."""
+        """Start measuring."""
         loop = asyncio.get_running_loop()
         loop.call_later(LAG_MEASURED_EVERY_S, self._look, perf_counter() + LAG_MEASURED_EVERY_S)
 
     def _look(self, due: float) -> None:
-        # A loop may round a timer down, by a millisecond at most.
+        # A loop may round a timer down, by at most a millisecond.
         self.latency.observe(max(0.0, perf_counter() - due))
         self.start()
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFigures:
-    """The snapshots of a node.
-
-    ``generated_age_ms``: time since the last one was written here, or since the start.
+    """The snapshots of a node. ``generated_age_ms``: time since this node last wrote one, or since
+    its start.
     """
 
     count: int
@@ -101,13 +101,13 @@ class SnapshotFigures:
     generated_age_ms: float
     loaded: int
     cursors_holding: int = 0
-    """Number of export cursors for which the node keeps more of its log than otherwise."""
+    """Number of export cursors for which the node keeps more of its log than it otherwise would."""
     cursors_passed: int = 0
-    """Number of export cursors beyond which it has dropped its log."""
+    """Number of export cursors whose unread records the node has dropped."""
 
 
 MAX_DEPTH = 3
-"""Depth in a response of items with errors of their own: topics, partitions."""
+"""Nesting depth up to which items in a response have errors of their own: topics, partitions."""
 
 
 class ApiFigures:
@@ -123,8 +123,8 @@ class ApiFigures:
 
 
 class RequestFigures:
-    """Counts of one node. ``stopwatch``: seconds, of a clock that advances within a turn of the
-    loop.
+    """Counts for one node. ``stopwatch`` returns seconds of a clock that advances within an
+    iteration of the loop.
     """
 
     def __init__(self, stopwatch: Callable[[], float]) -> None:
@@ -133,8 +133,8 @@ class RequestFigures:
         """Counts by the name of the request's body."""
 
     def answered(self, api: str, begun: float, code: int = 0, count: int = 1) -> None:
-        """Count ``count`` answers to requests that arrived at ``begun``, with an error code if it
-        is not 0.
+        """Count ``count`` responses to requests that arrived at ``begun``, and their error code if
+        it is not 0.
         """
         figures = self._of(api)
         figures.requests += count
@@ -143,7 +143,7 @@ class RequestFigures:
             figures.errors[code] = figures.errors.get(code, 0) + count
 
     def failed_parts(self, api: str, body: Any) -> None:
-        """Count the errors in a response's body: its own, and one for each item that failed."""
+        """Count the errors in a response's body: its own, and one for each failed item."""
         paths = _paths(body.DESCRIPTOR)
         if paths is not _NO_PATHS:
             errors = self._of(api).errors
@@ -158,12 +158,12 @@ class RequestFigures:
 
 
 class _Paths(NamedTuple):
-    """Paths of the error codes in a message type."""
+    """Where the error codes are in a message type."""
 
     own: Callable[[Any], int] | None
-    """Getter of its own code."""
+    """Getter of the message's own code, or None."""
     repeated: tuple[tuple[str, Any], ...]
-    """Fields whose messages have codes, with their paths (``_Paths``)."""
+    """Fields whose messages contain codes, each with its own ``_Paths``."""
 
 
 _NO_PATHS = _Paths(None, ())

@@ -1,8 +1,8 @@
-"""Bounds and client certificates of HTTP connections, which uvicorn lacks.
+"""Limits on HTTP connections, and their client certificates, which uvicorn lacks.
 
-A health check always gets a connection, however many silent ones others hold open. No request
-deserves a traceback, or a line each time: uvicorn and h11 raise where a request breaks off in the
-middle, and answer an invalid one after the answer has left.
+A health check always gets a connection, however many silent ones other clients hold open. No
+request may cause a traceback, or a log line each time: uvicorn and h11 raise if a request ends in
+the middle, and respond to an invalid request even after a response has been sent.
 """
 
 from __future__ import annotations
@@ -22,24 +22,26 @@ from raftlog.logger import get_logger
 log = get_logger(__name__)
 
 SEND_BUFFER_BYTES = 128 << 10
-"""Unread bytes of an answer that the kernel accepts: a reader that has stopped is noticed."""
-MAX_SAID = 64
-"""Most failures of our own that are logged with their traceback, each once."""
+"""Unread bytes of a response that the kernel accepts: with a small buffer, a client that stops
+reading is noticed.
+"""
+MAX_LOGGED_KINDS = 64
+"""Highest number of internal errors that are logged with a traceback, each once."""
 
 Complain = Callable[[str, str], None]
-"""Function that counts a violation of a peer: its address, and the violation."""
+"""Function that counts a violation by a peer: its address, and the violation."""
 
 
 PEER = "peer"
-"""Key in a request's state for the :class:`HttpPeer` that has sent it."""
+"""Key in a request's state for the :class:`HttpPeer` that sent it."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpPeer:
     """The client's side of a connection.
 
-    ``certificate``: the client's certificate as TLS has checked it, in DER, or no bytes.
-    ``cut`` closes the connection at once.
+    ``certificate``: the client's certificate as verified by TLS, in DER, or empty. ``cut`` closes
+    the connection at once.
     """
 
     address: str
@@ -48,7 +50,7 @@ class HttpPeer:
 
     @property
     def host(self) -> str:
-        """Address without its port."""
+        """The address without its port."""
         return self.address.rpartition(":")[0]
 
 
@@ -66,36 +68,36 @@ class _Log:
     """A replacement of uvicorn's logger."""
 
     level = logging.WARNING
-    _said: set[str] = set()  # noqa: RUF012  (of the process)
+    _logged: set[str] = set()  # noqa: RUF012  (of the process)
 
     def __init__(self, complain: Complain, address: str) -> None:
         self._complain, self._address = complain, address
 
     def warning(self, message: str, *args: object) -> None:
-        """Count a warning as a violation of the client."""
+        """Count a warning as a violation by the client."""
         self._complain(self._address, message % args if args else message)
 
     def error(self, message: str, *args: object, exc_info: BaseException | None = None) -> None:
-        """Log an error of an answer."""
+        """Log an error in a response."""
         if exc_info is None:
             self.warning(message, *args)
             return
         self._complain(self._address, f"{type(exc_info).__name__}: {exc_info}")
         kind = repr(exc_info)[:200]
-        if kind not in self._said and len(self._said) < MAX_SAID:
-            self._said.add(kind)
-            log.error("answering over HTTP failed", exc_info=exc_info)
+        if kind not in self._logged and len(self._logged) < MAX_LOGGED_KINDS:
+            self._logged.add(kind)
+            log.error("an HTTP request failed", exc_info=exc_info)
 
 
 def bounded_protocol(
     max_connections: int, request_timeout_ms: int, complain: Complain
 ) -> type[H11Protocol]:
-    """Return uvicorn's protocol for one server with both bounds, which uvicorn lacks.
+    """Return uvicorn's protocol for one server, with both limits.
 
-    The newest connection is always accepted, and the oldest one cut for it: a probe sends at once
-    and is served before it is old.
+    The newest connection is always accepted, and the oldest one is closed for it: a probe sends at
+    once and is served before it is old.
     """
-    # In the order in which they came.
+    # In the order in which they were opened.
     open_connections: dict[H11Protocol, None] = {}
 
     class BoundedProtocol(H11Protocol):
@@ -109,7 +111,7 @@ def bounded_protocol(
             peer = _peer_of(transport)
             quiet: Any = _Log(complain, peer.address)
             self.logger = quiet
-            # Uvicorn puts a copy of it into each request's scope.
+            # Uvicorn copies this into each request's scope.
             self.app_state = {**self.app_state, PEER: peer}
             connection = transport.get_extra_info("socket")
             if connection is not None:
@@ -134,7 +136,7 @@ def bounded_protocol(
                 self._give_up(error)
 
         def handle_events(self) -> None:
-            # Also called where an answer is done.
+            # Also called when a response is complete.
             try:
                 super().handle_events()
             except Exception as error:
@@ -145,12 +147,12 @@ def bounded_protocol(
             if cycle is None:
                 super().send_400_response(msg)
             else:
-                # An answer may be on its way, and is of no use any more.
+                # A response may be in progress: it is now useless.
                 cycle.disconnected = True
                 self.transport.abort()
 
         def _unsupported_upgrade_warning(self) -> None:
-            self.logger.warning("an upgrade to another protocol is asked for")
+            self.logger.warning("the client requests an upgrade to another protocol")
 
         def _give_up(self, error: Exception) -> None:
             self.logger.warning(f"{type(error).__name__}: {error}")
@@ -159,7 +161,7 @@ def bounded_protocol(
             self.transport.abort()
 
         def _check(self) -> None:
-            """Cut the connection, unless a request has arrived since the last look, or is being
+            """Close the connection, unless a request has arrived since the last check, or is being
             answered.
             """
             cycle = self.cycle

@@ -1,8 +1,8 @@
-"""Access rules of HTTP.
+"""Access rules for HTTP.
 
-A foreign web page could read an answer under a name of its own, as that name can be made to resolve
-to this machine. So a request over plain HTTP names the node by an address or by a name of its own.
-With TLS the certificate limits the names.
+A web page of a stranger could read responses under its own host name, as that name can be made to
+resolve to this host. So a request over plain HTTP must name the node by an IP address or by one of
+the node's own names. With TLS the certificate limits the names.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from raftlog.transport.certificates import identity_of_der
 from raftlog.transport.unary import Caller
 
 Contexts = Callable[[], ssl.SSLContext]
-"""Function that returns the TLS context of the next connection, with the present certificates."""
+"""Function that returns the TLS context for the next connection, with the current certificates."""
 
 
 def names_of(config: NodeConfig) -> frozenset[str]:
-    """Return the names of the node: its machine's, and those of its configuration."""
+    """Return the names of the node: its host's, and those in its configuration."""
     hosts = [socket.gethostname()]
     if config.http_listener is not None:
         hosts.append(config.http_listener.host)
     for one in config.listeners:
         hosts += [one.bind.host, one.advertised.host]
-    # Within its own domain a machine is called by its first label.
+    # Within its own domain a host may be called by its first label.
     hosts += [host.partition(".")[0] for host in hosts]
     return frozenset(host.lower() for host in hosts if host)
 
@@ -43,9 +43,10 @@ def _counts_nothing(peer: str, what: str) -> None:
 class HttpRules:
     """The access rules of one node's HTTP listener.
 
-    ``contexts``: TLS contexts; None for plain HTTP. ``names``: host names accepted over plain HTTP,
-    in addition to addresses. ``may_see`` raises ApiError for a caller without access to the node's
-    description; None if any valid certificate has it. ``complain``: counts violations of callers.
+    ``contexts``: TLS contexts, or None for plain HTTP. ``names``: host names accepted over plain
+    HTTP, in addition to IP addresses. ``may_see``: raises ApiError if the caller may not see the
+    node's description, or None if any valid certificate may. ``complain``: counts callers'
+    violations.
     """
 
     contexts: Contexts | None = None
@@ -54,17 +55,19 @@ class HttpRules:
     complain: Complain = _counts_nothing
 
     def wrong_host(self, host: str | None) -> bool:
-        """Return whether a request is not meant for this node; ``host``: its Host header, or
-        None.
+        """Return whether a request is not meant for this node. ``host``: its Host header,
+        or None.
         """
         return self.contexts is None and host is not None and not self._is_own(host)
 
     def refusal(self, peer: HttpPeer) -> str:
-        """Return why a caller may read health alone; empty if it may read all."""
+        """Return why a caller may read only the health pages, or empty if it may read
+        everything.
+        """
         if self.contexts is None:
             return ""
         if not peer.certificate:
-            return "a client certificate is needed"
+            return "a client certificate is required"
         if self.may_see is not None:
             identity = identity_of_der(peer.certificate)
             try:

@@ -1,5 +1,5 @@
-"""The HTTP side of a node, in its event loop: /metrics, /livez, /readyz with its reason, and a page
-for people.
+"""The HTTP server of a node, in its event loop: /metrics, /livez, /readyz with its reason, and a
+page for people.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from raftlog.text import printable
 SCRAPE_PAUSE_MAX_S = 0.1
 
 Ready = Callable[[], tuple[bool, str]]
-"""Function that returns whether the node is ready, and the reason: its obstacle or its role."""
+"""Function that returns whether the node is ready, and why: the obstacle or the node's role."""
 
 Status = Callable[[], Mapping[str, object]]
-"""Function that returns the values of the page for people, by name."""
+"""Function that returns the values for the page for people, by name."""
 
 Answer = Callable[[Request], Awaitable[Response]]
 
 
 class Pages(Protocol):
-    """Further pages of the server."""
+    """Additional pages of the server."""
 
     def routes(self, guard: Callable[[Answer], Answer]) -> list[Route]:
-        """Return the routes; ``guard`` restricts an answer to permitted clients."""
+        """Return the routes; ``guard`` restricts a page to permitted clients."""
 
     async def close(self) -> None:
         """End all responses, so that the server can stop."""
@@ -65,7 +65,7 @@ class _Server(uvicorn.Server):
         yield
 
     def protocol(self) -> asyncio.Protocol:
-        """Return a protocol for a connection that is accepted elsewhere."""
+        """Return a protocol for a connection that was accepted elsewhere."""
         kind: Any = self.config.http_protocol_class
         made: asyncio.Protocol = kind(
             config=self.config, server_state=self.server_state, app_state={}
@@ -74,11 +74,11 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """The server of one node's metrics and health.
+    """The server for one node's metrics and health.
 
-    ``port`` 0: any free one, which ``address`` names. ``status`` fills the page at ``/``.
-    ``rules``: access rules. ``bound``: a socket that listens there already. ``console``: its pages,
-    if there are any.
+    ``port``: 0 means any free one; ``address`` then contains it. ``status`` fills the page at
+    ``/``. ``rules``: access rules. ``bound``: a socket that already listens at the address, or
+    None. ``console``: the console's pages, or None.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class HttpServer:
         """Return the application itself, for tests and for mounting it elsewhere."""
         routes = [
             Route("/metrics", self._guarded(self._metrics)),
-            # Of anybody, by any name: it says nothing.
+            # Open to everybody, under any name: it reveals nothing.
             Route("/livez", self._livez),
             Route("/readyz", self._called_rightly(self._readyz)),
             Route("/", self._guarded(self._page)),
@@ -165,21 +165,23 @@ class HttpServer:
         return Starlette(routes=routes)
 
     def _called_rightly(self, answer: Answer) -> Answer:
-        """Return an answer that requires a name of the node in the request."""
+        """Return a page that requires the request to name this node."""
 
         async def guarded(request: Request) -> Response:
             if self._rules.wrong_host(request.headers.get("host")):
-                self._rules.complain(_peer(request).address, "a host that is none of this node's")
+                self._rules.complain(
+                    _peer(request).address, "the Host header is not a name of this node"
+                )
                 return PlainTextResponse(
-                    "call this node by an IP address, localhost or a name of its own\n", 421
+                    "address this node by an IP address, localhost or one of its own names\n", 421
                 )
             return await answer(request)
 
         return guarded
 
     def _guarded(self, answer: Answer) -> Answer:
-        """Return an answer that, with TLS, requires a client certificate with access. Health checks
-        of an orchestrator have none.
+        """Return a page that, with TLS, requires a client certificate with access. Health checks,
+        which come from an orchestrator, have none.
         """
 
         async def guarded(request: Request) -> Response:
@@ -190,9 +192,9 @@ class HttpServer:
         return self._called_rightly(guarded)
 
     async def _metrics(self, request: Request) -> Response:
-        # Made on the loop, not in a thread: the callables read the node's state, which belongs to
-        # the loop. One after the other, and each followed by as long a pause: a flood of scrapes
-        # leaves half of the loop to everybody else.
+        # Rendered on the loop, not in a thread: the callables read the node's state, which belongs
+        # to the loop. Scrapes run one after another, each followed by an equally long pause: a
+        # flood of scrapes leaves half of the loop's time to other work.
         async with self._rendering:
             begun = perf_counter()
             body = await self.metrics()
@@ -228,10 +230,10 @@ def _peer(request: Request) -> HttpPeer:
 
 
 def escape(text: str) -> str:
-    """Return text, perhaps foreign, escaped for the page."""
+    """Return text, which may come from strangers, escaped for the page."""
     return html.escape(printable(text))
 
 
 def _shown(value: object) -> str:
-    """Return a value of the page; unknown ids, epochs and offsets are -1."""
+    """Return a value for the page; unknown ids, epochs and offsets are -1."""
     return "unknown" if value == -1 else escape(str(value))

@@ -1,4 +1,4 @@
-"""The socket of a node's HTTP side, which is bound before its server is imported."""
+"""The socket of a node's HTTP server, which is bound before the server is imported."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from raftlog.errors import ConfigError
 
 
 def bind_http(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0: any free one. Raises ConfigError if the address cannot be
-    bound.
+    """Return a listening socket; port 0 means any free one. Raises ConfigError if the address
+    cannot be bound.
     """
     host = host.strip("[]")
     try:
@@ -22,7 +22,7 @@ def bind_http(host: str, port: int) -> socket.socket:
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
-        # Here, before the server exists: a client with the address may connect at once.
+        # Listen before the server exists: a client that knows the address may connect at once.
         bound.listen(128)
     except OSError as error:
         bound.close()

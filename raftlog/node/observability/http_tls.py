@@ -1,7 +1,7 @@
-"""HTTP over TLS: a listener that passes each connection to uvicorn after its handshake.
+"""HTTP over TLS: a listener that passes each connection to uvicorn after the handshake.
 
-Uvicorn itself has neither a change of the certificate after its start, nor a bound on handshakes: a
-silent connection would be in one for a minute, without being counted.
+Uvicorn itself can neither change the certificate after startup nor limit handshakes: a silent
+connection would stay in the handshake for a minute, without being counted.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from raftlog.node.observability.http_rules import Contexts
 log = get_logger(__name__)
 
 PAUSE_S = 1.0
-"""Pause before the next accept without a free file descriptor, in seconds."""
+"""Pause before the next accept if no file descriptor is free, in seconds."""
 
 
 class TlsDoor:
     """A listener for TLS connections on a bound socket.
 
-    At most ``max_handshakes`` are in progress: the oldest one is cut for the newest, as among the
+    At most ``max_handshakes`` are in progress: the oldest one is closed for the newest, as with
     established connections (``http_bounds``).
     """
 
@@ -40,13 +40,13 @@ class TlsDoor:
         self._bound, self._contexts, self._protocol = bound, contexts, protocol
         self._max_handshakes, self._timeout_s = max_handshakes, timeout_ms / 1000
         self._loop = asyncio.get_running_loop()
-        # In the order in which they came.
+        # In the order in which they started.
         self._handshakes: dict[asyncio.Task[None], None] = {}
         bound.setblocking(False)
         self._taking = self._loop.create_task(self._take(), name="https")
 
     async def close(self) -> None:
-        """Stop accepting. Established connections are uvicorn's."""
+        """Stop accepting. Established connections belong to uvicorn."""
         tasks = [self._taking, *self._handshakes]
         for task in tasks:
             task.cancel()
@@ -58,7 +58,7 @@ class TlsDoor:
             try:
                 taken, _ = await self._loop.sock_accept(self._bound)
             except OSError as error:
-                log.warning("no HTTP connection can be taken", error=str(error))
+                log.warning("cannot accept an HTTP connection", error=str(error))
                 await asyncio.sleep(PAUSE_S)
                 continue
             task = self._loop.create_task(self._shake_hands(taken))
@@ -68,11 +68,11 @@ class TlsDoor:
                 oldest = next(iter(self._handshakes))
                 del self._handshakes[oldest]
                 oldest.cancel()
-            # It begins before the next one is taken: from there on the socket is the loop's.
+            # Let the task start before the next accept: then the loop owns the socket.
             await asyncio.sleep(0)
 
     async def _shake_hands(self, taken: socket.socket) -> None:
-        # What the other side does wrong, or does not do, is its own affair.
+        # A failed handshake is the client's problem.
         with suppress(OSError):
             await self._loop.connect_accepted_socket(
                 self._protocol,

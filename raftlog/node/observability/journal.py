@@ -1,10 +1,11 @@
 """The journal of one node: events in memory and in files, which a thread writes.
 
-The event loop waits for nothing: an event is an element of a queue. A disk that is full, broken or
-hung costs lines of the journal; what that disk means for the log is decided by the log's storage.
+The event loop never waits: an event is added to a queue. A full, broken or hung disk costs lines of
+the journal; what that disk means for the log is decided by the log's storage.
+
 The files are JSON lines, and can be read while the node runs. A crash may tear the last line, and a
-reader may open files between two renames: readers skip what is not an event, and take each number
-once.
+reader may open files between two renames: readers skip anything that is not an event, and use each
+number once.
 """
 
 from __future__ import annotations
@@ -77,36 +78,37 @@ class About(NamedTuple):
 KINDS: Mapping[Kind, About] = {
     Kind.STARTED: About(
         {"after": str},
-        "The process serves. `after`: how the life before ended: `stop` (in order), `error` (it"
-        " stopped itself), `crash`; or `format`: this is the first.",
+        "The process serves. `after`: how the previous process ended: `stop` (orderly), `error` (it"
+        " stopped itself), `crash`; or `format` if there was none.",
     ),
     Kind.STOPPED: About(
-        {"reason": str, "clean": bool}, "The process ends: in order, or by an error that it names."
+        {"reason": str, "clean": bool},
+        "The process ends, orderly (`clean`) or because of an error.",
     ),
     Kind.DIRECTORY_REPLACED: About(
         {"set_aside": str},
-        "The log of the controller was damaged, the quorum went on without it, and the node begins"
-        " anew as another replica. `set_aside`: where the damaged data is.",
+        "The controller's log was damaged, the quorum continued without it, and the node starts"
+        " over as another replica. `set_aside`: where the damaged data is.",
     ),
     Kind.LOG_MENDED: About(
         {"set_aside": str},
-        "The log of the controller was damaged, and is mended with the very records that it had."
+        "The controller's log was damaged, and was mended with exactly the records that it had had."
         " `set_aside`: where the damaged log is.",
     ),
     Kind.CAMPAIGN_BEGAN: About(
         {"epoch": int, "reason": str, "last_leader_id": int},
-        "The voter asks for an election, and why.",
+        "The voter campaigns; `reason`: why.",
     ),
     Kind.BECAME_LEADER: About(
         {"epoch": int, "reason": str, "start_offset": int},
-        "The voter has won the election; `reason` is that of its campaign.",
+        "The voter has won the election; `reason`: why it campaigned.",
     ),
     Kind.ACTIVE_CONTROLLER: About(
         {"epoch": int, "offset": int}, "The leader has folded its log, and decides requests."
     ),
     Kind.LOST_LEADERSHIP: About(
         {"epoch": int, "reason": str, "handed_over": bool},
-        "The node leads no more. `handed_over`: by a transfer that it completed.",
+        "The node no longer leads. `handed_over`: because of a completed leadership transfer.",
     ),
     Kind.LEADER_CHANGED: About(
         {"epoch": int, "leader_id": int}, "The node follows another leader."
@@ -117,47 +119,49 @@ KINDS: Mapping[Kind, About] = {
     Kind.PEER_LOST: About(
         {"peer_id": int, "reason": str}, "Another node has not answered for a second."
     ),
-    Kind.PEER_REGAINED: About({"peer_id": int, "after_ms": int}, "It answers again."),
+    Kind.PEER_REGAINED: About({"peer_id": int, "after_ms": int}, "That node answers again."),
     Kind.SLOW_FLUSH: About(
         {"above_ms": int, "count": int}, "Syncs of the log took longer than `above_ms`."
     ),
     Kind.DISK_STALL: About(
-        {"busy_ms": int}, "One call to the disk of the log has not returned for so long."
+        {"busy_ms": int}, "One call to the log's disk has not returned for this long."
     ),
     Kind.LOOP_STALL: About(
         {"gap_ms": int}, "The process did not run: it was stopped, swapped out, or busy."
     ),
     Kind.CLOCK_OVERRULED: About(
         {"ahead_ms": int},
-        "The wall clock of the node differs from those of a majority of the voters, whose time it"
-        " uses instead. `ahead_ms`: by how much; negative: it is behind.",
+        "The node's wall clock differs from those of a majority of the voters, whose time it uses"
+        " instead. `ahead_ms`: by how much; negative if the node's clock is behind.",
     ),
-    Kind.CLOCK_AGREES: About({}, "It agrees with them again."),
-    Kind.SNAPSHOT_TAKEN: About({"end_offset": int, "bytes": int}, "A snapshot was taken here."),
+    Kind.CLOCK_AGREES: About({}, "The node's wall clock agrees with the majority's again."),
+    Kind.SNAPSHOT_TAKEN: About({"end_offset": int, "bytes": int}, "The node took a snapshot."),
     Kind.SNAPSHOT_LOADED: About(
-        {"end_offset": int}, "The node began with a snapshot, or had one installed by the leader."
+        {"end_offset": int}, "The node started from a snapshot, or installed one from the leader."
     ),
-    Kind.LOG_START_ADVANCED: About({"offset": int}, "The log below was dropped."),
+    Kind.LOG_START_ADVANCED: About({"offset": int}, "The log below `offset` was dropped."),
     Kind.SPACE_LOW: About({"free_bytes": int}, "The disk fell below its free-space reserve."),
     Kind.SPACE_REGAINED: About({"free_bytes": int}, "The disk is above its reserve again."),
-    Kind.WRITES_REFUSED: About({"reason": str}, "The active controller takes no writes."),
-    Kind.WRITES_RESUMED: About({}, "It takes writes again."),
+    Kind.WRITES_REFUSED: About({"reason": str}, "The active controller refuses writes."),
+    Kind.WRITES_RESUMED: About({}, "The active controller accepts writes again."),
     Kind.LAO_STALLED: About(
         {"offset": int, "brokers": str, "reason": str},
-        "The lowest acknowledged offset has stood still for a second, and who holds it back.",
+        "The lowest acknowledged offset has not advanced for a second; `brokers` hold it back.",
     ),
-    Kind.LAO_RESUMED: About({"offset": int, "stood_ms": int}, "It goes on."),
+    Kind.LAO_RESUMED: About(
+        {"offset": int, "stood_ms": int}, "The lowest acknowledged offset advances again."
+    ),
     Kind.REGISTERED: About({"broker_epoch": int}, "The broker has registered."),
     Kind.FENCED: About({"reason": str}, "The broker knows that it is fenced, or fences itself."),
     Kind.UNFENCED: About({"broker_epoch": int}, "The broker knows that it is unfenced."),
     Kind.CONTROLLER_LOST: About(
-        {"controller_id": int}, "The broker follows no active controller any more."
+        {"controller_id": int}, "The broker no longer follows an active controller."
     ),
     Kind.CONTROLLER_FOUND: About(
         {"controller_id": int, "epoch": int}, "The broker follows this active controller."
     ),
-    Kind.LEASE_GRANTED: About({}, "The broker holds a read lease, and answers strict reads."),
-    Kind.LEASE_LOST: About({"reason": str}, "It holds none any more."),
+    Kind.LEASE_GRANTED: About({}, "The broker has a read lease, and answers strict reads."),
+    Kind.LEASE_LOST: About({"reason": str}, "The broker no longer has a read lease."),
 }
 """The details and the meaning of every kind."""
 
@@ -165,10 +169,10 @@ KINDS: Mapping[Kind, About] = {
 class NodeEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     """One event of one node.
 
-    ``seq`` grows by one for each event of a data directory, across restarts. ``at_ms``: the time at
-    the node, which is the quorum's as far as the node knows it. ``repeats``: number of equal events
-    since the last line of the kind, without a line of their own; ``left_out``: number of events
-    before this one without a line, as there were too many.
+    ``seq`` grows by one with each event of a data directory, across restarts. ``at_ms``: the node's
+    time, which is the quorum's if the node knows it. ``repeats``: the number of equal events since
+    the last line of this kind that have no line of their own. ``left_out``: the number of events
+    before this one that have no line, as there were too many.
     """
 
     seq: int
@@ -181,17 +185,17 @@ class NodeEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     left_out: int = 0
 
     def text(self, name: str) -> str:
-        """A detail as text; empty if it has none of this name."""
+        """Return a detail as text, or empty if there is none with this name."""
         return str(self.details.get(name, ""))
 
     def number(self, name: str, default: int = -1) -> int:
-        """A detail that is a number."""
+        """Return a detail that is a number."""
         value = self.details.get(name, default)
         return value if isinstance(value, int) else default
 
 
 def checked_details(kind: Kind, details: Mapping[str, Any]) -> dict[str, Value]:
-    """Return the details, if they match this kind. Raises TypeError."""
+    """Return the details if they match this kind. Raises TypeError."""
     wanted = KINDS[kind].details
     if details.keys() != wanted.keys():
         raise TypeError(f"{kind} has the details {sorted(wanted)}, not {sorted(details)}")
@@ -202,7 +206,7 @@ def checked_details(kind: Kind, details: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def typed_details(kind: str, texts: Mapping[str, str]) -> dict[str, Value]:
-    """Return details that were sent as texts; those of an unknown kind stay texts."""
+    """Convert details that were sent as text to their types; those of an unknown kind stay text."""
     about = KINDS[Kind(kind)].details if kind in list(Kind) else {}
     found: dict[str, Value] = {}
     for name, text in texts.items():
@@ -224,13 +228,13 @@ def as_text(value: Value) -> str:
 FILE = "events.jsonl"
 MAX_BYTES = 1 << 20
 MAX_BACKUPS = 3
-"""Number of older files: four of a megabyte have some twenty thousand events."""
+"""Number of older files: four of a megabyte contain about twenty thousand events."""
 LINE_MAX_BYTES = 4_096
 _DECODE = msgspec.json.Decoder(NodeEvent).decode
 
 
 def journal_file(directory: Path) -> Path:
-    """Return the path of the file that a node appends to."""
+    """Return the path of the file to which a node appends."""
     return directory / JOURNAL_DIRECTORY / FILE
 
 
@@ -271,39 +275,39 @@ def _events(path: Path) -> Iterator[NodeEvent]:
 log = get_logger(__name__)
 
 KEPT_EVENTS = 10_000
-"""Most events in memory."""
+"""Highest number of events in memory."""
 QUEUE_EVENTS = 1_000
 TEXT_MAX_CHARS = 500
 SAME_MS = 60_000
-"""Time in ms in which a repetition of the newest event is only counted."""
+"""Time within which a repetition of the newest event is only counted, in ms."""
 PER_S, BURST = 5, 200
-"""Limits of events a second and in a burst: a flapping node must not push the first cause out of
+"""Limits on events per second and in a burst: a flapping node must not push the first cause out of
 the ring.
 """
 CLOSE_S = 2.0
 
 
 class Journal(Protocol):
-    """The interface by which a node notes events."""
+    """The interface through which a node records events."""
 
     def note(self, kind: Kind, **details: Value) -> None:
-        """Note an event, and return at once. The details are those of the kind."""
+        """Record an event, and return at once. ``details``: those of the kind."""
 
 
 class NoJournal:
-    """A journal that keeps nothing."""
+    """A journal that records nothing."""
 
     def note(self, kind: Kind, **details: Value) -> None:
-        """Keep nothing."""
+        """Do nothing."""
 
 
 NO_JOURNAL = NoJournal()
 
 
 class RecentEvents:
-    """The newest events of one node, each noted once: without I/O.
+    """The newest events of one node, without I/O; repetitions are only counted.
 
-    ``written``: called with each event that has a line.
+    ``written``: called with each event that gets a line.
     """
 
     def __init__(
@@ -315,7 +319,7 @@ class RecentEvents:
         written: Callable[[NodeEvent], None] = lambda event: None,
         before: list[NodeEvent] | None = None,
     ) -> None:
-        """``before``: events of the directory, oldest first."""
+        """``before``: earlier events of the directory, oldest first."""
         self._node_id, self._role = node_id, role
         self.time_ms, self._written = wall_clock_ms, written
         """Function that returns the time: the node's own until the quorum's time is known."""
@@ -330,8 +334,8 @@ class RecentEvents:
         """See ``Journal``."""
         found = {name: _bounded(value) for name, value in checked_details(kind, details).items()}
         now = self.time_ms()
-        # Only what directly follows itself is a repetition [a controller is found, lost, and found
-        # again: without the second finding it seems to be lost for good].
+        # Only an event that equals the newest one is a repetition [a controller is found, lost, and
+        # found again: without the last event it seems to be lost for good].
         if self._newest is not None:
             *same, at_ms = self._newest
             if same == [kind, found] and 0 <= now - at_ms < SAME_MS:
@@ -350,7 +354,7 @@ class RecentEvents:
         self._written(event)
 
     def since(self, at_ms: int, after_seq: int, limit: int) -> tuple[list[NodeEvent], bool]:
-        """Return at most ``limit`` events from a time on with a higher number, oldest first; and
+        """Return at most ``limit`` events from a time on with a higher number, oldest first, and
         whether there are more.
         """
         found = [one for one in self._events if one.at_ms >= at_ms and one.seq > after_seq]
@@ -367,7 +371,7 @@ class RecentEvents:
 
 
 class NodeJournal:
-    """The journal of one data directory. Never raises for its files."""
+    """The journal of one data directory. Never raises because of its files."""
 
     def __init__(
         self,
@@ -382,7 +386,7 @@ class NodeJournal:
         self._thread: threading.Thread | None = None
         self._encode = msgspec.json.Encoder().encode
         self.dropped = 0
-        """Number of events since the start that are in no file."""
+        """Number of events since startup that are in no file."""
         before: list[NodeEvent] = []
         try:
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -394,7 +398,7 @@ class NodeJournal:
             node_id, role, wall_clock_ms=wall_clock_ms, written=self._put, before=before
         )
         self.after = _after(before)
-        """End of the process before this one, in the form of ``Kind.STARTED``."""
+        """How the previous process ended, as in ``Kind.STARTED``."""
 
     def note(self, kind: Kind, **details: Value) -> None:
         """See ``Journal``."""
@@ -434,7 +438,7 @@ class NodeJournal:
 
     def _say(self, error: OSError) -> None:
         log.error(
-            "the journal of this node cannot be written or read",
+            "this node's journal cannot be written or read",
             file=str(self._path),
             error=error.strerror or str(error),
         )
@@ -450,7 +454,7 @@ def _after(before: list[NodeEvent]) -> str:
 
 
 def _bounded(value: Any) -> Value:
-    """Shorten a text: a reason may quote foreign text."""
+    """Return a detail, shortened if it is a long text: a reason may quote a stranger's text."""
     if isinstance(value, str) and len(value) > TEXT_MAX_CHARS:
         return value[: TEXT_MAX_CHARS - 3] + "..."
     kept: Value = value

@@ -1,4 +1,4 @@
-"""A temporary change of the log level on a running node."""
+"""A temporary change of the log level of a running node."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from raftlog.errors import ApiError, ErrorCode
 LEVELS = ("debug", "info", "warning", "error")
 DEFAULT_MS = 10 * 60 * 1000
 MAX_MS = 24 * 3600 * 1000
-"""Longest time of a changed level in ms: debug lines fill disks."""
+"""Longest duration of a changed level, in ms: debug lines fill disks."""
 
 
 class LogLevel:
-    """The log level of one process. ``apply``: sets a level.
+    """The log level of one process.
 
-    ``wall_clock_ms``: for people who ask when the configured one returns.
+    ``apply`` sets a level. ``wall_clock_ms`` returns the time, for reporting when the configured
+    level returns.
     """
 
     def __init__(
@@ -25,21 +26,27 @@ class LogLevel:
         self._configured, self._apply, self._clock = configured, apply, wall_clock_ms
         self._timer: asyncio.TimerHandle | None = None
         self.level = configured
-        """Level in force."""
+        """The current level."""
         self.until_ms = 0
-        """Time when the configured level returns, in ms; 0 if it is in force."""
+        """Time at which the configured level returns, in ms, or 0 if it is active."""
 
     def alter(self, level: str, for_ms: int) -> None:
-        """Set ``level`` for ``for_ms`` milliseconds (0: ten minutes); empty: the configured one.
-        Raises ApiError.
+        """Set ``level`` for ``for_ms`` milliseconds (0: ten minutes); an empty level restores the
+        configured one.
 
-        On the event loop.
+        Raises ApiError. Called on the event loop.
         """
         if level and level not in LEVELS:
             known = ", ".join(LEVELS)
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"no level: one of {known}", field="level")
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"{level[:80]!r} is not a log level: use one of {known}",
+                field="level",
+            )
         if not 0 <= for_ms <= MAX_MS:
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"not between 0 and {MAX_MS}", field="for_ms")
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, f"{for_ms} is not from 0 to {MAX_MS}", field="for_ms"
+            )
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,7 +1,7 @@
 """A thread that writes log lines a moment later.
 
-Making a line takes as long as a message to a follower, and an election logs several of them before
-the first write.
+Formatting a line takes as long as a message to a follower, and an election logs several lines
+before the first write.
 """
 
 from __future__ import annotations
@@ -19,21 +19,23 @@ from raftlog.logger import get_logger
 log = get_logger(__name__)
 
 LATER_S = 0.02
-"""Delay of the writes in seconds: a group of lines, and its consequences, are complete by then."""
+"""Delay of the writes, in seconds: by then a group of lines is complete, and the work that follows
+it done.
+"""
 WAITING_LINES_MAX = 10_000
-"""Most lines that wait: if the reader of the lines hangs, lines are left out, and the node
+"""Highest number of queued lines: if the reader of the log hangs, lines are dropped, and the node
 continues.
 """
 FLUSH_S = 1.0
 
 
 class LogWriter(logging.Handler):
-    """A log handler that passes records to other handlers, in order, on its own thread: their
+    """A log handler that passes records to other handlers, in order, on a separate thread, as their
     outputs may hang.
 
-    An error is written before the caller continues, with all lines before it; so is the line of a
-    library, which is formatted in the context of its caller. When the process ends, ``logging``
-    flushes the waiting lines.
+    An error, and all lines before it, is written before the caller continues; so is a library's
+    line, which is formatted in the context of its caller. When the process ends, ``logging``
+    flushes the queued lines.
     """
 
     def __init__(self, targets: Sequence[logging.Handler]) -> None:
@@ -51,15 +53,15 @@ class LogWriter(logging.Handler):
 
     @override
     def handle(self, record: logging.LogRecord) -> bool:
-        """Accept a line, and wait until it is written if it is urgent."""
+        """Queue a line, and wait until it is written if it is urgent."""
         taken = super().handle(record)
         if taken and _is_urgent(record):
-            self.flush()  # Without this handler's lock: the thread logs too.
+            self.flush()  # Without this handler's lock: the thread logs, too.
         return taken
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue a line; it is left out if too many wait already."""
+        """Queue a line, or drop it if too many are queued."""
         if len(self._waiting) >= WAITING_LINES_MAX:
             self._left_out += 1
             return
@@ -71,8 +73,8 @@ class LogWriter(logging.Handler):
 
     @override
     def flush(self) -> None:
-        """Wait until the queued lines are written, FLUSH_S at most; a hanging output is waited for
-        once.
+        """Wait until the queued lines are written, but at most FLUSH_S; wait only once for an
+        output that hangs.
         """
         taken = self._taken
         if self._done >= taken or threading.current_thread() is self._thread:
@@ -87,7 +89,7 @@ class LogWriter(logging.Handler):
     def _wake(self) -> None:
         self._wanted.set()
         if self._thread is None:
-            # In a context that says which node this is.
+            # In a context that contains the node's id.
             run = contextvars.copy_context().run
             self._thread = threading.Thread(target=run, args=(self._run,), name="log", daemon=True)
             self._thread.start()
@@ -101,7 +103,7 @@ class LogWriter(logging.Handler):
             self._write()
             if self._left_out:
                 left_out, self._left_out = self._left_out, 0
-                log.warning("log lines were left out", lines=left_out)
+                log.warning("log lines were dropped", lines=left_out)
 
     def _write(self) -> None:
         while self._waiting:
@@ -118,8 +120,8 @@ class LogWriter(logging.Handler):
 
 
 def _is_urgent(record: logging.LogRecord) -> bool:
-    """Return whether a line is of an error or a library, or has an exception, which is logged only
-    here.
+    """Return whether a record is an error, is from a library, or has an exception, whose traceback
+    is only available now.
     """
     line = record.msg
     return record.levelno >= logging.ERROR or not isinstance(line, dict) or "exc_info" in line

@@ -1,6 +1,5 @@
-"""Structured logs on stderr: for people on a terminal, JSON otherwise.
-
-The lines of libraries have the same form.
+"""Structured logs on stderr: for people on a terminal, JSON otherwise. Lines from libraries have
+the same form.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ class LogTail(logging.Handler):
             self.handleError(record)
 
     def newest(self, count: int) -> list[str]:
-        """Return at most ``count`` lines, oldest first."""
+        """Return at most ``count`` of the newest lines, oldest first."""
         for writer in _writers():
             writer.flush()
         return list(self._lines)[-count:] if count > 0 else []
 
 
 TAIL = LogTail()
-"""Newest lines of this process."""
+"""The newest lines of this process."""
 
 
 def setup_logging(
@@ -63,10 +62,9 @@ def setup_logging(
 ) -> None:
     """Log at ``level`` and above to ``stream`` (default: stderr).
 
-    ``bound`` (for instance node_id=1) is added to each line. ``in_thread``: see ``log_writer``.
-
-    ``log_format``: "console", "json", or "auto": console if the stream is a terminal. May be called
-    again.
+    ``bound`` (for instance node_id=1) is added to each line. ``in_thread``: True to write on a
+    thread, see ``log_writer``. ``log_format``: "console", "json", or "auto": console if the stream
+    is a terminal. May be called again.
     """
     out = stream if stream is not None else sys.stderr
     console = log_format == "console" or (log_format == "auto" and out.isatty())
@@ -107,15 +105,15 @@ def setup_logging(
 
 
 def set_level(level: str) -> None:
-    """Log at ``level`` and above from now on; the rest of ``setup_logging`` is unchanged."""
+    """Log at ``level`` and above from now on; the rest of ``setup_logging`` stays unchanged."""
     number = logging.getLevelNamesMapping()[level.upper()]
     logging.getLogger().setLevel(number)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(number))
 
 
 def exit_process(code: int) -> NoReturn:
-    """End with this code after all lines are written, except lines without a reader, for which the
-    interpreter would wait.
+    """Exit with this code after all lines are written, except lines whose reader hangs, for which
+    the interpreter would wait.
     """
     for writer in _writers():
         writer.flush()
@@ -129,11 +127,12 @@ def _writers() -> list[LogWriter]:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Return False for lines of gRPC with a traceback and without a remedy.
+    """Return False for gRPC's lines with a traceback for which there is no remedy.
 
-    A peer has closed a call that was being answered: gRPC's server logs the failed batch if it
-    learns of that first. The poller of a process that has, or had, several event loops: two woke
-    for one byte and one found it gone; or an event was left for a loop that has been closed.
+    One case: a peer has closed a call that was being answered, and gRPC's server logs the failed
+    batch before it learns of that. Another case: a process has, or had, several event loops, and
+    gRPC's pollers of two loops woke for one byte, so one found it gone; or an event was left for a
+    closed loop.
     """
     if record.exc_info is None:
         return True
@@ -148,7 +147,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 def _harmless(
     _logger: object, _method: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """Make foreign text harmless for a terminal. JSON escapes by itself."""
+    """Make strangers' text harmless for a terminal. JSON is escaped anyway."""
     for name, value in event.items():
         if isinstance(value, str):
             event[name] = printable(value, keep="\n\t" if name in _LONG else "")

@@ -1,4 +1,4 @@
-"""The metrics of each role, made from the messages with which a node describes itself."""
+"""The metrics of each role, made from the messages in which a node describes itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROLES = ("unattached", "prospective", "candidate", "leader", "follower", "resign
 def add_quorum_metrics(
     metrics: MetricsRegistry, describe: Callable[[], quorum_pb2.DescribeQuorumResponse]
 ) -> None:
-    """Add Kafka's ``raft-metrics``, from the answer to DescribeQuorum."""
+    """Add Kafka's ``raft-metrics``, from a DescribeQuorum response."""
     metrics.collect(lambda: _quorum(describe()))
 
 
@@ -32,7 +32,7 @@ def add_refusal_metrics(
     def collect() -> Iterator[Metric]:
         family = CounterMetricFamily(
             "raftlog_quorum_messages_refused",
-            "Messages of the quorum that claim what this node does not believe.",
+            "Quorum messages with claims that this node does not believe.",
             labels=("message", "field"),
         )
         for kind, count in refused().items():
@@ -43,12 +43,12 @@ def add_refusal_metrics(
 
 
 def add_audit_metrics(metrics: MetricsRegistry, dropped: Callable[[], int]) -> None:
-    """Add the count of events left out of the audit log."""
+    """Add the count of events missing from the audit log."""
 
     def collect() -> Iterator[Metric]:
         yield CounterMetricFamily(
             "raftlog_audit_events_dropped",
-            "Events without a line in the audit log: too many refusals, or it cannot be written.",
+            "Events missing from the audit log: too many refusals, or the log cannot be written.",
             value=dropped(),
         )
 
@@ -61,7 +61,7 @@ def _clock(
     if response.HasField("clock_ahead_ms"):
         yield gauge(
             "raftlog_clock_ahead_seconds",
-            "How far the wall clock of this node is ahead of those of a majority of the voters.",
+            "How far this node's wall clock is ahead of those of a majority of the voters.",
             response.clock_ahead_ms / 1000,
         )
 
@@ -70,20 +70,20 @@ def _quorum(response: quorum_pb2.DescribeQuorumResponse) -> Iterator[Metric]:
     yield from _clock(response)
     states = (((role,), float(role == response.role)) for role in ROLES)
     yield gauge(
-        "raft_metrics_current_state", "1 for the role this node is in.", *states, labels=("state",)
+        "raft_metrics_current_state", "1 for this node's current role.", *states, labels=("state",)
     )
     yield gauge("raft_metrics_current_epoch", "The epoch of the quorum.", response.leader_epoch)
     yield gauge(
-        "raft_metrics_current_leader", "The leader's id, -1 if none is known.", response.leader_id
+        "raft_metrics_current_leader", "The leader's id, or -1 if unknown.", response.leader_id
     )
     yield gauge(
         "raft_metrics_current_vote",
-        "The candidate that has this node's vote in this epoch, -1: none.",
+        "The candidate that has this node's vote in this epoch, or -1 if none has.",
         response.voted_id,
     )
     yield gauge(
         "raft_metrics_high_watermark",
-        "The first offset not committed, -1 if unknown.",
+        "The first uncommitted offset, or -1 if unknown.",
         response.high_watermark,
     )
     yield gauge(
@@ -97,10 +97,10 @@ def _quorum(response: quorum_pb2.DescribeQuorumResponse) -> Iterator[Metric]:
         "The offset after the last record that is on disk.",
         response.durable_end_offset,
     )
-    yield gauge("raft_metrics_number_of_voters", "How many voters there are.", len(response.voters))
+    yield gauge("raft_metrics_number_of_voters", "Number of voters.", len(response.voters))
     yield gauge(
         "raft_metrics_number_of_observers",
-        "How many observers replicate from here.",
+        "Number of observers that replicate from this node.",
         len(response.observers),
     )
     if response.role == "leader":
@@ -112,7 +112,7 @@ def _quorum(response: quorum_pb2.DescribeQuorumResponse) -> Iterator[Metric]:
         )
         yield gauge(
             "raftlog_replica_lag_records",
-            "Records a replica lacks of the leader's log.",
+            "Records of the leader's log that a replica lacks.",
             *lags,
             labels=("replica",),
         )
@@ -128,8 +128,8 @@ def add_controller_metrics(
 ) -> None:
     """Add Kafka's ``KafkaController`` metrics and the brokers' acknowledged offsets.
 
-    ``image``: the committed one. ``describe_brokers`` and ``lowest_known_lao`` are called on the
-    active controller only.
+    ``image``: the committed one. ``describe_brokers`` and ``lowest_known_lao`` are called only on
+    the active controller.
     """
 
     def collect() -> Iterable[Metric]:
@@ -144,8 +144,8 @@ def add_controller_metrics(
             yield from _brokers(describe_brokers())
             yield gauge(
                 "raftlog_lowest_known_lao",
-                "The lowest LAO that an unfenced broker knows, -1 if unknown: up to there, plain"
-                " reads show every write on every unfenced broker.",
+                "The lowest LAO that an unfenced broker knows, or -1 if unknown: up to this offset,"
+                " plain reads show every write on every unfenced broker.",
                 lowest_known_lao(),
             )
 
@@ -171,24 +171,24 @@ def _controller_image(now: Image) -> Iterator[Metric]:
     yield gauge("kafka_controller_global_partitions", "Partitions.", len(now.partitions))
     yield gauge(
         "kafka_controller_last_applied_record_offset",
-        "The last committed offset folded here.",
+        "The last committed offset that this node has folded.",
         now.offset,
     )
     yield gauge(
         "kafka_controller_last_applied_record_timestamp_seconds",
-        "Time of the last batch folded here, in seconds since 1970.",
+        "Time of the last batch that this node has folded, in seconds since 1970.",
         now.timestamp_ms / 1000,
     )
     yield gauge("raftlog_kv_keys", "Keys in the key-value store.", len(now.key_values))
     yield gauge(
         "raftlog_kv_bytes",
-        "Bytes of all keys and values in the key-value store.",
+        "Total size of all keys and values in the key-value store, in bytes.",
         now.key_value_bytes,
     )
-    yield gauge("raftlog_leases", "Leases of the key-value store.", len(now.leases))
+    yield gauge("raftlog_leases", "Leases in the key-value store.", len(now.leases))
     yield gauge(
         "raftlog_export_cursor_lag_records",
-        "Committed records that an export has not read yet, as its cursor says.",
+        "Committed records that an export has not read yet, according to its cursor.",
         *(
             ((name,), max(0, now.offset + 1 - now.export_cursors[name].end_offset))
             for name in sorted(now.export_cursors)
@@ -203,7 +203,7 @@ def _brokers(response: controller_pb2.DescribeBrokersResponse) -> Iterator[Metri
     reported = [broker for broker in response.brokers if broker.applied_offset >= 0]
     yield gauge(
         "raftlog_lowest_acknowledged_offset",
-        "The highest offset that every unfenced broker has applied, -1 if unknown.",
+        "The highest offset that every unfenced broker has applied, or -1 if unknown.",
         response.lowest_acknowledged_offset,
     )
     yield gauge(
@@ -217,7 +217,7 @@ def _brokers(response: controller_pb2.DescribeBrokersResponse) -> Iterator[Metri
     )
     yield gauge(
         "kafka_controller_time_since_last_heartbeat_received_seconds",
-        "Seconds since a broker was last heard of.",
+        "Seconds since a broker was last heard from.",
         *(
             ((str(b.broker_id),), b.last_contact_age_ms / 1000)
             for b in response.brokers
@@ -227,15 +227,15 @@ def _brokers(response: controller_pb2.DescribeBrokersResponse) -> Iterator[Metri
     )
     yield gauge(
         "raftlog_lowest_acknowledged_offset_held_back_seconds",
-        "Seconds that the lowest acknowledged offset has stood still behind the high watermark, or"
-        " been unknown.",
+        "Seconds since when the lowest acknowledged offset has been unknown, or has not advanced"
+        " although it is below the high watermark.",
         response.held_back_ms / 1000,
     )
     yield from _partition_counts(response.partitions)
     held_back = set(response.held_back_by)
     yield gauge(
         "raftlog_broker_holds_lowest_acknowledged_offset",
-        "1 for the brokers that hold the lowest acknowledged offset back.",
+        "1 for the brokers that hold back the lowest acknowledged offset.",
         *(
             ((str(broker.broker_id),), float(broker.broker_id in held_back))
             for broker in response.brokers
@@ -253,7 +253,11 @@ def _partition_counts(counts: controller_pb2.PartitionCounts) -> Iterator[Metric
         "Partitions that their preferred leader does not lead.",
         counts.not_led_by_preferred,
     )
-    yield gauge("raftlog_reassigning_partitions", "Reassignments under way.", counts.reassigning)
+    yield gauge(
+        "raftlog_reassigning_partitions",
+        "Partitions that are being reassigned.",
+        counts.reassigning,
+    )
     yield gauge(
         "raftlog_recovering_partitions",
         "Partitions whose unclean leader has not recovered yet.",
@@ -266,17 +270,17 @@ def _partition_counts(counts: controller_pb2.PartitionCounts) -> Iterator[Metric
     )
     yield gauge(
         "raftlog_partitions_awaiting_recovery",
-        "Partitions that only an unclean recovery can give a leader.",
+        "Partitions that can get a leader only by an unclean recovery.",
         counts.awaiting_recovery,
     )
     yield CounterMetricFamily(
         "kafka_controller_election_from_eligible_leader_replicas",
-        "Leaders elected from the eligible leader replicas, since this controller leads.",
+        "Leaders elected from the eligible leader replicas since this controller became active.",
         value=counts.elections_from_elr,
     )
     yield CounterMetricFamily(
         "kafka_controller_unclean_leader_elections",
-        "Leaders elected uncleanly, since this controller leads.",
+        "Unclean leader elections since this controller became active.",
         value=counts.unclean_elections,
     )
 
@@ -284,8 +288,8 @@ def _partition_counts(counts: controller_pb2.PartitionCounts) -> Iterator[Metric
 def add_broker_metrics(
     metrics: MetricsRegistry, describe: Callable[[], broker_pb2.DescribeBrokerResponse]
 ) -> None:
-    """Add Kafka's ``broker-metadata-metrics`` and this broker's view of the others, from the answer
-    to DescribeBroker.
+    """Add Kafka's ``broker-metadata-metrics`` and this broker's view of the others, from a
+    DescribeBroker response.
     """
     metrics.collect(lambda: _broker(describe()))
 
@@ -299,23 +303,23 @@ def _broker(response: broker_pb2.DescribeBrokerResponse) -> Iterator[Metric]:
     )
     yield gauge(
         "kafka_server_broker_state",
-        "1 for the state this broker is in.",
+        "1 for this broker's current state.",
         *states,
         labels=("state",),
     )
     yield gauge(
         "raftlog_broker_epoch",
-        "The offset of this broker's registration, -1 if it has none.",
+        "The offset of this broker's registration, or -1 if it has none.",
         response.broker_epoch,
     )
     yield gauge(
         "broker_metadata_metrics_last_applied_record_offset",
-        "The last offset applied and readable.",
+        "The last offset that this broker has applied.",
         response.applied_offset,
     )
     yield gauge(
         "raft_metrics_current_leader",
-        "The active controller's id, -1 if unknown.",
+        "The active controller's id, or -1 if unknown.",
         response.controller_id,
     )
     yield gauge(
@@ -323,12 +327,12 @@ def _broker(response: broker_pb2.DescribeBrokerResponse) -> Iterator[Metric]:
     )
     yield gauge(
         "raft_metrics_high_watermark",
-        "The first offset not committed, as last received.",
+        "The first uncommitted offset, as last received.",
         response.high_watermark,
     )
     yield gauge(
         "raftlog_lowest_acknowledged_offset",
-        "The lowest acknowledged offset that this broker knows, -1 if unknown.",
+        "The lowest acknowledged offset that this broker knows, or -1 if unknown.",
         response.lowest_acknowledged_offset,
     )
     yield gauge(
@@ -338,7 +342,7 @@ def _broker(response: broker_pb2.DescribeBrokerResponse) -> Iterator[Metric]:
     )
     yield gauge(
         "raftlog_image_kept_bytes",
-        "Bytes kept so that reads at the lowest acknowledged offset work.",
+        "Bytes kept for reads at the lowest acknowledged offset.",
         response.image_bytes_kept,
     )
 
@@ -353,35 +357,35 @@ def add_watch_metrics(
     too_slow: Callable[[], int],
 ) -> None:
     """Add the number of a broker's watches, and of the changes sent to them."""
-    metrics.gauge("raftlog_watchers", "Watches that are open.", watchers)
+    metrics.gauge("raftlog_watchers", "Open watches.", watchers)
     metrics.gauge(
         "raftlog_watchers_live",
-        "Watches that have been told all there is. The others catch up, or read slowly.",
+        "Watches that have received all changes. The others are catching up, or read slowly.",
         live,
     )
     metrics.counter(
         "raftlog_watch_changes_sent",
-        "Changes sent to watchers, each as often as it was sent.",
+        "Changes sent to watchers, counted once per watcher.",
         told,
     )
     metrics.counter(
         "raftlog_watches_compacted",
-        "Watches that ended because what they needed had left the history.",
+        "Watches that ended because the history no longer had the changes that they needed.",
         compacted,
     )
     metrics.counter(
         "raftlog_watches_too_slow",
-        "Those of the compacted watches that had not read fast enough.",
+        "Compacted watches that had not read fast enough.",
         too_slow,
     )
 
 
 def add_space_metrics(metrics: MetricsRegistry, low: Callable[[], bool]) -> None:
-    """Add whether the disk of the log directory is below the node's free-space reserve."""
+    """Add whether the log directory's disk is below the node's free-space reserve."""
     metrics.gauge(
         "raftlog_low_on_space",
         "1 if the disk is below its free-space reserve. A broker then stores no records; a"
-        " controller hands over, and refuses writes only if no majority has space.",
+        " controller transfers its leadership, and refuses writes only if no majority has space.",
         lambda: float(low()),
     )
 
@@ -390,20 +394,22 @@ def add_log_metrics(metrics: MetricsRegistry, contradicted: Callable[[], bool]) 
     """Add whether the metadata log contradicts this node's copy of it."""
     metrics.gauge(
         "raftlog_log_contradicted",
-        "1 if the metadata log and what this node has of it contradict each other: committed"
-        " records were lost, or two nodes have different states.",
+        "1 if the metadata log and this node's copy of it contradict each other: committed records"
+        " were lost, or two nodes have different states.",
         lambda: float(contradicted()),
     )
 
 
 def add_mending_metrics(metrics: MetricsRegistry, state: Callable[[], MendingState]) -> None:
-    """Add what a damaged controller lacks, and which controllers it has asked."""
+    """Add the records that a damaged controller lacks, and which controllers it has asked
+    for them.
+    """
 
     def collect() -> Iterator[Metric]:
         now = state()
         missing = gauge(
             "raftlog_mending_missing_records",
-            "Records that this damaged controller lacks, by offsets; 0: it lacks something else.",
+            "Records that this damaged controller lacks, by offsets; 0 if it lacks other data.",
             labels=("first", "last"),
         )
         for begin, end in now.missing[:NAMED_MAX]:
@@ -413,7 +419,7 @@ def add_mending_metrics(metrics: MetricsRegistry, state: Callable[[], MendingSta
         yield missing
         asked = gauge(
             "raftlog_mending_controller_answers",
-            "1 if this controller has answered the last request for missing records.",
+            "1 if the labelled controller has answered the last request for missing records.",
             labels=("controller",),
         )
         for source in now.asked:
@@ -430,13 +436,13 @@ def add_snapshot_metrics(metrics: MetricsRegistry, describe: Callable[[], Snapsh
     metrics.collect(lambda: _snapshots(describe()))
     metrics.counter(
         "kafka_server_metadata_loader_handle_load_snapshot_count",
-        "How often this process began with a snapshot, or had one installed.",
+        "How often this process started from a snapshot, or installed one.",
         lambda: describe().loaded,
     )
     metrics.counter(
         "raftlog_export_cursors_passed",
-        "Export cursors beyond which this process has dropped its log: those exports have a gap"
-        " here.",
+        "Export cursors whose unread records this process has dropped: those exports cannot"
+        " continue from this node.",
         lambda: describe().cursors_passed,
     )
 
@@ -444,18 +450,18 @@ def add_snapshot_metrics(metrics: MetricsRegistry, describe: Callable[[], Snapsh
 def _snapshots(now: SnapshotFigures) -> Iterator[Metric]:
     yield gauge(
         "raftlog_export_cursors_holding_log",
-        "Export cursors for whose sake this node keeps more of its log than retention asks for.",
+        "Export cursors for which this node keeps more of its log than retention requires.",
         now.cursors_holding,
     )
     yield gauge("raftlog_snapshots", "Complete snapshots on this node.", now.count)
     yield gauge(
         "raftlog_snapshot_size_bytes",
-        "Size of the newest snapshot, 0 if there is none.",
+        "Size of the newest snapshot, or 0 if there is none.",
         now.newest_bytes,
     )
     yield gauge(
         "kafka_server_snapshot_emitter_latest_snapshot_generated_bytes",
-        "Size of the last snapshot that this process took, 0 if none.",
+        "Size of the last snapshot that this process took, or 0 if none.",
         now.generated_bytes,
     )
     yield gauge(

@@ -28,13 +28,13 @@ from raftlog.wire.node.v1 import node_pb2 as pb
 
 LOG_LINES = 500
 EVENTS_MAX = 1_000
-"""Most events in one answer."""
+"""Highest number of events in one response."""
 _SECRET = re.compile(r"password|secret|credential|token$", re.IGNORECASE)
 
 MayCall = Callable[[str, Any, Caller], None]
-"""Check of a method, a request and its caller; raises ApiError without permission."""
+"""Check of a method, a request and its caller; raises ApiError if the caller has no permission."""
 Changed = Callable[[str, Caller, ApiError | None], None]
-"""Callback after a call that changes the node: the method, the caller, the refusal."""
+"""Callback after a call that changes the node: the method, the caller, and the refusal or None."""
 CHANGES = frozenset({"AlterLogLevel"})
 
 
@@ -51,7 +51,7 @@ class NodeFacts(NamedTuple):
     metrics: Callable[[], Awaitable[bytes]]
     directory: Path
     certificate_ends: Callable[[], datetime | None] = lambda: None
-    """Function that returns the earliest end of its certificates, if any. Reads files."""
+    """Function that returns when the first of its certificates expires, or None. Reads files."""
     low_on_space: Callable[[], bool] = lambda: False
     log_contradiction: Callable[[], str] = lambda: ""
 
@@ -73,7 +73,7 @@ class NodeRpc:
         self._certificates = BackgroundLook(facts.certificate_ends)
 
     def handler(self, may_call: MayCall, changed: Changed) -> Any:
-        """Return the handler for ``Transport.listen(extra_handlers=...)`` of one listener."""
+        """Return the handler for ``Transport.listen(extra_handlers=...)`` on one listener."""
 
         def guarded(name: str, answer: Callable[[Any], Any]) -> Any:
             async def call(request: Any, caller: Caller) -> Any:
@@ -140,7 +140,11 @@ class NodeRpc:
         """Return a page of the journal. Raises ApiError."""
         for field in ("max_age_ms", "after_seq", "limit"):
             if getattr(request, field) < 0:
-                raise ApiError(ErrorCode.INVALID_REQUEST, "it can't be negative", field=field)
+                raise ApiError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"{getattr(request, field)} is negative",
+                    field=field,
+                )
         limit = min(request.limit or EVENTS_MAX, EVENTS_MAX)
         time_ms = self._events.time_ms()
         since_ms = time_ms - request.max_age_ms if request.max_age_ms else 0
@@ -155,9 +159,11 @@ class NodeRpc:
         )
 
     async def diagnose(self, request: pb.DiagnoseNodeRequest) -> pb.DiagnoseNodeResponse:
-        """Return metrics, the newest log lines, and the disk. Raises ApiError."""
+        """Return metrics, the newest log lines, and the disk's state. Raises ApiError."""
         if request.log_lines < 0:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "it can't be negative", field="log_lines")
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, f"{request.log_lines} is negative", field="log_lines"
+            )
         response = pb.DiagnoseNodeResponse(
             node_id=self._facts.node_id,
             role=self._facts.role,
@@ -166,9 +172,9 @@ class NodeRpc:
         )
         directory = self._facts.directory
         if not request.probe_disk:
-            response.probe_failure = "it was not asked for"
+            response.probe_failure = "the request does not ask for a disk probe"
         elif self._probing:
-            response.probe_failure = "the disk is being measured for another caller"
+            response.probe_failure = "a disk probe for another caller is still running"
         else:
             self._probing = True
             try:
@@ -198,13 +204,13 @@ class NodeRpc:
 
 
 class DiskUsage:
-    """The free and total space of a disk; a hanging disk does not delay the node's answers."""
+    """The free and total space of a disk. A disk that hangs does not delay the node's responses."""
 
     def __init__(self, directory: Path) -> None:
         self._look = BackgroundLook(lambda: shutil.disk_usage(directory))
 
     async def free_and_total(self) -> tuple[int, int]:
-        """Return the free and total space in bytes; 0 and 0: unknown in time."""
+        """Return the free and total space in bytes, or (0, 0) if not known in time."""
         usage = await self._look.now()
         return (0, 0) if usage is None else (usage.free, usage.total)
 

@@ -1,4 +1,6 @@
-"""A node's account of itself, whatever its role: its journal, and the RPCs of the service Node."""
+"""A node's information about itself, whatever its role: its journal, and the RPCs of the service
+Node.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from raftlog.node.observability.log_level import LogLevel
 from raftlog.node.observability.logs import set_level
 from raftlog.node.observability.node_rpc import NodeFacts, NodeRpc
 from raftlog.node.security.guard import Authentication, Duties
-from raftlog.node.security.single_calls import check_call, tell_change
+from raftlog.node.security.single_calls import check_call, report_change
 from raftlog.process import build_text
 from raftlog.quorum.config import Voter
 from raftlog.transport.certificates import first_end
@@ -33,9 +35,9 @@ def _now_ms() -> int:
 class NodeSelf:
     """The journal and the RPCs of one process, once it has locked its directory.
 
-    ``http``: address of its HTTP listener, empty: none, or not yet; ``metrics``: the metrics text
-    there; ``low_on_space``: whether its disk is below the reserve; ``log_contradiction``: as in
-    DescribeNode.
+    ``http`` returns the address of its HTTP listener, or empty if there is none yet. ``metrics``
+    returns the metrics text. ``low_on_space`` returns whether its disk is below the reserve.
+    ``log_contradiction``: as in DescribeNode.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class NodeSelf:
     def handler(
         self, listener: str, authentication: Authentication | None, duties: Duties
     ) -> object:
-        """Return the handler of the RPCs on one listener; ``duties`` includes the readers."""
+        """Return the handler of the RPCs on one listener. ``duties`` must include the readers."""
 
         def may_call(method: str, request: Any, caller: Caller) -> None:
             if authentication is not None:
@@ -85,24 +87,26 @@ class NodeSelf:
         def changed(method: str, caller: Caller, error: ApiError | None) -> None:
             if authentication is not None:
                 link = UnaryLink(caller._replace(listener=listener))
-                tell_change(method, link, authentication, duties, error, "Node")
+                report_change(method, link, authentication, duties, error, "Node")
 
         return self._rpc.handler(may_call, changed)
 
     def started(self, set_aside: object = "", mended: bool = False) -> None:
-        """Note that the node serves; ``set_aside``: where its damaged data is, see KINDS.
-        ``mended``: its log was mended, the directory is the same.
+        """Record that the node serves.
+
+        ``set_aside``: where its damaged data is, see KINDS, or empty. ``mended``: True if its log
+        was mended in the same directory.
         """
         self.journal.note(Kind.STARTED, after=self.journal.after)
         if set_aside:
             kind = Kind.LOG_MENDED if mended else Kind.DIRECTORY_REPLACED
             self.journal.note(kind, set_aside=str(set_aside))
         if self.journal.after == "crash":
-            log.warning("the life of this node before ended without a stop: a crash, or a kill")
+            log.warning("the previous process of this node ended without a stop: a crash or a kill")
         self._telling = asyncio.create_task(self._find_version(), name="version")
 
     def stopped(self, reason: str, *, clean: bool) -> None:
-        """Note that the node ends; only the first reason is kept."""
+        """Record that the node ends; only the first reason is kept."""
         if not self._stopped:
             self._stopped = True
             self.journal.note(Kind.STOPPED, reason=reason, clean=clean)
@@ -114,24 +118,24 @@ class NodeSelf:
         self.journal.close()
 
     async def _find_version(self) -> None:
-        # In a thread, and late: git may be asked, and elections come first.
+        # In a thread, and deferred: this may run git, and elections come first.
         self._version = await asyncio.to_thread(build_text)
 
 
 def may_see(
     config: NodeConfig, authentication: Authentication | None, duties: Duties
 ) -> Callable[[Caller], None] | None:
-    """Return a check that raises ApiError for a caller without the right to read over HTTP what
-    ``DescribeNode`` reports; None: every caller may.
+    """Return a check that raises ApiError for a caller that may not read over HTTP what
+    ``DescribeNode`` reports, or None if every caller may.
 
-    ``duties``: the permitted readers among them.
+    ``duties`` must include the permitted readers.
     """
     if authentication is None or duties.readers is None:
         return None
     request = node_pb2.DescribeNodeRequest()
-    # Where the authority of nodes is that of HTTP, too, its certificates name nodes.
+    # If nodes and HTTP have the same CA, a certificate shown over HTTP can identify a node.
     by_http = any(one.for_nodes and one.security.tls == config.http_tls for one in config.listeners)
-    duties = duties._replace(nodes_come=duties.nodes_come and by_http)
+    duties = duties._replace(accepts_nodes=duties.accepts_nodes and by_http)
     return lambda caller: check_call(
         "DescribeNode", request, UnaryLink(caller), authentication, duties, "Node"
     )

@@ -1,4 +1,4 @@
-"""The metrics of every node of any role: its identity, its requests, its disk, its loop."""
+"""The metrics of every node, whatever its role: identity, requests, disk, event loop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ UNKNOWN_API = "Unknown"
 
 
 def build_labels() -> Mapping[str, str]:
-    """Return the labels of this build. In a checkout it runs git: not on an event loop."""
+    """Return the labels of this build. In a checkout it runs git, so do not call it on an event
+    loop.
+    """
     return {"version": version_text(), "revision": commit_text()}
 
 
@@ -38,25 +40,23 @@ def add_node_metrics(
     build: Mapping[str, str],
     loop_lag: Latency,
 ) -> None:
-    """Add the node's identity and build, and the lag of its loop."""
+    """Add the node's identity and build, and the lag of its event loop."""
     node = {"cluster_id": cluster_id, "node_id": str(node_id), "role": role}
     metrics.collect(
         lambda: (
-            InfoMetricFamily("raftlog_build", "Which build this node runs.", value=dict(build)),
-            InfoMetricFamily(
-                "raftlog_node", "Which node of which cluster this is: join with it.", value=node
-            ),
+            InfoMetricFamily("raftlog_build", "The build that this node runs.", value=dict(build)),
+            InfoMetricFamily("raftlog_node", "The identity of this node, for joins.", value=node),
         )
     )
     metrics.latency(
         "raftlog_event_loop_lag_seconds",
-        "How late a timer of the event loop is, looked at four times a second.",
+        "How late a timer of the event loop runs, measured four times a second.",
         loop_lag,
     )
 
 
 def api_name(body: str) -> str:
-    """Return Kafka's name of a request: of ``create_topics`` it is ``CreateTopics``."""
+    """Return Kafka's name for a request: ``CreateTopics`` for ``create_topics``."""
     return "".join(part.capitalize() for part in body.split("_")) or UNKNOWN_API
 
 
@@ -74,8 +74,8 @@ def add_request_metrics(
     metrics.collect(lambda: _requests(figures))
     metrics.gauges(
         "raftlog_waiting_requests",
-        "Requests that wait, by what for. Writes that came together and wait for one commit count"
-        " once.",
+        "Waiting requests, by what they wait for. Writes that arrived together and wait for one"
+        " commit count once.",
         ("awaits",),
         lambda: [((awaits,), depth) for awaits, depth in depths().items()],
     )
@@ -85,19 +85,19 @@ def _requests(figures: RequestFigures) -> Iterator[Metric]:
     label = ("request",)
     requests = CounterMetricFamily(
         "kafka_network_request_metrics_requests",
-        "Requests that were answered, by API. A broker counts what it forwards by the API that it"
+        "Answered requests, by API. A broker counts a forwarded request under the API that it"
         " forwards.",
         labels=label,
     )
     errors = CounterMetricFamily(
         "kafka_network_request_metrics_errors",
-        "Errors in answers, by API and Kafka's error code: one for a request that was refused, one"
-        " for each item that was.",
+        "Errors in responses, by API and Kafka's error code: one for each refused request, and one"
+        " for each refused item.",
         labels=("request", "error"),
     )
     times = HistogramMetricFamily(
         "kafka_network_request_metrics_total_time_seconds",
-        "From a request until its answer, by API.",
+        "Time from a request to its response, by API.",
         labels=label,
     )
     for body, one in sorted(figures.apis.items()):
@@ -112,7 +112,9 @@ def _requests(figures: RequestFigures) -> Iterator[Metric]:
 
 
 def add_certificate_metrics(metrics: MetricsRegistry, ends: Callable[[], datetime | None]) -> None:
-    """Add the end of the node's certificates. ``ends`` reads files; the earliest, or None."""
+    """Add the expiry of the node's certificates. ``ends`` reads files and returns the earliest, or
+    None.
+    """
     look = BackgroundLook(ends)
     metrics.look(look)
 
@@ -120,8 +122,8 @@ def add_certificate_metrics(metrics: MetricsRegistry, ends: Callable[[], datetim
         ends_at = look.latest
         yield _if_known(
             "raftlog_certificate_valid_seconds",
-            "How long the certificate of the node that ends first is still valid; below 0 once it"
-            " has ended. Not without TLS.",
+            "Remaining validity of the node's certificate that expires first; negative once it has"
+            " expired. Absent without TLS.",
             None if ends_at is None else (ends_at - datetime.now(UTC)).total_seconds(),
         )
 
@@ -131,30 +133,30 @@ def add_certificate_metrics(metrics: MetricsRegistry, ends: Callable[[], datetim
 def add_disk_metrics(
     metrics: MetricsRegistry, directory: Path, busy_s: Callable[[], float]
 ) -> None:
-    """Add the disk of a node's log directory. ``busy_s``: returns the duration of the sync in
-    progress.
+    """Add the disk of a node's log directory. ``busy_s`` returns how long the current sync has
+    lasted.
 
-    The values of a hanging disk are those of the last scrape.
+    If the disk hangs, the values are those of the last scrape.
     """
     look = BackgroundLook(lambda: shutil.disk_usage(directory))
     metrics.look(look)
 
     def collect() -> Iterator[Metric]:
-        # If it failed, the node finds out by itself, and stops; a scrape says what is left to say.
+        # If the disk failed, the node detects that itself, and stops; a scrape reports the rest.
         usage = look.latest
         yield _if_known(
             "raftlog_log_dir_free_bytes",
-            "Bytes free on the disk of the log directory.",
+            "Free space on the log directory's disk, in bytes.",
             None if usage is None else usage.free,
         )
         yield _if_known(
             "raftlog_log_dir_total_bytes",
-            "Size of the disk of the log directory, in bytes.",
+            "Size of the log directory's disk, in bytes.",
             None if usage is None else usage.total,
         )
         yield gauge(
             "raftlog_disk_busy_seconds",
-            "How long the disk has been at the sync under way, 0 if none is.",
+            "How long the current sync of the disk has lasted, or 0 if there is none.",
             busy_s(),
         )
 
@@ -162,7 +164,7 @@ def add_disk_metrics(
 
 
 def _if_known(name: str, doc: str, value: float | None) -> GaugeMetricFamily:
-    """Return a gauge; without a sample if the value is unknown."""
+    """Return a gauge, without a sample if the value is unknown."""
     family = GaugeMetricFamily(name, doc)
     if value is not None:
         family.add_metric((), value)

@@ -1,9 +1,9 @@
 """One node's metrics, read at each scrape: no cost on a hot path except :meth:`Latency.observe`.
 
 Names are Kafka's (its MBean's type, then the metric, in snake case), so that dashboards and habits
-carry over; metrics that Kafka does not have begin with ``raftlog_``. Where Prometheus has a rule,
-it wins: times are in seconds, and Kafka's ``…Count`` is a plural, because only a histogram has a
-``…_count``.
+carry over; metrics that Kafka does not have begin with ``raftlog_``. If Prometheus has a rule, it
+takes precedence: times are in seconds, and Kafka's ``…Count`` is a plural, because only a histogram
+has a ``…_count``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Sample = tuple[Sequence[str], float]
 
 
 class _Collected(Collector):
-    """An adapter of a function that makes metric families anew at each scrape."""
+    """An adapter for a function that creates metric families at each scrape."""
 
     def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
         self._collect = collect
@@ -43,17 +43,15 @@ class _Collected(Collector):
 
 
 class MetricsRegistry:
-    """The metrics of one node; one process may hold several.
+    """The metrics of one node; a process may contain several.
 
-    Not thread-safe: scrapes run on the node's event loop.
-
-    A callable that raises spoils the whole scrape, loudly: it is an error in the node, and half a
-    page would hide it.
+    Not thread-safe: scrapes run on the node's event loop. If a callable raises, the whole scrape
+    fails: that is a defect in the node, and half a page would hide it.
     """
 
     def __init__(self, *, process: bool = True) -> None:
-        """``process``: add the process's own metrics (CPU, memory, file descriptors, garbage
-        collection).
+        """``process``: True to add the process's own metrics (CPU, memory, file descriptors,
+        garbage collection).
         """
         self.registry = CollectorRegistry(auto_describe=False)
         self._looks: list[BackgroundLook[Any]] = []
@@ -63,25 +61,29 @@ class MetricsRegistry:
             GCCollector(registry=self.registry)
 
     def collect(self, collect: Callable[[], Iterable[Metric]]) -> None:
-        """Add metric families made at each scrape, for several that come from one reading."""
+        """Add metric families that are created at each scrape, for several families from one
+        reading.
+        """
         self.registry.register(_Collected(collect))
 
     def look(self, look: BackgroundLook[Any]) -> None:
-        """Add a file system query before each scrape, whose ``latest`` result metrics read."""
+        """Add a file system query that runs before each scrape; metrics read its ``latest``
+        result.
+        """
         self._looks.append(look)
 
     async def refresh(self) -> None:
-        """Query the file systems, and wait for them a moment at most."""
+        """Query the file systems, and wait for them briefly."""
         await asyncio.gather(*(look.now() for look in self._looks))
 
     def gauge(self, name: str, doc: str, read: Callable[[], float]) -> None:
-        """Add a value that goes up and down."""
+        """Add a value that can go up and down."""
         self.collect(lambda: [gauge(name, doc, read())])
 
     def gauges(
         self, name: str, doc: str, labels: Sequence[str], read: Callable[[], Iterable[Sample]]
     ) -> None:
-        """Add values that go up and down, one a set of label values."""
+        """Add values that can go up and down, one per set of label values."""
         self.collect(lambda: [gauge(name, doc, *read(), labels=labels)])
 
     def counter(self, name: str, doc: str, read: Callable[[], float]) -> None:
@@ -89,9 +91,8 @@ class MetricsRegistry:
         self.collect(lambda: [CounterMetricFamily(name, doc, value=read())])
 
     def latency(self, name: str, doc: str, latency: Latency | None = None) -> Latency:
-        """Add a histogram of seconds; by convention ``name`` ends in ``_seconds``.
-
-        Returns the object to observe on.
+        """Add a histogram of seconds, and return the object that observes; by convention ``name``
+        ends in ``_seconds``.
         """
         kept = latency if latency is not None else Latency()
         self.collect(
