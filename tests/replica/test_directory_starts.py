@@ -76,7 +76,7 @@ def test_refusal_names_both_starts() -> None:
 
 def test_own_directory_started_by_another_process_is_in_use() -> None:
     starts = starts_of()
-    assert code(starts, starts.told, "dir-1") == 0
+    assert code(starts, starts.own_message, "dir-1") == 0
     assert code(starts, started(1, 2), "dir-1") == ErrorCode.DIRECTORY_IN_USE
 
 
@@ -304,7 +304,7 @@ async def test_candidate_keeps_no_fetch_of_a_later_start(monkeypatch: pytest.Mon
     monkeypatch.setattr(QuorumCore, "role", property(lambda _: "candidate"))
     monkeypatch.setattr(QuorumCore, "acknowledged", lambda *_: (-1, -math.inf))
     monkeypatch.setattr(leader.replica, "_step", stepped.append)
-    same = follower.replica._starts.told
+    same = follower.replica._starts.own_message
     request = pb.FetchRequest(
         cluster_id="c",
         replica_id=follower.id,

@@ -402,7 +402,7 @@ async def test_peer_with_an_overdue_response_does_not_count_as_reached() -> None
     await asyncio.sleep(0.9)
     assert stage.peer.reach().is_reached
     await asyncio.sleep(0.2)
-    assert stage.peer.reach() == PeerReach(2, "c2:9093: it is connected and does not answer", 1100)
+    assert stage.peer.reach() == PeerReach(2, "c2:9093: it is connected but does not answer", 1100)
     (old, _) = stage.dialers
     stage.answer(old, old.link, 7)
     assert stage.peer.reach().is_reached
@@ -418,14 +418,16 @@ async def test_peer_of_another_cluster_does_not_count_as_reached() -> None:
         stage.answer(dialer, dialer.link, number, ErrorCode.INCONSISTENT_CLUSTER_ID)
         await asyncio.sleep(2)
     found = stage.peer.reach()
-    assert found.reason.startswith("c2:9093: it refuses this node, which is of another cluster")
+    assert found.reason.startswith(
+        "c2:9093: it refuses this node, which belongs to another cluster"
+    )
     assert found.for_ms == 4000, "since the first refusal"
     stage.ask(9)
     stage.answer(dialer, dialer.link, 9, ErrorCode.FENCED_LEADER_EPOCH)
     assert stage.peer.reach().is_reached, "a refusal like others is an answer"
     stage.ask(10)
     stage.answer(dialer, dialer.link, 10, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    assert "does not take this node's certificate" in stage.peer.reach().reason
+    assert "does not accept this node's certificate" in stage.peer.reach().reason
     dialer.lose()
     dialer.open()
     assert stage.peer.reach().is_reached, "another link, and perhaps another process"

@@ -357,8 +357,8 @@ def test_message_that_is_no_request_is_counted_and_dropped() -> None:
     acceptor.received(link, [pb.QuorumMessage(vote_response=pb.VoteResponse()), pb.QuorumMessage()])
     assert heard == []
     assert link.unknown == [
-        "vote_response as a request of the quorum",
-        "no body as a request of the quorum",
+        "vote_response instead of a quorum request",
+        "no body instead of a quorum request",
     ]
 
 
@@ -415,7 +415,7 @@ async def test_truncation_of_committed_records_is_logged_as_critical() -> None:
     assert replica.dropped_committed == "", "the log said nothing of what it drops"
     replica._append(events.Append(events.LogSpan(2, 3, ((1, 2),), chunks[2], 1)))
     replica._truncate(events.Truncate(1))
-    assert "the log said that offset 1 was committed" in replica.dropped_committed
+    assert "according to the log offset 1 was committed" in replica.dropped_committed
 
 
 @simulated
@@ -531,7 +531,7 @@ def test_refusals_are_counted_and_logged_occasionally(monkeypatch: pytest.Monkey
         await asyncio.sleep(11)
         shell.ask(link, epoch=2**31 - 1)
         assert log.warning.call_count == 2
-        assert log.warning.call_args.kwargs["since_last_said"] == 500
+        assert log.warning.call_args.kwargs["since_last_logged"] == 500
 
     run(main())
 

@@ -120,10 +120,10 @@ async def test_damaged_snapshot_changes_nothing_and_is_reported() -> None:
 @pytest.mark.parametrize(
     ("sent", "why"),
     [
-        (content(cluster_id="other"), "of cluster 'other', in cluster 'c'"),
+        (content(cluster_id="other"), "to cluster 'other', but this directory to cluster 'c'"),
         (
             content(voters=(Voter(1, "c1:9093", "a"), Voter(1, "c2:9093", "b"))),
-            "voters of a snapshot make no sense",
+            "voters in the snapshot are invalid",
         ),
     ],
     ids=["of another cluster", "with impossible voters"],

@@ -1,3 +1,3 @@
-"""Offline repair of a controller directory: restore, unsafe recovery, and a log that begins
-anew.
+"""Offline repair of a controller's directory: restore, unsafe recovery, and the start of a
+new log.
 """

@@ -1,8 +1,8 @@
 """The first records of a log after an event without a vote: an unsafe recovery, or a restore from a
 backup.
 
-Two control batches in one chunk: a RecoveryRecord with the event, and a VotersRecord with the
-voters from here on.
+The chunk has two control batches: a RecoveryRecord that describes the event, and a VotersRecord
+with the new voters.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from raftlog.metadata.records import record
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 RECORDS = 2
-"""Number of offsets of the chunk."""
+"""Number of offsets in the chunk."""
 
 
 def beginning_chunk(
@@ -25,7 +25,7 @@ def beginning_chunk(
     epoch: int,
     timestamp_ms: int,
 ) -> bytes:
-    """Return the chunk, durable all or nothing as it is one write.
+    """Return the chunk. It is durable entirely or not at all, as it is one write.
 
     The same arguments give the same bytes.
     """

@@ -1,21 +1,21 @@
 """The loop of a controller that mends its log, and its decisions, without I/O: which records are
-missing, and which records of other controllers are the very same.
+missing, and which records of other controllers are exactly the same.
 
-A leader puts one batch at an offset in its epoch, and never another: (offset, epoch) names a batch
-for ever, on whatever disk it is, even where it was truncated since. And if two logs have the same
-batch, they are equal below it (log matching, Raft section 5.3). So a log is known from its end:
+A leader writes one batch at an offset in its epoch, and never another: (offset, epoch) identifies a
+batch forever, on any disk, even if it was truncated later. And if two logs have the same batch,
+they are equal below it (log matching, Raft section 5.3). So a log is determined from its end:
 
-* The mark of the last write says where the log ended, and in which epoch: that record is certain.
+* The mark of the last write tells where the log ended, and in which epoch: that record is certain.
 * If a record of an epoch is certain, every batch of this epoch below it is.
 * If a batch of a *section* is certain, all of the section below it is. A section is a set of
-  batches that a log had at one time. A hole in a write-ahead log may have been a truncation, and
-  divides what is before it from what is behind it [else a batch that had been truncated might be
-  put back in the place of the one that was acknowledged later].
+  batches that a log had at one time. A hole in a write-ahead log may have been a truncation, so it
+  separates the batches before it from those after it [otherwise a truncated batch might be restored
+  in place of the one that was acknowledged later].
 
-What is not certain is not taken, and what nobody has is waited for.
+Uncertain batches are not used, and batches that no controller has are waited for.
 
 A snapshot is a state that was committed. The log may begin at its end if the record before that is
-certain; or if the log ends there or before, as it then has nothing that was not decided.
+certain, or if the log ends there or earlier, as the log then contains no later decision.
 
 Why: docs/decisions/039-a-damaged-log-is-mended.md
 """
@@ -33,19 +33,19 @@ from raftlog.node.storage.wal import LogEnd
 from raftlog.text import named
 
 DESCRIBE = -1
-"""Section number of a request for the description."""
+"""Section number in a request for the description."""
 NAMED_MAX = 8
 SNAPSHOTS_MAX = 64
-"""Most snapshots that a controller names."""
+"""Highest number of snapshots in a controller's description."""
 SNAPSHOT_MAX_BYTES = 1 << 40
 SPANS_MAX = 1_024
-"""Most spans, and most sections, of a damaged log that are described: it had that many holes."""
+"""Highest number of spans, and of sections, in the description of a damaged log."""
 OWN = ""
-"""Source of what is whole in the damaged log itself."""
+"""Source name for the intact parts of the damaged log itself."""
 
 
 class Span(NamedTuple):
-    """Whole batches of one epoch that follow each other: offsets [``base``, ``end``)."""
+    """Whole, contiguous batches of one epoch: offsets [``base``, ``end``)."""
 
     base: int
     end: int
@@ -53,11 +53,11 @@ class Span(NamedTuple):
 
 
 Section = Sequence[Span]
-"""Ascending spans of a log that had all of them at one time."""
+"""Ascending spans of a log, all of which it had at one time."""
 
 
 class Piece(NamedTuple):
-    """Certain records, and where they are whole."""
+    """Certain records, and the source and section that contain them intact."""
 
     base: int
     end: int
@@ -67,17 +67,20 @@ class Piece(NamedTuple):
 
 
 def require_sections(sections: Sequence[Section]) -> None:
-    """Raise ApiError INVALID_REQUEST for a description that no log has."""
+    """Raise ApiError INVALID_REQUEST for a description that no log can have."""
     spans = sum(map(len, sections))
     if spans > SPANS_MAX or len(sections) > SPANS_MAX:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{spans} spans, {SPANS_MAX} is the most")
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"{spans} spans in {len(sections)} sections: the limit for both is {SPANS_MAX}",
+        )
     for section in sections:
         end, epoch = 0, 0
         for span in section:
             if not end <= span.base < span.end < 2**62 or span.epoch < epoch:
                 raise ApiError(
                     ErrorCode.INVALID_REQUEST,
-                    f"a span of [{span.base}, {span.end}) in epoch {span.epoch} after"
+                    f"the span [{span.base}, {span.end}) in epoch {span.epoch} cannot follow offset"
                     f" {end} in epoch {epoch}",
                     field="sections",
                 )
@@ -85,10 +88,11 @@ def require_sections(sections: Sequence[Section]) -> None:
 
 
 class DamagedLog:
-    """A log with gaps, and what its own disk and others' have of it.
+    """A log with gaps, and the intact parts of it on its own disk and on those of other
+    controllers.
 
-    ``sections``: those on its own disk, oldest first. ``start_epoch``: epoch of the record before
-    ``start_offset``.
+    ``sections``: those on its own disk, oldest first. ``start_epoch``: the epoch of the record
+    before ``start_offset``.
     """
 
     def __init__(
@@ -100,10 +104,10 @@ class DamagedLog:
         start_epoch: int = 0,
         snapshots: Iterable[SnapshotId] = (),
     ) -> None:
-        """``snapshots``: those that are whole on its own disk."""
+        """``snapshots``: the intact ones on its own disk."""
         self.start_offset, self.end_offset = start_offset, end.offset
         self.starts_behind = SnapshotId(start_offset, start_epoch)
-        """Id of a snapshot that ends at the start."""
+        """Id of a snapshot that ends at the log start."""
         self._offered: dict[str, Sequence[Section]] = {OWN: sections}
         self._snapshots: dict[str, Sequence[SnapshotId]] = {OWN: sorted(snapshots)}
         self._top = {start_epoch: start_offset - 1} if start_offset else {}
@@ -117,17 +121,22 @@ class DamagedLog:
 
     @property
     def lacks_snapshot(self) -> bool:
-        """True if no whole snapshot on its own disk has the records before the start."""
+        """True if no intact snapshot on its own disk contains the records before the start."""
         own = self._snapshots[OWN]
         return self.start_offset > 0 and not any(one.end_offset >= self.start_offset for one in own)
 
     def offer(
         self, source: str, sections: Sequence[Section], snapshots: Sequence[SnapshotId] = ()
     ) -> None:
-        """Note what another controller has, in place of what it had before. Raises ApiError."""
+        """Record what another controller has, replacing its previous description. Raises
+        ApiError.
+        """
         require_sections(sections)
         if len(snapshots) > SNAPSHOTS_MAX:
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"{len(snapshots)} snapshots")
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"{len(snapshots)} snapshots: the limit is {SNAPSHOTS_MAX}",
+            )
         self._offered[source], self._snapshots[source] = sections, sorted(snapshots)
         self._reached = {key: offset for key, offset in self._reached.items() if key[0] != source}
         self._certain = [piece for piece in self._certain if piece.source != source]
@@ -135,18 +144,20 @@ class DamagedLog:
         self._begin_behind_snapshot()
 
     def certain(self, source: str = OWN) -> Iterator[Piece]:
-        """Yield what is certain, and whole at ``source``."""
+        """Yield the pieces that are certain, and intact at ``source``."""
         yield from (piece for piece in self._certain if piece.source == source)
 
     def missing(self, have: Iterable[tuple[int, int]] = ()) -> list[tuple[int, int]]:
-        """Return the offsets [begin, end) of the log that are neither certain and whole here, nor
-        among those that the node ``have`` got meanwhile.
+        """Return the offsets [begin, end) of the log that are neither certain and intact on its own
+        disk, nor in ``have``, the ranges fetched meanwhile.
         """
         own = [(piece.base, piece.end) for piece in self.certain()]
         return gaps(self.start_offset, self.end_offset, [*own, *have])
 
     def wanted(self, have: Iterable[tuple[int, int]] = ()) -> list[Piece]:
-        """Return what to fetch from others for the missing records, as far as anybody has them."""
+        """Return the pieces to fetch for the missing records, as far as other controllers have
+        them.
+        """
         found = []
         for begin, end in self.missing(have):
             at = begin
@@ -165,8 +176,10 @@ class DamagedLog:
     def wanted_snapshot(
         self, have: Iterable[tuple[int, int]] = ()
     ) -> tuple[str, SnapshotId] | None:
-        """Return the snapshot to fetch, and its source, if a snapshot is missing, or records that
-        nobody has: the lowest one that the log may begin with.
+        """Return the snapshot to fetch and its source, or None.
+
+        One is needed if a snapshot is missing, or records that no controller has. It is the lowest
+        one with which the log may begin.
         """
         have = list(have)
         nowhere = self.missing([*have, *((one.base, one.end) for one in self.wanted(have))])
@@ -185,7 +198,7 @@ class DamagedLog:
         )
 
     def fetched(self, snapshot_id: SnapshotId) -> None:
-        """Note that a snapshot of another controller is on its own disk now."""
+        """Record that another controller's snapshot is now on its own disk."""
         self._snapshots[OWN] = sorted([*self._snapshots[OWN], snapshot_id])
         self._begin_behind_snapshot()
 
@@ -201,7 +214,7 @@ class DamagedLog:
         )
 
     def _follow(self) -> None:
-        """Find everything that is certain, from what is, until nothing more follows."""
+        """Derive everything that is certain, until nothing more follows."""
         moved = True
         while moved:
             moved = False
@@ -214,7 +227,7 @@ class DamagedLog:
                         moved = True
 
     def _reach(self, section: Section) -> int:
-        """Return the highest certain offset of a section; -1: none is certain."""
+        """Return the highest certain offset of a section, or -1."""
         for span in reversed(section):
             top = self._top.get(span.epoch, -1)
             if span.base <= top:
@@ -230,7 +243,9 @@ class DamagedLog:
                 self._top[span.epoch] = max(self._top.get(span.epoch, -1), end - 1)
 
     def _begin_behind_snapshot(self) -> None:
-        """Let the log begin at the end of a whole snapshot, if records are missing below."""
+        """Let the log begin at the end of an intact snapshot, if records before that are
+        missing.
+        """
         for one in reversed(self._snapshots[OWN]):
             end = one.end_offset
             if end > self.start_offset and self._may_begin_with(one):
@@ -257,21 +272,23 @@ def gaps(start: int, end: int, have: Iterable[tuple[int, int]]) -> list[tuple[in
 def require_records(piece: Piece, records: bytes) -> int:
     """Return the end offset of the records that another controller sent for ``piece``.
 
-    Raises ApiError if these are not the batches that were asked for, whole and in order;
-    CorruptLogError for a wrong checksum or offset.
+    Raises ApiError unless they are the requested batches, whole and in order; CorruptLogError for a
+    wrong checksum or offset.
     """
     end = piece.base
     for base, behind, epoch, _, _ in walk(records, piece.base):
         if epoch != piece.epoch or behind > piece.end:
             raise ApiError(
                 ErrorCode.INVALID_RECORD,
-                f"[{base}, {behind}) in epoch {epoch}, where [{piece.base}, {piece.end}) in epoch"
-                f" {piece.epoch} was asked for",
+                f"received [{base}, {behind}) in epoch {epoch}, but requested [{piece.base},"
+                f" {piece.end}) in epoch {piece.epoch}",
                 field="records",
             )
         end = behind
     if end == piece.base:
-        raise ApiError(ErrorCode.INVALID_RECORD, f"no records at {piece.base}", field="records")
+        raise ApiError(
+            ErrorCode.INVALID_RECORD, f"received no records at {piece.base}", field="records"
+        )
     return end
 
 
@@ -280,19 +297,19 @@ Got = dict[int, tuple[int, bytes]]
 
 
 class Request(NamedTuple):
-    """A request to another controller: for its description, records of a section, or bytes of a
-    snapshot.
+    """A request to another controller: for its description, the records of a section, or the bytes
+    of a snapshot.
     """
 
     section: int = DESCRIBE
     offset: int = 0
-    """The first offset, or the first byte of the snapshot."""
+    """The first offset, or the position of the first byte in the snapshot."""
     end: int = 0
     snapshot: SnapshotId | None = None
 
 
 class Answered(NamedTuple):
-    """The answer of another controller to a request."""
+    """Another controller's response to a request."""
 
     sections: Sequence[Section] = ()
     snapshots: Sequence[SnapshotId] = ()
@@ -301,17 +318,19 @@ class Answered(NamedTuple):
 
 
 Ask = Callable[[str, Request], Awaitable[Answered]]
-"""Function that asks a controller. Raises ApiError, also if it is not reached."""
+"""Function that sends a request to a controller. Raises ApiError, also if it cannot be reached."""
 
 
 class FetchedSnapshots(Protocol):
-    """The place of a snapshot that is fetched from another controller."""
+    """Storage for a snapshot that is fetched from another controller."""
 
     def store(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
-        """Write a part; position 0 begins anew. Raises StorageError."""
+        """Write a part; position 0 starts over. Raises StorageError."""
 
     def keep(self, snapshot_id: SnapshotId) -> None:
-        """Check the snapshot whole, and keep it, durably. Raises CorruptLogError, StorageError."""
+        """Verify the complete snapshot and keep it, durably. Raises CorruptLogError,
+        StorageError.
+        """
 
 
 class MendingState(NamedTuple):
@@ -322,15 +341,18 @@ class MendingState(NamedTuple):
     asked: Sequence[str] = ()
     """Addresses of the other controllers."""
     failures: Mapping[str, str] = MappingProxyType({})
-    """Why one of them had no part in the last round."""
+    """Why a controller could not help in the last round, by address."""
     lacks: str = ""
-    """Text about the missing data; empty if nothing is missing that can be fetched."""
+    """Text about the missing data, or empty if nothing is missing that can be fetched."""
     why: str = ""
-    """Why the directory has not been replaced by a new one; empty: that was not tried yet."""
+    """Why the directory was not replaced by a new one, or empty if that was not tried yet."""
 
     def __str__(self) -> str:
         known = [one for one in (self.lacks, self.why) if one]
-        return f"mending: {'; '.join(known) or 'reading what is whole'}; asked {named(self.asked)}"
+        return (
+            f"mending: {'; '.join(known) or 'reading the intact records'};"
+            f" asked {named(self.asked)}"
+        )
 
 
 class Mending:
@@ -342,23 +364,23 @@ class Mending:
         self.log, self.got = log, Got()
         self._sources, self._ask, self._snapshots = sources, ask, snapshots
         self.failures: dict[str, str] = {}
-        """Why a controller had no part in the last round."""
+        """Why a controller could not help in the last round, by address."""
 
     @property
     def state(self) -> MendingState:
-        """Return what is missing now, and who was asked."""
+        """The current state: what is missing, and which controllers were asked."""
         return MendingState(self.missing, self._sources, self.failures, self._lacks())
 
     @property
     def missing(self) -> list[tuple[int, int]]:
-        """Offsets [begin, end) that are not here yet."""
+        """Offsets [begin, end) that are still missing."""
         return self.log.missing(self._have())
 
     async def run(self, go_on: Callable[[str], Awaitable[bool]]) -> bool:
-        """Ask for what is missing, again and again; True once nothing is.
+        """Repeat rounds until nothing is missing; then return True.
 
-        After each round in vain ``go_on`` is called with what is missing, and waits; False ends the
-        mending.
+        After each round in vain ``go_on`` is called with a text about the missing data, and waits;
+        if it returns False, so does this method.
         """
         while lacks := await self._round():
             if not await go_on(lacks):
@@ -366,7 +388,7 @@ class Mending:
         return True
 
     async def _round(self) -> str:
-        """Ask all controllers once; return what is still missing, for people."""
+        """Send requests to all controllers once. Return what is still missing, for people."""
         self.failures = {}
         missing = self.missing
         for source in self._sources if missing or self.log.lacks_snapshot else ():
@@ -422,13 +444,13 @@ class Mending:
             more = f" and {rest} more gaps" if rest > 0 else ""
             what.append(f"offsets {offsets}{more} are missing")
         if self.log.lacks_snapshot:
-            what.append(f"no snapshot has what lies before offset {self.log.start_offset}")
+            what.append(f"there is no snapshot of the log before offset {self.log.start_offset}")
         if not what:
             return ""
         silent = [one for one in self._sources if one in self.failures]
         whose = (
-            f"{', '.join(silent)} may have them, and did not answer"
+            f"{', '.join(silent)} may have them, but did not answer"
             if silent
-            else "every other controller has answered, and none has them whole"
+            else "every other controller has answered, and none has them intact"
         )
         return "; ".join([*what, whose])

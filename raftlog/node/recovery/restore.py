@@ -1,14 +1,14 @@
-"""A new cluster from an old state: a data directory that begins with a snapshot, under another
-cluster id, or, where the old controllers are lost, under the same one.
+"""A new cluster from an old state: a data directory that begins with a snapshot, with another
+cluster id or, if the old controllers are lost, with the same one.
 
-All of the log is made from the state alone, so that all nodes restored from one state have equal
-logs, and any majority of them may lead. Its generation is chosen by its first leader: two clusters
-restored from one state have two. The identity is renamed into place last, as when formatting: an
-interrupted restore is not a directory of a node, and can be run again.
+The log is derived from the state alone, so all nodes restored from one state have equal logs, and
+any majority of them may lead. Its first leader chooses its generation: two clusters restored from
+one state have two generations. The identity is renamed into place last, as when formatting: an
+interrupted restore leaves no valid data directory, and can be run again.
 
 A cluster that keeps its id keeps its brokers, too: their directories belong to a generation from
-which the new log descends, as after an unsafe recovery. Its epochs begin well above those of the
-state, as records behind it, and votes, were of later ones.
+which the new log descends, as after an unsafe recovery. Its epochs begin far above those of the
+state, as later records, and votes, had higher epochs.
 """
 
 from __future__ import annotations
@@ -55,31 +55,29 @@ def restore(
     same_cluster: bool = False,
     bootstrap: Bootstrap = NO_BOOTSTRAP,
 ) -> Restored:
-    """Make ``directory`` the data directory of a node of a cluster that begins with ``image``.
+    """Make ``directory`` the data directory of a node in a cluster that begins with ``image``.
 
-    ``source``: header of a snapshot of it, with all generations of its log. ``same_cluster``: the
-    cluster has the old id.
-
-    Raises ConfigError (also if the directory is not empty, or ``cluster_id`` is or is not the old
-    one), StorageError.
+    ``source``: header of a snapshot of ``image``, with all generations of its log.
+    ``same_cluster``: True if the cluster keeps the old id. Raises ConfigError (also if the
+    directory is not empty, or if ``cluster_id`` does not fit ``same_cluster``), StorageError.
     """
     if (cluster_id == source.cluster_id) != same_cluster:
         raise ConfigError(
-            f"the state is of cluster {source.cluster_id!r}, and the directory would be of"
-            f" {cluster_id!r}: --same-cluster goes with the old id"
+            f"the state belongs to cluster {source.cluster_id!r}, but the directory would belong to"
+            f" {cluster_id!r}: --same-cluster requires the old id"
             if same_cluster
-            else f"the state is of cluster {cluster_id!r}: give a restored cluster an id of its"
-            " own, as nodes of both must not meet. Only where all controllers of the old one are"
-            " lost for good, keep the id, and with it the brokers: --same-cluster"
+            else f"the state belongs to cluster {cluster_id!r}: give a restored cluster a new id,"
+            " as nodes of the two clusters must not meet. Only if all controllers of the old"
+            " cluster are lost for good, keep the id, and with it the brokers: --same-cluster"
         )
     if len(source.generations) > MAX_RECOVERIES:
         raise ConfigError(
-            f"the log was recovered {MAX_RECOVERIES} times: there are no leader epochs left"
+            f"the log was recovered {MAX_RECOVERIES} times, the limit: no leader epochs are left"
         )
     identity = NodeIdentity(cluster_id, node_id, directory_id, format_version=FORMAT_VERSION)
     epoch = source.epoch + (EPOCHS_SKIPPED if same_cluster else 1)
     if epoch > MAX_EPOCH:
-        raise ConfigError(f"there is no epoch left above {source.epoch}, that of the state")
+        raise ConfigError(f"no epoch is left above {source.epoch}, the epoch of the state")
     end = source.end_offset + RECORDS
     header = replace(source, cluster_id=cluster_id, voters=())
 
@@ -98,7 +96,7 @@ def restore(
 
 
 def _write_snapshot(directory: Path, image: Image, header: SnapshotHeader) -> None:
-    """Write the snapshot. Verified whole, and durable, when this returns."""
+    """Write the snapshot. It is verified and durable when this returns."""
     snapshot_id = SnapshotId(header.end_offset, header.epoch)
     files = SnapshotFiles(directory)
     position = 0

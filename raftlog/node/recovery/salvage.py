@@ -1,9 +1,9 @@
-"""The whole records on the disk of a damaged controller, read without changing it, and the mended
-log that replaces the damaged one.
+"""The intact records on a damaged controller's disk, read without changing it, and the mended log
+that replaces the damaged one.
 
-RocksDB is opened on links to its tables alone, and the write-ahead logs are read beside it: a
-damaged record there is a hole, in which anything may have been written. A damaged block of a table
-hides its chunks, and nothing else.
+RocksDB is opened on links to its tables only, and the write-ahead logs are read separately: a
+damaged record in them is a hole, in which anything may have been written. A damaged block of a
+table hides only its own chunks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from raftlog.errors import ApiError, CorruptLogError, ErrorCode, StorageError
 from raftlog.files import fsync_directory, make_directories
 from raftlog.node.recovery.mending import DamagedLog, Got, Section, Span
 from raftlog.node.storage.api import FORMAT_VERSION, NodeIdentity, SnapshotId, VoteState
-from raftlog.node.storage.chunks import behind, end_of, last_epoch, scan_log, walk
+from raftlog.node.storage.chunks import batches_from, end_of, last_epoch, scan_log, walk
 from raftlog.node.storage.directory import (
     DAMAGED_DIRECTORY,
     LOG_DIRECTORY,
@@ -65,9 +65,9 @@ class Stretch(NamedTuple):
     batches: list[bytes]
 
     def read(self, offset: int, until: int, max_bytes: int) -> bytes:
-        """Return whole batches from ``offset`` on, at least one, as many as fit.
+        """Return whole batches from ``offset`` on: at least one, as many as fit.
 
-        Raises ApiError OFFSET_OUT_OF_RANGE if none begins there.
+        Raises ApiError OFFSET_OUT_OF_RANGE if no batch begins at ``offset``.
         """
         at = bisect_left(self.bases, offset)
         if at == len(self.bases) or self.bases[at] != offset:
@@ -83,8 +83,8 @@ class Stretch(NamedTuple):
 
 
 def stretches(chunks: Iterable[tuple[int, bytes]]) -> list[Stretch]:
-    """Return the whole batches of chunks in order. Of a damaged chunk those before the damage
-    count.
+    """Return the intact batches of the chunks, in order. From a damaged chunk, the batches before
+    the damage are used.
     """
     found: list[Stretch] = []
     for key, chunk in chunks:
@@ -92,7 +92,7 @@ def stretches(chunks: Iterable[tuple[int, bytes]]) -> list[Stretch]:
             for base, end, epoch, position, behind in walk(chunk, key):
                 last = found[-1] if found else None
                 if last is not None and base < last.span.end:
-                    break  # What follows was written before: a truncation was lost.
+                    break  # Older writes follow: a truncation was lost.
                 if last is not None and (last.span.end, last.span.epoch) == (base, epoch):
                     found[-1] = last._replace(span=last.span._replace(end=end))
                 else:
@@ -104,30 +104,30 @@ def stretches(chunks: Iterable[tuple[int, bytes]]) -> list[Stretch]:
 
 @dataclass(frozen=True, slots=True)
 class Salvage:
-    """The whole records of a damaged log, in sections as ``DamagedLog`` has them."""
+    """The intact records of a damaged log, in sections as for ``DamagedLog``."""
 
     identity: NodeIdentity
     state: LogState
     contents: Sequence[Sequence[Stretch]]
     end: LogEnd
-    """Where the log ended, by the mark of its last write."""
+    """Where the log ended, according to the mark of its last write."""
     snapshots: dict[SnapshotId, int]
-    """Sizes of the whole snapshots, in bytes."""
+    """Sizes of the intact snapshots, in bytes."""
     snapshot_bytes: Callable[[SnapshotId, int, int], bytes]
-    """Function that reads a snapshot from a position on, at most so many bytes."""
+    """Function that reads a snapshot from a position on, up to a number of bytes."""
     why_not: str = ""
-    """Reason why this log cannot be mended, only others with it; empty if it can."""
+    """Why this log cannot be mended itself, although it can help others; empty if it can."""
 
     @property
     def is_whole(self) -> bool:
-        """True if the log has no damage, a snapshot perhaps."""
+        """True if the log is undamaged, although a snapshot may be damaged."""
         damaged = self.damaged_log()
-        # It begins later than the log did if a snapshot makes what is missing below dispensable.
+        # It begins later than the log did if a snapshot replaces the missing records.
         begins_later = damaged.start_offset > self.state.start_offset
         return not (damaged.missing() or begins_later or len(self.contents) > 1)
 
     def sections(self, offset: int) -> list[Section]:
-        """Return the spans that end above ``offset``."""
+        """Return, per section, the spans that end above ``offset``."""
         return [[one.span for one in content if one.span.end > offset] for content in self.contents]
 
     def read(self, section: int, offset: int, until: int, max_bytes: int) -> bytes:
@@ -136,24 +136,31 @@ class Salvage:
             for one in self.contents[section]:
                 if one.span.base <= offset < one.span.end:
                     return one.read(offset, until, max_bytes)
-        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is not whole here")
+        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is not intact on this disk")
 
     def snapshot_ids(self) -> Sequence[SnapshotId]:
-        """Return the whole snapshots, ascending."""
+        """Return the intact snapshots, ascending."""
         return sorted(self.snapshots)
 
     def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
-        """Return bytes of a whole snapshot, none at its end. Raises ApiError SNAPSHOT_NOT_FOUND,
+        """Return bytes of an intact snapshot, none at its end. Raises ApiError SNAPSHOT_NOT_FOUND,
         POSITION_OUT_OF_RANGE.
         """
         if snapshot_id not in self.snapshots:
-            raise ApiError(ErrorCode.SNAPSHOT_NOT_FOUND, f"snapshot {snapshot_id} is not here")
+            raise ApiError(
+                ErrorCode.SNAPSHOT_NOT_FOUND, f"there is no intact snapshot {snapshot_id}"
+            )
         if not 0 <= position <= self.snapshots[snapshot_id]:
-            raise ApiError(ErrorCode.POSITION_OUT_OF_RANGE, f"position {position} of a snapshot")
+            raise ApiError(
+                ErrorCode.POSITION_OUT_OF_RANGE,
+                f"position {position} is not from 0 to {self.snapshots[snapshot_id]}, the size of"
+                f" snapshot {snapshot_id}",
+            )
         return self.snapshot_bytes(snapshot_id, position, max_bytes)
 
     def assemble(self, log: DamagedLog, got: Got) -> Iterator[bytes]:
-        """Yield the whole log in order, from what is certain here and what others sent.
+        """Yield the whole log in order, from the certain records on this disk and those fetched
+        from others.
 
         Raises ApiError if anything is missing.
         """
@@ -164,8 +171,8 @@ class Salvage:
             index = bisect_right(bases, at) - 1
             if index >= 0 and got[bases[index]][0] > at:
                 end, records = got[bases[index]]
-                # The log may begin later than it did when these were fetched.
-                records, at = behind(records, bases[index], at), end
+                # The log may begin later than when these records were fetched.
+                records, at = batches_from(records, bases[index], at), end
             else:
                 piece = next((one for one in own if one.base <= at < one.end), None)
                 section = -1 if piece is None else piece.section
@@ -175,7 +182,7 @@ class Salvage:
             yield records
 
     def damaged_log(self) -> DamagedLog:
-        """Return the log as the decision sees it."""
+        """Return the log in the form on which ``mending`` decides."""
         return DamagedLog(
             self.state.start_offset,
             self.end,
@@ -186,7 +193,7 @@ class Salvage:
 
 
 def salvage(directory: Path) -> Salvage:
-    """Read what is whole; the caller has locked the directory.
+    """Read the intact records; the caller has locked the directory.
 
     Raises CorruptLogError, DamagedIdentityError, ConfigError, StorageError if nothing can be read.
     """
@@ -201,7 +208,7 @@ def salvage(directory: Path) -> Salvage:
     mirror = mirror_of(directory / LOG_DIRECTORY)
     try:
         if not state.clean:
-            # It raises what the start has reported: a hole that had been synced.
+            # It raises the error that was reported at startup: a hole in synced data.
             with suppress(CorruptLogError):
                 leave_torn_tails_out(Path(mirror.name))
         logs = [path.read_bytes() for path in wals(Path(mirror.name))]
@@ -216,7 +223,7 @@ def salvage(directory: Path) -> Salvage:
         finally:
             rocks.close()
     except OSError as error:
-        raise StorageError(f"can't read {directory / LOG_DIRECTORY}: {error}") from error
+        raise StorageError(f"cannot read {directory / LOG_DIRECTORY}: {error}") from error
     finally:
         mirror.cleanup()
     contents = [stretches(sorted(one.items())) for one in chunks]
@@ -230,8 +237,8 @@ def _why_not(directory: Path, found: Salvage) -> str:
     if found.end.offset < found.state.end_offset_at_least:
         known = max((one[-1].span.end for one in found.contents if one), default=0)
         return (
-            f"nothing whole says how the log ended after offset {known}: what this node has"
-            " acknowledged there cannot be known"
+            f"no intact data tells how the log ended after offset {known}: it is unknown which"
+            " records this node has acknowledged there"
         )
     try:
         require_vote(directory / VOTE_FILE, read_vote_file(directory), found.end.epoch)
@@ -239,16 +246,18 @@ def _why_not(directory: Path, found: Salvage) -> str:
         return str(error)
     damaged = found.damaged_log()
     if found.is_whole and not damaged.lacks_snapshot:
-        return "it has no damage"
+        return "it is not damaged"
     return ""
 
 
 def _sections(
     chunks: dict[int, bytes], expected: int, logs: Sequence[bytes]
 ) -> tuple[list[dict[int, bytes]], LogEnd | None]:
-    """Return the chunks of each section, oldest first, and the end of the log behind the last
-    write, None if there is no write. ``chunks``: those of the tables; they, and the writes up to
-    the first hole, are the first section.
+    """Return the chunks of each section, oldest first, and the end of the log after the last write,
+    or None if there is no write.
+
+    ``chunks``: those in the tables; together with the writes up to the first hole they are the
+    first section.
     """
     sections: list[dict[int, bytes]] = [chunks]
     begun, end = False, None
@@ -261,7 +270,7 @@ def _sections(
         ):
             sections.append({})
         if isinstance(write, DamagedWrite):
-            # What follows has any number above.
+            # The next write may have any higher number.
             expected = 2**64
             begun = False
             continue
@@ -282,18 +291,20 @@ def _carry_out(chunks: dict[int, bytes], one: Put | Drop) -> None:
 
 
 class SnapshotDownload:
-    """The place of a snapshot that is fetched into a data directory; the caller has locked it."""
+    """Storage for a snapshot that is fetched into a data directory; the caller has locked it."""
 
     def __init__(self, directory: Path, identity: NodeIdentity) -> None:
         self._files = SnapshotFiles(directory)
         self._directory, self._identity = directory, identity
 
     def store(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
-        """Write a part; position 0 begins anew. Raises StorageError."""
+        """Write a part; position 0 starts over. Raises StorageError."""
         self._files.store(snapshot_id, position, data)
 
     def keep(self, snapshot_id: SnapshotId) -> None:
-        """Check the snapshot whole, and keep it, durably. Raises CorruptLogError, StorageError."""
+        """Verify the complete snapshot and keep it, durably. Raises CorruptLogError,
+        StorageError.
+        """
         identity = self._identity
         if read_vote_file(self._directory).epoch < snapshot_id.epoch:
             # An epoch in which this node has not voted.
@@ -307,12 +318,12 @@ class SnapshotDownload:
 def replace_log(
     directory: Path, found: Salvage, log: DamagedLog, records: Iterable[bytes], name: str
 ) -> Path:
-    """Put a log of ``records``, the mended ``log``, in the place of the damaged one, which moves to
-    ``damaged/NAME``; return where it is.
+    """Replace the damaged log by ``records``, the mended ``log``; return where the damaged one is
+    kept, ``damaged/NAME``.
 
-    The new log is read whole before it counts: it has to end where it should, and to have every
-    certain batch of the damaged one. A crash leaves the damaged log in force, or the new one.
-    Raises CorruptLogError, StorageError.
+    The new log is read completely before it replaces the old one: it must end where it should, and
+    contain every certain batch of the damaged one. After a crash either the damaged log or the new
+    one is in place. Raises CorruptLogError, StorageError.
     """
     mending, mended = directory / _MENDING_DIRECTORY, directory / MENDED_DIRECTORY
     state, start_offset = found.state, log.start_offset
@@ -345,12 +356,12 @@ def replace_log(
             mended.rename(directory / LOG_DIRECTORY)
             fsync_directory(directory)
     except OSError as error:
-        raise StorageError(f"can't mend the log in {directory}: {error}") from error
+        raise StorageError(f"cannot mend the log in {directory}: {error}") from error
     return kept
 
 
 def _require_same(path: Path, found: Salvage, state: LogState, end_offset: int) -> None:
-    """Raise CorruptLogError unless the log at ``path`` is the one that was damaged, up to
+    """Raise CorruptLogError unless the log at ``path`` equals the damaged one up to
     ``end_offset``.
     """
     rocks = RocksLog(path, read_only=True)
@@ -361,7 +372,7 @@ def _require_same(path: Path, found: Salvage, state: LogState, end_offset: int) 
     scanned = scan_log(chunks, state.start_offset, state.start_epoch)
     if scanned.end_offset != end_offset:
         raise CorruptLogError(
-            f"the mended log ends at {scanned.end_offset}, and not at {end_offset}",
+            f"the mended log ends at {scanned.end_offset}, not at {end_offset}",
             offset=min(scanned.end_offset, end_offset),
         )
     batches = {
@@ -373,7 +384,7 @@ def _require_same(path: Path, found: Salvage, state: LogState, end_offset: int) 
         for base, whole in zip(one.bases, one.batches, strict=True):
             if base >= state.start_offset and batches.get(base) != whole:
                 raise CorruptLogError(
-                    f"the mended log differs at offset {base} from what is whole in the damaged"
+                    f"the mended log differs at offset {base} from an intact batch of the damaged"
                     " one",
                     offset=base,
                 )

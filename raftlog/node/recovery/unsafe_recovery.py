@@ -1,10 +1,10 @@
-"""Unsafe recovery: a quorum that is lost continues from one of its directories.
+"""Unsafe recovery: a lost quorum continues from one of its directories.
 
-Offline, and by an operator's decision alone: no rule of Raft permits it. Committed records that are
+It is offline, and an operator's decision: no rule of Raft permits it. Committed records that are
 not in this directory are lost; uncommitted ones in it become committed. The log's next leader
 begins another generation, by which all readers of the old history detect the change. The order of
-writes makes an interrupted recovery harmless: until the last of them the directory has its old
-voters, and leads no quorum; recovering again is right.
+the writes makes an interrupted recovery harmless: until the last write the directory has its old
+voters, and leads no quorum; the recovery can simply be repeated.
 
 Why: docs/decisions/016-leader-epoch-ranges.md
 """
@@ -29,16 +29,15 @@ from raftlog.quorum.admission import EPOCH_LIMIT, MAX_EPOCH
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 EPOCHS_SKIPPED = 1000
-"""Number of skipped epochs: lost nodes may have campaigned in epochs that are unknown to this
-directory.
+"""Number of skipped epochs: lost nodes may have campaigned in epochs that this directory does not
+know.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Survivor:
-    """The state of a directory.
-
-    Compare (``last_epoch``, ``end_offset``) between all surviving ones, and recover the highest.
+    """The state of a directory. Compare (``last_epoch``, ``end_offset``) between all surviving
+    ones, and recover the highest.
     """
 
     identity: NodeIdentity
@@ -50,10 +49,12 @@ class Survivor:
     start_offset: int
     end_offset: int
     voters: tuple[Voter, ...]
-    """Voter set at the log's end, as far as the directory has one; empty: the configured one."""
+    """Voter set at the log's end, or the configured one; empty if the directory contains
+    neither.
+    """
 
     def endpoint(self) -> str:
-        """Endpoint of this node in the voter set; empty if the node is not in it."""
+        """Return this node's endpoint in the voter set, or empty if the node is not in it."""
         return next(
             (voter.endpoint for voter in self.voters if voter.node_id == self.identity.node_id), ""
         )
@@ -61,7 +62,9 @@ class Survivor:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """Result of a recovery: ``before``, and the new epoch, sole voter and end of the log."""
+    """Result of a recovery: the state ``before``, and the new epoch, sole voter and end of
+    the log.
+    """
 
     before: Survivor
     epoch: int
@@ -79,7 +82,8 @@ async def examine(directory: Path) -> Survivor:
 
 
 async def recover_unsafely(directory: Path, *, endpoint: str, reason: str, now_ms: int) -> Recovery:
-    """Make the directory a quorum of its own. ``endpoint`` empty: the one in its voter set.
+    """Make the directory a quorum of its own. ``endpoint``: this node's, or empty for the one in
+    its voter set.
 
     Raises ConfigError (nothing was changed), CorruptLogError, StorageError.
     """
@@ -96,27 +100,26 @@ async def recover_unsafely(directory: Path, *, endpoint: str, reason: str, now_m
 async def begin_anew(
     store: LogStore, before: Survivor, *, endpoint: str, reason: str, now_ms: int
 ) -> Recovery:
-    """Recover an open store. ``now_ms``: no earlier than the last record.
-
-    Raises as ``recover_unsafely`` does.
+    """Recover an open store. ``now_ms``: no earlier than the last record. Raises like
+    ``recover_unsafely``.
     """
     identity = before.identity
     endpoint = endpoint or before.endpoint()
     if not endpoint:
         raise ConfigError(
-            f"the log does not say where node {identity.node_id} listens: give --endpoint HOST:PORT"
+            f"the log contains no endpoint of node {identity.node_id}: give --endpoint HOST:PORT"
         )
     voter = Voter(identity.node_id, endpoint, identity.directory_id)
     if before.lineage.recoveries >= MAX_RECOVERIES:
         raise ConfigError(
-            f"the log was recovered {MAX_RECOVERIES} times: there are no leader epochs left"
+            f"the log was recovered {MAX_RECOVERIES} times, the limit: no leader epochs are left"
         )
     epoch = _next_epoch(before)
     what = pb.RecoveryRecord(
         kind=RECOVERED,
         previous_cluster_id=identity.cluster_id,
         previous_generation=before.lineage.current,
-        # A vote may be of an epoch that no record can carry.
+        # A vote may have an epoch that no record can have.
         previous_epoch=min(before.epoch, EPOCH_LIMIT),
         previous_voters=to_entries(before.voters),
         reason=reason,
@@ -133,15 +136,15 @@ def _next_epoch(before: Survivor) -> int:
     """Return an epoch above all that this directory knows, except a vote near the end of the
     epochs.
 
-    Elections alone never reach such an epoch: the vote was forged, and no record here is of it, so
-    no node led it as far as this directory can prove. Raises ConfigError if the log itself leaves
-    no room.
+    Elections alone never reach such an epoch: the vote was forged, and no record in this directory
+    has that epoch, so as far as it can prove no node led it. Raises ConfigError if the log itself
+    leaves no room.
     """
     highest = max(before.epoch, before.last_epoch)
     if highest + EPOCHS_SKIPPED > MAX_EPOCH:
         highest = before.last_epoch
     if highest + EPOCHS_SKIPPED > MAX_EPOCH:
-        raise ConfigError(f"there is no epoch left above {highest}, the epoch of the last record")
+        raise ConfigError(f"no epoch is left above {highest}, the epoch of the last record")
     return highest + EPOCHS_SKIPPED
 
 
@@ -163,7 +166,9 @@ def _survivor(directory: Path, identity: NodeIdentity, found: RecoveredLog) -> S
 def survivor_of(
     identity: NodeIdentity, found: RecoveredLog, configured: tuple[Voter, ...]
 ) -> Survivor:
-    """Return the state of a checked log. ``configured``: the voters if it names none."""
+    """Return the state of a recovered log. ``configured``: the voters to use if the log contains no
+    voter set.
+    """
     logged = found.voters[-1].voters if found.voters else ()
     return Survivor(
         identity=identity,

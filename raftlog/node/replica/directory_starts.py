@@ -1,20 +1,20 @@
-"""The starts of the voters' data directories: how a copy, or a directory that was set back, is told
-from the directory that has promised.
+"""The starts of the voters' data directories, by which a copied or restored directory is
+distinguished from the one that has made promises.
 
 Theory of operation. A voter is a node id and a directory id, and both are copied with a directory.
 So each start on a directory is counted and draws a random number, its *nonce*, and the directory
-remembers the last ones. Nodes tell their start in the first Fetch of an epoch, with a request for a
-vote, and with a vote. The others remember, durably, the newest start of each voter's directory; a
-leader passes on what it knows. A directory whose own memory does not have a start that is known of
-it was set back after that start: it has forgotten what it promised since. Its votes do not count,
-and a leader does not serve it.
+remembers the last ones. A node sends its start in the first Fetch of an epoch, with a vote request,
+and with a vote. The others remember, durably, the newest start of each voter's directory; a leader
+passes on the starts that it knows. If a directory does not itself remember a start that others
+know, it was restored from a copy older than that start: it has forgotten its later promises. Its
+votes do not count, and a leader does not serve it.
 
-Two more signs only a leader has, of its own epoch: a newer start acknowledges less than the one
-before did; and another process with the same directory still fetches.
+Only a leader sees two more signs, in its own epoch: a newer start acknowledges less than the
+previous one did; and another process with the same directory still fetches.
 
-A leader's refusal ends the refused process. The next start on that directory is the same one still,
-until a leader serves it: no start that was refused makes a copy newer than what it is a copy of.
-For the same reason the start in a request for a pre-vote is compared, but not remembered.
+A leader's refusal ends the refused process. The next start on that directory counts as the same one
+until a leader serves it: no refused start makes a copy newer than its original. For the same reason
+the start in a pre-vote request is compared, but not remembered.
 
 Why: docs/decisions/038-a-copied-directory-is-noticed.md
 """
@@ -35,11 +35,9 @@ from raftlog.transport.api import Link
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 MAX_STARTS = 2**53
-"""No directory is started more often."""
+"""Limit on the number of starts of a directory, exclusive."""
 MAX_DIRECTORIES = 4
-"""Number of directories that are remembered of a voter whose directory the voter set does not
-name.
-"""
+"""Number of directories remembered for a voter whose directory id is not in the voter set."""
 
 
 class VoterStarts:
@@ -49,18 +47,20 @@ class VoterStarts:
         self._store = store
         self._own_directory = store.identity.directory_id
         self._voters: tuple[Voter, ...] = ()
-        self.told = _message_of(store.starts.own)
-        """The own start, as it is told to others."""
+        self.own_message = _message_of(store.starts.own)
+        """This node's own start, in the form in which it is sent."""
 
     def set_voters(self, voters: tuple[Voter, ...]) -> None:
-        """Count these as the voters: no other directory is remembered."""
+        """Set the voters: only their directories are remembered."""
         self._voters = voters
 
-    def refusal(self, node_id: int, directory_id: str, told: pb.DirectoryStart) -> Refusal | None:
-        """Return why a node with this start is refused; None if it is not."""
-        start = DirectoryStart(told.count, tuple(told.nonces[: DIRECTORY_NONCES_MAX + 1]))
+    def refusal(
+        self, node_id: int, directory_id: str, claimed: pb.DirectoryStart
+    ) -> Refusal | None:
+        """Return why a node with this start is refused, or None if it is not."""
+        start = DirectoryStart(claimed.count, tuple(claimed.nonces[: DIRECTORY_NONCES_MAX + 1]))
         if not (0 < start.count < MAX_STARTS and 0 < len(start.nonces) <= DIRECTORY_NONCES_MAX):
-            reason = f"{start.count} starts with {len(told.nonces)} nonces are not a valid start"
+            reason = f"{start.count} starts with {len(claimed.nonces)} nonces are not a valid start"
             return Refusal(ErrorCode.INVALID_REQUEST, "start", reason)
         if directory_id == self._own_directory:
             if start == self._store.starts.own:
@@ -68,8 +68,9 @@ class VoterStarts:
             return Refusal(
                 ErrorCode.DIRECTORY_IN_USE,
                 "start",
-                f"start {start.count} of directory {directory_id} is of a copy: this process, node"
-                f" {node_id} too, runs with that directory, start {self._store.starts.count}",
+                f"start {start.count} of directory {directory_id} is from a copy: this process,"
+                " also"
+                f" node {node_id}, runs with that directory, start {self._store.starts.count}",
             )
         known = self.known(directory_id)
         if known is None or start.follows(known):
@@ -77,9 +78,10 @@ class VoterStarts:
         return Refusal(
             ErrorCode.DIRECTORY_SET_BACK,
             "start",
-            f"directory {directory_id} of node {node_id} is an older copy, or was set back: this is"
-            f" its start {start.count} with nonce {start.nonces[0]:x}, and start {known.count} with"
-            f" nonce {known.nonce:x} is known here",
+            f"directory {directory_id} of node {node_id} is an older copy, or was restored from"
+            " one:"
+            f" this is its start {start.count} with nonce {start.nonces[0]:x}, but start"
+            f" {known.count} with nonce {known.nonce:x} is known",
         )
 
     def refusal_of(
@@ -90,7 +92,7 @@ class VoterStarts:
         fetch_addresses: FetchAddresses,
         since: float,
     ) -> Refusal | None:
-        """Return why the start of the sender's directory is refused; None if it is not.
+        """Return why the start of the sender's directory is refused, or None if it is not.
 
         ``since``: the time from which on a Fetch proves that its process is alive.
         """
@@ -124,28 +126,28 @@ class VoterStarts:
             return Refusal(
                 ErrorCode.DIRECTORY_SET_BACK,
                 "start",
-                f"directory {directory_id} of node {node_id} was set back, or has lost records: its"
-                f" log ends at {request.fetch_offset}, and it has acknowledged offsets up to"
-                f" {end_offset} in this epoch, {core.epoch}",
+                f"directory {directory_id} of node {node_id} was restored from an older copy, or"
+                " has"
+                f" lost records: its log ends at {request.fetch_offset}, but it has acknowledged"
+                f" offsets up to {end_offset} in this epoch, {core.epoch}",
             )
         return refusal
 
-    def is_new(self, directory_id: str, told: pb.DirectoryStart) -> bool:
-        """Return whether a start that is not refused is a later one than is known."""
+    def is_new(self, directory_id: str, claimed: pb.DirectoryStart) -> bool:
+        """Return whether a start that was not refused is newer than the known one."""
         known = self.known(directory_id)
-        return known is None or told.count > known.count
+        return known is None or claimed.count > known.count
 
     def known(self, directory_id: str) -> KnownStart | None:
-        """Return the newest start that is known of a directory; None: none is."""
+        """Return the newest known start of a directory, or None."""
         for one in self._store.starts.known:
             if one.directory_id == directory_id:
                 return one
         return None
 
     def remember(self, node_id: int, directory_id: str, count: int, nonce: int) -> None:
-        """Remember a start durably, if it is of a voter and newer than what is known.
-
-        Raises StorageError.
+        """Remember a start durably if it belongs to a voter and is newer than the known one. Raises
+        StorageError.
         """
         known = self.known(directory_id)
         if directory_id == self._own_directory or (known is not None and count <= known.count):
@@ -178,7 +180,7 @@ class VoterStarts:
         ]
 
     def learn(self, passed_on: Iterable[pb.KnownStart]) -> None:
-        """Remember what a leader knows. Raises StorageError."""
+        """Remember the starts that a leader passes on. Raises StorageError."""
         for one in passed_on:
             known = self.known(one.directory_id)
             if known is not None and one.count <= known.count:
@@ -189,12 +191,12 @@ class VoterStarts:
                     break
 
     def refused(self) -> None:
-        """Note durably that a leader has refused the own start. Raises StorageError."""
+        """Record durably that a leader has refused this node's own start. Raises StorageError."""
         self._store.keep_starts(replace(self._store.starts, refused=True))
 
     def accepted(self) -> None:
-        """Note durably that a leader serves the own start: the next one counts again. Raises
-        StorageError.
+        """Record durably that a leader serves this node's own start: the next start is counted
+        again. Raises StorageError.
         """
         if self._store.starts.refused:
             self._store.keep_starts(replace(self._store.starts, refused=False))

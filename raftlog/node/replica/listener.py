@@ -16,59 +16,58 @@ from raftlog.quorum import events as ev
 
 
 class ReplicaListener(Protocol):
-    """The receiver of a replica's events, in their order: the controller.
+    """The receiver of a replica's events, in order: the controller.
 
-    All calls come on the event loop, from inside the replica's step: a listener may propose, but
-    must not block.
+    All calls are made on the event loop, from inside the replica's step: a listener may propose,
+    but must not block.
     """
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:
-        """Process a new known (leader, epoch); -1: no leader is known in this epoch."""
+        """Process a new known (leader, epoch); -1 if the epoch's leader is unknown."""
 
     def became_leader(self, epoch: int, epoch_start_offset: int) -> None:
         """Process the start of this node's leadership; its LeaderChange record is at
-        ``epoch_start_offset``.
-
-        Records before it may be uncommitted.
+        ``epoch_start_offset``. Earlier records may be uncommitted.
         """
 
     def writes_wait(self) -> bool:
-        """Return whether writes wait for this node to lead: it then proposes them at once."""
+        """Return whether writes wait for this node to lead: then it proposes them at once."""
 
     def lost_leadership(self, epoch: int, reason: str) -> None:
-        """Process the end of this node's leadership: its uncommitted proposals have an unknown
-        outcome.
+        """Process the end of this node's leadership: the outcome of its uncommitted proposals is
+        unknown.
         """
 
     def committed(self, high_watermark: int) -> None:
-        """Process a new high watermark: every record below it is committed, for ever."""
+        """Process a new high watermark: every record below it is now committed."""
 
     def snapshot_loaded(self, snapshot_id: SnapshotId) -> None:
-        """Process a snapshot at the beginning of the committed log: at the start, and when one was
-        installed in the place of the log.
+        """Process a snapshot at the beginning of the committed log, at startup or after it has
+        replaced the log.
 
-        ``committed`` with its end, or a higher offset, follows at once. The log below its end may
-        be gone.
+        ``committed`` follows at once, with the snapshot's end or a higher offset. The log below the
+        end may be gone.
         """
 
     def voters_changed(self, offset: int, voters: tuple[Voter, ...]) -> None:
-        """Process a voter set in force, committed or not.
-
-        ``offset``: as in VotersAt; -1: the configured set.
+        """Process a new current voter set, committed or not. ``offset``: as in VotersAt; -1 for the
+        configured set.
         """
 
     def read_index_confirmed(self, number: int) -> None:
-        """Process the proof that this node led after the read-index round ``number`` began."""
+        """Process the proof that this node still led after the read-index round ``number``
+        began.
+        """
 
     def failed(self, error: FatalError) -> None:
-        """Process the final stop of the replica: no write may be acknowledged any more."""
+        """Process the final stop of the replica: no write may be acknowledged after this."""
 
 
 log = get_logger(__name__)
 
 LOG_INTERVAL_S = 10.0
-"""Shortest time in seconds between two log lines about one kind of refused message: a stranger that
-reaches the port must not fill the disk.
+"""Shortest time between two log lines about one kind of refused message, in seconds: a stranger
+that reaches the port must not fill the disk.
 """
 
 
@@ -78,7 +77,7 @@ class Refusals:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.counts: Counter[tuple[str, str]] = Counter()
-        """Number of refused messages by (type of message, field)."""
+        """Number of refused messages by (message type, field)."""
         self._logged: dict[tuple[str, str], tuple[float, int]] = {}
 
     def add(self, effect: ev.Refused) -> None:
@@ -93,17 +92,17 @@ class Refusals:
                 message=effect.message,
                 field=effect.field,
                 reason=effect.reason,
-                since_last_said=self.counts[kind] - count,
+                since_last_logged=self.counts[kind] - count,
             )
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaBacklog:
-    """The work that waits in a replica at one moment."""
+    """The pending work of a replica at one moment."""
 
     events: int
-    """Number of events that are not stepped yet; 0 outside a step."""
+    """Number of events not stepped yet; 0 outside a step."""
     held_effects: int
-    """Number of effects that wait for a vote to be durable, the votes included."""
+    """Number of effects that wait for a vote to be durable, including the votes."""
     tail_cache_bytes: int
-    """Size in bytes of the newest chunks, kept in memory for followers and observers."""
+    """Size of the newest chunks that are kept in memory for followers and observers, in bytes."""

@@ -1,9 +1,9 @@
-"""The log of one node: its end in memory, all of it in the store, the newest chunks on their way
-there.
+"""The log of one node: its end in memory, all of it in the store, the newest chunks about to be
+written.
 
-*Overlap*: when the leader appends, the waiting fetches are answered at once, from memory, and its
-own disk write follows one turn of the loop later, so that the followers' disks work in parallel
-with the leader's.
+*Overlap*: when the leader appends, the parked fetches are answered at once, from memory, and its
+own disk write follows one iteration of the loop later, so that the followers' disks work in
+parallel with the leader's.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from raftlog.quorum import events as ev
 
 
 class TailCache:
-    """The newest chunks of a log in memory, bounded in bytes, so that up-to-date replicas and
+    """The newest chunks of a log in memory, up to a size limit, so that up-to-date replicas and
     observers need no disk.
 
-    Offsets: start inclusive, end exclusive.
+    The start offset is inclusive, the end exclusive.
     """
 
     def __init__(self, end_offset: int, max_bytes: int) -> None:
         self._bases: list[int] = []
         self._chunks: list[bytes] = []
-        # Chunks before this index were dropped; the lists are compacted now and then, not at each
+        # Chunks before this index were dropped; the lists are compacted occasionally, not at each
         # drop.
         self._first = 0
         self._max_bytes = max_bytes
@@ -44,11 +44,11 @@ class TailCache:
 
     @property
     def bytes_kept(self) -> int:
-        """Size of all chunks in bytes; a single chunk may exceed the bound."""
+        """Size of all chunks, in bytes; a single chunk may exceed the limit."""
         return self._bytes
 
     def append(self, chunk: bytes, base_offset: int, end_offset: int) -> None:
-        """Add a chunk at the end, and drop the oldest ones beyond the bound."""
+        """Add a chunk at the end, and drop the oldest ones above the limit."""
         self._bases.append(base_offset)
         self._chunks.append(chunk)
         self._bytes += len(chunk)
@@ -67,7 +67,7 @@ class TailCache:
         return self._chunks[max(self._first, len(self._chunks) - count) :]
 
     def reset(self, end_offset: int) -> None:
-        """Drop all chunks: the log was truncated to ``end_offset``."""
+        """Drop all chunks, because the log was truncated to ``end_offset``."""
         self._bases, self._chunks, self._first, self._bytes = [], [], 0, 0
         self.start_offset = self.end_offset = end_offset
 
@@ -84,17 +84,17 @@ class TailCache:
         self.start_offset = max(self.start_offset, offset)
 
     def read(self, offset: int, until: int, max_bytes: int) -> bytes | None:
-        """Return whole batches from ``offset`` to ``until``, at least one, as many as fit; None if
+        """Return whole batches from ``offset`` to ``until``: at least one, as many as fit; None if
         ``offset`` is not cached.
 
-        Both offsets must be batch boundaries, ``offset`` below ``until``. Raises ValueError if
-        ``offset`` is none.
+        Both offsets must be batch boundaries, with ``offset`` below ``until``. Raises ValueError if
+        ``offset`` is not one.
         """
         if offset < self.start_offset or offset >= self.end_offset:
             return None
         newest = self._chunks[-1]
         if self._bases[-1] == offset and until >= self.end_offset and len(newest) <= max_bytes:
-            # Every follower that keeps up reads this.
+            # Every follower that keeps up takes this path.
             return newest
         index = bisect_right(self._bases, offset, lo=self._first) - 1
         if self._bases[index] != offset:
@@ -116,7 +116,7 @@ class TailCache:
 
 def cut(chunk: bytes, offset: int, until: int, max_bytes: int) -> bytes:
     """Return whole batches of a chunk from ``offset`` to ``until``: at least one, as many as fit
-    ``max_bytes``.
+    into ``max_bytes``.
 
     Raises ValueError if no batch begins at ``offset``.
     """
@@ -140,11 +140,11 @@ def cut(chunk: bytes, offset: int, until: int, max_bytes: int) -> bytes:
 
 READ_BYTES = 1 << 20
 PROOF_MAX_BYTES = 16 << 20
-"""Most bytes of records that are read before they are dropped."""
+"""Highest number of bytes that are read from records about to be dropped."""
 
 
 class LocalLog:
-    """The log of one node. Offsets: start inclusive, end exclusive.
+    """The log of one node. Start offsets are inclusive, ends exclusive.
 
     The log must not be used after an error of the store.
     """
@@ -159,21 +159,21 @@ class LocalLog:
         self._store, self._step, self._fail = store, step, fail
         self._loop = asyncio.get_running_loop()
         self._tail = TailCache(0, TAIL_CACHE_BYTES)
-        # In the log, and not yet handed to the store.
+        # Appended, but not yet written to the store.
         self._unwritten: list[ev.LogSpan] = []
         self._disk_turn: asyncio.Handle | None = None
         self._inline = self._is_put_off = False
         self.start_offset = 0
         """First offset of the log."""
         self.durable_end_offset = 0
-        """End of the synced part, as far as the store has reported it."""
+        """End of the synced part, as last reported by the store."""
         self.last_timestamp_ms = 0
         """Timestamp of the last batch, in ms."""
         self.sync_latency = Latency()
         """Durations of the disk's syncs."""
 
     def recovered(self, found: RecoveredLog) -> None:
-        """Begin with the recovered log of the store."""
+        """Start with the store's recovered log."""
         self._tail.reset(found.end_offset)
         self.start_offset, self.durable_end_offset = found.start_offset, found.end_offset
         self.last_timestamp_ms = found.last_timestamp_ms
@@ -189,9 +189,8 @@ class LocalLog:
         return self._tail.bytes_kept
 
     def check(self, chunk: bytes) -> ev.LogSpan:
-        """Return fetched batches as the span that follows the end.
-
-        Raises CorruptLogError, UnknownRecordError.
+        """Return fetched batches as the span that follows the end. Raises CorruptLogError,
+        UnknownRecordError.
         """
         end_offset = self._tail.end_offset
         checked = batch.scan(chunk, expect_offset=end_offset)
@@ -224,8 +223,8 @@ class LocalLog:
         return self._store.batch_before(end_offset)
 
     def committed_above(self, end_offset: int) -> int:
-        """Return the highest offset (exclusive) that is committed by the records at or above
-        ``end_offset``; ``end_offset`` if they name none above it.
+        """Return the highest offset (exclusive) that, according to records at or above
+        ``end_offset``, is committed; or ``end_offset`` if they report none above it.
 
         Reads at most PROOF_MAX_BYTES of the log. Raises CorruptLogError.
         """
@@ -252,10 +251,8 @@ class LocalLog:
         self._tail.reset(end_offset)
 
     def install(self, snapshot_id: SnapshotId, header: SnapshotHeader) -> None:
-        """Replace the whole log by a complete snapshot: it is then empty and begins at the
-        snapshot's end.
-
-        Raises StorageError.
+        """Replace the whole log by a complete snapshot: the log is then empty and begins at the
+        snapshot's end. Raises StorageError.
         """
         self._write()
         self._store.install_snapshot(snapshot_id)
@@ -264,16 +261,15 @@ class LocalLog:
         self.last_timestamp_ms = header.last_timestamp_ms
 
     def advance_start(self, snapshot_id: SnapshotId) -> None:
-        """Drop the records below the end of a complete snapshot; they must be durable.
-
-        Raises StorageError.
+        """Drop the records below the end of a complete snapshot; they must be durable. Raises
+        StorageError.
         """
         self._store.advance_log_start(snapshot_id)
         self.start_offset = snapshot_id.end_offset
         self._tail.forget_below(snapshot_id.end_offset)
 
     def read(self, offset: int, max_bytes: int, *, until: int | None = None) -> bytes:
-        """Return whole batches from ``offset`` to ``until`` (boundaries; None: to the end), at
+        """Return whole batches from ``offset`` to ``until`` (boundaries; None for the end): at
         least one, as many as fit; no bytes at the end.
 
         Raises CorruptLogError.
@@ -287,19 +283,19 @@ class LocalLog:
         if cached is not None:
             return cached
         if self._unwritten:
-            # Part of the log, and in memory, but the store does not have it yet: what is asked for
-            # lies before it.
+            # The unwritten spans are cached, and not in the store yet: ``offset`` lies before them.
             until = min(until, self._unwritten[0].base_offset)
         return self._store.read(offset, until=until, max_bytes=max_bytes)
 
     def newest(self, count: int) -> list[bytes]:
-        """Return the newest chunks in memory, ascending."""
+        """Return at most ``count`` of the newest chunks in memory, ascending."""
         return self._tail.newest(count)
 
     # --- the disk --------------------------------------------------------------------------------
 
     def flush_soon(self, *, inline: bool, within_s: float = 0.0) -> None:
-        """Flush in the next turn of the loop, or ``within_s``, or with the next call.
+        """Flush in the next iteration of the loop or, with ``within_s``, after that time or with
+        the next call.
 
         The last of several calls decides the time, and ``inline``.
         """
@@ -314,9 +310,8 @@ class LocalLog:
                 self._disk_turn = self._loop.call_soon(self._flush_now)
 
     def flush(self, *, inline: bool) -> None:
-        """Make the log durable, then step Flushed.
-
-        ``inline``: as in the store. Raises StorageError.
+        """Make the log durable, then step Flushed. ``inline``: as in the store. Raises
+        StorageError.
         """
         if self._disk_turn is not None:
             self.cancel_flush()

@@ -1,5 +1,5 @@
-"""The serving side of the links between nodes of the quorum: each response is sent on the link of
-its request.
+"""The serving side of the links between quorum nodes: each response is sent on the link of its
+request.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
 class FetchAddresses:
-    """Addresses from which replicas fetch: one entry for each live link.
+    """Addresses from which replicas fetch: one entry per live link.
 
-    The others know no address of a node that is not a voter [of two nodes with one id the second
-    could not be found].
+    Other nodes know no address of a node that is not a voter [if two nodes had one id, the second
+    one could not be located].
     """
 
     def __init__(self) -> None:
@@ -27,12 +27,14 @@ class FetchAddresses:
         self._refused: dict[Link, None] = {}
 
     def add(self, link: Link, replica_id: int, directory_id: str) -> None:
-        """Note the replica that fetches on this link, unless it was refused."""
+        """Record the replica that fetches on this link, unless it was refused."""
         if link not in self._refused:
             self._of[link] = (replica_id, directory_id)
 
     def refuse(self, link: Link) -> None:
-        """Note that what fetches on this link is not the replica that it says."""
+        """Record that the process that fetches on this link is not the replica that it claims to
+        be.
+        """
         self._of.pop(link, None)
         self._refused[link] = None
 
@@ -47,14 +49,14 @@ class FetchAddresses:
         self._refused.pop(link, None)
 
     def others(self, link: Link, replica_id: int, directory_id: str) -> bool:
-        """Return whether this replica fetches on another link, too."""
+        """Return whether this replica also fetches on another link."""
         return any(
             one is not link and fetching == (replica_id, directory_id)
             for one, fetching in self._of.items()
         )
 
     def address(self, replica_id: int, directory_id: str) -> str:
-        """Return the address of the newest link of this replica; empty if it has none."""
+        """Return the address of this replica's newest link, or empty if it has none."""
         replica = (replica_id, directory_id)
         found = [link for link, fetching in self._of.items() if fetching == replica]
         return found[-1].peer if found else ""
@@ -79,7 +81,7 @@ _RESPONSE_OF: dict[type[Any], type[Any]] = {
 
 
 class PeerAcceptor:
-    """The serving side of one link: it passes each request on with the handle of its reply."""
+    """The serving side of one link: it passes on each request with a handle for its reply."""
 
     def __init__(
         self,
@@ -92,8 +94,8 @@ class PeerAcceptor:
         self._fetch_addresses = fetch_addresses
         self._directory_id: str | None = None
         self._spare_endpoint = ""
-        """Texts of the last Fetch within its limits: equal ones are not checked again, and no other
-        field has a limit here.
+        """Texts in the last Fetch that was within the limits: equal ones are not checked again. No
+        other field of a Fetch has a limit.
         """
 
     def received(self, link: Link, messages: Sequence[Any]) -> None:
@@ -104,7 +106,7 @@ class PeerAcceptor:
                 if field in _REQUESTS:
                     self._request(getattr(message, field), ReplyTo(link, message.correlation_id))
                 else:
-                    link.unknown_kind(f"{field or 'no body'} as a request of the quorum")
+                    link.unknown_kind(f"{field or 'no body'} instead of a quorum request")
             else:
                 reply_to = ReplyTo(link, message.correlation_id)
                 if type(message) is not pb.FetchRequest:
@@ -122,7 +124,9 @@ class PeerAcceptor:
                     )
 
     def _request(self, request: Any, reply_to: ReplyTo) -> bool:
-        """Pass a request on, or refuse it if it exceeds a limit; return whether it was within."""
+        """Pass on a request, or refuse it if it exceeds a limit. Return whether it was within the
+        limits.
+        """
         within = within_limits(reply_to, request)
         if within:
             self._on_request(request, reply_to)
@@ -138,7 +142,7 @@ class PeerAcceptor:
 
 
 def within_limits(sender: Link | ReplyTo, message: Any) -> bool:
-    """Return whether every text and list of a message is within its limit; if not, report its
+    """Return whether every text and list in a message is within its limit; if not, report its
     sender.
     """
     try:
@@ -150,19 +154,19 @@ def within_limits(sender: Link | ReplyTo, message: Any) -> bool:
 
 
 class ReplyTo(msgspec.Struct, eq=False):
-    """The handle of a reply: the link of its request."""
+    """The handle for a reply: the link of its request."""
 
     link: Any
     correlation_id: int
     asks_time: bool = False
-    """True if the answer includes the quorum time."""
+    """True if the response must include the quorum time."""
 
     def malformed(self, what: str) -> None:
         """Report a request that exceeds a limit."""
         self.link.malformed(what)
 
     def send(self, response: Any) -> None:
-        """Send the answer; it is dropped if the link has closed."""
+        """Send the response; it is dropped if the link has closed."""
         if isinstance(response, (pb.FetchResponse, pb.FetchSnapshotResponse)):
             response.correlation_id = self.correlation_id
             message: Any = response
@@ -175,5 +179,6 @@ class ReplyTo(msgspec.Struct, eq=False):
         except LinkClosedError:
             return
         except ApiError as error:
-            # Another peer's message may have begun this step: it must not fail for that.
-            self.link.close(f"the answer cannot be sent: {error}")
+            # Another peer's message may have caused this step, which must not fail because of this
+            # peer.
+            self.link.close(f"the response cannot be sent: {error}")

@@ -1,5 +1,5 @@
-"""The dialing side of the links between nodes of the quorum: requests, answers, and the evidence
-that a peer is gone.
+"""The dialing side of the links between quorum nodes: requests, responses, and the proof that a
+peer is gone.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 class PeerReach:
     """Reachability of a peer at one moment: for operators, used by no rule.
 
-    ``reason``: the dialed address, and why there is no answer; empty if there is one.
+    ``reason``: the dialed address, and why the peer does not answer; empty if it does.
     """
 
     node_id: int
     reason: str = ""
     for_ms: int = 0
-    """Time without an answer, in ms."""
+    """Time without a response, in ms."""
 
     @property
     def is_reached(self) -> bool:
@@ -40,16 +40,18 @@ class PeerReach:
 
 
 MAX_PATIENCE_FACTOR = 8
-"""Longest patience, in multiples of the first: a slower link is of no use to a quorum."""
+"""Longest patience, in multiples of the initial one: a slower link is useless to a quorum."""
 
 
 class Silence:
-    """A watch for an open link that delivers nothing although an answer is due: it is replaced.
+    """A watchdog for an open link that delivers nothing although a response is due: the link is
+    replaced.
 
-    A keepalive detects the loss of a host or a whole connection, but not of one stream that carries
-    nothing, nor a process that has lost it. The patience doubles with each abandoned link, and is
-    at least twice the time of the last answer: a slow link, or an absent peer, is not dialed again
-    and again. A request costs a comparison; a timer runs while an answer is due.
+    A keepalive detects the loss of a host or of a whole connection, but not a single stream that
+    carries nothing, nor a process that has lost the stream. The patience doubles with each
+    abandoned link, and is at least twice the last response time: a slow link, or an absent peer, is
+    not dialed again and again. A request costs one comparison; a timer runs while a response is
+    due.
     """
 
     def __init__(self, patience_s: float, silent: Callable[[], None]) -> None:
@@ -63,13 +65,13 @@ class Silence:
         self._timer = DeadlineTimer(self._loop, self._look)
 
     def asked(self) -> None:
-        """Note a request, to which there is always an answer."""
+        """Record a request; every request has a response."""
         if self._since is None:
             self._since = self._loop.time()
             self._timer.arm(self._since + self._patience_s)
 
     def heard(self) -> None:
-        """Note a message from the peer."""
+        """Record a message from the peer."""
         if self._since is not None:
             took_s, self._since = self._loop.time() - self._since, None
             self._patience_s = min(
@@ -78,15 +80,15 @@ class Silence:
 
     @property
     def since(self) -> float | None:
-        """Return the time of the oldest request without a later message; None: none is due."""
+        """Time of the oldest request without a later message, or None if no response is due."""
         return self._since
 
     def over(self) -> None:
-        """Expect no answer any more: the link is gone."""
+        """Stop expecting a response, because the link is gone."""
         self._since = None
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop the watchdog."""
         self._since = None
         self._timer.cancel()
 
@@ -103,12 +105,12 @@ class Silence:
 
 
 SNAPSHOT_CONNECT_S = 1.0
-"""Time to connect, after which the waiting requests are reported unanswered."""
+"""Time to connect, in seconds, after which the waiting requests are reported unanswered."""
 SNAPSHOT_IDLE_S = 5.0
 
 
 class SnapshotAnswers(Protocol):
-    """The receiver of a snapshot link's answers."""
+    """The receiver of a snapshot link's responses."""
 
     def answered(self, peer_id: int, correlation_id: int, response: Any) -> None:
         """Process a response, on the link of its request."""
@@ -118,9 +120,8 @@ class SnapshotAnswers(Protocol):
 
 
 class SnapshotLink:
-    """The bulk conversation with one peer: dialed for a FetchSnapshot request, closed when idle.
-
-    A silent link is closed too: the next request dials another one.
+    """The bulk conversation with one peer: dialed for a FetchSnapshot request, closed when idle. A
+    silent link is closed, too: the next request dials another one.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class SnapshotLink:
         answers: SnapshotAnswers,
         answer_s: float,
     ) -> None:
-        """``answer_s``: longest time of an answer, in seconds."""
+        """``answer_s``: longest response time, in seconds."""
         self._loop = asyncio.get_running_loop()
         self._peer_id, self._endpoint, self._transport, self._answers = (
             peer_id,
@@ -142,12 +143,14 @@ class SnapshotLink:
         self._dialer: Dialer | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._waiting: list[pb.FetchSnapshotRequest] = []
-        # Correlation ids, in the order of asking.
+        # Correlation ids, in the order of the requests.
         self._in_flight: dict[int, None] = {}
         self._silence = Silence(answer_s, self.close)
 
     def send(self, correlation_id: int, request: pb.FetchSnapshotRequest) -> None:
-        """Send a request once there is a link; each request is answered or reported unanswered."""
+        """Send a request once there is a link; each request is either answered or reported
+        unanswered.
+        """
         request.correlation_id = correlation_id
         if self._dialer is None:
             self._dialer = self._transport.dial(self._endpoint, Conversation.SNAPSHOT, self)
@@ -176,7 +179,7 @@ class SnapshotLink:
         self._arm_if_idle()
 
     def received(self, link: Link, messages: Sequence[pb.FetchSnapshotResponse]) -> None:
-        """Process the answers to requests on this link; drop any other."""
+        """Process the responses to requests on this link; drop any other message."""
         self._silence.heard()
         for message in messages:
             if message.correlation_id in self._in_flight:
@@ -191,7 +194,7 @@ class SnapshotLink:
         self._arm_if_idle()
 
     def close(self) -> None:
-        """Close the link; the waiting requests get no answer."""
+        """Close the link; the waiting requests are reported unanswered."""
         self._stop_timer()
         self._silence.over()
         dialer, self._dialer = self._dialer, None
@@ -230,28 +233,29 @@ log = get_logger(__name__)
 PROBE_TIMEOUT_S = 0.2
 PROBE_AGAIN_MIN_S, PROBE_AGAIN_MAX_S = 0.002, 0.02
 ELSEWHERE_AFTER_S = 1.0
-"""Time in seconds for which an address is tried before another one of the peer's."""
+"""Time for which an address is tried before another address of the peer, in seconds."""
 PROBES_MAX = 50
-"""Most probes of a dying process.
+"""Highest number of probes of a dying process.
 
-It still accepts for some milliseconds after its streams have broken, until the kernel closes its
-listening socket: the first probe is not final. The second follows soon, as there is no leader
-meanwhile; later ones at growing intervals.
+After its streams have broken it still accepts connections for some milliseconds, until the kernel
+closes its listening socket: so the first probe is not conclusive. The second follows soon, as there
+is no leader meanwhile; later ones follow at growing intervals.
 """
 _REFUSALS = {
-    int(ErrorCode.INCONSISTENT_CLUSTER_ID): "it refuses this node, which is of another cluster"
+    int(ErrorCode.INCONSISTENT_CLUSTER_ID): "it refuses this node, which belongs to another cluster"
     " (INCONSISTENT_CLUSTER_ID): compare cluster.id",
-    int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED): "it does not take this node's certificate for its"
-    " own: compare node.principal.rule there with tls.certificate.file here",
-    int(ErrorCode.DIRECTORY_SET_BACK): "it knows later starts on this node's data directory, which"
+    int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED): "it does not accept this node's certificate:"
+    " compare node.principal.rule there with tls.certificate.file on this node",
+    int(ErrorCode.DIRECTORY_SET_BACK): "it knows later starts of this node's data directory, which"
     " is an older copy (DIRECTORY_SET_BACK)",
 }
-"""Errors whose sender does not count as reached [3 of 3 voters could be reached, which is enough
-for an election, said a node of another cluster]."""
+"""Errors whose sender does not count as reached [a node of another cluster reported that 3 of 3
+voters could be reached, which is enough for an election].
+"""
 
 
 class PeerListener:
-    """The receiver of what happens on the links to one peer: the replica."""
+    """The receiver of the events on the links to one peer: the replica."""
 
     def answered(self, peer_id: int, correlation_id: int, response: Any) -> None:
         """Process a response, on the link of its request."""
@@ -271,9 +275,9 @@ class PeerListener:
 class PeerLink:
     """The dialing side of one conversation with one peer.
 
-    Answers of an earlier link cannot reach the replica. A silent link is replaced: another one is
-    dialed beside it, and replaces it when it is up. If the first one delivers a message before, it
-    stays: no link is given up for one that cannot be opened.
+    Responses on an earlier link cannot reach the replica. For a silent link a second one is dialed,
+    which replaces it once it is up. If the first link delivers a message before that, it is kept:
+    no link is given up for one that cannot be opened.
     """
 
     def __init__(self, peer: Peer, conversation: Conversation) -> None:
@@ -297,7 +301,7 @@ class PeerLink:
         return self._dialer.link is not None
 
     def unanswered_since(self) -> tuple[float, str] | None:
-        """Return since when this link has delivered nothing, or refusals alone, and why; None if it
+        """Return since when this link has delivered nothing, or only refusals, and why; None if it
         works.
         """
         if self._dialer.link is None:
@@ -307,10 +311,10 @@ class PeerLink:
         since = self._silence.since
         if since is None or self._peer.now() - since < self._peer.answer_s:
             return None
-        return since, "it is connected and does not answer"
+        return since, "it is connected but does not answer"
 
     def send(self, correlation_id: int, request: Any) -> None:
-        """Send a request, or report at once that no answer will arrive."""
+        """Send a request, or report at once that it gets no response."""
         link = self._dialer.link
         if link is not None:
             try:
@@ -327,7 +331,7 @@ class PeerLink:
         """Process a new link, or the one that replaces a silent one."""
         if self._other is not None and self._other.link is link:
             log.info(
-                "a link that said nothing is replaced",
+                "a silent link is replaced",
                 peer=self._peer.node_id,
                 link=self._conversation.name,
             )
@@ -339,7 +343,7 @@ class PeerLink:
             self._peer.listener.connected(self._peer.node_id)
 
     def received(self, link: Link, messages: Sequence[Any]) -> None:
-        """Process the answers to requests on this link; drop any other."""
+        """Process the responses to requests on this link; drop any other message."""
         if link is not self._dialer.link:
             return
         self._silence.heard()
@@ -354,14 +358,14 @@ class PeerLink:
                     self._peer.answers_as(body.voter_id)
                 error = getattr(body, "error_code", 0)
                 if error == ErrorCode.NOT_LEADER_OR_FOLLOWER and not self._peer.is_proven:
-                    # Another node does not lead. [an observer, which asks for no votes and so
-                    # hears no id, asked it for ever]
+                    # A node that is not the peer does not lead. [An observer requests no votes, so
+                    # it never learned the node's id, and kept fetching from it.]
                     self._peer.not_reached(self._down_since)
                     self._peer.listener.unanswered(self._peer.node_id, message.correlation_id)
                     continue
                 if error or self._refusal:
                     self._refused(error)
-                # Nearly every answer has records, and nothing that has a limit here.
+                # Nearly every response has only records, without a field that has a limit.
                 plain = type(body) is pb.FetchResponse and not (
                     body.leader_endpoint
                     or body.preferred_candidates
@@ -375,7 +379,7 @@ class PeerLink:
                     self._peer.listener.unanswered(self._peer.node_id, message.correlation_id)
 
     def closed(self, link: Link, reason: str) -> None:
-        """Report the outstanding requests, and suspect the peer.
+        """Report the outstanding requests unanswered, and suspect the peer.
 
         The end of a replaced link, or of a replacement, proves nothing.
         """
@@ -391,12 +395,14 @@ class PeerLink:
             self._peer.not_reached(self._down_since)
 
     def _refused(self, error: int) -> None:
-        """Log a refusal once, and again after another answer: until then each will be the same."""
+        """Log a refusal once, and again only after another response: until then they are all the
+        same.
+        """
         refusal = _REFUSALS.get(error, "")
         if refusal and refusal != self._refusal:
             self._refused_since = self._peer.now()
             log.error(
-                "a node refuses all that this one asks",
+                "a node refuses all requests from this node",
                 reason=refusal,
                 peer=self._peer.node_id,
                 endpoint=self._peer.address,
@@ -413,7 +419,7 @@ class PeerLink:
         self._dialer.close()
 
     def redial(self) -> None:
-        """Dial the peer's present address; outstanding requests get no answer."""
+        """Dial the peer's current address; outstanding requests get no response."""
         self.close()
         self._silence = Silence(self._peer.answer_s, self._dial_another)
         self._refusal = ""
@@ -438,10 +444,8 @@ class PeerLink:
 
 
 class Peer:
-    """Another node: a control link for votes, and one for replication, never queued behind each
-    other.
-
-    A third one for snapshots is dialed when needed.
+    """Another node, with a control link for votes and a link for replication, so that neither
+    queues behind the other. A third link for snapshots is dialed when needed.
     """
 
     def __init__(
@@ -455,8 +459,9 @@ class Peer:
         *,
         elsewhere: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """``endpoint``: the peer's in the voter set; ``answer_s``: longest time of an answer, in
-        seconds; ``elsewhere``: other addresses of the peer, for use if it does not answer there.
+        """``endpoint``: the peer's endpoint in the voter set. ``answer_s``: longest response time,
+        in seconds. ``elsewhere`` returns other addresses of the peer, which are used if it does not
+        answer there.
         """
         self.answer_s = answer_s
         self.node_id, self.endpoint, self.transport, self.listener = (
@@ -468,7 +473,7 @@ class Peer:
         self.address = endpoint
         """The dialed address."""
         self._proven = ""
-        """The last address at which the peer answered with its id."""
+        """The last address at which the peer answered with its own id."""
         self._spawn, self._elsewhere = spawn, elsewhere
         self._loop = asyncio.get_running_loop()
         self.now = self._loop.time
@@ -503,7 +508,7 @@ class Peer:
         self._snapshots.send(correlation_id, request)
 
     def reach(self) -> PeerReach:
-        """Return the reachability of the peer for votes and fetches."""
+        """Return whether the peer can be reached for votes and fetches."""
         failing = [
             found
             for found in (self._control.unanswered_since(), self._replication.unanswered_since())
@@ -513,13 +518,15 @@ class Peer:
             return PeerReach(self.node_id)
         since, reason = min(failing)
         for_ms = max(0, round((self.now() - since) * 1000))
-        known = f"; the log has it at {self.endpoint}" if self.address != self.endpoint else ""
+        known = (
+            f"; its address in the log is {self.endpoint}" if self.address != self.endpoint else ""
+        )
         return PeerReach(self.node_id, f"{self.address}: {reason}{known}", for_ms)
 
     # --- where it is -----------------------------------------------------------------------------
 
     def stays_at(self, endpoint: str) -> bool:
-        """Note the peer's endpoint in the voter set; False if it must be dialed anew."""
+        """Record the peer's endpoint in the voter set. Return False if it must be redialed."""
         if endpoint not in (self.endpoint, self.address):
             return False
         self.endpoint = endpoint
@@ -532,23 +539,23 @@ class Peer:
 
     @property
     def is_proven(self) -> bool:
-        """True if the node at the dialed address is known to be this peer, by the voter set or by
-        its own answer.
+        """True if the node at the dialed address is known to be this peer, from the voter set or
+        from its own response.
 
-        [Another node, at an address of the configuration, answered that it did not lead, and was
+        [Another node, at an address in the configuration, answered that it did not lead, and was
         mistaken for the leader, which did.]
         """
         return self.address in (self.endpoint, self._proven)
 
     def answers_as(self, node_id: int) -> None:
-        """Process an answer of a node with this id at the dialed address."""
+        """Process a response from a node with this id at the dialed address."""
         if node_id == self.node_id:
             self._proven = self.address
         else:
             self.is_elsewhere()
 
     def is_elsewhere(self) -> None:
-        """Dial the next address, round robin: the peer is not at this one."""
+        """Dial the next address, round robin, because the peer is not at this one."""
         self._loop.call_soon(self._dial_next, self.address)
 
     def _dial_next(self, address: str) -> None:
@@ -569,7 +576,7 @@ class Peer:
             self._snapshots = self._snapshot_link()
 
     def suspect(self) -> None:
-        """Probe a peer after a broken link: the port of an ended process refuses at once."""
+        """Probe a peer after a broken link: the port of a dead process refuses at once."""
         if self.hung_up:
             return
         if self._probe is None or self._probe.done():
@@ -587,7 +594,7 @@ class Peer:
                 return
 
     def close(self) -> None:
-        """Close the links: that proves nothing, and outstanding requests get no answer."""
+        """Close the links; that proves nothing, and outstanding requests get no response."""
         self.hung_up = True
         if self._probe is not None:
             self._probe.cancel()
@@ -606,7 +613,9 @@ class DialedPeers:
         self.by_id: dict[int, Peer] = {}
 
     def dial(self, peers: tuple[Voter, ...]) -> None:
-        """Keep links to exactly these peers: close others, redial where an address has changed."""
+        """Keep links to exactly these peers: close others, and redial peers whose address has
+        changed.
+        """
         own_id, answer_s = self._config.node_id, self._config.request_timeout_ms / 1000
         wanted = {peer.node_id: peer.endpoint for peer in peers if peer.node_id != own_id}
         for node_id, peer in list(self.by_id.items()):
@@ -626,14 +635,14 @@ class DialedPeers:
                 )
 
     def _elsewhere(self, node_id: int) -> list[str]:
-        """Return the addresses of the configuration at which a voter may be: those at which no
-        other one answers.
+        """Return the addresses in the configuration at which a voter may be: those at which no
+        other peer answers.
 
         The node there proves by its id and directory id that it is the voter.
         """
         config = self._config
         if node_id < 0:
-            # Itself an address of the configuration.
+            # A bootstrap server is itself an address in the configuration.
             return []
         named = [voter.endpoint for voter in config.configured_voters if voter.node_id == node_id]
         others = {
@@ -644,7 +653,7 @@ class DialedPeers:
         return [one for one in (*named, *config.bootstrap_servers) if one not in others]
 
     def send(self, effect: ev.Send | ev.SendFetch | ev.SendFetchSnapshot) -> bool:
-        """Send a request on the link for its kind; False if that peer is not dialed."""
+        """Send a request on the link for its kind. Return False if that peer is not dialed."""
         peer = self.by_id.get(effect.peer_id)
         if peer is None:
             return False

@@ -1,18 +1,18 @@
-"""One node's copy of the log: carries out what the quorum's state machine decides, on a disk and a
-network.
+"""One node's copy of the log: it carries out the decisions of the quorum's state machine, on a disk
+and a network.
 
 Theory of operation. Everything that happens becomes an event of :class:`QuorumCore`; its effects
 are carried out in order. Two things need care, and are the reason for this class:
 
 * *persist before send*: after a PersistVote every message waits until the vote is durable. The
-  leader is saved later, when the new leader's first commits are past: the disk would be busy with
-  it just when they need it.
+  leader is saved later, after the new leader's first commits: otherwise the disk would be busy just
+  when they need it.
 * *overlap*: when the leader appends, it answers its parked fetches before its own disk has the
   chunk, see ``local_log.py``.
 
-Any error of the disk ends the replica: it resigns nothing, answers nothing, and tells its listener.
-So does any exception: a state machine that stopped half-way through a step is not to be trusted,
-and a process that lives on with it looks well from outside.
+Any disk error ends the replica: it does not resign, it answers nothing, and it notifies its
+listener. So does any exception: a state machine that stopped in the middle of a step cannot be
+trusted, and a process that continued with it would look healthy from outside.
 
 Why: docs/decisions/001-pull-based-raft-as-a-state-machine.md
 """
@@ -69,20 +69,20 @@ look for the leader.
 """
 
 IN_USE_TIMEOUTS = 5
-"""A node ends when its directory has been in use elsewhere for this number of fetch timeouts: the
-link of a process that has lost its machine is open for a while.
+"""Number of fetch timeouts for which the directory must be in use elsewhere before a node ends: the
+link of a process whose host has died stays open for a while.
 """
 
 LINE_AFTER_S = 0.005
 """Delay of a log line about an election, in seconds."""
 
 _SENDS = (ev.Send, ev.SendFetch, ev.SendFetchSnapshot, ev.Reply)
-"""The core's ``SENDS`` once ``_carry_out`` has made a Reply of ReplyFetch and ReplySnapshot."""
+"""The core's ``SENDS`` after ``_carry_out`` has replaced ReplyFetch and ReplySnapshot by Reply."""
 
 
 class Replica(PeerListener):
-    """One node's copy of the log; see the module. Call ``start`` once; other methods only after it,
-    or after ``recover``.
+    """One node's copy of the log; see the module. Call ``start`` once; other methods only after
+    ``start`` or ``recover``.
     """
 
     def __init__(
@@ -117,9 +117,9 @@ class Replica(PeerListener):
         )
         self._timer = DeadlineTimer(self._loop, self._tick)
         self.stepped: Callable[[], None] | None = None
-        """Called after each event, while it is set."""
-        # Effects that wait for a vote to become durable; each PersistVote in it marks where a wait
-        # begins.
+        """Called after each event, if set."""
+        # Effects that wait for a vote to become durable; each PersistVote in the queue marks where
+        # a wait begins.
         self._held: deque[Any] = deque()
         self._leader_save: asyncio.TimerHandle | None = None
         self._flush_inline, self._flush_within_s = False, 0.0
@@ -127,32 +127,31 @@ class Replica(PeerListener):
         self._proposed: deque[tuple[int, float]] = deque()
         self.sync_latency = self._log.sync_latency
         self.commit_latency = Latency()
-        """Times from a proposal until the high watermark covers it; on the leader."""
+        """Times from a proposal until the high watermark covers it, on the leader."""
         self.refusals = Refusals()
         self.dropped_committed = ""
-        """Description of the committed records that this log has lost to a leader without them;
-        empty: none.
+        """Description of the committed records that this log has lost to a leader without them, or
+        empty.
         """
         self._voters = config.voters
         self._voter_ids = tuple(voter.node_id for voter in config.voters)
         self._time = QuorumTime(wall_clock_ms, self._loop.time, config.node_id)
         self._clock_sent_at = -AGAIN_S
         self._in_use = -math.inf, -math.inf
-        """Times of the first and of the last answer that the directory is in use elsewhere."""
+        """Times of the first and the last response that the directory is in use elsewhere."""
         self._fetch_addresses = FetchAddresses()
         self._peers = DialedPeers(config, transport, self)
 
     @property
     def disk_busy_s(self) -> float:
-        """Duration of the sync or vote in progress, in seconds; 0: none is."""
+        """How long the current sync or vote has lasted, in seconds; 0 if there is none."""
         return self._store.busy_s
 
-    # --- life ------------------------------------------------------------------------------------
+    # --- lifecycle -------------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Recover the log: requests may arrive from here on, but nothing is sent yet.
-
-        Raises StorageError, CorruptLogError.
+        """Recover the log: from then on requests may arrive, but nothing is sent yet. Raises
+        StorageError, CorruptLogError.
         """
         recovered = self._store.recover()
         self.core = QuorumCore(self._config, recovered, self._rng, self._loop.time())
@@ -165,9 +164,8 @@ class Replica(PeerListener):
         self._recovered = True
 
     def start(self) -> None:
-        """Join the quorum; the log is recovered first if it was not before.
-
-        Raises StorageError, CorruptLogError.
+        """Join the quorum; recover the log first if that was not done. Raises StorageError,
+        CorruptLogError.
         """
         if not self._recovered:
             self.recover()
@@ -185,7 +183,7 @@ class Replica(PeerListener):
         }
 
     def close(self) -> None:
-        """Stop. No message is sent or stored after this; the store stays open."""
+        """Stop. After this no message is sent or stored; the store stays open."""
         self._closed = True
         self._timer.cancel()
         self._forget_leader_save()
@@ -207,39 +205,39 @@ class Replica(PeerListener):
 
     @property
     def last_epoch(self) -> int:
-        """Epoch of the last record, in the log or below its start; 0 if there never was one."""
+        """Epoch of the last record ever in the log, even if it was dropped; 0 if there was none."""
         return self.core.last_epoch
 
     @property
     def lineage(self) -> Lineage:
-        """Generations of the log, committed or not."""
+        """Generations of the log, both committed and uncommitted."""
         return self.core.lineage
 
     @property
     def generation(self) -> int:
-        """Generation of the committed log; NO_GENERATION: no committed record is known."""
+        """Generation of the committed log, or NO_GENERATION if no committed record is known."""
         return self.core.generation
 
     def divergence(self, end_offset: int, last_epoch: int) -> tuple[int, int] | None:
-        """Return None if a log that ends at ``end_offset`` in ``last_epoch`` is a part of this one;
-        else (epoch, end offset) up to which it may be.
+        """Return None if a log that ends at ``end_offset`` in ``last_epoch`` is a prefix of this
+        one; otherwise the (epoch, end offset) up to which it may be.
         """
         return self.core.divergence(end_offset, last_epoch)
 
     def may_have_batch(self, base_offset: int, end_offset: int, crc: int) -> bool:
-        """Return whether this batch may be in the log; False: the log has another one there."""
+        """Return whether this batch may be in the log; False if the log has another batch there."""
         if not self._log.start_offset <= base_offset < end_offset <= self._log.end_offset:
             return True
         return self._log.batch_before(end_offset) == (base_offset, crc)
 
     @property
     def high_watermark(self) -> int:
-        """High watermark, exclusive; -1 if unknown."""
+        """High watermark, exclusive, or -1 if unknown."""
         return self.core.high_watermark
 
     @property
     def campaigns(self) -> bool:
-        """True if this node asks for votes."""
+        """True if this node is a candidate."""
         return self.core.role == "candidate"
 
     def describe(self, now: float) -> QuorumDescription:
@@ -247,15 +245,15 @@ class Replica(PeerListener):
         return self.core.describe(now)
 
     def peer_reach(self) -> tuple[PeerReach, ...]:
-        """Return the reachability of each peer of this node."""
+        """Return the reachability of each of this node's peers."""
         return self._peers.reach()
 
     def fetch_address(self, replica_id: int, directory_id: str) -> str:
-        """Return the address from which this replica fetches; empty if it has no link."""
+        """Return the address from which this replica fetches, or empty if it has no link."""
         return self._fetch_addresses.address(replica_id, directory_id)
 
     def backlog(self) -> ReplicaBacklog:
-        """Return the work that waits here."""
+        """Return the pending work."""
         return ReplicaBacklog(len(self._inbox), len(self._held), self._log.cached_bytes)
 
     def propose(
@@ -271,12 +269,11 @@ class Replica(PeerListener):
         voters: tuple[VotersAt, ...] = (),
         generations: tuple[GenerationAt, ...] = (),
     ) -> None:
-        """Append the leader's own batches, all of one timestamp, at the log end.
+        """Append the leader's own batches, all with one timestamp, at the log end.
 
-        ``idle``: no other work waits, so the disk may sync right away. ``more_follows``: as in the
-        event.
-
-        ``voters``: the VotersRecords among them; ``generations``: their generations.
+        ``idle``: True if no other work waits, so the disk may sync right away. ``more_follows``: as
+        in the event. ``voters``: the VotersRecords in the batches. ``generations``: the batches'
+        generations.
         """
         self._flush_inline, self._flush_within_s = idle, MORE_WITHIN_S if more_follows else 0.0
         self._proposed.append((end_offset, self._loop.time()))
@@ -297,8 +294,8 @@ class Replica(PeerListener):
         )
 
     def request_read_index(self) -> int:
-        """Begin a read-index round; ``read_index_confirmed`` of this number or a higher one is the
-        proof of leading now.
+        """Begin a read-index round, and return its number: ``read_index_confirmed`` with this or a
+        higher number proves that this node leads now.
 
         Must not be called from a listener's method: the number would be that of an earlier round.
         """
@@ -307,26 +304,29 @@ class Replica(PeerListener):
         return self._round
 
     def resign(self, reason: str, successor: int = -1) -> None:
-        """Stop leading, if this node leads.
-
-        ``successor``: the voter that is to campaign first, -1 for the most complete one.
+        """Stop leading, if this node leads. ``successor``: the voter that campaigns first, or -1
+        for the most complete one.
         """
         self._step(ev.ResignRequested(reason, successor))
 
     def choose_successor(self, successor: int) -> None:
-        """Set the voter that is about to succeed this leader; -1: this node continues to lead."""
+        """Announce the voter that is about to succeed this leader; -1 means that this node
+        continues to lead.
+        """
         self._step(ev.SuccessorChosen(successor))
 
     def space_changed(self, *, low: bool) -> None:
-        """Process a change of the disk's free space: below the reserve, or above it again."""
+        """Process that the disk's free space fell below the reserve (``low``), or rose above it
+        again.
+        """
         self._step(ev.SpaceChanged(low))
 
     def newest(self, count: int) -> list[bytes]:
-        """Return the newest chunks of the log in memory, ascending; committed or not."""
+        """Return at most ``count`` of the newest chunks in memory, ascending; committed or not."""
         return self._log.newest(count)
 
     def read(self, offset: int, until: int, max_bytes: int) -> bytes:
-        """Return whole batches from ``offset`` to ``until`` (boundaries; exclusive), at least one,
+        """Return whole batches from ``offset`` to ``until`` (boundaries; exclusive): at least one,
         as many as fit.
 
         Raises CorruptLogError, after which the replica has failed.
@@ -338,11 +338,10 @@ class Replica(PeerListener):
             raise
 
     def advance_log_start(self, snapshot_id: SnapshotId) -> bool:
-        """Drop the log below the end of a complete snapshot, and the snapshots before it.
+        """Drop the log below the end of a complete snapshot, and the earlier snapshots. Return
+        False, and drop nothing, if the snapshot's end is not durable on this disk yet.
 
         Must not be called from a listener's method.
-
-        False if not now, as this disk is behind; dropped records must be durable.
         """
         self._not_inside_a_step()
         if snapshot_id.end_offset > self._log.durable_end_offset:
@@ -363,8 +362,8 @@ class Replica(PeerListener):
     # --- time ------------------------------------------------------------------------------------
 
     def next_timestamp_ms(self) -> int:
-        """Return the timestamp of the next batch: never before the last batch's, unless log time
-        has to go back.
+        """Return the timestamp of the next batch: never before that of the last batch, unless log
+        time must be corrected backwards.
         """
         last_ms = self._log.last_timestamp_ms
         stamp_ms = self._time.next_stamp_ms(last_ms, self._asked_for_time())
@@ -373,22 +372,22 @@ class Replica(PeerListener):
         return stamp_ms
 
     def time_ms(self) -> int:
-        """Return this node's wall clock, bounded by the clocks of a majority of the voters."""
+        """Return this node's wall clock, limited by the clocks of a majority of the voters."""
         return self._time.now_ms(self._asked_for_time())
 
     @property
     def quorum_time_ms(self) -> int | None:
-        """Time by a majority of the voters' clocks, in ms; None if unknown."""
+        """Time according to a majority of the voters' clocks, in ms, or None if unknown."""
         return self._time.quorum_ms(self._asked_for_time())
 
     @property
     def clock_ahead_ms(self) -> int | None:
-        """Lead of this node's wall clock over the majority's, in ms; None if unknown."""
+        """How far this node's wall clock is ahead of the majority's, in ms, or None if unknown."""
         return self._time.ahead_ms(self._asked_for_time())
 
     def _asked_for_time(self) -> tuple[int, ...]:
         """Return the voters that a leader asks for the time; every other node uses the leader's
-        answer.
+        response.
         """
         return self._voter_ids if self._recovered and self.core.role == "leader" else ()
 
@@ -414,11 +413,12 @@ class Replica(PeerListener):
         self._step(ev.RequestReceived(request, reply_to))
 
     def _refuses_start(self, request: pb.FetchRequest | pb.VoteRequest, reply_to: ReplyTo) -> bool:
-        """Refuse a voter that runs on a copy of its directory; else remember its start."""
+        """Refuse a voter that runs on a copy of its directory; otherwise remember its start."""
         if self._closed or request.cluster_id != self._config.cluster_id:
             return False
         if isinstance(request, pb.FetchRequest) and self.core.role not in ("leader", "candidate"):
-            # Who does not lead says so. A candidate keeps the Fetch for when it is elected.
+            # A node that does not lead answers that. A candidate keeps the Fetch until it is
+            # elected.
             return False
         since = self._loop.time() - self._config.fetch_timeout_ms / 1000
         refusal = self._starts.refusal_of(
@@ -442,7 +442,7 @@ class Replica(PeerListener):
                     reply_to.link, request.replica_id, request.replica_directory_id
                 )
             elif request.pre_vote:
-                # It promises nothing, and a copy that is started beside the voter asks for it, too.
+                # A pre-vote promises nothing, and a copy running in parallel requests it, too.
                 return False
             return not self._remember(
                 request.replica_id, request.replica_directory_id, request.start
@@ -455,12 +455,12 @@ class Replica(PeerListener):
         else:
             response = pb.VoteResponse(leader_id=-1, voter_id=self._config.node_id)
         response.error_code, response.error_message = refusal.code, refusal.reason
-        # As any other answer: it names an epoch, which may not be durable yet.
+        # Held like any other response: it contains an epoch, which may not be durable yet.
         self._carry_out(ev.Reply(reply_to, response))
         return True
 
     def _remember(self, node_id: int, directory_id: str, start: pb.DirectoryStart) -> bool:
-        """Remember the start of a voter; False if the disk fails."""
+        """Remember the start of a voter. Return False if the disk fails."""
         try:
             self._starts.remember(node_id, directory_id, start.count, start.nonces[0])
         except FatalError as error:
@@ -474,8 +474,8 @@ class Replica(PeerListener):
                 self._time.heard(node_id, clock_ms)
 
     def _learned(self, response: pb.FetchResponse) -> bool:
-        """Remember the starts that a leader passes on, and that it has accepted this node's; False
-        if the disk fails.
+        """Remember the starts that a leader passes on, and that the leader has accepted this node's
+        start. Return False if the disk fails.
         """
         self._in_use = -math.inf, -math.inf
         try:
@@ -486,7 +486,7 @@ class Replica(PeerListener):
         return not self._closed
 
     def answered(self, peer_id: int, correlation_id: int, response: Any) -> None:
-        """Process a peer's response; the batches of a FetchResponse are checked here."""
+        """Process a peer's response; the batches in a FetchResponse are verified first."""
         span = None
         if type(response) is pb.VoteResponse:
             if not self._counts(peer_id, response):
@@ -503,7 +503,7 @@ class Replica(PeerListener):
                 self._time.received(response.quorum_time_ms)
                 if response.known_starts and not self._learned(response):
                     return
-        # Taken once: each look at the field is a copy of all of it.
+        # Read once: each access to the field copies it.
         records = response.records if isinstance(response, pb.FetchResponse) else b""
         if records:
             try:
@@ -512,17 +512,17 @@ class Replica(PeerListener):
                 self._fail(error)
                 return
             except CorruptLogError as error:
-                # Nothing was stored: fetch it again.
-                log.warning("fetched batches refused", peer=peer_id, error=str(error))
+                # Nothing was stored: the batches are fetched again.
+                log.warning("fetched batches were rejected", peer=peer_id, error=str(error))
                 self._step(ev.RequestFailed(peer_id, correlation_id))
                 return
         self._step(ev.ResponseReceived(peer_id, correlation_id, response, span))
 
     def _counts(self, peer_id: int, response: pb.VoteResponse) -> bool:
-        """Return whether the start of the directory that answers is not refused."""
+        """Return whether the responder's directory start is acceptable, so that its vote counts."""
         directory_id = response.voter_directory_id
         if not (directory_id and is_directory_id(directory_id) and response.HasField("start")):
-            # It is not a vote.
+            # Not a vote.
             return True
         refusal = self._starts.refusal(peer_id, directory_id, response.start)
         if refusal is not None:
@@ -531,7 +531,9 @@ class Replica(PeerListener):
         return self._remember(peer_id, directory_id, response.start)
 
     def _on_refusal(self, peer_id: int, response: pb.FetchResponse | pb.VoteResponse) -> None:
-        """End this node if its directory was set back, or is in use elsewhere."""
+        """End this node if its directory was restored from an older copy, or is in use
+        elsewhere.
+        """
         why = f"node {peer_id} refuses it: {response.error_message}"
         try:
             if response.error_code == ErrorCode.DIRECTORY_IN_USE:
@@ -543,12 +545,18 @@ class Replica(PeerListener):
                 and response.leader_epoch >= self.core.epoch
             ):
                 self._starts.refused()
-                self._fail(DirectorySetBackError(f"the data directory was set back; {why}"))
+                self._fail(
+                    DirectorySetBackError(
+                        f"the data directory was restored from an older copy; {why}"
+                    )
+                )
         except FatalError as error:
             self._fail(error)
 
     def _on_use_elsewhere(self, why: str) -> None:
-        """End this node if a peer has said for long that another process has its directory."""
+        """End this node if a peer has reported for long enough that another process has its
+        directory.
+        """
         now, timeout_s = self._loop.time(), self._config.fetch_timeout_ms / 1000
         since, last_at = self._in_use
         if now - last_at > IN_USE_TIMEOUTS * timeout_s:
@@ -562,7 +570,7 @@ class Replica(PeerListener):
             )
 
     def unanswered(self, peer_id: int, correlation_id: int) -> None:
-        """Step the failure of a request that gets no answer."""
+        """Step the failure of a request that gets no response."""
         self._step(ev.RequestFailed(peer_id, correlation_id))
 
     def connected(self, peer_id: int) -> None:
@@ -570,15 +578,15 @@ class Replica(PeerListener):
         self._step(ev.PeerConnected(peer_id))
 
     def gone(self, peer_id: int) -> None:
-        """Process the end of a peer's process."""
+        """Process proof that a peer's process is gone."""
         self._step(ev.PeerLost(peer_id))
 
     def _tick(self) -> None:
         self._step(ev.Tick(self._store.busy_s))
 
     def _step(self, event: ev.Event) -> None:
-        """Run an event and all that follow from its effects; an event from inside an effect waits
-        for its turn.
+        """Run an event and all events that follow from its effects; an event from inside an effect
+        is queued.
         """
         self._inbox.append(event)
         if self._stepping or self._closed:
@@ -588,7 +596,7 @@ class Replica(PeerListener):
             while self._inbox and not self._closed:
                 event = self._inbox.popleft()
                 for effect in self._step_core(event, self._loop.time()):
-                    # Nearly always nothing is held.
+                    # Fast path: nearly always nothing is held.
                     if self._held or type(effect) is ev.PersistVote:
                         self._carry_out(effect)
                     else:
@@ -608,17 +616,19 @@ class Replica(PeerListener):
 
     def _not_inside_a_step(self) -> None:
         if self._stepping:
-            raise InvariantError("called from inside a listener's call, whose step has not ended")
+            raise InvariantError(
+                "must not be called from a listener's method: its step has not ended"
+            )
 
     # --- effects ---------------------------------------------------------------------------------
 
     def _carry_out(self, effect: ev.Effect) -> None:
-        """Carry out an effect by the table, but hold messages until the votes before them are
+        """Carry out an effect by the table, but hold messages until all earlier votes are
         durable.
         """
         kind: type[ev.Effect] = type(effect)
         if type(effect) is ev.ReplyFetch:
-            # The bytes are read now: later they might be another epoch's.
+            # Read the bytes now: later they might belong to another epoch.
             if effect.max_bytes > 0:
                 self._add_records(effect)
             effect = ev.Reply(effect.reply_to, effect.response)
@@ -630,8 +640,8 @@ class Replica(PeerListener):
             self._forget_leader_save()
             self._held.append(effect)
             if len(self._held) == 1:
-                # In the next turn of the loop: what was sent before, a request for votes or a
-                # Fetch, leaves meanwhile.
+                # In the next iteration of the loop: messages sent before, such as a vote request or
+                # a Fetch, leave first.
                 self._loop.call_soon(self._persist_next)
         elif self._held and kind in _SENDS:
             self._held.append(effect)
@@ -648,9 +658,9 @@ class Replica(PeerListener):
                 last = self._log.batch_before(effect.request.fetch_offset)
                 if last is not None:
                     effect.request.last_batch.base_offset, effect.request.last_batch.crc = last
-                effect.request.start.CopyFrom(self._starts.told)
+                effect.request.start.CopyFrom(self._starts.own_message)
         elif type(effect.request) is pb.VoteRequest:
-            effect.request.start.CopyFrom(self._starts.told)
+            effect.request.start.CopyFrom(self._starts.own_message)
         if not self._peers.send(effect):
             self._inbox.append(ev.RequestFailed(effect.peer_id, effect.correlation_id))
 
@@ -658,7 +668,7 @@ class Replica(PeerListener):
         response = effect.response
         if type(response) is pb.VoteResponse:
             response.clock_ms = self._wall_clock_ms()
-            response.start.CopyFrom(self._starts.told)
+            response.start.CopyFrom(self._starts.own_message)
         elif type(response) is pb.FetchResponse:
             self._say_time(response, effect.reply_to)
         effect.reply_to.send(response)
@@ -671,7 +681,7 @@ class Replica(PeerListener):
     def _reply_fetch(self, effect: ev.ReplyFetch) -> None:
         self._say_time(effect.response, effect.reply_to)
         if effect.max_bytes > 0:
-            # As ``_add_records`` does.
+            # Inlined ``_add_records``.
             records = self._log.read(effect.offset, effect.max_bytes)
             if records:
                 effect.response.records = records
@@ -687,9 +697,8 @@ class Replica(PeerListener):
         _EFFECTS[type(reply)](self, reply)
 
     def _persist_next(self) -> None:
-        """Write the first of the waiting votes.
-
-        Inline: this node leads no quorum, and has nothing to do until it is durable.
+        """Write the first of the waiting votes, inline: this node does not lead, and has nothing
+        else to do until the vote is durable.
         """
         if self._closed:
             return
@@ -704,9 +713,10 @@ class Replica(PeerListener):
             self._fail(error)
         if self._closed:
             return
-        # What is sent may fail at once. That is heard of when all of it is sent: in the midst, a
-        # vote that it leads to would be taken for one that is held still, and be written twice;
-        # then the second answer would release what waits for yet another vote.
+        # A message may fail at once. Its failure is processed after all have been sent: earlier, a
+        # vote that the failure leads to would be mistaken for one that is still held, and be
+        # written twice; then the second completion would release the effects that wait for yet
+        # another vote.
         self._stepping = True
         try:
             self._held.popleft()
@@ -732,7 +742,7 @@ class Replica(PeerListener):
 
     def _write_leader(self, effect: ev.SaveLeader) -> None:
         if self._held:
-            # Votes from before it are not all handed to the disk.
+            # Earlier votes have not all been written yet.
             self._save_leader(effect)
             return
         self._leader_save, vote = None, effect.vote
@@ -761,11 +771,11 @@ class Replica(PeerListener):
         committed = self._log.committed_above(end_offset)
         if committed > end_offset:
             self.dropped_committed = (
-                f"committed records are lost: the log said that offset {committed - 1} was"
-                f" committed, and the leader of epoch {self.core.epoch} has other records from"
+                f"committed records are lost: according to the log offset {committed - 1} was"
+                f" committed, but the leader of epoch {self.core.epoch} has other records from"
                 f" offset {end_offset} on"
             )
-            log.error("records are dropped that were committed", why=self.dropped_committed)
+            log.error("committed records are dropped", why=self.dropped_committed)
         self._log.truncate(end_offset)
 
     def _store_snapshot(self, effect: ev.StoreSnapshot) -> None:
@@ -822,8 +832,8 @@ class Replica(PeerListener):
             timestamp_ms=timestamp_ms,
             control=True,
         )
-        # What waits here already goes with it, or is being sent here by the leader before: one sync
-        # instead of two.
+        # Waiting writes, or writes that the previous leader is sending, share the sync with this
+        # record: one sync instead of two.
         more_follows = self.core.succeeds_leader or self._listener.writes_wait()
         self.propose(
             chunk,
@@ -831,7 +841,7 @@ class Replica(PeerListener):
             start + 1,
             effect.epoch,
             timestamp_ms,
-            # What follows is not to wait for the disk.
+            # Later proposals must not wait for the disk.
             idle=not more_follows,
             more_follows=more_follows,
             generations=(GenerationAt(start, generation),),
@@ -862,17 +872,17 @@ class Replica(PeerListener):
     def _say(self, line: Callable[..., None], what: str, **fields: Any) -> None:
         """Log a line when the election is likely over.
 
-        A line takes tenths of a millisecond, and those of three nodes are written one after the
-        other.
+        A line takes tenths of a millisecond, and those of three nodes are written one after
+        another.
         """
         self._loop.call_later(LINE_AFTER_S, partial(line, what, **fields))
 
     def _fail(self, error: Exception) -> None:
-        """Close, and tell the listener why, once."""
+        """Close, and notify the listener why, once."""
         if self._closed:
             return
         if not isinstance(error, FatalError):
-            log.error("a defect in the replica", exc_info=error)
+            log.error("defect in the replica", exc_info=error)
         failure = fatal(error)
         log.critical("the replica stops", error=str(failure))
         self.close()

@@ -1,7 +1,5 @@
 """The snapshots of one replica: complete ones, those being written or fetched, and the parts sent
-to peers.
-
-The listener decides when to write one, and which ones are kept.
+to peers. The listener decides when to write one, and which ones to keep.
 
 Why: docs/decisions/007-snapshots.md
 """
@@ -22,15 +20,15 @@ from raftlog.quorum import events as ev
 from raftlog.quorum.voters import VoterSet
 
 PAUSE_S = 0.003
-"""Pause between two slices of a snapshot being written, in which the loop does other work."""
+"""Pause between two slices while a snapshot is written, in seconds: the loop does other work."""
 
 
 class SnapshotWriter:
-    """A writer of one snapshot: a slice, a pause, a slice; then the store verifies it and makes it
-    durable.
+    """A writer of one snapshot: slices alternate with pauses; then the store verifies the snapshot
+    and makes it durable.
 
-    ``done`` is called with the error, or None when the snapshot is complete; not after ``cancel``,
-    and not inside ``__init__``.
+    ``done`` is called with the error, or with None when the snapshot is complete; never after
+    ``cancel``, nor inside ``__init__``.
     """
 
     def __init__(
@@ -60,7 +58,7 @@ class SnapshotWriter:
         except FatalError as error:
             self._done(error)
             return
-        # A defect of ours: a node whose state cannot be written is not to be trusted.
+        # A defect of raftlog: a node whose state cannot be written cannot be trusted.
         except Exception as error:
             self._done(FatalError(f"a snapshot could not be made: {type(error).__name__}: {error}"))
             return
@@ -73,7 +71,7 @@ class SnapshotWriter:
     def cancel(self, *, drop: bool = True) -> None:
         """Give up the snapshot. It may still appear if it is already being made durable.
 
-        ``drop`` false: the store keeps its part.
+        ``drop``: False to leave its part in the store.
         """
         self._cancelled = True
         if self._handle is not None:
@@ -86,16 +84,16 @@ log = get_logger(__name__)
 
 T = TypeVar("T")
 PIECE_MAX_BYTES = 1 << 20
-"""Largest part of one FetchSnapshot answer in bytes, whatever the request asks for."""
+"""Largest part in one FetchSnapshot response, in bytes, whatever the request asks for."""
 FETCHED_WITHIN_S = 5.0
-"""Seconds within which an active fetcher asks for the next piece, a repeated one included; after
-the last piece it fetches the log that follows.
+"""Seconds within which an active fetcher requests the next piece, even if it repeats one; after the
+last piece it fetches the log that follows.
 """
 
 
 class ReplicaSnapshots:
-    """The snapshots of one replica. Their outcome is stepped as an event; an error of the disk ends
-    the replica, by ``fail``.
+    """The snapshots of one replica. Results are stepped as events; a disk error ends the replica,
+    through ``fail``.
     """
 
     def __init__(
@@ -108,7 +106,7 @@ class ReplicaSnapshots:
         fail: Callable[[Exception], None],
         now: Callable[[], float],
     ) -> None:
-        """``now``: seconds of a monotonic clock."""
+        """``now`` returns the seconds of a monotonic clock."""
         self._store, self._log, self._cluster_id = store, local_log, cluster_id
         self._step, self._fail, self._now = step, fail, now
         self._writer: SnapshotWriter | None = None
@@ -119,15 +117,15 @@ class ReplicaSnapshots:
 
     @property
     def newest(self) -> SnapshotId | None:
-        """The newest complete snapshot, if any."""
+        """The newest complete snapshot, or None."""
         return self.ids[-1] if self.ids else None
 
     def close(self) -> None:
-        """Stop: no part is stored and no event stepped after this."""
+        """Stop: after this no part is stored and no event stepped."""
         self._closed = True
         if self._writer is not None:
-            # The store may be broken already: what it holds of the snapshot goes when it is opened
-            # the next time.
+            # The store may already be broken: its part of the snapshot is removed when it is next
+            # opened.
             self._writer.cancel(drop=False)
 
     # --- reading ---------------------------------------------------------------------------------
@@ -158,9 +156,8 @@ class ReplicaSnapshots:
             raise
 
     def reply(self, effect: ev.ReplySnapshot) -> ev.Reply:
-        """Return the answer to a FetchSnapshotRequest, with its bytes.
-
-        Raises StorageError, CorruptLogError.
+        """Return the response to a FetchSnapshotRequest, with its bytes. Raises StorageError,
+        CorruptLogError.
         """
         response = effect.response
         snapshot_id = SnapshotId(response.snapshot_id.end_offset, response.snapshot_id.epoch)
@@ -194,18 +191,19 @@ class ReplicaSnapshots:
         pieces: Iterator[bytes],
         done: Callable[[SnapshotId, int], None],
     ) -> None:
-        """Write a snapshot of the committed state, a slice at a time; one snapshot at once.
+        """Write a snapshot of the committed state, slice by slice; one snapshot at a time.
 
-        Each step of ``pieces`` must be short, and may yield nothing. ``done`` is called with its id
-        and size when it is complete and durable; never, if it is given up or if the replica fails.
+        Each step of ``pieces`` must be short, and may yield empty bytes. ``done`` is called with
+        the snapshot's id and size when it is complete and durable, but never if it is given up or
+        the replica fails.
         """
         if self._writer is not None:
-            raise InvariantError("a snapshot is begun while another is being written")
+            raise InvariantError("a snapshot cannot be started while another is being written")
         writer: SnapshotWriter
 
         def finished(error: FatalError | None) -> None:
             if error is not None:
-                # Its own bytes, or its own disk: either is no longer to be trusted.
+                # The state or the disk of this node can no longer be trusted.
                 self._fail(error)
             elif not self._closed:
                 self._writer = None
@@ -222,9 +220,8 @@ class ReplicaSnapshots:
     # --- fetching and installing -----------------------------------------------------------------
 
     def store(self, effect: ev.StoreSnapshot) -> None:
-        """Write a part of a fetched snapshot; after the last part, verify it and install it.
-
-        Raises StorageError.
+        """Write a part of a fetched snapshot; after the last part, verify and install it. Raises
+        StorageError.
         """
         snapshot_id = effect.snapshot_id
         self._store.store_snapshot(snapshot_id, effect.position, effect.data)
@@ -234,16 +231,16 @@ class ReplicaSnapshots:
             )
 
     def drop(self, snapshot_id: SnapshotId) -> None:
-        """Drop a partly fetched snapshot."""
+        """Drop a partially fetched snapshot."""
         self._store.drop_snapshot(snapshot_id)
 
     def _fetched(self, snapshot_id: SnapshotId, error: FatalError | None) -> None:
-        """Process the verification of a fetched snapshot: it is durable, or unsound."""
+        """Process the verification of a fetched snapshot: it is durable, or was rejected."""
         if self._closed:
             return
         if isinstance(error, CorruptLogError):
             log.warning(
-                "a fetched snapshot is not sound", snapshot=str(snapshot_id), error=str(error)
+                "a fetched snapshot is invalid", snapshot=str(snapshot_id), error=str(error)
             )
             self._step(ev.SnapshotStored(snapshot_id, error=str(error)))
             return
@@ -258,18 +255,17 @@ class ReplicaSnapshots:
         self._step(ev.SnapshotStored(snapshot_id, header.voters, header.generations))
 
     def _accept_header(self, header: SnapshotHeader) -> None:
-        """Raise CorruptLogError for a snapshot that a peer should not have sent.
+        """Raise CorruptLogError for a snapshot that a peer should not have sent. Runs in the disk's
+        thread, before the snapshot has its final name.
 
-        In the disk's thread, before it is under its name.
-
-        Its header is not an invariant of this node: to stop for it would let a forged peer stop
+        Its header is not an invariant of this node: if the node stopped, a forged peer could stop
         every follower.
         """
-        # The fetches before it named the cluster: this is no matter of a wrong address.
+        # The earlier fetches have matched the cluster id, so the address is not wrong.
         require_header(header, self._cluster_id, self._store.identity.generation)
         flaw = VoterSet.flaw(header.voters)
         if flaw:
-            raise CorruptLogError(f"the voters of a snapshot make no sense: {flaw}")
+            raise CorruptLogError(f"the voters in the snapshot are invalid: {flaw}")
 
     def _install(self, snapshot_id: SnapshotId) -> SnapshotHeader:
         header = self._store.snapshot_header(snapshot_id)
@@ -277,7 +273,7 @@ class ReplicaSnapshots:
             self._writer.cancel()
             self._writer = None
         self._log.install(snapshot_id, header)
-        # Those before it went with the log.
+        # Earlier snapshots were dropped with the log.
         self.ids = (snapshot_id,)
         log.info("snapshot installed", snapshot=str(snapshot_id))
         return header
