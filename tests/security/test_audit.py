@@ -337,7 +337,7 @@ def test_guard_refusal_is_audited(conversation: Conversation, message: Any, meth
     event = world.one
     assert (event.source.method, event.error_code, event.refused) == (method, 31, True)
     assert event.source.caller.principal == "User:CN=alice"
-    assert "node 1 shows a certificate" in event.message
+    assert "a request of node 1 requires a certificate" in event.message
 
 
 def test_routine_requests_of_nodes_are_not_audited() -> None:

@@ -148,8 +148,8 @@ def test_message_with_another_certificate_is_refused(number: int, who: PeerIdent
     assert recorder.got == []
     assert [error_of(one) for one in link.sent] == [(7, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)]
     (complaint,) = link.complaints
-    assert "node 3 shows a certificate with CN=node-3" in complaint
-    assert complaint.endswith(f"of {who}")
+    assert "a request of node 3 requires a certificate with CN=node-3" in complaint
+    assert complaint.endswith(f"this peer has {who}")
 
 
 @pytest.mark.parametrize("body", QUORUM_CLAIMS)
@@ -283,7 +283,7 @@ def test_guard_refuses_node_requests_on_a_client_listener(body: str) -> None:
     message = in_body(controller.ControllerRequest, body, CONTROLLER_CLAIMS[body], ME)
     message.client.principal, message.client.host = "User:admin", "127.0.0.1"
     message.client.node_id = ME
-    handler = guard.guarded_handler(recorder, C.CONTROLLER, RULE, guard.Duties(nodes_come=False))
+    handler = guard.guarded_handler(recorder, C.CONTROLLER, RULE, guard.Duties(accepts_nodes=False))
     handler.received(link, [message])
     if CONTROLLER_CLAIMS[body] is not None:
         assert recorder.got == []
@@ -296,7 +296,7 @@ def test_guard_refuses_node_requests_on_a_client_listener(body: str) -> None:
 
 def test_node_certificate_reads_no_log_on_a_client_listener() -> None:
     recorder, readers = Recorder(), guard.LogReaders(Authorization(Authorizer()), Image)
-    duties = guard.Duties(readers, nodes_come=False)
+    duties = guard.Duties(readers, accepts_nodes=False)
     acceptors = guard.guarded({C.OBSERVER: partial(_give, recorder)}, RULE, duties)
     acceptors[C.OBSERVER](FakeLink(of(ME))).received(
         FakeLink(of(ME)), [controller.MetadataFetchRequest(replica_id=-1)]
@@ -375,7 +375,7 @@ def test_guard_refuses_a_node_request_a_broker_would_forward(body: str, who: Pee
     link, recorder = deliver(C.BROKER, broker.BrokerRequest(correlation_id=7, write=write), who)
     assert recorder.got == []
     assert [error_of(one) for one in link.sent] == [(7, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)]
-    assert "through no broker" in link.complaints[0]
+    assert "not through a broker" in link.complaints[0]
 
 
 def test_read_at_a_broker_is_left_unchanged() -> None:
@@ -458,7 +458,7 @@ def test_writes_of_a_node_in_its_own_name_each_have_its_id() -> None:
     _, recorder = deliver(C.CONTROLLER, group("", ""), of(OTHER))
     told = [(one.client.principal, one.client.node_id) for one in recorder.got]
     assert told == [("User:CN=node-4", OTHER)] * 2
-    _, recorder = deliver(C.CONTROLLER, group("", ""), of(OTHER), guard.Duties(nodes_come=False))
+    _, recorder = deliver(C.CONTROLLER, group("", ""), of(OTHER), guard.Duties(accepts_nodes=False))
     (got,) = recorder.got
     assert (got.principal, got.host) == ("User:CN=node-4", "somebody")
 

@@ -145,7 +145,10 @@ async def test_known_keys_are_used_during_failures_which_are_logged_once_per_rea
         await keys.newer()
         first = keys.current()
         assert first is not None
-        for failure in (FetchError("the answer is 500"), ZeroDivisionError("x")):
+        for failure in (
+            FetchError("the endpoint answered with HTTP status 500"),
+            ZeroDivisionError("x"),
+        ):
             fetches.result = failure
             for _ in range(3):
                 count = fetches.count
@@ -158,7 +161,7 @@ async def test_known_keys_are_used_during_failures_which_are_logged_once_per_rea
         keys.close()
         fetches.let_go()
     assert [one.get("error") for one in logs if one["log_level"] == "warning"] == [
-        "the answer is 500",
+        "the endpoint answered with HTTP status 500",
         "ZeroDivisionError: x",
     ]
 
@@ -253,10 +256,10 @@ def silence(handler: BaseHTTPRequestHandler) -> None:
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (redirect, "the answer is 302"),
-        (fail, "the answer is 503"),
+        (redirect, "the endpoint answered with HTTP status 302"),
+        (fail, "the endpoint answered with HTTP status 503"),
         (flood, f"more than {JWKS_MAX_BYTES} bytes"),
-        (trickle, "takes longer than"),
+        (trickle, "took longer than"),
         (silence, "timed out"),
     ],
 )
@@ -305,7 +308,9 @@ async def test_changed_key_file_is_reread(tmp_path: Path, monkeypatch: pytest.Mo
             assert keys.current() == KeySet.parse(other.jwks())
         path.unlink()
         assert keys.current() == KeySet.parse(other.jwks())
-    assert [one["event"] for one in logs] == ["changed JWKS files are not used"] * 3
+    assert [one["event"] for one in logs] == [
+        "changed JWKS files are invalid: the previous ones stay in use"
+    ] * 3
     keys.close()
 
 
@@ -313,5 +318,5 @@ def test_key_file_without_keys_fails_at_startup(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"sasl\.oauthbearer\.jwks\.endpoint\.url: No such file"):
         FileKeys(tmp_path / "nothing")
     write(tmp_path / "jwks.json", b"[]")
-    with pytest.raises(ConfigError, match="is not a JWK set: it has no list"):
+    with pytest.raises(ConfigError, match="is not a JWK set: the content has no list"):
         FileKeys(tmp_path / "jwks.json")

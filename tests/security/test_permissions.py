@@ -166,7 +166,7 @@ def test_client_listener_refuses_messages_of_nodes(number: int, who: Any) -> Non
     assert (recorder.got, recorder.ended) == ([], 1)
     assert [error_of(one) for one in link.sent] == [(7, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)]
     (complaint,) = link.complaints
-    assert complaint == "node 3 sends this to another listener: CLIENTS is for clients"
+    assert complaint == "node 3 must send this to a listener for nodes: CLIENTS is for clients"
 
 
 def test_refusal_on_a_closed_link_is_dropped_and_the_rest_passed_on() -> None:

@@ -11,7 +11,7 @@ from raftlog.node.security.authorization import Authorization
 from raftlog.node.security.authorizer import Authorizer
 from raftlog.node.security.guard import Authentication, Duties, LogReaders
 from raftlog.node.security.quotas import Quotas
-from raftlog.node.security.single_calls import check_call, tell_change
+from raftlog.node.security.single_calls import check_call, report_change
 from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 
 RULE = Authentication(NodeRule.parse("CN=node-{id}"))
@@ -47,7 +47,7 @@ def test_node_is_authorized_on_node_listeners_and_a_client_elsewhere() -> None:
     readers = LogReaders(Authorization(Authorizer()), Image)
     check(FakeLink(NODE), Duties(readers))
     with pytest.raises(ApiError):
-        check(FakeLink(NODE), Duties(readers, nodes_come=False))
+        check(FakeLink(NODE), Duties(readers, accepts_nodes=False))
 
 
 def test_quota_throttles_clients_and_not_nodes() -> None:
@@ -65,7 +65,7 @@ def test_change_is_audited_with_its_outcome() -> None:
     duties = Duties(None, Auditor(3, "c", memory, lambda: 1))
     wrong = ApiError(ErrorCode.INVALID_REQUEST, "no such level")
     for error in (None, wrong):
-        tell_change("AlterLogLevel", FakeLink(ALICE), RULE, duties, error, "Node")
+        report_change("AlterLogLevel", FakeLink(ALICE), RULE, duties, error, "Node")
     done, refused = memory.events
     assert done.source.service == "Node"
     assert done.source.method == "AlterLogLevel"

@@ -1,1 +1,1 @@
-"""Authentication of peers, and their permissions."""
+"""Authenticate and authorize peers, and audit their requests."""

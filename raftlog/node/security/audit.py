@@ -1,9 +1,9 @@
-"""The observation of requests and answers on a link for the audit log.
+"""Match the requests on a link with their answers, and report both to the audit log.
 
-It is at the place of the guard, so no kind of request can be forgotten: every request with a row in
-the table of permissions is written here. Each node reports its own connections. A write through a
-broker is reported twice: by the broker, with the client's certificate, and by the controller, which
-decided it, with the broker's.
+The guard calls it, so no kind of request can be forgotten: every request with a row in the table of
+permissions is reported. Each node reports its own connections, so a write through a broker is
+reported twice: by the broker, with the client's certificate, and by the controller that decides it,
+with the broker's certificate.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from raftlog.transport.api import Conversation, CountedLink, Link
 log = get_logger(__name__)
 
 MAX_OPEN = 10_000
-"""Most requests of one link whose answers are awaited; further ones are reported without their
-results.
+"""Maximum number of unanswered requests that are tracked per link; each further one is reported at
+once, with an unknown result.
 """
 MAX_SOURCES = 256
-"""Most cached sources of one link: a broker forwards for many callers."""
+"""Maximum number of cached sources per link. A broker forwards for many callers."""
 _READS_AND_DATA = frozenset(
     {
         "api_versions", "broker_metadata", "describe_acls", "describe_broker", "describe_brokers",
@@ -63,22 +63,22 @@ _READS_AND_DATA = frozenset(
 
 
 class Sink(Protocol):
-    """The receiver of events."""
+    """A receiver of events."""
 
     def add(self, event: Event) -> None:
-        """Add an event; returns at once."""
+        """Add an event without blocking."""
 
     @property
     def dropped(self) -> int:
-        """Number of events without a line."""
+        """Number of events that were not written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Auditor:
     """The audit configuration of a node.
 
-    ``reads``: report permitted reads and produced records, too, not only refusals and writes.
-    ``wall_clock_ms``: clock of the events.
+    With ``reads``, permitted reads and produced records are reported too, not only refusals and
+    writes. ``wall_clock_ms`` gives the times of the events.
     """
 
     node_id: int
@@ -92,7 +92,9 @@ class Auditor:
     def verdicts_of(
         self, row: Row | None, caller: Caller
     ) -> Callable[[Resource], Verdict | None] | None:
-        """Return the function that decides about a resource by the newest image, or None."""
+        """Return a function that decides about a resource by the newest image, or None if the
+        request has no operation to check or this node has no authorizer.
+        """
         operation = operation_of(row)
         if self.authorization is None or self.image is None or operation is None:
             return None
@@ -103,7 +105,7 @@ class Auditor:
 
 
 class Outcome(NamedTuple):
-    """Result of a request. ``codes``: of the items, in their order."""
+    """The result of a request; ``codes`` has the error codes of the items, in request order."""
 
     error_code: int = 0
     message: str = ""
@@ -118,18 +120,20 @@ class _Asked(NamedTuple):
     kind: str
     row: Row | None
     body: Any
-    """Body of the request; of one in a group, its changes."""
+    """Body of the request; the list of changes, if the request came in a group."""
     caller: Caller
     claimed: str = ""
 
 
 class AuditedLink:
-    """A link whose answers are matched with its requests. A Link itself."""
+    """A Link that matches answers with requests and reports both to the audit log."""
 
     def __init__(
         self, auditor: Auditor, conversation: Conversation, link: Link, service: str = ""
     ) -> None:
-        """``service``: service of a unary call outside the conversations."""
+        """Wrap a link. ``service`` names the gRPC service of a unary call; empty for the service of
+        the conversation.
+        """
         self._auditor, self._link = auditor, link
         self._broker = conversation is Conversation.BROKER
         self._service = service or conversation.value.split("/")[1].rpartition(".")[2]
@@ -140,76 +144,74 @@ class AuditedLink:
 
     @property
     def inner(self) -> Link:
-        """The wrapped link: messages sent on it are not audited."""
+        """The wrapped link, whose messages are not audited."""
         return self._link
 
     # --- a link ----------------------------------------------------------------------------------
 
     @property
     def peer(self) -> str:
-        """The peer's address."""
+        """See ``Link``."""
         return self._link.peer
 
     @property
     def identity(self) -> PeerIdentity:
-        """Identity that the peer has proved."""
+        """See ``Link``."""
         return self._link.identity
 
     @property
     def listener(self) -> str:
-        """Name of the listener that accepted the link."""
+        """See ``Link``."""
         return self._link.listener
 
     @property
     def unsent_bytes(self) -> int:
-        """Size of the queued messages that have not left, in bytes."""
+        """See ``CountedLink``."""
         return cast("CountedLink", self._link).unsent_bytes
 
     def send(self, message: Any) -> None:
-        """Queue a message, and report the results in it."""
+        """Queue a message, and report the results that it contains."""
         self._link.send(message)
-        # What was sent is sent, in whose turn ever: a line that cannot be made is no reason to end
-        # that.
+        # The message is queued: a failure to report it must not fail the caller.
         try:
             if type(message) is ConfigReplies:
                 self._group_answered(message)
                 return
             number = getattr(message, "correlation_id", 0)
             asked = self._open.get(number)
-            # An unsolicited message has a number, too: 0.
+            # An unsolicited message has the correlation id 0.
             if asked is not None and _answers(asked, message):
                 del self._open[number]
                 self._answered(asked, message)
         except Exception:
-            log.exception(
-                "an event cannot be sent to the audit log", message=type(message).__name__
-            )
+            log.exception("cannot report an event to the audit log", message=type(message).__name__)
 
     def close(self, reason: str = "") -> None:
-        """End the stream."""
+        """See ``Link``."""
         self._link.close(reason)
 
     def unknown_kind(self, what: str) -> None:
-        """Count and log a message of unknown kind from the peer."""
+        """See ``Link``."""
         self._link.unknown_kind(what)
 
     def malformed(self, what: str) -> None:
-        """Count and log a message from the peer that exceeds a limit."""
+        """See ``Link``."""
         self._link.malformed(what)
 
     def forbidden(self, what: str) -> None:
-        """Count and log a request that the peer is not permitted to send."""
+        """See ``Link``."""
         self._link.forbidden(what)
 
     def throttled(self, what: str) -> None:
-        """Count and log that the peer was throttled."""
+        """See ``Link``."""
         self._link.throttled(what)
 
     # --- auditing --------------------------------------------------------------------------------
 
     def asked(self, request: Any, caller: Caller, claimed: str = "") -> None:
-        """Record a signed request, or a group of them. ``claimed``: the other principal that it
-        stated.
+        """Track a signed request, or a group of them, until it is answered.
+
+        ``claimed`` is the principal that the sender stated, if it differs from the proved one.
         """
         if type(request) is ConfigWrites:
             self._group_asked(request, caller, claimed)
@@ -220,7 +222,7 @@ class AuditedLink:
             kind = request.write.WhichOneof("body") or ""
             row, body = CONTROLLER.get(kind), getattr(request.write, kind, None)
         if isinstance(row, OfNode) or body is None:
-            return  # Chatter of nodes; the guard tells what it refuses of it.
+            return  # Traffic between nodes: the guard reports only refusals.
         self._await_answer(request.correlation_id, _Asked(kind, row, body, caller, claimed))
 
     def _group_asked(self, writes: ConfigWrites, caller: Caller, claimed: str) -> None:
@@ -231,39 +233,42 @@ class AuditedLink:
             self._await_answer(number, _Asked(KIND, row, changes, caller, claimed))
 
     def _await_answer(self, number: int, asked: _Asked) -> None:
-        # A number that is used again must not hide what was asked under it.
+        # A reused correlation id must not hide the earlier request.
         former = self._open.pop(number, None)
         if former is not None:
-            self._unanswered(former, "its number was used again before it was answered")
+            self._unanswered(former, "its correlation id was reused before the answer")
         if len(self._open) < MAX_OPEN:
             self._open[number] = asked
         else:
-            self._unanswered(asked, f"{MAX_OPEN} requests of this link wait for an answer")
+            self._unanswered(asked, f"{MAX_OPEN} requests of this link are unanswered")
 
     def closed(self) -> None:
-        """Report the unanswered requests of a closed link with an unknown result."""
+        """Report the unanswered requests of the closed link, with an unknown result."""
         for asked in self._open.values():
-            self._unanswered(asked, "the connection closed before it was answered")
+            self._unanswered(asked, "the connection closed before the answer")
         self._open.clear()
 
     def _unanswered(self, asked: _Asked, why: str) -> None:
         if asked.kind not in _READS_AND_DATA:
-            self._tell(asked, Outcome(message=f"result unknown: {why}", unknown=True))
+            self._report(asked, Outcome(message=f"result unknown: {why}", unknown=True))
 
     def refused(self, message: Any, caller: Caller, why: str, method: str = "") -> None:
-        """Report a message that the guard has refused. ``method``: set if it is none of the
-        conversation's.
+        """Report a message that the guard has refused.
+
+        ``method`` names the gRPC method if it is not a method of the conversation.
         """
         kind = getattr(message, "WhichOneof", lambda _: "")("body") if _has_body(message) else ""
         method = method or (_rpc(kind) if kind else self._method)
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         asked = _Asked("", LOG.get(method), None, caller)
-        self._tell(asked, Outcome(code, why), method)
+        self._report(asked, Outcome(code, why), method)
 
     def called(self, method: str, caller: Caller, error: ApiError | None) -> None:
-        """Report an answered unary call that changes a node or the quorum. ``error``: refusal."""
+        """Report an answered unary call that changes a node or the quorum; ``error`` is its
+        refusal.
+        """
         code, message = (error.code, error.message) if error is not None else (0, "")
-        self._tell(_Asked("", LOG.get(method), None, caller), Outcome(code, message), method)
+        self._report(_Asked("", LOG.get(method), None, caller), Outcome(code, message), method)
 
     def _answered(self, asked: _Asked, response: Any) -> None:
         if self._broker and response.HasField("write") and not response.error.error_code:
@@ -281,23 +286,23 @@ class AuditedLink:
         acls = changed_acls(asked.kind, asked.body, response)
         outcome = Outcome(code, message, codes, offset, epoch, acls=acls)
         verdicts = self._auditor.verdicts_of(asked.row, asked.caller)
-        self._tell(asked, outcome, verdict_of=verdicts)
+        self._report(asked, outcome, verdict_of=verdicts)
 
     def _group_answered(self, replies: ConfigReplies) -> None:
-        """Report writes of which each succeeded."""
+        """Report the writes of a group, all of which succeeded."""
         offset, epoch = replies.base_offset - 1, replies.controller_epoch
         time_ms, add = self._auditor.wall_clock_ms(), self._auditor.sink.add
-        whose: Caller | None = None
+        last_caller: Caller | None = None
         known: dict[tuple[int, str], tuple[Touched, ...]] = {}
         for number, count in zip(replies.correlation_ids, replies.counts, strict=True):
             offset += count
             asked = self._open.get(number)
-            # A client may have used the number again, for something else.
+            # The client may have reused the correlation id for another kind of request.
             if asked is None or type(asked.body) is not list:
                 continue
             del self._open[number]
-            if asked.caller is not whose:
-                whose, source, known = asked.caller, self._source(asked), {}
+            if asked.caller is not last_caller:
+                last_caller, source, known = asked.caller, self._source(asked), {}
                 verdict_of = self._auditor.verdicts_of(asked.row, asked.caller)
             type_, name, _, _ = asked.body[0]
             key = type_, name if type_ in NAMED_CONFIGS else ""
@@ -314,14 +319,14 @@ class AuditedLink:
                 )
             )  # fmt: skip
 
-    def _tell(
+    def _report(
         self,
         asked: _Asked,
         outcome: Outcome,
         method: str = "",
         verdict_of: Callable[[Resource], Verdict | None] | None = None,
     ) -> None:
-        """Report a request, with the failed items first."""
+        """Report a request; its failed items come first."""
         touched, more = _touched(asked, outcome.codes, verdict_of)
         auditor = self._auditor
         auditor.sink.add(
@@ -342,7 +347,7 @@ class AuditedLink:
         )
 
     def _source(self, asked: _Asked, method: str = "") -> Source:
-        """Return what the events of this caller have in common."""
+        """Return the cached part that all events of this caller and method share."""
         key = method or asked.kind, asked.caller
         source = self._sources.get(key)
         if source is None:
@@ -367,7 +372,9 @@ def _touched(
     codes: Sequence[int],
     verdict_of: Callable[[Resource], Verdict | None] | None,
 ) -> tuple[tuple[Touched, ...], int]:
-    """Return the resources of a request, the failed ones first; and the number of further ones."""
+    """Return the first MAX_RESOURCES resources of a request, failed ones first, and the number of
+    the others.
+    """
     resources = _resources(asked)
     if any(codes):
         named = [
@@ -413,9 +420,7 @@ def _has_body(message: Any) -> bool:
 
 
 def _codes(response: Any) -> list[int]:
-    """Return the error codes of an answer's items, in order; empty: all succeeded, or there are
-    none.
-    """
+    """Return the error codes of an answer's items, in order; empty if the answer has no items."""
     kind = response.WhichOneof("body")
     if kind is None:
         return []
@@ -430,8 +435,8 @@ def _codes(response: Any) -> list[int]:
 
 @cache
 def _item_fields(body: Any) -> tuple[tuple[str, bool], ...]:
-    """Return the fields of an answer whose items have an error, or the code of one: the name, and
-    whether it is an error.
+    """Return the repeated fields of an answer whose items report an error: the name, and True for
+    an ``error`` message or False for an ``error_code``.
     """
     names = {
         field.name: field.message_type.fields_by_name

@@ -1,5 +1,5 @@
-"""The access control entries that a request has changed, for the audit log: auditors look for them
-first.
+"""Find the access control entries that a request has changed, for the audit log: auditors look for
+them first.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from raftlog.node.security.audit_event import MAX_RESOURCES
 
 
 def changed_acls(kind: str, body: Any, response: Any) -> tuple[str, ...]:
-    """Return the entries that ``create_acls`` has added or ``delete_acls`` removed; none of another
-    request, and of one that only validates.
+    """Return the entries that a ``create_acls`` request has added or a ``delete_acls`` request has
+    removed, at most MAX_RESOURCES; empty for any other request, and for one that only validates.
     """
     if kind not in ("create_acls", "delete_acls") or body.validate_only:
         return ()

@@ -1,6 +1,6 @@
-"""One line of the audit log: the principal, the request, the address, and the result.
+"""One line of the audit log: the principal, the request, the address and the result.
 
-The fields are those of OCSF's *API Activity* (class 6003), where it has them; the rest is under
+The fields are those of OCSF's *API Activity* class (6003) where it has them; all others are under
 ``unmapped``, as OCSF requires.
 """
 
@@ -28,9 +28,9 @@ from raftlog.node.security.permissions import (
 )
 
 MAX_RESOURCES = 100
-"""Most resources in one event; the number of further ones is in it."""
+"""Maximum number of resources in one event; the event also has the number of the others."""
 TEXT_MAX_CHARS = 249
-"""Most characters of a name and of a message: foreign text must not fill the file."""
+"""Maximum length of a name or message, in characters: text from clients must not fill the file."""
 _CLASS_UID = 6003
 _ACTIVITIES = {
     AclOperation.CREATE: (1, "Create"),
@@ -46,11 +46,11 @@ _ACTIVITIES = {
 _OTHER = (99, "Other")
 _METADATA: Mapping[str, Any] = {"product": {"name": "raftlog"}, "version": "1.3.0"}
 _REMEMBERED = 1_024
-"""Size of the cache for parts that many lines share."""
+"""Size of each cache of parts that many lines share."""
 
 
 class Touched(NamedTuple):
-    """A resource of a request, and its result. ``verdict`` None: there was no check."""
+    """A resource of a request, and its result; ``verdict`` is None if no permission was checked."""
 
     resource: Resource
     error_code: int = 0
@@ -58,7 +58,7 @@ class Touched(NamedTuple):
 
 
 class Source(msgspec.Struct, frozen=True, eq=False):
-    """What the events of one caller on one link have in common, for one kind of request."""
+    """What all events of one caller, on one link, for one kind of request share."""
 
     node_id: int
     cluster_id: str
@@ -67,12 +67,14 @@ class Source(msgspec.Struct, frozen=True, eq=False):
     caller: Caller
     identity: PeerIdentity
     peer: str
-    """Address of the connection: a broker's, where it forwards."""
+    """Address of the connection: the broker's, if a broker forwards the request."""
     operation: AclOperation | None
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """One request and its result. ``left_out``: number of refusals before it without a line."""
+    """One request and its result; ``left_out`` is the number of requests before it that were not
+    written.
+    """
 
     source: Source
     time_ms: int
@@ -80,22 +82,21 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     error_code: int = 0
     message: str = ""
     offset: int = -1
-    """Offset of the last record that it wrote (inclusive); -1: none."""
+    """Offset of the last record that the request wrote (inclusive), or -1 if it wrote none."""
     epoch: int = -1
     item_codes: frozenset[int] = frozenset()
-    """Errors of all items, named or not."""
+    """Error codes of all items, including items without a resource in ``touched``."""
     unknown: bool = False
-    """True if the outcome is unknown."""
     more_resources: int = 0
     left_out: int = 0
     acls: tuple[str, ...] = ()
-    """Entries that it added or removed, at most MAX_RESOURCES."""
+    """Access control entries that the request added or removed, at most MAX_RESOURCES."""
     claimed: str = ""
-    """Principal that the client stated, if it has proved to be another; it has no effect."""
+    """Principal that the client stated, if it differs from the proved one; it has no effect."""
 
     @property
     def is_plain(self) -> bool:
-        """True if nothing but ``source``, ``touched``, time, offset and epoch is set."""
+        """True if only ``source``, ``touched``, the time, offset and epoch are set."""
         return not (
             self.message or self.item_codes or self.acls or self.claimed or self.left_out
             or self.unknown or self.more_resources or self.failed
@@ -103,19 +104,19 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def refused(self) -> bool:
-        """True if a permission was missing for a part of it."""
+        """True if the caller lacked a permission for at least one item."""
         return not REFUSALS.isdisjoint(self._codes)
 
     @property
     def failed(self) -> bool:
-        """True if a part of it failed."""
+        """True if the request or at least one item failed."""
         if self.error_code or self.item_codes:
             return True
         return any(one.error_code for one in self.touched)
 
     @property
     def _first_code(self) -> int:
-        """Code of the whole request, else of the first failed item, which is named first."""
+        """Error code of the whole request, else of the first failed item, else 0."""
         named = self.touched[0].error_code if self.touched else 0
         return self.error_code or named or min(self.item_codes, default=0)
 
@@ -125,14 +126,14 @@ class Event(msgspec.Struct, frozen=True, gc=False):
         return ({self.error_code} | named | self.item_codes) - {0}
 
     def document(self) -> dict[str, Any]:
-        """Return the document of the line."""
+        """Return the event as a JSON-compatible OCSF document."""
         ok, source = not self.failed, self.source
         activity_id, activity = (
             _ACTIVITIES.get(source.operation, _OTHER) if source.operation else _OTHER
         )
         host, port = _split(source.peer)
         return {
-            # First, for the same reason as the last.
+            # First, as AuditLog replaces it from one plain event to the next.
             "time": self.time_ms,
             "class_uid": _CLASS_UID,
             "class_name": "API Activity",
@@ -159,7 +160,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
                 "claimed_principal": self.claimed,
                 "more_resources": self.more_resources,
                 "left_out": self.left_out,
-                # Last, for AuditLog: what differs from one plain event to the next.
+                # Last, as AuditLog replaces them from one plain event to the next.
                 "offset": self.offset,
                 "epoch": self.epoch,
             },
@@ -173,22 +174,24 @@ REFUSALS = frozenset(
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     }
 )
-"""Codes of a missing permission."""
+"""Error codes of a missing permission."""
 
 
 _WITH_OPERATION = (Whole, Each, All, EachPartition)
 
 
 def operation_of(row: Row | None) -> AclOperation | None:
-    """Return the operation of a request, if its row has one."""
+    """Return the operation that a request needs a permission for, or None if its row has none."""
     if isinstance(row, Listed):
         return AclOperation.DESCRIBE
     return row.operation if isinstance(row, _WITH_OPERATION) else None
 
 
 def resources_of(row: Row | None, body: Any) -> list[Resource | None]:
-    """Return the resources of a request, in its order; None: an item without a known one."""
-    # Compared by type: this is on the way of every write.
+    """Return the resources of a request, in request order; None for an item that names no known
+    resource.
+    """
+    # Exact types instead of isinstance: every write passes here.
     kind = type(row)
     if kind is Each or kind is All:
         of = cast("Each | All", row)
@@ -209,7 +212,7 @@ def resources_of(row: Row | None, body: Any) -> list[Resource | None]:
 
 
 def resource_document(one: Touched) -> dict[str, Any]:
-    """Return the document of a resource, part of the line's."""
+    """Return the JSON-compatible document of one resource."""
     document: dict[str, Any] = {"type": one.resource.type.name, "name": one.resource.name}
     if one.error_code:
         document["status_code"] = _code(one.error_code)

@@ -1,11 +1,11 @@
-"""The audit log as a file: one JSON object a line, rotated by size, written by a thread of its own.
+"""Write the audit log to a file: one JSON object per line, rotated by size, in a dedicated thread.
 
-A client must not be able to fill the disk or to stall the node: events wait in a bounded queue, and
-the reports of failures have a rate limit. Events without a line are counted, and the next line has
+A client must not be able to fill the disk or stall the node: events wait in a bounded queue, and
+reports of failures are rate-limited. Events that are left out are counted, and the next line states
 their number.
 
-The thread writes the queued events, and rests: a thread that wakes up for each event takes the
-interpreter from the event loop as often, which halved the writes a second.
+The thread writes all queued events, then pauses: a thread that wakes up for each event takes the
+interpreter from the event loop as often, which halved the number of writes per second.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ REST_S = 0.02
 _NO_RESOURCES = b'"resources":[]'
 _BEGIN, _END = b'{"time":%d', b'"offset":%d,"epoch":%d}}\n'
 WRITE_MAX_EVENTS = 500
-"""Most lines made at once: the event loop then gets the interpreter back before it has to request
-it.
+"""Maximum number of lines encoded at once: the event loop then gets the interpreter back before it
+has to request it.
 """
 
 
 class AuditLog:
-    """A writer of events to ``path``; above ``max_bytes`` it becomes ``path.1``, and so on up to
-    ``max_backups``.
+    """A writer of events to ``path``.
 
-    Raises ConfigError if the file cannot be opened.
+    A file above ``max_bytes`` is renamed to ``path.1``, and so on up to ``max_backups``. The
+    constructor raises ConfigError if the file cannot be opened.
     """
 
     def __init__(
@@ -62,16 +62,17 @@ class AuditLog:
         """Source of the last plain event."""
         self._touched: tuple[Touched, ...] = ()
         self._head = self._between = self._tail = b""
-        """Its line without the time before it, and the offset and epoch after; and the parts of it
-        around its resources."""
+        """Its encoded line: the part before the resources, the part between the time and the
+        offset, and the part after the resources.
+        """
         self._tokens, self._refilled_at = float(REFUSALS_BURST), clock()
         self._left_out = 0
         self.dropped = 0
-        """Number of events without a line since the start, for the metric."""
+        """Number of events since the start that were not written."""
         self.failed = ""
-        """Reason why no event can be written; empty while they can."""
+        """Reason why events cannot be written; empty while they can."""
         self._not_rotated = ""
-        """Reason why the file was not rotated, as in the node's log."""
+        """Reason last logged for a failed rotation; empty if the last rotation succeeded."""
         try:
             self._file = RotatedFile(path, max_bytes=max_bytes, max_backups=max_backups)
         except OSError as error:
@@ -80,7 +81,7 @@ class AuditLog:
         self._thread.start()
 
     def add(self, event: Event) -> None:
-        """Add an event; returns at once. For the event loop's thread."""
+        """Queue an event without blocking. Call it on the event loop's thread only."""
         if self._queue.qsize() >= QUEUE_EVENTS or (event.failed and not self._admit()):
             self._left_out += 1
             self.dropped += 1
@@ -117,7 +118,7 @@ class AuditLog:
         self._file.close()
 
     def _write_with(self, first: Event) -> None:
-        """Write this event and those after it."""
+        """Write ``first`` and the events queued after it, at most WRITE_MAX_EVENTS."""
         events = [first]
         while len(events) < WRITE_MAX_EVENTS and self._queue.qsize():
             if (event := self._queue.get()) is not None:
@@ -129,13 +130,13 @@ class AuditLog:
             self._lost(error)
         else:
             if self.failed:
-                log.info("the audit log is written again", file=str(self._path))
+                log.info("the audit log can be written again", file=str(self._path))
                 self.failed = ""
             if self._file.rotation_failure != self._not_rotated:
                 self._not_rotated = self._file.rotation_failure
                 if self._not_rotated:
                     log.error(
-                        "the audit log cannot be rotated, and grows",
+                        "the audit log cannot be rotated and keeps growing",
                         file=str(self._path),
                         error=self._not_rotated,
                     )
@@ -143,12 +144,12 @@ class AuditLog:
     def _line(self, event: Event) -> bytes:
         if not event.is_plain:
             return self._whole_line(event)
-        # All that an event has in common with the one before it was made before it.
+        # Reuse the encoded parts that this event shares with the previous one.
         if event.source is not self._source:
             self._source, self._touched = event.source, ()
             line = self._whole_line(msgspec.structs.replace(event, touched=()))
             begin, end = len(_BEGIN % event.time_ms), len(_END % (event.offset, event.epoch))
-            # Only there: within a text, quotation marks are escaped.
+            # Matches only the field: quotation marks within a text are escaped.
             head, _, self._tail = line[begin:-end].partition(_NO_RESOURCES)
             self._head = self._between = head + _NO_RESOURCES[:-2]
             self._between += b"[]" + self._tail
@@ -165,7 +166,7 @@ class AuditLog:
         return printable_json(self._encode(document).decode()).encode()
 
     def _write(self, lines: Sequence[bytes]) -> None:
-        """Append whole lines only. Raises OSError; the lines that were not written are counted."""
+        """Append whole lines. Raises OSError; lines that were not written count as dropped."""
         written = [0]
         try:
             self._file.append(lines, written)

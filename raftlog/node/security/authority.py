@@ -1,7 +1,7 @@
 """A certificate authority for development: a directory with ``ca.pem`` and ``ca.key``.
 
-It issues the files for :class:`~raftlog.transport.tls.TlsConfig`. It keeps no list of issued
-certificates and revokes none: an authority of a company does that.
+It issues the files for :class:`~raftlog.transport.tls.TlsConfig`. It neither lists nor revokes
+issued certificates; use a company's authority for that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from raftlog.errors import ConfigError
 from raftlog.files import exposed
 
 BACKDATED = timedelta(minutes=10)
-"""Time before now at which a certificate begins: the clocks of machines differ."""
+"""How long before the time of issue a certificate becomes valid: the clocks of machines differ."""
 CA_CERTIFICATE, CA_KEY = "ca.pem", "ca.key"
 _CLIENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _LIKE_A_NODE = re.compile(r"node-[0-9]+", re.IGNORECASE)
@@ -32,7 +32,7 @@ _COMMON_NAME_MAX_CHARS = 64
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A certificate and its key, PEM; ``not_after`` is the certificate's end."""
+    """A certificate and its key, as PEM; ``not_after`` is the end of the certificate's validity."""
 
     certificate: bytes
     key: bytes
@@ -40,9 +40,14 @@ class Issued:
 
 
 def new_authority(name: str, days: int, now: datetime) -> Issued:
-    """Return a self-signed authority. Raises ConfigError for an invalid name."""
+    """Create a self-signed authority that is valid for ``days`` days. Raises ConfigError if the
+    name is invalid.
+    """
     if not name.isprintable() or not 0 < len(name.strip()) <= len(name) <= _COMMON_NAME_MAX_CHARS:
-        raise ConfigError(f"--name: 1 to {_COMMON_NAME_MAX_CHARS} printable characters")
+        raise ConfigError(
+            f"--name: {name[:80]!r} is not a valid name: use 1 to {_COMMON_NAME_MAX_CHARS}"
+            " printable characters, not only spaces"
+        )
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _named(name)
     builder = _builder(subject, key.public_key(), now, now + timedelta(days=days))
@@ -64,8 +69,9 @@ class Authority:
 
     @classmethod
     def load(cls, directory: Path) -> Authority:
-        """Load an authority. Raises ConfigError if the directory has none, or one whose key other
-        users can read.
+        """Load the authority of a directory.
+
+        Raises ConfigError if it has none, or if other users can read its key.
         """
         path = directory / CA_KEY
         try:
@@ -75,14 +81,14 @@ class Authority:
                 raise ConfigError(wrong)
         except FileNotFoundError as error:
             raise ConfigError(
-                f"{error.filename} is not there: make an authority with"
+                f"{error.filename} does not exist: create an authority with"
                 f" `raftlog certs init {directory}`"
             ) from error
         except OSError as error:
             raise ConfigError(f"{error.filename}: {error.strerror}") from error
         except (ValueError, TypeError) as error:
             raise ConfigError(
-                f"{CA_CERTIFICATE} and {CA_KEY} in {directory} are no certificate and its key:"
+                f"{CA_CERTIFICATE} and {CA_KEY} in {directory} are not a certificate and its key:"
                 f" {error}"
             ) from error
         if (
@@ -90,19 +96,23 @@ class Authority:
             or key.public_key() != certificate.public_key()
         ):
             raise ConfigError(
-                f"{path} is not the key of {directory / CA_CERTIFICATE}, or not one that `raftlog"
-                " certs init` has made"
+                f"{path} is not the key of {directory / CA_CERTIFICATE}, or was not created by"
+                " `raftlog certs init`"
             )
         return cls(certificate, key)
 
     def issue_node(self, node_id: int, hosts: Sequence[str], days: int, now: datetime) -> Issued:
-        """Issue a certificate for the node at these hosts. Raises ConfigError."""
+        """Issue a certificate for a node with these host names and addresses. Raises ConfigError
+        for an invalid one, and if the authority has expired.
+        """
         names = list(dict.fromkeys(_alternative(host) for host in hosts))
         usages = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
         return self._issue(node_name(node_id), names, usages, days, now)
 
     def issue_client(self, name: str, days: int, now: datetime) -> Issued:
-        """Issue a certificate for a person or a program. Raises ConfigError."""
+        """Issue a certificate for a person or a program. Raises ConfigError if the name is invalid
+        or the authority has expired.
+        """
         check_client_name(name)
         return self._issue(name, [], (ExtendedKeyUsageOID.CLIENT_AUTH,), days, now)
 
@@ -116,9 +126,9 @@ class Authority:
     ) -> Issued:
         authority, ends = self._certificate, self._certificate.not_valid_after_utc
         if ends <= now:
-            raise ConfigError(f"the authority has expired at {ends:%Y-%m-%d %H:%M} UTC")
+            raise ConfigError(f"the authority expired at {ends:%Y-%m-%d %H:%M} UTC")
         key = ec.generate_private_key(ec.SECP256R1())
-        # Nothing outlives its authority: it would fail before the end that it states.
+        # A certificate that outlives its authority would fail before its stated end.
         until = min(now + timedelta(days=days), ends)
         builder = (
             _builder(_named(name), key.public_key(), now, until)
@@ -144,7 +154,9 @@ def node_name(node_id: int) -> str:
 
 
 def check_client_name(name: str) -> None:
-    """Raise ConfigError for an invalid name, or a node's: its owner would be that node."""
+    """Raise ConfigError if the name is invalid, or a node's name: its owner could act as
+    that node.
+    """
     if not _CLIENT.fullmatch(name):
         raise ConfigError(
             f"--client: {name[:80]!r} is not a valid name: use 1 to {_COMMON_NAME_MAX_CHARS} ASCII"
@@ -162,10 +174,10 @@ def _alternative(host: str) -> x509.GeneralName:
     try:
         address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
     except ValueError:
-        # Certificates have names without the dot at the end.
+        # Certificates have names without the trailing dot.
         return x509.DNSName(host.removesuffix("."))
     if address.is_unspecified or (address.version == 6 and address.scope_id):
-        raise ConfigError(f"--host: {host}: others connect to it, so it needs a real address")
+        raise ConfigError(f"--host: {host}: give an address that other machines can connect to")
     return x509.IPAddress(address)
 
 

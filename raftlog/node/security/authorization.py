@@ -1,6 +1,6 @@
-"""Checks of requests by the table of permissions: refusals, and the parts left out of an answer.
+"""Check requests by the table of permissions, and filter answers.
 
-Pure. A node without an authorizer has no ``Authorization``, and checks nothing.
+Pure. A node without an authorizer has no ``Authorization`` and checks nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from raftlog.node.security.permissions import All, Each, Listed, Row, Whole, con
 from raftlog.wire.common.v1 import common_pb2
 
 Refused = Mapping[int, ApiError]
-"""Refusals by the index of the item."""
+"""Refusals by item index."""
 NONE_REFUSED: Refused = {}
 
 _CODES = {
@@ -29,7 +29,7 @@ _CODES = {
 }
 
 NAMED_CONFIGS = frozenset({ConfigResourceType.TOPIC, ConfigResourceType.GROUP})
-"""Types of resources whose configs do not belong to the cluster."""
+"""Resource types whose configs do not belong to the cluster."""
 _ALTER_CONFIGS = AclOperation.ALTER_CONFIGS
 _OF_NODES = frozenset({AclOperation.DESCRIBE, AclOperation.CLUSTER_ACTION})
 
@@ -44,8 +44,8 @@ class HasAcls(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """The sender of a request. ``node_id``: the node that asks in its own name, None if it is no
-    node.
+    """The sender of a request; ``node_id`` is the node that sends it in its own name, or None if
+    the sender is not a node.
     """
 
     caller: Caller
@@ -53,23 +53,23 @@ class Asker:
 
     @classmethod
     def of(cls, client: common_pb2.ClientIdentity) -> Asker:
-        """Return the sender that the client's node has recorded."""
+        """Return the sender that the client's node has recorded in the request."""
         node_id = client.node_id if client.HasField("node_id") else None
         return cls(Caller(client.principal, client.host), node_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    """The authorizer of a node, over its newest image."""
+    """The authorizer of a node, applied to its newest image."""
 
     authorizer: Authorizer
 
     def check(self, row: Row | None, body: Any, asker: Asker, image: HasAcls) -> Refused:
-        """Return the refused items. Raises ApiError if the whole request is refused.
+        """Return the refused items, by index.
 
-        ``row`` None: the request has no row, and is refused to all.
+        Raises ApiError if the whole request is refused; always, if ``row`` is None.
         """
-        # Compared by type: this is on the way of every write.
+        # Exact types instead of isinstance: every write passes here.
         if type(row) is Each:
             return self._check_each(row, body, asker, image)
         if type(row) is Whole:
@@ -82,12 +82,15 @@ class Authorization:
             if row.also is not None and body.HasField(row.also[0]):
                 self._check_whole(row.also[1], getattr(body, row.also[0]), asker, image)
         elif row is None:
-            raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "no rule says who may ask this")
-        # Of nodes: the guard has checked that. Listed: what is shown is checked.
+            raise ApiError(
+                ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+                "this kind of request has no permission rule, so it is refused",
+            )
+        # The guard has checked OfNode; leave_out checks the answer to a Listed request.
         return NONE_REFUSED
 
     def leave_out(self, row: Listed, response: Any, asker: Asker, image: HasAcls) -> None:
-        """Remove from an answer the items that its receiver may not read."""
+        """Remove the items that the receiver may not read from an answer."""
         items = getattr(response, row.items)
         shown = [
             item
@@ -95,7 +98,7 @@ class Authorization:
             if self.allows(asker, AclOperation.DESCRIBE, row.resource(item), image)
         ]
         if len(shown) < len(items):
-            # Copies: what is deleted is gone.
+            # Copies, as deleting clears the items.
             kept = [type(item).FromString(item.SerializeToString()) for item in shown]
             del items[:]
             items.extend(kept)
@@ -106,8 +109,9 @@ class Authorization:
     def allows(
         self, asker: Asker, operation: AclOperation, resource: Resource, image: HasAcls
     ) -> bool:
-        """Return whether an operation is permitted. A node may read the log and describe everything
-        in its own name.
+        """Return whether an operation is permitted.
+
+        A node may read the log and describe everything in its own name.
         """
         if asker.node_id is not None and operation in _OF_NODES:
             return True
@@ -116,15 +120,17 @@ class Authorization:
     def check_one(
         self, asker: Asker, operation: AclOperation, resource: Resource, image: HasAcls
     ) -> None:
-        """Raise the refusal of an operation without permission."""
+        """Raise ApiError if an operation is not permitted."""
         if not self.allows(asker, operation, resource, image):
             raise refusal(asker.caller, operation, resource)
 
     def permitted(
         self, writes: ConfigWrites, begin: int, end: int, asker: Asker, image: HasAcls
     ) -> int:
-        """Return how many requests of a group, from ``begin`` on and before ``end``, have every
-        permission. One look for each resource: all are of one principal.
+        """Return how many requests of a group, from index ``begin`` (inclusive) to ``end``
+        (exclusive), are permitted before the first that is not.
+
+        Each resource is checked once, as all requests of a group have the same principal.
         """
         changes, position = writes.changes, sum(writes.counts[:begin])
         known: dict[tuple[int, str], bool] = {}
@@ -166,18 +172,19 @@ class Authorization:
 def refusal(
     caller: Caller, operation: AclOperation, resource: Resource, field: str = ""
 ) -> ApiError:
-    """Return the refusal of an operation: the same whether the resource exists or not."""
+    """Return the refusal of an operation, which is the same whether or not the resource exists."""
     code = _CODES.get(resource.type, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return ApiError(
         code,
-        f"{caller.principal or 'nobody'} from {caller.host or 'an unknown host'} may not"
+        f"{caller.principal or 'an unknown principal'} from {caller.host or 'an unknown host'} may"
+        " not"
         f" {operation.name} {resource.type.name} {resource.name[:249]!r}",
         field=field,
     )
 
 
 def authorization_of(settings: Settings) -> Authorization | None:
-    """Return the authorization; None: every peer has all permissions."""
+    """Return the authorization of a node, or None if every peer has all permissions."""
     if not settings.authorizer_class_name:
         return None
     return Authorization(

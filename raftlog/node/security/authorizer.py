@@ -1,12 +1,12 @@
-"""Kafka's StandardAuthorizer, over the entries of an image.
+"""Kafka's StandardAuthorizer, applied to the access control entries of an image.
 
-Pure: the same image, settings and question give the same verdict on every node.
+Pure: the same image, settings and query give the same verdict on every node.
 
 1. A super user may do everything.
-2. A DENY that matches decides, whatever else matches.
-3. Else an ALLOW that matches decides. An ALLOW of READ, WRITE, DELETE or ALTER allows DESCRIBE, one
-   of ALTER_CONFIGS allows DESCRIBE_CONFIGS.
-4. Else it is denied; but if no entry at all is about the resource,
+2. A matching DENY entry denies, whatever else matches.
+3. Otherwise a matching ALLOW entry allows. ALLOW of READ, WRITE, DELETE or ALTER implies DESCRIBE,
+   ALLOW of ALTER_CONFIGS implies DESCRIBE_CONFIGS.
+4. Otherwise the operation is denied, unless no entry at all is about the resource: then
    ``allow.everyone.if.no.acl.found`` decides.
 """
 
@@ -42,18 +42,18 @@ _ALLOWING: dict[int, int] = {
     operation: _mask({operation, AclOperation.ALL} | IMPLIED_BY.get(operation, frozenset()))
     for operation in AclOperation
 }
-"""Operations of the entries that decide about an operation, as bits."""
+"""Operations of the ALLOW entries that permit an operation, as a bit set."""
 
 
 class Caller(NamedTuple):
-    """A principal and its address. ``host``: the IP address of the connection."""
+    """A principal, and the IP address of its connection."""
 
     principal: str
     host: str
 
 
 class Why(Enum):
-    """Reason of a verdict."""
+    """The reason for a verdict."""
 
     SUPER_USER = "it is a super user (super.users)"
     ENTRY = "an entry says so"
@@ -62,7 +62,9 @@ class Why(Enum):
 
 
 class Verdict(NamedTuple):
-    """A verdict. ``entry``: the deciding one, None: ``why`` is the reason."""
+    """A decision; ``entry`` is the deciding access control entry, or None if ``why`` is the whole
+    reason.
+    """
 
     allowed: bool
     why: Why
@@ -80,7 +82,7 @@ _NO_ACL_FOUND = Verdict(True, Why.NO_ACL_FOUND)
 
 @dataclass(frozen=True, slots=True)
 class Authorizer:
-    """The authorizer, with its configuration."""
+    """The authorizer with its configuration."""
 
     super_users: frozenset[str] = frozenset()
     allow_everyone_if_no_acl_found: bool = False
@@ -100,7 +102,7 @@ class Authorizer:
     def verdict(
         self, index: AclIndex, caller: Caller, operation: AclOperation, resource: Resource
     ) -> Verdict:
-        """Return whether ``caller`` has the permission, and the reason."""
+        """Return whether ``caller`` has the permission, and why."""
         if caller.principal in self.super_users:
             return _SUPER_USER
         question = "why", caller, operation, resource
@@ -118,7 +120,7 @@ _UNASKED: Any = object()
 def _allowed_by(
     index: AclIndex, caller: Caller, operation: AclOperation, resource: Resource
 ) -> bool | None:
-    """Return what the entries say; None: no entry is about the resource."""
+    """Return what the entries decide, or None if no entry is about the resource."""
     principal, host = caller
     buckets = index.matching(*resource)
     if not buckets:
@@ -142,7 +144,7 @@ def _allowed_by(
 def _verdict_by(
     index: AclIndex, caller: Caller, operation: AclOperation, resource: Resource
 ) -> Verdict:
-    """Return what the entries say, and why: the same answer, more slowly."""
+    """Return what the entries decide, and why; decides as ``_allowed_by``, but is slower."""
     buckets = index.matching(*resource)
     if not buckets:
         return _NO_ACL_FOUND

@@ -1,6 +1,6 @@
-"""The files of ``raftlog certs``.
+"""Write the files of ``raftlog certs``.
 
-A key is never readable for others, and no file is overwritten by accident.
+Other users can never read a key, and no file is overwritten by accident.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ _PRIVATE_DIRECTORY = 0o700
 
 @dataclass(frozen=True, slots=True)
 class PairPaths:
-    """The files of a certificate and its key."""
+    """The paths of a certificate and its key."""
 
     certificate: Path
     key: Path
 
     @classmethod
     def of(cls, directory: Path, name: str) -> PairPaths:
-        """Return the paths ``name``.pem and ``name``.key."""
+        """Return the paths ``name``.pem and ``name``.key in a directory."""
         return cls(directory / f"{name}.pem", directory / f"{name}.key")
 
 
 def make_private_directory(directory: Path) -> None:
-    """Make a directory for its owner alone, or accept an empty one.
+    """Create a directory that only its owner can access, or accept an empty one.
 
-    Raises ConfigError for one that is not empty.
+    Raises ConfigError if it exists and is not empty.
     """
     try:
         make_directories(directory, _PRIVATE_DIRECTORY)
         if any(directory.iterdir()):
             raise ConfigError(
-                f"{directory} is not empty: an authority has a directory of its own, and is never"
-                " replaced"
+                f"{directory} is not empty: an authority needs an empty directory, and never"
+                " replaces another one"
             )
         directory.chmod(_PRIVATE_DIRECTORY)
     except OSError as error:
@@ -49,13 +49,14 @@ def make_private_directory(directory: Path) -> None:
 def write_pair(
     paths: PairPaths, certificate: bytes, key: bytes, *, replace: bool, remedy: str = ""
 ) -> None:
-    """Write both files; without ``replace`` neither may exist yet. Raises ConfigError.
+    """Write a certificate and its key.
 
-    ``remedy``: end of the message about an existing file.
+    Raises ConfigError if a file exists and ``replace`` is False; ``remedy`` is appended to that
+    message.
     """
     there = [str(path) for path in (paths.certificate, paths.key) if os.path.lexists(path)]
     if there and not replace:
-        raise ConfigError(f"{' and '.join(there)}: already there{remedy}")
+        raise ConfigError(f"{' and '.join(there)}: already exists{remedy}")
     written: list[Path] = []
     files = ((paths.key, key, OWNER_ONLY), (paths.certificate, certificate, _PUBLIC))
     try:
@@ -73,10 +74,7 @@ def write_pair(
 
 
 def replace_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read, in place of an existing one.
-
-    Raises ConfigError.
-    """
+    """Write a file that only its owner can read, replacing an existing one. Raises ConfigError."""
     try:
         made = _fresh(path)
         _write(made, content, OWNER_ONLY)
@@ -87,7 +85,7 @@ def replace_private(path: Path, content: bytes) -> None:
 
 
 def _fresh(path: Path) -> Path:
-    """Return a temporary path: a node that starts now reads a whole file, the old or the new."""
+    """Return an unused temporary path: a node that starts now reads a whole file, old or new."""
     made = path.with_name(f"{path.name}.new")
     made.unlink(missing_ok=True)
     return made

@@ -1,8 +1,8 @@
-"""Listeners for clients: they serve requests of clients and operators, and none in a node's name.
+"""Restrict listeners for clients: they refuse requests in a node's name.
 
-A client that reaches one, with any certificate, cannot vote, replicate, register or report: these
-conversations do not exist there, and in the others a request under a node's id is refused before
-any part of the node processes it.
+A client that reaches such a listener, with any certificate, cannot vote, replicate, register or
+report progress: these conversations do not exist there, and in the others a request with a node id
+is refused before any part of the node processes it.
 """
 
 from __future__ import annotations
@@ -32,35 +32,37 @@ OF_CLIENTS = frozenset(
         Conversation.WATCH_MANY,
     }
 )
-"""Conversations of clients: exports, backups and commands read the log and snapshots, without a
-node's id.
+"""Conversations of clients. Exports, backups and commands read the log and snapshots without a node
+id.
 """
 OF_NODES = frozenset(body for body, field in CONTROLLER_CLAIMS.items() if field is not None)
-"""Bodies of a ControllerRequest that nodes send in their own name."""
+"""Bodies of the ControllerRequests that nodes send in their own name."""
 
 
 class _ClientsOnly:
-    """A filter before the handler of one link: a LinkHandler itself."""
+    """A LinkHandler that filters the messages of one link."""
 
     def __init__(self, conversation: Conversation, handler: LinkHandler) -> None:
         self._conversation, self._handler = conversation, handler
         self._claim_of = CLAIM_OF[conversation]
 
     def received(self, link: Link, messages: Sequence[Any]) -> None:
-        """Pass on messages without a node's id, and refuse the rest."""
+        """Pass on messages without a node id, and refuse the others."""
         admitted = [message for message in messages if self._admits(link, message)]
         if admitted:
             self._handler.received(link, admitted)
 
     def closed(self, link: Link, reason: str) -> None:
-        """Process the end of the link."""
+        """See ``LinkHandler``."""
         self._handler.closed(link, reason)
 
     def _admits(self, link: Link, message: Any) -> bool:
         node_id = self._claim_of(message)
         if node_id is None:
             return True
-        why = f"node {node_id} sends this to another listener: {link.listener} is for clients"
+        why = (
+            f"node {node_id} must send this to a listener for nodes: {link.listener} is for clients"
+        )
         error = ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, why)
         link.forbidden(error.message)
         with suppress(LinkClosedError):
@@ -69,7 +71,7 @@ class _ClientsOnly:
 
 
 def for_clients(acceptors: Acceptors) -> Acceptors:
-    """Return the acceptors of clients' conversations."""
+    """Return the acceptors for a listener for clients."""
     return {
         conversation: _gate(conversation, acceptor)
         for conversation, acceptor in acceptors.items()
@@ -82,5 +84,5 @@ def _gate(conversation: Conversation, acceptor: Acceptor) -> Acceptor:
 
 
 def handler_for_clients(handler: LinkHandler, conversation: Conversation) -> LinkHandler:
-    """Return the filter of one handler: that of unary calls."""
+    """Wrap the handler of unary calls for a listener for clients."""
     return _ClientsOnly(conversation, handler)

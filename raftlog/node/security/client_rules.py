@@ -1,4 +1,4 @@
-"""A node's checks of connecting clients: identity and permissions."""
+"""Identify and authorize the clients that connect to a node."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ class Peer(Protocol):
 
 
 class ClientRules(NamedTuple):
-    """Authentication and authorization of one configuration; without an authorizer there are no
-    rules.
-    """
+    """The authentication and authorization of a node with an authorizer."""
 
     authentication: Authentication
     authorization: Authorization

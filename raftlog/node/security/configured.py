@@ -1,4 +1,4 @@
-"""The authentication, authorization, quotas and audit of a node, as configured."""
+"""Build the authentication, authorization, quotas and audit of a node from its settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = get_logger(__name__)
 
 
 def authentication_of(settings: Settings) -> Authentication | None:
-    """Return the authentication; None: certificates need only the right authority."""
+    """Return the authentication, or None if a certificate of the right authority suffices."""
     if not settings.node_principal_rule:
         return None
     return Authentication(
@@ -40,7 +40,9 @@ def authentication_of(settings: Settings) -> Authentication | None:
 
 
 def client_rules_of(settings: Settings) -> ClientRules | None:
-    """Return a broker's rules for its clients; None if there are none."""
+    """Return the rules for a broker's clients, or None without an authorizer. Raises
+    ConfigError.
+    """
     authentication, authorization = authentication_of(settings), authorization_of(settings)
     if authorization is None:
         return None
@@ -50,7 +52,7 @@ def client_rules_of(settings: Settings) -> ClientRules | None:
 
 
 def quotas_of(settings: Settings) -> Quotas | None:
-    """Return the request quotas of a client; None if there are none."""
+    """Return the request quotas per client, or None if no quota is set."""
     per_principal = settings.max_requests_per_second_per_principal
     per_address = settings.max_requests_per_second_per_ip
     if not per_principal and not per_address:
@@ -62,10 +64,10 @@ def quotas_of(settings: Settings) -> Quotas | None:
 def audit_of(
     settings: Settings, cluster_id: str
 ) -> Iterator[Callable[[int, Callable[[], HasAcls]], Auditor | None]]:
-    """Yield the factory of a node's auditor, by its id and its source of the newest image; None: no
-    audit.
+    """Yield a factory of auditors, which takes a node id and a function that returns the newest
+    image; it returns None if no audit log is configured.
 
-    The waiting events are written at the end. Raises ConfigError.
+    Queued events are written at the end. Raises ConfigError.
     """
     if not settings.audit_log_file:
         yield lambda node_id, image: None
@@ -90,16 +92,16 @@ def audit_of(
 
 
 def accesses_of(config: NodeConfig) -> Mapping[str, Access]:
-    """Return the admitted callers by listener. To be called on the event loop: it begins to fetch
-    keys.
+    """Return the permitted ways of authentication by listener name. Call it on the event loop, as
+    it starts to fetch keys.
 
-    A listener without TLS accepts no tokens: a reader of one could use it. Raises ConfigError for a
-    file without keys.
+    A listener without TLS accepts no tokens, as anyone who reads the traffic could use them. Raises
+    ConfigError if a configured key file has no keys.
     """
     settings = config.settings
     if not takes_tokens(settings):
         return {one.name: CERTIFICATES_ALONE for one in config.listeners}
-    # Here: a node without tokens need not load what checks them.
+    # Imported here: a node without tokens need not load the libraries that check them.
     from raftlog.node.security.token_setup import tokens_of
 
     tokens = tokens_of(settings)
@@ -112,11 +114,11 @@ def accesses_of(config: NodeConfig) -> Mapping[str, Access]:
 
 
 def warn_of_plaintext(settings: Settings) -> None:
-    """Log at each start what ``security.plaintext.allow`` means."""
+    """Log what ``security.plaintext.allow`` means, at each start."""
     reached = listens_in_plaintext(settings)
     if reached is not None:
         log.warning(
-            "this node listens without TLS (security.plaintext.allow): whoever reaches the address"
-            " can read, change and destroy the cluster",
+            "this node listens without TLS (security.plaintext.allow): anyone who reaches the"
+            " address can read, change and destroy the cluster",
             listener=reached.address,
         )

@@ -1,8 +1,8 @@
-"""The guard of a link: it refuses messages under another node's id, and replaces the stated
-principal by the proved one.
+"""Guard a link: refuse messages under another node's id, and replace the stated principal with the
+proved one.
 
-Why here, and not where each request is decided: a forged vote must not reach the quorum's core, a
-forged heartbeat must not count on arrival, and a new kind of request must not be forgotten.
+This happens on arrival and not where each request is decided: a forged vote must not reach the core
+of the quorum, a forged heartbeat must not count, and a new kind of request must not be forgotten.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from raftlog.wire.controller.v1 import controller_pb2 as controller
 
 
 def host_of(peer: str) -> str:
-    """Return an address without its port: ``10.0.0.1:5000``, ``[::1]:5000``."""
+    """Return the host of an address such as ``10.0.0.1:5000`` or ``[::1]:5000``."""
     return peer.rpartition(":")[0].strip("[]").removeprefix("::ffff:")
 
 
 _ANSWERED = (Conversation.CONTROLLER, Conversation.BROKER)
-"""Conversations whose requests are audited; of the others, refusals are."""
+"""Conversations whose requests are audited; in all others only refusals are."""
 _OF_LOG = {
     conversation: conversation.value.rpartition("/")[2]
     for conversation in (Conversation.REPLICATION, Conversation.SNAPSHOT, Conversation.OBSERVER)
@@ -52,7 +52,7 @@ _OF_LOG = {
 
 @dataclass(frozen=True, slots=True)
 class Authentication:
-    """The mapping of certificates to nodes and principals."""
+    """The mapping from certificates to nodes and principals."""
 
     rule: NodeRule
     mapping: PrincipalMapping = PrincipalMapping()  # noqa: RUF009 (it is frozen)
@@ -65,11 +65,11 @@ class Authentication:
         host: str,
         forwarded: bool,
     ) -> None:
-        """Write the proved sender and its address into the requests of one peer, and into groups of
-        them. A node's own requests are in no group.
+        """Write the proved sender and its address into the requests and groups of one peer.
 
-        ``forwarded``: a node forwards requests of clients here, with the principal and the host
-        that it has written itself; a request in its own name has none, and gets the node's.
+        ``forwarded`` means that the peer may be a node that forwards requests of clients: such a
+        request keeps the principal and host that the node has written. A request in the node's own
+        name has none, and gets those of the node. Groups contain no requests in a node's own name.
         """
         principal = self.mapping.principal_of(identity)
         nodes = self.rule.nodes_of(identity) if forwarded else frozenset()
@@ -89,7 +89,7 @@ class Authentication:
     def asker_of(self, identity: PeerIdentity, peer: str, *, node: bool = False) -> Asker:
         """Return the sender of a request that this node does not forward.
 
-        ``node``: on a conversation of nodes, a peer with a node's certificate is that node.
+        With ``node``, a peer with a node's certificate is that node.
         """
         nodes = self.rule.nodes_of(identity) if node else frozenset()
         caller = Caller(self.mapping.principal_of(identity), host_of(peer))
@@ -98,23 +98,24 @@ class Authentication:
 
 @dataclass(frozen=True, slots=True)
 class LogReaders:
-    """Permissions to read the log for peers that are no nodes: exports, backups, people.
+    """Permissions to read the log, for peers other than nodes: exports, backups, people.
 
-    ``image``: returns this node's newest one; None: the committed log is not known yet.
+    ``image`` returns the newest image of this node, or None while the committed log is not known.
     """
 
     authorization: Authorization
     image: Callable[[], HasAcls | None]
 
     def check(self, method: str, message: Any, asker: Asker) -> None:
-        """Raise ApiError without permission.
+        """Raise ApiError if the sender lacks the permission.
 
-        An unknown image is not the empty one [a controller starts, and where
-        ``allow.everyone.if.no.acl.found`` is set, every peer reads the log until it has folded it].
+        An unknown image is not the same as an empty one [after the start of a controller with
+        ``allow.everyone.if.no.acl.found``, every peer could read the log until the image was
+        built].
         """
         image, authorization = self.image(), self.authorization
         if image is None:
-            # Nodes and super users still may: they have to look at a quorum that has no leader.
+            # Nodes and super users may still read, to diagnose a quorum without a leader.
             strict = replace(authorization.authorizer, allow_everyone_if_no_acl_found=False)
             image, authorization = Image(), Authorization(strict)
         authorization.check(LOG.get(method), message, asker, image)
@@ -123,38 +124,41 @@ class LogReaders:
 class Duties(NamedTuple):
     """Further duties of a guard.
 
-    ``readers`` None: every peer may read the log; ``auditor`` None: no audit; ``quotas`` None: no
-    limits.
+    Without ``readers`` every peer may read the log; without ``auditor`` nothing is audited; without
+    ``quotas`` no limit applies.
     """
 
     readers: LogReaders | None = None
     auditor: Auditor | None = None
     quotas: Quotas | None = None
-    nodes_come: bool = True
-    """True if nodes connect here. On a listener for clients no peer is one, whatever its
-    certificate says [the clients' authority issues a client the name of a node].
+    accepts_nodes: bool = True
+    """True if nodes connect to this listener. On a listener for clients no peer is a node, whatever
+    its certificate says [the clients' authority may issue a client certificate with the name of a
+    node].
     """
     is_broker: Callable[[int], bool] | None = None
-    """Function that returns whether a node is a broker and no voter: it may ask for no vote, and
-    lead no epoch.
+    """Function that returns whether a node is a broker and not a voter: such a node may neither
+    request votes nor lead an epoch.
     """
 
 
-_NOTHING_BESIDES = Duties()
+_NO_DUTIES = Duties()
 
 
 class Guard:
-    """A guard before the handler of one link: a LinkHandler itself."""
+    """A LinkHandler that guards the handler of one link."""
 
     def __init__(
         self,
         authentication: Authentication,
         conversation: Conversation,
         handler: LinkHandler,
-        duties: Duties = _NOTHING_BESIDES,
+        duties: Duties = _NO_DUTIES,
         audited: Mapping[Link, AuditedLink] = MappingProxyType({}),
     ) -> None:
-        """``audited``: the link that the handler already has."""
+        """Guard ``handler``; ``audited`` has the audited link that ``handler`` already uses, if
+        any.
+        """
         self._auditor = duties.auditor
         self._audited: dict[Link, AuditedLink] = dict(audited)
         self._readers = duties.readers if conversation in _OF_LOG else None
@@ -163,18 +167,18 @@ class Guard:
         self._is_broker = duties.is_broker if control else None
         # No node forwards to a broker: there it is a client like any other.
         at_broker = conversation in (Conversation.BROKER, *WATCHES)
-        self._nodes = duties.nodes_come and not at_broker
+        self._nodes = duties.accepts_nodes and not at_broker
         self._checks_no_clients = self._quotas is None and self._readers is None
-        """True if messages without a node's id need no check."""
+        """True if messages without a node id need no check."""
         self._authentication = authentication
         self._conversation = conversation
         self._claim_of = CLAIM_OF[conversation]
         self._handler = handler
 
     def received(self, link: Link, messages: Sequence[Any]) -> None:
-        """Pass on messages whose sender is proved, and refuse the rest."""
-        link = self._known_as(link)
-        if self._conversation is Conversation.CONTROLLER and self._looks_at_each(link, messages):
+        """Pass on the messages whose sender is proved and permitted, and refuse the others."""
+        link = self._link_of(link)
+        if self._conversation is Conversation.CONTROLLER and self._must_split(link, messages):
             messages = single_requests(messages)
         if self._checks_no_clients:
             claim_of = self._claim_of
@@ -202,15 +206,15 @@ class Guard:
             self._handler.received(link, admitted)
 
     def closed(self, link: Link, reason: str) -> None:
-        """Process the end of the link."""
+        """See ``LinkHandler``."""
         audited = self._audited.pop(link, None)
         self._handler.closed(audited or link, reason)
         if audited is not None:
             audited.closed()
 
-    def _looks_at_each(self, link: Link, messages: Sequence[Any]) -> bool:
-        """Return whether no requests stay in groups: each counts in quotas, and those that a node
-        sends in its own name get its id.
+    def _must_split(self, link: Link, messages: Sequence[Any]) -> bool:
+        """Return whether groups must be split into single requests: quotas count each request, and
+        a request in a node's own name gets the node's id.
         """
         if self._quotas is not None:
             return True
@@ -220,8 +224,8 @@ class Guard:
             and self._authentication.rule.is_node(link.identity)
         )
 
-    def _known_as(self, link: Link) -> Link:
-        """Return the link for the handler."""
+    def _link_of(self, link: Link) -> Link:
+        """Return the link to give to the handler."""
         if self._auditor is None:
             return link
         found = self._audited.get(link)
@@ -237,7 +241,7 @@ class Guard:
         return str((message.write if broker else message).client.principal)
 
     def _caller(self, link: Link, message: Any) -> Caller:
-        """Return the caller in a signed request."""
+        """Return the caller of a signed request."""
         if type(message) is ConfigWrites:
             return Caller(message.principal, message.host)
         if self._conversation is Conversation.BROKER and not message.HasField("write"):
@@ -257,20 +261,20 @@ class Guard:
         ):
             return False
         if self._conversation is Conversation.BROKER:
-            # A broker forwards on its own link: the controller would take it for the broker's.
-            why = f"node {node_id} sends this to the controller itself, through no broker"
+            # The controller would attribute a forwarded request to the broker.
+            why = f"node {node_id} must send this to the controller, not through a broker"
         elif not self._nodes:
-            why = f"node {node_id} sends this to another listener: this one is for clients"
+            why = f"node {node_id} must send this to a listener for nodes: this one is for clients"
         elif rule.admits(link.identity, node_id):
             if self._is_broker is None or not self._is_broker(node_id):
                 return True
-            # The quorum takes unknown nodes for voters of a newer set than its own, while it hears
-            # no leader [a stolen certificate of a broker wins a voter, and feeds it a log].
-            why = f"node {node_id} is registered as a broker: it has no part in the quorum"
+            # Without a leader, a voter assumes that an unknown node belongs to a newer voter set
+            # [a stolen broker certificate won a voter's vote and sent it a log].
+            why = f"node {node_id} is registered as a broker, which takes no part in the quorum"
         else:
             why = (
-                f"node {node_id} shows a certificate with {rule.name_of(node_id)}, and this one is"
-                f" of {link.identity}"
+                f"a request of node {node_id} requires a certificate with"
+                f" {rule.name_of(node_id)}, and this peer has {link.identity}"
             )
         return self._refused(link, message, ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, why))
 
@@ -279,7 +283,7 @@ class Guard:
             return True
         asker = self._authentication.asker_of(link.identity, link.peer, node=self._nodes)
         if asker.node_id is not None:
-            # What it forwards has been counted where the client is connected.
+            # The node that the client connects to has counted a forwarded request.
             return True
         try:
             self._quotas.check(asker.caller)
@@ -306,8 +310,10 @@ class Guard:
         return False
 
     def _answer(self, link: Link, message: Any, error: ApiError) -> None:
-        """Answer a refused message past the audit. // The handler has never received it [and its
-        number may be that of a request in progress, whose line would say that it was refused].
+        """Answer a refused message, bypassing the audit.
+
+        The handler has not received the message, whose correlation id may be that of a request in
+        progress [the audit log then reported that request as refused].
         """
         inner = link.inner if isinstance(link, AuditedLink) else link
         with suppress(LinkClosedError):
@@ -317,9 +323,11 @@ class Guard:
 def guarded(
     acceptors: Acceptors,
     authentication: Authentication | None,
-    duties: Duties = _NOTHING_BESIDES,
+    duties: Duties = _NO_DUTIES,
 ) -> Acceptors:
-    """Return the conversations with proved senders; without authentication, unchanged."""
+    """Return the acceptors with a guard before each; unchanged without ``authentication``. Raises
+    UnlistedError.
+    """
     if authentication is None:
         return dict(acceptors)
     permissions.check_rows()
@@ -333,9 +341,11 @@ def guarded_handler(
     handler: LinkHandler,
     conversation: Conversation,
     authentication: Authentication | None,
-    duties: Duties = _NOTHING_BESIDES,
+    duties: Duties = _NO_DUTIES,
 ) -> LinkHandler:
-    """Return the guard of one handler: that of unary calls."""
+    """Return the handler of unary calls with a guard before it; unchanged without
+    ``authentication``.
+    """
     if authentication is None:
         return handler
     return Guard(authentication, conversation, handler, duties)

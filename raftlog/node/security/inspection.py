@@ -1,4 +1,4 @@
-"""The contents of a certificate of any authority, for people and programs."""
+"""Read the contents of a certificate of any authority, for people and programs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MALFORMED = (
 
 
 class Validity(StrEnum):
-    """The validity of a certificate at some time."""
+    """Validity of a certificate at a given time."""
 
     VALID = "valid"
     EXPIRED = "expired"
@@ -41,11 +41,12 @@ class Validity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """One certificate.
+    """The contents of one certificate.
 
-    ``names``: its alternative names. ``identity``: the identity that a node derives from it.
-    ``usages``: None if it states none, which permits all of them. ``fingerprint``: SHA-256, as
-    openssl writes it.
+    * ``names``: alternative names.
+    * ``identity``: the identity that a node derives from the certificate.
+    * ``usages``: extended key usages, or None if the certificate states none, which permits all.
+    * ``fingerprint``: SHA-256, as openssl writes it.
     """
 
     subject: str
@@ -59,20 +60,20 @@ class Inspected:
     fingerprint: str
 
     def validity(self, now: datetime) -> Validity:
-        """Return the validity at a time."""
+        """Return the validity at a given time."""
         if now < self.not_before:
             return Validity.NOT_YET_VALID
         return Validity.VALID if now <= self.not_after else Validity.EXPIRED
 
     def days_left(self, now: datetime) -> int:
-        """Return the whole days until its end; below 0 after it."""
+        """Return the number of whole days until the end; negative after it."""
         return (self.not_after - now.astimezone(UTC)).days
 
 
 def inspect_certificates(pem: bytes) -> list[Inspected]:
-    """Return all certificates of a file, in its order. Raises ValueError."""
+    """Return all certificates of a PEM file, in file order. Raises ValueError."""
     with warnings.catch_warnings():
-        # They are about oddities of a stranger's certificate, and would go to the terminal.
+        # The warnings are about oddities of foreign certificates, and would go to the terminal.
         warnings.simplefilter("ignore")
         try:
             return [_inspected(one) for one in x509.load_pem_x509_certificates(pem)]

@@ -1,12 +1,12 @@
-"""The public keys of an issuer: its JWK set (RFC 7517), and the file or endpoint that has it.
+"""Read the public keys of a token issuer: a JWK set (RFC 7517) in a file or at an endpoint.
 
-A key is selected by its id together with the algorithm that a token names: the text of a foreign
-token never makes a key verify in another way than the set permits. Keys stay in use while there are
-no newer ones: an outage of the endpoint affects no client whose key is known.
+A key is selected by its id together with the algorithm that a token names, so a foreign token never
+makes a key verify in another way than the set permits. Keys stay in use until newer ones arrive: an
+outage of the endpoint affects no client whose key is known.
 
-Not PyJWT's PyJWKClient: it reads an answer of any size on the caller's thread, follows redirects,
-forgets its keys when they expire during an outage, and fetches for each unknown id; all that would
-be left of it is the call of urllib.
+PyJWT's PyJWKClient is not used: it reads an answer of any size on the caller's thread, follows
+redirects, discards its keys when they expire during an outage, and fetches for each unknown id.
+Without these parts only the call of urllib would be left.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PublicKey = (
 )
 
 JWKS_MAX_BYTES = 1 << 18
-"""Largest size of a set in bytes; those of large providers have some ten thousand."""
+"""Maximum size of a set, in bytes; the sets of large providers have about 10,000."""
 JWKS_MAX_KEYS = 100
 KID_MAX_CHARS = 255
 RSA_MIN_BITS, RSA_MAX_BITS = 2_048, 8_192
@@ -49,11 +49,11 @@ _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _OF_CURVE = {"P-256": ("ES256",), "P-384": ("ES384",), "P-521": ("ES512",)}
 _EDDSA = ("EdDSA",)
 ALGORITHMS = frozenset({*_RSA, "ES256", "ES384", "ES512", *_EDDSA})
-"""Accepted algorithms: an issuer signs, and no other party can. `none` and HS256 are not among
-them.
+"""Accepted algorithms: those whose signatures only the issuer can make, so neither ``none`` nor
+HS256.
 """
 _PUBLIC_MEMBERS = ("kty", "n", "e", "crv", "x", "y")
-"""Members of a key that are read. A private key among them is ignored."""
+"""Members of a JWK that are read. Those of a private key are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,33 +64,35 @@ class KeySet:
 
     @classmethod
     def parse(cls, content: bytes) -> KeySet:
-        """Parse a set; unsuitable keys are ignored: symmetric ones, those for encryption, and those
-        without an id.
+        """Parse a JWK set.
 
-        Raises ValueError if none is left, or if it is not a JWK set.
+        Symmetric keys, keys for encryption and keys without an id are ignored. Raises ValueError if
+        no key is left, or if the content is not a JWK set.
         """
         if len(content) > JWKS_MAX_BYTES:
-            raise ValueError(f"more than {JWKS_MAX_BYTES} bytes")
+            raise ValueError(f"the content has more than {JWKS_MAX_BYTES} bytes")
         try:
             document = json.loads(content)
         except (ValueError, RecursionError) as error:
-            raise ValueError("it is not JSON") from error
+            raise ValueError("the content is not JSON") from error
         listed = document.get("keys") if isinstance(document, dict) else None
         if not isinstance(listed, list):
-            raise ValueError('it has no list "keys"')  # noqa: TRY004  (of a document, not of a caller)
+            raise ValueError('the content has no list "keys"')  # noqa: TRY004  (of a document, not of a caller)
         if len(listed) > JWKS_MAX_KEYS:
-            raise ValueError(f"{len(listed)} keys are more than the {JWKS_MAX_KEYS} allowed")
+            raise ValueError(
+                f"the set has {len(listed)} keys, and at most {JWKS_MAX_KEYS} are allowed"
+            )
         keys: dict[tuple[str, str], PublicKey] = {}
         for one in listed:
             for algorithm, key in _usable(one):
                 if keys.setdefault((one["kid"], algorithm), key) is not key:
                     raise ValueError(f"two keys have the id {one['kid']!r}")
         if not keys:
-            raise ValueError("it has no key that verifies signatures and has an id (kid)")
+            raise ValueError("the set has no key with an id (kid) that verifies signatures")
         return cls(keys)
 
     def find(self, kid: str, algorithm: str) -> PublicKey | None:
-        """Return the key of this id, if it is one for this algorithm."""
+        """Return the key with this id if it permits this algorithm, or None."""
         return self.keys.get((kid, algorithm))
 
     @property
@@ -100,7 +102,7 @@ class KeySet:
 
 
 def _usable(one: Any) -> Iterable[tuple[str, PublicKey]]:
-    """Yield the key of one entry under each algorithm that it may verify."""
+    """Yield the key of one entry, under each algorithm that it permits."""
     if not isinstance(one, dict) or not _is_for_signatures(one):
         return
     kid = one.get("kid")
@@ -109,8 +111,7 @@ def _usable(one: Any) -> Iterable[tuple[str, PublicKey]]:
     try:
         key, allowed = _key_of({name: one[name] for name in _PUBLIC_MEMBERS if name in one})
     except Exception:
-        # Of a kind that we have no use for, or malformed, and parsers have many words for that: the
-        # others are used all the same.
+        # Unsupported or malformed; the parsers raise many kinds of errors. Other keys stay usable.
         return
     named = one.get("alg")
     for algorithm in allowed:
@@ -126,33 +127,33 @@ def _is_for_signatures(one: Mapping[str, Any]) -> bool:
 
 
 def _key_of(public: dict[str, Any]) -> tuple[PublicKey, tuple[str, ...]]:
-    """Return a public key and its algorithms. Raises the parsers' errors."""
+    """Return a public key and its algorithms. Raises the errors of the parsers."""
     key: Any
     match public.get("kty"):
         case "RSA":
             key = RSAAlgorithm.from_jwk(public)
             if not RSA_MIN_BITS <= key.key_size <= RSA_MAX_BITS:
-                raise ValueError(f"an RSA key of {key.key_size} bits")
+                raise ValueError(f"the RSA key has {key.key_size} bits")
             return key, _RSA
         case "EC" if public.get("crv") in _OF_CURVE:
             return ECAlgorithm.from_jwk(public), _OF_CURVE[public["crv"]]  # type: ignore[return-value]
         case "OKP":
             return OKPAlgorithm.from_jwk(public), _EDDSA  # type: ignore[return-value]
-    raise ValueError("of another kind")
+    raise ValueError("the type of the key is not supported")
 
 
 FETCH_MAX_S = 10.0
-"""Timeout of a whole fetch, and of each wait for the network within it, in seconds."""
+"""Timeout of a whole fetch, in seconds."""
 _WAIT_MAX_S = 5.0
 _PART_BYTES = 16_384
 
 
 class FetchError(Exception):
-    """The keys could not be fetched, and the reason."""
+    """The keys could not be fetched; the message gives the reason."""
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A handler that refuses redirects: the keys are read from the configured URL alone."""
+    """A handler that refuses redirects: keys are read from the configured URL only."""
 
     def redirect_request(
         self,
@@ -163,20 +164,20 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         headers: http.client.HTTPMessage,
         newurl: str,
     ) -> None:
-        """Return None: the redirect becomes an HTTPError."""
+        """Return None, so that the redirect becomes an HTTPError."""
         return
 
 
 def fetch_keys(url: str) -> KeySet:
-    """Return the keys at an http:// or https:// URL; certificates are checked by the system's
-    authorities (``SSL_CERT_FILE`` names others).
+    """Fetch the keys at an http:// or https:// URL.
 
+    Server certificates are checked with the system's authorities, or those of ``SSL_CERT_FILE``.
     Raises FetchError.
     """
     secure = url.startswith("https://")
     opener = urllib.request.build_opener(
         _NoRedirects(),
-        # A proxy of the environment has no business between us and this machine.
+        # Plain http is for this machine only: ignore the proxies of the environment.
         *(() if secure else (urllib.request.ProxyHandler({}),)),
         *((urllib.request.HTTPSHandler(context=ssl.create_default_context()),) if secure else ()),
     )
@@ -186,7 +187,7 @@ def fetch_keys(url: str) -> KeySet:
         with opener.open(request, timeout=_WAIT_MAX_S) as response:
             return KeySet.parse(_body(response, deadline_s))
     except urllib.error.HTTPError as error:
-        raise FetchError(f"the answer is {error.code}") from error
+        raise FetchError(f"the endpoint answered with HTTP status {error.code}") from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise FetchError(f"{error}" or type(error).__name__) from error
 
@@ -198,7 +199,7 @@ def _body(response: Any, deadline_s: float) -> bytes:
         if len(content) > JWKS_MAX_BYTES:
             raise FetchError(f"the answer has more than {JWKS_MAX_BYTES} bytes")
         if time.monotonic() > deadline_s:
-            raise FetchError(f"the answer takes longer than {FETCH_MAX_S:g} s")
+            raise FetchError(f"the answer took longer than {FETCH_MAX_S:g} s")
     return bytes(content)
 
 
@@ -206,17 +207,17 @@ class KeySource(Protocol):
     """A source of keys."""
 
     def current(self) -> KeySet | None:
-        """Return the present keys; None if there have been none yet."""
+        """Return the latest keys, or None if none have been read yet."""
 
     async def newer(self) -> None:
-        """Wait for newer keys, as a key is unknown, if there may be some soon."""
+        """Wait for newer keys if some may arrive soon. Call it when a key is unknown."""
 
     def close(self) -> None:
-        """Stop the queries. Idempotent."""
+        """Stop fetching. Idempotent."""
 
 
 class FileKeys:
-    """A source that reads a file. Raises ConfigError if the file has no keys at the beginning."""
+    """A source that reads a file. The constructor raises ConfigError if the file has no keys."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -227,10 +228,10 @@ class FileKeys:
         return self._reread.current()
 
     async def newer(self) -> None:
-        """Do nothing: the file is checked with every token, once a second at most."""
+        """Return at once: ``current`` checks the file itself, at most once per second."""
 
     def close(self) -> None:
-        """Do nothing: the file is not open."""
+        """Do nothing, as the file is not open."""
 
     def _read(self) -> KeySet:
         try:
@@ -247,11 +248,11 @@ def _wrong(why: str) -> str:
 
 
 class EndpointKeys:
-    """A source that fetches from an endpoint: every ``refresh_s``, after a failure every
-    ``backoff_s``, and at once for an unknown key.
+    """A source that fetches from an endpoint: every ``refresh_s`` seconds, ``backoff_s`` seconds
+    after a failure, and at once for an unknown key.
 
-    But not within ``backoff_s`` of the last fetch: any client can write an unknown id into a token.
-    Made on the event loop; ``fetch`` blocks, and raises FetchError.
+    Two fetches are at least ``backoff_s`` apart, as any client can write an unknown key id into a
+    token. Construct it on the event loop. ``fetch`` blocks, and raises FetchError.
     """
 
     def __init__(
@@ -262,9 +263,11 @@ class EndpointKeys:
         self._keys: KeySet | None = None
         self._failure = ""
         self._wanted: asyncio.Event | None = None
-        """Set to fetch now; None: a fetch is in progress, or it is too soon for one."""
+        """Set it to fetch now. None while a fetch is in progress, or too soon after the
+        last one.
+        """
         self._ended = asyncio.Event()
-        """Set at the end of the last begun fetch."""
+        """Set when the latest fetch ends."""
         self._task = asyncio.get_running_loop().create_task(self._keep_fresh())
 
     def current(self) -> KeySet | None:
@@ -272,8 +275,8 @@ class EndpointKeys:
         return self._keys
 
     async def newer(self) -> None:
-        """Wait for the fetch in progress, or for a new one; return at once if it is too soon for
-        one.
+        """Wait for the fetch in progress or start one, at most FETCH_MAX_S; return at once if it is
+        too soon for a fetch.
         """
         if self._wanted is not None:
             self._wanted.set()
@@ -283,7 +286,7 @@ class EndpointKeys:
                 await self._ended.wait()
 
     def close(self) -> None:
-        """Discard the fetch in progress."""
+        """Stop fetching, and discard the fetch in progress."""
         self._task.cancel()
         self._wanted = None
         self._ended.set()
@@ -297,7 +300,9 @@ class EndpointKeys:
             await self._rest(self._backoff_s, self._refresh_s)
 
     async def _rest(self, backoff_s: float, refresh_s: float | None = None) -> None:
-        """Wait until the next fetch, which may be wanted earlier once the back-off is over."""
+        """Wait until the next fetch; after ``backoff_s``, a request for newer keys ends the
+        wait.
+        """
         self._ended.set()
         await asyncio.sleep(backoff_s if refresh_s is None else min(backoff_s, refresh_s))
         if refresh_s is not None:
@@ -308,7 +313,9 @@ class EndpointKeys:
             self._wanted = None
 
     async def _in_thread(self) -> KeySet:
-        """Fetch in a thread that is not of a pool: the process ends without waiting for it."""
+        """Fetch in a daemon thread outside any pool, as the process must end without waiting for
+        it.
+        """
         self._ended.clear()
         loop = asyncio.get_running_loop()
         fetched: asyncio.Future[KeySet | Exception] = loop.create_future()
@@ -333,21 +340,21 @@ class EndpointKeys:
 
     def _use(self, fetched: KeySet) -> None:
         if self._failure:
-            log.info("the keys of the issuer can be fetched again", url=self._url)
+            log.info("the issuer's keys can be fetched again", url=self._url)
             self._failure = ""
-        # The same object for the same keys: verdicts that are remembered go with it.
+        # Keep the object if the keys are equal, as cached verdicts belong to it.
         if fetched != self._keys:
-            log.info("keys of the issuer", url=self._url, keys=len(fetched.ids))
+            log.info("the issuer's keys have changed", url=self._url, keys=len(fetched.ids))
             self._keys = fetched
 
     def _failed(self, state: RetryCallState) -> None:
         error = state.outcome and state.outcome.exception()
         why = str(error) if isinstance(error, FetchError) else f"{type(error).__name__}: {error}"
-        # Once for each reason: an endpoint that stays down must not fill the log.
+        # Log each reason once: an endpoint that stays down must not fill the log.
         if why != self._failure:
             self._failure = why
             log.warning(
-                "cannot fetch the keys of the issuer",
+                "cannot fetch the issuer's keys",
                 url=self._url,
                 error=why,
                 still_used=len(self._keys.ids) if self._keys else 0,

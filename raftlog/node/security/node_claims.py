@@ -1,4 +1,4 @@
-"""The node id that each request claims."""
+"""Read the node id that a request claims to come from."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from raftlog.wire.data.v1 import data_pb2 as data
 from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 
 NOBODY = -1
-"""Id of a fetcher that is not a node: its progress is ignored."""
+"""Replica id of a fetcher that is not a node; its progress is ignored."""
 
 QUORUM_CLAIMS: Mapping[str, str | None] = {
     "vote_request": "replica_id",
     "begin_quorum_epoch_request": "leader_id",
     "end_quorum_epoch_request": "leader_id",
 }
-"""Field with the sender's id, by body of a QuorumMessage that is a request."""
+"""Field with the sender's id, by the body of a QuorumMessage that is a request."""
 
 CONTROLLER_CLAIMS: Mapping[str, str | None] = {
     body: kind.claims or None for body, kind in REQUESTS.items()
 }
-"""Field with the sender's id, by body of a ControllerRequest; None: clients send it."""
+"""Field with the sender's id, by the body of a ControllerRequest; None if clients send it."""
 
 
 def _claimed(message: Any, claims: Mapping[str, str | None]) -> int | None:
-    # No body at all, or a response, claims nothing: the handler refuses it.
+    # A message without a body, and a response, claim nothing: the handler refuses both.
     body = message.WhichOneof("body")
     field = claims.get(body)
     return None if field is None else int(getattr(getattr(message, body), field))
@@ -42,7 +42,7 @@ def _of_quorum(message: quorum.QuorumMessage) -> int | None:
 
 
 def _of_controller(message: controller.ControllerRequest) -> int | None:
-    # As ``_claimed``: this is on the way of every write.
+    # A copy of ``_claimed``, for speed: every write passes here.
     body: Any = message.WhichOneof("body")
     field = CONTROLLER_CLAIMS.get(body)
     return None if field is None else int(getattr(getattr(message, body), field))
@@ -76,7 +76,7 @@ CLAIM_OF: Mapping[Conversation, Callable[[Any], int | None]] = {
     Conversation.WATCH: _of_no_node,
     Conversation.WATCH_MANY: _of_no_node,
 }
-"""Functions that return the node id that a request claims, None if it claims none."""
+"""Functions that return the node id that a request claims, or None if it claims none."""
 
 _QUORUM_RESPONSES: Mapping[str, tuple[str, Any]] = {
     "vote_request": ("vote_response", quorum.VoteResponse),
@@ -86,7 +86,7 @@ _QUORUM_RESPONSES: Mapping[str, tuple[str, Any]] = {
 
 
 def refusal_of(conversation: Conversation, message: Any, error: ApiError) -> Any:
-    """Return the refusal of a request in its conversation's form; it names no leader."""
+    """Return the refusal of a request, in the form of its conversation and without a leader."""
     match conversation:
         case Conversation.QUORUM:
             field, kind = _QUORUM_RESPONSES[message.WhichOneof("body")]
@@ -107,7 +107,7 @@ def refusal_of(conversation: Conversation, message: Any, error: ApiError) -> Any
                 error=error_to_wire(error),
                 leader_id=-1,
                 high_watermark=-1,
-                # Left out it would say 0: that every broker has applied the first record.
+                # The default, 0, would mean that every broker has applied the first record.
                 lowest_acknowledged_offset=-1,
             )
         case Conversation.REPLICA_FETCH:

@@ -1,7 +1,8 @@
 """The permissions of requests: one row for every kind of request of every conversation.
 
-The checks, the tests and the site's table of rights are made from these rows. A kind of request
-without one is refused, and a node with an authorizer does not start before it has one.
+The checks, the tests and the site's table of permissions are derived from these rows. A kind of
+request without a row is refused, and a node with an authorizer does not start until every kind has
+one.
 """
 
 from __future__ import annotations
@@ -17,33 +18,35 @@ from raftlog.wire.controller.v1 import controller_pb2 as controller
 
 
 class OfNode(NamedTuple):
-    """Permission of the node that the request names, by its certificate: ``node_claims``."""
+    """The request is permitted to the node whose id it contains, as proved by its certificate; see
+    ``node_claims``.
+    """
 
 
 class OfAnybody(NamedTuple):
-    """Permission of every connected peer."""
+    """The request is permitted to every connected peer; ``why`` says why or to whom it matters."""
 
     why: str
 
 
 class Whole(NamedTuple):
-    """One permission for the whole request.
+    """The request needs one permission.
 
-    ``own_field``: the field with a node's id; that node needs no permission.
+    ``own_field`` names a field with a node id: that node itself needs no permission.
     """
 
     operation: AclOperation
     resource: Callable[[Any], Resource] = lambda _: CLUSTER
     of: str = "CLUSTER"
-    """Description of the resource, for people."""
+    """Description of the resource, for the table of permissions."""
     own_field: str = ""
 
 
 class Each(NamedTuple):
-    """A permission for each item, which is refused alone.
+    """Each item needs a permission, and is refused separately.
 
-    ``instead``: a permission that replaces those of all items. ``resource`` None: an item that
-    names no known resource; its handler reports that.
+    ``instead`` is a permission that replaces those of all items. ``resource`` returns None for an
+    item that names no known resource, which the handler reports.
     """
 
     operation: AclOperation
@@ -54,10 +57,9 @@ class Each(NamedTuple):
 
 
 class All(NamedTuple):
-    """A permission for each item; if one is missing, the whole request is refused: it is one
-    change.
+    """Each item needs a permission, and the whole request is refused if one is missing.
 
-    ``also``: a field whose message, if there is one, needs a permission of its own.
+    ``also`` names an optional field whose message needs another permission.
     """
 
     operation: AclOperation
@@ -67,16 +69,16 @@ class All(NamedTuple):
     also: tuple[str, Whole] | None = None
 
     def operation_on(self, resource: Resource) -> AclOperation:
-        """Return the operation that the request needs on one of its resources."""
+        """Return the operation that the request needs a permission for, on one of its resources."""
         also = None if self.also is None else self.also[1]
         return also.operation if also and also.of == resource.type.name else self.operation
 
 
 class Listed(NamedTuple):
-    """A filter of the answer: only items with the permission to describe are in it; items requested
-    by name are refused alone.
+    """The answer contains only the items that the caller may describe; items that are requested by
+    name are refused separately.
 
-    ``of_cluster``: further fields, for callers that may describe the cluster.
+    ``of_cluster`` names further fields of the answer, for callers that may describe the cluster.
     """
 
     items: str
@@ -86,13 +88,13 @@ class Listed(NamedTuple):
 
 
 class EachPartition(NamedTuple):
-    """A permission ``Each`` for partitions, which are named by their topic's id."""
+    """As ``Each``, for partitions, which requests name by topic id."""
 
     operation: AclOperation
 
 
 class Forwarded(NamedTuple):
-    """The active controller decides, for the principal that the broker forwards."""
+    """The active controller checks the permission of the principal that the broker forwards."""
 
 
 Row = OfNode | OfAnybody | Whole | Each | All | EachPartition | Listed | Forwarded
@@ -103,27 +105,30 @@ class RequestKind(NamedTuple):
 
     right: Row
     claims: str = ""
-    """Field with the node id of its sender; empty: operators and clients send it."""
+    """Field with the node id of the sender; empty if operators and clients send the request."""
     early: bool = False
-    """True if a new leader proposes it with the inherited tail, before its commit: the decision
-    needs no voter's progress, and none has fetched from this leader yet.
+    """True if a new leader may propose its records together with the inherited tail, before the
+    tail is committed: the decision does not depend on the progress of voters, none of which has
+    fetched from this leader yet.
     """
     held_partitions: bool = False
-    """True if its records are bounded by the partitions of one broker, and not by their size."""
+    """True if the number of its records is bounded by the partitions of one broker and not by the
+    size of the request.
+    """
     without_space: bool = False
     """True if its records are accepted while the voters' disks are below their reserve.
 
-    The removal of a voter is the remedy when its disk cannot be enlarged. A heartbeat only fences
-    its broker, once, as the controller's own fencing does: while there is no space no broker is
-    unfenced. It must not be refused: its arrival renews the session, and the broker, which treats
-    an error as no contact, fences itself [a broker in controlled shutdown serves nothing, and leads
-    as long as there is no space].
+    Removing a voter is the remedy if its disk cannot be enlarged. A heartbeat writes at most one
+    record then, which fences its broker, as the controller's own fencing does; no broker is
+    unfenced while there is no space. It must not be refused: its arrival renews the session, and
+    the broker treats an error as no contact and fences itself [a broker in controlled shutdown
+    served nothing, yet led as long as there was no space].
     """
     brings_work: bool = False
-    """True if its records alone may make work due."""
+    """True if its records alone may create work for the controller's background tasks."""
     clears_up: bool = False
-    """True if a client with ALTER on the cluster may send it about what belongs to another
-    principal: it must be able to clear up, as before a downgrade.
+    """True if a client with ALTER on CLUSTER may send it about objects of another principal, for
+    example to clean up before a downgrade.
     """
 
     @property
@@ -134,34 +139,35 @@ class RequestKind(NamedTuple):
 
 
 def topic(name: str) -> Resource:
-    """Return a topic by its name."""
+    """Return the resource of a topic name."""
     return Resource(AclResourceType.TOPIC, name)
 
 
 def hostname(name: str) -> Resource:
-    """Return a hostname mapping."""
+    """Return the resource of a hostname mapping."""
     return Resource(AclResourceType.HOSTNAME, name)
 
 
 def export_cursor(name: str) -> Resource:
-    """Return an export cursor."""
+    """Return the resource of an export cursor."""
     return Resource(AclResourceType.EXPORT_CURSOR, name)
 
 
 def key_value(key: str) -> Resource:
-    """Return a key of the key-value store."""
+    """Return the resource of a key in the key-value store."""
     return Resource(AclResourceType.KEY_VALUE, key)
 
 
 def config_resource(item: Any) -> Resource:
-    """Return the resource of configs, as in Kafka: those of brokers and client metrics belong to
-    the cluster.
+    """Return the resource that the configs of an item belong to.
+
+    As in Kafka, the configs of brokers and client metrics belong to the cluster.
     """
     return config_resource_of(item.resource_type, item.resource_name)
 
 
 def config_resource_of(type_: int, name: str) -> Resource:
-    """Return the resource of the configs of this type and name: see ``config_resource``."""
+    """Return the resource that configs of this type and name belong to; see ``config_resource``."""
     if type_ == ConfigResourceType.TOPIC:
         return topic(name)
     if type_ == ConfigResourceType.GROUP:
@@ -259,17 +265,16 @@ REQUESTS: Mapping[str, RequestKind] = {
     "describe_acls": RequestKind(_DESCRIBE_CLUSTER),
     "create_acls": RequestKind(_ALTER_CLUSTER),
     "delete_acls": RequestKind(_ALTER_CLUSTER),
-    # Who may alter the cluster may give themselves every other right.
+    # A caller with ALTER on CLUSTER can grant itself every other permission anyway.
     "apply_plan": RequestKind(_ALTER_CLUSTER),
 }
-"""Properties of each kind of request, by body of a ControllerRequest: the table for claims,
-permissions, queues and decisions.
+"""Properties of each kind of request, by the body of a ControllerRequest.
 
-Its decision is the function of the same name in controller/decisions: ``DECISIONS`` of
-controller/decider.py.
+Claims, permissions, queues and decisions are derived from this table. The function that decides a
+kind of request has the same name: see ``DECISIONS`` in controller/decider.py.
 """
 CONTROLLER: Mapping[str, Row] = {body: kind.right for body, kind in REQUESTS.items()}
-"""Permission by body of a ControllerRequest."""
+"""Permissions by the body of a ControllerRequest."""
 
 BROKER: Mapping[str, Row] = {
     "metadata": Listed("topics", lambda item: topic(item.name), "TOPIC"),
@@ -286,14 +291,14 @@ BROKER: Mapping[str, Row] = {
     "fetch": EachPartition(AclOperation.READ),
     "list_offsets": EachPartition(AclOperation.DESCRIBE),
 }
-"""Permission by body of a BrokerRequest."""
+"""Permissions by the body of a BrokerRequest."""
 
 QUORUM: Mapping[str, Row] = {
     "vote_request": OfNode(),
     "begin_quorum_epoch_request": OfNode(),
     "end_quorum_epoch_request": OfNode(),
 }
-"""Permission by body of a QuorumMessage that is a request."""
+"""Permissions by the body of a QuorumMessage that is a request."""
 
 LOG: Mapping[str, Row] = {
     "Fetch": _READ_LOG,
@@ -307,13 +312,15 @@ LOG: Mapping[str, Row] = {
     "DiagnoseNode": _ALTER_CLUSTER,
     "AlterLogLevel": _ALTER_CLUSTER,
 }
-"""Permission by method, for a request without a node id; with one it is OfNode."""
+"""Permissions by method, for requests without a node id; those with one need OfNode."""
 OF_ANY_NODE = frozenset({"DescribeNode", "DescribeNodeEvents", "DiagnoseNode", "AlterLogLevel"})
-"""Methods of LOG that brokers serve, too, and that are about the node itself."""
+"""Methods of LOG that brokers serve too, and that concern the node itself."""
 
 
 class Watched(NamedTuple):
-    """The permission to watch a kind of entity; ``resource``: function of the entity's key."""
+    """The permission to watch a kind of entity; ``resource`` maps the entity's key to a
+    resource.
+    """
 
     operation: AclOperation
     resource: Callable[[str], Resource] = lambda _: CLUSTER
@@ -321,7 +328,9 @@ class Watched(NamedTuple):
 
 
 def _config_of(key: str) -> Resource:
-    """Return the resource of topic:orders:retention.ms, or of topic:orders."""
+    """Return the resource of a watched config key: ``topic:orders:retention.ms`` or
+    ``topic:orders``.
+    """
     type_, _, rest = key.partition(":")
     name = rest.rpartition(":")[0] or rest
     if type_ == "topic":
@@ -340,11 +349,11 @@ WATCH: Mapping[str, Watched] = {
     "kv": Watched(AclOperation.DESCRIBE, key_value, "KEY_VALUE"),
 }
 WATCH = {kind: WATCH.get(kind, Watched(AclOperation.DESCRIBE)) for kind in PLURAL}
-"""Permission to watch, by kind of entity: that of the cluster, if an entity has none of its own."""
+"""Permissions to watch, by kind of entity."""
 
 
 class UnlistedError(Exception):
-    """A kind of request has no row: the node serves nothing until it has one."""
+    """A kind of request has no row, so the node must not start."""
 
 
 def check_rows() -> None:
@@ -355,6 +364,6 @@ def check_rows() -> None:
         bodies = {field.name for field in request.DESCRIPTOR.oneofs_by_name["body"].fields}
         if unlisted := bodies - rows.keys():
             raise UnlistedError(
-                f"no row of raftlog/node/security/permissions.py says who may send"
+                f"raftlog/node/security/permissions.py has no row for the requests"
                 f" {sorted(unlisted)}"
             )

@@ -1,7 +1,7 @@
-"""Quotas of requests a second of one principal, and of one address: token buckets.
+"""Request quotas per principal and per address: token buckets.
 
-Without them a client gets its share of each queue, as every connection does; but it may open many
-connections.
+Without them a client is limited to its share of each queue, as every connection is, but may open
+many connections.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.node.security.authorizer import Caller
 
 REMEMBERED = 10_000
-"""Number of buckets of each kind: the last used ones. A forgotten one begins full."""
+"""Maximum number of buckets of each kind; the least recently used are dropped. A dropped bucket
+starts full again.
+"""
 
 
 @dataclass(slots=True)
@@ -24,15 +26,15 @@ class _Bucket:
 
 
 class Rates:
-    """The buckets of one kind: each has the tokens of one second."""
+    """The buckets of one kind, each with the tokens of one second."""
 
     def __init__(self, per_s: int) -> None:
         self.per_s = per_s
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
 
     def wait_s(self, key: str, count: int, now: float) -> float:
-        """Take ``count`` tokens and return 0; or take none, and return the seconds to wait for
-        them.
+        """Take ``count`` tokens and return 0, or take none and return the seconds until they are
+        available.
         """
         if not self.per_s:
             return 0.0
@@ -53,15 +55,15 @@ class Rates:
 
 
 class Quotas:
-    """The quotas of one node. ``clock``: monotonic seconds."""
+    """The quotas of one node; ``clock`` returns monotonic seconds."""
 
     def __init__(self, *, per_principal: int, per_address: int, clock: Callable[[], float]) -> None:
-        """Limits in requests a second; 0: none."""
+        """Set the limits, in requests per second; 0 for no limit."""
         self._principals, self._addresses = Rates(per_principal), Rates(per_address)
         self._clock = clock
 
     def check(self, caller: Caller) -> None:
-        """Raise THROTTLING_QUOTA_EXCEEDED for one request too many, with the time to wait."""
+        """Raise THROTTLING_QUOTA_EXCEEDED if a request exceeds a quota, with the time to wait."""
         now = self._clock()
         for rates, key, what in (
             (self._principals, caller.principal, "principal"),
@@ -71,7 +73,7 @@ class Quotas:
             if wait_s:
                 raise ApiError(
                     ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                    f"{key} makes more than {rates.per_s} requests a second, the most of one"
+                    f"{key} makes more than {rates.per_s} requests a second, the limit for one"
                     f" {what}",
                     throttle_time_ms=max(1, round(wait_s * 1000)),
                 )

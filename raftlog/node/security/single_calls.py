@@ -1,4 +1,4 @@
-"""The guard of unary calls outside the conversations: those of Quorum and Node."""
+"""Guard the unary calls of the Quorum and Node services, which belong to no conversation."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def check_call(
     duties: Duties,
     service: str = "Quorum",
 ) -> None:
-    """Raise ApiError for a caller without permission, or above its quota; a refusal is counted and
-    reported to the audit log.
+    """Raise ApiError if the caller lacks the permission or exceeds its quota.
 
-    ``method``: a row of the table of permissions, of ``service``; ``link``: the caller's.
+    A refusal is counted and reported to the audit log. ``method`` is a row of the permission table
+    ``LOG``, ``link`` the caller's link.
     """
-    asker = authentication.asker_of(link.identity, link.peer, node=duties.nodes_come)
+    asker = authentication.asker_of(link.identity, link.peer, node=duties.accepts_nodes)
     if duties.quotas is not None and asker.node_id is None:
         duties.quotas.check(asker.caller)
     if duties.readers is None:
@@ -38,7 +38,7 @@ def check_call(
         raise
 
 
-def tell_change(
+def report_change(
     method: str,
     link: Link,
     authentication: Authentication,
@@ -48,6 +48,6 @@ def tell_change(
 ) -> None:
     """Report a permitted call that changes a node or the quorum to the audit log."""
     if duties.auditor is not None:
-        asker = authentication.asker_of(link.identity, link.peer, node=duties.nodes_come)
+        asker = authentication.asker_of(link.identity, link.peer, node=duties.accepts_nodes)
         audited = AuditedLink(duties.auditor, Conversation.QUORUM, link, service)
         audited.called(method, asker.caller, error)

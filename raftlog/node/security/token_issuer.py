@@ -1,6 +1,6 @@
-"""An issuer of tokens for development: ``token.key`` and ``jwks.json`` beside an authority.
+"""A token issuer for development: ``token.key`` and ``jwks.json`` in the directory of an authority.
 
-It verifies no identity, and revokes no token: an identity provider does that.
+It verifies no identities and revokes no tokens; use an identity provider for that.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TokenIssuer:
 
     @classmethod
     def of(cls, directory: Path) -> TokenIssuer:
-        """Return the directory's issuer, which is made if it has none. Raises ConfigError."""
+        """Return the issuer of a directory, creating it if necessary. Raises ConfigError."""
         path = directory / TOKEN_KEY
         try:
             key = serialization.load_pem_private_key(path.read_bytes(), password=None)
@@ -47,7 +47,7 @@ class TokenIssuer:
         if wrong:
             raise ConfigError(wrong)
         if not isinstance(key, ed25519.Ed25519PrivateKey):
-            raise ConfigError(f"{path} is not a key that `raftlog certs token` has made")
+            raise ConfigError(f"{path} was not created by `raftlog certs token`")
         return cls(key)
 
     @classmethod
@@ -69,7 +69,7 @@ class TokenIssuer:
         return f"{json.dumps({'keys': [entry]}, indent=2)}\n".encode()
 
     def issue(self, name: str, minutes: int, now: datetime) -> str:
-        """Return a token for a person or a program."""
+        """Return a token for a person or a program, valid for ``minutes``."""
         claims = {
             "iss": ISSUER,
             "aud": AUDIENCE,

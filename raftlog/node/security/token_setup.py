@@ -1,4 +1,4 @@
-"""The check of tokens as a node's configuration wants it."""
+"""Build the token check of a node from its settings."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from raftlog.node.security.tokens import Tokens
 
 
 def tokens_of(settings: Settings) -> Tokens:
-    """Return the token check. To be called on the event loop: it begins to fetch keys.
+    """Return the token check. Call it on the event loop, as it starts to fetch keys.
 
-    Raises ConfigError for a file without keys.
+    Raises ConfigError if a configured key file has no keys.
     """
     rules = TokenRules(
         settings.sasl_oauthbearer_expected_issuer,

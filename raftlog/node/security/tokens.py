@@ -1,7 +1,7 @@
-"""The check of the bearer tokens of a node's callers.
+"""Check the bearer tokens of a node's callers.
 
-A verdict is cached until the token expires, so that a unary call costs a digest and not a
-signature; after a change of the issuer's keys all are decided anew.
+A verdict is cached until the token expires, so that a unary call costs a digest and not a signature
+check. A change of the issuer's keys discards all cached verdicts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from raftlog.node.security.issuer_keys import KeySet, KeySource
 from raftlog.node.security.token_rules import TokenRules, UnknownKeyError, digest
 
 REMEMBERED = 4_096
-"""Most cached verdicts, the longest unused ones dropped; only those of valid tokens."""
+"""Maximum number of cached verdicts, of valid tokens only; the least recently used are dropped."""
 
 
 class Tokens:
@@ -23,10 +23,10 @@ class Tokens:
         self._rules, self._source, self._most = rules, keys, remembered
         self._verdicts: OrderedDict[bytes, Proved] = OrderedDict()
         self._keys: KeySet | None = None
-        """Keys of the cached verdicts."""
+        """Keys that the cached verdicts are based on."""
 
     async def prove(self, token: str, now_s: float) -> Proved:
-        """See TokenCheck."""
+        """See ``TokenCheck``."""
         try:
             return self._prove(token, now_s)
         except UnknownKeyError:
@@ -34,7 +34,7 @@ class Tokens:
             return self._prove(token, now_s)
 
     def close(self) -> None:
-        """See TokenCheck."""
+        """See ``TokenCheck``."""
         self._source.close()
 
     def _prove(self, token: str, now_s: float) -> Proved:
