@@ -1,4 +1,3 @@
-"""The parts of nodes alone: configuration, security, disks, replication and observability.
-
-No client imports it.
+"""Parts that only nodes use: configuration, security, disks, replication and observability. No
+client imports this package.
 """

@@ -1,4 +1,4 @@
-"""The configured transport of a node: limits, file descriptors, TLS, and metrics."""
+"""Build the transport of a node from its configuration: limits, file descriptors, TLS, metrics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if sys.platform != "win32":
 
 
 def raise_file_limit() -> None:
-    """Raise the soft limit of files to the hard one: it is often 1,024 for programs that use
+    """Raise the soft limit of open files to the hard limit: it is often 1,024 for programs that use
     select().
     """
     if sys.platform == "win32":
@@ -43,7 +43,7 @@ def raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (OSError, ValueError) as error:
             log.warning(
-                "the limit of open files stays as it is", limit=soft, allowed=hard, error=str(error)
+                "cannot raise the limit of open files", limit=soft, allowed=hard, error=str(error)
             )
 
 
@@ -56,22 +56,22 @@ def connections_allowed(wanted: int) -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted
-    # Of few descriptors half: RocksDB opens files as it needs them.
+    # At least half of them: RocksDB opens files as it needs them.
     allowed = min(wanted, max(soft - RESERVED_DESCRIPTORS, soft // 2))
     if allowed < wanted:
         log.warning(
-            "fewer connections than max.connections are accepted",
+            "accepting fewer connections than max.connections",
             accepted=allowed,
             open_files_limit=soft,
         )
     return allowed
 
 
-def lanes_allowed(wanted: int, taken: int, whose: str) -> int:
-    """Return the number of these peers (brokers, clients) that may have a lane, a second
-    connection, within the file limit.
+def lanes_allowed(wanted: int, taken: int, peers: str) -> int:
+    """Return how many of these peers (brokers, clients, watches) may have a lane, a second
+    connection, within the limit of open files.
 
-    ``taken``: file descriptors of connections, and of the lanes of others.
+    ``taken`` is the number of file descriptors reserved for connections and other peers' lanes.
     """
     if sys.platform == "win32":
         return wanted
@@ -81,8 +81,8 @@ def lanes_allowed(wanted: int, taken: int, whose: str) -> int:
     allowed = min(wanted, max(0, soft - RESERVED_DESCRIPTORS - taken))
     if allowed < wanted:
         log.info(
-            "fewer than usual may have a connection beside gRPC",
-            whose=whose,
+            "fewer peers than usual may use lanes, TCP connections in addition to gRPC",
+            peers=peers,
             allowed=allowed,
             open_files_limit=soft,
         )
@@ -90,7 +90,9 @@ def lanes_allowed(wanted: int, taken: int, whose: str) -> int:
 
 
 def transport_of(config: NodeConfig) -> GrpcServerTransport:
-    """Return the transport of a node of any role. Raises ConfigError for unreadable TLS files."""
+    """Return the transport of a node in any role. Raises ConfigError if a TLS file cannot
+    be read.
+    """
     settings = config.settings
     message_bytes = settings.socket_request_max_bytes
     defaults = TransportLimits()
@@ -106,7 +108,8 @@ def transport_of(config: NodeConfig) -> GrpcServerTransport:
         connection_max_idle_ms=settings.connections_max_idle_ms,
     )
     if config.controller is not None:
-        # A turn of the loop holds a turn of decisions there, which is not a message's cost.
+        # There one iteration of the event loop may include a round of decisions, whose time is not
+        # the cost of a message.
         limits = replace(limits, long_turn_ms=limits.long_turn_ms + CONTROLLER_TURN_MAX_MS)
         taken = limits.max_connections
         of_brokers = lanes_allowed(limits.max_observer_lanes, taken, "brokers")
@@ -146,16 +149,17 @@ def _served_with(security: Security, *, reflects: bool) -> ListenerSecurity:
 
 
 def http_contexts(config: NodeConfig) -> Callable[[], ssl.SSLContext] | None:
-    """Return the source of HTTP's TLS contexts; None: without TLS. Raises ConfigError for
-    unreadable TLS files.
+    """Return a function that returns the TLS context for HTTP, or None without TLS.
+
+    Raises ConfigError if a TLS file cannot be read.
     """
     tls = _config_of(config.http_tls)
     return None if tls is None else tls.rereading_server_contexts()
 
 
 def check_tls_files(config: NodeConfig) -> None:
-    """Raise ConfigError for all faults in the files of all listeners and of the connections to
-    other nodes.
+    """Raise ConfigError with all errors in the TLS files of the listeners, of HTTP and of the
+    connections to other nodes.
     """
     dialing = [one.tls for one in config.peers.values()]
     mistakes = []
@@ -173,12 +177,12 @@ def check_tls_files(config: NodeConfig) -> None:
 
 
 def http_complaints(transport: GrpcServerTransport) -> Callable[[str, str], None]:
-    """Return the counter of violations by HTTP clients."""
+    """Return a function that counts violations by HTTP clients."""
     return partial(transport.bounds.complaints.add, Complaint.HTTP)
 
 
 def peer_tls(config: NodeConfig) -> TlsConfig | None:
-    """Return the TLS files for controllers; None: plain text."""
+    """Return the TLS files for connections to controllers, or None for plain text."""
     return _tls(config.peers[""])
 
 
@@ -191,39 +195,39 @@ def _config_of(files: TlsFiles | None) -> TlsConfig | None:
 
 
 def transport_metrics(bounds: Bounds, role: str) -> Sequence[Metric]:
-    """Return the metrics for the registry of a node of this role."""
+    """Return the metrics for the registry of a node in this role."""
     refused = CounterMetricFamily(
         "raftlog_transport_complaints",
-        "What peers did that a peer must not do, by kind.",
+        "Violations by peers, by kind.",
         labels=("kind",),
     )
     for kind in Complaint:
         refused.add_metric((str(kind),), bounds.complaints.counts[kind])
     lane_failures = CounterMetricFamily(
         "raftlog_transport_lane_failures",
-        "Attempts to have such a connection that came to nothing: the link stays on gRPC.",
+        "Failed attempts to move a link from gRPC to a TCP connection; the link stays on gRPC.",
         value=bounds.lanes.failures,
     )
     return (
         refused,
         gauge(
             "raftlog_transport_unsent_bytes",
-            "Bytes that wait to be sent, on all links.",
+            "Bytes queued for sending, on all links.",
             bounds.send_budget.total_bytes,
         ),
         gauge(
             "raftlog_transport_waiting_bytes",
-            "Bytes of received messages that wait for their turn, on all links.",
+            "Bytes of received messages that wait for processing, on all links.",
             bounds.waiting.total,
         ),
         gauge(
             "raftlog_transport_unfinished_bytes",
-            "Bytes of messages that have arrived in part, on all connections and lanes.",
+            "Bytes of partly received messages, on all connections and lanes.",
             bounds.unfinished.total_bytes + bounds.unfinished_frames.total,
         ),
         gauge(
             "raftlog_memory_bound_bytes",
-            "The most that each part of the node may hold in memory; metadata is not in it.",
+            "Memory limit of each part of the node, without metadata.",
             *(((part,), most) for part, most in memory_bounds(bounds.limits, role).items()),
             labels=("part",),
         ),
@@ -244,7 +248,7 @@ def transport_metrics(bounds: Bounds, role: str) -> Sequence[Metric]:
         lane_failures,
         gauge(
             "raftlog_transport_streams",
-            "Open streams and unary calls that peers have begun here.",
+            "Open streams and unary calls that peers have started on this node.",
             *(((pool.lower(),), shares.total) for pool, shares in bounds.streams.items()),
             labels=("conversation",),
         ),

@@ -26,7 +26,7 @@ from raftlog.node.storage import api, log_bounds
 from raftlog.node.storage.chunks import (
     LogScan,
     batch_before,
-    cut,
+    batches_below,
     end_of,
     epoch_at,
     read_span,
@@ -310,7 +310,7 @@ def _carried_out(writes: Iterable[disk_hardware.Write]) -> dict[int, bytes]:
             elif base == max(one for one in chunks if one < write.offset):
                 with suppress(ValueError):
                     # The last one below may end before, if what followed is missing.
-                    chunks[base] = cut(chunk, base, write.offset)
+                    chunks[base] = batches_below(chunk, base, write.offset)
     return chunks
 
 
@@ -433,7 +433,9 @@ class SimLogStore(disk_hardware.SimStore):
         self._check()
         end = self._commit.end_offset
         if base_offset != end or end_offset <= base_offset:
-            raise ValueError(f"append of [{base_offset}, {end_offset}) to a log that ends at {end}")
+            raise ValueError(
+                f"cannot append [{base_offset}, {end_offset}) to a log that ends at {end}"
+            )
         self._before("append")
         if (failure := self._disk.take_failure("append") or self._disk.room_for(chunk)) is not None:
             raise self._commit.fail(failure)
@@ -451,7 +453,7 @@ class SimLogStore(disk_hardware.SimStore):
         end = self._commit.end_offset
         start = self._disk.state.start_offset
         if not start <= end_offset <= end:
-            raise ValueError(f"truncate to {end_offset}: the log is [{start}, {end})")
+            raise ValueError(f"cannot truncate the log to {end_offset}: it has [{start}, {end})")
         if end_offset == end:
             return
         self._disk.write(disk_hardware.Write(end_offset, None))
@@ -463,7 +465,7 @@ class SimLogStore(disk_hardware.SimStore):
         end = self._commit.end_offset
         start = self._disk.state.start_offset
         if not start <= offset <= until <= end:
-            raise ValueError(f"read of [{offset}, {until}): the log is [{start}, {end})")
+            raise ValueError(f"cannot read [{offset}, {until}) of the log: it has [{start}, {end})")
         if offset == until:
             return b""
         try:
@@ -558,7 +560,9 @@ class SimLogStore(disk_hardware.SimStore):
         self._check()
         content = self._disk.snapshots[snapshot_id]
         if not 0 <= position <= len(content):
-            raise ValueError(f"position {position} of a snapshot of {len(content)} bytes")
+            raise ValueError(
+                f"position {position} is outside the snapshot, which has {len(content)} bytes"
+            )
         return content[position : position + max_bytes]
 
     def install_snapshot(self, snapshot_id: api.SnapshotId) -> None:
@@ -575,7 +579,7 @@ class SimLogStore(disk_hardware.SimStore):
         disk, start = self._disk, snapshot_id.end_offset
         if not disk.state.start_offset <= start <= self._commit.end_offset:
             raise ValueError(
-                f"start at {start}: the log is [{disk.state.start_offset},"
+                f"cannot move the log start to {start}: the log has [{disk.state.start_offset},"
                 f" {self._commit.end_offset})"
             )
         # As the real one: first the start, durably, then older snapshots, then the log, whose

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, Literal, NamedTuple
 
 from raftlog.errors import CorruptLogError, FatalError, StorageError
-from raftlog.node.storage.chunks import behind, cut
+from raftlog.node.storage.chunks import batches_below, batches_from
 from raftlog.node.storage.rocks_store import GroupCommit
 
 Operation = Literal["append", "flush", "write_vote", "snapshot"]
@@ -44,7 +44,11 @@ class Chunks:
             return
         kept = bisect_left(self.bases, write.offset)
         # Cut first: it may raise, and then nothing has changed.
-        last = [cut(self.chunks[kept - 1], self.bases[kept - 1], write.offset)] if kept else []
+        last = (
+            [batches_below(self.chunks[kept - 1], self.bases[kept - 1], write.offset)]
+            if kept
+            else []
+        )
         del self.bases[kept:]
         self.chunks[max(kept - 1, 0) :] = last
 
@@ -54,7 +58,7 @@ class Chunks:
         if (
             first < len(self.bases)
             and self.bases[first] < offset
-            and not behind(self.chunks[first], self.bases[first], offset)
+            and not batches_from(self.chunks[first], self.bases[first], offset)
         ):
             first += 1
         del self.bases[:first], self.chunks[:first]
@@ -279,7 +283,7 @@ class SimStore:
         if self._commit.failure is not None:
             raise self._commit.failure
         if self._recovered is not recovered:
-            raise ValueError("recover() comes first, and once")
+            raise ValueError("recover() must be called first, and only once")
 
 
 def still_there(chunks: Chunks, base: int, damaged: bytes) -> bool:

@@ -74,7 +74,7 @@ class SimLink(BaseLink):
         if tap is not None:
             tap(self._other_host, message)
         if len(self._pending) + self.flow.backlog >= self._max_messages:
-            self.close(f"{self._max_messages} messages wait unsent: the peer does not keep up")
+            self.close(f"{self._max_messages} messages are unsent: the peer does not keep up")
             raise self._closed_error()
         if not self._pending:
             self._loop.call_soon(self._flush, context=self.site.context)

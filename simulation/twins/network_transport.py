@@ -73,7 +73,7 @@ class SimDialer(BaseDialer):
             return
         timeout_ms = self._network.params.limits.connect_timeout_ms
         self._timeout = self._loop.call_later(
-            timeout_ms / 1000, self._give_up, f"no answer within {timeout_ms} ms"
+            timeout_ms / 1000, self._give_up, f"no response within {timeout_ms} ms"
         )
         self._network.connect(self)
 

@@ -45,7 +45,7 @@ def test_a_formatted_directory_is_not_formatted_again(formatted: Path) -> None:
     assert format_storage(formatted, other, ignore_formatted=True) == IDENTITY, (
         "what is there stays in force"
     )
-    with pytest.raises(ConfigError, match="asked for cluster 'c2', node 1"):
+    with pytest.raises(ConfigError, match="requested: cluster 'c2', node 1"):
         format_storage(formatted, replace(IDENTITY, cluster_id="c2"), ignore_formatted=True)
 
 
@@ -68,14 +68,17 @@ async def test_interrupted_formatting_can_be_repeated(tmp_path: Path, done: str)
 
 def test_data_without_its_identity_is_not_formatted_over(formatted: Path) -> None:
     (formatted / "meta.json").unlink()
-    with pytest.raises(ConfigError, match=r"holds log, quorum-state\.json"):
+    with pytest.raises(ConfigError, match=r"has log, quorum-state\.json"):
         format_storage(formatted, IDENTITY)
     assert (formatted / "log" / "CURRENT").exists()
 
 
 @pytest.mark.parametrize(
     ("there", "why"),
-    [("log", "holds log but no meta.json"), ("spool", "holds spool: a node needs a directory of")],
+    [
+        ("log", "has log but no meta.json"),
+        ("spool", "contains spool: a node needs an empty directory"),
+    ],
 )
 def test_format_touches_no_directory_of_another_owner(tmp_path: Path, there: str, why: str) -> None:
     """[log.dirs was /var: it was refused for its `log`, and had been made private.]"""
@@ -106,7 +109,7 @@ def test_unformatted_directory_is_reported_with_the_remedy(tmp_path: Path) -> No
 
 def test_a_newer_format_is_refused(formatted: Path) -> None:
     write_checked(formatted / "meta.json", "meta", replace(IDENTITY, format_version=3))
-    with pytest.raises(ConfigError, match="format_version 3, this program knows up to 2"):
+    with pytest.raises(ConfigError, match="format_version 3, but this program supports at most 2"):
         read_identity(formatted)
 
 
@@ -155,7 +158,7 @@ async def test_opening_for_another_cluster_or_node_names_both(formatted: Path) -
         open_store(
             formatted, expect_cluster_id="c9", expect_node_id=7, loop=asyncio.get_running_loop()
         )
-    for word in ("'c1'", "'c9'", "node 1", "says 7"):
+    for word in ("'c1'", "'c9'", "node 1", "has node 7"):
         assert word in str(caught.value)
     open_store(
         formatted, expect_cluster_id=None, expect_node_id=None, loop=asyncio.get_running_loop()

@@ -248,7 +248,7 @@ async def test_open_directory_is_made_private_with_a_warning(tmp_path: Path, rol
     with capture_logs() as logs:
         start()
     assert directory.stat().st_mode & 0o7777 == 0o2700
-    (line,) = [one for one in logs if "open to others" in one["event"]]
+    (line,) = [one for one in logs if "access of other users" in one["event"]]
     assert (line["log_level"], line["mode"]) == ("warning", "0o2755")
     with capture_logs() as logs:
         start()
@@ -267,7 +267,7 @@ async def test_directory_of_another_owner_is_used_with_a_warning(
     monkeypatch.setattr(Path, "chmod", refuse)
     with capture_logs() as logs:
         open_rocks(directory).close()
-    assert [one["event"] for one in logs] == ["others can read the data directory"]
+    assert [one["event"] for one in logs] == ["other users can access the data directory"]
 
 
 def test_lock_is_released_on_a_broken_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +279,7 @@ def test_lock_is_released_on_a_broken_disk(tmp_path: Path, monkeypatch: pytest.M
     lock = DirectoryLock.exclusive(tmp_path)
     monkeypatch.setattr(os, "ftruncate", refuse)
     lock.release()
-    with pytest.raises(StorageError, match=f"can't write {tmp_path / LOCK_FILE}: .*I/O error"):
+    with pytest.raises(StorageError, match=f"cannot write {tmp_path / LOCK_FILE}: .*I/O error"):
         DirectoryLock.exclusive(tmp_path)
     monkeypatch.undo()
     DirectoryLock.exclusive(tmp_path).release()
@@ -292,7 +292,7 @@ def test_unreadable_identity_is_a_disk_error(
         raise OSError(errno.EIO, "I/O error")
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    with pytest.raises(StorageError, match=f"can't read {tmp_path}/meta.json"):
+    with pytest.raises(StorageError, match=f"cannot read {tmp_path}/meta.json"):
         read_identity(tmp_path)
 
 

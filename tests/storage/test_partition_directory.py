@@ -90,7 +90,7 @@ async def test_replicas_restored_from_a_copy_are_detected(clean: Path, tmp_path:
     shutil.rmtree(clean / PARTITIONS_DIRECTORY)
     shutil.copytree(tmp_path / "older", clean / PARTITIONS_DIRECTORY)
     store = open_rocks_partitions(clean)
-    with pytest.raises(CorruptLogError, match=r"24 records, but was closed with 4 and 25"):
+    with pytest.raises(CorruptLogError, match=r"24 records, but was closed with 4 replicas and 25"):
         store.recover()
     store.close()
 
@@ -104,7 +104,7 @@ def test_formatting_leaves_replicas_unchanged(tmp_path: Path) -> None:
     format_storage(tmp_path, IDENTITY)
     (tmp_path / PARTITIONS_DIRECTORY).mkdir()
     (tmp_path / META_FILE).rename(tmp_path / f"{META_FILE}.tmp")
-    with pytest.raises(ConfigError, match=f"holds .*{PARTITIONS_DIRECTORY} but no {META_FILE}"):
+    with pytest.raises(ConfigError, match=f"has .*{PARTITIONS_DIRECTORY} but no {META_FILE}"):
         format_storage(tmp_path, IDENTITY)
 
 

@@ -39,9 +39,9 @@ async def test_log_start_survives_a_restart(machine: Machine, start: int) -> Non
     assert await flush(store) is None
     for _ in range(2):
         assert store.read(A0, start, until=7, max_bytes=1 << 20) == rest
-        with pytest.raises(ValueError, match=f"is \\[{start}, 7\\)"):
+        with pytest.raises(ValueError, match=f"it has \\[{start}, 7\\)"):
             store.read(A0, start - 1, until=7, max_bytes=1 << 20)
-        with pytest.raises(ValueError, match=f"is \\[{start}, 7\\)"):
+        with pytest.raises(ValueError, match=f"it has \\[{start}, 7\\)"):
             store.truncate(A0, start - 1)
         assert store.read(A1, 0, until=7, max_bytes=1 << 20) != b""
         store.close()
@@ -106,7 +106,7 @@ async def test_refused_start_changes_nothing(machine: Machine, start: int) -> No
     store, _ = machine.open()
     for base in (0, 3):
         store.append(A0, make_batch(base, 3), base, base + 3)
-    with pytest.raises(ValueError, match=r"begin at|not a batch boundary"):
+    with pytest.raises(ValueError, match=r"cannot move the start|not a batch boundary"):
         store.advance_start(A0, start, dropped_bytes=100)
     assert len(store.read(A0, 0, until=6, max_bytes=1 << 20)) == 2 * len(make_batch(0, 3))
     store.close()
@@ -153,7 +153,7 @@ async def test_cleanly_closed_store_that_lost_a_start_is_damaged(
     assert isinstance(store, RocksPartitionStore)
     store._rocks._db.delete(A0[0] + A0[1].to_bytes(4, "big"))
     store.close()
-    with pytest.raises(CorruptLogError, match="chunk at 3 follows where offset 0 is due"):
+    with pytest.raises(CorruptLogError, match="next chunk begins at offset 3 instead of 0"):
         machine.open()
 
 

@@ -56,7 +56,7 @@ async def test_reading_a_log_changes_nothing(tmp_path: Path, how: str) -> None:
         assert reader.read(1, 4, 1) == make_batch(1, 2)
         with pytest.raises(ValueError, match="boundary"):
             reader.read(2, 4, 1)
-        with pytest.raises(ValueError, match="the log is"):
+        with pytest.raises(ValueError, match=r"it has \["):
             reader.read(0, 5, 1)
     assert snapshot(read) == before
 
@@ -83,7 +83,8 @@ async def test_older_state_with_a_start_below_the_first_record_is_damage(tmp_pat
     (directory / LOG_STATE_FILE).write_bytes(older)
     with pytest.raises(
         CorruptLogError,
-        match=r"log-state.json says that the log begins at offset 0, its first record is at 3",
+        match=r"log-state.json says that the log begins at offset 0, but its first record has"
+        r" offset 3",
     ):
         open_read_only(directory)
 
@@ -122,7 +123,7 @@ def test_chunks_that_begin_above_the_offset_are_a_gap() -> None:
     """The chunk at 0 is lost: what follows is sound, contiguous, and not the answer."""
     for inside in (False, True):
         with pytest.raises(
-            CorruptLogError, match="a chunk at 2 follows where offset 0 is due"
+            CorruptLogError, match="next chunk begins at offset 2 instead of 0"
         ) as caught:
             read_span([(2, make_chunk(2, 1, 1))], 0, 4, MAX, inside=inside)
         assert caught.value.offset == 0
@@ -131,7 +132,7 @@ def test_chunks_that_begin_above_the_offset_are_a_gap() -> None:
 def test_gap_after_the_chunk_before_the_offset_is_detected() -> None:
     """The scan returns the chunk at or before the offset, and the next one is lost."""
     with pytest.raises(
-        CorruptLogError, match="a chunk at 6 follows where offset 4 is due"
+        CorruptLogError, match="next chunk begins at offset 6 instead of 4"
     ) as caught:
         read_span([(0, make_chunk(0, 2)), (6, make_chunk(6, 1, 1))], 4, 8, MAX)
     assert caught.value.offset == 4
@@ -210,7 +211,7 @@ async def test_log_before_the_damage_is_named(tmp_path: Path, body: bytes) -> No
         # Behind the header of the record, in what it holds.
         error = refused(wal, sizes[step - 1] + 40)
         assert error.offset == 2 * step
-        assert f"whole up to offset {2 * step}" in str(error)
+        assert f"intact up to offset {2 * step}" in str(error)
         assert f"the record at byte {sizes[step - 1]} of {wal.name} " in str(error) or body is LARGE
         assert wal.name in str(error)
 

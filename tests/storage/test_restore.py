@@ -124,9 +124,9 @@ async def test_nodes_restored_from_one_file_have_the_same_log(tmp_path: Path, ba
 
 
 def test_old_cluster_id_is_refused(tmp_path: Path, backup: Path) -> None:
-    with pytest.raises(ConfigError, match="id of its own"):
+    with pytest.raises(ConfigError, match="a new id"):
         restored(tmp_path / "n", backup, cluster_id="old")
-    with pytest.raises(ConfigError, match="--same-cluster goes with the old id"):
+    with pytest.raises(ConfigError, match="--same-cluster requires the old id"):
         restored(tmp_path / "n", backup, same_cluster=True)
     assert not (tmp_path / "n").exists()
 

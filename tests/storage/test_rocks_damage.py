@@ -228,10 +228,10 @@ async def test_dropped_torn_record_is_reported(images: dict[str, Image]) -> None
         with open_read_only(directory) as reader:
             (said,) = reader.left_out
         assert said.startswith(f"{wal}: the record at byte ")
-        assert said.endswith(f" of {len(content)} is cut short")
+        assert said.endswith(f" of {len(content)} is incomplete")
     with capture_logs() as logs:
         store = open_rocks(directory)
-    assert [one["found"] for one in logs if "ends within a record" in one["event"]] == [said]
+    assert [one["detail"] for one in logs if "ends within a record" in one["event"]] == [said]
     assert store.recover().end_offset < END
     store.close()
 
@@ -240,7 +240,7 @@ async def test_crashing_probe_is_an_error(
     images: dict[str, Image], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("raftlog.node.storage.opening._CHILD", "import os; os.abort()")
-    with pytest.raises(StorageError, match="ended with -6"):
+    with pytest.raises(StorageError, match="exited with status -6"):
         open_rocks(images["crashed"].directory)
 
 

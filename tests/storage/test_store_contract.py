@@ -128,7 +128,7 @@ async def test_read_returns_whole_batches_within_its_bounds(log: Log) -> None:
 async def test_read_refuses_an_offset_inside_a_batch(log: Log, offset: int, until: int) -> None:
     log.append(make_chunk(0, 1, 2), 0, 3)
     log.append(make_chunk(3, 1, 1), 3, 5)
-    with pytest.raises(ValueError, match=r"boundary|the log is|is \[0, 5\)"):
+    with pytest.raises(ValueError, match=r"boundary|it has \[0, 5\)"):
         log.read(offset, until=until)
     assert len(log.read(0, until=5)) > 0, "a bad argument does not break the store"
 
@@ -146,7 +146,7 @@ async def test_refused_truncate_changes_nothing(log: Log, end: int) -> None:
     chunks = make_chunk(0, 1, 2), make_chunk(3, 3)
     log.append(chunks[0], 0, 3)
     log.append(chunks[1], 3, 6)
-    with pytest.raises(ValueError, match=r"boundary|the log is|is \[0, 6\)"):
+    with pytest.raises(ValueError, match=r"boundary|it has \[0, 6\)"):
         log.truncate(end)
     assert log.read(0, until=6) == b"".join(chunks)
 
@@ -430,7 +430,7 @@ async def test_replica_without_records_is_not_recovered_and_starts_empty(
     partitions.truncate(A0, 0)
     partitions.delete(B7)
     partitions.delete((b"c" * 16, 3))
-    with pytest.raises(ValueError, match=r"is \[0, 0\)"):
+    with pytest.raises(ValueError, match=r"it has \[0, 0\)"):
         partitions.read(B7, 0, until=3, max_bytes=1)
     assert await parts.flush(partitions) is None
     partitions.close()

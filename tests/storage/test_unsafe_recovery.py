@@ -141,7 +141,7 @@ async def test_recovery_is_refused_without_leader_epochs_for_it(tmp_path: Path) 
     found = store.recover()
     lineage = Lineage(GenerationAt(-1, number) for number in range(1, MAX_RECOVERIES + 2))
     before = replace(survivor_of(IDENTITY, found, VOTERS), lineage=lineage)
-    with pytest.raises(ConfigError, match="no leader epochs left"):
+    with pytest.raises(ConfigError, match="no leader epochs are left"):
         await begin_anew(store, before, endpoint="", reason="", now_ms=NOW_MS)
     store.close()
     assert opened(directory)[0] == found
@@ -202,7 +202,7 @@ async def test_last_epoch_of_a_leader_is_refused(tmp_path: Path) -> None:
     store.append(make_chunk(6, 1, epoch=MAX_EPOCH), 6, 7)
     await flush(store)
     store.close()
-    with pytest.raises(ConfigError, match="no epoch left"):
+    with pytest.raises(ConfigError, match="no epoch is left"):
         await recover_unsafely(tmp_path / "data", endpoint="", reason="", now_ms=NOW_MS)
     assert read_identity(tmp_path / "data") == IDENTITY
 

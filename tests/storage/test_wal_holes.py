@@ -17,9 +17,9 @@ from raftlog.node.storage.wal import BLOCK, FULL, HEADER, LAST, NO_END, marked_s
 from raftlog.node.storage.wal_repair import (
     SECTOR_BYTES,
     WalStream,
-    cut_off,
     find_torn_tails,
     marked,
+    truncate_file,
 )
 
 PAGE_BYTES = 4096
@@ -115,7 +115,7 @@ async def test_any_unsynced_sectors_may_be_lost(
         wal_of(scratch).write_bytes(mixed(old, new, unit, rng))
         with capture_logs() as logs:
             found = opened(scratch)
-        holes += any("a hole at byte" in one.get("found", "") for one in logs)
+        holes += any("a hole at byte" in one.get("detail", "") for one in logs)
         assert found in running.logs[promised:]
         found_ends.add(len(found))
         shutil.rmtree(scratch)
@@ -311,8 +311,8 @@ def test_kill_within_a_large_write_leaves_its_last_header(tmp_path: Path, size: 
     good = wal.read_bytes()
     wal.write_bytes(good[: at + HEADER.size].ljust(len(good), b"\0"))
     (tail,) = find_torn_tails(wal.parent)
-    assert (tail.path, tail.cut_at, tail.zeros_from) == (wal, begin, at)
-    cut_off(tail)
+    assert (tail.path, tail.new_end, tail.zeros_from) == (wal, begin, at)
+    truncate_file(tail)
     found = RocksLog(wal.parent)
     assert [base for base, _ in found.scan(0)] == [0]
     found.close()
@@ -395,7 +395,7 @@ def test_write_may_begin_at_the_end_of_a_block(tmp_path: Path) -> None:
         begins.add(-begin % BLOCK)
         put(300)
     assert begins == set(lefts)
-    assert WalStream([wal.read_bytes()]).cut is None, "all of it is whole"
+    assert WalStream([wal.read_bytes()]).first_break is None, "all of it is whole"
     assert find_torn_tails(tmp_path / "log") == (), "and synced"
     found = list(marked(wal.read_bytes(), 0))
     rocks.close()
@@ -435,9 +435,9 @@ def test_long_random_logs_survive_power_loss(tmp_path: Path, seeds: range) -> No
         (lost / wal.name).write_bytes(mixed(old, new, unit, rng))
         tails = find_torn_tails(lost)
         holes += any(tail.is_hole for tail in tails)
-        kept = (lost / wal.name).read_bytes()[: min((one.cut_at for one in tails), default=None)]
+        kept = (lost / wal.name).read_bytes()[: min((one.new_end for one in tails), default=None)]
         stream = WalStream([kept])
-        assert stream.cut is None
+        assert stream.first_break is None
         # A write has a mark, its chunk and the mark again, the first one the marks alone.
         writes, rest = divmod(stream.expected - 3, 3)
         assert rest == 0

@@ -363,7 +363,7 @@ def test_zeros_that_begin_within_a_sector_and_end_with_it_are_no_tear(tmp_path: 
         wal.write_bytes((record + record)[:zeros_from] + bytes(2 * len(record) - zeros_from))
         tails = find_torn_tails(tmp_path)
         assert bool(tails) is found
-        assert all((tail.cut_at, tail.zeros_from) == (len(record), zeros_from) for tail in tails)
+        assert all((tail.new_end, tail.zeros_from) == (len(record), zeros_from) for tail in tails)
 
 
 def test_only_the_last_wal_is_examined(tmp_path: Path) -> None:
@@ -401,7 +401,7 @@ async def test_zeros_in_the_last_record_of_the_manifest_are_cut_off(crashed: Cra
     manifest.write_bytes(
         good + torn[: 512 - len(good) % 512] + bytes(len(torn) - 512 + len(good) % 512)
     )
-    assert [(tail.path, tail.cut_at) for tail in find_torn_tails(rocks)] == [(manifest, len(good))]
+    assert [(tail.path, tail.new_end) for tail in find_torn_tails(rocks)] == [(manifest, len(good))]
     assert crashed.outcome(crashed.good) == b"".join(crashed.chunks)
 
 
@@ -440,7 +440,7 @@ async def test_unwritten_manifest_bytes_are_a_tear(tmp_path: Path, last: str, mi
         with pytest.raises(CorruptLogError):
             open_rocks(crashed.directory)
     manifest.write_bytes(torn)
-    assert [(tail.path, tail.cut_at) for tail in find_torn_tails(rocks)] == [(manifest, len(kept))]
+    assert [(tail.path, tail.new_end) for tail in find_torn_tails(rocks)] == [(manifest, len(kept))]
     store = open_rocks(crashed.directory)
     assert whole(store, store.recover().end_offset) == b"".join(crashed.chunks)
     store.close()

@@ -1,1 +1,1 @@
-"""The disk: the log on RocksDB, and the vote and identity in checksummed files beside it."""
+"""The data directory: the log in RocksDB, and the vote and identity in checksummed files."""

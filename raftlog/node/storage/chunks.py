@@ -1,4 +1,4 @@
-"""Walking and cutting of chunks, shared by both stores, the real and the simulated."""
+"""Iterate over and split chunks, for RocksDB and the simulated stores."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from raftlog.errors import CorruptLogError
 from raftlog.metadata.control_records import GenerationAt, generations_in, voters_in
 
 _PEEK = struct.Struct(">IIBBHIqi")
-"""Head of a batch up to its epoch: length, crc32c, magic, attributes, principal length, count, base
-offset, epoch.
+"""Start of a batch up to its epoch: length, CRC32C, magic, attributes, principal length, count,
+base offset, epoch.
 """
 _LENGTH, _EPOCH = struct.Struct(">I"), struct.Struct(">24xi")
 
@@ -23,11 +23,11 @@ _LENGTH, _EPOCH = struct.Struct(">I"), struct.Struct(">24xi")
 def walk(
     chunk: bytes, expected: int, *, verify_from: int = 0
 ) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield (base offset, end offset, epoch, position, end position) of each batch, checked, at a
-    lower price than ``batch.headers``.
+    """Yield (base offset, end offset, epoch, position, end position) of each batch, checked; faster
+    than ``batch.headers``.
 
-    Contiguity from ``expected`` is checked always, CRC32C for batches at or above ``verify_from``.
-    Raises CorruptLogError.
+    Contiguity from ``expected`` is always checked, CRC32C only for batches at or above
+    ``verify_from``. Raises CorruptLogError.
     """
     unpack, crc32c = _PEEK.unpack_from, google_crc32c.value
     position, total = 0, len(chunk)
@@ -51,7 +51,7 @@ def walk(
 
 
 def _damage(chunk: bytes, expected: int, position: int) -> CorruptLogError:
-    """Return the error of ``batch.headers``, which checks the same as ``walk``."""
+    """Return the error that ``batch.headers`` raises, as it makes the same checks as ``walk``."""
     try:
         for _ in batch.headers(chunk[position:], expect_offset=expected):
             pass
@@ -79,12 +79,11 @@ def scan_log(
     *,
     seen: Callable[[int, int, int, int], None] | None = None,
 ) -> LogScan:
-    """Check a whole log from ``start_offset`` on, which may lie inside the first chunk.
+    """Check a whole log from ``start_offset`` on, which may lie within the first chunk.
 
-    Chunks that end at or below it are skipped. ``seen`` is called with base and end offset, last
-    timestamp and size of each other one.
-
-    Raises CorruptLogError naming the first bad offset.
+    Chunks that end at or below ``start_offset`` are skipped. ``seen`` is called with the base
+    offset, end offset, last timestamp and size of each other chunk. Raises CorruptLogError with the
+    first damaged offset.
     """
     end, timestamp_ms = start_offset, 0
     runs: list[tuple[int, int]] = []
@@ -94,7 +93,7 @@ def scan_log(
     while (following := _next_chunk(source, end)) is not None:
         key, chunk = following
         if key < end == start_offset:
-            chunk = behind(chunk, key, start_offset)
+            chunk = batches_from(chunk, key, start_offset)
             if not chunk:
                 continue
             key = start_offset
@@ -105,7 +104,7 @@ def scan_log(
             last = runs[-1][0] if runs else start_epoch
             if epoch < last:
                 raise CorruptLogError(
-                    f"batch at offset {base}: epoch {epoch} after {last}", offset=base
+                    f"the batch at offset {base} has epoch {epoch} after epoch {last}", offset=base
                 )
             if not runs or epoch > last:
                 runs.append((epoch, base))
@@ -119,14 +118,16 @@ def scan_log(
 
 def _gap(offset: int, key: int) -> CorruptLogError:
     return CorruptLogError(
-        f"the log has a gap: a chunk at {key} follows where offset {offset} is due", offset=offset
+        f"the log has a gap: its next chunk begins at offset {key} instead of {offset}",
+        offset=offset,
     )
 
 
 def batch_before(chunks: Iterable[tuple[int, bytes]], end_offset: int) -> tuple[int, int] | None:
-    """Return (base offset, CRC-32C) of the batch that ends at ``end_offset``, or None.
+    """Return (base offset, CRC-32C) of the batch that ends at ``end_offset``, or None if no batch
+    does.
 
-    ``chunks`` begins with the one that should contain it.
+    ``chunks`` must begin with the chunk that should contain the batch.
     """
     for key, chunk in chunks:
         if key >= end_offset:
@@ -138,9 +139,9 @@ def batch_before(chunks: Iterable[tuple[int, bytes]], end_offset: int) -> tuple[
 
 
 def epoch_at(chunks: Iterable[tuple[int, bytes]], offset: int) -> int | None:
-    """Return the epoch of the record at ``offset``; None if it is not there.
+    """Return the epoch of the record at ``offset``, or None if the record does not exist.
 
-    ``chunks`` begins with the one that should contain it.
+    ``chunks`` must begin with the chunk that should contain the record.
     """
     for key, chunk in chunks:
         if key > offset:
@@ -151,10 +152,11 @@ def epoch_at(chunks: Iterable[tuple[int, bytes]], offset: int) -> int | None:
     return None
 
 
-def behind(chunk: bytes, base_offset: int, offset: int) -> bytes:
-    """Return the batches of a chunk from ``offset`` on, unverified; empty if it ends at or below.
+def batches_from(chunk: bytes, base_offset: int, offset: int) -> bytes:
+    """Return the batches of a chunk from ``offset`` on, unverified; empty if the chunk ends at or
+    below it.
 
-    Raises ValueError if that is not a boundary.
+    Raises ValueError if ``offset`` is not a batch boundary.
     """
     position = 0
     for base, end, _, _, next_position in walk(chunk, base_offset, verify_from=2**63):
@@ -167,10 +169,9 @@ def behind(chunk: bytes, base_offset: int, offset: int) -> bytes:
 
 
 def _next_chunk(source: Iterator[tuple[int, bytes]], end: int) -> tuple[int, bytes] | None:
-    """Return the next chunk, None at the end.
+    """Return the next chunk, or None at the end.
 
-    Damage below the log, where offsets are not known, is reported at the offset of the expected
-    chunk.
+    RocksDB reports damage without an offset; the error raised here has that of the expected chunk.
     """
     try:
         return next(source, None)
@@ -178,7 +179,7 @@ def _next_chunk(source: Iterator[tuple[int, bytes]], end: int) -> tuple[int, byt
         if error.offset >= 0:
             raise
         raise CorruptLogError(
-            f"the log can't be read at offset {end}: {error}", offset=end
+            f"the log cannot be read at offset {end}: {error}", offset=end
         ) from error
 
 
@@ -192,10 +193,10 @@ def read_span(
 ) -> bytes:
     """Return whole batches of [offset, until): at least one, then as many as fit ``max_bytes``.
 
-    ``chunks`` begins with the one that contains ``offset``. Raises CorruptLogError, also if the
-    chunks begin above ``offset``: the gap is lost, and a reader that continued after it would not
-    notice. Raises ValueError if ``until`` is not a boundary, or ``offset``, unless it may lie
-    ``inside`` a batch, which is then returned whole.
+    ``chunks`` must begin with the chunk that contains ``offset``. Raises CorruptLogError for
+    damage, and if the chunks begin above ``offset``: a reader that continued there would miss the
+    gap. Raises ValueError if ``until`` or ``offset`` is not a batch boundary; with ``inside``,
+    ``offset`` may lie within a batch, which is then returned whole.
     """
     parts: list[bytes] = []
     size, expected = 0, -1
@@ -212,10 +213,10 @@ def read_span(
                     continue
                 if not inside:
                     raise ValueError(f"offset {offset} is not a batch boundary")
-                # The walk has not verified it, as it begins below.
+                # The walk has not verified this batch, as it begins below ``offset``.
                 list(walk(chunk[position:next_position], base))
             if behind > until:
-                raise ValueError(f"until {until} is not a batch boundary")
+                raise ValueError(f"end offset {until} is not a batch boundary")
             if size and size + next_position - position > max_bytes:
                 return _joined(parts, chunk, begin, finish)
             begin, finish = position if begin < 0 else begin, next_position
@@ -225,7 +226,7 @@ def read_span(
         if begin >= 0:
             parts.append(chunk[begin:finish])
     at = max(expected, offset)
-    raise CorruptLogError(f"the log ends at offset {at}, where more was written", offset=at)
+    raise CorruptLogError(f"the log ends at offset {at}, but had records up to {until}", offset=at)
 
 
 def _joined(parts: list[bytes], chunk: bytes, begin: int, finish: int) -> bytes:
@@ -235,7 +236,7 @@ def _joined(parts: list[bytes], chunk: bytes, begin: int, finish: int) -> bytes:
 
 
 def last_epoch(chunk: bytes) -> int:
-    """Return the epoch of the last batch of a chunk that has one, unverified."""
+    """Return the epoch of the last batch of a non-empty chunk, unverified."""
     begin, behind, total, length_at = 0, 0, len(chunk), _LENGTH.unpack_from
     while behind < total:
         begin = behind
@@ -245,15 +246,15 @@ def last_epoch(chunk: bytes) -> int:
 
 
 def end_of(chunk: bytes, base_offset: int) -> int:
-    """Return the end offset of a chunk of at least one batch. Raises CorruptLogError."""
+    """Return the end offset of a non-empty chunk. Raises CorruptLogError."""
     *_, (_, end, *_) = walk(chunk, base_offset)
     return end
 
 
-def cut(chunk: bytes, base_offset: int, end_offset: int) -> bytes:
-    """Return the batches of a chunk below ``end_offset``; the chunk itself if it ends there.
+def batches_below(chunk: bytes, base_offset: int, end_offset: int) -> bytes:
+    """Return the batches of a chunk below ``end_offset``, or the chunk itself if it ends there.
 
-    Raises ValueError if that is not a boundary.
+    Raises ValueError if ``end_offset`` is not a batch boundary.
     """
     for _, behind, _, _, position in walk(chunk, base_offset):
         if behind == end_offset:
@@ -266,16 +267,19 @@ def cut(chunk: bytes, base_offset: int, end_offset: int) -> bytes:
 def shortened(
     chunks: Iterable[tuple[int, bytes]], end_offset: int, *, may_be_empty: bool = False
 ) -> tuple[int, bytes] | None:
-    """Return the rest of the chunk that contains ``end_offset`` inside; None if none does.
+    """Return (base offset, batches below ``end_offset``) of the chunk that contains ``end_offset``
+    within, or None if no chunk does.
 
-    ``chunks``: from that of offset ``end_offset - 1`` on. Raises CorruptLogError if none exists,
-    unless the log ``may_be_empty`` below ``end_offset``.
+    ``chunks`` must begin with the chunk of offset ``end_offset - 1``. Raises CorruptLogError if no
+    such chunk exists, unless the log ``may_be_empty`` below ``end_offset``.
     """
     for base, chunk in chunks:
         if base >= end_offset:
             break
-        kept = cut(chunk, base, end_offset)
+        kept = batches_below(chunk, base, end_offset)
         return None if len(kept) == len(chunk) else (base, kept)
     if may_be_empty:
         return None
-    raise CorruptLogError(f"there is nothing at offset {end_offset - 1}", offset=end_offset - 1)
+    raise CorruptLogError(
+        f"the log has no record at offset {end_offset - 1}", offset=end_offset - 1
+    )

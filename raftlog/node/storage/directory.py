@@ -1,24 +1,24 @@
-"""What lies where in a data directory, and the lock that gives it to one process.
+"""The layout of a data directory, and the lock that reserves it for one process.
 
 ::
 
-    meta.json           who the directory belongs to; if it is there, the directory is formatted
+    meta.json           identity of the node; present exactly if the directory is formatted
     quorum-state.json   the vote: see files.py
-    bootstrap.json      how the quorum begins, if formatting said so
+    bootstrap.json      how the quorum begins, if set at formatting
     log-state.json      how the log was left: see LogState
     starts.json         how often the node was started on it: see DirectoryStarts
     snapshots/          see snapshot_files.py
-    lock                flock'ed by the process that uses the directory, and holding its pid
+    lock                locked (flock) by the process that uses the directory; contains its pid
     log/                RocksDB
-    damaged/            what was set aside here, by time: see format_anew
+    damaged/            damaged data that was moved here, by time: see format_anew
     log.mended/         a whole log, while it replaces the damaged one
     partitions/               RocksDB of a broker's partition replicas
     partitions-state.json     how they were left: see PartitionsState
 
-The last two are made when a broker first opens them: a directory that was formatted before is used
-as it is. The state says that the replicas have been made: without RocksDB beside it they are lost.
-They are not made anew then: the broker would come back with its old directory id and nothing behind
-it, and its leader might take it for the member of the ISR that it was.
+The last two are created when a broker first opens them, also in a directory that was formatted
+before. The state file proves that the replicas have been created: without RocksDB they are lost.
+They are not created again then, as the broker would return with its old directory id but without
+data, and its leader might regard it as the same member of the ISR.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ from raftlog.text import named
 
 LOG_DIRECTORY = "log"
 MENDED_DIRECTORY = "log.mended"
-"""A whole log that is about to replace the damaged one: :mod:`raftlog.node.recovery.salvage`."""
+"""A whole log that is about to replace the damaged one; see
+:mod:`raftlog.node.recovery.salvage`.
+"""
 JOURNAL_DIRECTORY = "journal"
 DAMAGED_DIRECTORY = "damaged"
 META_FILE = "meta.json"
@@ -81,27 +83,27 @@ _LOG_STATE_KIND = "log-state"
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """The state in which the log was left. ``clean``: closed in order, so nothing on disk can be
-    torn.
+    """The state in which the log was left.
 
-    ``end_offset_at_least``: the log was durable up to here, and was not truncated below since. It
-    reveals a missing tail, which no checksum inside the log can.
+    ``clean`` means that it was closed in order, so nothing on disk can be torn. The log was durable
+    up to ``end_offset_at_least``, and was not truncated below that since: this reveals a missing
+    tail, which no checksum within the log can.
     """
 
     clean: bool
     end_offset_at_least: int
     start_offset: int = 0
-    """First offset of the log: earlier records are in a snapshot that ends here or later."""
+    """First offset of the log; a snapshot that ends here or later has the state before it."""
     start_epoch: int = 0
-    """Epoch of the record before the start."""
+    """Epoch of the record before ``start_offset``."""
     end_epoch: int = -1
-    """Epoch of the record before ``end_offset_at_least`` if the log has ended right there since it
-    was closed in order; -1 if it may have been written to.
+    """Epoch of the record before ``end_offset_at_least`` if the log was closed in order and ends
+    there, or -1 if it may have been written to since.
     """
 
 
 def write_log_state(directory: Path, state: LogState) -> None:
-    """Replace the state, durably when this returns. Raises StorageError."""
+    """Durably replace the state. Raises StorageError."""
     write_checked(directory / LOG_STATE_FILE, _LOG_STATE_KIND, state)
 
 
@@ -121,14 +123,15 @@ _STARTS_KIND = "starts"
 
 
 def write_starts(directory: Path, starts: DirectoryStarts) -> None:
-    """Replace the starts, durably when this returns. Raises StorageError."""
+    """Durably replace the recorded starts. Raises StorageError."""
     write_checked(directory / STARTS_FILE, _STARTS_KIND, starts)
 
 
 def read_starts(directory: Path) -> DirectoryStarts:
-    """Return the remembered starts; none if the file is missing, as before the first start.
+    """Return the recorded starts, which are empty if the file does not exist, as before the first
+    start.
 
-    A node that has lost the file is refused by the others, which know more starts of it. Raises
+    The other voters refuse a node that has lost the file, as they know more of its starts. Raises
     CorruptLogError, StorageError.
     """
     try:
@@ -138,8 +141,9 @@ def read_starts(directory: Path) -> DirectoryStarts:
 
 
 class DirectoryLock:
-    """An exclusive (a node) or shared (readers of a stopped node) lock on a data directory; the
-    kernel releases it with the process.
+    """A lock on a data directory: exclusive for a node, shared for readers of a stopped node.
+
+    The kernel releases it when the process ends.
     """
 
     def __init__(self, fd: int, *, exclusive: bool) -> None:
@@ -148,27 +152,30 @@ class DirectoryLock:
 
     @classmethod
     def exclusive(cls, directory: Path) -> DirectoryLock:
-        """Lock the directory for this process. Raises ConfigError naming the pid that holds the
-        lock.
+        """Lock the directory for this process.
+
+        Raises DirectoryInUseError with the pid of the process that holds the lock, and
+        StorageError.
         """
         try:
             fd = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, FILE_MODE)
         except OSError as error:
-            raise StorageError(f"can't open {directory / LOCK_FILE}: {error}") from error
+            raise StorageError(f"cannot open {directory / LOCK_FILE}: {error}") from error
         _flock(fd, fcntl.LOCK_EX, directory)
         try:
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         except OSError as error:
             os.close(fd)
-            raise StorageError(f"can't write {directory / LOCK_FILE}: {error}") from error
+            raise StorageError(f"cannot write {directory / LOCK_FILE}: {error}") from error
         return cls(fd, exclusive=True)
 
     @classmethod
     def shared(cls, directory: Path) -> DirectoryLock | None:
-        """Keep nodes out while reading, changing nothing; None if there is no lock file (a copy).
+        """Lock the directory against nodes for reading, without changing anything.
 
-        Raises ConfigError.
+        Returns None if there is no lock file, as in a copy. Raises DirectoryInUseError,
+        StorageError.
         """
         try:
             fd = os.open(directory / LOCK_FILE, os.O_RDONLY)
@@ -178,10 +185,8 @@ class DirectoryLock:
         return cls(fd, exclusive=False)
 
     def release(self) -> None:
-        """Release the directory.
-
-        Idempotent, and never an error: the lock goes with the descriptor, the pid in it is for
-        people.
+        """Release the directory. Idempotent; never raises, as closing the descriptor releases the
+        lock.
         """
         if self._fd < 0:
             return
@@ -203,15 +208,17 @@ def _flock(fd: int, how: int, directory: Path) -> None:
         raise DirectoryInUseError(f"data directory {directory} is in use by {who}") from None
     except OSError as error:
         os.close(fd)
-        raise StorageError(f"can't lock {directory}: {error}") from error
+        raise StorageError(f"cannot lock {directory}: {error}") from error
 
 
 def disk_bytes(directory: Path) -> int:
-    """Return the size of the file system of a data directory, in bytes. Raises StorageError."""
+    """Return the size of a data directory's file system, in bytes. Raises StorageError."""
     try:
         return shutil.disk_usage(directory).total
     except OSError as error:
-        raise StorageError(f"can't look at {directory}: {error}") from error
+        raise StorageError(
+            f"cannot read the size of the file system of {directory}: {error}"
+        ) from error
 
 
 PARTITIONS_DIRECTORY = "partitions"
@@ -223,7 +230,8 @@ _PARTITIONS_STATE_KIND = "partitions-state"
 class PartitionsState:
     """The state in which the partition replicas were left.
 
-    ``clean``: closed in order, so nothing on disk can be torn, and these sums are exact.
+    ``clean`` means that they were closed in order, so nothing on disk can be torn and the totals
+    are exact.
     """
 
     clean: bool
@@ -233,25 +241,27 @@ class PartitionsState:
     """Number of records in all replicas."""
 
     def require(self, directory: Path, partitions: int, records: int) -> None:
-        """Raise CorruptLogError if the store was closed in order with other totals: no checksum
-        finds a missing whole.
+        """Raise CorruptLogError if the store was closed in order with other totals.
+
+        No checksum reveals that a whole replica is missing.
         """
         if self.clean and (partitions, records) != (self.partitions, self.records):
             raise CorruptLogError(
-                f"the store in {directory / PARTITIONS_DIRECTORY} holds {partitions} partition"
-                f" replicas with {records} records, but was closed with {self.partitions} and"
-                f" {self.records}"
+                f"the store in {directory / PARTITIONS_DIRECTORY} has {partitions} partition"
+                f" replicas with {records} records, but was closed with {self.partitions} replicas"
+                f" and {self.records} records"
             )
 
 
 def write_partitions_state(directory: Path, state: PartitionsState) -> None:
-    """Replace the state, durably when this returns. Raises StorageError."""
+    """Durably replace the state. Raises StorageError."""
     write_checked(directory / PARTITIONS_STATE_FILE, _PARTITIONS_STATE_KIND, state)
 
 
 def read_partitions_state(directory: Path) -> PartitionsState:
-    """Return the state in which the replicas were left. Raises FileNotFoundError, CorruptLogError,
-    StorageError.
+    """Return the state in which the replicas were left.
+
+    Raises FileNotFoundError, CorruptLogError, StorageError.
     """
     return read_checked(directory / PARTITIONS_STATE_FILE, _PARTITIONS_STATE_KIND, PartitionsState)
 
@@ -261,13 +271,9 @@ _STAGED = META_FILE + TEMPORARY_SUFFIX
 _DIRECTORIES = (LOG_DIRECTORY, SNAPSHOT_DIRECTORY)
 _FORMATTED = (*_DIRECTORIES, VOTE_FILE, LOG_STATE_FILE, BOOTSTRAP_FILE, STARTS_FILE)
 _OURS = (_STAGED, LOCK_FILE, JOURNAL_DIRECTORY, DAMAGED_DIRECTORY, "lost+found")
-"""Further names that may be in a directory that is formatted: the root of a file system has the
-last.
-"""
+"""Other permitted names in a directory to be formatted. The root of a file system has the last."""
 Fill = Callable[[Path], tuple[VoteState, LogState]]
-"""Function that fills a directory that is being formatted; returns the vote and the state of its
-log.
-"""
+"""Function that fills a directory that is being formatted, and returns the vote and log state."""
 
 
 def _leave_empty(_: Path) -> tuple[VoteState, LogState]:
@@ -275,9 +281,10 @@ def _leave_empty(_: Path) -> tuple[VoteState, LogState]:
 
 
 def read_identity(directory: Path) -> NodeIdentity:
-    """Return the identity of ``directory``.
+    """Return the identity of a data directory.
 
-    Raises ConfigError: not formatted, or of a newer version; DamagedIdentityError; StorageError.
+    Raises ConfigError if it is not formatted or has a newer format, DamagedIdentityError,
+    StorageError.
     """
     path = directory / META_FILE
     try:
@@ -285,38 +292,38 @@ def read_identity(directory: Path) -> NodeIdentity:
         version = content.get("format_version")
         if isinstance(version, int) and version > FORMAT_VERSION:
             raise ConfigError(
-                f"{path} has format_version {version}, this program knows up to {FORMAT_VERSION}:"
-                " use a newer raftlog"
+                f"{path} has format_version {version}, but this program supports at most"
+                f" {FORMAT_VERSION}: use a newer raftlog"
             )
         return convert(path, content, NodeIdentity)
     except FileNotFoundError:
         if _has_lost_identity(directory):
             raise DamagedIdentityError(
-                f"the identity of this node cannot be read: {path} is missing beside its data"
+                f"the identity of this node cannot be read: {path} is missing, but its data exists"
             ) from None
         raise ConfigError(
             f"data directory {directory} is not formatted. If the node has run before, do not"
-            " format it: mount its disk, or replace it (A node refuses to start in"
-            " docs/operations.md). If it is new: raftlog storage format"
+            ' format it: mount its disk, or replace it (see "A node refuses to start" in'
+            " docs/operations.md). If the node is new, run raftlog storage format"
         ) from None
     except CorruptLogError as error:
         raise DamagedIdentityError(f"the identity of this node cannot be read: {error}") from error
     except StorageError as error:
         if isinstance(error.__cause__, NotADirectoryError):
-            raise ConfigError(f"data directory {directory} is a file") from error
+            raise ConfigError(f"data directory {directory} is a file, not a directory") from error
         raise
 
 
 def _has_lost_identity(directory: Path) -> bool:
-    """Return whether a directory without an identity has been formatted once: there is data, and
-    not that of an interrupted formatting.
+    """Return whether a directory without an identity contains data, other than that of an
+    interrupted formatting.
     """
     data = (VOTE_FILE, LOG_STATE_FILE, STARTS_FILE, LOG_DIRECTORY, DAMAGED_DIRECTORY)
     return not (directory / _STAGED).exists() and any((directory / one).exists() for one in data)
 
 
 def write_identity(directory: Path, identity: NodeIdentity) -> None:
-    """Replace the identity, durably when this returns. Raises StorageError."""
+    """Durably replace the identity. Raises StorageError."""
     write_checked(directory / META_FILE, _IDENTITY_KIND, identity)
 
 
@@ -328,14 +335,13 @@ def format_storage(
     bootstrap: Bootstrap = NO_BOOTSTRAP,
     fill: Fill = _leave_empty,
 ) -> NodeIdentity:
-    """Make ``directory`` (created if need be) the empty data directory of a node; return the
-    identity in force.
+    """Create an empty data directory for a node, and return its identity.
 
-    A formatted directory is refused with ConfigError; with ``ignore_formatted`` it is left as it is
-    if it belongs to the same cluster and node, or one of the two has no node id. The identity is
-    renamed into place last: until then the directory is not formatted, and formatting can be run
-    again. ``bootstrap``: how its quorum begins. ``fill`` is called while the log is there and
-    empty, and closed: what it puts in must be durable when it returns. Raises StorageError.
+    A formatted directory is refused with ConfigError. With ``ignore_formatted`` it is left
+    unchanged, and its identity returned, if it belongs to the same cluster and node, or if one of
+    the two identities has no node id. The identity is renamed into place last, so an interrupted
+    formatting can be repeated. ``bootstrap`` says how the quorum begins. ``fill`` is called with
+    the empty, closed log in place; its writes must be durable when it returns. Raises StorageError.
     """
     if (directory / META_FILE).exists():
         return _already_formatted(directory, identity, ignore_formatted=ignore_formatted)
@@ -343,7 +349,7 @@ def format_storage(
     try:
         make_directories(directory, DIRECTORY_MODE)
     except OSError as error:
-        raise ConfigError(f"can't make the data directory {directory}: {error}") from error
+        raise ConfigError(f"cannot create the data directory {directory}: {error}") from error
     close_to_others(directory)
     with private_files():
         _format(directory, identity, bootstrap, fill)
@@ -360,7 +366,7 @@ def _format(directory: Path, identity: NodeIdentity, bootstrap: Bootstrap, fill:
 
 
 def _fill(directory: Path, identity: NodeIdentity, bootstrap: Bootstrap, fill: Fill) -> None:
-    # Clients import this module's names without RocksDB.
+    # Clients import names of this module without RocksDB.
     from raftlog.node.storage.rocks_adapter import RocksLog
 
     try:
@@ -376,27 +382,27 @@ def _fill(directory: Path, identity: NodeIdentity, bootstrap: Bootstrap, fill: F
         staged.replace(directory / META_FILE)
         fsync_directory(directory)
     except OSError as error:
-        raise StorageError(f"can't format {directory}: {error}") from error
+        raise StorageError(f"cannot format {directory}: {error}") from error
 
 
 def set_aside_before(directory: Path) -> int:
-    """Return how many damaged states ``directory`` keeps. Raises StorageError."""
+    """Return how many damaged states the directory keeps. Raises StorageError."""
     try:
         return sum(1 for _ in (directory / DAMAGED_DIRECTORY).iterdir())
     except FileNotFoundError:
         return 0
     except OSError as error:
-        raise StorageError(f"can't look at {directory / DAMAGED_DIRECTORY}: {error}") from error
+        raise StorageError(f"cannot list {directory / DAMAGED_DIRECTORY}: {error}") from error
 
 
 def format_anew(directory: Path, identity: NodeIdentity, name: str) -> Path:
-    """Move the data of a formatted directory to ``damaged/NAME`` in it, and format it empty for
-    ``identity``, whose directory id is a new one; return where the data is.
+    """Move the data of a formatted directory to its subdirectory ``damaged/NAME``, and format it
+    empty for ``identity``.
 
-    The caller holds its lock. The vote goes first, and the new identity is in place before there is
-    another: no program starts from what a crash leaves behind, and this can be called again.
-
-    Raises StorageError.
+    Returns the path of the moved data. ``identity`` must have a new directory id, and the caller
+    must hold the lock. The vote is moved first, and the new identity is in place before a new vote
+    is: no program starts from what a crash leaves, and the call can be repeated. Raises
+    StorageError.
     """
     kept = directory / DAMAGED_DIRECTORY / name
     try:
@@ -410,7 +416,7 @@ def format_anew(directory: Path, identity: NodeIdentity, name: str) -> Path:
                 fsync_directory(directory)
             fsync_directory(kept)
     except OSError as error:
-        raise StorageError(f"can't set aside what {directory} holds: {error}") from error
+        raise StorageError(f"cannot move the data of {directory} to {kept}: {error}") from error
     with private_files():
         write_identity(directory, identity)
         _fill(directory, identity, NO_BOOTSTRAP, _leave_empty)
@@ -430,7 +436,7 @@ def _already_formatted(
         return present
     raise ConfigError(
         f"data directory {directory} is already formatted for {_whose(present)}"
-        + ("" if same else f"; asked for {_whose(identity)}")
+        + ("" if same else f"; requested: {_whose(identity)}")
     )
 
 
@@ -442,29 +448,28 @@ def _whose(identity: NodeIdentity) -> str:
 
 
 def _require_empty(directory: Path) -> None:
-    """Refuse a directory with foreign files, or with data whose identity is lost.
+    """Raise ConfigError if the directory has foreign files, or data without an identity.
 
-    The files of an interrupted formatting, known by its staged identity, may be replaced. Nothing
-    is changed: not the mode of a directory like /var, either.
+    The files of an interrupted formatting, recognized by its staged identity, may be replaced.
+    Nothing is changed, not even the mode of a directory such as /var.
     """
     try:
         found = {path.name for path in directory.iterdir()}
     except OSError:
-        return  # It is to be made; if it cannot be, that says why.
-    # Made by a running broker, never by formatting: they have an owner, whatever is beside them.
+        return  # The directory will be created; if that fails, the error says why.
+    # A running broker creates these, never formatting: a node has used the directory.
     replicas = (PARTITIONS_DIRECTORY, PARTITIONS_STATE_FILE)
     left = [name for name in (*_FORMATTED, *replicas) if name in found]
     if left and (_STAGED not in found or not found.isdisjoint(replicas)):
         raise ConfigError(
-            f"data directory {directory} holds {', '.join(left)} but no {META_FILE}: not"
-            " touching it"
+            f"data directory {directory} has {', '.join(left)} but no {META_FILE}: it was left"
+            " unchanged"
         )
     staged = (name + TEMPORARY_SUFFIX for name in _FORMATTED)
     foreign = found - {*_FORMATTED, *staged, *_OURS, *replicas}
     if shown := sorted(name for name in foreign if not name.startswith(".")):
         raise ConfigError(
-            f"data directory {directory} holds {named(shown)}: a node needs a directory of its"
-            " own, and an empty one"
+            f"data directory {directory} contains {named(shown)}: a node needs an empty directory"
         )
 
 
@@ -482,10 +487,10 @@ FILE = "sync-probe.tmp"
 
 
 def probe_sync_us(directory: Path) -> tuple[list[int], str]:
-    """Return the microseconds of each write and sync, ascending, and why there are not more;
-    blocks.
+    """Return the durations of PROBES writes with sync in microseconds, ascending, and why there are
+    fewer, or "".
 
-    Leaves no file behind.
+    Blocks for up to about PROBE_MAX_S seconds, and leaves no file.
     """
     path = directory / FILE
     took: list[int] = []
@@ -500,7 +505,7 @@ def probe_sync_us(directory: Path) -> tuple[list[int], str]:
                 now = time.perf_counter()
                 took.append(round((now - at) * 1e6))
                 if now - begun > PROBE_MAX_S:
-                    return sorted(took), f"given up after {PROBE_MAX_S:g} s"
+                    return sorted(took), f"stopped after {PROBE_MAX_S:g} s"
         finally:
             os.close(fd)
             with contextlib.suppress(OSError):

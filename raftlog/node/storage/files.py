@@ -1,9 +1,11 @@
-"""The small files of a data directory: checksummed, replaced atomically, closed to other users.
+"""The small files of a data directory: checksummed, replaced atomically, inaccessible to other
+users.
 
-One line of canonical JSON: ``{"content":{...},"crc32c":N,"kind":"..."}``. A reader compares the
-whole file with what a writer would have written, so that *any* changed byte is found. A replacement
-is written under a temporary name, synced, renamed over the old file, and the directory is synced:
-after a crash the file is the old one or the new one. The vote is overwritten: see ``VoteFile``.
+A file is one line of canonical JSON: ``{"content":{...},"crc32c":N,"kind":"..."}``. A reader
+compares the whole file with what a writer would have written, so *any* changed byte is detected. A
+replacement is written under a temporary name, synced and renamed over the old file, and the
+directory is synced: after a crash the file is the old one or the new one. The vote is overwritten
+in place; see ``VoteFile``.
 """
 
 from __future__ import annotations
@@ -41,23 +43,23 @@ def close_to_others(directory: Path) -> None:
     try:
         mode = stat.S_IMODE(directory.stat().st_mode)
     except OSError as error:
-        raise StorageError(f"can't look at {directory}: {error}") from error
+        raise StorageError(f"cannot read the mode of {directory}: {error}") from error
     if not mode & _OTHERS:
         return
     try:
         directory.chmod(mode & ~_OTHERS)
     except PermissionError as error:
         log.warning(
-            "others can read the data directory",
+            "other users can access the data directory",
             directory=str(directory),
             mode=oct(mode),
             error=str(error),
         )
     except OSError as error:
-        raise StorageError(f"can't change the mode of {directory}: {error}") from error
+        raise StorageError(f"cannot change the mode of {directory}: {error}") from error
     else:
         log.warning(
-            "the data directory was open to others, and is its owner's alone now",
+            "revoked the access of other users to the data directory",
             directory=str(directory),
             mode=oct(mode),
         )
@@ -65,8 +67,8 @@ def close_to_others(directory: Path) -> None:
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """Create all files of this process for its user alone while inside: RocksDB has no option for a
-    mode.
+    """Create all files of this process for its user only, within the context: RocksDB has no option
+    for a mode.
     """
     before = os.umask(UMASK)
     try:
@@ -76,7 +78,7 @@ def private_files() -> Iterator[None]:
 
 
 def private_opener(path: str, flags: int) -> int:
-    """Open a file for ``open``; a new one is for its owner alone."""
+    """Open a file, as the ``opener`` of ``open``; only its owner can access a new file."""
     return os.open(path, flags, FILE_MODE)
 
 
@@ -86,27 +88,24 @@ T = TypeVar("T", bound="DataclassInstance")
 
 
 def write_checked(path: Path, kind: str, content: DataclassInstance) -> None:
-    """Replace ``path`` by the dataclass ``content``, durably when this returns.
-
-    Raises StorageError.
-    """
+    """Durably replace the file with the dataclass ``content``. Raises StorageError."""
     replace_file(path, encode_checked(kind, asdict(content)))
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace ``path`` by a file of these bytes, durably when this returns. Raises StorageError."""
+    """Durably replace the file with these bytes. Raises StorageError."""
     temporary = _stage(path, data)
     try:
         temporary.replace(path)
         fsync_directory(path.parent)
     except OSError as error:
-        raise StorageError(f"can't replace {path}: {error}") from error
+        raise StorageError(f"cannot replace {path}: {error}") from error
 
 
 def stage_checked(path: Path, kind: str, content: DataclassInstance) -> Path:
-    """Write and sync the temporary file of ``path`` without renaming it; return its name.
+    """Write and sync the temporary file for ``path``, and return its path.
 
-    Raises StorageError.
+    The caller must rename it. Raises StorageError.
     """
     return _stage(path, encode_checked(kind, asdict(content)))
 
@@ -119,12 +118,12 @@ def _stage(path: Path, data: bytes) -> Path:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise StorageError(f"can't write {temporary}: {error}") from error
+        raise StorageError(f"cannot write {temporary}: {error}") from error
     return temporary
 
 
 def read_content(path: Path, kind: str) -> dict[str, Any]:
-    """Return the checked content of ``path``.
+    """Return the checked content of a file.
 
     Raises FileNotFoundError, StorageError, or CorruptLogError if any byte differs.
     """
@@ -135,7 +134,7 @@ def read_content(path: Path, kind: str) -> dict[str, Any]:
 
 
 def read_raw(path: Path) -> bytes:
-    """Return the bytes of ``path``. Raises FileNotFoundError, StorageError, CorruptLogError."""
+    """Return the bytes of a file. Raises FileNotFoundError, StorageError, CorruptLogError."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -143,7 +142,7 @@ def read_raw(path: Path) -> bytes:
     except IsADirectoryError:
         raise CorruptLogError(f"{path} is corrupt: it is a directory") from None
     except OSError as error:
-        raise StorageError(f"can't read {path}: {error}") from error
+        raise StorageError(f"cannot read {path}: {error}") from error
 
 
 def not_intact(path: Path) -> CorruptLogError:
@@ -152,7 +151,7 @@ def not_intact(path: Path) -> CorruptLogError:
 
 
 def decode_checked(raw: bytes, kind: str) -> dict[str, Any] | None:
-    """Return the content of exactly these bytes; None if no writer wrote them."""
+    """Return the content of a file with exactly these bytes, or None if no writer wrote them."""
     try:
         content: dict[str, Any] = msgspec.json.decode(raw)["content"]
         intact = isinstance(content, dict) and raw == encode_checked(kind, content)
@@ -162,12 +161,15 @@ def decode_checked(raw: bytes, kind: str) -> dict[str, Any] | None:
 
 
 def read_checked(path: Path, kind: str, type_: type[T]) -> T:
-    """Return ``read_content`` as the dataclass ``type_``; a wrong shape is CorruptLogError too."""
+    """Return the checked content of a file as the dataclass ``type_``.
+
+    Raises FileNotFoundError, StorageError, or CorruptLogError if any byte differs or the fields do.
+    """
     return convert(path, read_content(path, kind), type_)
 
 
 def convert(path: Path, content: dict[str, Any], type_: type[T]) -> T:
-    """Return ``content`` of ``path`` as the dataclass ``type_``, every field present and no other.
+    """Return the content of the file ``path`` as the dataclass ``type_``, with exactly its fields.
 
     Raises CorruptLogError.
     """
@@ -175,22 +177,26 @@ def convert(path: Path, content: dict[str, Any], type_: type[T]) -> T:
         value = msgspec.convert(content, type_)
     except msgspec.ValidationError as error:
         raise CorruptLogError(f"{path} is corrupt: {error}") from error
-    if content.keys() != {field.name for field in fields(type_)}:
-        raise CorruptLogError(f"{path} is corrupt: it has the fields {', '.join(sorted(content))}")
+    expected = {field.name for field in fields(type_)}
+    if content.keys() != expected:
+        raise CorruptLogError(
+            f"{path} is corrupt: expected the fields {', '.join(sorted(expected))}, found"
+            f" {', '.join(sorted(content))}"
+        )
     return value
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Delete the temporary files of a crash. Raises StorageError."""
+    """Delete the temporary files that a crash has left. Raises StorageError."""
     try:
         for path in sorted(directory.glob(f"*.json{TEMPORARY_SUFFIX}")):
             path.unlink()
     except OSError as error:
-        raise StorageError(f"can't clean {directory}: {error}") from error
+        raise StorageError(f"cannot delete the temporary files in {directory}: {error}") from error
 
 
 def encode_checked(kind: str, content: dict[str, Any]) -> bytes:
-    """Return the line with ``content``."""
+    """Return ``content`` as a line with its checksum."""
     checked = {"content": content, "kind": kind}
     crc = google_crc32c.value(msgspec.json.encode(checked, order="deterministic"))
     return msgspec.json.encode({**checked, "crc32c": crc}, order="deterministic") + b"\n"
@@ -202,12 +208,13 @@ _BOOTSTRAP_KIND = "bootstrap"
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """The beginning of a quorum as formatting decided it; read at every start, never changed.
+    """The beginning of a quorum, as set at formatting; read at every start, never changed.
 
-    ``voters``: the set to begin with, directory ids included; empty: this node joins; None: the
-    configured set. ``metadata_version``: the level of a new cluster; 0: the latest known one.
-    ``super_users``: principals that may do everything, by access control entries that the new
-    cluster begins with.
+    * ``voters``: the initial voter set with directory ids; empty if this node joins later; None for
+      the configured set.
+    * ``metadata_version``: the level of a new cluster; 0 for the latest supported one.
+    * ``super_users``: principals that may do everything, by access control entries with which the
+      new cluster begins.
     """
 
     voters: tuple[Voter, ...] | None = None
@@ -216,16 +223,16 @@ class Bootstrap:
 
 
 NO_BOOTSTRAP = Bootstrap()
-"""The beginning that a plain format decides."""
+"""The beginning without options at formatting."""
 
 
 def write_bootstrap(directory: Path, bootstrap: Bootstrap) -> None:
-    """Write the file, durably when this returns. Raises StorageError."""
+    """Durably write the file. Raises StorageError."""
     write_checked(directory / BOOTSTRAP_FILE, _BOOTSTRAP_KIND, bootstrap)
 
 
 def read_bootstrap(directory: Path) -> Bootstrap:
-    """Return how the directory was formatted; the default for an older program's.
+    """Return how the quorum begins; the default if the file does not exist.
 
     Raises CorruptLogError, StorageError.
     """
@@ -237,8 +244,8 @@ def read_bootstrap(directory: Path) -> Bootstrap:
 
 VOTE_FILE = "quorum-state.json"
 COPY_BYTES = 4096
-"""Block size of the file system in bytes, and at least a sector: a torn copy leaves the other
-intact.
+"""Block size of the file system in bytes, and at least a sector, so that a torn copy leaves the
+other intact.
 """
 _VOTE_KIND = "vote"
 
@@ -246,7 +253,7 @@ _VOTE_KIND = "vote"
 @dataclass(frozen=True, slots=True)
 class _Copy(VoteState):
     sequence: int = 0
-    """Number of the write; the copy with the higher one is newer."""
+    """Number of the write; the copy with the higher number is newer."""
 
     @property
     def vote(self) -> VoteState:
@@ -254,28 +261,29 @@ class _Copy(VoteState):
 
 
 def write_vote_file(directory: Path, vote: VoteState) -> None:
-    """Replace the file, durably when this returns. Raises StorageError."""
+    """Durably replace the file. Raises StorageError."""
     replace_file(directory / VOTE_FILE, _two_copies(vote, 0))
 
 
 def read_vote_file(directory: Path) -> VoteState:
     """Return the vote of a formatted directory.
 
-    Raises CorruptLogError if it is missing or corrupt: this node might vote twice; StorageError.
+    Raises StorageError, and CorruptLogError if the file is missing or corrupt: the node might vote
+    twice.
     """
     path = directory / VOTE_FILE
     return _newest(path, _read_copies(path)).vote
 
 
 def damaged_copies(directory: Path) -> tuple[str, ...]:
-    """Return the faults of a vote file that is still valid, for people.
+    """Return descriptions of the damage in a vote file that is still valid.
 
     Raises CorruptLogError, StorageError.
     """
     path = directory / VOTE_FILE
     if None not in _read_copies(path):
         return ()
-    return (f"{path}: one of the two copies of the vote is not whole, the other counts",)
+    return (f"{path}: one of the two copies of the vote is damaged; the other one is used",)
 
 
 def _newest(path: Path, found: list[_Copy | None]) -> _Copy:
@@ -284,7 +292,7 @@ def _newest(path: Path, found: list[_Copy | None]) -> _Copy:
         raise not_intact(path)
     if len(whole) < len(found):
         log.warning(
-            "one of the two copies of the vote is not whole, the other counts",
+            "one of the two copies of the vote is damaged; the other one is used",
             file=str(path),
             whole=found.index(whole[0]),
         )
@@ -310,33 +318,32 @@ def _copy_in(path: Path, block: bytes) -> _Copy | None:
 class VoteFile:
     """The vote of an open store. Writes run in one thread and end before ``close``.
 
-    The file has two copies, each a checked line in a block of its own, with unused spaces after
-    it. A write overwrites both and syncs the file once. A vote counts as written when both copies
-    are durable. So after any damage to *one* copy, such as a write cut short by power loss, the
-    other is at least as new as the last vote that was reported.
+    The file has two copies, each a checked line in its own block, padded with spaces. A write
+    overwrites both and syncs the file once; a vote counts as written when both copies are durable.
+    So after damage to *one* copy, such as a write torn by power loss, the other is at least as new
+    as the last reported vote.
 
     Why: docs/decisions/006-vote-outside-the-log.md
     """
 
     def __init__(self, directory: Path) -> None:
-        """Read the vote, and replace the file by two copies of it, durably.
+        """Read the vote, and durably replace the file with two copies of it.
 
-        A process that was killed may have left a vote that is readable and not durable yet.
-
-        Raises CorruptLogError, StorageError.
+        A process that was killed may have left a vote that is readable but not yet durable. Raises
+        CorruptLogError, StorageError.
         """
         self._path = directory / VOTE_FILE
         newest = _newest(self._path, _read_copies(self._path))
         self.vote, self._sequence = newest.vote, newest.sequence
-        """Last written vote, and the number of its write."""
+        """Last written vote."""
         replace_file(self._path, _two_copies(self.vote, self._sequence))
         try:
             self._fd = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise StorageError(f"can't open {self._path}: {error}") from error
+            raise StorageError(f"cannot open {self._path}: {error}") from error
 
     def write(self, vote: VoteState) -> None:
-        """Overwrite the vote, durably when this returns. Raises StorageError."""
+        """Durably overwrite the vote. Raises StorageError."""
         self._sequence += 1
         self._overwrite(_two_copies(vote, self._sequence))
         self.vote = vote
@@ -346,9 +353,11 @@ class VoteFile:
             written = os.pwrite(self._fd, copies, 0)
             os.fdatasync(self._fd)
         except OSError as error:
-            raise StorageError(f"can't write {self._path}: {error}") from error
+            raise StorageError(f"cannot write {self._path}: {error}") from error
         if written < len(copies):
-            raise StorageError(f"can't write {self._path}: {written} of {len(copies)} bytes fit")
+            raise StorageError(
+                f"cannot write {self._path}: only {written} of {len(copies)} bytes were written"
+            )
 
     def close(self) -> None:
         """Close the file. Idempotent."""
@@ -360,5 +369,7 @@ class VoteFile:
 def _two_copies(vote: VoteState, sequence: int) -> bytes:
     line = encode_checked(_VOTE_KIND, asdict(_Copy(**asdict(vote), sequence=sequence)))
     if len(line) > COPY_BYTES:
-        raise StorageError(f"the vote takes {len(line)} bytes, {COPY_BYTES} is the most")
+        raise StorageError(
+            f"the encoded vote has {len(line)} bytes, and at most {COPY_BYTES} are allowed"
+        )
     return 2 * line.ljust(COPY_BYTES)

@@ -1,4 +1,4 @@
-"""The begins and ends of logs: rules of both stores, the real and the simulated."""
+"""Rules for the start and end of logs, for RocksDB and the simulated stores."""
 
 from __future__ import annotations
 
@@ -18,44 +18,47 @@ from raftlog.node.storage.partition_api import LogRuns, PartitionKey, RecoveredP
 def require_snapshot(
     directory: object, state: LogState, newest: tuple[SnapshotId, SnapshotHeader] | None
 ) -> None:
-    """Raise CorruptLogError if the log begins above 0 without a sound snapshot before."""
+    """Raise CorruptLogError if the log begins above 0 and no intact snapshot covers the state
+    before it.
+    """
     if state.start_offset and (newest is None or newest[0].end_offset < state.start_offset):
         raise CorruptLogError(
-            f"the log in {directory} begins at offset {state.start_offset}, and no sound snapshot"
-            " holds what lies before it: this node's state is lost; format it anew and let it join"
-            " as a new one",
+            f"the log in {directory} begins at offset {state.start_offset}, but no intact snapshot"
+            " covers the state before it: this node's state is lost; format its directory anew and"
+            " let it join as a new node",
             offset=state.start_offset,
         )
 
 
 def require_header(header: SnapshotHeader, cluster_id: str, generation: int) -> None:
-    """Raise CorruptLogError for a fetched snapshot of another cluster, or of a generation that does
-    not descend from the directory's.
+    """Raise CorruptLogError if a fetched snapshot belongs to another cluster, or to a generation
+    that does not descend from the directory's.
     """
     if header.cluster_id != cluster_id:
         raise CorruptLogError(
-            f"a snapshot of cluster {header.cluster_id!r}, in cluster {cluster_id!r}"
+            f"the snapshot belongs to cluster {header.cluster_id!r}, but this directory to cluster"
+            f" {cluster_id!r}"
         )
     if generation not in (NO_GENERATION, *header.generations):
         raise CorruptLogError(
-            f"a snapshot of generation {header.generation}, which does not descend from"
-            f" generation {generation} that this directory belongs to"
+            f"the snapshot has generation {header.generation}, which does not descend from"
+            f" generation {generation} of this directory"
         )
 
 
 def require_vote(where: object, vote: VoteState, last_epoch: int) -> None:
-    """Raise CorruptLogError if the log has an epoch that the vote has not reached. ``where``: the
-    vote's file, for the message.
+    """Raise CorruptLogError if the log has an epoch above the vote's; ``where`` is the file of the
+    vote.
 
-    Every epoch is durable in the vote before the first record of it is fetched or written: the vote
-    was set back to an older state, and the node might vote twice. One that was set back within the
-    log's last epoch cannot be distinguished from a right one.
+    Every epoch is durable in the vote before its first record is fetched or written, so such a vote
+    was replaced with an older one, and the node might vote twice. An older vote of the log's last
+    epoch cannot be detected.
     """
     if last_epoch > vote.epoch:
         raise CorruptLogError(
-            f"{where} is too old: the vote is of epoch {vote.epoch}, the log holds records of epoch"
-            f" {last_epoch}: the vote is older than the log, and this node might vote twice in one"
-            " epoch; format it anew and let it join as a new one"
+            f"{where} is older than the log: its vote is for epoch {vote.epoch}, but the log has"
+            f" records of epoch {last_epoch}, so this node might vote twice in one epoch; format"
+            " its directory anew and let it join as a new node"
         )
 
 
@@ -72,7 +75,7 @@ def started_at(state: LogState, snapshot_id: SnapshotId) -> LogState:
 
 
 def emptied_at(state: LogState, snapshot_id: SnapshotId) -> LogState:
-    """Return the state of an empty log after ``snapshot_id``."""
+    """Return the state of a log that is empty after ``snapshot_id``."""
     return replace(
         state,
         start_offset=snapshot_id.end_offset,
@@ -83,14 +86,17 @@ def emptied_at(state: LogState, snapshot_id: SnapshotId) -> LogState:
 
 
 def log_start_of(state: LogState) -> SnapshotId:
-    """Return the snapshot with which a log above 0 begins: no valid one ends before it."""
+    """Return the id of a snapshot that ends at the start of the log: no valid snapshot ends before
+    it.
+    """
     return SnapshotId(state.start_offset, state.start_epoch)
 
 
 def is_part(snapshot_id: SnapshotId, state: LogState, epoch_before_end: int | None) -> bool:
-    """Return whether a snapshot is of this very log.
+    """Return whether a snapshot belongs to this very log.
 
-    ``epoch_before_end``: epoch of the record before its end in the log, or None.
+    ``epoch_before_end`` is the epoch, in the log, of the last record before the snapshot's end, or
+    None.
     """
     if snapshot_id.end_offset == state.start_offset:
         return snapshot_id.epoch == state.start_epoch
@@ -105,8 +111,9 @@ def recovered(
     newest: tuple[SnapshotId, SnapshotHeader] | None,
     bound_generation: int,
 ) -> RecoveredLog:
-    """Return the report of a log that was scanned from its start on, and of the snapshots beside
-    it. ``bound_generation``: the directory's.
+    """Return the report of a log that was scanned from its start, with its snapshots.
+
+    ``bound_generation`` is the generation in the directory's identity.
     """
     ends_with_snapshot = newest is not None and newest[0].end_offset >= found.end_offset
     return RecoveredLog(
@@ -140,7 +147,7 @@ def _known_generations(
 def known_voters(
     newest: tuple[SnapshotId, SnapshotHeader] | None, in_log: tuple[VotersAt, ...]
 ) -> tuple[VotersAt, ...]:
-    """Return the voter set of the newest snapshot, also if it is empty, and those of the log after
+    """Return the voter set of the newest snapshot, even if it is empty, and those of the log after
     it.
     """
     if newest is None:
@@ -153,7 +160,7 @@ class PartitionEnds:
     """The end offsets (exclusive) of partition replicas, and the start offsets of those that do not
     begin at 0.
 
-    A replica that ends at 0 is not in it: it equals a new one.
+    A replica that ends at 0 is left out, as it equals a new one.
     """
 
     def __init__(self) -> None:
@@ -167,7 +174,7 @@ class PartitionEnds:
         return key in self._ends
 
     def recovered(self, found: Iterable[RecoveredPartition]) -> None:
-        """Begin with the recovered replicas of the store."""
+        """Add the recovered replicas of the store."""
         for one in found:
             self.reset(one.key, one.start_offset)
             self._ends[one.key] = one.end_offset
@@ -185,7 +192,7 @@ class PartitionEnds:
         self._ends[key] = end_offset
 
     def truncated(self, key: PartitionKey, end_offset: int) -> None:
-        """Set the end of a replica; at 0 it is removed."""
+        """Set the end of a replica, or remove the replica if the end is 0."""
         if end_offset:
             self._ends[key] = end_offset
         else:
@@ -196,7 +203,7 @@ class PartitionEnds:
         self._starts[key] = start_offset
 
     def reset(self, key: PartitionKey, start_offset: int) -> None:
-        """Empty a replica, which begins here now; at 0 it is removed."""
+        """Empty a replica, which then begins at ``start_offset``, or remove it if that is 0."""
         if start_offset:
             self._starts[key] = self._ends[key] = start_offset
         else:
@@ -208,43 +215,50 @@ class PartitionEnds:
         end = self._ends.get(key, 0)
         if base_offset != end or end_offset <= base_offset:
             raise ValueError(
-                f"append of [{base_offset}, {end_offset}) to {named(key)}, which ends at {end}"
+                f"cannot append [{base_offset}, {end_offset}) to {named(key)}, which ends at {end}"
             )
 
     def check_truncate(self, key: PartitionKey, end_offset: int) -> bool:
-        """Return whether there is anything to drop.
+        """Return whether there is anything to delete at or above ``end_offset``.
 
-        Raises ValueError if the replica ends before.
+        Raises ValueError if it lies outside the replica.
         """
         start, end = self.start(key), self._ends.get(key, 0)
         if not start <= end_offset <= end:
-            raise ValueError(f"truncate to {end_offset}: {named(key)} is [{start}, {end})")
+            raise ValueError(
+                f"cannot truncate {named(key)} to {end_offset}: it has [{start}, {end})"
+            )
         return end_offset < end
 
     def check_advance(self, key: PartitionKey, start_offset: int) -> bool:
-        """Return whether there is anything to drop. Raises ValueError unless the replica continues
-        there.
+        """Return whether there is anything to delete below ``start_offset``.
+
+        Raises ValueError if it lies outside the replica, or at its end.
         """
         start, end = self.start(key), self._ends.get(key, 0)
         if not start <= start_offset < end:
-            raise ValueError(f"begin at {start_offset}: {named(key)} is [{start}, {end})")
+            raise ValueError(
+                f"cannot move the start of {named(key)} to {start_offset}: it has [{start}, {end})"
+            )
         return start_offset > start
 
     def check_read(self, key: PartitionKey, offset: int, until: int) -> bool:
         """Return whether there is anything to read. Raises ValueError outside the replica."""
         start, end = self.start(key), self._ends.get(key, 0)
         if not start <= offset <= until <= end:
-            raise ValueError(f"read of [{offset}, {until}): {named(key)} is [{start}, {end})")
+            raise ValueError(
+                f"cannot read [{offset}, {until}) of {named(key)}: it has [{start}, {end})"
+            )
         return offset < until
 
 
 def named(key: PartitionKey) -> str:
-    """Return the replica's name for a message."""
+    """Return the name of the replica for messages."""
     return f"partition {key[1]} of topic {key[0].hex()}"
 
 
 def damage_in(key: PartitionKey, error: CorruptLogError) -> CorruptLogError:
-    """Return the error with the replica's name."""
+    """Return the error with the name of the replica."""
     return CorruptLogError(f"{named(key)}: {error}", offset=error.offset)
 
 
@@ -253,7 +267,7 @@ def scan_partition(
 ) -> RecoveredPartition:
     """Check a whole replica.
 
-    Raises CorruptLogError naming it and the first bad offset.
+    Raises CorruptLogError with its name and the first damaged offset.
     """
     runs = LogRuns()
     try:

@@ -1,5 +1,6 @@
-"""The real LogStore: chunks in RocksDB, the vote in a file beside it, disk calls on the loop while
-they are fast.
+"""The production LogStore: chunks in RocksDB, the vote in a file.
+
+Disk calls run on the event loop while they are fast, otherwise in a thread.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from raftlog.node.storage.api import (
 from raftlog.node.storage.chunks import (
     LogScan,
     batch_before,
-    behind,
+    batches_from,
     epoch_at,
     last_epoch,
     read_span,
@@ -65,8 +66,8 @@ T = TypeVar("T")
 
 
 class RocksLogStore(RocksStore):
-    """A :class:`~raftlog.node.storage.api.LogStore`; made by ``open_store``. Owns ``rocks`` and
-    ``lock``.
+    """A :class:`~raftlog.node.storage.api.LogStore` on RocksDB, created by ``open_store``. Owns
+    ``rocks`` and ``lock``.
     """
 
     def __init__(
@@ -92,32 +93,32 @@ class RocksLogStore(RocksStore):
 
     @property
     def identity(self) -> NodeIdentity:
-        """Identity of the directory."""
+        """See ``LogStore``."""
         return self._identity
 
     @property
     def last_sync_s(self) -> float:
-        """Duration of the last sync, in seconds."""
+        """See ``LogStore``."""
         return self._last_sync_s
 
     def bind_generation(self, generation: int) -> None:
-        """Record durably the generation of the directory's log; see the protocol."""
+        """See ``LogStore``."""
         self._check()
         self._set_identity(replace(self._identity, generation=generation))
 
     @property
     def starts(self) -> DirectoryStarts:
-        """The remembered starts, since ``recover``."""
+        """The recorded starts; empty before ``recover``."""
         return self._starts
 
     def begin_start(self) -> None:
-        """Count this start, durably; see the protocol."""
+        """See ``LogStore``."""
         if not self._starts.refused:
             own = self._starts.own.next(secrets.randbits(64))
             self.keep_starts(replace(self._starts, count=own.count, nonces=own.nonces))
 
     def keep_starts(self, starts: DirectoryStarts) -> None:
-        """Replace the remembered starts, durably; see the protocol."""
+        """See ``LogStore``."""
         self._check()
         try:
             write_starts(self._directory, starts)
@@ -128,23 +129,23 @@ class RocksLogStore(RocksStore):
     def recover(self) -> RecoveredLog:
         """Check the whole log and the vote.
 
-        Raises CorruptLogError naming the offset, StorageError.
+        Raises CorruptLogError with the offset, StorageError.
         """
         self._check(recovered=False)
         try:
             self._vote = VoteFile(self._directory)
             vote = self._vote.vote
             self._starts = read_starts(self._directory)
-            # RocksDB has made durable what it replayed from its WAL; this covers what it might have
-            # kept there.
+            # RocksDB has made durable what it replayed from its WAL; this syncs what it may have
+            # left in the WAL.
             self._rocks.sync()
             self._snapshots.find(clean=True)
             newest = self._snapshots.newest_sound()
             self._snapshots.set_aside_unsound()
             require_snapshot(self._directory, self._state, newest)
             found = self._scan()
-            # Before anything is emptied: a log that has lost its end must not pass for one that a
-            # snapshot was to replace.
+            # Before the log is emptied: a log that has lost its end must not be mistaken for one
+            # that a snapshot was about to replace.
             require_end(found.end_offset, self._state)
             if newest is not None and not is_part(
                 newest[0], self._state, self._epoch_before(newest[0].end_offset)
@@ -160,9 +161,8 @@ class RocksLogStore(RocksStore):
             )
             self._rocks.end = LogEnd(found.end_offset, epoch)
             if self._state.start_offset:
-                # A crash may have come between the move of the start and the deletion, or taken an
-                # unsynced deletion back; and a snapshot that was given up while it was being
-                # completed may have been completed after the move.
+                # A crash may have prevented or undone the deletion after a move of the start, and
+                # an abandoned snapshot may have been completed after the move.
                 self._snapshots.delete_before(log_start_of(self._state))
                 self._drop_below_start()
         except FatalError as error:
@@ -187,7 +187,7 @@ class RocksLogStore(RocksStore):
             return epoch_at(chunks, offset - 1)
 
     def batch_before(self, end_offset: int) -> tuple[int, int] | None:
-        """Return the batch that ends there; see the protocol."""
+        """See ``LogStore``."""
         self._check()
         if end_offset <= self._state.start_offset:
             return None
@@ -200,12 +200,14 @@ class RocksLogStore(RocksStore):
     def append(self, chunk: bytes, base_offset: int, end_offset: int) -> None:
         """Write a chunk at the log end.
 
-        Raises StorageError; ValueError if it does not begin there.
+        Raises StorageError, and ValueError if the chunk does not begin at the log end.
         """
         self._check()
         end = self._commit.end_offset
         if base_offset != end or end_offset <= base_offset:
-            raise ValueError(f"append of [{base_offset}, {end_offset}) to a log that ends at {end}")
+            raise ValueError(
+                f"cannot append [{base_offset}, {end_offset}) to a log that ends at {end}"
+            )
         try:
             self._rocks.put(base_offset, chunk, LogEnd(end_offset, last_epoch(chunk)))
         except FatalError as error:
@@ -213,10 +215,7 @@ class RocksLogStore(RocksStore):
         self._commit.end_offset = end_offset
 
     def flush(self, done: FlushDone, *, inline: bool) -> None:
-        """Make all records appended so far durable, then call ``done``; see the protocol.
-
-        Raises the earlier error of a broken store.
-        """
+        """See ``LogStore``. Raises the earlier error of a broken store."""
         self._check()
         self._commit.flush(done, inline=inline)
 
@@ -226,15 +225,16 @@ class RocksLogStore(RocksStore):
         super()._synced(error)
 
     def truncate(self, end_offset: int) -> None:
-        """Drop everything at or above ``end_offset``.
+        """Delete everything at or above ``end_offset``.
 
-        Raises StorageError; ValueError if that is not a batch boundary of the log.
+        Raises StorageError, and ValueError if ``end_offset`` is not a batch boundary of the log.
         """
         self._check()
         end = self._commit.end_offset
         if not self._state.start_offset <= end_offset <= end:
             raise ValueError(
-                f"truncate to {end_offset}: the log is [{self._state.start_offset}, {end})"
+                f"cannot truncate the log to {end_offset}: it has"
+                f" [{self._state.start_offset}, {end})"
             )
         if end_offset == end:
             return
@@ -259,10 +259,7 @@ class RocksLogStore(RocksStore):
             )
 
     def read(self, offset: int, *, until: int, max_bytes: int) -> bytes:
-        """Return whole verified batches; see the protocol.
-
-        Raises CorruptLogError, StorageError, ValueError.
-        """
+        """See ``LogStore``. Raises CorruptLogError, StorageError, ValueError."""
         self._check()
         try:
             return read_between(
@@ -277,10 +274,7 @@ class RocksLogStore(RocksStore):
             raise self._commit.fail(error) from None
 
     def write_vote(self, vote: VoteState, done: VoteDone, *, inline: bool = False) -> None:
-        """Replace the vote durably, then call ``done``; see the protocol.
-
-        Raises the earlier error of a broken store.
-        """
+        """See ``LogStore``. Raises the earlier error of a broken store."""
         self._check()
         assert self._vote is not None  # Since recover.
 
@@ -294,10 +288,7 @@ class RocksLogStore(RocksStore):
     # --- snapshots -------------------------------------------------------------------------------
 
     def store_snapshot(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
-        """Write a part of an incomplete snapshot; see the protocol.
-
-        Raises StorageError, ValueError.
-        """
+        """See ``LogStore``."""
         self._check()
         self._guarded(lambda: self._snapshots.store(snapshot_id, position, data))
 
@@ -307,7 +298,7 @@ class RocksLogStore(RocksStore):
         done: Callable[[FatalError | None], None],
         accept: AcceptHeader | None = None,
     ) -> None:
-        """Verify, sync and rename in the disk's thread, then call ``done``; see the protocol."""
+        """See ``LogStore``. Verifies, syncs and renames in the disk thread."""
         self._check()
 
         def frozen(error: FatalError | None) -> None:
@@ -319,31 +310,28 @@ class RocksLogStore(RocksStore):
         self._disk.run(freeze, frozen, inline=False)
 
     def drop_snapshot(self, snapshot_id: SnapshotId) -> None:
-        """Drop an incomplete snapshot."""
+        """See ``LogStore``."""
         self._check()
         self._guarded(lambda: self._snapshots.drop(snapshot_id))
 
     def snapshot_size(self, snapshot_id: SnapshotId) -> int:
-        """Return the size of a complete snapshot in bytes. Raises LookupError."""
+        """See ``LogStore``."""
         return self._snapshots.size(snapshot_id)
 
     def snapshot_header(self, snapshot_id: SnapshotId) -> SnapshotHeader:
-        """Return the header of a complete snapshot. Raises LookupError, CorruptLogError."""
+        """See ``LogStore``."""
         self._check()
         return self._guarded(lambda: self._snapshots.header(snapshot_id))
 
     def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
-        """Return bytes of a complete snapshot; the reader verifies them.
-
-        Raises LookupError, ValueError, StorageError.
-        """
+        """See ``LogStore``. Does not verify the bytes."""
         self._check()
         return self._guarded(lambda: self._snapshots.read(snapshot_id, position, max_bytes))
 
     def install_snapshot(self, snapshot_id: SnapshotId) -> None:
         """Empty the log, which then begins at the end of ``snapshot_id``.
 
-        Raises LookupError, ValueError, StorageError.
+        Raises LookupError, StorageError.
         """
         self._check()
         self._snapshots.size(snapshot_id)
@@ -352,13 +340,13 @@ class RocksLogStore(RocksStore):
 
     def _empty_at(self, snapshot_id: SnapshotId) -> None:
         self._raise_format()
-        # From here on nothing of the log counts any more: a crash may leave it whole or empty, and
-        # neither is damage.
+        # From here on the log may be emptied: a crash may leave it whole or empty, and neither is
+        # damage.
         self._keep_state(
             replace(self._state, end_offset_at_least=self._state.start_offset, end_epoch=-1)
         )
-        # Then the log, durably: whatever returned of it after the new start would be read as its
-        # continuation.
+        # Empty the log durably before the start moves: chunks that a crash restored would be read
+        # as its continuation.
         self._rocks.replace_tail(0, None, LogEnd(snapshot_id.end_offset, snapshot_id.epoch))
         self._rocks.sync()
         self._keep_state(emptied_at(self._state, snapshot_id))
@@ -368,17 +356,14 @@ class RocksLogStore(RocksStore):
         )
 
     def advance_log_start(self, snapshot_id: SnapshotId) -> None:
-        """Drop the log below the end of ``snapshot_id``; see the protocol.
-
-        Raises LookupError, ValueError, StorageError.
-        """
+        """See ``LogStore``. Raises LookupError, ValueError, StorageError."""
         self._check()
         self._snapshots.size(snapshot_id)
         start = snapshot_id.end_offset
         if not self._state.start_offset <= start <= self._commit.end_offset:
             raise ValueError(
-                f"start at {start}: the log is [{self._state.start_offset},"
-                f" {self._commit.end_offset})"
+                f"cannot move the log start to {start}: the log has"
+                f" [{self._state.start_offset}, {self._commit.end_offset})"
             )
         self._guarded(lambda: self._advance(snapshot_id))
 
@@ -389,13 +374,13 @@ class RocksLogStore(RocksStore):
         self._drop_below_start()
 
     def _drop_below_start(self) -> None:
-        """Delete the chunks that end at or below the log's start, and free their space, in the
+        """Delete the chunks that end at or below the log start, and free their space in the
         background.
         """
         start = self._state.start_offset
         with closing(self._rocks.scan(start)) as chunks:
             base, chunk = next(chunks, (start, b""))
-        if base < start and not behind(chunk, base, start):
+        if base < start and not batches_from(chunk, base, start):
             base = start
         below = min(base, start)
         if self._rocks.first_offset() < below:
@@ -420,7 +405,7 @@ class RocksLogStore(RocksStore):
         self._identity = identity
 
     def used_bytes(self) -> int:
-        """Return the size of log and snapshots, by the file system's count. Raises StorageError."""
+        """See ``LogStore``. Raises StorageError."""
         return self._rocks.size_bytes() + self._snapshots.total_bytes()
 
     def _guarded(self, call: Callable[[], T]) -> T:
@@ -469,9 +454,9 @@ def require_end(end_offset: int, state: LogState) -> None:
 def read_between(
     rocks: RocksLog, offset: int, *, until: int, max_bytes: int, start: int, end: int
 ) -> bytes:
-    """Read from a log of [``start``, ``end``) as ``LogStore.read`` does."""
+    """Read from a log of [``start``, ``end``), as ``LogStore.read`` does."""
     if not start <= offset <= until <= end:
-        raise ValueError(f"read of [{offset}, {until}): the log is [{start}, {end})")
+        raise ValueError(f"cannot read [{offset}, {until}) of the log: it has [{start}, {end})")
     if offset == until:
         return b""
     with closing(rocks.scan(offset)) as chunks:

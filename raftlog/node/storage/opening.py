@@ -1,4 +1,4 @@
-"""Opening of a data directory by its node."""
+"""Open a data directory for its node."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from raftlog.node.storage.log_store import RocksLogStore
 from raftlog.node.storage.partition_store import RocksPartitionStore
 from raftlog.node.storage.rocks_adapter import RocksLog, RocksPartitions
 from raftlog.node.storage.wal import check_tails, damaged_record, locate_damage, wals
-from raftlog.node.storage.wal_repair import cut_off, find_torn_tails
+from raftlog.node.storage.wal_repair import find_torn_tails, truncate_file
 
 PROBE_TIMEOUT_S = 30.0
-"""Timeout in seconds, far above a replay of the largest WAL on a loaded machine."""
+"""Timeout in seconds, far above the time to replay the largest WAL on a loaded machine."""
 
 _CHILD = """
 import os, sys
@@ -53,9 +53,9 @@ os._exit(0)
 
 
 def probe_open(rocks: Path, timeout_s: float = PROBE_TIMEOUT_S) -> None:
-    """Return once a child has opened ``rocks``.
+    """Return once a child process has opened the RocksDB at ``rocks``.
 
-    Raises StorageError if it did not within ``timeout_s``, or died.
+    Raises StorageError if the child did not within ``timeout_s`` seconds, or died.
     """
     spec = importlib.util.find_spec("rocksdict")
     if spec is None or spec.origin is None:
@@ -77,7 +77,7 @@ def probe_open(rocks: Path, timeout_s: float = PROBE_TIMEOUT_S) -> None:
         ) from None
     if child.returncode:
         raise StorageError(
-            f"the log in {rocks} can't be opened: the process that tried ended with"
+            f"the log in {rocks} cannot be opened: the process that tried to exited with status"
             f" {child.returncode}"
         )
 
@@ -93,13 +93,11 @@ def open_store(
     loop: asyncio.AbstractEventLoop,
     probe_timeout_s: float = PROBE_TIMEOUT_S,
 ) -> RocksLogStore:
-    """Open the storage of a node, for this process alone; call ``recover`` next.
+    """Open the storage of a node for this process only. Call ``recover`` next.
 
-    None expects anything.
-
-    Raises ConfigError (not formatted, of another cluster or node, in use by another process),
-    CorruptLogError, and StorageError, also if RocksDB does not open within ``probe_timeout_s``
-    after an unclean end.
+    An expectation of None accepts any value. Raises ConfigError (not formatted, of another cluster
+    or node, in use by another process), CorruptLogError, and StorageError, also if RocksDB does not
+    open within ``probe_timeout_s`` after an unclean end.
     """
     identity = read_identity(directory)
     _check_identity(directory, identity, expect_cluster_id, expect_node_id)
@@ -114,7 +112,7 @@ def open_store(
         repair_tail(directory / LOG_DIRECTORY, clean=state.clean)
         check_openable(directory / LOG_DIRECTORY, probe_timeout_s, clean=state.clean)
         if state.clean:
-            # Before RocksDB writes anything: from here on a crash may tear something.
+            # Before RocksDB writes anything, as a crash may tear its writes.
             state = replace(state, clean=False)
             write_log_state(directory, state)
         rocks = open_rocks(directory / LOG_DIRECTORY)
@@ -125,19 +123,23 @@ def open_store(
 
 
 def _require_wal(rocks: Path) -> None:
-    """Raise CorruptLogError if a log that was not closed in order has no write-ahead log: each
-    start begins one. Raises StorageError.
+    """Raise CorruptLogError if a log that was not closed in order has no write-ahead log, as each
+    start creates one.
+
+    Raises StorageError.
     """
     try:
         if rocks.is_dir() and not wals(rocks):
             raise CorruptLogError(f"the write-ahead log in {rocks} is missing")
     except OSError as error:
-        raise StorageError(f"can't look through {rocks}: {error}") from error
+        raise StorageError(f"cannot list {rocks}: {error}") from error
 
 
 def _finish_mending(directory: Path) -> None:
-    """Put the mended log in its place, if a crash came between the two renames; else drop what is
-    left of one. Raises StorageError.
+    """Rename the mended log into place if a crash came between the two renames; otherwise delete
+    the rest of one.
+
+    Raises StorageError.
     """
     log_, mended = directory / LOG_DIRECTORY, directory / MENDED_DIRECTORY
     try:
@@ -149,13 +151,13 @@ def _finish_mending(directory: Path) -> None:
             mended.rename(log_)
         fsync_directory(directory)
     except OSError as error:
-        raise StorageError(f"can't put {mended} in its place: {error}") from error
+        raise StorageError(f"cannot replace {log_} with {mended}: {error}") from error
 
 
 def open_rocks(path: Path, *, read_only: bool = False) -> RocksLog:
     """Open RocksDB.
 
-    Raises CorruptLogError, with the place of the damage if it is in the WAL, and StorageError.
+    Raises StorageError, and CorruptLogError with the place of the damage if it is in the WAL.
     """
     try:
         return RocksLog(path, read_only=read_only)
@@ -164,25 +166,26 @@ def open_rocks(path: Path, *, read_only: bool = False) -> RocksLog:
 
 
 def repair_tail(rocks: Path, *, clean: bool) -> None:
-    """Cut off the writes that power loss tore, if the log was not closed in order. Raises
-    StorageError.
+    """Truncate the files that power loss has torn, if the log was not closed in order.
+
+    Raises StorageError.
     """
     for tail in () if clean else find_torn_tails(rocks):
-        log.warning("the log's tail was torn by power loss", found=str(tail))
-        cut_off(tail)
+        log.warning("the log's tail was torn by power loss", detail=str(tail))
+        truncate_file(tail)
 
 
 def check_openable(rocks: Path, probe_timeout_s: float, *, clean: bool) -> tuple[str, ...]:
-    """Find damage that an open would miss or hang on.
+    """Detect damage that opening would miss or hang on, and return descriptions of files that end
+    within a record.
 
-    The child costs a second replay of the WAL: only after an unclean end.
-
-    Returns which files end within a record, which the open drops: as after power loss, or after a
-    manual cut.
+    Opening drops that record, as after power loss or a manual truncation. The child process costs a
+    second replay of the WAL, so it runs only after an unclean end. Raises CorruptLogError,
+    StorageError.
     """
     torn = check_tails(rocks)
     for one in torn:
-        log.warning("a file of the log ends within a record, which is dropped", found=one)
+        log.warning("a log file ends within a record, which is dropped", detail=one)
     if not clean:
         probe_open(rocks, probe_timeout_s)
     return torn
@@ -194,10 +197,13 @@ def _check_identity(
     wrong: list[str] = []
     if cluster_id is not None and cluster_id != identity.cluster_id:
         wrong.append(
-            f"it belongs to cluster {identity.cluster_id!r}, the configuration says {cluster_id!r}"
+            f"it belongs to cluster {identity.cluster_id!r}, but the configuration has cluster"
+            f" {cluster_id!r}"
         )
     if node_id is not None and node_id != identity.node_id:
-        wrong.append(f"it belongs to node {identity.node_id}, the configuration says {node_id}")
+        wrong.append(
+            f"it belongs to node {identity.node_id}, but the configuration has node {node_id}"
+        )
     if wrong:
         raise ConfigError(f"data directory {directory}: {'; '.join(wrong)}")
 
@@ -208,19 +214,19 @@ _NEW_DIRECTORY = "partitions.new"
 def open_partition_store(
     directory: Path, loop: asyncio.AbstractEventLoop, *, probe_timeout_s: float = PROBE_TIMEOUT_S
 ) -> RocksPartitionStore:
-    """Open the partition replicas in a broker's data directory, which this process has locked; call
-    ``recover`` next.
+    """Open the partition replicas in a broker's data directory, which this process must have
+    locked. Call ``recover`` next.
 
-    Raises CorruptLogError; StorageError, also if RocksDB does not open within ``probe_timeout_s``
-    after an unclean end.
+    Raises CorruptLogError, and StorageError, also if RocksDB does not open within
+    ``probe_timeout_s`` after an unclean end.
     """
     remove_leftovers(directory)
     state = _state_of(directory)
     rocks = directory / PARTITIONS_DIRECTORY
     repair_tail(rocks, clean=state.clean)
     check_openable(rocks, probe_timeout_s, clean=state.clean)
-    # Before RocksDB writes anything: from here on a crash may tear something. What the sums were,
-    # recovery still has to know.
+    # Before RocksDB writes anything, as a crash may tear its writes. The returned store gets the
+    # old state, as recovery compares its totals.
     write_partitions_state(directory, replace(state, clean=False))
     return RocksPartitionStore(directory, state, _open(rocks), loop=loop)
 
@@ -233,8 +239,8 @@ def _open(path: Path) -> RocksPartitions:
 
 
 def _state_of(directory: Path) -> PartitionsState:
-    """Return the state in which the replicas were left; make them if they never were, or if a crash
-    interrupted that.
+    """Return the state in which the replicas were left, creating them if they never existed or a
+    crash interrupted their creation.
     """
     rocks, new = directory / PARTITIONS_DIRECTORY, directory / _NEW_DIRECTORY
     try:
@@ -242,7 +248,7 @@ def _state_of(directory: Path) -> PartitionsState:
     except FileNotFoundError:
         if rocks.exists():
             raise CorruptLogError(
-                f"{directory / PARTITIONS_STATE_FILE} is missing beside {rocks}"
+                f"{directory / PARTITIONS_STATE_FILE} is missing, but {rocks} exists"
             ) from None
         state = PartitionsState(clean=True, partitions=0, records=0)
         _make(directory, new)
@@ -251,7 +257,8 @@ def _state_of(directory: Path) -> PartitionsState:
         if not new.exists():
             raise CorruptLogError(
                 f"{rocks} is missing: the partition replicas of this broker are lost. Format an"
-                " empty directory for it, so that it comes back as a replica that has to catch up"
+                " empty directory for the broker, so that it returns as a replica that must catch"
+                " up"
             )
         _rename(directory, new, rocks)
     return state
@@ -263,7 +270,7 @@ def _make(directory: Path, new: Path) -> None:
     try:
         fsync_directory(directory)
     except OSError as error:
-        raise StorageError(f"can't sync {directory}: {error}") from error
+        raise StorageError(f"cannot sync {directory}: {error}") from error
 
 
 def _rename(directory: Path, new: Path, rocks: Path) -> None:
@@ -271,4 +278,4 @@ def _rename(directory: Path, new: Path, rocks: Path) -> None:
         new.rename(rocks)
         fsync_directory(directory)
     except OSError as error:
-        raise StorageError(f"can't make {rocks}: {error}") from error
+        raise StorageError(f"cannot rename {new} to {rocks}: {error}") from error

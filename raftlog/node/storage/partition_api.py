@@ -1,11 +1,10 @@
-"""The disk seam of a broker's partition replicas: many small logs in one store.
+"""The storage interface of a broker's partition replicas: many small logs in one store.
 
-The real one is RocksDB, the simulated one a dict.
-
-The rules are those of :mod:`raftlog.node.storage.api`: ``append`` makes bytes readable at once and
-durable never by itself; one ``flush`` makes durable what was appended before it, for all partitions
-together; after any error the store is broken and each later call raises the same StorageError;
-reads return whole batches that were verified, or raise CorruptLogError.
+Production uses RocksDB, the simulation a dict. The rules are those of
+:mod:`raftlog.node.storage.api`: ``append`` makes bytes readable at once, but never durable; one
+``flush`` makes everything appended before it durable, for all partitions together; after any error
+the store is broken, and each later call raises the same StorageError; reads return whole verified
+batches, or raise CorruptLogError.
 """
 
 from __future__ import annotations
@@ -26,14 +25,16 @@ class Run(NamedTuple):
     end_offset: int
     """End offset, exclusive."""
     last_timestamp_ms: int
-    """Timestamp of its newest batch, in ms."""
+    """Timestamp of the newest batch, in ms."""
     size: int
-    """Size in bytes. The rest of a truncated run counts as 0: it must not push others out."""
+    """Size in bytes, or 0 for the rest of a truncated run, which must not make retention delete
+    others.
+    """
 
 
 class LogRuns:
-    """The age and size of the parts of one partition's log, oldest first: retention needs no disk
-    access.
+    """Age and size of the parts of one partition's log, oldest first, so that retention needs no
+    disk access.
     """
 
     __slots__ = ("_grain", "_runs", "last_base", "size")
@@ -45,7 +46,9 @@ class LogRuns:
         self.size = sum(run.size for run in self._runs)
         """Size of all runs, in bytes."""
         self.last_base = last_base
-        """Begin of a batch with which the last run, or a part of it, ends; -1 if unknown."""
+        """Base offset of a batch, or of consecutive batches, at the end of the last run; -1 if
+        unknown.
+        """
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LogRuns) and (self.runs, self.last_base) == (
@@ -62,11 +65,11 @@ class LogRuns:
 
     @property
     def last_timestamp_ms(self) -> int:
-        """Timestamp of the newest batch in the last run, or 0."""
+        """Timestamp of the newest batch in the last run, in ms, or 0."""
         return self._runs[-1].last_timestamp_ms if self._runs else 0
 
     def append(self, base: int, end: int, timestamp_ms: int, size: int) -> None:
-        """Add whole batches that were written from ``base`` on."""
+        """Add whole batches that were written from offset ``base`` on."""
         runs = self._runs
         self.last_base, self.size = base, self.size + size
         if runs and runs[-1].size < self._grain:
@@ -101,18 +104,22 @@ class LogRuns:
         self.last_base = -1
 
     def drop_before(self, start_offset: int) -> int:
-        """Drop the runs below the new ``start_offset``; return their size in bytes, at least."""
+        """Drop the runs that end at or below the new ``start_offset``, and return their size in
+        bytes.
+        """
         runs, before = self._runs, self.size
         while runs and runs[0].end_offset <= start_offset:
             self.size -= runs.popleft().size
         return before - self.size
 
     def boundary(self, offset: int) -> int:
-        """Return the highest end of a run that is not above ``offset``, or -1."""
+        """Return the highest end of a run at or below ``offset``, or -1."""
         return max((run.end_offset for run in self._runs if run.end_offset <= offset), default=-1)
 
     def bytes_from(self, offset: int) -> int:
-        """Return the size of the log from ``offset`` on, in bytes, at most a run too many."""
+        """Return the size of the log from ``offset`` on, in bytes; at most the size of one run too
+        high.
+        """
         size = 0
         for run in reversed(self._runs):
             if run.end_offset <= offset:
@@ -121,7 +128,7 @@ class LogRuns:
         return size
 
     def clear(self) -> None:
-        """Empty the log."""
+        """Drop all runs."""
         self._runs.clear()
         self.size, self.last_base = 0, -1
 
@@ -132,31 +139,31 @@ PartitionKey = tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class RecoveredPartition:
-    """One replica as the store found it: every byte durable and checked.
+    """One replica as the store found it: every byte is durable and checked.
 
-    Offsets: start inclusive, end exclusive.
+    Start offsets are inclusive, end offsets exclusive.
     """
 
     key: PartitionKey
     start_offset: int
     end_offset: int
     epochs: tuple[tuple[int, int], ...]
-    """(leader epoch, first offset), ascending: the whole log's epoch index."""
+    """The epoch index of the whole log: (leader epoch, first offset), ascending."""
     runs: LogRuns = field(default_factory=LogRuns)
     """Age and size of its parts."""
 
 
 class PartitionStore(Protocol):
-    """The partition replicas of one broker. All methods are called from the event loop's thread."""
+    """The partition replicas of one broker. Call all methods on the event loop's thread."""
 
     @property
     def busy_s(self) -> float:
-        """Duration of the flush in progress, in seconds, measured at the disk; 0: none is."""
+        """Duration of the flush in progress in seconds, measured at the disk, or 0."""
 
     def recover(self) -> tuple[RecoveredPartition, ...]:
-        """Check and describe what is stored.
+        """Check and describe the stored data. Call it once, before any other method.
 
-        Called once, before anything else. Raises CorruptLogError, StorageError.
+        Raises CorruptLogError, StorageError.
         """
 
     def append(self, key: PartitionKey, chunk: bytes, base_offset: int, end_offset: int) -> None:
@@ -166,45 +173,45 @@ class PartitionStore(Protocol):
         """
 
     def flush(self, done: Callable[[StorageError | None], None], *, inline: bool) -> None:
-        """Make all appends, truncations and deletions so far durable, then call ``done``, once, in
-        order.
+        """Make all appends, truncations and deletions so far durable, then call ``done``.
 
-        ``inline`` true: the caller is idle, so the sync may run right here; it is a hint. Calls
-        that wait for a running sync share the next one.
+        Each ``done`` is called exactly once, in order. ``inline`` is a hint that the caller is
+        idle, so that the sync may run right here. Calls that wait for a running sync share the next
+        one.
         """
 
     def truncate(self, key: PartitionKey, end_offset: int) -> None:
-        """Drop everything at or above ``end_offset``, a batch boundary.
+        """Delete everything at or above ``end_offset``, a batch boundary.
 
-        As durable as an append: flush follows.
+        Becomes durable with the next ``flush``.
         """
 
     def advance_start(self, key: PartitionKey, start_offset: int, *, dropped_bytes: int) -> None:
-        """Drop everything below ``start_offset``, a batch boundary of the replica.
+        """Delete everything below ``start_offset``, a batch boundary of the replica.
 
-        As durable as an append. ``dropped_bytes``: approximate size of the dropped part; its space
-        is freed later.
+        Becomes durable with the next ``flush``. ``dropped_bytes`` is the approximate size of the
+        deleted part, whose space is freed later.
         """
 
     def reset(self, key: PartitionKey, start_offset: int) -> None:
-        """Drop everything: the replica is empty, and its next record has this offset.
+        """Delete everything: the replica is then empty, and its next record has ``start_offset``.
 
-        As durable as an append.
+        Becomes durable with the next ``flush``.
         """
 
     def read(self, key: PartitionKey, offset: int, *, until: int, max_bytes: int) -> bytes:
-        """Return whole batches, from the one that contains ``offset`` up to ``until`` (exclusive; a
-        batch boundary), verified.
+        """Return whole verified batches, from the one that contains ``offset`` to ``until``
+        (exclusive, a batch boundary).
 
-        At least one batch, then as many as fit ``max_bytes``. Empty when ``offset == until``.
+        Returns at least one batch, then as many as fit ``max_bytes``; empty if ``offset == until``.
         Raises CorruptLogError.
         """
 
     def delete(self, key: PartitionKey) -> None:
-        """Delete a replica; no error without one. As durable as an append."""
+        """Delete a replica, if it exists. Becomes durable with the next ``flush``."""
 
     def free_bytes(self) -> int:
         """Return the free space of the store's file system, in bytes."""
 
     def close(self) -> None:
-        """Close the store. Unflushed writes may or may not stay."""
+        """Close the store. Unflushed writes may or may not survive."""

@@ -1,8 +1,8 @@
-"""The real PartitionStore: the chunks of all partition replicas of a broker in one RocksDB, synced
-together.
+"""The production PartitionStore: the chunks of all partition replicas of a broker in one RocksDB,
+synced together.
 
-The names of RocksDB's keys are topic id and partition index: a replica's chunks are neighbours, the
-replicas of a topic too.
+Keys in RocksDB begin with the topic id and the partition index, so the chunks of a replica are
+adjacent, and the replicas of a topic too.
 
 Why: docs/decisions/024-data-plane-group-flush.md
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing_extensions import override
 
 from raftlog.errors import CorruptLogError, FatalError, StorageError
-from raftlog.node.storage.chunks import behind, read_span, shortened
+from raftlog.node.storage.chunks import batches_from, read_span, shortened
 from raftlog.node.storage.directory import PartitionsState, write_partitions_state
 from raftlog.node.storage.log_bounds import PartitionEnds, damage_in, scan_partition
 from raftlog.node.storage.partition_api import PartitionKey, RecoveredPartition
@@ -31,15 +31,11 @@ from raftlog.node.storage.rocks_store import RocksStore
 TOPIC_ID_BYTES = 16
 _INDEX = struct.Struct(">I")
 COMPACT_MIN_BYTES = 16 << 20
-"""Dropped bytes of one log below which a compaction costs more than it frees."""
+"""Deleted bytes of one log below which a compaction costs more than it frees."""
 
 
 class RocksPartitionStore(RocksStore):
-    """The RocksDB implementation of ``raftlog.node.storage.partition_api.PartitionStore``; made by
-    ``open_partition_store``.
-
-    Owns ``rocks``.
-    """
+    """A ``PartitionStore`` on RocksDB, created by ``open_partition_store``. Owns ``rocks``."""
 
     def __init__(
         self,
@@ -61,14 +57,14 @@ class RocksPartitionStore(RocksStore):
         self._ends = PartitionEnds()
 
     def recover(self) -> tuple[RecoveredPartition, ...]:
-        """Check every replica, in one pass over all of them.
+        """Check every replica, in one pass.
 
-        Raises CorruptLogError naming replica and offset, StorageError.
+        Raises CorruptLogError with the replica and offset, StorageError.
         """
         self._check(recovered=False)
         try:
-            # RocksDB has made durable what it replayed from its WAL; this covers what it might have
-            # kept there.
+            # RocksDB has made durable what it replayed from its WAL; this syncs what it may have
+            # left in the WAL.
             self._rocks.sync()
             found = tuple(self._scan())
             self._ends.recovered(found)
@@ -91,7 +87,7 @@ class RocksPartitionStore(RocksStore):
     def append(self, key: PartitionKey, chunk: bytes, base_offset: int, end_offset: int) -> None:
         """Write a chunk at a replica's end.
 
-        Raises StorageError; ValueError if it does not begin there.
+        Raises StorageError, and ValueError if the chunk does not begin there.
         """
         self._check()
         self._ends.check_append(key, base_offset, end_offset)
@@ -102,10 +98,7 @@ class RocksPartitionStore(RocksStore):
         self._ends.appended(key, end_offset)
 
     def flush(self, done: Callable[[StorageError | None], None], *, inline: bool) -> None:
-        """Make all writes so far durable, then call ``done``; see the protocol.
-
-        Raises the earlier error of a broken store.
-        """
+        """See ``PartitionStore``. Raises the earlier error of a broken store."""
         self._check()
         self._commit.flush(
             lambda outcome: done(outcome if isinstance(outcome, StorageError) else None),
@@ -113,9 +106,10 @@ class RocksPartitionStore(RocksStore):
         )
 
     def truncate(self, key: PartitionKey, end_offset: int) -> None:
-        """Drop everything at or above ``end_offset``.
+        """Delete everything at or above ``end_offset``.
 
-        Raises StorageError; ValueError if that is not a batch boundary of the replica.
+        Raises StorageError, and ValueError if ``end_offset`` is not a batch boundary of the
+        replica.
         """
         self._check()
         if not self._ends.check_truncate(key, end_offset):
@@ -140,9 +134,10 @@ class RocksPartitionStore(RocksStore):
             return shortened(chunks, end_offset)
 
     def advance_start(self, key: PartitionKey, start_offset: int, *, dropped_bytes: int) -> None:
-        """Drop everything below ``start_offset``.
+        """Delete everything below ``start_offset``.
 
-        Raises CorruptLogError, StorageError; ValueError if that is not a batch boundary in it.
+        Raises CorruptLogError, StorageError, and ValueError if ``start_offset`` is not a batch
+        boundary of the replica.
         """
         self._check()
         if not self._ends.check_advance(key, start_offset):
@@ -151,7 +146,7 @@ class RocksPartitionStore(RocksStore):
         try:
             with closing(self._rocks.scan(name, start_offset)) as chunks:
                 base, chunk = next(chunks)
-            behind(chunk, base, start_offset)
+            batches_from(chunk, base, start_offset)
             self._rocks.advance_start(name, base, start_offset)
         except CorruptLogError as error:
             raise self._commit.fail(damage_in(key, error)) from error
@@ -165,7 +160,7 @@ class RocksPartitionStore(RocksStore):
             self._compact_next()
 
     def reset(self, key: PartitionKey, start_offset: int) -> None:
-        """Empty a replica, which then begins at ``start_offset``. Raises StorageError."""
+        """See ``PartitionStore``. Raises StorageError."""
         self._check()
         try:
             self._rocks.reset(_name(key), start_offset)
@@ -174,10 +169,7 @@ class RocksPartitionStore(RocksStore):
         self._ends.reset(key, start_offset)
 
     def read(self, key: PartitionKey, offset: int, *, until: int, max_bytes: int) -> bytes:
-        """Return whole verified batches; see the protocol.
-
-        Raises CorruptLogError, StorageError, ValueError.
-        """
+        """See ``PartitionStore``. Raises CorruptLogError, StorageError, ValueError."""
         self._check()
         if not self._ends.check_read(key, offset, until):
             return b""
@@ -190,7 +182,7 @@ class RocksPartitionStore(RocksStore):
             raise self._commit.fail(error) from None
 
     def delete(self, key: PartitionKey) -> None:
-        """Delete a replica; its space is freed in the background. Raises StorageError."""
+        """Delete a replica, and free its space in the background. Raises StorageError."""
         self._check()
         if key not in self._ends:
             return
@@ -207,7 +199,7 @@ class RocksPartitionStore(RocksStore):
         self._compact_next()
 
     def _compact_next(self) -> None:
-        """Compact one topic after the other; deletions meanwhile are compacted together."""
+        """Compact one topic after the other; deletions in the meantime are compacted together."""
         if self._compacting or not (self._to_compact or self._compact_below):
             return
         self._compacting = True
@@ -227,14 +219,16 @@ class RocksPartitionStore(RocksStore):
 
     @override
     def free_bytes(self) -> int:
-        """Return the free space; raises StorageError also for a failure in the background."""
+        """Return the free space in bytes. Raises StorageError, also for an earlier failure in the
+        background.
+        """
         if self._commit.failure is not None:
             raise self._commit.failure
         return super().free_bytes()
 
     def used_bytes(self) -> int:
-        """Return the size of the replicas' files in bytes, deleted data included until it is
-        compacted.
+        """Return the size of the replicas' files in bytes, including deleted data that is not
+        compacted yet.
 
         Raises StorageError.
         """
@@ -250,14 +244,16 @@ class RocksPartitionStore(RocksStore):
 
     @override
     def _release(self) -> None:
-        """Release nothing: the data directory's lock is the broker's."""
+        """Release nothing: the broker holds the lock on the data directory."""
 
 
 def _name(key: PartitionKey) -> bytes:
-    """Return the key's part of RocksDB's keys. Raises ValueError for a topic id of another size."""
+    """Return the prefix of the replica's keys in RocksDB. Raises ValueError for a topic id of
+    another size.
+    """
     topic_id, index = key
     if len(topic_id) != TOPIC_ID_BYTES:
-        raise ValueError(f"a topic id of {len(topic_id)} bytes")
+        raise ValueError(f"a topic id must have {TOPIC_ID_BYTES} bytes, not {len(topic_id)}")
     return topic_id + _INDEX.pack(index)
 
 

@@ -1,4 +1,4 @@
-"""The reader of a stopped or copied data directory, which changes nothing in it."""
+"""Read a stopped or copied data directory without changing it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from raftlog.node.storage.wal_repair import find_torn_tails
 
 
 def open_read_only(directory: Path, *, probe_timeout_s: float = PROBE_TIMEOUT_S) -> LogReader:
-    """Open a directory for reading; no node can start on ``directory`` meanwhile.
+    """Open a data directory for reading. No node can start on it until the reader is closed.
 
     Raises ConfigError (not formatted, in use), CorruptLogError, StorageError.
     """
@@ -48,18 +48,18 @@ def open_read_only(directory: Path, *, probe_timeout_s: float = PROBE_TIMEOUT_S)
             one.replace(mirror.name, str(directory / LOG_DIRECTORY)) for one in torn
         )
     except FatalError as error:
-        _give_back(lock, mirror)
-        raise _of_the_original(error, mirror, directory) from error
+        _release(lock, mirror)
+        raise _with_original_path(error, mirror, directory) from error
     except BaseException:
-        _give_back(lock, mirror)
+        _release(lock, mirror)
         raise
     return reader
 
 
 class LogReader:
-    """A log without a writer.
+    """A log without a writer; a context manager.
 
-    The high watermark is unknown: ``end_offset`` is the end of the log. A context manager.
+    The high watermark is unknown, so ``end_offset`` is the end of the log.
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class LogReader:
         self._mirror = mirror
         self._snapshots = SnapshotFiles(directory)
         self.torn: tuple[str, ...] = ()
-        """Files that end within a record, which is not read."""
+        """Descriptions of the files that end within a record, which is not read."""
         try:
             if (last := rocks.last()) is not None:
                 for _, end_offset, _, _, _ in walk(last[1], last[0]):
                     self.end_offset = max(self.end_offset, end_offset)
             require_end(self.end_offset, state)
-            # Before the log is compared with its snapshots: one that has lost its beginning must
-            # not pass for one that a snapshot replaced.
+            # Before the log is compared with its snapshots: a log that has lost its beginning must
+            # not be mistaken for one that a snapshot replaced.
             self._require_start()
             self._snapshots.find(clean=False)
             newest = self._snapshots.newest_sound()
@@ -94,8 +94,8 @@ class LogReader:
             self.was_replaced = newest is not None and not is_part(
                 newest[0], state, self._epoch_before(newest[0].end_offset)
             )
-            """True if the log is not that of its newest snapshot, whose installation was cut short:
-            no record of it is valid.
+            """True if the installation of the newest snapshot was interrupted before the log was
+            emptied: no record of the log is valid.
             """
             if newest is not None and self.was_replaced:
                 self.start_offset = self.end_offset = newest[0].end_offset
@@ -104,16 +104,16 @@ class LogReader:
             raise
 
     def _require_start(self) -> None:
-        """Raise if an older log-state.json in place of the right one names a start below which the
-        records are long gone.
+        """Raise CorruptLogError if log-state.json is out of date, so that it has a start below
+        which the records are deleted.
         """
         with closing(self._rocks.scan(self.start_offset)) as chunks:
             first_offset = next((base_offset for base_offset, _ in chunks), self.start_offset)
         if first_offset > self.start_offset:
             raise CorruptLogError(
                 f"{self._directory / LOG_STATE_FILE} says that the log begins at offset"
-                f" {self.start_offset}, its first record is at {first_offset}: the file is an older"
-                " one, or records are missing",
+                f" {self.start_offset}, but its first record has offset {first_offset}: the file is"
+                " out of date, or records are missing",
                 offset=self.start_offset,
             )
 
@@ -128,7 +128,7 @@ class LogReader:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Descriptions of damaged snapshots and torn ends, which no answer includes."""
+        """Descriptions of the damaged snapshots and torn files that are not read."""
         return (*self.torn, *map(str, self._snapshots.unsound))
 
     def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
@@ -140,17 +140,17 @@ class LogReader:
 
     @property
     def vote(self) -> VoteState:
-        """Return the vote.
+        """The vote.
 
         Raises CorruptLogError if it is missing or corrupt; the log can still be read.
         """
         return read_vote_file(self._directory)
 
     def read(self, offset: int, until: int, max_bytes: int) -> bytes:
-        """Return whole verified batches from ``offset`` up to ``until`` (exclusive): at least one,
+        """Return whole verified batches from ``offset`` to ``until`` (exclusive): at least one,
         then as many as fit ``max_bytes``.
 
-        Raises CorruptLogError naming the offset, StorageError, ValueError if an offset is not a
+        Raises CorruptLogError with the offset, StorageError, and ValueError if an offset is not a
         batch boundary of the log.
         """
         return read_between(
@@ -168,7 +168,7 @@ class LogReader:
             self._snapshots.close()
             self._rocks.close()
         finally:
-            _give_back(self._lock, self._mirror)
+            _release(self._lock, self._mirror)
 
     def __enter__(self) -> LogReader:
         return self
@@ -183,8 +183,8 @@ class LogReader:
 
 
 def mirror_of(rocks: Path) -> tempfile.TemporaryDirectory[str]:
-    """Return a directory of links to RocksDB's files: rocksdict writes its configuration file even
-    when it opens read-only.
+    """Return a directory of links to RocksDB's files, as rocksdict writes its configuration file
+    even when it opens read-only.
     """
     mirror = tempfile.TemporaryDirectory(prefix="raftlog-read-")
     try:
@@ -196,14 +196,14 @@ def mirror_of(rocks: Path) -> tempfile.TemporaryDirectory[str]:
         raise CorruptLogError(f"{rocks} is missing from a formatted directory") from error
     except OSError as error:
         mirror.cleanup()
-        raise StorageError(f"can't read {rocks}: {error}") from error
+        raise StorageError(f"cannot read {rocks}: {error}") from error
     return mirror
 
 
-def _of_the_original(
+def _with_original_path(
     error: FatalError, mirror: tempfile.TemporaryDirectory[str] | None, directory: Path
 ) -> FatalError:
-    """Return the error as one of the directory itself: the mirror is temporary."""
+    """Return the error with the path of the original directory instead of the temporary mirror."""
     if mirror is None or mirror.name not in str(error):
         return error
     text = str(error).replace(mirror.name, str(directory / LOG_DIRECTORY))
@@ -215,17 +215,17 @@ def _of_the_original(
 
 
 def leave_torn_tails_out(mirror: Path) -> None:
-    """Replace the links to files that power loss tore by copies without their torn tails."""
+    """Replace the links to files that power loss tore with copies without their torn tails."""
     for tail in find_torn_tails(mirror):
         try:
-            content = tail.path.read_bytes()[: tail.cut_at]
+            content = tail.path.read_bytes()[: tail.new_end]
             tail.path.unlink()
             tail.path.write_bytes(content)
         except OSError as error:
-            raise StorageError(f"can't copy {tail.path.name}: {error}") from error
+            raise StorageError(f"cannot copy {tail.path.name}: {error}") from error
 
 
-def _give_back(lock: DirectoryLock | None, mirror: tempfile.TemporaryDirectory[str] | None) -> None:
+def _release(lock: DirectoryLock | None, mirror: tempfile.TemporaryDirectory[str] | None) -> None:
     if mirror is not None:
         mirror.cleanup()
     if lock is not None:

@@ -1,25 +1,26 @@
-"""The one file that touches rocksdict, and that knows its traps.
+"""The only module that uses rocksdict, and that knows its pitfalls.
 
-A sorted map from log offset to chunk, for one log or for many. Keys are big-endian, so that
-RocksDB's order is the log's. The traps:
+It provides a sorted map from log offset to chunk, for one log or for many. Keys are big-endian, so
+that RocksDB's order is that of the log. The pitfalls:
 
 * ``set_iterate_lower_bound`` sets the *upper* bound, and the upper bound keeps a raw pointer to a
-  key that Python may have collected: no bounds are used here, only seek.
-* ``items()``, ``keys()`` and ``values()`` stop silently at a corrupt block: only ``iter()`` with
-  ``status()`` at the end.
-* The default WAL recovery (point_in_time) drops everything after a corrupt record:
-  tolerate_corrupted_tail_records refuses instead. It still takes a record whose length overruns the
-  file for a torn one: see wal.py.
-* Opening can spin for ever on a damaged tail, holding the GIL: see opening.py.
-* ``close()`` leaves RocksDB open, and its LOCK held, while an iterator lives: no iterator leaves
-  this file.
-* ``put`` and ``write`` hold the GIL, ``flush_wal`` does not: write on the loop, sync in a thread.
+  key that Python may have collected: this module uses seek, and no bounds.
+* ``items()``, ``keys()`` and ``values()`` stop silently at a corrupt block: this module uses only
+  ``iter()``, with ``status()`` at the end.
+* The default WAL recovery (point_in_time) drops everything after a corrupt record;
+  tolerate_corrupted_tail_records refuses to open instead. It still considers a record torn if its
+  length runs past the end of the file: see wal.py.
+* Opening can loop forever on a damaged tail, holding the GIL: see opening.py.
+* ``close()`` leaves RocksDB open, and its LOCK held, while an iterator exists: no iterator leaves
+  this module.
+* ``put`` and ``write`` hold the GIL, ``flush_wal`` does not: write on the event loop, sync in a
+  thread.
 * A read-only open rewrites ``rocksdict-config.json``: see reader.py.
 
-Two things of our own are in the WAL of a log: zeros ahead of it (wal.py), and in each write
-a *mark*, twice. It has RocksDB's sequence number up to which everything had been synced before,
-which tells what was never synced from damage to what was (wal_repair.py); and the end of the log,
-which is known also where the last write is damaged (salvage.py).
+The WAL of a log contains two additions: zeros ahead of its end (wal.py), and in each write a
+*mark*, twice. The mark has RocksDB's sequence number up to which everything had been synced before,
+which distinguishes data that was never synced from damage to synced data (wal_repair.py). It also
+has the end of the log, which is thereby known even if the last write is damaged (salvage.py).
 """
 
 from __future__ import annotations
@@ -57,10 +58,12 @@ from raftlog.node.storage.wal import (
 _KEY = struct.Struct(">Q")
 _BEHIND_ALL = b"\xff" * 9
 START = -1
-"""Placeholder of a base offset: the start offset of the log follows."""
+"""Placeholder for a base offset: the start offset of the log follows."""
 _DAMAGED = ("Corruption", "No such file or directory", "does not exist", "Is a directory")
-"""Texts of damage. A file that RocksDB expects and that does not exist, or is none, is damage: the
-disk does what it is asked.
+"""Texts of RocksDB errors that mean damage.
+
+A file that RocksDB expects but does not find, or that is not a file, is damage, as the disk does
+not lose synced files.
 """
 
 
@@ -70,8 +73,8 @@ def _options(*, create: bool) -> Options:
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_paranoid_checks(True)
     options.set_write_buffer_size(ROCKSDB_WRITE_BUFFER_BYTES)
-    # What is read is mostly read from the replica's memory, and what is written is synced at once:
-    # to compress it costs time where it counts.
+    # Most reads come from the replica's memory, and writes are synced at once: compression would
+    # only add latency.
     options.set_compression_type(DBCompressionType.none())
     blocks = BlockBasedOptions()
     blocks.set_block_size(32 << 10)
@@ -88,7 +91,7 @@ def _options(*, create: bool) -> Options:
 class _RocksMap:
     """A map of one RocksDB.
 
-    All methods raise StorageError, or CorruptLogError where RocksDB finds damage.
+    All methods raise StorageError, or CorruptLogError if RocksDB detects damage.
     """
 
     def __init__(self, path: Path, *, create: bool = False, read_only: bool = False) -> None:
@@ -97,12 +100,12 @@ class _RocksMap:
         try:
             self._db = Rdict(str(path), _options(create=create), None, access)
         except Exception as error:
-            raise _translated(f"can't open {path}", error, path) from error
+            raise _translated(f"cannot open {path}", error, path) from error
 
     def sync(self) -> None:
         """Make every write so far durable.
 
-        Releases the GIL; may run in a thread beside writes.
+        Releases the GIL, and may run in a thread during writes.
         """
         try:
             self._db.flush_wal(True)
@@ -114,15 +117,15 @@ class _RocksMap:
         try:
             return sum(entry.stat().st_size for entry in os.scandir(self._path) if entry.is_file())
         except OSError as error:
-            raise StorageError(f"can't look at {self._path}: {error}") from error
+            raise StorageError(f"cannot read the file sizes in {self._path}: {error}") from error
 
     def close(self) -> None:
-        """Close the files. RocksDB first writes its memory to disk, durably."""
+        """Close the files. RocksDB durably writes its memory to disk first."""
         try:
             self._db.close()
         except Exception as error:
-            # What a failed close leaves open goes with the last reference, and with it the lock of
-            # the directory: the node may be about to format it anew.
+            # Deleting the last reference closes what a failed close leaves open, including the
+            # lock of the directory, which the node may be about to format anew.
             del self._db
             raise _translated("close failed", error, self._path) from error
 
@@ -131,7 +134,9 @@ class _RocksMap:
         self._drop(name + _KEY.pack(end_offset), name + _BEHIND_ALL, tail, "truncate")
 
     def _drop(self, begin: bytes, end: bytes, last: tuple[bytes, bytes] | None, what: str) -> None:
-        """Drop the keys of [begin, end) and put ``last`` in, in one atomic write; not durable."""
+        """Delete the keys of [begin, end) and put ``last``, in one atomic write that is not
+        durable.
+        """
         self._write(what, () if last is None else (last,), (begin, end))
 
     def _write(
@@ -155,7 +160,7 @@ class _RocksMap:
     def _mark(
         self, puts: Sequence[tuple[bytes, bytes]], drops: tuple[bytes, bytes] | None
     ) -> bytes:
-        """Return the mark of a write; empty: this map has none."""
+        """Return the mark of a write, or empty bytes if this map has no marks."""
         del puts, drops
         return b""
 
@@ -167,8 +172,8 @@ class _RocksMap:
             raise _translated("compaction failed", error, self._path) from error
 
     def _entries(self, key: bytes, first: bytes) -> Generator[tuple[bytes, bytes], None, None]:
-        """Yield keys and values in order, from the last key at or before ``key``; from ``first`` on
-        if that one lies before ``first``.
+        """Yield keys and values in order, from the last key at or before ``key``, but not before
+        ``first``.
         """
         iterator = self._db.iter()
         try:
@@ -195,9 +200,9 @@ class RocksLog(_RocksMap):
         self._synced_sequence = 0
         """RocksDB's sequence number up to which every write is durable."""
         self.end = NO_END
-        """End of the log behind the last write."""
+        """End of the log after the last write."""
         if not read_only:
-            # The WAL begins with a mark that is durable: whatever is lost of it has a number.
+            # The WAL begins with a durable mark, so that lost writes can be recognized by number.
             try:
                 self.end = LogEnd(0, 0) if create else self.marked_end()
                 self._write("write", (), None)
@@ -214,7 +219,7 @@ class RocksLog(_RocksMap):
         self._synced_sequence = sequence
 
     def marked_end(self) -> LogEnd:
-        """Return the end of the log by the mark of the last write."""
+        """Return the end of the log according to the mark of the last write."""
         try:
             value = self._db.get(MARK_KEY)
         except Exception as error:
@@ -223,35 +228,38 @@ class RocksLog(_RocksMap):
         return NO_END if mark is None else mark.end
 
     def put(self, base_offset: int, chunk: bytes, end: LogEnd) -> None:
-        """Write one chunk: readable at once, not durable. ``end``: that of the log behind it."""
+        """Write one chunk: readable at once, not durable. ``end`` is the end of the log
+        after it.
+        """
         self.end = end
         self._write("append", ((_KEY.pack(base_offset), chunk),), None)
 
     def replace_tail(self, end_offset: int, last: tuple[int, bytes] | None, end: LogEnd) -> None:
-        """Drop all chunks that begin at or above ``end_offset`` and put ``last`` in, in one atomic
-        write; not durable. ``end``: that of the log behind it.
+        """Delete all chunks that begin at or above ``end_offset`` and put ``last``, in one atomic
+        write that is not durable.
+
+        ``end`` is the end of the log afterwards.
         """
         self.end = end
         self._cut(b"", end_offset, last)
 
     def delete_below(self, base_offset: int) -> None:
-        """Drop all chunks that begin below ``base_offset``; not durable, and the space is freed
-        only by ``compact_below``.
+        """Delete all chunks that begin below ``base_offset``; not durable. ``compact_below`` frees
+        their space.
         """
         self._drop(_KEY.pack(0), _KEY.pack(base_offset), None, "advance of the log start")
 
     def compact_below(self, base_offset: int) -> None:
-        """Free the space of the chunks that were deleted below ``base_offset``.
-
-        Slow; for a thread.
+        """Free the space of the chunks that were deleted below ``base_offset``. Slow: run it in a
+        thread.
         """
         self._compact(_KEY.pack(0), _KEY.pack(base_offset))
 
     def scan(self, offset: int) -> Generator[tuple[int, bytes], None, None]:
-        """Yield chunks in order, from the one that contains ``offset`` (the first of all if none
-        does).
+        """Yield chunks in order, from the one that contains ``offset``, or from the first if none
+        does.
 
-        Close it or drop it before ``close``.
+        The generator must be closed or deleted before ``close``.
         """
         unpack = _KEY.unpack
         with closing(self._entries(_KEY.pack(offset), _KEY.pack(0))) as entries:
@@ -259,10 +267,7 @@ class RocksLog(_RocksMap):
                 yield unpack(key)[0], chunk
 
     def readable(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the chunks in order, without those in damaged blocks.
-
-        Raises StorageError.
-        """
+        """Yield all chunks in order, except those in damaged blocks. Raises StorageError."""
         at: int | None = 0
         while at is not None:
             try:
@@ -274,7 +279,7 @@ class RocksLog(_RocksMap):
                 at = self._behind_damage(at)
 
     def _behind_damage(self, offset: int) -> int | None:
-        """Return an offset after the damage at ``offset`` from which on chunks can be read; None if
+        """Return an offset after the damage at ``offset`` from which chunks can be read, or None if
         there is none.
         """
         low, step = offset, 1
@@ -315,11 +320,11 @@ class RocksLog(_RocksMap):
         return sequence
 
     def first_offset(self) -> int:
-        """Return the lowest base offset; 2**64 if there is no chunk."""
+        """Return the lowest base offset, or 2**64 if there is no chunk."""
         return next(self.scan(0), (2**64, b""))[0]
 
     def last(self) -> tuple[int, bytes] | None:
-        """Return the chunk with the highest base offset."""
+        """Return the chunk with the highest base offset, or None if there is no chunk."""
         return next(self.scan(2**64 - 1), None)
 
     @override
@@ -332,9 +337,10 @@ class RocksLog(_RocksMap):
 
 
 class RocksPartitions(_RocksMap):
-    """The chunks of many logs, by the log's name of ``NAME_BYTES`` and the base offset.
+    """The chunks of many logs, by log name (``NAME_BYTES`` long) and base offset.
 
-    A log that does not begin at 0 has its start offset under its name alone, before its chunks.
+    The start offset of a log that does not begin at 0 is stored under its name alone, before its
+    chunks.
     """
 
     NAME_BYTES = 20
@@ -347,28 +353,28 @@ class RocksPartitions(_RocksMap):
             raise _translated("append failed", error, self._path) from error
 
     def replace_tail(self, name: bytes, end_offset: int, last: tuple[int, bytes] | None) -> None:
-        """Drop all chunks of one log that begin at or above ``end_offset`` and put ``last`` in, in
-        one atomic write; not durable.
+        """Delete all chunks of one log that begin at or above ``end_offset`` and put ``last``, in
+        one atomic write that is not durable.
         """
         self._cut(name, end_offset, last)
 
     def advance_start(self, name: bytes, base_offset: int, start_offset: int) -> None:
-        """Drop all chunks of one log that begin below ``base_offset``, and record its new start, in
-        one atomic write; not durable.
+        """Delete all chunks of one log that begin below ``base_offset`` and record its new start,
+        in one atomic write that is not durable.
         """
         first = name + _KEY.pack(0)
         start = name, _KEY.pack(start_offset)
         self._drop(first, name + _KEY.pack(base_offset), start, "advance of the log start")
 
     def reset(self, name: bytes, start_offset: int) -> None:
-        """Drop one log whole; it begins at ``start_offset``. Atomic; not durable."""
+        """Delete one whole log, which then begins at ``start_offset``. Atomic; not durable."""
         start = (name, _KEY.pack(start_offset)) if start_offset else None
         self._drop(name, name + _BEHIND_ALL, start, "reset of the log")
 
     def scan(self, name: bytes, offset: int) -> Generator[tuple[int, bytes], None, None]:
         """Yield the chunks of one log in order, from the one that contains ``offset``.
 
-        Close it or drop it before ``close``.
+        The generator must be closed or deleted before ``close``.
         """
         unpack, size = _KEY.unpack_from, self.NAME_BYTES
         first = name + _KEY.pack(0)
@@ -379,11 +385,10 @@ class RocksPartitions(_RocksMap):
                 yield unpack(key, size)[0], chunk
 
     def scan_all(self) -> Generator[tuple[bytes, int, bytes], None, None]:
-        """Yield (name, base offset, chunk) of everything, ordered by name and offset.
+        """Yield (name, base offset, chunk) of all chunks, ordered by name and offset.
 
-        A log that does not begin at 0 begins with START, and its start offset in place of a chunk.
-
-        Close it or drop it before ``close``.
+        For a log that does not begin at 0, (name, START, encoded start offset) comes first. The
+        generator must be closed or deleted before ``close``.
         """
         unpack, size = _KEY.unpack_from, self.NAME_BYTES
         with closing(self._entries(b"", b"")) as entries:
@@ -392,20 +397,18 @@ class RocksPartitions(_RocksMap):
                     yield key, START, chunk
                     continue
                 if len(key) != size + _KEY.size:
-                    raise CorruptLogError(f"{self._path} holds a key of {len(key)} bytes")
+                    raise CorruptLogError(f"{self._path} has a key of {len(key)} bytes")
                 yield key[:size], unpack(key, size)[0], chunk
 
     def compact_below(self, name: bytes, offset: int) -> None:
-        """Free the space of the chunks of one log that were deleted below ``offset``.
-
-        Slow; for a thread.
+        """Free the space of the chunks of one log that were deleted below ``offset``. Slow: run it
+        in a thread.
         """
         self._compact(name + _KEY.pack(0), name + _KEY.pack(offset))
 
     def compact(self, first: bytes, last: bytes) -> None:
-        """Free the space of deleted chunks in the logs from ``first`` to ``last``.
-
-        Slow; for a thread.
+        """Free the space of deleted chunks in the logs from ``first`` to ``last``. Slow: run it in
+        a thread.
         """
         self._compact(first, last + _BEHIND_ALL)
 
@@ -413,8 +416,8 @@ class RocksPartitions(_RocksMap):
 def _translated(what: str, error: Exception, path: Path) -> FatalError:
     """Translate an error of RocksDB.
 
-    rocksdict raises bare Exceptions that carry RocksDB's status as text: of several lines, with a
-    file or without.
+    rocksdict raises plain Exceptions with RocksDB's status as text, on several lines, with or
+    without a file.
     """
     status = " ".join(str(error).split())
     where = "" if str(path) in status or str(path) in what else f" in {path}"

@@ -1,5 +1,4 @@
-"""Common parts of both stores on RocksDB: the thread of blocking disk calls, one sync for all
-waiting appends, the failure and the close of a store.
+"""Common parts of both stores on RocksDB: the disk thread, group commit, failure and closing.
 
 Why: docs/decisions/006-vote-outside-the-log.md
 """
@@ -26,15 +25,15 @@ Job = Callable[[], None]
 JobDone = Callable[[FatalError | None], None]
 
 SLOW_CALL_S = 0.020
-"""Duration in seconds from which a call on the loop must not be repeated there: heartbeats and
+"""Duration in seconds above which the next calls must not run on the event loop: heartbeats and
 elections would wait for the disk.
 """
 SLOW_PENALTY_S, SLOW_PENALTY_MAX_S = 0.5, 10.0
-"""Seconds after a slow call, in any thread, in which no call runs on the loop; doubled after each
-further one within twice that time.
+"""Seconds after a slow call during which no call runs on the event loop; doubled, up to the
+maximum, after each further slow call within twice that time.
 
-[A busy machine takes the CPU away from one call in a thousand: in the thread each of the others
-would cost two more wake-ups.]
+[On a busy machine the CPU is taken from one call in a thousand; running all others in the thread
+would cost each two more wake-ups.]
 """
 
 
@@ -42,7 +41,7 @@ class DiskThread:
     """A thread for blocking disk calls, which run on the event loop while they are fast and few.
 
     Jobs run one after the other, in order, and each is reported exactly once, in order, on the
-    loop; nothing is reported after ``close``. A job may raise FatalError, and nothing else.
+    event loop; nothing is reported after ``close``. A job may raise only FatalError.
     """
 
     def __init__(
@@ -52,22 +51,23 @@ class DiskThread:
         self._clock = clock
         self._queue: SimpleQueue[tuple[Job, JobDone] | None] = SimpleQueue()
         self._pending = 0
-        # Written by the one who is at the disk: this thread or the other, never both.
+        # Written by the thread that runs a job: the event loop's or the disk thread, never both.
         self._began_s: float | None = None
         self.last_s = 0.0
-        """Duration of the job whose ``done`` is called, in seconds."""
+        """Duration of the last reported job, in seconds."""
         self._inline_from_s = float("-inf")
         self._penalty_s = 0.0
         self._thread: threading.Thread | None = None
         self._closed = False
 
     def run(self, job: Job, done: JobDone, *, inline: bool) -> None:
-        """Run ``job`` and then ``done`` with its error: right here if ``inline`` is requested, no
-        job waits and the disk was fast.
+        """Run ``job``, then call ``done`` with its error or None.
+
+        Both run right here if ``inline`` is True, no job is waiting and the disk was fast.
         """
         if inline and not self._pending and self._clock() >= self._inline_from_s:
             error, elapsed_s = self._timed(job)
-            self._note(elapsed_s)
+            self._update_penalty(elapsed_s)
             done(error)
             return
         if self._thread is None:
@@ -78,15 +78,14 @@ class DiskThread:
 
     @property
     def busy_s(self) -> float:
-        """Duration of the job in progress, in seconds; 0: none is.
-
-        Waiting for the thread or the loop is not a time of the disk.
+        """Duration of the job in progress in seconds, or 0. It excludes waiting for the thread or
+        the event loop.
         """
         began_s = self._began_s
         return 0.0 if began_s is None else self._clock() - began_s
 
     def close(self) -> None:
-        """Wait for the queued jobs, without further reports."""
+        """Wait for the queued jobs, without reporting them."""
         self._closed = True
         if self._thread is not None:
             self._queue.put(None)
@@ -102,7 +101,7 @@ class DiskThread:
         self._began_s = None
         return failure, self._clock() - began_s
 
-    def _note(self, elapsed_s: float) -> None:
+    def _update_penalty(self, elapsed_s: float) -> None:
         self.last_s = elapsed_s
         if elapsed_s > SLOW_CALL_S:
             now_s, penalty_s = self._clock(), SLOW_PENALTY_S
@@ -117,11 +116,11 @@ class DiskThread:
             try:
                 self._loop.call_soon_threadsafe(self._report, done, error, elapsed_s)
             except RuntimeError:
-                return  # The loop is closed: no caller waits.
+                return  # The event loop is closed: no caller waits.
 
     def _report(self, done: JobDone, error: FatalError | None, elapsed_s: float) -> None:
         self._pending -= 1
-        self._note(elapsed_s)
+        self._update_penalty(elapsed_s)
         if not self._closed:
             done(error)
 
@@ -130,12 +129,13 @@ FlushDone = Callable[[int | StorageError], None]
 
 
 class GroupCommit:
-    """The waiting flushes, the durable end of the log, and the failure of a broken store. No I/O.
+    """The waiting flushes, the durable end of the log, and the failure of a broken store. Does no
+    I/O.
 
-    One sync runs at a time. It covers the log end at its begin, lowered by every truncation since:
+    One sync runs at a time. It covers the log end at its start, lowered by every truncation since:
     records appended after a truncation are not covered, although their offsets may be. Flushes
-    requested meanwhile share the next sync. ``start_sync(inline)`` begins a sync, whose end, now or
-    later, is ``sync_finished``.
+    requested in the meantime share the next sync. ``start_sync(inline)`` starts a sync, which calls
+    ``sync_finished`` at once or later.
     """
 
     def __init__(self, start_sync: Callable[[bool], None]) -> None:
@@ -149,32 +149,32 @@ class GroupCommit:
         self._reporting = False
 
     def recovered(self, end_offset: int) -> None:
-        """Set the end of the log, all of which is durable."""
+        """Set the end of the recovered log, all of which is durable."""
         self.end_offset = self.durable_end_offset = end_offset
 
     def truncated(self, end_offset: int) -> None:
-        """Lower the end of the log, and with it the durable end, present and pending."""
+        """Lower the end of the log, and the durable end, present and pending."""
         self.end_offset = end_offset
         self.durable_end_offset = min(self.durable_end_offset, end_offset)
         self._covered_end_offset = min(self._covered_end_offset, end_offset)
 
     def flush(self, done: FlushDone, *, inline: bool) -> None:
-        """Call ``done`` once, after all earlier ones, when the present log is durable, or the store
-        broken.
+        """Call ``done`` once, after all earlier calls, when the present log is durable or the store
+        is broken.
         """
         self._waiting.append(done)
         if not self._syncing:
-            # Never inline from within a report: this done would overtake those not yet called.
+            # Never inline during a report: this callback would overtake those not yet called.
             self._sync(inline=inline and not self._reporting)
 
     def fail(self, error: FatalError) -> FatalError:
-        """Break the store, and return the first error, which every later call raises."""
+        """Break the store, and return its first error, which every later call raises."""
         if self.failure is None:
             self.failure = error
         return self.failure
 
     def outcome(self) -> StorageError | None:
-        """Return the failure as the StorageError for a callback; None: the store works."""
+        """Return the failure as a StorageError for a callback, or None if the store works."""
         if self.failure is None or isinstance(self.failure, StorageError):
             return self.failure
         return StorageError(str(self.failure))
@@ -193,7 +193,7 @@ class GroupCommit:
         self._reporting = True
         try:
             for done in dones:
-                # Looked at anew each time: the one before may have truncated, or met an error.
+                # Evaluated for each callback: the previous one may have truncated or failed.
                 done(self.outcome() or self.durable_end_offset)
         finally:
             self._reporting = False
@@ -205,7 +205,7 @@ class GroupCommit:
 
 
 class RocksStore(ABC):
-    """A store on one RocksDB, which it owns: its disk threads, its group commit, its close.
+    """A store on one RocksDB, which it owns: its disk threads, group commit and closing.
 
     After the first error each later call raises that error.
     """
@@ -222,7 +222,7 @@ class RocksStore(ABC):
         self._database = rocks
         self._space = BackgroundLook(lambda: os.statvfs(directory))
         self._disk = DiskThread(loop, clock)
-        # A thread of its own: a compaction must not delay a sync.
+        # A separate thread: a compaction must not delay a sync.
         self._compaction = DiskThread(loop, clock)
         self._commit = GroupCommit(self._start_sync)
         self._recovered = False
@@ -230,7 +230,7 @@ class RocksStore(ABC):
 
     @property
     def busy_s(self) -> float:
-        """Duration of the sync or vote in progress, in seconds; 0: none is."""
+        """Duration of the sync or vote in progress in seconds, or 0."""
         return self._disk.busy_s
 
     def _start_sync(self, inline: bool) -> None:
@@ -240,25 +240,23 @@ class RocksStore(ABC):
         self._commit.sync_finished(error)
 
     def free_bytes(self) -> int:
-        """Return the space that an unprivileged process can still use, as of the last call.
+        """Return the space that an unprivileged process can use, in bytes, as of the previous call.
 
-        Raises StorageError. Does not wait for a file system that hangs.
+        Does not wait for a file system that hangs. Raises StorageError.
         """
         try:
             found = self._space.poll()
         except OSError as error:
             raise self._commit.fail(
-                StorageError(f"can't look at {self._directory}: {error}")
+                StorageError(f"cannot read the free space of {self._directory}: {error}")
             ) from error
         return found.f_bavail * found.f_frsize
 
     def close(self) -> None:
-        """Close the files, marked clean if nothing failed.
-
-        Idempotent. Raises StorageError if that fails.
+        """Close the files, and mark them clean if nothing failed. Idempotent.
 
         RocksDB makes its writes durable when it closes; that is not reported, and waiting callbacks
-        are dropped.
+        are dropped. Raises StorageError if closing fails.
         """
         if self._closed:
             return
@@ -281,11 +279,11 @@ class RocksStore(ABC):
 
     @abstractmethod
     def _mark_closed(self, *, in_order: bool) -> None:
-        """Record durably how the store was left."""
+        """Durably record how the store was left."""
 
     @abstractmethod
     def _release(self) -> None:
-        """Release the resources of the store in any case."""
+        """Release the resources of the store, even after a failure."""
 
     def _check(self, *, recovered: bool = True) -> None:
         if self._commit.failure is not None:
@@ -293,4 +291,4 @@ class RocksStore(ABC):
         if self._closed:
             raise StorageError("the store is closed")
         if self._recovered is not recovered:
-            raise ValueError("recover() comes first, and once")
+            raise ValueError("recover() must be called first, and only once")

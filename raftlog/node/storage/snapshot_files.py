@@ -1,9 +1,9 @@
 """The snapshot files of a data directory: written under a temporary name, verified, synced, renamed
 (KIP-630).
 
-``%020d-%010d.checkpoint`` (end offset, epoch) is complete; with ``.part`` after it, incomplete.
-After a crash a file is either complete or a leftover that ``clean`` removes. A complete one that
-does not verify is renamed to ``.corrupt``, for people.
+``%020d-%010d.checkpoint`` (end offset, epoch) is a complete snapshot; with the suffix ``.part`` it
+is incomplete. After a crash a file is either complete or a leftover that ``find`` deletes. A
+complete file that fails verification is renamed to ``.corrupt``, for people.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HEADER_BYTES_MAX = 1 << 20
 
 
 def file_name(snapshot_id: SnapshotId) -> str:
-    """Return the name of a snapshot's file, in Kafka's form."""
+    """Return the file name of a snapshot, in Kafka's form."""
     return f"{snapshot_id.end_offset:020d}-{snapshot_id.epoch:010d}.checkpoint"
 
 
@@ -45,7 +45,7 @@ class SnapshotFiles:
         self._sizes: dict[SnapshotId, int] = {}
         self._freezes = 0
         self.unsound: list[CorruptLogError] = []
-        """Damaged snapshots that ``newest_sound`` has found."""
+        """Errors of the damaged snapshots that ``newest_sound`` has found."""
         self._open: tuple[SnapshotId, BinaryIO] | None = None
 
     # --- complete ones ---------------------------------------------------------------------------
@@ -56,7 +56,7 @@ class SnapshotFiles:
         return tuple(sorted(self._sizes))
 
     def find(self, *, clean: bool) -> None:
-        """Find the files; ``clean``: remove those that a crash left incomplete."""
+        """Find the complete files; with ``clean``, delete those that a crash left incomplete."""
         if not self._directory.exists():
             return
         try:
@@ -66,12 +66,12 @@ class SnapshotFiles:
                 elif clean and path.name.endswith(_PART):
                     path.unlink()
         except OSError as error:
-            raise StorageError(f"can't look through {self._directory}: {error}") from error
+            raise StorageError(f"cannot list {self._directory}: {error}") from error
 
     def newest_sound(self) -> tuple[SnapshotId, SnapshotHeader] | None:
-        """Return the newest complete snapshot, verified whole, or None.
+        """Return the newest complete snapshot that passes verification, or None.
 
-        An unsound one is forgotten here.
+        Newer ones that fail are no longer listed in ``complete``.
         """
         for snapshot_id in reversed(self.complete):
             try:
@@ -87,12 +87,14 @@ class SnapshotFiles:
             for path in sorted(self._directory.glob("*.checkpoint")):
                 if self._id_of(path) not in self._sizes:
                     log.critical(
-                        "a snapshot is corrupt, and set aside; an older one and the log are used",
+                        "a snapshot is corrupt and was renamed; an older one and the log are used",
                         file=str(path),
                     )
                     path.replace(path.with_name(path.name + _CORRUPT))
         except OSError as error:
-            raise StorageError(f"can't set aside in {self._directory}: {error}") from error
+            raise StorageError(
+                f"cannot rename a corrupt snapshot in {self._directory}: {error}"
+            ) from error
 
     @staticmethod
     def _id_of(path: Path) -> SnapshotId | None:
@@ -104,11 +106,11 @@ class SnapshotFiles:
         return _verify(self._directory / file_name(snapshot_id), snapshot_id)
 
     def size(self, snapshot_id: SnapshotId) -> int:
-        """Return the size of a snapshot in bytes. Raises LookupError."""
+        """Return the size of a snapshot, in bytes. Raises LookupError."""
         return self._sizes[snapshot_id]
 
     def total_bytes(self) -> int:
-        """Return the size of all complete snapshots in bytes."""
+        """Return the size of all complete snapshots, in bytes."""
         return sum(self._sizes.values())
 
     def header(self, snapshot_id: SnapshotId) -> SnapshotHeader:
@@ -119,17 +121,17 @@ class SnapshotFiles:
         """Return bytes from ``position`` on. Raises LookupError, ValueError, StorageError."""
         size = self._sizes[snapshot_id]
         if not 0 <= position <= size:
-            raise ValueError(f"position {position} of a snapshot of {size} bytes")
+            raise ValueError(f"position {position} is outside the snapshot, which has {size} bytes")
         try:
             if self._open is None or self._open[0] != snapshot_id:
                 self._close_open()
                 self._open = snapshot_id, (self._directory / file_name(snapshot_id)).open("rb")
             return os.pread(self._open[1].fileno(), max_bytes, position)
         except OSError as error:
-            raise StorageError(f"can't read snapshot {file_name(snapshot_id)}: {error}") from error
+            raise StorageError(f"cannot read snapshot {file_name(snapshot_id)}: {error}") from error
 
     def delete_before(self, snapshot_id: SnapshotId) -> None:
-        """Delete the complete snapshots that end below ``snapshot_id``."""
+        """Delete the complete snapshots before ``snapshot_id``."""
         try:
             for one in self.complete:
                 if one < snapshot_id:
@@ -138,14 +140,14 @@ class SnapshotFiles:
                     (self._directory / file_name(one)).unlink()
                     del self._sizes[one]
         except OSError as error:
-            raise StorageError(f"can't delete a snapshot: {error}") from error
+            raise StorageError(f"cannot delete a snapshot: {error}") from error
 
     # --- in the making ---------------------------------------------------------------------------
 
     def store(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
-        """Write a part; position 0 begins anew.
+        """Write a part of an incomplete snapshot; position 0 starts it over.
 
-        Raises ValueError if that is not where the last part ended.
+        Raises ValueError if ``position`` is not where the last part ended.
         """
         try:
             if position == 0:
@@ -158,22 +160,25 @@ class SnapshotFiles:
             if file is None or file.tell() != position:
                 at = -1 if file is None else file.tell()
                 raise ValueError(
-                    f"snapshot {file_name(snapshot_id)}: a part for {position}, the last one ended"
-                    f" at {at}"
+                    f"snapshot {file_name(snapshot_id)}: the part is for position {position}, but"
+                    f" the last one ended at {at}"
                 )
             while data:
                 data = data[file.write(data) :]
         except OSError as error:
-            raise StorageError(f"can't write snapshot {file_name(snapshot_id)}: {error}") from error
+            raise StorageError(
+                f"cannot write snapshot {file_name(snapshot_id)}: {error}"
+            ) from error
 
     def freezer(
         self, snapshot_id: SnapshotId, accept: AcceptHeader | None = None
     ) -> Callable[[], None]:
-        """Return a call that verifies, syncs and renames a snapshot, once, in any thread.
+        """Return a function that verifies, syncs and renames a snapshot; call it once, in any
+        thread.
 
-        It raises CorruptLogError (the snapshot is gone then) and StorageError. The part belongs to
-        the call at once: a snapshot that is dropped or begun anew meanwhile is another one. Raises
-        StorageError.
+        The function raises StorageError, and CorruptLogError after deleting the snapshot. The
+        incomplete file belongs to the function at once: dropping or restarting the snapshot in the
+        meantime does not affect it. Raises StorageError.
         """
         file, part = self._parts.pop(snapshot_id, None), self._part(snapshot_id)
         self._freezes += 1
@@ -183,7 +188,7 @@ class SnapshotFiles:
                 part.replace(own)
             except OSError as error:
                 file.close()
-                raise StorageError(f"can't complete snapshot {part.name}: {error}") from error
+                raise StorageError(f"cannot complete snapshot {part.name}: {error}") from error
         return lambda: self._freeze(snapshot_id, file, own, accept)
 
     def _freeze(
@@ -194,7 +199,7 @@ class SnapshotFiles:
         accept: AcceptHeader | None,
     ) -> None:
         if file is None:
-            raise CorruptLogError(f"snapshot {file_name(snapshot_id)} was never begun")
+            raise CorruptLogError(f"no part of snapshot {file_name(snapshot_id)} was stored")
         path = self._directory / file_name(snapshot_id)
         try:
             with file:
@@ -211,11 +216,11 @@ class SnapshotFiles:
             fsync_directory(self._directory)
             fsync_directory(self._directory.parent)
         except OSError as error:
-            raise StorageError(f"can't complete snapshot {path.name}: {error}") from error
+            raise StorageError(f"cannot complete snapshot {path.name}: {error}") from error
         self._sizes[snapshot_id] = size
 
     def drop(self, snapshot_id: SnapshotId) -> None:
-        """Drop an incomplete snapshot."""
+        """Delete an incomplete snapshot, if it exists."""
         file = self._parts.pop(snapshot_id, None)
         if file is not None:
             file.close()
@@ -223,11 +228,11 @@ class SnapshotFiles:
                 self._part(snapshot_id).unlink(missing_ok=True)
             except OSError as error:
                 raise StorageError(
-                    f"can't drop snapshot {file_name(snapshot_id)}: {error}"
+                    f"cannot delete the incomplete snapshot {file_name(snapshot_id)}: {error}"
                 ) from error
 
     def close(self) -> None:
-        """Close the files; an incomplete snapshot stays, and the next ``find`` removes it."""
+        """Close the files. Incomplete snapshots stay until the next ``find``."""
         self._close_open()
         for file in self._parts.values():
             file.close()
@@ -249,10 +254,10 @@ def _verify(path: Path, snapshot_id: SnapshotId) -> SnapshotHeader:
     except CorruptLogError as error:
         raise CorruptLogError(f"snapshot {path} is corrupt: {error}") from error
     except OSError as error:
-        raise StorageError(f"can't read snapshot {path}: {error}") from error
+        raise StorageError(f"cannot read snapshot {path}: {error}") from error
     if SnapshotId(header.end_offset, header.epoch) != snapshot_id:
         raise CorruptLogError(
-            f"snapshot {path} is corrupt: it says that it ends at {header.end_offset} in epoch"
+            f"snapshot {path} is corrupt: its header has end offset {header.end_offset} and epoch"
             f" {header.epoch}"
         )
     return header

@@ -1,15 +1,15 @@
-"""Damage at the end of RocksDB's WAL and MANIFEST that RocksDB itself takes for a crash, or spins
-on.
+"""Detect damage at the end of RocksDB's WAL and MANIFEST that RocksDB mistakes for a crash, or
+hangs on.
 
-A record whose length runs past the end of the file looks torn, and recovery drops it. One flipped
-bit in a length makes it so for *every* record of the last block, up to 32 KB of them, synced or
-not. But a torn write has nothing behind it: if a whole record with a right checksum lies behind the
-place where recovery would stop, or the last record's checksum is right once its length is ignored,
-then bytes have changed. Record types that our options never write make RocksDB spin or skip
-(facebook/rocksdb#13333), and are refused here by name.
+Recovery considers a record torn, and drops it, if its length runs past the end of the file. One
+flipped bit in a length has this effect on *every* following record of the last block, up to 32 KB,
+synced or not. But nothing follows a torn write: if a whole record with a correct checksum follows
+the place where recovery would stop, or if the last record's checksum is correct once its length is
+ignored, then bytes have changed. Record types that our options never write make RocksDB hang or
+skip (facebook/rocksdb#13333), and are refused here by name.
 
 The format: blocks of 32 KB; records of u32 masked CRC32C (of type and payload), u16 length
-(little-endian), u8 type, payload; a block's last bytes are zero if a header does not fit.
+(little-endian), u8 type, payload; the last bytes of a block are zero if a header does not fit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from raftlog.node.storage.chunks import walk
 BLOCK = 32 << 10
 HEADER = struct.Struct("<IHB")
 FULL, FIRST, MIDDLE, LAST = range(1, 5)
-"""Types of physical records: a whole write, and the pieces of a divided one."""
+"""Types of physical records: a whole write, and the pieces of a divided write."""
 _PLAIN_TYPES = range(1, 5)
 _KNOWN_TYPES = frozenset({0, 1, 2, 3, 4, 9, 10})
 _IGNORABLE = 0x80
@@ -38,9 +38,8 @@ _IGNORABLE = 0x80
 def check_tails(rocks: Path) -> tuple[str, ...]:
     """Check every WAL and MANIFEST of a closed RocksDB.
 
-    Raises CorruptLogError naming the file, StorageError.
-
-    Returns, for people, which of them end within a record: RocksDB drops that one in silence.
+    Returns descriptions of the files that end within a record, which RocksDB drops silently. Raises
+    CorruptLogError with the file, StorageError.
     """
     torn: list[str] = []
     try:
@@ -50,7 +49,7 @@ def check_tails(rocks: Path) -> tuple[str, ...]:
     except IsADirectoryError as error:
         raise CorruptLogError(f"{error.filename} is corrupt: it is a directory") from error
     except OSError as error:
-        raise StorageError(f"can't read {rocks}: {error}") from error
+        raise StorageError(f"cannot read {rocks}: {error}") from error
 
 
 def _check(path: Path, data: bytes) -> Iterator[str]:
@@ -60,19 +59,21 @@ def _check(path: Path, data: bytes) -> Iterator[str]:
         left = len(block) - position
         if not block[position:].strip(b"\0"):
             continue
-        # A record whose own length is wrong may reach into the zeros ahead.
+        # A record with a wrong length may extend into the zeros ahead.
         ends = {len(block), max(position + HEADER.size, len(block.rstrip(b"\0")))}
         if left >= HEADER.size and any(records_behind(block[:end], position) for end in ends):
             raise CorruptLogError(
-                f"{path} is corrupt: intact records follow a broken one at byte {start + position}"
+                f"{path} is corrupt: intact records follow a damaged one at byte {start + position}"
             )
-        # What is left of a full block, and too short for a header, is padding.
+        # Bytes at the end of a full block that are too few for a header are padding.
         if left >= HEADER.size or len(block) < BLOCK:
-            yield f"{path}: the record at byte {start + position} of {len(data)} is cut short"
+            yield f"{path}: the record at byte {start + position} of {len(data)} is incomplete"
 
 
 def _walk(path: Path, block: bytes, start: int) -> int:
-    """Follow the lengths; return where they stop making sense, or the end."""
+    """Follow the lengths of a block's records; return the position at which they are invalid, or
+    the end.
+    """
     position, total = 0, len(block)
     unpack = HEADER.unpack_from
     while total - position >= HEADER.size:
@@ -89,8 +90,8 @@ def _walk(path: Path, block: bytes, start: int) -> int:
 
 
 def records_behind(block: bytes, position: int) -> bool:
-    """Return whether a whole record begins after ``position`` of a block, or at it if its length
-    is ignored.
+    """Return whether a whole record begins after ``position`` of a block, or at ``position`` if its
+    length is ignored.
     """
     total = len(block)
     crc, _, type_ = HEADER.unpack_from(block, position)
@@ -107,10 +108,10 @@ def records_behind(block: bytes, position: int) -> bool:
 
 
 def length_changed(data: bytes, position: int) -> bool:
-    """Return whether one changed bit of the length makes the physical record at ``position`` of a
+    """Return whether changing one bit of its length makes the physical record at ``position`` of a
     file whole.
 
-    A record that ends in zeros, with zeros after it, does not show its end.
+    The end of a record that ends in zeros, with zeros after it, cannot be determined.
     """
     crc, length, _ = HEADER.unpack_from(data, position)
     behind = position + HEADER.size
@@ -122,8 +123,8 @@ def length_changed(data: bytes, position: int) -> bool:
 
 
 def pieces(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield (position, type, end) of each physical record of a file; the end of an invalid one is
-    -1, and nothing follows.
+    """Yield (position, type, end) of each physical record of a file; stop after an invalid one,
+    whose end is -1.
     """
     for start in range(0, len(data), BLOCK):
         position, end = start, min(start + BLOCK, len(data))
@@ -136,8 +137,8 @@ def pieces(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def end_of_piece(data: bytes, position: int) -> int:
-    """Return the end of the physical record at ``position`` of a file; -1: its checksum is wrong,
-    or it overruns its block.
+    """Return the end of the physical record at ``position`` of a file, or -1 if its checksum is
+    wrong or it runs past the end of its block.
     """
     crc, length, _ = HEADER.unpack_from(data, position)
     behind = position + HEADER.size + length
@@ -153,7 +154,7 @@ def masked_crc(data: bytes) -> int:
 
 
 def unmasked(masked: int) -> int:
-    """Return the CRC32C of a masked checksum of RocksDB."""
+    """Return the CRC32C of a masked RocksDB checksum."""
     rotated = (masked - 0xA282EAD8) & 0xFFFFFFFF
     return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF
 
@@ -161,26 +162,26 @@ def unmasked(masked: int) -> int:
 STEP_MIN_BYTES, STEP_MAX_BYTES = 64 << 10, 256 << 10
 """First and later extensions of a WAL, in bytes: the log of a small cluster stays small."""
 LOW_BYTES = 16 << 10
-"""Bytes that RocksDB may add to a write: headers of records, and the end of a block."""
+"""Bytes that RocksDB may add to a write: record headers, and the end of a block."""
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Errors that prevent zeros, but perhaps not the log: RocksDB reserves blocks of the file system
-beforehand.
+"""Errors that prevent zeros but perhaps not the log, as RocksDB reserves file system blocks in
+advance.
 """
 
 
 class WalAhead:
-    """The zeros ahead in the newest WAL of one RocksDB."""
+    """The zeros ahead of the end of the newest WAL of one RocksDB."""
 
     def __init__(self, rocks: Path) -> None:
         self._rocks = rocks
         self._wal: Path | None = None
         self._room_bytes = 0
-        """Estimated bytes of zeros left: RocksDB may have begun another WAL, whose records then
-        make it longer.
+        """Estimated bytes of zeros left. RocksDB may have begun another WAL, which then grows with
+        its records.
         """
 
     def before(self, size: int) -> None:
-        """Put zeros ahead of a write of this many bytes. Raises StorageError."""
+        """Add zeros if needed before a write of ``size`` bytes. Raises StorageError."""
         self._room_bytes -= size
         if self._room_bytes < LOW_BYTES:
             self._extend(size)
@@ -195,7 +196,7 @@ class WalAhead:
         try:
             fd = os.open(wal, os.O_WRONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            # RocksDB has no more use for it: the next one is found when this step is used up.
+            # RocksDB has deleted this WAL: the next one is found when this step is used up.
             return
         except OSError as error:
             raise _failed(wal, error) from error
@@ -222,7 +223,7 @@ def _newest(rocks: Path) -> Path | None:
 
 
 def _failed(path: Path, error: OSError) -> StorageError:
-    return StorageError(f"can't extend {path}: {error}")
+    return StorageError(f"cannot extend {path}: {error}")
 
 
 _BATCH_HEAD = struct.Struct("<QI")
@@ -239,43 +240,43 @@ class LogEnd(NamedTuple):
 
 
 NO_END = LogEnd(-1, 0)
-"""Placeholder for an end that is not known."""
+"""Placeholder for an unknown end."""
 
 
 class Mark(NamedTuple):
-    """The mark of a write, which is its first entry, and its last one too: damage that hits one of
-    them may leave the other.
+    """The mark of a write, stored as its first entry and again as its last, as damage to one may
+    leave the other.
     """
 
     synced: int
-    """RocksDB's sequence number up to which every write was durable before."""
+    """RocksDB's sequence number up to which every write was durable before this one."""
     end: LogEnd
-    """The end of the log behind the write."""
+    """End of the log after the write."""
     size: int
-    """Size of the write in bytes."""
+    """Size of the write, in bytes."""
 
 
 _MARK = struct.Struct(">QqiI")
 _MARK_BYTES = _MARK.size + 4
 MARK_KEY = b"\0"
-"""Key of the mark, before all offsets, where no scan reads."""
+"""Key of the mark; it sorts before all offsets, where no scan reads."""
 MARK_HEAD = b"\x01\x01\x00" + bytes([_MARK_BYTES])
-"""Begin of a mark's entry: a put, a key of one byte, zero, and the size of the value."""
+"""Start of a mark's entry: a put, a key of one byte, zero, and the size of the value."""
 _MARK_ENTRY_BYTES = len(MARK_HEAD) + _MARK_BYTES
 
 
 def marked_size(*entries: tuple[bytes, bytes]) -> int:
-    """Return the size in bytes of a write of these keys and values between its marks."""
+    """Return the size in bytes of a write of these keys and values, including its marks."""
     size = _BATCH_HEADER_BYTES + 2 * _MARK_ENTRY_BYTES
     for key, value in entries:
-        # A byte for the kind and one for the key's length; the value's has seven bits a byte.
+        # One byte for the kind, one for the key's length; the value's length is a varint.
         length = len(value)
         size += 2 + len(key) + length + ((length | 1).bit_length() + 6) // 7
     return size
 
 
 def encode_mark(synced: int, end: LogEnd, size: int) -> bytes:
-    """Return the value of the entry of a :class:`Mark`."""
+    """Return the encoded value of a :class:`Mark`."""
     offset, epoch = end
     plain = _MARK.pack(synced, offset, epoch, size)
     crc: int = google_crc32c.value(plain)
@@ -283,7 +284,7 @@ def encode_mark(synced: int, end: LogEnd, size: int) -> bytes:
 
 
 def decode_mark(value: bytes) -> Mark | None:
-    """Return the mark with this value; None if it is none."""
+    """Return the mark with this encoded value, or None if the value is not valid."""
     if len(value) != _MARK_BYTES:
         return None
     synced, offset, epoch, size = _MARK.unpack_from(value)
@@ -297,7 +298,7 @@ def _mark_at(payload: bytes, position: int) -> Mark | None:
 
 
 class WholeWrite(NamedTuple):
-    """A write of a WAL: its first sequence number, and how many it has."""
+    """A whole write in a WAL: its first sequence number, and how many numbers it has."""
 
     sequence: int
     numbers: int
@@ -305,13 +306,15 @@ class WholeWrite(NamedTuple):
 
     @property
     def end(self) -> LogEnd:
-        """End of the log behind the write."""
+        """End of the log after the write."""
         mark = _mark_at(self.payload, _BATCH_HEADER_BYTES)
         return NO_END if mark is None else mark.end
 
 
 class DamagedWrite(NamedTuple):
-    """Damage in a WAL, of one write or more; the end of the log behind it, if a mark says it."""
+    """Damage to one or more writes in a WAL; ``end`` is the end of the log after them if a mark has
+    it, or NO_END.
+    """
 
     end: LogEnd
 
@@ -324,7 +327,7 @@ class Put(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """The chunks from ``begin`` to ``end`` (exclusive), which a write drops."""
+    """The chunks from ``begin`` to ``end`` (exclusive), which a write deletes."""
 
     begin: int
     end: int
@@ -333,12 +336,12 @@ class Drop(NamedTuple):
 def read_writes(data: bytes) -> Iterator[WholeWrite | DamagedWrite]:
     """Yield the whole writes of a WAL in order, and the damage between them.
 
-    Behind a damaged piece the next one is looked for behind its write, if a mark says how long that
-    is, else where the piece's length says, and at the next block: nowhere else, since the value of
-    a record may contain what looks like a piece.
+    After a damaged piece, reading continues after the whole write if a mark has its size. Otherwise
+    it continues where the piece's length leads, or at the next block, and nowhere else, as the
+    value of a record may contain data that looks like a piece.
     """
     parts: list[bytes] | None = None
-    """Pieces of the write that has begun; None: none has."""
+    """Pieces of the write in progress, or None between two writes."""
     begin = position = 0
     while position < len(data):
         end = min(position // BLOCK * BLOCK + BLOCK, len(data))
@@ -377,8 +380,8 @@ def read_writes(data: bytes) -> Iterator[WholeWrite | DamagedWrite]:
 
 
 def _of_damaged(data: bytes, begin: int) -> tuple[int, LogEnd]:
-    """Return the end of the damaged write at ``begin`` of a file, and that of the log behind it, by
-    the one of its marks that is whole; -1 and none if neither is.
+    """Return the end of the damaged write at ``begin`` of a file, and the end of the log after it,
+    from a mark that is whole; (-1, NO_END) if neither mark is.
     """
     head, _ = _payload(data, begin, _BATCH_HEADER_BYTES + _MARK_ENTRY_BYTES)
     mark = _mark_at(head, _BATCH_HEADER_BYTES)
@@ -393,8 +396,8 @@ def _of_damaged(data: bytes, begin: int) -> tuple[int, LogEnd]:
 
 
 def _payload(data: bytes, begin: int, size: int) -> tuple[bytes, int]:
-    """Return ``size`` bytes of the write at ``begin`` of a file, fewer if the file ends before, and
-    where they end, whatever the headers of its pieces say.
+    """Return up to ``size`` payload bytes of the write at ``begin`` of a file, and their end
+    position, whatever the headers of its pieces are.
     """
     parts: list[bytes] = []
     position = begin
@@ -412,7 +415,9 @@ def _payload(data: bytes, begin: int, size: int) -> tuple[bytes, int]:
 
 
 def _size_by_lengths(data: bytes, begin: int) -> int:
-    """Return the size of the write at ``begin`` of a file, as the headers of its pieces say."""
+    """Return the size of the write at ``begin`` of a file according to the headers of its pieces,
+    or 0.
+    """
     size, position = 0, begin
     while len(data) - position >= HEADER.size:
         left = BLOCK - position % BLOCK
@@ -430,8 +435,8 @@ def _size_by_lengths(data: bytes, begin: int) -> int:
 
 
 def _next_piece(data: bytes, position: int, block_end: int) -> int:
-    """Return where to read on after the damaged piece at ``position``: at the next whole piece to
-    which lengths lead.
+    """Return where to continue after the damaged piece at ``position``: at the next whole piece to
+    which lengths lead, or at the end of the block.
     """
     while block_end - position >= HEADER.size:
         _, length, type_ = HEADER.unpack_from(data, position)
@@ -448,15 +453,15 @@ def _next_piece(data: bytes, position: int, block_end: int) -> int:
 
 
 def operations(payload: bytes) -> Iterator[Put | Drop]:
-    """Yield what a whole write does to the chunks of a log, in order.
+    """Yield the effects of a whole write on the chunks of a log, in order.
 
-    Raises CorruptLogError for what no log writes.
+    Raises CorruptLogError for an entry that no log writes.
     """
     position = _BATCH_HEADER_BYTES
     while position < len(payload):
         kind = payload[position]
         if kind not in {_PUT, _DELETE_RANGE}:
-            raise CorruptLogError(f"a write of the log has an entry of type {kind}")
+            raise CorruptLogError(f"a write to the log has an entry of unexpected type {kind}")
         key, position = _prefixed(payload, position + 1)
         value, position = _prefixed(payload, position)
         if kind == _DELETE_RANGE:
@@ -469,8 +474,8 @@ def operations(payload: bytes) -> Iterator[Put | Drop]:
 
 
 def damaged_record(rocks: Path, error: CorruptLogError) -> CorruptLogError:
-    """Return the error with which RocksDB refused to open, with file and byte of the first damaged
-    WAL record, if any.
+    """Return RocksDB's error with the file and position of the first damaged WAL record, if there
+    is one.
     """
     for path in sorted(rocks.glob("*.log")):
         for position, _, payload in _records(path.read_bytes()):
@@ -480,15 +485,15 @@ def damaged_record(rocks: Path, error: CorruptLogError) -> CorruptLogError:
 
 
 def locate_damage(rocks: Path, error: CorruptLogError) -> CorruptLogError:
-    """Return the error with which RocksDB refused to open, with the place of the first damaged WAL
-    record, if any.
+    """Return RocksDB's error with the place of the first damaged WAL record, and the end offset of
+    the log before it.
     """
     end = -1
     for path in sorted(rocks.glob("*.log")):
         parts = b""
         for position, type_, payload in _records(path.read_bytes()):
             if payload is None:
-                whole = f"; the log before it is whole up to offset {end}" if end >= 0 else ""
+                whole = f"; the log before it is intact up to offset {end}" if end >= 0 else ""
                 found = f"{error}: {_mismatch(position, path)}{whole}"
                 return CorruptLogError(found, offset=end)
             parts = payload if type_ in {FULL, FIRST} else parts + payload
@@ -502,8 +507,8 @@ def _mismatch(position: int, path: Path) -> str:
 
 
 def _records(data: bytes) -> Iterator[tuple[int, int, bytes | None]]:
-    """Yield (position, type, payload, None if damaged) of each physical record, up to the first
-    damaged one.
+    """Yield (position, type, payload) of each physical record, up to the first damaged one, whose
+    payload is None.
     """
     for start in range(0, len(data), BLOCK):
         position, end = start, min(start + BLOCK, len(data))
@@ -521,8 +526,8 @@ def _records(data: bytes) -> Iterator[tuple[int, int, bytes | None]]:
 
 
 def _end_of(batch: bytes, end: int) -> int:
-    """Return the log's end after a write batch: after the last chunk that it puts, or where it
-    drops the rest.
+    """Return the end of the log after a write batch: after the last chunk that it puts, or where it
+    deletes the tail.
     """
     position = _BATCH_HEADER_BYTES
     while position < len(batch) and batch[position] in {_PUT, _DELETE_RANGE}:
@@ -530,7 +535,7 @@ def _end_of(batch: bytes, end: int) -> int:
         key, position = _prefixed(batch, position + 1)
         value, position = _prefixed(batch, position)
         if not any(key) and (not puts or len(key) == 1):
-            continue  # The log start has moved, or the mark: nothing about its end.
+            continue  # A move of the log start, or the mark: the end is unchanged.
         end = int.from_bytes(key, "big")
         for _, behind, *_ in walk(value, end) if puts else ():
             end = behind
@@ -538,7 +543,7 @@ def _end_of(batch: bytes, end: int) -> int:
 
 
 def _prefixed(data: bytes, position: int) -> tuple[bytes, int]:
-    """Return the bytes after their length, a varint, and the begin of the next field."""
+    """Return the bytes after their length, a varint, and the position of the next field."""
     length = shift = 0
     while True:
         byte = data[position]

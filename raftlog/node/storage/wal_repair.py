@@ -1,24 +1,25 @@
-"""A WAL or MANIFEST that power loss left longer than its data: the file had grown, and blocks of it
-were never written.
+"""Truncate a WAL or MANIFEST that power loss left longer than its data: the file had grown, but
+some of its blocks were never written.
 
-What was never written reads as zeros, from the boundary of a sector to the end of the file. RocksDB
-takes zeros for the end of the file where a record could begin, and refuses them in the midst of
-one. That record was never synced, so nothing of it was acknowledged, and it is cut off here. Only
-that: a record that ends before the zeros begin, one with no zeros after it, and anything that
-something follows is damage, which RocksDB or wal.py refuses.
+Unwritten data reads as zeros, from a sector boundary to the end of the file. RocksDB considers
+zeros the end of the file where a record could begin, and refuses them within a record. That record
+was never synced, so nothing in it was acknowledged, and it is removed here. Only this is: a record
+that ends before the zeros begin, one without zeros after it, and anything with data after it is
+damage, which RocksDB or wal.py refuses.
 
-A few zeros may be the last bytes of a synced record that is damaged elsewhere. Up to three of them
-are a tear if other bytes in their place would give the record its checksum. From four on such bytes
-always exist, and the count decides: in a WAL four to seven zeros are refused, as a record with an
-empty body ends in four; in a MANIFEST they are a tear, as none of its records ends so.
+A few zeros may be the last bytes of a synced record that is damaged elsewhere. Up to three zeros
+are a tear if other bytes in their place would give the record its checksum. For four or more, such
+bytes always exist, and the number decides: four to seven zeros are refused in a WAL, as a record
+with an empty body ends in four; in a MANIFEST they are a tear, as none of its records ends in
+zeros.
 
-RocksDB deletes a WAL only after the MANIFEST's record that makes it unnecessary is synced: what is
-cut off the MANIFEST is in a WAL still.
+RocksDB deletes a WAL only after the MANIFEST record that makes it unnecessary is synced: data that
+is removed from the MANIFEST is still in a WAL.
 
-A log's WAL has zeros ahead of it. What power loss does to it beside this:
-:mod:`raftlog.node.storage.wal_repair`.
+The WAL of a log has zeros ahead of its end, so power loss leaves holes in it (``find_hole``) rather
+than a longer file.
 
-How far the log was durable at least (log-state.json) is checked later, by ``recover``.
+``recover`` checks later up to where the log was durable (log-state.json).
 """
 
 from __future__ import annotations
@@ -66,9 +67,10 @@ _ENTRY_BY_TOP_BYTE = {entry >> 24: entry for entry in map(_entry, range(256))}
 
 
 def can_complete(crc: int, known: bytes, missing: int) -> bool:
-    """Return whether there are ``missing`` bytes such that ``known`` and these have this checksum.
+    """Return whether ``missing`` bytes exist such that ``known`` followed by them has this
+    checksum.
 
-    Where ``known`` has changed since, they exist by chance: with a probability of ``2 ** (8 *
+    If ``known`` has been changed, such bytes exist by chance, with a probability of ``2 ** (8 *
     missing - 32)``.
     """
     before: int = google_crc32c.value(known) ^ _MASK
@@ -79,7 +81,7 @@ def can_complete(crc: int, known: bytes, missing: int) -> bool:
 
 
 def is_one_bit(crc: int, known: bytes, missing: int) -> bool:
-    """Return whether ``known`` and ``missing`` bytes with a single one among zeros have this
+    """Return whether ``known``, followed by ``missing`` bytes with exactly one bit set, has this
     checksum.
     """
     difference: int = google_crc32c.value(known + bytes(missing)) ^ crc
@@ -92,52 +94,52 @@ def is_one_bit(crc: int, known: bytes, missing: int) -> bool:
 
 
 SECTOR_BYTES = 512
-"""Unit in bytes that a disk writes whole."""
+"""Unit that a disk writes whole, in bytes."""
 ZEROS_MIN_BYTES = 8
-"""Number of zeros of a sector below which they may be a record's own."""
+"""Minimum number of zeros at the end of a record that count as unwritten."""
 BUFFER_BYTES = 1 << 20
 """Bytes that RocksDB passes to the file system at a time (``writable_file_max_buffer_size``)."""
 _WRITE = struct.Struct("<QI")
-"""Head of a write: its first sequence number, and the count of numbers."""
+"""Start of a write: its first sequence number, and the count of its numbers."""
 _MARK_AT = HEADER.size + _WRITE.size
 _SYNCED_BYTES = 8
 
 
 class Marked(NamedTuple):
-    """A present write: its first piece, at least, with the whole mark."""
+    """A write of which at least the first piece, with the whole mark, exists."""
 
     position: int
     sequence: int
     synced: int
 
 
-class Cut(NamedTuple):
-    """The new end of a WAL, and the place of the break, in bytes from the file's beginning."""
+class Break(NamedTuple):
+    """The new end of a WAL, and the position of its break, in bytes from the start of the file."""
 
     wal: int
-    cut_at: int
+    new_end: int
     broken_at: int
     is_gap: bool
-    """True if the write there is whole, but does not follow the one before."""
+    """True if the write at the break is whole, but does not continue the previous one."""
     begin: int = -1
-    """Begin of the write that breaks after its first piece, or -1."""
+    """Start of the write that breaks after its first piece, or -1."""
 
 
 class WalStream:
-    """The WALs of a log, read up to the break."""
+    """The WALs of a log, read up to the first break."""
 
     def __init__(self, wals: Sequence[bytes]) -> None:
         self.expected = -1
-        """Sequence number of the first missing write; -1 if unknown."""
-        self.cut: Cut | None = None
-        """Break of the WALs; None if they are whole, with only zeros after their last write."""
+        """Sequence number of the first missing write, or -1 if unknown."""
+        self.first_break: Break | None = None
+        """Break of the WALs, or None if they are whole, with only zeros after the last write."""
         for index, data in enumerate(wals):
-            self.cut = self._read(index, data)
-            if self.cut is not None:
+            self.first_break = self._read(index, data)
+            if self.first_break is not None:
                 return
 
-    def _read(self, wal: int, data: bytes) -> Cut | None:
-        """Return the break of this WAL; None: only zeros follow its last write."""
+    def _read(self, wal: int, data: bytes) -> Break | None:
+        """Return the break of this WAL, or None if only zeros follow its last write."""
         whole_to, begin, within, head = 0, 0, False, b""
         for position, type_, behind in pieces(data):
             if behind < 0:
@@ -145,58 +147,58 @@ class WalStream:
                 is_end = only_zeros and not within
                 if is_end:
                     return None
-                return Cut(wal, whole_to, position, is_gap=False, begin=begin if within else -1)
+                return Break(wal, whole_to, position, is_gap=False, begin=begin if within else -1)
             if type_ in {FULL, FIRST}:
                 begin, head = position, b""
             if len(head) < _WRITE.size:
-                # At the end of a block a piece may be too short for what a write begins with.
+                # At the end of a block a piece may be too short for the start of a write.
                 head += data[position + HEADER.size : behind][: _WRITE.size]
             within = type_ not in {FULL, LAST}
             if not within:
                 if len(head) < _WRITE.size:
-                    return Cut(wal, whole_to, begin, is_gap=False)
+                    return Break(wal, whole_to, begin, is_gap=False)
                 sequence, count = _WRITE.unpack_from(head)
                 if self.expected not in {-1, sequence}:
-                    return Cut(wal, whole_to, begin, is_gap=True)
+                    return Break(wal, whole_to, begin, is_gap=True)
                 whole_to, self.expected = behind, sequence + count
         return None
 
 
-def find_hole(stream: WalStream, paths: Sequence[Path], wals: Sequence[bytes]) -> Cut | None:
-    """Return the hole of power loss at which the WALs of a log break; None if there is no break, or
-    it is no such hole.
+def find_hole(stream: WalStream, paths: Sequence[Path], wals: Sequence[bytes]) -> Break | None:
+    """Return the hole that power loss left in the WALs of a log, or None if they have no break or
+    it is not such a hole.
 
-    The rest after it is to be cut off, later WALs too. Raises CorruptLogError if the last WAL
-    proves that the hole had been synced.
+    Everything after it must be removed, including later WALs. Raises CorruptLogError if the last
+    WAL proves that the hole had been synced.
     """
-    cut = stream.cut
-    if cut is None or stream.expected < 0:
+    hole = stream.first_break
+    if hole is None or stream.expected < 0:
         return None
-    data = wals[cut.wal]
-    is_torn = cut.is_gap or _is_torn(data, cut.broken_at)
-    if not is_torn and (cut.wal < len(wals) - 1 or not _ends_at_a_header(data, cut)):
+    data = wals[hole.wal]
+    is_torn = hole.is_gap or _is_torn(data, hole.broken_at)
+    if not is_torn and (hole.wal < len(wals) - 1 or not _ends_at_a_header(data, hole)):
         return None
-    left = [(cut.wal, one) for one in marked(data, cut.broken_at)]
-    for index in range(cut.wal + 1, len(wals)):
+    left = [(hole.wal, one) for one in marked(data, hole.broken_at)]
+    for index in range(hole.wal + 1, len(wals)):
         left += [(index, one) for one in marked(wals[index], 0)]
     if not left and not any(marked(data, 0)):
-        # No log's WAL, or an older build's: no zeros were ahead of it.
+        # Not the WAL of a log, or written by an older build: it had no zeros ahead.
         return None
     for index, one in left:
         if one.synced < stream.expected:
             continue
-        if cut.is_gap or cut.wal < len(wals) - 1:
-            # Perhaps RocksDB had no more use for the WAL before.
+        if hole.is_gap or hole.wal < len(wals) - 1:
+            # RocksDB may no longer have needed the previous WAL.
             return None
         raise CorruptLogError(
-            f"{paths[cut.wal]} is corrupt: the record at byte {cut.broken_at} is not what was"
-            f" synced there, as the one at byte {one.position} of {paths[index].name} says"
+            f"{paths[hole.wal]} is corrupt: the record at byte {hole.broken_at} is not what was"
+            f" synced there, as the record at byte {one.position} of {paths[index].name} proves"
         )
-    return cut
+    return hole
 
 
 def marked(data: bytes, begin: int) -> Iterator[Marked]:
-    """Yield the writes with a mark whose first piece is whole after ``begin``, at any position."""
+    """Yield the writes with a mark whose first piece is whole, at any position after ``begin``."""
     at = data.find(MARK_HEAD, begin + _MARK_AT)
     while at >= 0:
         position = at - _MARK_AT
@@ -228,20 +230,20 @@ def _is_torn(data: bytes, position: int) -> bool:
     return any(_unwritten(data, position, end)) and not _hides_records(data, position, end)
 
 
-def _ends_at_a_header(data: bytes, cut: Cut) -> bool:
-    """Return whether a kill explains why the last piece of a write has zeros alone behind its
-    header.
+def _ends_at_a_header(data: bytes, hole: Break) -> bool:
+    """Return whether a killed process explains that the last piece of a write has only zeros after
+    its header.
 
-    It does not if one changed bit explains it, too [of the payload, the checksum or the length].
+    It does not if one changed bit of the payload, checksum or length explains it too.
     """
-    position, behind = cut.broken_at, cut.broken_at + HEADER.size
-    written = position - cut.begin // BLOCK * BLOCK
-    if cut.begin < 0 or not written or written % BUFFER_BYTES or len(data) < behind:
+    position, behind = hole.broken_at, hole.broken_at + HEADER.size
+    written = position - hole.begin // BLOCK * BLOCK
+    if hole.begin < 0 or not written or written % BUFFER_BYTES or len(data) < behind:
         return False
     masked, length, type_ = HEADER.unpack_from(data, position)
     if type_ != LAST or length < ZEROS_MIN_BYTES or data[behind:].strip(b"\0"):
         return False
-    # With zeros ahead of it the file has more than the piece.
+    # With zeros ahead, the file extends past the piece.
     if behind + length > min(len(data), position + BLOCK):
         return False
     known = bytes([type_])
@@ -254,7 +256,7 @@ def _ends_at_a_header(data: bytes, cut: Cut) -> bool:
 
 
 def _unwritten(data: bytes, position: int, end: int) -> Iterator[int]:
-    """Yield the sectors of a record that have zeros alone, not by chance."""
+    """Yield the sectors of a record that contain only zeros, unless they may be its own."""
     at = _next_sector(position)
     while at < end:
         until = min(at + SECTOR_BYTES, end)
@@ -267,7 +269,7 @@ def _unwritten(data: bytes, position: int, end: int) -> Iterator[int]:
 
 
 def lacks_its_end(record: bytes, written: int) -> bool:
-    """Return whether a record may lack only the few bytes after the written ones."""
+    """Return whether a record may lack only the few bytes after the first ``written`` ones."""
     missing = len(record) - written
     if written < HEADER.size or missing >= CRC_BYTES:
         return False
@@ -277,7 +279,9 @@ def lacks_its_end(record: bytes, written: int) -> bool:
 
 
 def _hides_records(data: bytes, position: int, end: int) -> bool:
-    """Return whether the record's length is the fault: it hides a whole record, perhaps its own."""
+    """Return whether the record's length is wrong: then it hides a whole record, perhaps
+    its own.
+    """
     start = position // BLOCK * BLOCK
     written = position + len(data[position:end].rstrip(b"\0"))
     return length_changed(data, position) or any(
@@ -291,43 +295,43 @@ def _next_sector(position: int) -> int:
 
 
 MANIFEST_ZEROS_MIN_BYTES = 4
-"""Fewest zeros that count as a tear of a MANIFEST.
+"""Minimum number of zeros that count as a tear of a MANIFEST.
 
-A VersionEdit ends in a varint, a terminating tag or text, never in that many zeros, unless
-compaction is round-robin, which it is not.
+A VersionEdit ends in a varint, a terminating tag or text, never in that many zeros, except with
+round-robin compaction, which is not used.
 """
 _MANIFEST = re.compile(r"MANIFEST-\d+")
 
 
 class TornTail(NamedTuple):
-    """The new end of a file, and the begin of its zeros, in bytes from the file's beginning."""
+    """The new end of a file, and the start of its zeros, in bytes from the start of the file."""
 
     path: Path
-    cut_at: int
+    new_end: int
     zeros_from: int
     size: int
     is_hole: bool = False
-    """True if not only zeros are cut off."""
+    """True if data other than zeros is removed too."""
 
     def __str__(self) -> str:
         if self.is_hole:
             return (
-                f"{self.path}: a hole at byte {self.zeros_from}, as power loss leaves them; nothing"
-                f" from there to the end at {self.size} was ever synced, and it is cut off at byte"
-                f" {self.cut_at}"
+                f"{self.path}: power loss left a hole at byte {self.zeros_from}; no data from there"
+                f" to the end at {self.size} was ever synced, so the file is truncated to"
+                f" {self.new_end} bytes"
             )
         return (
-            f"{self.path}: zeros from byte {self.zeros_from} to the end at {self.size}, as power"
-            " loss leaves them; the record that they cut in two was never synced, and is cut off"
-            f" at byte {self.cut_at}"
+            f"{self.path}: power loss left zeros from byte {self.zeros_from} to the end at"
+            f" {self.size}; the record that they interrupt was never synced, so the file is"
+            f" truncated to {self.new_end} bytes"
         )
 
 
 def find_torn_tails(rocks: Path) -> tuple[TornTail, ...]:
-    """Return the zeros at the end of the last WAL, and of the MANIFEST in force, that cut a record
-    in two; and the first hole in a log's WALs, with the rest after it.
+    """Return the zeros at the end of the last WAL and of the current MANIFEST that interrupt a
+    record, and the first hole in a log's WALs, with everything after it.
 
-    Raises StorageError; CorruptLogError if the hole had been synced.
+    Raises StorageError, and CorruptLogError if the hole had been synced.
     """
     try:
         paths = wals(rocks)
@@ -335,13 +339,13 @@ def find_torn_tails(rocks: Path) -> tuple[TornTail, ...]:
         stream = WalStream(contents)
         tails = list(_holes(stream, paths, contents))
         grown = []
-        if stream.cut is not None and not tails:
-            # No hole: the last one may have grown, as those of older builds do.
+        if stream.first_break is not None and not tails:
+            # Not a hole: the last WAL may have grown, as those of older builds do.
             grown.append((paths[-1], contents[-1]))
         if (manifest := _manifest_in_force(rocks)) is not None:
             grown.append((manifest, manifest.read_bytes()))
     except OSError as error:
-        raise StorageError(f"can't read the WAL in {rocks}: {error}") from error
+        raise StorageError(f"cannot read the WAL in {rocks}: {error}") from error
     found = (_find(path, data) for path, data in grown if data.endswith(b"\0"))
     return (*tails, *(tail for tail in found if tail is not None))
 
@@ -349,12 +353,12 @@ def find_torn_tails(rocks: Path) -> tuple[TornTail, ...]:
 def _holes(
     stream: WalStream, paths: Sequence[Path], contents: Sequence[bytes]
 ) -> Iterator[TornTail]:
-    cut = find_hole(stream, paths, contents)
-    if cut is None:
+    hole = find_hole(stream, paths, contents)
+    if hole is None:
         return
-    size = len(contents[cut.wal])
-    yield TornTail(paths[cut.wal], cut.cut_at, cut.broken_at, size, is_hole=True)
-    for path, content in zip(paths[cut.wal + 1 :], contents[cut.wal + 1 :], strict=True):
+    size = len(contents[hole.wal])
+    yield TornTail(paths[hole.wal], hole.new_end, hole.broken_at, size, is_hole=True)
+    for path, content in zip(paths[hole.wal + 1 :], contents[hole.wal + 1 :], strict=True):
         yield TornTail(path, 0, 0, len(content), is_hole=True)
 
 
@@ -365,26 +369,26 @@ def _manifest_in_force(rocks: Path) -> Path | None:
     return manifest if _MANIFEST.fullmatch(in_force) and manifest.is_file() else None
 
 
-def cut_off(tail: TornTail) -> None:
-    """Cut the file, durably when this returns. Raises StorageError."""
+def truncate_file(tail: TornTail) -> None:
+    """Durably truncate the file. Raises StorageError."""
     try:
         with tail.path.open("r+b") as file:
-            file.truncate(tail.cut_at)
+            file.truncate(tail.new_end)
             os.fsync(file.fileno())
     except OSError as error:
-        raise StorageError(f"can't cut the torn tail off {tail.path}: {error}") from error
+        raise StorageError(f"cannot truncate the torn tail of {tail.path}: {error}") from error
 
 
 def _find(path: Path, data: bytes) -> TornTail | None:
     zeros_from, size = len(data.rstrip(b"\0")), len(data)
-    cut_at, broken_at = _whole(data)
+    new_end, broken_at = _whole(data)
     if broken_at < 0:
         return None
-    tail = TornTail(path, cut_at, zeros_from, size)
+    tail = TornTail(path, new_end, zeros_from, size)
     if zeros_from <= broken_at:
-        # Nothing but zeros, which no header is: harmless at the beginning of a record, and between
-        # two fragments of one the same tear.
-        return tail if cut_at < broken_at else None
+        # Only zeros follow, which are not a header: harmless where a record could begin, and a
+        # tear between two pieces of a record.
+        return tail if new_end < broken_at else None
     torn_at = -(-zeros_from // SECTOR_BYTES) * SECTOR_BYTES
     behind = broken_at + HEADER.size
     if behind <= zeros_from:
@@ -400,8 +404,8 @@ def _find(path: Path, data: bytes) -> TornTail | None:
 
 
 def _something_behind(data: bytes, broken_at: int, behind: int, zeros_from: int) -> bool:
-    """Return whether the broken record's length is the fault: it overruns its block, or hides a
-    whole record, perhaps its own.
+    """Return whether the length of the incomplete record is wrong: it runs past its block, or hides
+    a whole record, perhaps its own.
     """
     start = broken_at // BLOCK * BLOCK
     if broken_at + HEADER.size <= len(data) and length_changed(data, broken_at):
@@ -413,8 +417,8 @@ def _something_behind(data: bytes, broken_at: int, behind: int, zeros_from: int)
 
 
 def _whole(data: bytes) -> tuple[int, int]:
-    """Return the end of the last whole record, and the position of the first broken fragment (-1:
-    none).
+    """Return the end of the last whole record, and the position of the first incomplete piece, or
+    -1 if there is none.
     """
     whole_to = 0
     for position, type_, behind in pieces(data):
