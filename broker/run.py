@@ -294,7 +294,7 @@ async def _live(
         authorization = authorization_of(config.settings)
         readers = None if authorization is None else LogReaders(authorization, service.known_image)
         # To a broker, a node is a client like any other.
-        of_node = duties._replace(readers=readers, nodes_come=False)
+        of_node = duties._replace(readers=readers, accepts_nodes=False)
         rules = HttpRules(
             http_contexts(config),
             names_of(config),
@@ -368,7 +368,7 @@ def _serving(
     if for_clients:
         acceptors = client_listeners.for_clients(acceptors)
         served = client_listeners.handler_for_clients(served, Conversation.BROKER)
-    duties = duties._replace(nodes_come=not for_clients)
+    duties = duties._replace(accepts_nodes=not for_clients)
     handler = guarded_handler(served, Conversation.BROKER, authentication, duties)
     return Serving(
         guarded(acceptors, authentication, duties), [_unary_handler(handler, name), also]

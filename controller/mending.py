@@ -413,7 +413,7 @@ async def _serving(
     for one in config.listeners:
         if found is not None:
             explicit["FetchMissingRecords"] = serve_records(
-                found, authentication, duties._replace(nodes_come=one.for_nodes)
+                found, authentication, duties._replace(accepts_nodes=one.for_nodes)
             )
         await transport.listen(
             one.bind.address,

@@ -266,7 +266,7 @@ async def _listen(
     accesses = accesses_of(config)
     for one in config.listeners:
         served = service.acceptors() if one.for_nodes else for_clients(service.acceptors())
-        duties = duties._replace(nodes_come=one.for_nodes)
+        duties = duties._replace(accepts_nodes=one.for_nodes)
         listener = await transport.listen(
             one.bind.address,
             guarded(served, authentication, duties),

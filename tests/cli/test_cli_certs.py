@@ -189,7 +189,7 @@ def test_files_are_replaced_only_with_force(raftlog: Raftlog, pki: Path) -> None
     raftlog("certs issue", pki, *NODE)
     before = {path: path.read_bytes() for path in pki.iterdir()}
     (pki / "node-7.pem").unlink()
-    refused(raftlog("certs issue", pki, *NODE), f"{pki / 'node-7.key'}: already there; --force")
+    refused(raftlog("certs issue", pki, *NODE), f"{pki / 'node-7.key'}: already exists; --force")
     (pki / "node-7.key").chmod(0o644)
     raftlog.succeed("certs issue --force", pki, *NODE)
     after = {path: path.read_bytes() for path in pki.iterdir()}
@@ -224,8 +224,8 @@ def test_client_name_of_a_possible_node_is_refused(raftlog: Raftlog, pki: Path, 
         (("--node", 1, "--host", "*.example"), "is not a valid host"),
         (("--node", 1, "--host", "h\x1b[31m"), r"'h\x1b[31m' is not a valid host"),
         (("--node", 1, "--host", ""), "'' is not a valid host"),
-        (("--node", 1, "--host", "0.0.0.0"), "needs a real address"),
-        (("--node", 1, "--host", "fe80::1%eth0"), "needs a real address"),
+        (("--node", 1, "--host", "0.0.0.0"), "that other machines can connect to"),
+        (("--node", 1, "--host", "fe80::1%eth0"), "that other machines can connect to"),
     ],
 )
 def test_certs_issue_refuses_invalid_options(
@@ -258,7 +258,7 @@ def test_invalid_authority_is_refused(raftlog: Raftlog, pki: Path, tmp_path: Pat
     (pki / "ca.key").write_bytes((tmp_path / "other" / "ca.key").read_bytes())
     refused(raftlog(*issue), "is not the key of")
     (pki / "ca.key").write_bytes(b"nothing")
-    refused(raftlog(*issue), "are no certificate and its key")
+    refused(raftlog(*issue), "are not a certificate and its key")
     (pki / "ca.key").write_bytes(kept)
     raftlog.succeed(*issue)
 

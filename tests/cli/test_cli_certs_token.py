@@ -93,14 +93,17 @@ def test_mismatched_key_is_refused(raftlog: Raftlog, pki: Path) -> None:
     sound = key.read_bytes()
     key.chmod(0o640)
     assert "chmod 600" in refused(raftlog, pki)
-    for content, why in ((b"x", "is not a key"), ((pki / "ca.key").read_bytes(), "has made")):
+    for content, why in (
+        (b"x", "is not a key"),
+        ((pki / "ca.key").read_bytes(), "was not created by"),
+    ):
         key.chmod(0o600)
         key.write_bytes(content)
         assert why in refused(raftlog, pki)
     assert (pki / "client-alice.token").read_bytes() == token
     # With the set alone, whose key is lost, nothing is overwritten.
     key.unlink()
-    assert "jwks.json: already there" in refused(raftlog, pki)
+    assert "jwks.json: already exists" in refused(raftlog, pki)
     key.write_bytes(sound)
     key.chmod(0o600)
     raftlog.succeed("certs token", pki, "--client", "alice")

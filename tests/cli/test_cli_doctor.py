@@ -101,7 +101,7 @@ def test_doctor_detects_wrong_ports_and_two_clusters(
     raftlog: Raftlog, look: Look, three: LocalCluster, cluster: LocalCluster
 ) -> None:
     three.wait_leader()
-    words = look(cluster.bootstrap_servers, "listens there", 4)
+    words = look(cluster.bootstrap_servers, "the server there is a node of the other kind", 4)
     assert "So: The state of the cluster is unknown" in words
     both = f"{cluster.bootstrap_controllers},{three.bootstrap_controllers}"
     words = look(both, "DOWN Nodes of several clusters answer", 3)

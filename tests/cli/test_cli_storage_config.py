@@ -60,7 +60,7 @@ def test_info_reports_a_damaged_copy_of_the_vote(raftlog: Raftlog, tmp_path: Pat
     path.write_bytes(raw)
     info = raftlog("storage info --json -d", directory)
     assert (info.json["vote_copy_damaged"], info.json["vote_epoch"]) == (True, 9)
-    assert info.err.count("one of the two copies of the vote is not whole") == 1
+    assert info.err.count("one of the two copies of the vote is damaged") == 1
     assert "the node's next start writes both anew" in info.err
     assert path.read_bytes() == raw, "it changes nothing"
 

@@ -81,13 +81,13 @@ def test_nodes_vouch_only_for_records_that_they_have(
     assert said["warnings"] == []
     shown = raftlog("verify", exported, *at).out
     assert f"Log hash at offset {last}: {said['log_hash']}" in shown
-    assert "said so just now" in shown
+    assert "answered just now" in shown
 
     fake = forged(exported, tmp_path / "fake")
     offline = raftlog("verify", fake)
     assert f"WARNING: No node vouches for offsets 0 to {last}." in offline.err, offline
     online = raftlog("verify --json", fake, *at).refused(3)
-    assert any("node 1 says" in one["message"] for one in online.json["faults"])
+    assert any("but node 1 has" in one["message"] for one in online.json["faults"])
 
 
 def test_export_of_another_cluster_is_not_vouched_for(
@@ -107,12 +107,12 @@ def test_signature_is_verified(raftlog: Raftlog, cluster: LocalCluster, tmp_path
     _, other = written(tmp_path, "other")
     exported = tmp_path / "exported"
     raftlog.succeed("export", exported, "--sign", private, *at)
-    ran = raftlog("verify", exported, "--public-key", public).showed("has signed")
+    ran = raftlog("verify", exported, "--public-key", public).showed("signed the manifest")
     assert "WARNING" not in ran.err
     wrong = raftlog("verify", exported, "--public-key", other).refused(3)
-    assert "SIGNATURE: the manifest says that it is signed with the key" in wrong.out
+    assert "SIGNATURE: the manifest claims to be signed with the key" in wrong.out
 
-    raftlog("export", exported, *at).refused(1, "name it with --sign")
+    raftlog("export", exported, *at).refused(1, "pass the private key with --sign")
     raftlog.succeed("export", exported, "--sign", private, "--compact", *at)
     raftlog.succeed("verify", exported, "--public-key", public)
 
@@ -127,10 +127,10 @@ def test_signature_is_verified(raftlog: Raftlog, cluster: LocalCluster, tmp_path
 @pytest.mark.parametrize(
     ("content", "mode", "message"),
     [
-        (b"no key", 0o600, "holds no private key in PEM"),
-        (b"no key", 0o644, "holds no private key in PEM"),
+        (b"no key", 0o600, "contains no PEM private key"),
+        (b"no key", 0o644, "contains no PEM private key"),
         (PEM, 0o644, "chmod 600"),
-        (None, 0, "can't read"),
+        (None, 0, "cannot read"),
     ],
 )
 def test_key_that_cannot_sign_is_refused(

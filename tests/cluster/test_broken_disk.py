@@ -85,7 +85,7 @@ def test_node_on_a_broken_disk_does_not_start(tmp_path: Path) -> None:
         assert ran.returncode == Exit.DISK, ran
         (line,) = ran.stderr.splitlines()
         assert line.startswith(
-            f"raftlog: can't write {cluster.data_path(node.name)}/lock: [Errno 5] Input/output"
+            f"raftlog: cannot write {cluster.data_path(node.name)}/lock: [Errno 5] Input/output"
             " error"
         )
         assert line.endswith(DISK_REMEDY)

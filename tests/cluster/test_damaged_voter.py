@@ -242,7 +242,7 @@ async def test_record_that_is_damaged_everywhere_is_waited_for(quorum: Quorum) -
     for node in quorum.nodes:
         spoil_record(directory_of(node), 60)
         node.start()
-    waits = "are missing; every other controller has answered, and none has them whole"
+    waits = "are missing; every other controller has answered, and none has them intact"
     for node in quorum.nodes:
         says_so = partial(says_that, node, waits)
         await asyncio.to_thread(until, says_so, waits)
@@ -255,7 +255,7 @@ async def test_record_that_is_damaged_everywhere_is_waited_for(quorum: Quorum) -
     assert 'raftlog_mending_missing_records{first="60"' in page
     assert f'raftlog_mending_controller_answers{{controller="{third.endpoint}"}} 1.0' in page
     await asyncio.to_thread(third.stop)
-    gone = f"are missing; {third.endpoint} may have them, and did not answer"
+    gone = f"are missing; {third.endpoint} may have them, but did not answer"
     await asyncio.to_thread(until, partial(says_that, first, gone), gone)
     # The disk of the third is read again, or its data was copied before.
     shutil.rmtree(directory_of(third))
@@ -282,7 +282,7 @@ async def test_voter_with_a_restored_directory_rejoins(quorum: Quorum, tmp_path:
         assert load.longest_gap_s < GAP_S
         (kept,) = set_aside(third)
         assert read_identity(kept).directory_id == before
-        says(third.log, "the data directory was set back")
+        says(third.log, "the data directory was restored from an older copy")
 
 
 @pytest.mark.nightly

@@ -62,7 +62,7 @@ def test_log_is_kept_for_the_export_without_a_gap(cluster: LocalCluster, tmp_pat
     )
     assert log_start(cluster) <= end
     raftlog("export", tmp_path / "other", "--cursor", "nightly", controllers=cluster).refused(
-        2, "the cursor nightly is that of the export"
+        2, "the cursor nightly belongs to the export"
     )
 
     newer = exported("--verify")

@@ -190,7 +190,7 @@ def test_wrong_certificate_or_authority_is_reported(secured: Secured, tmp_path: 
             secured.by_certificate,
             "other authority",
             {**right, "tls_ca_file": other_ca},
-            "shows a certificate of another authority",
+            "presents a certificate of another authority",
         ),
         (
             secured.by_certificate,
@@ -203,7 +203,7 @@ def test_wrong_certificate_or_authority_is_reported(secured: Secured, tmp_path: 
             secured.by_certificate,
             "own refused",
             {"tls_ca_file": secured.ca, "token": secured.issuer.token(sub="alice")},
-            "hangs up on a client without a certificate",
+            "rejects a client without a certificate",
         ),
     ]
     for address, trouble, files, said in cases:
@@ -240,4 +240,4 @@ def test_server_with_an_expired_certificate_is_named(secured: Secured) -> None:
         assert time.monotonic() < deadline, refused.value
         time.sleep(0.05)
     assert refused.value.trouble == "expired"
-    assert "shows a certificate that expired 20" in refused.value.message
+    assert "presents a certificate that expired 20" in refused.value.message

@@ -183,7 +183,10 @@ class TestCorruptLog:
         flip(table, table.stat().st_size // 2)
         message = self.refused(cluster, directory)
         says(
-            message, r"the log can't be read at offset \d+: ", "block checksum mismatch", table.name
+            message,
+            r"the log cannot be read at offset \d+: ",
+            "block checksum mismatch",
+            table.name,
         )
         offset = int(message.split("at offset ")[1].split(":")[0])
         assert 100 < offset < RECORDS
@@ -198,9 +201,9 @@ class TestCorruptLog:
         says(
             message,
             rf"the record at byte \d+ of {wal.name} does not match its checksum",
-            r"whole up to offset \d+",
+            r"intact up to offset \d+",
         )
-        assert 100 < int(message.split("whole up to offset ")[1].split(";")[0]) < RECORDS
+        assert 100 < int(message.split("intact up to offset ")[1].split(";")[0]) < RECORDS
         assert "see Corrupted log in docs/operations.md" in message
 
     def test_start_is_refused_when_a_batch_is_damaged_below_the_rocksdb_checksum(

@@ -114,10 +114,10 @@ def test_doctor_describes_a_secured_cluster(secured: Secured, tmp_path: Path) ->
     mine = issue(secured.authority, tmp_path / "mine", valid=past)
     code, said = doctor(secured, environment(mine))
     assert code == 4
-    assert f"hangs up on {mine['certificate']}, which expired {datetime.now(UTC):%Y-}" in said
+    assert f"rejects {mine['certificate']}, which expired {datetime.now(UTC):%Y-}" in said
     code, said = doctor(secured, secured.stranger)
     assert code == 4
-    assert "shows a certificate of another authority (also: " in said
+    assert "presents a certificate of another authority (also: " in said
     code, said = doctor(secured, {})
     assert code == 4
     assert "speaks TLS, and this command does not" in said
@@ -144,7 +144,7 @@ def test_node_whose_certificate_has_expired_is_named(secured: Secured, tmp_path:
         until(lambda: doctor(secured, secured.client)[0] == 4, "all of them use the new files")
         _, said = doctor(secured, secured.client)
         assert "DOWN 127.0.0.1:" in said
-        assert f"shows a certificate that expired {datetime.now(UTC):%Y-}" in said
+        assert f"presents a certificate that expired {datetime.now(UTC):%Y-}" in said
         assert "Open connections stay until they break" in said
     finally:
         for name, content in good.items():
@@ -179,7 +179,7 @@ def test_node_with_unusable_certificates_does_not_start(tmp_path: Path) -> None:
     ran = raftlog(*run, *flags, f"--set=tls.key.file={other['key']}")
     says(
         one_message(ran),
-        f"{files['certificate']} and {other['key']} are no certificate and its key",
+        f"{files['certificate']} and {other['key']} are not a certificate and its key",
         r"tls\.ca\.file: ",
     )
     assert ran.code == 2

@@ -52,7 +52,7 @@ def test_real_cluster_is_imported_with_a_summary(tmp_path: Path) -> None:
     named = os.environ | {"RAFTLOG_BOOTSTRAP_CONTROLLER": "127.0.0.1:1"}
     checked = run_text(verify, timeout=60, env=named)
     assert checked.returncode == 0, checked.stderr
-    assert "Nobody vouches for the bytes: nodes of kafka keep no log hash; sign the export" in (
+    assert "No node vouches for the bytes, as nodes of kafka have no log hash: sign the export" in (
         checked.stdout + checked.stderr
     )
     again = run(tmp_path / "kafka", "-o", tmp_path / "exported", "--json")
@@ -135,7 +135,7 @@ def test_import_can_be_signed(tmp_path: Path) -> None:
         command = [*COMMAND[:-2], "verify", str(target), *map(str, more)]
         return run_text(command, timeout=60)
 
-    assert "has signed" in verify("--public-key", public).stdout
+    assert "signed the manifest" in verify("--public-key", public).stdout
     refused = verify("--bootstrap-controller", "127.0.0.1:1")
     assert (refused.returncode, "know nothing of it" in refused.stderr) == (3, True)
     (node / "00000000000000000000.log").write_bytes(kafka.batch(0, [NOOP]) + kafka.batch(1, [NOOP]))
@@ -165,7 +165,8 @@ def test_following_continues_until_stopped(tmp_path: Path) -> None:
         process.wait()
 
 
-# --- directories that are not what they should be ---------------------------------------------------
+# --- directories that are not what they should be
+# ---------------------------------------------------
 
 
 @pytest.fixture

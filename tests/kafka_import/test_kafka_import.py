@@ -67,7 +67,8 @@ def state(target: Path) -> Image:
     return fold.snapshot()
 
 
-# --- a real cluster --------------------------------------------------------------------------------
+# --- a real cluster
+# --------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +248,8 @@ def test_import_refuses_a_late_log_without_a_snapshot(tmp_path: Path) -> None:
         import_all(tmp_path / "exported", node)
 
 
-# --- several copies --------------------------------------------------------------------------------
+# --- several copies
+# --------------------------------------------------------------------------------
 
 
 def break_byte(path: Path, position: int) -> None:
@@ -543,12 +545,12 @@ def test_differences_are_named_by_field(tmp_path: Path, capsys: pytest.CaptureFi
     assert one.summary == "30 partitions of 1 topic: ISR, leader"
     manifest = read_manifest(tmp_path / "exported")
     assert (manifest.differs_from, manifest.differs_in) == (31, one.summary)
-    said = "offset 31, and maybe of others: 30 partitions of 1 topic: ISR, leader differ"
+    said = "offset 31, and perhaps from others, in 30 partitions of 1 topic: ISR, leader"
     for job, code in (("state", 0), ("verify", 3)):
         assert run_job(JobRequest(job=job, export=str(tmp_path / "exported")), spark=False) == code
         shown = capsys.readouterr()
         assert said in shown.err
-    assert "STATE: the state in this export is not that of Kafka's own snapshot" in shown.out
+    assert "STATE: the state in this export differs from Kafka's own snapshot" in shown.out
 
 
 def test_difference_in_eligible_replicas_is_described_in_kafkas_terms(tmp_path: Path) -> None:
@@ -623,8 +625,8 @@ def test_import_refuses_a_rewritten_log(tmp_path: Path, begins_with_state: bool)
         ]
         log.write_bytes(b"".join(batches[:kept] + anew))
         found = import_all(target, node)
-        assert f"another batch at offset {start + kept}, of epoch 1" in found.stopped
-        assert "which has one of epoch 2" in found.stopped
+        assert f"a batch of epoch 1 at offset {start + kept}" in found.stopped
+        assert "the log has a different batch of epoch 2" in found.stopped
         assert (found.new_records, found.end_offset) == (0, start + 6)
         assert not found.sound
     log.write_bytes(b"".join(batches) + kafka.batch(start + 6, [NOOP], epoch=2))

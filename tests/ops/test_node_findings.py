@@ -231,8 +231,8 @@ def test_dead_voter_is_reported_beside_a_node_of_another_cluster() -> None:
 
 # --- TLS -------------------------------------------------------------------------------------
 
-EXPIRED = TlsSeen(T.EXPIRED, "shows a certificate that expired 2026-01-02T03:04:05Z")
-OWN = TlsSeen(T.OWN_EXPIRED, "hangs up on me.pem, which expired 2026-01-02T03:04:05Z")
+EXPIRED = TlsSeen(T.EXPIRED, "presents a certificate that expired 2026-01-02T03:04:05Z")
+OWN = TlsSeen(T.OWN_EXPIRED, "rejects me.pem, which expired 2026-01-02T03:04:05Z")
 
 
 def test_expired_certificate_of_a_node_that_the_leader_still_hears_is_reported() -> None:

@@ -415,7 +415,7 @@ def test_overruled_clock_is_told_with_its_error() -> None:
 
 
 def test_story_08_cut_link_is_told_though_no_process_stopped() -> None:
-    lost = {"peer_id": 3, "reason": "it is connected and does not answer"}
+    lost = {"peer_id": 3, "reason": "it is connected but does not answer"}
     told = story(
         node("controller-1", (61_000, Kind.PEER_LOST, lost),
              (80_000, Kind.PEER_REGAINED, {"peer_id": 3, "after_ms": 20_000})),
@@ -425,7 +425,7 @@ def test_story_08_cut_link_is_told_though_no_process_stopped() -> None:
         node("controller-3"),
     )  # fmt: skip
     assert the(told, "UNREACHABLE").text == (
-        "controller-3 did not answer nodes 1, 2 for 20 s: it is connected and does not answer"
+        "controller-3 did not answer nodes 1, 2 for 20 s: it is connected but does not answer"
     )
     stopped = story(
         node("controller-1", (61_000, Kind.PEER_LOST, lost)),

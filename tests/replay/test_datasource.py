@@ -106,7 +106,7 @@ def test_truncated_or_exchanged_file_is_refused(tmp_path: Path) -> None:
     (first / segment.file).write_bytes(good[:-60])
     with pytest.raises(
         CorruptExportError,
-        match=rf"it has {len(good) - 60} bytes, and the manifest says {len(good)}",
+        match=rf"expected {len(good)} bytes, found {len(good) - 60}",
     ):
         raw(first)
     (second / segment.file).write_bytes((other / segment.file).read_bytes())

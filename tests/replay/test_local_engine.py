@@ -130,7 +130,7 @@ def test_damaged_page_is_refused(exported: tuple[Path, LogHistory], tmp_path: Pa
     content[body.data_page_offset + body.total_compressed_size // 2] ^= 1
     file.write_bytes(content)
     for job in ("audit", "state"):
-        with pytest.raises(Exception, match=f"{file.name}.* is corrupt: its SHA-256 is"):
+        with pytest.raises(Exception, match=f"{file.name}.* is corrupt: expected the SHA-256"):
             ask(job, tmp_path)
     # The pages have checksums of their own.
     with pytest.raises(Exception, match=f"{file.name}.* is corrupt: it can't be read"):

@@ -139,7 +139,8 @@ def test_duplicate_rows_are_refused_by_their_number(exported: Path) -> None:
     with pytest.raises(RaftlogError) as caught:
         ask("audit", exported)
     expected = (
-        f"{segment.describe()} is corrupt: it has {segment.records + 5} rows, and the manifest says"
+        f"{segment.describe()} is corrupt: expected {segment.records} records, found"
+        f" {segment.records + 5} rows"
     )
     assert expected in str(caught.value)
 

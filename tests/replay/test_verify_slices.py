@@ -117,7 +117,8 @@ def test_large_export_uses_worker_processes(
     assert result.slices == 4
 
 
-# --- forgeries -------------------------------------------------------------------------------------
+# --- forgeries
+# -------------------------------------------------------------------------------------
 
 
 Edit = Callable[[ImageBuilder], None]
@@ -181,8 +182,8 @@ def rewrite(directory: Path, *changed: tuple[Checkpoint, Checkpoint | None]) -> 
     ("edit", "found"),
     [
         (_config_changed, "gives the state hash"),
-        (_epoch_changed, "is of epoch"),
-        (_time_changed, "is of epoch"),
+        (_epoch_changed, "but the checkpoint has epoch"),
+        (_time_changed, "but the checkpoint has epoch"),
     ],
 )
 @pytest.mark.parametrize("workers", [1, 5])
@@ -239,7 +240,7 @@ def test_forged_log_hash_is_detected(copy: Path) -> None:
     rewrite(copy, (one, made_up))
     fault = only_fault(verified(copy, 1))
     assert (fault.check, fault.first_offset) == ("CHECKPOINT", one.offset)
-    assert f"it says {'00' * 32}" in fault.message
+    assert f"but the checkpoint has {'00' * 32}" in fault.message
 
 
 def test_moved_checkpoint_is_detected(copy: Path) -> None:
