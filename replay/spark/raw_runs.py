@@ -128,9 +128,7 @@ def _check_file(run: RawRun, file: BinaryIO, size: int) -> None:
             f" {run.generation}"
         )
     if size != segment.bytes:
-        raise _corrupt(
-            run, segment.base_offset, f"it has {size} bytes, and the manifest says {segment.bytes}"
-        )
+        raise _corrupt(run, segment.base_offset, f"expected {segment.bytes} bytes, found {size}")
 
 
 def _chunks(run: RawRun, file: BinaryIO) -> Iterator[tuple[bytes, int]]:

@@ -117,8 +117,7 @@ def test_large_export_uses_worker_processes(
     assert result.slices == 4
 
 
-# --- forgeries
-# -------------------------------------------------------------------------------------
+# --- forgeries -------------------------------------------------------------------------------------
 
 
 Edit = Callable[[ImageBuilder], None]

@@ -375,5 +375,5 @@ def test_manifest_with_wrong_checkpoints_is_refused(
     manifest = read_manifest(copy)
     forged = replace(manifest, checkpoints=disorder(manifest.checkpoints))
     (copy / MANIFEST_NAME).write_bytes(encode(forged))
-    with pytest.raises(CorruptExportError, match="names"):
+    with pytest.raises(CorruptExportError, match="lists"):
         read_manifest(copy)

@@ -144,7 +144,7 @@ def test_columns_newer_than_a_file_are_read(exported: tuple[LocalPlace, Segment,
         ([1, 2, 2], [5, 5, 4], "expected lowest timestamp 5, found 4"),
         ([1, 1, 1], [5, 5, 5], "expected last epoch 2, found 1"),
         ([1, 2, 2], [5, 5, 6], "expected highest timestamp 5, found 6"),
-        ([1, 2], [5, 5], "expected last offset 2, found 1"),
+        ([1, 2], [5, 5], "expected the last offset 2, found 1"),
     ],
 )
 def test_broken_chain_is_named(

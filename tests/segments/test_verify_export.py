@@ -189,7 +189,7 @@ def test_newer_format_is_named_before_anything_else(copy: Path) -> None:
 
 
 def test_directory_without_a_manifest_is_not_an_export(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=r"is not an export: it has no manifest\.json"):
+    with pytest.raises(ExportError, match=r"is not an export: it contains no manifest\.json"):
         read_manifest(tmp_path)
     with pytest.raises(ExportError, match="nowhere is not an export: it does not exist"):
         read_manifest(tmp_path / "nowhere")

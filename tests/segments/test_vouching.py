@@ -173,7 +173,7 @@ def test_consistently_forged_principal_is_detected(world: World, tmp_path: Path)
     found = judged(where)
     # The node's word in the manifest, and each progress record after the batch, give it away.
     assert {one.check for one in found.faults} == {"LOG_HASH"}
-    assert any("node 1 says" in one.message for one in found.faults)
+    assert any("but node 1 has" in one.message for one in found.faults)
     assert any("the progress record at offset" in one.message for one in found.faults)
     assert all(one.last_offset >= at for one in found.faults)
     assert found.witnesses == []

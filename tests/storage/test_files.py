@@ -187,7 +187,7 @@ def test_short_write_is_an_error(directory: Path, monkeypatch: pytest.MonkeyPatc
     file.write(TOLD)
     with monkeypatch.context() as broken:
         broken.setattr(os, "pwrite", lambda *_: files.COPY_BYTES)
-        with pytest.raises(StorageError, match=r"quorum-state\.json: 4096 of 8192 bytes"):
+        with pytest.raises(StorageError, match=r"quorum-state\.json: only 4096 of 8192 bytes"):
             file.write(NEXT)
     file.close()
     assert files.read_vote_file(directory) == TOLD

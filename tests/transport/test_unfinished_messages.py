@@ -194,7 +194,7 @@ def test_oversized_message_is_aborted_before_it_is_complete() -> None:
     peers.open("a:1", max_bytes=1_000)
     peers.send("a:1", OPENING_BYTES + 2 * FEW_BYTES)
     peers.look()
-    assert "too large" in peers.cut[0][1]
+    assert "exceed the limit" in peers.cut[0][1]
 
 
 def test_consecutive_calls_leave_nothing_behind() -> None:
