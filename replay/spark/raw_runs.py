@@ -124,7 +124,7 @@ def _check_file(run: RawRun, file: BinaryIO, size: int) -> None:
     if (header.cluster_id, header.generation) != (run.cluster_id, run.generation):
         raise ExportMismatchError(
             f"{segment.describe()} belongs to cluster {header.cluster_id} generation"
-            f" {header.generation}, and the export to cluster {run.cluster_id} generation"
+            f" {header.generation}, but the export belongs to cluster {run.cluster_id} generation"
             f" {run.generation}"
         )
     if size != segment.bytes:

@@ -312,7 +312,7 @@ def test_damaged_checkpoint_is_refused(exported: Path, tmp_path: Path) -> None:
     content[len(content) // 2] ^= 1
     (copy / last.file).write_bytes(content)
     request = JobRequest(job="state", export=str(copy))
-    with pytest.raises(CorruptExportError, match=f"{last.file}.* is corrupt: its SHA-256"):
+    with pytest.raises(CorruptExportError, match=f"{last.file}.* is corrupt: expected the SHA-256"):
         compute(request)
     assert run_job(request, spark=False) == EXIT_FINDINGS
     assert run_job(replace(request, from_the_beginning=True), spark=False) == 0

@@ -111,7 +111,8 @@ def test_truncated_or_exchanged_file_is_refused(tmp_path: Path) -> None:
         raw(first)
     (second / segment.file).write_bytes((other / segment.file).read_bytes())
     with pytest.raises(
-        ExportMismatchError, match=r"generation 1, and the export to cluster .* generation 0"
+        ExportMismatchError,
+        match=r"generation 1, but the export belongs to cluster .* generation 0",
     ):
         raw(second)
 

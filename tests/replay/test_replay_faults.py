@@ -113,8 +113,8 @@ def test_file_of_another_cluster_is_named(replay: Replay, exported: Path, tmp_pa
     with pytest.raises(ExportMismatchError) as caught:
         replay("summary", exported)
     assert (
-        f"belongs to cluster another-cluster generation 0, and the export to cluster {CLUSTER_ID}"
-        in readable(caught.value)
+        "belongs to cluster another-cluster generation 0, but the export belongs to cluster"
+        f" {CLUSTER_ID}" in readable(caught.value)
     )
 
 
