@@ -1,6 +1,4 @@
-"""The command line of the jobs, written once: ``raftlog replay`` starts spark-submit with it, and
-spark-submit runs it.
-"""
+"""The command line of the jobs, shared by ``raftlog replay`` and spark-submit."""
 
 from __future__ import annotations
 
@@ -22,12 +20,12 @@ from replay.request import (
 )
 
 Runner = Callable[[JobRequest, list[str]], int]
-"""Given a request and settings for Spark ("key=value"), run it and return the exit code."""
+"""Runs a request with Spark settings ("key=value") and returns the exit code."""
 
 
 class _Option(NamedTuple):
-    """An option or argument: the field of JobRequest that it sets, its type, what typer shows of
-    it, and its default.
+    """A command-line option or argument: the JobRequest field it sets, its type, its typer
+    declaration, and its default.
     """
 
     field: str
@@ -37,8 +35,8 @@ class _Option(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """A job of the command line. ``options``: its own ones, in the order of its help, beside those
-    of every job.
+    """A command. ``options``: its own options, in the order of its help, in addition to the common
+    ones.
     """
 
     name: str
@@ -53,13 +51,13 @@ def _time(text: str) -> int:
         raise typer.BadParameter(str(error)) from error
 
 
-def _one_of(names: Sequence[str], said: str) -> Callable[[str], str]:
-    """Return the parser of a word that is one of some names."""
+def _one_of(names: Sequence[str], label: str) -> Callable[[str], str]:
+    """Return a parser that accepts only the given names."""
 
     def parse(word: str) -> str:
         if word not in names:
             raise typer.BadParameter(
-                f"there is no {said.format(word)}: there are {', '.join(names)}"
+                f"there is no {label.format(word)}: there are {', '.join(names)}"
             )
         return word
 
@@ -99,7 +97,7 @@ _CONF = _option(
     metavar="KEY=VALUE",
     help="A setting for spark-submit; repeatable.",
 )
-"""Option of spark-submit: no field of JobRequest."""
+"""Passed to spark-submit; not a field of JobRequest."""
 _ENGINE = _option(
     "engine",
     str,
@@ -107,8 +105,8 @@ _ENGINE = _option(
     parser=_one_of(ENGINES, "engine {!r}"),
     metavar="ENGINE",
     help=(
-        "spark; local: worker processes of this machine, without Java; or auto: local for a small"
-        " export."
+        "spark; local (worker processes on this machine, no Java); or auto (local if the export is"
+        " small)."
     ),
 )
 _KIND = _argument(
@@ -118,47 +116,47 @@ _KIND = _argument(
     " leader, voters, …",
     "",
 )
-"""Argument KIND; with the next one it sets JobRequest.key."""
+"""Together with ``_KEY``, sets JobRequest.key."""
 _KEY = _argument(
     "key",
     "KEY",
-    "A NAME, a broker's, client's or acl's ID, TOPIC-NUMBER of a partition, TYPE:NAME[:KEY] of a"
+    "A NAME; the ID of a broker, client or acl; TOPIC-NUMBER for a partition; TYPE:NAME[:KEY] for a"
     " config.",
     "",
 )
 _FROM_OFFSET = _option(
     "from_offset",
     int | None,
-    help="From this offset, inclusive; back to the last whole batch. Default: nothing.",
+    help="Start after this offset, rounded down to a whole batch. Default: the empty log.",
 )
-_FROM_TIME = _moment("from_time_ms", ["--from-time"], "From this time.")
-_HISTORY_FROM = _option("from_offset", int | None, help="Only changes from this offset on.")
+_FROM_TIME = _moment("from_time_ms", ["--from-time"], "Start at this time.")
+_HISTORY_FROM = _option("from_offset", int | None, help="Only changes at or after this offset.")
 _FROM_THE_BEGINNING = _option(
     "from_the_beginning",
     bool,
     "--from-the-beginning",
-    help="Fold the whole log: believe no checkpoint of the export.",
+    help="Fold the whole log; ignore the export's checkpoints.",
 )
 _TO_OFFSET = _option(
-    "at_offset", int | None, "--to-offset", "--at-offset", help="To here. Default: the end."
+    "at_offset", int | None, "--to-offset", "--at-offset", help="End here. Default: the log end."
 )
-_TO_TIME = _moment("at_time_ms", ["--to-time", "--at-time"], "To this time.")
+_TO_TIME = _moment("at_time_ms", ["--to-time", "--at-time"], "End at this time.")
 _AT_OFFSET = _option(
     "at_offset",
     int | None,
-    help="Only up to this offset, inclusive; back to the last whole batch.",
+    help="Only up to this offset, inclusive, rounded down to a whole batch.",
 )
 _AT_TIME = _moment(
     "at_time_ms",
     ["--at-time"],
-    "Only up to this time: ISO 8601 (UTC if it names no zone) or milliseconds.",
+    "Only up to this time: ISO 8601 (UTC unless it has a zone) or milliseconds since 1970.",
 )
 _SINCE = _moment(
     "since_ms",
     ["--since"],
-    "Only what happened from this time on; format as for --at-time.",
+    "Only what happened at or after this time; same format as --at-time.",
 )
-_LIMIT = _option("limit", int, min=1, help="Show at most this many rows of a list.")
+_LIMIT = _option("limit", int, min=1, help="Show at most this many rows per list.")
 _LIMIT_OF_FIGURES = _LIMIT._replace(default=20)
 _STALL = _option(
     "stall_ms",
@@ -166,7 +164,7 @@ _STALL = _option(
     "--stall",
     min=1,
     metavar="MS",
-    help="Report LAO as held back where a record waited this long.",
+    help="Report LAO as held back if a record waited at least this long.",
 )
 _RULE = _option(
     "rules",
@@ -180,16 +178,16 @@ _SUPER_USER = _option(
     list[str] | None,
     "--super-user",
     metavar="PRINCIPAL",
-    help="A principal of super.users, which the log does not name; repeatable.",
+    help="A principal from super.users, which the log does not record; repeatable.",
 )
 _ALLOW_EVERYONE = _option(
     "allow_everyone_if_no_acl_found",
     bool,
     "--allow-everyone-if-no-acl-found",
-    help="The nodes have this key set, which the log does not say.",
+    help="The nodes set this key, which the log does not record.",
 )
 _RIGHTS = (_SUPER_USER, _ALLOW_EVERYONE)
-"""Options with the nodes' configuration that the audit of rights needs."""
+"""Node configuration that the audit of rights needs and the log does not contain."""
 _QUERY = _argument("query", "QUERY", "One SELECT, in quotes.")
 _PAGE = _option(
     "output",
@@ -209,7 +207,7 @@ _ALERTS = _option(
     default=_REQUIRED,
     parser=_path,
     metavar="DIR",
-    help="Alerts as rows, and how far it has come.",
+    help="Directory for the alerts and the progress of the watch.",
 )
 _EVERY = _option(
     "every_s",
@@ -217,20 +215,19 @@ _EVERY = _option(
     "--every",
     min=1,
     metavar="SECONDS",
-    help="Go on for ever, so often. Without it: once.",
+    help="Keep running, and check this often. Without it, run once.",
 )
 
 _JOBS = (
     _Job(
         "state",
-        "State at an offset or a time, with its hash. Every entity; or those of a KIND, or the"
-        " one under a KEY.",
+        "State at an offset or time, with its hash. All entities, those of a KIND, or the one with"
+        " a KEY.",
         (_KIND, _KEY, _AT_OFFSET, _AT_TIME, _FROM_THE_BEGINNING, _LIMIT),
     ),
     _Job(
         "diff",
-        "What was created, changed, deleted between two offsets or times. Changes are shown field"
-        " by field.",
+        "What was created, changed or deleted between two offsets or times, field by field.",
         (
             *(_KIND, _KEY, _FROM_OFFSET, _FROM_TIME, _TO_OFFSET, _TO_TIME),
             *(_FROM_THE_BEGINNING, _LIMIT),
@@ -238,33 +235,34 @@ _JOBS = (
     ),
     _Job(
         "lao",
-        "How long writes took to be visible on every broker. LowestAcknowledgedOffset, and which"
-        " brokers held it back.",
+        "How long writes took to become visible on every broker, and which brokers held"
+        " LowestAcknowledgedOffset back.",
         (_SINCE, _STALL, _AT_OFFSET, _AT_TIME, _LIMIT),
     ),
     _Job(
         "availability",
-        "What was not available, for how long and why. Partitions, brokers, controllers.",
+        "Outages of partitions, brokers and controllers: when, for how long and why.",
         (_SINCE, _AT_OFFSET, _AT_TIME, _LIMIT_OF_FIGURES),
     ),
     _Job(
         "audit",
-        "Whether the rules were kept, over the whole history. Exit code 3: one was not.",
+        "Check the whole history against the rules. Exit code 3: a rule was broken.",
         (_RULE, *_RIGHTS, _AT_OFFSET, _AT_TIME, _LIMIT),
     ),
     _Job(
         "verify",
-        "Check that an export is whole and has the nodes' state hashes. Exit code 3: not so.",
+        "Check that an export is intact and matches the nodes' state hashes. Exit code 3: it is"
+        " not, or does not.",
         (_AT_OFFSET, _AT_TIME, _LIMIT),
     ),
     _Job(
         "summary",
-        "What the log holds, its state hash at the end, and the audit.",
+        "Contents of the log, its state hash at the end, and the audit.",
         (*_RIGHTS, _AT_OFFSET, _AT_TIME, _FROM_THE_BEGINNING, _LIMIT),
     ),
     _Job(
         "history",
-        "Changes of one entity, or of a KIND: when, by whom, what.",
+        "Changes of one entity or of a KIND: when, by whom, and what.",
         (
             *(_KIND._replace(default=_REQUIRED), _KEY, _HISTORY_FROM, _SINCE),
             *(_AT_OFFSET, _AT_TIME, _FROM_THE_BEGINNING, _LIMIT),
@@ -272,28 +270,29 @@ _JOBS = (
     ),
     _Job(
         "report",
-        "What happened, on one page that opens offline. Exit code 3: the audit found something.",
+        "The cluster's history as one HTML page that opens offline. Exit code 3: the audit has"
+        " findings.",
         (_PAGE, *_RIGHTS, _AT_OFFSET, _AT_TIME, _LIMIT_OF_FIGURES),
     ),
     _Job(
         "sql",
-        f"Ask in SQL. Views: {', '.join(VIEW_NAMES)}.",
+        f"Run an SQL query. Views: {', '.join(VIEW_NAMES)}.",
         (_QUERY, _AT_OFFSET, _AT_TIME, _LIMIT),
     ),
     _Job(
         "watch",
-        "Audit an export while it is written. It shows what is new since the last time. Exit code"
-        " 3: there are alerts.",
+        "Audit an export while it is written, and show the alerts since the last run. Exit code 3:"
+        " there are some.",
         (_ALERTS, _EVERY, *_RIGHTS, _LIMIT),
     ),
 )
 
 
 def create_app(run: Runner) -> typer.Typer:
-    """Return the commands, each ending in ``run``."""
+    """Return the command group; every command ends in ``run``."""
     app = typer.Typer(
         name="replay",
-        help="Ask an exported log what happened.",
+        help="Find out from an exported log what happened.",
         no_args_is_help=True,
         add_completion=False,
     )
@@ -303,9 +302,8 @@ def create_app(run: Runner) -> typer.Typer:
 
 
 def _command(job: _Job, run: Runner) -> Callable[..., None]:
-    """Return the function that typer calls with the option values.
-
-    Its signature tells typer the options.
+    """Return the function that typer calls with the option values. Its signature declares the
+    options.
     """
 
     def command(**given: Any) -> None:

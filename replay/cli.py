@@ -1,5 +1,5 @@
-"""``raftlog replay ...``: choose the engine of a job, and run the job: in this process, or through
-spark-submit. Needs no pyspark by itself, so that it can say what is missing.
+"""``raftlog replay ...``: choose an engine for a job and run it, in this process or through
+spark-submit. Does not import pyspark itself, so it can report that it is missing.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ from replay.streaming.ledger import Done, read_done
 from replay.text import size as size_text
 
 _OUR_ERROR = "raftlog replay: "
-"""Prefix of lines for standard error."""
+"""Prefix of lines on standard error."""
 _STOP_S = 10.0
-"""Longest time in which Spark may end by itself, in seconds: it removes its temporary files."""
+"""How long Spark may take to shut down and delete its temporary files, in seconds, before it is
+killed.
+"""
 
 
 def command(environ: dict[str, str], request: JobRequest, conf: list[str]) -> list[str]:
@@ -45,12 +47,12 @@ def command(environ: dict[str, str], request: JobRequest, conf: list[str]) -> li
 
 
 def submit(request: JobRequest, conf: list[str]) -> int:
-    """Run a job, and say on standard error which engine was chosen and why.
+    """Run a job and return its exit code, after reporting on standard error which engine was chosen
+    and why.
 
-    Returns its exit code, 2 if the job can't be started.
-
-    130 after Ctrl-C. 143 after SIGTERM, but that is the orderly end of a job that goes on for ever:
-    then 3 if it found something, 0 if not.
+    Returns 2 if the job cannot be started, 130 after Ctrl-C and 143 after SIGTERM. SIGTERM is the
+    normal way to end a job that runs forever: such a job then returns 3 if it found something, else
+    0.
     """
     try:
         choice = choose_engine(request, conf)
@@ -63,18 +65,18 @@ def submit(request: JobRequest, conf: list[str]) -> int:
 
 
 def _run_in_spark(request: JobRequest, conf: list[str]) -> int:
-    """Run a job through spark-submit, its output passed on."""
+    """Run a job through spark-submit and relay its output."""
     follows = request.every_s is not None
     before = _done(request) if follows else None
     try:
         open_answerable(request)
         workers = worker_python(os.environ, conf)
         environ = dict(os.environ) | spark_environment(os.environ) | workers
-        # The job writes into a pipe, and can't see how wide the terminal is.
+        # The job writes into a pipe, so it cannot see the terminal's width.
         environ.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
         return _run(command(environ, request, conf), environ, _pass_on if follows else _hand_over)
     except (RaftlogError, OSError) as error:
-        # What is printed here finds no reader, or no space.
+        # Our own output has no reader, or no space.
         if isinstance(error, OSError) and (
             is_disk_error(error) or (isinstance(error, BrokenPipeError) and has_no_reader())
         ):
@@ -91,7 +93,7 @@ def _run_in_spark(request: JobRequest, conf: list[str]) -> int:
 
 
 def _run_without_spark(request: JobRequest) -> int:
-    """Run a job in this process and its workers."""
+    """Run a job in this process and its worker processes."""
     try:
         return run_job(request, spark=False)
     except KeyboardInterrupt as error:
@@ -100,8 +102,8 @@ def _run_without_spark(request: JobRequest) -> int:
 
 
 def _done(request: JobRequest) -> Done | None:
-    """Return the position in the directory of a watch; None if it can't be read: the job reports a
-    fault.
+    """Return the position stored in a watch's directory, or None if it cannot be read (the job
+    reports why).
     """
     try:
         return read_done(Path(request.output or ""))
@@ -110,20 +112,20 @@ def _done(request: JobRequest) -> Done | None:
 
 
 def _stopped(request: JobRequest, before: Done | None, after: Done | None) -> int:
-    """Say how far a watch has come that was ended, and return its exit code."""
+    """Report the progress of a watch that was stopped, and return its exit code."""
     before, after = before or Done(), after or Done()
     records, new = after.end_offset - before.end_offset, after.alerts - before.alerts
     print(
         f"raftlog replay: stopped after {counted(records, 'new record')} and"
-        f" {counted(new, 'new alert')}; the next run goes on at offset {after.end_offset}",
+        f" {counted(new, 'new alert')}; the next run continues at offset {after.end_offset}",
         file=sys.stderr,
     )
     return EXIT_FINDINGS if new else 0
 
 
 def _hand_over(process: subprocess.Popen[str]) -> int:
-    """Wait for the end. spark-submit writes all that the job writes to standard output, errors too:
-    here they go where they belong.
+    """Wait for the job to end, then print its output. spark-submit merges the job's errors into
+    standard output; the exit code tells which stream the output belongs to.
     """
     output, _ = process.communicate()
     code = process.returncode
@@ -132,7 +134,7 @@ def _hand_over(process: subprocess.Popen[str]) -> int:
 
 
 def _pass_on(process: subprocess.Popen[str]) -> int:
-    """Wait for the end, and pass on each line as it comes."""
+    """Relay each line as it arrives until the job ends."""
     for line in process.stdout or ():
         print(
             line, end="", flush=True, file=sys.stderr if line.startswith(_OUR_ERROR) else sys.stdout
@@ -143,10 +145,10 @@ def _pass_on(process: subprocess.Popen[str]) -> int:
 def _run(
     words: list[str], environ: dict[str, str], finish: Callable[[subprocess.Popen[str]], int]
 ) -> int:
-    """Return the exit code.
+    """Run a command and return its exit code.
 
-    Raises KeyboardInterrupt, for SIGTERM too, and OSError of what is printed, when Spark has ended:
-    nothing goes on without us.
+    Raises KeyboardInterrupt (also on SIGTERM), and OSError if the output cannot be printed, but
+    only after Spark has ended: nothing keeps running without us.
     """
     before = signal.signal(signal.SIGTERM, raise_at_sigterm)
     try:
@@ -166,23 +168,22 @@ def _run(
 
 LOCAL_MAX_RECORDS = 5_000_000
 LOCAL_MAX_BYTES = 1 << 30
-"""Size of the Parquet files of those records."""
+"""Size limit of the Parquet files that hold those records."""
 
 
 class Choice(NamedTuple):
-    """An engine, and for people why it was chosen; empty if the caller named it."""
+    """The chosen engine, with the reason for people; "" if the caller named the engine."""
 
     engine: str
     reason: str = ""
 
 
 def choose_engine(request: JobRequest, conf: list[str]) -> Choice:
-    """Return the engine for a job. Raises RaftlogError if it can't be run as asked.
-
-    ``conf``: settings for Spark.
+    """Return the engine for a job. ``conf``: settings for Spark. Raises RaftlogError if the job
+    cannot run as requested.
     """
     if request.engine == LOCAL and conf:
-        raise ReplayError("--conf is for Spark, and --engine local has none")
+        raise ReplayError("--conf applies only to Spark: drop it, or drop --engine local")
     if JOBS[request.job].needs_spark:
         _require_pyspark(request.job)
         reason = f"{request.job} needs Spark"
@@ -190,22 +191,22 @@ def choose_engine(request: JobRequest, conf: list[str]) -> Choice:
     if request.engine != AUTO:
         return Choice(request.engine)
     if conf:
-        return Choice(SPARK, "--conf is for Spark")
+        return Choice(SPARK, "--conf was given")
     try:
         records, size = _size(request)
     except RaftlogError:
-        # The job itself says what is wrong with the export.
+        # The job itself reports what is wrong with the export.
         return Choice(LOCAL)
-    few = records <= LOCAL_MAX_RECORDS and size <= LOCAL_MAX_BYTES
-    if not few and _has_pyspark():
-        return Choice(SPARK, f"{_words(records, size)} are many")
-    if not few:
-        return Choice(LOCAL, f"PySpark is not installed, though {_words(records, size)} are many")
-    return Choice(LOCAL, f"{_words(records, size)} are few; --engine spark asks Spark")
+    export = _words(records, size)
+    if records <= LOCAL_MAX_RECORDS and size <= LOCAL_MAX_BYTES:
+        return Choice(LOCAL, f"{export}, a small export; --engine spark overrides this")
+    if _has_pyspark():
+        return Choice(SPARK, f"{export}, a large export")
+    return Choice(LOCAL, f"{export}, a large export, but PySpark is not installed")
 
 
 def announcement(choice: Choice) -> str:
-    """Return the line for people; empty if there is nothing to say."""
+    """Return the line that announces the engine, or "" if the caller named it."""
     if not choice.reason:
         return ""
     engine = "in Spark" if choice.engine == SPARK else "without Spark"
@@ -213,7 +214,7 @@ def announcement(choice: Choice) -> str:
 
 
 def _size(request: JobRequest) -> tuple[int, int]:
-    """Return the records that the job reads, and the bytes of the files that hold them."""
+    """Return the number of records that the job reads, and the size of their files in bytes."""
     export = open_export(request)
     if JOBS[request.job].in_between:
         export = begun(export, request)

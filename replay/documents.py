@@ -20,10 +20,10 @@ from replay.report.model import ReportResult
 
 
 class KafkaImport(Imported, frozen=True):
-    """Summary of an import; offsets are exclusive but the first."""
+    """Summary of an import. All offsets but the first are exclusive."""
 
     sound: bool
-    """Nothing was found wrong."""
+    """True if the import found nothing wrong."""
 
 
 PRINTED: Mapping[str, Any] = {
@@ -40,4 +40,4 @@ PRINTED: Mapping[str, Any] = {
     "replay watch": WatchResult,
     "import kafka": KafkaImport,
 }
-"""Document of each command. ``replay watch`` prints one a micro-batch, each in a line."""
+"""The document of each command. ``replay watch`` prints one per micro-batch, each on a line."""

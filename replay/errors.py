@@ -1,4 +1,4 @@
-"""Errors of a replay, each explained in a paragraph that an operator can act on."""
+"""Errors of a replay, each explained in one paragraph that an operator can act on."""
 
 from __future__ import annotations
 
@@ -19,28 +19,30 @@ from raftlog.segments.errors import (
 from raftlog.segments.manifest import Segment
 
 EXIT_INPUT = 2
-"""Exit code: the job can't run as asked. Nothing was found out."""
+"""Exit code: the job cannot run as requested; nothing was examined."""
 EXIT_FINDINGS = 3
-"""Exit code: something was found: by the audit, or that files are damaged."""
+"""Exit code: the audit has findings, or files are damaged."""
 
 
 class ReplayError(RaftlogError):
-    """The replay can't run as asked. The message is for the operator."""
+    """The job cannot run as requested. The message is for the operator."""
 
 
 class DamageError(ReplayError, WrongDataError):
-    """Spark has met a damaged file, one of another log, or one that is missing."""
+    """Spark read a file that is damaged, missing, or from another log."""
 
 
 class DiskError(ReplayError, StorageError):
-    """A disk failed, or is full."""
+    """A disk failed or is full."""
 
 
 _WRONG = {one.__name__ for one in (CorruptExportError, ExportGapError, ExportMismatchError)}
 
 
 def exit_code(error: RaftlogError) -> int:
-    """Return the exit code of any command; a refused job is one that can't run as asked."""
+    """Return the exit code for an error, the same as for any command, except that a refused job
+    counts as one that cannot run as requested.
+    """
     code = of_any_command(error)
     return EXIT_INPUT if code is Exit.REFUSED else int(code)
 
@@ -59,36 +61,36 @@ _FAILED = re.compile(
     r"|Disk quota exceeded|Read-only file system"
 )
 _DENIED = re.compile("Permission denied")
-"""Messages of the operating system: none of them is about a file's contents."""
+"""Like _MISSING and _FAILED, an operating system message that is not about a file's contents."""
 
 
 def _of_file(text: str, segment: Segment) -> ReplayError:
-    """Why a file could not be read: it may be damaged, and it may be something else."""
+    """Return the error for a file that could not be read: damage, or another cause."""
     where = segment.describe()
     if _MISSING.search(text):
         return DamageError(
-            f"{where} is missing: it was removed, or merged into another; run the job again"
+            f"{where} is missing: it was deleted or merged into another file; run the job again"
         )
     if failed := _FAILED.search(text):
-        return DiskError(f"{where} can't be read: {failed[0]}. Look at the disk")
+        return DiskError(f"{where} can't be read: {failed[0]}. Check the disk")
     if denied := _DENIED.search(text):
-        return ReplayError(f"{where} can't be read: {denied[0]}. Look at who may read it")
+        return ReplayError(f"{where} can't be read: {denied[0]}. Check the file's permissions")
     why = (
         "the checksum of a page does not match"
         if "CRC" in text or "checksum" in text
         else "it does not parse"
     )
-    return DamageError(f"{where} is corrupt: Spark can't read it, {why}")
+    return DamageError(f"{where} is corrupt: {why}")
 
 
 def told(error: RaftlogError) -> tuple[str, str, str]:
-    """Return an error as columns of a row: its type, its message, and its fields as JSON."""
+    """Return an error as the columns of a row: its type, its message, and its fields as JSON."""
     fields = {name: value for name, value in vars(error).items() if isinstance(value, str | int)}
     return type(error).__name__, str(error), json.dumps(fields)
 
 
 def retold(name: str, said: str, fields: str) -> RaftlogError:
-    """Return the error of a row: of the same type, with the same fields."""
+    """Return the error that such a row describes, with the same type and fields."""
     kind = next((each for each in _kinds(RaftlogError) if each.__name__ == name), None)
     if kind is None:
         return ReplayError(said)
@@ -105,15 +107,15 @@ def _kinds(of: type[RaftlogError]) -> Iterator[type[RaftlogError]]:
 
 
 def as_error(name: str, said: str) -> ReplayError:
-    """Return an error of ours that Spark tells in a stack trace."""
+    """Return the error for one of our own exceptions that was found in a Spark stack trace."""
     if name == ExportDiskError.__name__:
         return DiskError(said)
     return DamageError(said) if name in _WRONG else ReplayError(said)
 
 
 def explain(text: str, segments: Iterable[Segment]) -> ReplayError:
-    """Return one paragraph from the text of a Spark error: our own error if there is one, else the
-    file it was reading, else its head.
+    """Return a Spark error's text as one paragraph: our own error if the text contains one, else an
+    error about the file being read, else the first plain line.
     """
     ours = _PYTHON_ERROR.findall(text)
     if ours:
@@ -121,13 +123,13 @@ def explain(text: str, segments: Iterable[Segment]) -> ReplayError:
         return as_error(name, said)
     if _NO_MEMORY.search(text):
         return ReplayError(
-            "Spark has run out of memory: give it more, for example --conf spark.driver.memory=8g"
+            "Spark ran out of memory: allow it more, for example --conf spark.driver.memory=8g"
         )
     for name in _PARQUET_FILE.findall(text):
         for segment in segments:
             if PurePosixPath(segment.file).name == name:
                 return _of_file(text, segment)
     if failed := _FAILED.search(text):
-        return DiskError(f"Spark failed: {failed[0]}. Look at the disk that it works on")
+        return DiskError(f"Spark failed: {failed[0]}. Check the disk that it uses")
     head = _PLAIN_LINE.search(text)
     return ReplayError(f"Spark failed: {head[1] if head else text[:300]}")

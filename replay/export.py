@@ -1,5 +1,5 @@
-"""An export as one question reads it: the files with records of interest, and the checkpoint that
-the fold begins with.
+"""An export as one query reads it: the files with records in question, and the checkpoint at which
+the fold starts.
 """
 
 from __future__ import annotations
@@ -33,12 +33,10 @@ from replay.text import format_time
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """An export, as far as a question reaches into it.
+    """The part of an export that a query needs.
 
-    ``segments`` are those that may hold records of interest.
-
-    ``target``: an absolute path, or a URI for fsspec. ``begin``: the state from which on records
-    are of interest (replay/export.py); None: all of them are.
+    ``target``: an absolute path, or a URI for fsspec. ``segments``: the files that may hold records
+    in question. ``begin``: the checkpoint after which records are in question, or None if all are.
     """
 
     target: str
@@ -49,13 +47,13 @@ class Export:
 
     @property
     def begin_offset(self) -> int:
-        """The first offset of interest."""
+        """The first offset in question."""
         return self.manifest.history_begin if self.begin is None else self.begin.offset + 1
 
     @property
     def buckets(self) -> int:
-        """Number of buckets by group, of the ranges with buckets; 0: none, or by another rule than
-        this build knows.
+        """The number of buckets by group in the ranges that have buckets; 0 if there are none, or
+        if they follow a rule that this build does not know.
         """
         bucketing = self.manifest.bucketing
         if bucketing is None or bucketing.by != BY_GROUP or not bucketing.segments:
@@ -63,7 +61,8 @@ class Export:
         return bucketing.count
 
     def bucket_files(self, bucket: int | None = None) -> list[Bucket]:
-        """Return the files of one bucket, or of all (None), in the ranges of the request."""
+        """Return the files of a bucket in the ranges in question, or those of all buckets if None.
+        """
         ranges = {one.base_offset for one in self.segments}
         return [
             one
@@ -73,27 +72,27 @@ class Export:
 
     @property
     def last_offset(self) -> int:
-        """The last offset of interest, by the manifest."""
+        """The last offset in question, according to the manifest."""
         last = self.segments[-1].last_offset
         return last if self.at_offset is None else min(last, self.at_offset)
 
     @property
     def last_timestamp_ms(self) -> int:
-        """A time at or after that of the last record of interest, by the manifest."""
+        """A time at or after that of the last record in question, according to the manifest."""
         return self.segments[-1].max_timestamp_ms
 
     @property
     def record_count(self) -> int:
-        """Number of records in ``segments`` from ``begin`` on: no question is about more."""
+        """Number of records in ``segments`` after ``begin``: an upper bound for any query."""
         return sum(
             one.last_offset + 1 - max(one.base_offset, self.begin_offset) for one in self.segments
         )
 
 
 def open_export(request: JobRequest) -> Export:
-    """Read the manifest and choose the files.
+    """Read the manifest and choose the files that a request needs.
 
-    Raises ExportError and its kinds, ReplayError if nothing is there to answer with.
+    Raises ExportError and its subclasses, and ReplayError if the export has no records in question.
     """
     target = request.export
     if not is_uri(target):
@@ -103,7 +102,7 @@ def open_export(request: JobRequest) -> Export:
     everything = manifest.of_kind(RECORDS)
     if not everything:
         raise ReplayError(
-            f"{target} is an export without records: run the export again once the log has some"
+            f"{target} is an export without records: export again once the log has some"
         )
     at_offset = request.at_offset
     first, end = everything[0], manifest.end_offset
@@ -117,13 +116,13 @@ def open_export(request: JobRequest) -> Export:
         if until is None:
             asked, begin = format_time(request.at_time_ms), format_time(first.min_timestamp_ms)
             raise ReplayError(
-                f"{target} holds nothing from {asked} or before: it begins at {begin}"
+                f"{target} holds nothing at or before {asked}: it begins at {begin}"
             )
         at_offset = until if at_offset is None else min(at_offset, until)
     end_ms = everything[-1].max_timestamp_ms
     if request.since_ms is not None and request.since_ms > end_ms:
         raise ReplayError(
-            f"{target} holds nothing from {format_time(request.since_ms)} on: it ends at"
+            f"{target} holds nothing at or after {format_time(request.since_ms)}: it ends at"
             f" {format_time(end_ms)}"
         )
     segments = tuple(
@@ -133,29 +132,28 @@ def open_export(request: JobRequest) -> Export:
 
 
 def require_known_level(manifest: Manifest, target: str) -> None:
-    """Records of a later metadata.version may mean what this build does not know.
-
-    Raises ReplayError.
+    """Raise ReplayError if the export's metadata.version is newer than this build: its records may
+    mean something unknown here.
     """
     level = manifest.metadata_version or 0
     if level > LATEST_METADATA_VERSION:
         raise ReplayError(
-            f"{target} was exported at metadata.version {level}, and this build knows up to"
+            f"{target} was exported at metadata.version {level}, but this build supports at most"
             f" {LATEST_METADATA_VERSION}: use a newer raftlog"
         )
 
 
 def require_whole_history(export: Export) -> None:
-    """A fold needs every record from the first. Raises ReplayError."""
+    """Raise ReplayError if the export lacks records from before its begin, which a fold needs."""
     if export.manifest.history_begin > 0 and export.manifest.state_from is None:
         raise ReplayError(
             f"{export.target} begins at offset {export.manifest.history_begin}: the state cannot be"
-            " folded without what came before"
+            " folded without the records before it"
         )
 
 
 class Began(msgspec.Struct, frozen=True):
-    """The checkpoint that an answer began with: nothing up to its offset was read."""
+    """The checkpoint that an answer started from. Nothing up to its offset was read."""
 
     offset: int
     file: str
@@ -163,19 +161,19 @@ class Began(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """Description of the beginning, for people."""
+        """The starting point, in words."""
         return (
-            f"Began with the checkpoint at offset {self.offset}; nothing below it was read\n"
-            "(verify folds what leads to it; --from-the-beginning does without it)"
+            f"Started from the checkpoint at offset {self.offset}; nothing before it was read\n"
+            "(verify checks the checkpoint; --from-the-beginning ignores it)"
         )
 
 
 def begun(export: Export, request: JobRequest) -> Export:
-    """Return the export from the last checkpoint that can answer the question; without one, the
-    whole export.
+    """Return the export from the last checkpoint that can serve the request, or the whole export if
+    there is none.
 
-    A state needs a checkpoint at or before its point, a diff at or before its first point, and a
-    history before its first offset.
+    A state needs a checkpoint at or before its point, a diff one at or before its first point, and
+    a history one before its first offset.
     """
     if request.from_the_beginning:
         return export
@@ -189,13 +187,15 @@ def begun(export: Export, request: JobRequest) -> Export:
     one = last_at(export.manifest.checkpoints, offset=_least(offsets), timestamp_ms=until_ms)
     if one is None:
         return export
-    behind = tuple(each for each in export.segments if each.last_offset > one.offset)
-    # One at least: an engine wants to see columns, where there are no rows, too.
-    return replace(export, segments=behind or export.segments[-1:], begin=one)
+    after = tuple(each for each in export.segments if each.last_offset > one.offset)
+    # At least one: engines need a file for the columns, even without rows.
+    return replace(export, segments=after or export.segments[-1:], begin=one)
 
 
 def begin_offset(export: Export, request: JobRequest) -> int | None:
-    """Return the offset where a diff begins, -1: before the first record; None: no diff."""
+    """Return the offset at which a diff starts, -1 if before the first record, or None if the
+    request names no start.
+    """
     if request.from_time_ms is None or request.from_offset is not None:
         return request.from_offset
     found = offset_at(open_place(export.target), export.segments, request.from_time_ms)
@@ -203,10 +203,8 @@ def begin_offset(export: Export, request: JobRequest) -> int | None:
 
 
 def since_of(request: JobRequest) -> int | None:
-    """Return the offset after which the changes of a history are asked for; None if it begins at a
-    time.
-
-    -1: all of them.
+    """Return the offset after which a history's changes are requested, -1 for all of them, or None
+    if the history starts at a time.
     """
     if request.from_offset is not None:
         return request.from_offset - 1
@@ -218,15 +216,17 @@ def _least(bounds: list[int | None]) -> int | None:
 
 
 def began(export: Export) -> Began | None:
-    """Return the description of an answer's beginning; None if it is that of the log."""
+    """Return the checkpoint that an answer starts from, or None if it starts at the beginning of
+    the log.
+    """
     one = export.begin
     return None if one is None else Began(one.offset, one.file, one.state_hash)
 
 
 def base_of(export: Export) -> Image:
-    """Return the state that a fold of the export continues from.
+    """Return the state that a fold of the export starts from.
 
-    Raises CorruptExportError and its kinds.
+    Raises CorruptExportError and its subclasses.
     """
     if export.begin is None:
         return Image()
@@ -234,10 +234,10 @@ def base_of(export: Export) -> Image:
 
 
 def part_of_base(export: Export, groups: Groups) -> Image:
-    """Return these groups of ``base_of``, without its state hash.
+    """Return the given groups of ``base_of``, without its state hash.
 
-    A fold of some groups starts from their states alone [a topic that is deleted before the first
-    record of these groups would still hold its name].
+    A fold of some groups must start from these groups alone: otherwise a topic deleted before their
+    first record would still hold its name.
     """
     base = base_of(export)
     if export.begin is None or groups.all:
@@ -250,30 +250,30 @@ def part_of_base(export: Export, groups: Groups) -> Image:
 
 
 def topic_there(export: Export, name: str) -> str | None:
-    """Return the id of the topic that has this name in ``base_of``, if there is one."""
+    """Return the id of the topic with this name in ``base_of``, or None if there is none."""
     found = base_of(export).topic_ids.get(name)
     return None if found is None else found.hex()
 
 
 @lru_cache(maxsize=1)
 def _loaded(target: str, owner: tuple[str, int], one: Checkpoint) -> Image:
-    """Load the image of a checkpoint. Images are immutable: a fold that goes on makes another."""
+    """Load the image of a checkpoint. Images are immutable, so callers may share it."""
     return load_checkpoint(open_place(target), owner, one)
 
 
 def require_order(request: JobRequest, end_offset: int, end_ms: int) -> None:
-    """Raise ReplayError for a diff that begins nowhere, or after its end (both inclusive)."""
+    """Raise ReplayError if a diff starts below offset 0 or after its end (both inclusive)."""
     if request.from_offset is not None:
         if request.from_offset < 0:
-            raise ReplayError(f"there is no offset {request.from_offset}: a log begins at offset 0")
+            raise ReplayError(f"there is no offset {request.from_offset}: logs begin at offset 0")
         if request.from_offset > end_offset:
             raise ReplayError(
-                f"offset {request.from_offset} lies after the end of the diff, offset {end_offset}"
+                f"offset {request.from_offset} is after the end of the diff, offset {end_offset}"
             )
     elif request.from_time_ms is not None and (
         request.from_time_ms > end_ms and request.at_time_ms is not None
     ):
         raise ReplayError(
-            f"{format_time(request.from_time_ms)} lies after the end of the diff,"
+            f"{format_time(request.from_time_ms)} is after the end of the diff,"
             f" {format_time(end_ms)}"
         )

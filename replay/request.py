@@ -1,4 +1,4 @@
-"""The request of a job; the same from the command line, from spark-submit and from Python."""
+"""The request for a job: the same from the command line, spark-submit and Python."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from replay.errors import ReplayError
 
 
 class Job(NamedTuple):
-    """Needs of a job, whichever engine runs it.
+    """Properties of a job that engines need to know.
 
-    ``in_between``: no record below the checkpoint that it begins with. ``checks``: it checks the
-    files while it reads them. ``pace``: how many times as fast as a fold it goes through the
-    records; kernels alone need a fraction of the time.
+    ``in_between``: it may start from a checkpoint and skip the records before it. ``checks``: it
+    checks the files while reading them. ``pace``: its speed as a multiple of a fold's; kernels
+    alone are faster.
     """
 
     name: str
@@ -44,39 +44,37 @@ JOBS = {
     )
 }
 LOCAL_JOBS = tuple(each.name for each in JOBS.values() if not each.needs_spark)
-"""The jobs that need no Spark."""
+"""The jobs that do not need Spark."""
 DEFAULT_OUTPUT = "report.html"
-"""The file that a report is written to, unless another is named."""
+"""The default file for a report."""
 VIEW_NAMES = ("records", "changes", "brokers", "partitions", "topics", "configs", "controllers")
-"""Views of the job sql: see replay/spark/views.py, which needs Spark to be imported."""
+"""Views of the sql job, defined in replay/spark/views.py, which cannot be imported without Spark.
+"""
 AUTO, SPARK, LOCAL = "auto", "spark", "local"
 ENGINES = (AUTO, SPARK, LOCAL)
-"""Engines of a job: spark-submit, or worker processes of this machine; auto:
-replay/cli.py decides.
+"""Engines: spark-submit, or worker processes on this machine; for ``auto``, replay/cli.py decides.
 """
 REQUEST = "--request"
-"""Option before a request in the command line of ``replay/submit.py``."""
+"""Option that precedes a request on the command line of ``replay/submit.py``."""
 
 
 class JobRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """One run of a job.
+    """A request to run a job once. Offsets and times are inclusive.
 
-    ``at_offset`` and ``at_time_ms``, both inclusive: only what the log held then; None: all of it.
+    ``engine``: one of ENGINES. ``at_offset``, ``at_time_ms``: the state of the log to use, or None
+    for its end. ``limit``: most rows shown per list. ``key``: (kind, key) of the requested
+    entities, with "" for all of a kind. ``from_offset``, ``from_time_ms``: where a diff starts, or
+    None for the empty log; ``from_offset`` is also the first offset of a history.
+    ``from_the_beginning``: ignore the export's checkpoints. ``since_ms``: earliest time that
+    figures or changes cover.
 
-    ``limit`` bounds the rows shown of each list, ``key`` is the (kind, key) of the entities asked
-    for (key "": all of the kind), ``from_offset`` and ``from_time_ms`` where a diff begins
-    (inclusive, too; None: at the empty log), and the former the first offset of a history,
-    ``output`` the file that a report goes to, ``query`` a question in SQL, ``rules`` are those of
-    the audit (none: all), ``super_users`` the principals that it takes for such,
-    ``allow_everyone_if_no_acl_found``: everybody may do what no access control entry is about.
-
-    ``from_the_beginning``: fold from there, whatever checkpoints the export has. ``since_ms``:
-    figures, or changes, of the time from then on; ``stall_ms``: the wait of a record from which LAO
-    counts as held back.
-
-    ``every_s``: interval of a watch (None: once). ``engine``: one of ENGINES.
+    ``rules``: ids of the audit rules, or () for all. ``super_users``,
+    ``allow_everyone_if_no_acl_found``: the nodes' configuration, for the audit of rights.
+    ``stall_ms``: shortest wait that counts as LAO being held back. ``query``: SQL. ``output``: the
+    report's file, or a watch's directory. ``every_s``: interval of a watch in seconds, or None to
+    run it once.
     """
 
     job: str
@@ -100,21 +98,18 @@ class JobRequest(
     stall_ms: int = 2000
 
     def to_word(self) -> str:
-        """Return the request as one word of a command line: JSON in ASCII, which no locale
-        changes.
-        """
+        """Return the request as one command-line word: ASCII JSON, which no locale alters."""
         return json.dumps(msgspec.to_builtins(self))
 
     @classmethod
     def of_word(cls, word: str) -> JobRequest:
-        """Return the request that ``to_word`` has written. Raises msgspec.ValidationError."""
+        """Parse the result of ``to_word``. Raises msgspec.ValidationError."""
         return msgspec.convert(json.loads(word), cls)
 
 
 def parse_time_ms(text: str) -> int:
-    """Milliseconds since 1970 from a number of them, or from ISO 8601 (UTC if it names no zone).
-
-    Raises ReplayError.
+    """Parse a time in ISO 8601 (UTC unless it has a zone) or in milliseconds since 1970, and return
+    it in the latter. Raises ReplayError.
     """
     try:
         if text.lstrip("-").isdecimal():
@@ -122,9 +117,9 @@ def parse_time_ms(text: str) -> int:
         at = datetime.fromisoformat(text)
     except ValueError as error:
         raise ReplayError(
-            f"{text!r} is neither milliseconds nor a time like 2026-01-31T12:00:00Z"
+            f"{text!r} is not a time: give milliseconds since 1970, or 2026-01-31T12:00:00Z"
         ) from error
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)
-    # timestamp() is a float: exact for milliseconds only after rounding.
+    # timestamp() returns a float, which is exact to the millisecond only after rounding.
     return round(at.timestamp() * 1000)

@@ -1,5 +1,5 @@
-"""The rules of the audit, as a table: id, severity, family, examined record types, the logs that
-they judge, and the offence in a sentence.
+"""The audit rules as a table: id, severity, module, record types examined, origins judged, and the
+offence in a sentence.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from raftlog.metadata.records import RecordType
 from replay.errors import ReplayError
 
 CRITICAL = "critical"
-"""Acknowledged writes may be lost by it, or brokers may answer differently."""
+"""The offence may lose acknowledged writes, or make brokers answer differently."""
 ERROR = "error"
-"""A rule is broken; by itself it loses nothing."""
+"""A rule was broken, but the offence alone loses nothing."""
 DOCUMENTATION = "docs/audit.md"
 
 _PARTITIONS = (RecordType.PARTITION, RecordType.PARTITION_CHANGE)
@@ -48,17 +48,17 @@ _PROGRESS = (RecordType.PROGRESS,)
 _ALL = tuple(RecordType)
 
 OWN, KAFKAS, EVERY = frozenset({""}), frozenset({"kafka"}), frozenset({"", "kafka"})
-"""The origins of the logs that a rule judges, as the manifest names them: raftlog's own is empty.
-Kafka's log names neither proposers, progress, hostnames nor writers; and a log that begins with a
-checkpoint creates partitions whose brokers have gone since.
+"""Origins of the logs that a rule judges, as named in the manifest; "" is raftlog itself. Kafka's
+logs record neither proposers, progress, hostnames nor writers, and one that begins with a
+checkpoint may create partitions on brokers that are gone.
 """
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """A rule of the audit.
+    """An audit rule.
 
-    ``family``: the module of :mod:`replay.kernels.rules` that judges it; ``looks_at``: the types of
-    the records that it judges; ``origins``: of the logs that it judges.
+    ``family``: the module of :mod:`replay.kernels.rules` that judges it. ``looks_at``: the record
+    types it examines. ``origins``: the logs it judges.
     """
 
     id: str
@@ -70,7 +70,7 @@ class Rule(msgspec.Struct, frozen=True):
 
     @property
     def documentation(self) -> str:
-        """Address of the rule's explanation."""
+        """Link to the rule's section in the documentation."""
         return f"{DOCUMENTATION}#{self.id.lower()}"
 
 
@@ -81,7 +81,7 @@ STALE_BROKER_EPOCH = Rule(
 )
 UNKNOWN_BROKER_EPOCH = Rule(
     "UNKNOWN_BROKER_EPOCH", ERROR, "members", _CHANGES, OWN,
-    "a replica entered an ISR without a broker epoch, where every leader names them",
+    "a replica entered an ISR without a broker epoch, although leaders had to send one",
 )
 BROKER_NOT_REGISTERED = Rule(
     "BROKER_NOT_REGISTERED", CRITICAL, "members", _PARTITIONS, EVERY,
@@ -101,7 +101,7 @@ PROPOSER_NOT_LEADER = Rule(
 )
 ISR_GREW_UNPROPOSED = Rule(
     "ISR_GREW_UNPROPOSED", CRITICAL, "partitions", _CHANGES, OWN,
-    "a broker entered an ISR, and no leader had proposed it",
+    "a broker entered an ISR although no leader had proposed it",
 )
 ISR_NOT_IN_REPLICAS = Rule(
     "ISR_NOT_IN_REPLICAS", ERROR, "partitions", _PARTITIONS, EVERY,
@@ -117,7 +117,7 @@ REPLICA_NOT_REGISTERED = Rule(
 )
 ISR_EMPTY = Rule(
     "ISR_EMPTY", CRITICAL, "partitions", _PARTITIONS, EVERY,
-    "an ISR is empty: nobody is known to hold what was acknowledged",
+    "an ISR is empty: no replica is known to hold the acknowledged records",
 )
 LEADER_OUTSIDE_ISR = Rule(
     "LEADER_OUTSIDE_ISR", CRITICAL, "partitions", _PARTITIONS, EVERY,
@@ -125,11 +125,11 @@ LEADER_OUTSIDE_ISR = Rule(
 )
 UNDECLARED_UNCLEAN_ELECTION = Rule(
     "UNDECLARED_UNCLEAN_ELECTION", CRITICAL, "partitions", _CHANGES, EVERY,
-    "a leader came from outside the ISR, and the record does not say so",
+    "a leader was elected from outside the ISR, but the record does not declare it",
 )
 UNCLEAN_ELECTION_TOO_EARLY = Rule(
     "UNCLEAN_ELECTION_TOO_EARLY", CRITICAL, "members", _CHANGES, EVERY,
-    "an unclean leader was elected while one of the ISR, or an eligible replica, could have led",
+    "an unclean leader was elected although an ISR member or eligible replica could have led",
 )
 INELIGIBLE_LEADER = Rule(
     "INELIGIBLE_LEADER", CRITICAL, "members", _PARTITIONS, EVERY,
@@ -138,7 +138,7 @@ INELIGIBLE_LEADER = Rule(
 INACTIVE_IN_ISR = Rule(
     "INACTIVE_IN_ISR", CRITICAL, "departed", _STANDINGS, EVERY,
     "a broker that was fenced, shut down, replaced or unregistered stayed in an ISR with "
-    "others, or led on",
+    "others, or stayed leader",
 )
 LEADER_EPOCH_WENT_BACK = Rule(
     "LEADER_EPOCH_WENT_BACK", CRITICAL, "partitions", _PARTITIONS, EVERY,
@@ -154,7 +154,7 @@ REASSIGNMENT_INCOMPLETE = Rule(
 )
 REASSIGNMENT_LOST_ORIGINAL = Rule(
     "REASSIGNMENT_LOST_ORIGINAL", ERROR, "partitions", _CHANGES, EVERY,
-    "a reassignment under way does not say which replicas there were at first",
+    "an ongoing reassignment does not record the original replicas",
 )
 RECOVERING_WITH_FOLLOWERS = Rule(
     "RECOVERING_WITH_FOLLOWERS", ERROR, "partitions", _PARTITIONS, EVERY,
@@ -162,15 +162,15 @@ RECOVERING_WITH_FOLLOWERS = Rule(
 )
 ELIGIBLE_IN_ISR = Rule(
     "ELIGIBLE_IN_ISR", ERROR, "partitions", _PARTITIONS, EVERY,
-    "a replica was eligible to lead outside the ISR, and in it",
+    "a replica was in the ISR and in the eligible leader replicas at once",
 )
 ELIGIBLE_NEVER_IN_SYNC = Rule(
     "ELIGIBLE_NEVER_IN_SYNC", CRITICAL, "partitions", _CHANGES, EVERY,
-    "a replica became eligible to lead that had been neither in the ISR nor eligible",
+    "a replica became eligible to lead without having been in the ISR or eligible before",
 )
 UNFOUNDED_RECOVERY = Rule(
     "UNFOUNDED_RECOVERY", CRITICAL, "members", _CHANGES, OWN,
-    "an unclean recovery elected a replica although another had more, or was not waited for",
+    "an unclean recovery elected a replica although another had more, or had not reported yet",
 )
 DIRECTORY_NOT_REGISTERED = Rule(
     "DIRECTORY_NOT_REGISTERED", ERROR, "directories", _PARTITIONS, KAFKAS,
@@ -178,7 +178,7 @@ DIRECTORY_NOT_REGISTERED = Rule(
 )
 BROKER_EPOCH_REUSED = Rule(
     "BROKER_EPOCH_REUSED", CRITICAL, "registrations", _REGISTRATIONS, EVERY,
-    "another incarnation was registered under an epoch that is not its own",
+    "a new incarnation was registered under a broker epoch that is not its own",
 )
 REGISTERED_UNFENCED = Rule(
     "REGISTERED_UNFENCED", ERROR, "registrations", _REGISTRATIONS, EVERY,
@@ -194,19 +194,19 @@ HIGH_WATERMARK_BEYOND_LOG = Rule(
 )
 HIGH_WATERMARK_WENT_BACK = Rule(
     "HIGH_WATERMARK_WENT_BACK", CRITICAL, "progress", _PROGRESS, OWN,
-    "the high watermark was lower than it had been before in its controller epoch",
+    "the high watermark was lower than before in the same controller epoch",
 )
 LAO_WENT_BACK = Rule(
     "LAO_WENT_BACK", CRITICAL, "progress", _PROGRESS, OWN,
-    "LAO was lower than it had been before",
+    "LAO was lower than before",
 )
 LAO_ABOVE_APPLIED = Rule(
     "LAO_ABOVE_APPLIED", CRITICAL, "progress", _PROGRESS, OWN,
-    "LAO was above what a broker that was unfenced then had applied",
+    "LAO was above the applied offset of a broker that was unfenced",
 )
 LAO_WITHOUT_REPORT = Rule(
     "LAO_WITHOUT_REPORT", CRITICAL, "progress", _PROGRESS, OWN,
-    "LAO was known before an unfenced broker had reported in that epoch",
+    "LAO was known before every unfenced broker had reported in that epoch",
 )
 APPLIED_BEYOND_LOG = Rule(
     "APPLIED_BEYOND_LOG", CRITICAL, "progress", _PROGRESS, OWN,
@@ -214,11 +214,11 @@ APPLIED_BEYOND_LOG = Rule(
 )
 APPLIED_WENT_BACK = Rule(
     "APPLIED_WENT_BACK", CRITICAL, "progress", _PROGRESS, OWN,
-    "what a broker had applied was less than it had been before, under one registration",
+    "a broker's applied offset decreased under the same registration",
 )
 HOSTNAME_OF_TWO_IDS = Rule(
     "HOSTNAME_OF_TWO_IDS", ERROR, "registrations", (RecordType.HOSTNAME,), OWN,
-    "a hostname was mapped to two broker ids at a time",
+    "a hostname was mapped to two broker ids at once",
 )
 HOSTNAME_NOT_OF_REGISTRATION = Rule(
     "HOSTNAME_NOT_OF_REGISTRATION", ERROR, "registrations", (RecordType.HOSTNAME,), OWN,
@@ -226,11 +226,11 @@ HOSTNAME_NOT_OF_REGISTRATION = Rule(
 )
 TWO_CONTROLLERS_IN_EPOCH = Rule(
     "TWO_CONTROLLERS_IN_EPOCH", CRITICAL, "quorum", (RecordType.LEADER_CHANGE,), EVERY,
-    "a controller epoch was begun twice",
+    "a controller epoch was started twice",
 )
 CONTROLLER_EPOCH_WENT_BACK = Rule(
     "CONTROLLER_EPOCH_WENT_BACK", CRITICAL, "quorum", _ALL, EVERY,
-    "a record of an earlier controller epoch stands after one of a later",
+    "a record of an earlier controller epoch follows one of a later epoch",
 )
 EPOCH_WITHOUT_CONTROLLER = Rule(
     "EPOCH_WITHOUT_CONTROLLER", ERROR, "quorum", _ALL, EVERY,
@@ -238,15 +238,15 @@ EPOCH_WITHOUT_CONTROLLER = Rule(
 )
 VOTERS_REPLACED_WHOLESALE = Rule(
     "VOTERS_REPLACED_WHOLESALE", CRITICAL, "quorum", (RecordType.VOTERS,), EVERY,
-    "the voter set changed by more than one voter at a time",
+    "the voter set changed by more than one voter at once",
 )
 FEATURE_LEVEL_NOT_SUPPORTED = Rule(
     "FEATURE_LEVEL_NOT_SUPPORTED", ERROR, "registrations", _FEATURES, EVERY,
-    "the level of a feature was one that a registered broker or controller does not support",
+    "a feature had a level that a registered broker or controller does not support",
 )
 TRANSACTION_OUT_OF_PLACE = Rule(
     "TRANSACTION_OUT_OF_PLACE", ERROR, "kafka", _IMPORTED, KAFKAS,
-    "a transaction of Kafka's metadata log began within another, or ended without a beginning",
+    "a transaction of Kafka's metadata log began inside another one, or ended without having begun",
 )
 ZK_MIGRATION_WENT_BACK = Rule(
     "ZK_MIGRATION_WENT_BACK", ERROR, "kafka", _IMPORTED, KAFKAS,
@@ -254,7 +254,7 @@ ZK_MIGRATION_WENT_BACK = Rule(
 )
 PRODUCER_IDS_OVERLAP = Rule(
     "PRODUCER_IDS_OVERLAP", CRITICAL, "kafka", _IMPORTED, KAFKAS,
-    "a block of producer ids was given away twice, or a part of it",
+    "a block of producer ids was allocated twice, in whole or in part",
 )
 NUMBER_EXECUTED_TWICE = Rule(
     "NUMBER_EXECUTED_TWICE", CRITICAL, "clients", _ALL, OWN,
@@ -266,11 +266,11 @@ CLOSED_CLIENT_WROTE = Rule(
 )
 CONFIG_OF_UNKNOWN_TOPIC = Rule(
     "CONFIG_OF_UNKNOWN_TOPIC", ERROR, "configs", (RecordType.CONFIG,), EVERY,
-    "a config was written of a topic that was not there",
+    "a config was written for a topic that did not exist",
 )
 WRITE_WITHOUT_RIGHT = Rule(
     "WRITE_WITHOUT_RIGHT", ERROR, "rights", _BY_CLIENTS, OWN,
-    "somebody wrote who had no right to it, by the access control entries of that moment",
+    "a principal wrote something that the access control entries did not allow at that time",
 )
 # fmt: on
 
@@ -279,14 +279,14 @@ RULES: tuple[Rule, ...] = tuple(each for each in globals().values() if isinstanc
 
 
 def of_family(family: str) -> tuple[Rule, ...]:
-    """Return the rules that a module of :mod:`replay.kernels.rules` judges."""
+    """Return the rules judged by a module of :mod:`replay.kernels.rules`."""
     return tuple(rule for rule in RULES if rule.family == family)
 
 
 def choose(names: Collection[str], origin: str = "") -> tuple[Rule, ...]:
-    """Return the rules of these ids; all that judge a log of this origin if there are none.
+    """Return the rules with these ids, or all that judge a log of this origin if no id is given.
 
-    Raises ReplayError for an id that is none.
+    Raises ReplayError for an unknown id.
     """
     wanted = {name.strip().upper().replace("-", "_") for name in names}
     unknown = sorted(wanted - {rule.id for rule in RULES})

@@ -1,4 +1,4 @@
-"""Run one job in this process: open the export, compute and print the result."""
+"""Run one job in this process: open the export, compute the result, and print it."""
 
 from __future__ import annotations
 
@@ -35,19 +35,18 @@ if TYPE_CHECKING:
 
 
 def compute(request: JobRequest, spark: SparkSession | None = None) -> Any:
-    """Return the result of a job: in the tasks of a Spark session, or in worker processes of this
-    machine. Raises RaftlogError.
+    """Return the result of a job, computed in a Spark session's tasks or in worker processes on
+    this machine. Raises RaftlogError.
     """
     if spark is None and JOBS[request.job].needs_spark:
-        raise ReplayError(f"{request.job} needs Spark: --engine local has {', '.join(LOCAL_JOBS)}")
+        raise ReplayError(f"{request.job} needs Spark: --engine local runs {', '.join(LOCAL_JOBS)}")
     return compute_on(open_export(request), request, spark)
 
 
 def open_answerable(request: JobRequest) -> Export:
-    """Open the export of a job that can answer, as far as that shows without reading records.
+    """Open the export of a request and check what can be checked without reading records.
 
-    Raises RaftlogError: most mistakes of a user show here, before Spark starts, which takes
-    seconds.
+    This reports most user errors before Spark starts, which takes seconds. Raises RaftlogError.
     """
     try:
         export = open_export(request)
@@ -61,7 +60,7 @@ def open_answerable(request: JobRequest) -> Export:
     if request.job == "diff":
         require_order(request, export.last_offset, export.last_timestamp_ms)
     if request.job == "sql" and not (request.query or "").strip():
-        raise ReplayError("no query: give one in SQL")
+        raise ReplayError("no query: give a SELECT statement")
     if request.job == "watch":
         read_done(Path(request.output or ""))
     choose(request.rules, export.manifest.origin)
@@ -73,15 +72,15 @@ def _require_first_argument(request: JobRequest) -> None:
     for word in (*(request.key or ()), request.query or ""):
         if word and (Path(word) / MANIFEST_NAME).is_file():
             raise ReplayError(
-                f"{request.export} is not an export, but {word} is one: the export comes first, as"
-                f" in raftlog replay {request.job} {word} {request.export}"
+                f"{request.export} is not an export, but {word} is: put the export first, as in"
+                f" raftlog replay {request.job} {word} {request.export}"
             )
 
 
 def compute_on(export: Export, request: JobRequest, spark: SparkSession | None = None) -> Any:
-    """Return the result of a job on an open export, its files checked first.
+    """Check the files of an open export and return the result of a job.
 
-    Raises RaftlogError: an error of Spark becomes one paragraph.
+    Raises RaftlogError; a Spark error is condensed to one paragraph.
     """
     if spark is None:
         return _compute(export, request, Pool(export.record_count, JOBS[request.job].pace))
@@ -112,8 +111,8 @@ def _compute(export: Export, request: JobRequest, pool: Pool) -> Any:
 
 
 def run_job(request: JobRequest, *, spark: bool) -> int:
-    """Run a job, print its result, return the exit code: 0, 2 (unusable input), 3 (the audit found
-    something, or files are damaged).
+    """Run a job, print its result, and return the exit code: 0, 2 (unusable input), or 3 (audit
+    findings or damaged files).
     """
     if not spark:
         prepare_process()
@@ -140,7 +139,7 @@ def _in_session(export: Export, request: JobRequest) -> Any:
 
 
 def show(request: JobRequest, result: Any) -> int:
-    """Print a result; returns the exit code."""
+    """Print a result and return the exit code."""
     if request.json:
         print(printable_json(msgspec.json.format(msgspec.json.encode(result), indent=2).decode()))
     else:
@@ -149,8 +148,8 @@ def show(request: JobRequest, result: Any) -> int:
 
 
 def with_origin(result: Any, origin: str) -> Any:
-    """Return the result of a job with the kind of cluster that wrote the log, as ``origin`` in each
-    object that has this field. The ids of an imported log's topics are as Kafka prints them.
+    """Return a result with ``origin`` set in every object that has this field: the kind of cluster
+    that wrote the log. Topic ids of imported logs are converted to Kafka's notation.
     """
     if not origin or not isinstance(result, msgspec.Struct):
         return result

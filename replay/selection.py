@@ -1,7 +1,7 @@
-"""The entities that a question is about, and the entity groups that hold them.
+"""The entities that a request is about, and the entity groups that contain them.
 
-A record changes one entity group, so only the groups of these entities are read and folded, and of
-their entities those in question are kept.
+A record changes one entity group, so only the groups of these entities are read and folded; other
+entities of these groups are then dropped.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ _GROUP_OF_KIND = {
 }
 TOPIC = "topic"
 BY_ID = "id:"
-"""Prefix of a topic's id in a key; no name contains it."""
+"""Prefix of a topic id in a key; no topic name contains it."""
 _TOPIC_CONFIGS = 2
 _OF_TOPIC_CONFIGS = (RecordType.TOPIC, RecordType.CONFIG, RecordType.REMOVE_TOPIC)
 _ENTRY_ID = re.compile(r"[0-9a-f]{32}")
 KINDS = tuple(_GROUP_OF_KIND)
-"""Kinds of entities, as questions name them."""
+"""Kinds of entities, as in requests."""
 
 
 class Selection(NamedTuple):
-    """The entities of a question.
+    """The entities that a request is about.
 
-    ``group``: a group's kind and its id (None: all of the kind). ``kind``, ``key``, ``prefix`` and
-    ``suffix`` (of the key) choose among the entities of the groups; None: any.
+    ``group``: kind and id of the entity group, or None as id for all groups of the kind. ``kind``,
+    ``key``, and the ``prefix`` and ``suffix`` of a key select entities of these groups; None
+    selects all.
     """
 
     group: tuple[str, str | None]
@@ -50,14 +51,14 @@ class Selection(NamedTuple):
     prefix: str | None = None
     suffix: str | None = None
     topic_name: str = ""
-    """Name that the topics must have had; empty: any."""
+    """Name that the topics have had at some time; "" for any."""
     topic_types: tuple[int, ...] = ()
-    """Types of the topics' records that are read, beside ``group``; empty: all of the topics'
-    records, and no others.
+    """Record types to read of the topics, in addition to ``group``; () for all of the topics'
+    records and nothing else.
     """
 
     def has(self, kind: str, key: str) -> bool:
-        """Return whether the question is about an entity of the groups."""
+        """Return whether the selection contains an entity of its groups."""
         return (
             self.kind in {None, kind}
             and self.key in {None, key}
@@ -67,15 +68,13 @@ class Selection(NamedTuple):
 
 
 def select(kind: str, key: str = "") -> Selection:
-    """Return the entities of a kind under a key; "": all of the kind.
+    """Return the entities of a kind with a key; "" selects all of the kind.
 
-    Raises ReplayError for a kind or a key that there can't be.
-
-    A topic's name means its partitions too, a client's id the results of its writes, and a config
-    resource all its keys.
+    A topic's name includes its partitions, a client's id the results of its writes, and a config
+    resource all its keys. Raises ReplayError for an unknown kind or an impossible key.
     """
     if kind not in _GROUP_OF_KIND:
-        raise ReplayError(f"there is no kind {kind!r} of entities: it is one of {', '.join(KINDS)}")
+        raise ReplayError(f"unknown kind {kind!r} of entities: give one of {', '.join(KINDS)}")
     group = _GROUP_OF_KIND[kind]
     if not key:
         return Selection((group, None), kind)
@@ -83,7 +82,7 @@ def select(kind: str, key: str = "") -> Selection:
 
 
 def _of_own_group(group: str, kind: str, key: str) -> Selection:
-    """Return a kind whose group is named as the entity is."""
+    """Return an entity whose group has the same id as the entity."""
     return Selection((group, key), kind, key)
 
 
@@ -100,7 +99,7 @@ def _client(group: str, kind: str, key: str) -> Selection:
 def _client_result(group: str, kind: str, key: str) -> Selection:
     client_id, _, sequence = key.partition("-")
     if not (client_id.isdigit() and sequence.isdigit()):
-        raise ReplayError(f"client_result {key!r} is not CLIENT-SEQUENCE, like 1204-7")
+        raise ReplayError(f"client_result {key!r} is not CLIENT-SEQUENCE, e.g. 1204-7")
     return Selection((group, client_id), kind, key)
 
 
@@ -122,7 +121,7 @@ def _topic(group: str, kind: str, key: str) -> Selection:
 def _partition(group: str, kind: str, key: str) -> Selection:
     name, _, index = key.rpartition("-")
     if not (name and index.isdigit()):
-        raise ReplayError(f"partition {key!r} is not TOPIC-NUMBER, like orders-0")
+        raise ReplayError(f"partition {key!r} is not TOPIC-NUMBER, e.g. orders-0")
     if (id_ := _topic_id(name)) is not None:
         return Selection((group, id_), kind, suffix=f"-{index}")
     return Selection((group, None), kind, key, topic_name=name)
@@ -139,18 +138,20 @@ def _config(group: str, kind: str, key: str) -> Selection:
     number, _, topic = group_id.partition(":")
     if int(number) != _TOPIC_CONFIGS:
         return own
-    # In an imported log a topic's configs are in the topic's group.
+    # In an imported log, a topic's configs belong to the topic's group.
     return own._replace(topic_name=topic, topic_types=_OF_TOPIC_CONFIGS)
 
 
 def parse_config_key(text: str) -> tuple[str, str, str]:
-    """(group id, resource, config name or "") of TYPE:NAME[:KEY]. Raises ReplayError."""
+    """Split TYPE:NAME[:KEY] into the group id, the resource, and the config name or "". Raises
+    ReplayError.
+    """
     kind, _, rest = text.partition(":")
     name, _, key = rest.partition(":")
     number = TYPE_NUMBERS.get(kind)
     if number is None or not rest:
         raise ReplayError(
-            f"config key {text!r} is not TYPE:NAME or TYPE:NAME:KEY with TYPE one of"
+            f"config key {text!r} is not TYPE:NAME or TYPE:NAME:KEY, where TYPE is one of"
             f" {', '.join(TYPE_NUMBERS)}"
         )
     return f"{number}:{name}", config_key(number, name), key
@@ -158,17 +159,17 @@ def parse_config_key(text: str) -> tuple[str, str, str]:
 
 def _entry(group: str, kind: str, key: str) -> Selection:
     if not _ENTRY_ID.fullmatch(key):
-        raise ReplayError(f"acl {key!r} is not the id of an entry: it has 32 hex digits")
+        raise ReplayError(f"acl {key!r} is not the id of an entry: an id has 32 hex digits")
     return _of_own_group(group, kind, key)
 
 
 def _sole(group: str, kind: str, key: str) -> Selection:
-    raise ReplayError(f"there is one {kind} at a time: it has no key like {key!r}")
+    raise ReplayError(f"{kind} takes no key, given {key!r}: there is only one at a time")
 
 
 def _require_id(kind: str, key: str) -> None:
     if not key.isdigit():
-        raise ReplayError(f"{kind} {key!r} is not a {kind} id")
+        raise ReplayError(f"{kind} {key!r} is not a {kind} id: an id is a number")
 
 
 _BY_KEY: dict[str, Callable[[str, str, str], Selection]] = {
@@ -189,9 +190,9 @@ _BY_KEY: dict[str, Callable[[str, str, str], Selection]] = {
 
 
 def groups_of(selection: Selection | None, topic_ids: Iterable[str]) -> Groups:
-    """Return the groups of the selected entities; None: all groups.
+    """Return the groups of the selected entities, or all groups if the selection is None.
 
-    ``topic_ids``: the ids of the topics that have had the selection's name.
+    ``topic_ids``: ids of all topics that have ever had the selection's name.
     """
     if selection is None:
         return Groups()
@@ -209,7 +210,9 @@ def groups_of(selection: Selection | None, topic_ids: Iterable[str]) -> Groups:
 
 
 def by_id(log: Rows, request: JobRequest) -> JobRequest:
-    """Return the request for a topic's id if its key is one and no topic ever had it as a name."""
+    """Return the request with its key read as a topic id, if it is one and no topic was ever named
+    so.
+    """
     kind, key = request.key or ("", "")
     if kind not in {TOPIC, "partition", PARTITION_DETAIL}:
         return request

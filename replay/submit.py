@@ -1,9 +1,9 @@
-"""For spark-submit: ``spark-submit replay/submit.py JOB EXPORT_DIR [options]``.
+"""Entry point for spark-submit: ``spark-submit replay/submit.py JOB EXPORT_DIR [options]``.
 
-``raftlog replay`` has read its options already, and submits ``--request JSON``
+``raftlog replay`` has already parsed its options and submits ``--request JSON``
 (JobRequest.to_word).
 
-``eval "$(python -m replay.spark.java)"`` gives a shell the environment for it.
+``eval "$(python -m replay.spark.java)"`` sets up a shell for this.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from replay.run import run_job
 
 
 def _run(request: JobRequest, conf: list[str]) -> int:
-    """Spark is there already, and has its settings."""
+    """Run a request in the Spark that is already running with its settings."""
     return run_job(request, spark=True)
 
 
 def main() -> int:
-    """Run the command line's job."""
+    """Run the job on the command line and return its exit code."""
     if sys.argv[1:2] == [REQUEST]:
         return run_job(JobRequest.of_word(sys.argv[2]), spark=True)
     code = create_app(_run)(standalone_mode=True)

@@ -1,5 +1,5 @@
-"""How results are shown to people: figures and moments (in UTC) in words, and tables, of which one
-description serves a terminal and the page of the report.
+"""Formatting of results for people: figures and times (UTC) as text, and tables described once for
+both the terminal and the report.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _UNITS = ((_DAY_MS, "d"), (3_600_000, "h"), (60_000, "min"))
 
 
 def duration(ms: int | None) -> str:
-    """Return a duration with two units at most: 12 ms, 9.25 s, 3 min 20 s, 2 h 5 min, 40 d;
-    ``unknown`` for None.
+    """Return a duration in at most two units, such as 12 ms, 9.25 s, 3 min 20 s, 2 h 5 min or 40 d,
+    or ``unknown`` for None.
     """
     if ms is None:
         return "unknown"
@@ -38,7 +38,9 @@ def duration(ms: int | None) -> str:
 
 
 def between(least_ms: int, most_ms: int | None) -> str:
-    """Return a duration that is known by bounds; ``most_ms`` None: by none above."""
+    """Return a duration given by its lower and upper bound; ``most_ms`` is None if there is no
+    upper bound.
+    """
     if most_ms is None:
         return f"{duration(least_ms)} or more" if least_ms else "unknown"
     if least_ms == most_ms:
@@ -47,7 +49,9 @@ def between(least_ms: int, most_ms: int | None) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share near to 100 with the digits that tell it apart from 100: 99.5 %, 99.9987 %."""
+    """Return a percentage with as many digits as distinguish it from 100, such as 99.5 % or 99.9987
+    %.
+    """
     if share in (0.0, 100.0):
         return f"{share:.0f} %"
     digits = next((count for count in range(2, 8) if 100 - share >= 10.0**-count), 7) + 1
@@ -55,7 +59,7 @@ def percent(share: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes: 512 B, 1.5 KiB, 20 MiB."""
+    """Format a number of bytes, such as 512 B, 1.5 KiB or 20 MiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
@@ -64,73 +68,75 @@ def size(count: float) -> str:
 
 
 def more(shown: int, total: int) -> str:
-    """Behind a list that was cut short: how to see the rest."""
+    """Return a suffix for a shortened list that says how to see the rest, or "" if it is complete.
+    """
     return f" ({shown} shown: raise --limit for more)" if shown < total else ""
 
 
 def console(width: int | None = None) -> Console:
-    """Return a console that prints names and values from the log as they are: a topic "[red]" is no
-    markup, and "topic:a:key" no emoji.
+    """Return a console that prints text from the log literally: a topic named "[red]" is not
+    markup, and "topic:a:key" contains no emoji.
     """
     return SafeConsole(width=width, markup=False, emoji=False)
 
 
 def micros(microseconds: int) -> str:
-    """Return a short duration: below a second in milliseconds, three digits."""
+    """Return a duration given in microseconds with three digits, in milliseconds if below a second.
+    """
     if microseconds >= 1_000_000:
         return duration(round(microseconds / 1000))
     return f"{microseconds / 1000:.3g} ms"
 
 
 def moment(at_ms: int) -> str:
-    """2026-11-21 09:24:48."""
+    """Format a time in UTC, such as 2026-11-21 09:24:48."""
     return f"{utc_moment(at_ms):%Y-%m-%d %H:%M:%S}"
 
 
 def format_time(at_ms: int) -> str:
-    """Return a time in UTC, as 2026-11-21 09:24:48Z."""
+    """Format a time in UTC with its zone, such as 2026-11-21 09:24:48Z."""
     return f"{moment(at_ms)}Z"
 
 
 def format_moment(at_ms: int) -> str:
-    """2026-11-21 09:24:48.120Z."""
+    """Format a time in UTC with milliseconds and zone, such as 2026-11-21 09:24:48.120Z."""
     return f"{moment(at_ms)}.{at_ms % 1000:03}Z"
 
 
 def clock(at_ms: int) -> str:
-    """09:24:48."""
+    """Format the time of day in UTC, such as 09:24:48."""
     return f"{utc_moment(at_ms):%H:%M:%S}"
 
 
 def precise_clock(at_ms: int) -> str:
-    """09:24:48.120."""
+    """Format the time of day in UTC with milliseconds, such as 09:24:48.120."""
     return f"{clock(at_ms)}.{at_ms % 1000:03}"
 
 
 def period(begins_ms: int, ends_ms: int) -> str:
-    """Return a period in words; the date once if both ends have the same."""
+    """Format a period; its date appears once if it begins and ends on the same day."""
     if begins_ms // _DAY_MS == ends_ms // _DAY_MS:
         return f"{moment(begins_ms)} – {clock(ends_ms)}"
     return f"{moment(begins_ms)} – {moment(ends_ms)}"
 
 
 def number(value: float | None) -> str:
-    """12,345; None: a dash."""
+    """Format a number, such as 12,345, or a dash for None."""
     return "–" if value is None else f"{value:,.0f}"
 
 
 def plural(value: int, one: str, many: str = "") -> str:
-    """1 broker, 2 brokers."""
+    """Format a count with its noun, such as 1 broker or 2 brokers."""
     return f"{value:,} {one if value == 1 else many or one + 's'}"
 
 
 TEXT, FIXED, NUMBER = "text", "fixed", "number"
-"""Kinds of a column: text that may be wrapped, text that is not, and figures."""
+"""Column kinds: text that may wrap, text that may not, and numbers."""
 
 
 class Field(NamedTuple):
-    """A column of a table: its name, what of a row it shows (an attribute's name, or a function of
-    the row), how that is put into words, and its kind.
+    """A column of a table: its name, its value (an attribute name or a function of the row), how to
+    format the value, and its kind.
     """
 
     name: str
@@ -140,8 +146,8 @@ class Field(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """A table. ``columns``: the name of each, and its kind; ``total``: the number of rows that
-    there are, of which ``rows`` are the first; ``note`` explains a column.
+    """A table. ``columns``: name -> kind. ``rows``: the first of ``total`` rows. ``note``: an
+    explanation of some columns.
     """
 
     title: str
@@ -152,7 +158,7 @@ class Listing(NamedTuple):
 
     @property
     def rest(self) -> str:
-        """Return a hint on how to see the rows that are left out; empty if there are none."""
+        """A hint on how to see the omitted rows, or "" if none were omitted."""
         return more(len(self.rows), self.total).strip(" ()")
 
     def table(self) -> Table:
@@ -171,7 +177,7 @@ class Listing(NamedTuple):
 def listing(
     title: str, rows: Iterable[Any], *fields: Field, total: int = 0, note: str = ""
 ) -> Listing:
-    """Return the table of some fields of rows."""
+    """Return a table of the given fields of rows."""
     getters = [
         (attrgetter(field.of) if isinstance(field.of, str) else field.of, field.words)
         for field in fields
@@ -186,7 +192,7 @@ def listing(
 
 
 def print_listings(listings: Iterable[Listing], console: Console) -> None:
-    """Print the tables that have a row."""
+    """Print the tables that have rows."""
     for each in listings:
         if each.rows:
             console.print(each.table())

@@ -39,7 +39,7 @@ def run(export: Export, request: JobRequest, pool: Pool) -> SqlResult:
     Raises ReplayError if it names none, or a statement of another kind.
     """
     if not request.query:
-        raise ReplayError("no query: give one in SQL")
+        raise ReplayError("no query: give a SELECT statement")
     spark = spark_of(pool)
     query = request.query.rstrip().removesuffix(";")
     require_query(spark, query)

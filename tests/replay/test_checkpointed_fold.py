@@ -284,13 +284,13 @@ def test_fold_from_a_checkpoint_reads_nothing_below_and_reports_it(
     assert found.state_hash == format_hash(history.hashes[history.end_offset - 1])
     assert run_job(request, spark=False) == 0
     shown = capsys.readouterr().out
-    assert f"Began with the checkpoint at offset {found.checkpoint.offset}; nothing below" in shown
+    assert f"Started from the checkpoint at offset {found.checkpoint.offset}; nothing" in shown
     for job, key in (("diff", None), ("history", ("topic", ""))):
         assert (
             run_job(JobRequest(job=job, export=str(copy), key=key, from_offset=880), spark=False)
             == 0
         )
-        assert "Began with the checkpoint at offset " in capsys.readouterr().out
+        assert "Started from the checkpoint at offset " in capsys.readouterr().out
     assert run_job(replace(request, from_the_beginning=True), spark=False) == EXIT_FINDINGS
     assert "it is missing" in capsys.readouterr().err
 

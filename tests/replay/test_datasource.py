@@ -127,7 +127,7 @@ def test_truncated_or_exchanged_file_is_refused(tmp_path: Path) -> None:
         (
             {"path": "x", "endingTimestamp": "now"},
             "offset long",
-            "'now' is neither milliseconds nor a time",
+            "'now' is not a time",
         ),
     ],
 )

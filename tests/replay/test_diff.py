@@ -124,9 +124,9 @@ def test_diff_covers_the_beginning_and_is_empty_for_equal_points(day: Day) -> No
 
 
 def test_points_in_the_wrong_order_are_refused(day: Day) -> None:
-    with pytest.raises(ReplayError, match="lies after the end of the diff"):
+    with pytest.raises(ReplayError, match="is after the end of the diff"):
         ask("diff", day.directory, from_offset=day.noon + 1, at_offset=day.noon)
-    with pytest.raises(ReplayError, match="there is no offset -1: a log begins at offset 0"):
+    with pytest.raises(ReplayError, match="there is no offset -1: logs begin at offset 0"):
         ask("diff", day.directory, from_offset=-1)
 
 

@@ -61,7 +61,7 @@ def test_small_export_is_processed_without_spark(small: Path, job: str) -> None:
     engine, said = choice(small, job=job)
     assert engine == "local"
     assert said.startswith(f"without Spark: {records} records (")
-    assert said.endswith(" KiB) are few; --engine spark asks Spark")
+    assert said.endswith(" KiB), a small export; --engine spark overrides this")
 
 
 @pytest.mark.parametrize("job", sorted({*JOBS} - {*LOCAL_JOBS}))
@@ -74,8 +74,8 @@ def test_job_without_a_local_engine_names_spark(small: Path, job: str, engine: s
 def test_named_engine_and_spark_settings_decide(small: Path) -> None:
     assert choice(small, job="audit", engine="spark") == ("spark", "")
     assert choice(small, job="audit", engine="local") == ("local", "")
-    assert choice(small, "a=b", job="audit") == ("spark", "in Spark: --conf is for Spark")
-    with pytest.raises(ReplayError, match="--engine local has none"):
+    assert choice(small, "a=b", job="audit") == ("spark", "in Spark: --conf was given")
+    with pytest.raises(ReplayError, match="drop it, or drop --engine local"):
         choice(small, "a=b", job="audit", engine="local")
 
 
@@ -110,7 +110,7 @@ def test_spark_is_used_above_either_limit(
     found, without = choice(small, job="audit")
     assert found == "local"
     if engine == "spark":
-        assert said.endswith("are many")
+        assert said.endswith("a large export")
         assert "PySpark is not installed" in without
 
 
@@ -144,9 +144,9 @@ def test_missing_export_is_reported_without_starting_spark(
     [
         ({"job": "state", "export": "topic", "key": ("EXPORT", "orders")}, "export comes first"),
         ({"job": "sql", "export": "SELECT 1", "query": "EXPORT"}, "the export comes first"),
-        ({"job": "state", "key": ("topics", "")}, "there is no kind 'topics' of entities"),
+        ({"job": "state", "key": ("topics", "")}, "unknown kind 'topics' of entities"),
         ({"job": "history", "key": ("partition", "orders")}, "is not TOPIC-NUMBER"),
-        ({"job": "diff", "from_offset": 9_999}, "lies after the end of the diff"),
+        ({"job": "diff", "from_offset": 9_999}, "is after the end of the diff"),
         ({"job": "diff", "from_offset": -3}, "there is no offset -3"),
         ({"job": "state", "at_offset": 9_999}, "offset 9999 is not in"),
         ({"job": "audit", "rules": ("LAO",)}, "there is no rule LAO"),

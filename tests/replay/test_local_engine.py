@@ -138,7 +138,7 @@ def test_damaged_page_is_refused(exported: tuple[Path, LogHistory], tmp_path: Pa
 
 
 def test_spark_only_job_is_refused_by_the_local_engine(exported: tuple[Path, LogHistory]) -> None:
-    with pytest.raises(ReplayError, match="sql needs Spark: --engine local has audit, "):
+    with pytest.raises(ReplayError, match="sql needs Spark: --engine local runs audit, "):
         ask("sql", exported[0])
 
 

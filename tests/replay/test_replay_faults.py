@@ -173,7 +173,7 @@ def test_unknown_spark_error_keeps_its_first_line() -> None:
 def test_time_range_after_the_end_is_refused(exported: Path) -> None:
     end_ms = read_manifest(exported).segments[-1].max_timestamp_ms
     assert opened(exported, since_ms=end_ms).segments
-    with pytest.raises(ReplayError, match=r"holds nothing from 2023-.*Z on: it ends at 2023-"):
+    with pytest.raises(ReplayError, match=r"holds nothing at or after 2023-.*Z: it ends at 2023-"):
         opened(exported, since_ms=end_ms + 1)
 
 
@@ -194,7 +194,7 @@ def test_count_of_one_is_printed_in_the_singular() -> None:
         ("java.io.IOException: {} (Permission denied)", "can't be read: Permission", Exit.USAGE),
         ("org.apache.parquet: CRC mismatch in {}", "checksum of a page does not", Exit.FOUND),
         ("org.apache.parquet: expected magic number at tail of {}", "not parse", Exit.FOUND),
-        ("java.lang.OutOfMemoryError: Java heap space in {}", "has run out of memory", Exit.USAGE),
+        ("java.lang.OutOfMemoryError: Java heap space in {}", "ran out of memory", Exit.USAGE),
         ("java.io.IOException: No space left on device", "No space left on device", Exit.DISK),
     ],
 )

@@ -182,7 +182,7 @@ def test_report_describes_entries_as_history_does(tmp_path: Path) -> None:
         (("broker", "two"), "not a broker id"),
         (("config", "orders"), "not TYPE:NAME"),
         (("config", "queue:orders"), "not TYPE:NAME"),
-        (("user", "bob"), "there is no kind 'user'"),
+        (("user", "bob"), "unknown kind 'user'"),
     ],
 )
 def test_invalid_key_is_refused(tmp_path: Path, key: tuple[str, str], says: str) -> None:

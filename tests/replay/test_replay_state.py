@@ -181,5 +181,5 @@ def test_missing_offset_is_refused(exported: Path, offset: int) -> None:
 
 
 def test_time_before_the_first_record_is_refused(exported: Path) -> None:
-    with pytest.raises(ReplayError, match="holds nothing from 1970-01-01 00:00:00Z or before"):
+    with pytest.raises(ReplayError, match="holds nothing at or before 1970-01-01 00:00:00Z"):
         ask("state", exported, at_time_ms=0)

@@ -242,6 +242,6 @@ def test_verify_reads_an_export_at_a_uri(
 def test_unknown_level_is_refused(copy: Path) -> None:
     refit(copy, metadata_version=99)
     with pytest.raises(
-        ReplayError, match=r"exported at metadata\.version 99, and this build knows up to"
+        ReplayError, match=r"exported at metadata\.version 99, but this build supports at most"
     ):
         ask("verify", copy)

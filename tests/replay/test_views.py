@@ -152,7 +152,7 @@ def test_sql_job_prints_limited_rows(replay: Replay, exported: Path) -> None:
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        (None, "no query: give one in SQL"),
+        (None, "no query: give a SELECT statement"),
         ("SELECT nothing FROM records", r"UNRESOLVED_COLUMN.*`nothing`"),
         ("SELEKT 1", r"PARSE_SYNTAX_ERROR.*'SELEKT'"),
     ],
