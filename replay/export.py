@@ -61,8 +61,7 @@ class Export:
         return bucketing.count
 
     def bucket_files(self, bucket: int | None = None) -> list[Bucket]:
-        """Return the files of a bucket in the ranges in question, or those of all buckets if None.
-        """
+        """Return the files of a bucket, or of all buckets if None, in the ranges in question."""
         ranges = {one.base_offset for one in self.segments}
         return [
             one
@@ -115,9 +114,7 @@ def open_export(request: JobRequest) -> Export:
         until = offset_at(open_place(target), everything, request.at_time_ms)
         if until is None:
             asked, begin = format_time(request.at_time_ms), format_time(first.min_timestamp_ms)
-            raise ReplayError(
-                f"{target} holds nothing at or before {asked}: it begins at {begin}"
-            )
+            raise ReplayError(f"{target} holds nothing at or before {asked}: it begins at {begin}")
         at_offset = until if at_offset is None else min(at_offset, until)
     end_ms = everything[-1].max_timestamp_ms
     if request.since_ms is not None and request.since_ms > end_ms:

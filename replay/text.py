@@ -68,7 +68,8 @@ def size(count: float) -> str:
 
 
 def more(shown: int, total: int) -> str:
-    """Return a suffix for a shortened list that says how to see the rest, or "" if it is complete.
+    """Return a suffix that says how to see the rest of a shortened list, or "" for a complete
+    list.
     """
     return f" ({shown} shown: raise --limit for more)" if shown < total else ""
 
@@ -81,7 +82,8 @@ def console(width: int | None = None) -> Console:
 
 
 def micros(microseconds: int) -> str:
-    """Return a duration given in microseconds with three digits, in milliseconds if below a second.
+    """Return a duration in microseconds as text, with three digits; below a second in
+    milliseconds.
     """
     if microseconds >= 1_000_000:
         return duration(round(microseconds / 1000))
