@@ -1,1 +1,1 @@
-"""The jobs: each has ``run``, which answers a request, and ``render``, which prints the answer."""
+"""The jobs. Each has ``run``, which answers a request, and ``render``, which prints the answer."""

@@ -1,4 +1,6 @@
-"""The audit: whether the rules were kept, over the whole history. Rule by rule: docs/audit.md."""
+"""The audit: checks the whole history against the rules, which docs/audit.md explains one by
+one.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _TABLE_WIDTH = 110
-"""Columns of a terminal that a table of findings needs."""
+"""Terminal columns that a table of findings needs."""
 
 
 class RuleResult(msgspec.Struct, frozen=True):
-    """One rule: ``checked`` records were looked at, ``findings`` offences found.
+    """Result of one rule: the number of records it examined and of its findings.
 
-    ``begins``: the offset after which it judges, null if it judges nothing in this log.
+    ``begins``: the offset after which the rule applies; -1 if from the start, null if not in this
+    log.
     """
 
     id: str
@@ -42,8 +45,9 @@ class RuleResult(msgspec.Struct, frozen=True):
 
 
 class AuditResult(msgspec.Struct, frozen=True):
-    """``checked`` records in all; ``findings``: the first by offset, of ``total``; ``rules``: all
-    that were asked for. ``origin``: what kind of cluster's log it is, empty for raftlog's own.
+    """Result of an audit. ``checked``: number of records. ``findings``: the first of ``total``, by
+    offset. ``rules``: all requested rules. ``origin``: the kind of cluster that wrote the log; ""
+    for raftlog.
     """
 
     checked: int
@@ -54,19 +58,21 @@ class AuditResult(msgspec.Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """True if the audit found nothing."""
+        """True if there are no findings."""
         return not self.total
 
 
 def run(export: Export, request: JobRequest, pool: Pool) -> AuditResult:
-    """Audit the records in question; the files are checked on the way. Raises ReplayError for a
-    rule that is none.
+    """Audit the records in question, and check the files on the way. Raises ReplayError for an
+    unknown rule.
     """
     return judged(begun(export, request, pool), export, request, pool)
 
 
 class Begun(NamedTuple):
-    """Facts by which an audit judges, and the counts of all records."""
+    """Result of an audit's first pass: the rules to apply, the facts they need, and the record
+    counts.
+    """
 
     rules: tuple[Rule, ...]
     facts: Facts
@@ -74,7 +80,7 @@ class Begun(NamedTuple):
 
 
 def begun(export: Export, request: JobRequest, pool: Pool) -> Begun:
-    """Run the first pass; the files are checked. Raises ReplayError for a rule that is none."""
+    """Run the first pass and check the files. Raises ReplayError for an unknown rule."""
     rules = choose(request.rules, export.manifest.origin)
     require_whole_history(export)
     scan = kernels.scan(export, pool)
@@ -95,22 +101,21 @@ def judged(
     pool: Pool,
     of_partitions: Sequence[kernels.Found] | None = None,
 ) -> AuditResult:
-    """Run the remaining passes. ``of_partitions``: what the rules about partitions have found
-    already.
+    """Run the remaining passes. ``of_partitions``: the findings about partitions, or None to run
+    that pass, too.
     """
     rules, facts, scan = begun
     census = scan.census
     found = kernels.judge(export, facts, census.epochs, rules, request.limit, pool, of_partitions)
-    return told(rules, census.types, {WRITE_WITHOUT_RIGHT.id: begins(facts)}, found)
+    return audit_result(rules, census.types, {WRITE_WITHOUT_RIGHT.id: begins(facts)}, found)
 
 
 def findings(
     spark: SparkSession, target: str, rules: Collection[str] = (), limit: int = 100_000
 ) -> DataFrame:
-    """Return the first findings about an export as a table of Spark: its columns are in
-    docs/audit.md.
+    """Return the first findings about an export as a Spark table with the columns in docs/audit.md.
 
-    ``rules``: their ids; none: all that judge such a log. Raises RaftlogError.
+    ``rules``: rule ids, or () for all rules that apply to the log. Raises RaftlogError.
     """
     from replay.spark.pool import SparkPool
 
@@ -120,7 +125,7 @@ def findings(
     return spark.createDataFrame(as_table(found))
 
 
-def told(
+def audit_result(
     rules: Collection[Rule],
     checked: Mapping[int, int],
     begins: Mapping[str, int | None],
@@ -153,7 +158,7 @@ def render(result: AuditResult, console: Console) -> None:
     """Print the result for people."""
     for rule in result.rules:
         if rule.begins is not None and rule.begins >= 0:
-            console.print(f"{rule.id} judges what was written after offset {rule.begins}")
+            console.print(f"{rule.id} applies to writes after offset {rule.begins}")
     if result.passed:
         console.print(
             f"Audit passed: {len(result.rules)} rules, {result.checked} records, no offence"
@@ -176,7 +181,7 @@ def render(result: AuditResult, console: Console) -> None:
 
 
 def findings_listing(result: AuditResult) -> Listing:
-    """Return the table of the findings."""
+    """Return the findings as a table."""
     return listing(
         "Findings",
         result.findings,
@@ -197,10 +202,10 @@ def _time(finding: Finding) -> str:
 
 
 def _print_narrow(result: AuditResult, console: Console) -> None:
-    """A table would cut off what the findings are about."""
+    """Print findings as lines: a table would cut off their subjects."""
     for finding in result.findings:
-        said = (", ".join(map(str, finding.offsets)), _time(finding), finding.rule)
-        console.print("  ".join(each for each in said if each))
+        place = (", ".join(map(str, finding.offsets)), _time(finding), finding.rule)
+        console.print("  ".join(each for each in place if each))
         by = "" if result.origin else _by(finding)
         about = f"{finding.subject}, by {by}" if by else finding.subject
         console.print(f"    {about}: found {finding.found}; expected {finding.expected}")

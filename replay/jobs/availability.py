@@ -1,7 +1,7 @@
-"""Availability: outages of partitions, brokers and controllers with their duration and cause.
+"""Availability: outages of partitions, brokers and controllers, with duration and cause.
 
-A partition is without a leader (offline, as Kafka counts), or its ISR is incomplete: fewer replicas
-are in sync than assigned. Times are differences of log timestamps.
+A partition has an outage when it has no leader (Kafka: offline); its ISR is incomplete when it has
+fewer in-sync replicas than assigned. Times are differences between log timestamps.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ PARTITION_TIME, BROKER_TIME, WALL_CLOCK = "partition-time", "broker-time", "wall
 
 
 class Objective(msgspec.Struct, frozen=True):
-    """A service level: of ``total_ms`` of service time ``lost_ms`` were lost.
+    """A service level: ``lost_ms`` of ``total_ms`` of service time were lost.
 
-    ``unknown_ms``: of this time the log does not say whether it was lost; it is not in the total.
-    ``counted_in``: PARTITION_TIME, BROKER_TIME (an hour of ten partitions is ten hours) or
+    ``unknown_ms``: further time, not in the total, for which the log does not show whether it was
+    lost. ``counted_in``: PARTITION_TIME or BROKER_TIME (an hour of ten partitions is ten hours), or
     WALL_CLOCK.
     """
 
@@ -69,13 +69,13 @@ class Objective(msgspec.Struct, frozen=True):
 
     @property
     def available_percent(self) -> float:
-        """Share of the service time that was not lost, in per cent."""
+        """Percentage of the service time that was not lost."""
         return 100.0 if not self.total_ms else 100 * (1 - self.lost_ms / self.total_ms)
 
 
 class PartitionOutage(msgspec.Struct, frozen=True):
-    """A partition in trouble: how long and how often it had no leader (``longest_ms``: for how long
-    at the most), and how long and how often its ISR was incomplete.
+    """Outages of a partition: for how long, how often and (``longest_ms``) for how long at most it
+    had no leader, and for how long and how often its ISR was incomplete.
     """
 
     topic_id: str
@@ -89,10 +89,10 @@ class PartitionOutage(msgspec.Struct, frozen=True):
 
 
 class AvailabilityResult(msgspec.Struct, frozen=True):
-    """Result of the job for a stretch of time, ``since_ms`` to ``until_ms``.
+    """Result of the job for the period from ``since_ms`` to ``until_ms``.
 
-    Partitions: the worst first; fencings and failovers: the last first. Each list is cut at the
-    request's limit, of ``…_total``.
+    ``partitions``: worst first. ``fencings``, ``failovers``: latest first. Each list is cut at the
+    request's limit; ``…_total`` counts all.
     """
 
     since_ms: int
@@ -107,7 +107,7 @@ class AvailabilityResult(msgspec.Struct, frozen=True):
 
 
 def run(export: Export, request: JobRequest, pool: Pool) -> AvailabilityResult:
-    """Answer by the tasks of a pool."""
+    """Compute the result in the tasks of a pool."""
     log = ExportLog(export, pool)
     facts, census = facts_of(log), count_records(log)
     stretch = Stretch.of(census.first_ms, census.last_ms, request.since_ms)
@@ -118,14 +118,14 @@ def run(export: Export, request: JobRequest, pool: Pool) -> AvailabilityResult:
 
 
 def together(parts: Iterable[Troubled]) -> Troubled:
-    """Return the troubles of all parts."""
+    """Merge the troubles of all parts."""
     return reduce(Troubled.merge, parts)
 
 
 def look(
     facts: Facts, reigns: list[Controller], stretch: Stretch, troubled: Troubled, limit: int
 ) -> AvailabilityResult:
-    """Return the result: figures and bounded lists."""
+    """Return the result as figures and bounded lists."""
     fenced = [
         each
         for each in fencings(service(facts.brokers))
@@ -133,7 +133,7 @@ def look(
     ]
     changed = [each for each in failovers(reigns) if each.begins_ms >= stretch.since_ms]
     brokers_ms, out_ms = broker_time(facts.brokers, fenced, stretch)
-    # Silence is not an absence: of this time nothing is known.
+    # Silence does not prove an absence: nothing is known about this time.
     unknown_ms = sum(each.silent_ms for each in changed if each.absent_most_ms is None)
     absent_ms = sum(each.absent_most_ms or 0 for each in changed)
     leaderless_ms, short_ms = (
@@ -156,7 +156,7 @@ def look(
                 ),
                 ("brokers in service, but for planned stops", brokers_ms, out_ms, BROKER_TIME, 0),
                 (
-                    "a controller, at the least",
+                    "a controller present (lower bound)",
                     max(0, stretch.length_ms - unknown_ms),
                     absent_ms,
                     WALL_CLOCK,
@@ -174,7 +174,7 @@ def look(
 
 
 def _partitions(troubled: Troubled, names: Names) -> list[PartitionOutage]:
-    """Return the partitions in trouble, the worst first."""
+    """Return the partitions with outages, worst first."""
     leaderless, short = troubled.leaderless.lost.by_key(), troubled.short.lost.by_key()
     nothing = [0, 0, 0]
     found = [
@@ -196,7 +196,7 @@ def _partitions(troubled: Troubled, names: Names) -> list[PartitionOutage]:
 
 
 def listings(result: AvailabilityResult) -> list[Listing]:
-    """Return the tables: service levels, the absent controllers and brokers, the effects."""
+    """Return the tables: service levels, failovers, fenced brokers, affected partitions."""
 
     def length(each: Fencing) -> str:
         lasted = (result.until_ms if each.ends_ms is None else each.ends_ms) - each.begins_ms
@@ -225,7 +225,7 @@ def listings(result: AvailabilityResult) -> list[Listing]:
             Field("absent", lambda each: between(each.absent_least_ms, each.absent_most_ms)),
             Field("silent", "silent_ms", duration),
             total=result.failovers_total,
-            note="absent: no controller led; silent: no record was written, which proves nothing",
+            note="absent: no controller led; silent: no record was written (a controller may lead)",
         ),
         listing(
             "Brokers out of service",
@@ -254,17 +254,20 @@ def listings(result: AvailabilityResult) -> list[Listing]:
 
 def sentences(result: AvailabilityResult) -> list[str]:
     """Return the result as a whole in words."""
-    impaired, away = "without a leader or with an incomplete ISR", "a broker was out of service"
+    impaired, what = (
+        "without a leader or with an incomplete ISR",
+        "of a broker being out of service",
+    )
     counts = (
         counted(result.failovers_total, "failover"),
-        counted(result.fencings_total, f"time {away}", f"times {away}"),
+        counted(result.fencings_total, f"case {what}", f"cases {what}"),
         counted(result.partitions_total, f"partition {impaired}", f"partitions {impaired}"),
     )
     return ["; ".join(counts)]
 
 
 def render(result: AvailabilityResult, console: Console) -> None:
-    """Print the result."""
+    """Print the result for people."""
     console.print(
         f"From {format_time(result.since_ms)} to {format_time(result.until_ms)},"
         f" {duration(result.until_ms - result.since_ms)}"

@@ -1,5 +1,5 @@
-"""Differences between two points: the entities that were created, deleted or changed, and their
-changed fields.
+"""Differences between two points: entities created, deleted or changed, and their changed
+fields.
 """
 
 from __future__ import annotations
@@ -19,16 +19,14 @@ from replay.selection import select
 from replay.text import Field, format_time, listing, more, print_listings
 
 SAMPLES = ("applied", "progress")
-"""Kinds that change all the time: left out of a diff of everything, and counted."""
+"""Kinds that change constantly: a diff of everything only counts them."""
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One entity that is not as it was.
+    """An entity that differs between the two points.
 
-    ``change``: created, changed or deleted; ``before`` and ``after``: JSON, null if not there.
-
-    ``changes``: how many records changed it meanwhile; the last of them is at ``last_offset``, of
-    ``last_principal``.
+    ``change``: created, changed or deleted. ``before``, ``after``: JSON; null if it did not exist.
+    ``changes``: number of records that changed it in between; ``last_…``: the last of these.
     """
 
     kind: str
@@ -44,14 +42,12 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class DiffResult(msgspec.Struct, frozen=True):
-    """The first differences by kind and key; ``counts`` of all: kind -> change -> how many.
+    """Result of the job.
 
-    ``begin`` null: the empty log.
-
-    ``left_out``: entities of the kinds in SAMPLES that differ, unless they were asked for.
-
-    ``origin``: what kind of cluster's log it is, empty for raftlog's own.
-    ``checkpoint``: what the fold began with; null: at the beginning.
+    ``differences``: the first ones, by kind and key. ``counts``: kind -> change -> number, of all.
+    ``begin``: null for the empty log. ``left_out``: number of differing entities of the kinds in
+    SAMPLES, unless requested. ``origin``: the kind of cluster that wrote the log; "" for raftlog.
+    ``checkpoint``: where the fold started; null for the beginning of the log.
     """
 
     begin: Point | None
@@ -64,14 +60,14 @@ class DiffResult(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        """Number of entities that differ, without those left out."""
+        """Number of entities that differ, excluding ``left_out``."""
         return sum(sum(changes.values()) for changes in self.counts.values())
 
 
 def run(export: Export, request: JobRequest, pool: Pool) -> DiffResult:
-    """Fold up to the second point, and note the changes after the first.
+    """Fold up to the second point and collect the changes after the first.
 
-    Raises ReplayError for points that the log does not have, or in the wrong order.
+    Raises ReplayError if the log does not have the points, or they are in the wrong order.
     """
     end = Point(*end_of(export))
     require_order(request, end.offset, end.timestamp_ms)
@@ -134,4 +130,4 @@ def render(result: DiffResult, console: Console) -> None:
         console.print(why_nobody(result.origin))
     if result.left_out:
         kinds = ", ".join(f"{count} {kind}" for kind, count in result.left_out.items())
-        console.print(f"Left out, as they always move: {kinds} (name the kind to see them)")
+        console.print(f"Left out, as they change constantly: {kinds} (name the kind to see them)")

@@ -1,5 +1,5 @@
-"""The history of one entity, or of all of a kind: each change with its time, its principal, and the
-value of each field before and after.
+"""The history of an entity, or of all entities of a kind: each change with its time, principal, and
+field values before and after.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from replay.text import FIXED, Field, format_time, listing, more, print_listings
 class Change(msgspec.Struct, frozen=True):
     """One change of one entity.
 
-    ``before`` and ``after`` are JSON; null if it was not there. ``fields``: what of it changed.
-
-    ``principal``: who asked for it, as that said; empty: the controller by itself, or nobody said.
+    ``before``, ``after``: JSON; null if it did not exist. ``fields``: the changed fields.
+    ``principal``: who requested the change, as the request states; "" if the controller itself, or
+    if unknown.
     """
 
     offset: int
@@ -40,10 +40,10 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class HistoryResult(msgspec.Struct, frozen=True):
-    """The first changes in order of offsets, and how many there are.
+    """The first changes by offset, of ``total``.
 
-    ``origin``: what kind of cluster's log it is, empty for raftlog's own.
-    ``checkpoint``: what the fold began with; null: at the beginning.
+    ``origin``: the kind of cluster that wrote the log; "" for raftlog. ``checkpoint``: where the
+    fold started; null for the beginning of the log.
     """
 
     kind: str
@@ -55,9 +55,8 @@ class HistoryResult(msgspec.Struct, frozen=True):
 
 
 def run(export: Export, request: JobRequest, pool: Pool) -> HistoryResult:
-    """Fold the groups that the key is in, and keep what changed.
-
-    Raises ReplayError for a key of no known form.
+    """Fold the groups that contain the key, and keep the changes. Raises ReplayError for a
+    malformed key.
     """
     kind, key = request.key or ("", "")
     since = since_of(request)
@@ -92,7 +91,7 @@ def render(result: HistoryResult, console: Console) -> None:
     if result.checkpoint is not None:
         console.print(result.checkpoint.words)
     print_listings([table], console)
-    never = "" if result.total else ": the log never had it, as far as asked"
+    never = "" if result.total else ": never present in the range that was searched"
     console.print(
         f"{counted(result.total, 'change')} of"
         f" {f'{result.kind} {result.key}'.rstrip()}{never}{more(len(result.changes), result.total)}"

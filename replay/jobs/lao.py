@@ -1,10 +1,9 @@
-"""The LowestAcknowledgedOffset over time: how long writes took to be visible everywhere, and the
-brokers that held it back.
+"""LowestAcknowledgedOffset over time: how long writes took to become visible everywhere, and which
+brokers held it back.
 
-The progress records are samples of LAO: see :mod:`replay.lag.samples` for what they can tell, and
-:mod:`replay.lag.hold_ups` for how a stall is attributed to brokers. Times are differences of the
-log's timestamps, too long by up to ``progress.interval.ms`` where controllers have not measured
-them.
+Progress records are samples of LAO: :mod:`replay.lag.samples` explains their precision,
+:mod:`replay.lag.hold_ups` how a stall is attributed to brokers. Times are differences between log
+timestamps; they are too long by up to ``progress.interval.ms`` unless controllers measured them.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ if TYPE_CHECKING:
 
 
 class BrokerLag(msgspec.Struct, frozen=True):
-    """A broker that held LAO back: how often, for how long in all, and the longest time that a
-    record waited for it.
+    """A broker that held LAO back: how often, for how long in total, and the longest wait of a
+    record.
     """
 
     broker_id: int
@@ -67,13 +66,14 @@ class BrokerLag(msgspec.Struct, frozen=True):
 
 
 class LaoResult(msgspec.Struct, frozen=True):
-    """``records`` are those that LAO is waited for; ``waiting`` of them were not visible everywhere
-    by the end.
+    """Result of the job.
 
-    ``hold_ups``: the longest first, of ``hold_ups_total``; ``held_ms``: for how long LAO was held
-    back in all. ``brokers``: those that did so the longest first. ``samples``: progress records,
-    ``unknown`` of them without LAO. ``acknowledged``, ``told``: what controllers have measured from
-    commit until all brokers had applied a record, and until all knew; None if not said.
+    ``records``: number of records that wait for LAO; ``waiting`` of them were not visible
+    everywhere by the end. ``hold_ups``: longest first, of ``hold_ups_total``. ``held_ms``: total
+    time for which LAO was held back. ``brokers``: the ones that held it back, longest first.
+    ``samples``: number of progress records, ``unknown`` of them without LAO. ``acknowledged``,
+    ``told``: time from commit until all brokers had applied a record, and until all knew that, as
+    measured by controllers; null if the log has no measurements.
     """
 
     end_ms: int
@@ -95,7 +95,7 @@ class LaoResult(msgspec.Struct, frozen=True):
 
 
 class Lao(NamedTuple):
-    """Raw material of the result."""
+    """Intermediate results from which the result is made."""
 
     points: Points
     attributed: list[Attribution]
@@ -112,8 +112,8 @@ def look(
     since_ms: int | None = None,
     steps: TimeSteps | None = None,
 ) -> Lao:
-    """Examine a log; before ``since_ms`` only hold-ups that last until then. ``steps``: the steps
-    of time by which the waits of records are counted.
+    """Analyse a log; of the time before ``since_ms``, only hold-ups that last until then.
+    ``steps``: time steps in which the waits of records are counted.
     """
     sampling = sample(log, since_ms)
     points = waits(log, sampling.samples, since_ms=since_ms, steps=steps)
@@ -131,7 +131,7 @@ def look(
 
 
 def run(export: Export, request: JobRequest, pool: Pool) -> LaoResult:
-    """Answer by the tasks of a pool."""
+    """Compute the result in the tasks of a pool."""
     log = ExportLog(export, pool)
     brokers = facts_of(log).brokers
     found = look(log, brokers, stall_ms=request.stall_ms, since_ms=request.since_ms)
@@ -167,7 +167,7 @@ def summarize(found: Lao, request: JobRequest) -> LaoResult:
 
 
 def _brokers(found: Lao) -> list[BrokerLag]:
-    """Return the brokers that held LAO back. A stall of several brokers counts for each of them."""
+    """Return the brokers that held LAO back. A stall caused by several counts for each of them."""
     ups = [broker for up in found.hold_ups for broker in up.broker_ids]
     of_broker: dict[int, list[Attribution]] = defaultdict(list)
     for each in found.attributed:
@@ -185,13 +185,13 @@ def _brokers(found: Lao) -> list[BrokerLag]:
 
 
 def in_words(cause: str, reason: str | None) -> str:
-    """Return a cause of :mod:`replay.lag.hold_ups`, and the reason that belongs to it."""
+    """Return a cause of :mod:`replay.lag.hold_ups` in words, with its reason."""
     return {
-        FENCED: f"went on without: {reason}",
+        FENCED: f"left service: {reason}",
         NO_BROKER: "no broker was in service",
-        FAILOVER: "a new controller, to which not all brokers had reported",
-        BEHIND: "had applied less than others",
-        UNKNOWN: "the log does not say: look at the metrics",
+        FAILOVER: "not all brokers had reported to the new controller",
+        BEHIND: "had applied less than other brokers",
+        UNKNOWN: "the log does not show why: see the metrics",
     }[cause]
 
 
@@ -203,7 +203,7 @@ def _from(held: HoldUp) -> str:
 
 
 def listings(result: LaoResult) -> list[Listing]:
-    """Return the tables, the worst first."""
+    """Return the tables, worst first."""
     return [
         listing(
             "LAO held back",
@@ -232,18 +232,17 @@ def sentences(result: LaoResult) -> list[str]:
     if not result.samples:
         return [
             *said,
-            "No progress record: LAO was never known, or nothing was written since. Nothing can be"
-            " said of it.",
+            "No progress records: LAO was never known, or nothing has been written since.",
         ]
-    measured = ("applied by all brokers", result.acknowledged), ("known to all", result.told)
+    measured = ("applied by all", result.acknowledged), ("known to all", result.told)
     for name, found in measured:
         if found is not None:
             said.append(
-                f"As the controllers measured {counted(found.records, 'record')}, from commit to"
-                f" {name}: p50 {micros(found.p50_us)}, p99 {micros(found.p99_us)} (both up to 19 %"
-                f" too high), max {micros(found.max_us)}"
+                f"Measured by the controllers for {counted(found.records, 'record')}, from commit"
+                f" to {name}: p50 {micros(found.p50_us)}, p99 {micros(found.p99_us)} (both up to"
+                f" 19 % too high), max {micros(found.max_us)}"
             )
-    bound = "at most, as progress records come once a second, " if result.acknowledged else ""
+    bound = "(upper bounds, from one progress record a second) " if result.acknowledged else ""
     said.append(
         f"{counted(result.records, 'record')}, from commit to visible everywhere {bound}p50"
         f" {duration(result.p50_ms)}, p99 {duration(result.p99_ms)} (both {HOW_EXACT}), max"
@@ -251,14 +250,14 @@ def sentences(result: LaoResult) -> list[str]:
     )
     if result.hold_ups:
         times = counted(result.hold_ups_total, "time")
-        said.append(f"LAO was held back {times}, {duration(result.held_ms)} in all")
+        said.append(f"LAO was held back {times}, for {duration(result.held_ms)} in total")
     else:
         said.append(f"LAO was not held back for {duration(result.stall_ms)} or more")
     return said
 
 
 def render(result: LaoResult, console: Console) -> None:
-    """Print the result."""
+    """Print the result for people."""
     print_listings(listings(result), console)
     for each in sentences(result):
         console.print(each)

@@ -1,7 +1,4 @@
-"""The report: the cluster's history on one page that opens offline.
-
-See :mod:`replay.report`.
-"""
+"""The report: the cluster's history on one page that opens offline. See :mod:`replay.report`."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def run(export: Export, request: JobRequest, pool: Pool) -> ReportResult:
-    """Write the report by the tasks of a pool; the files are checked on the way."""
+    """Write the report, with the tasks of a pool, and check the files on the way."""
     output, origin = page.writable(request.output), export.manifest.origin
     begun, log = audit.begun(export, request, pool), ExportLog(export, pool)
     facts, census = Facts(begun.scan.rare, log.end_offset), require_records(begun.scan.census)
@@ -96,7 +93,7 @@ def _timeline(
 
 
 def _header(counted: Census, export: Export) -> Header:
-    """Return the header of the report: the log's origin and range."""
+    """Return the report's header: who wrote the log, and its range."""
     manifest, epochs = export.manifest, counted.epochs
     return Header(
         cluster_id=manifest.cluster_id,
@@ -113,7 +110,7 @@ def _header(counted: Census, export: Export) -> Header:
 
 
 def render(result: ReportResult, console: Console) -> None:
-    """Print the location of the report and its first line."""
+    """Print the report's first line and its path."""
     axis = result.timeline.axis
     console.print(
         f"{number(result.header.records)} records, {period(axis.begins_ms, axis.ends_ms)} UTC"

@@ -20,13 +20,15 @@ from replay.spark.pool import spark_of
 from replay.spark.views import VIEWS, register_export
 
 _ASKING = ("DESCRIBE", "DESC", "SHOW", "EXPLAIN")
-"""Statements that read without being a query to Spark."""
+"""First words of statements that read without being a query to Spark."""
 _FIRST_WORD = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(\w*)", re.DOTALL)
-"""Behind comments."""
+"""The first word of a statement, after any comments."""
 
 
 class SqlResult(msgspec.Struct, frozen=True):
-    """The first rows of the answer, ``columns`` in order; ``more``: there are others."""
+    """The first rows of the answer, with values in the order of ``columns``. ``more``: there are
+    further rows.
+    """
 
     columns: list[str]
     rows: list[list[Any]]
@@ -34,10 +36,7 @@ class SqlResult(msgspec.Struct, frozen=True):
 
 
 def run(export: Export, request: JobRequest, pool: Pool) -> SqlResult:
-    """Ask the query that the request names.
-
-    Raises ReplayError if it names none, or a statement of another kind.
-    """
+    """Run the request's query. Raises ReplayError if there is none, or if it is not a query."""
     if not request.query:
         raise ReplayError("no query: give a SELECT statement")
     spark = spark_of(pool)
@@ -52,30 +51,28 @@ def run(export: Export, request: JobRequest, pool: Pool) -> SqlResult:
 
 
 def require_query(spark: SparkSession, text: str) -> None:
-    """Require a statement that reads and changes nothing.
+    """Raise ReplayError unless the statement only reads, and ParseException if it is not SQL.
 
-    Raises ReplayError; ParseException if it is no SQL.
-
-    Spark runs a statement with the rights of its caller: INSERT and the like would write files, in
-    the working directory if no other is named.
+    Spark runs statements with its caller's permissions: INSERT, for example, would write files, by
+    default into the working directory.
     """
     parser = spark._jsparkSession.sessionState().sqlParser()
     try:
         parser.parseQuery(text)
     except ParseException:
-        # If it is no SQL at all, this says where.
+        # If this is not SQL, Spark's error names the position.
         parser.parsePlan(text)
         word = _FIRST_WORD.match(text)
         first = word[1].upper() if word else ""
         if first not in _ASKING:
             raise ReplayError(
-                f"this {first} is not a query: an export is asked, not changed. Give one SELECT, or"
-                " DESCRIBE and a view's name"
+                f"{first} is not a query, and an export is read-only: give a SELECT, or DESCRIBE"
+                " and a view's name"
             ) from None
 
 
 def _named(query: str) -> list[str]:
-    """Return the views that a query may be about; all, where it asks which there are."""
+    """Return the views that a query may use; all of them for SHOW."""
     word = _FIRST_WORD.match(query)
     if word is not None and word[1].upper() == "SHOW":
         return list(VIEWS)
@@ -83,9 +80,9 @@ def _named(query: str) -> list[str]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value of Spark for JSON: structs as objects, bytes in hex, times in ISO 8601."""
+    """Return a Spark value for JSON: structs as objects, bytes in hex, times in ISO 8601."""
     if isinstance(value, Row):
-        # The row itself has its columns' names beside it, and two of them may be the same.
+        # A list: the column names are stored separately, and may contain duplicates.
         return [_inner(each) for each in value]
     return _inner(value)
 
@@ -109,7 +106,7 @@ def render(result: SqlResult, console: Console) -> None:
         table.add_row(*("-" if value is None else _text(value) for value in row))
     console.print(table)
     rows = counted(len(result.rows), "row")
-    console.print(f"{rows}, and there are more: raise --limit" if result.more else rows)
+    console.print(f"{rows} shown, there are more: raise --limit" if result.more else rows)
 
 
 def _text(value: Any) -> str:

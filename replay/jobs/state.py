@@ -1,5 +1,5 @@
-"""The state at an offset or at a time: every entity, and the state hash that each node had then; or
-one entity, or all of a kind.
+"""The state at an offset or time: all entities with the state hash that the nodes had then, all
+entities of a kind, or one entity.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from replay.text import Field, format_time, listing, more, print_listings
 
 
 class Point(msgspec.Struct, frozen=True):
-    """How far the records in question reach: the last one's offset, epoch and time, and how many
-    there are.
+    """The end of the records in question: the last one's offset, epoch and time, and the number of
+    records.
     """
 
     offset: int
@@ -33,7 +33,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class EntityRow(msgspec.Struct, frozen=True):
-    """One entity; ``value`` is its JSON."""
+    """One entity; ``value`` is JSON."""
 
     kind: str
     key: str
@@ -41,10 +41,12 @@ class EntityRow(msgspec.Struct, frozen=True):
 
 
 class StateResult(msgspec.Struct, frozen=True):
-    """The state. ``rows`` are the first entities by kind and key; ``entities`` counts all of them.
+    """The state at a point. ``rows``: the first entities by kind and key. ``entities``: kind ->
+    number.
 
-    ``asked``: the kind and the key asked for; then that is all there is, and ``state_hash``, which
-    is of everything, is empty. ``checkpoint``: what the fold began with; null: at the beginning.
+    ``asked``: the requested kind and key, or null for everything; if given, ``state_hash`` is "",
+    as it covers everything. ``checkpoint``: where the fold started; null for the beginning of the
+    log.
     """
 
     point: Point
@@ -56,7 +58,7 @@ class StateResult(msgspec.Struct, frozen=True):
 
 
 def run(export: Export, request: JobRequest, pool: Pool) -> StateResult:
-    """Fold, once; show the first entities. Raises ReplayError for a key of no known form."""
+    """Fold once and return the first entities. Raises ReplayError for a malformed key."""
     selection = None if request.key is None else select(*request.key)
     point = Point(*end_of(export))
     folded = fold(export, pool, selection=selection, limit=request.limit)
@@ -70,7 +72,7 @@ def run(export: Export, request: JobRequest, pool: Pool) -> StateResult:
 
 
 def _with_details(rows: list[EntityRow], details: dict[str, str]) -> list[EntityRow]:
-    """Return partitions of Kafka's with what its own tools show of them."""
+    """Add to Kafka's partitions the fields that Kafka's own tools show."""
     found = []
     for row in rows:
         detail = msgspec.json.decode(details.get(row.key, "{}"))
@@ -85,7 +87,7 @@ def _with_details(rows: list[EntityRow], details: dict[str, str]) -> list[Entity
 
 
 def _in_words(row: EntityRow) -> str:
-    """Return one line a field, but for what fields say nothing of."""
+    """Return one line per field, or a sentence for an ACL entry."""
     value = msgspec.json.decode(row.value)
     if row.kind == "acl":
         return acl_in_words(value)
@@ -114,7 +116,7 @@ def render(result: StateResult, console: Console) -> None:
 def _render_some(result: StateResult, asked: tuple[str, str], console: Console) -> None:
     name = " ".join(asked).strip()
     if not result.rows:
-        console.print(f"There is no {name} at that point")
+        console.print(f"{name} did not exist at that point")
         return
     entity = Field("entity", lambda row: f"{row.kind} {row.key}".rstrip())
     print_listings([listing("", result.rows, entity, Field("value", _in_words))], console)

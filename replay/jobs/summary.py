@@ -1,5 +1,5 @@
-"""The contents of the log, the state at its end, and the audit: in one run, which pays the start of
-Spark once.
+"""The contents of the log, the state at its end, and the audit, in one run that starts Spark only
+once.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from replay.text import format_time
 
 
 class SummaryResult(msgspec.Struct, frozen=True):
-    """``point`` is the end; ``entities`` counts each kind there.
+    """Result of the job at the end of the log, ``point``. ``entities``: kind -> number.
 
-    ``checkpoint``: what their fold began with; null: at the beginning.
+    ``checkpoint``: where the fold started; null for the beginning of the log.
     """
 
     cluster_id: str
@@ -37,13 +37,13 @@ class SummaryResult(msgspec.Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """True if the audit found nothing."""
+        """True if the audit has no findings."""
         return self.audit.passed
 
 
 def run(export: Export, request: JobRequest, pool: Pool) -> SummaryResult:
     """Fold to the end, from a checkpoint if there is one, and audit the whole history."""
-    # First: it checks the files.
+    # The audit comes first because it checks the files.
     audited = audit.run(export, request, pool)
     late = begun(export, request)
     point = Point(*end_of(late))
@@ -75,7 +75,7 @@ def render(result: SummaryResult, console: Console) -> None:
     console.print(table)
     if result.checkpoint is not None:
         console.print(
-            f"Began the state with the checkpoint at offset {result.checkpoint.offset}\n"
-            "(verify folds what leads to it; --from-the-beginning does without it)"
+            f"Folded the state from the checkpoint at offset {result.checkpoint.offset}\n"
+            "(verify checks the checkpoint; --from-the-beginning ignores it)"
         )
     audit.render(result.audit, console)

@@ -1,18 +1,18 @@
-"""Verify: the export is whole, both of its forms hold the same, and it folds to the states that the
-nodes had.
+"""Verify that an export is intact, that both of its forms are equal, and that it folds to the
+states that the nodes reported.
 
-* ``FILE``: a file is missing, has another size or hash than the manifest says, or belongs to
-  another log.
-* ``CHAIN``: a batch has a wrong CRC32C, or does not follow the one before in offset, epoch and
-  time; between files, too.
-* ``FORMS``: a row of Parquet is not what the raw batch says, in any column.
-* ``MANIFEST``: the manifest says of whose log this is, or of feature levels, what the log denies.
-* ``LOG_HASH``: the log hash of the bytes is not the one that a node, the log or the manifest says.
-* ``CHECKPOINT``: a checkpoint is damaged, another log's or not in the manifest, or not the state
-  that the log comes to.
-* ``STATE``: the state hash of the fold is not the one that a node had at an offset.
+* ``FILE``: a file is missing, differs from the manifest in size or hash, or belongs to another log.
+* ``CHAIN``: a batch has a wrong CRC32C, or does not follow the previous batch in offset, epoch and
+  time, within or across files.
+* ``FORMS``: a Parquet row differs from the raw batch in some column.
+* ``MANIFEST``: the manifest contradicts the log about its owner or feature levels.
+* ``LOG_HASH``: the bytes' log hash differs from the one in the manifest, the log, or a node's
+  report.
+* ``CHECKPOINT``: a checkpoint is damaged, belongs to another log, is not in the manifest, or
+  differs from the fold of the log.
+* ``STATE``: the fold's state hash differs from the one that a node reported at an offset.
 
-Tasks check the files, each a range of offsets. An export with checkpoints is folded in slices
+Each task checks the files of a range of offsets. An export with checkpoints is folded in slices
 between them (raftlog/segments/verify.py), one without by entity group.
 """
 
@@ -59,9 +59,10 @@ SLICES_PER_WORKER = 2
 
 
 class StateCheck(msgspec.Struct, frozen=True):
-    """One offset at which nodes have said their state.
+    """Comparison at an offset for which nodes reported a state hash.
 
-    ``said_by``: those that said ``state_hash``; ``folded`` None: not folded.
+    ``said_by``: the nodes that reported ``state_hash``. ``folded``: the fold's hash; null if not
+    folded.
     """
 
     offset: int
@@ -72,15 +73,16 @@ class StateCheck(msgspec.Struct, frozen=True):
 
     @property
     def agrees(self) -> bool:
-        """True if the fold has the same state hash, or was not made."""
+        """True if the fold's state hash is the same, or the log was not folded."""
         return self.folded in (None, self.state_hash)
 
 
 class VerifyResult(msgspec.Struct, frozen=True):
-    """``states`` are the last checks by offset, of ``states_total``.
+    """Result of a verification.
 
-    ``end``: where the export ends; None if it was not folded. ``slices``: the number of slices that
-    were folded between the ``checkpoints``; 0 if there are none.
+    ``states``: the last checks by offset, of ``states_total``. ``end``: the end of the export; null
+    if it was not folded. ``slices``: number of slices folded between the ``checkpoints``; 0 if
+    there are none.
     """
 
     files: int
@@ -102,13 +104,13 @@ class VerifyResult(msgspec.Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """True if the verification found nothing."""
+        """True if there are no faults."""
         return not self.total
 
 
 class Fold(NamedTuple):
-    """Result of a fold: the state hash at each requested offset, the findings, and the number of
-    slices (0: folded by entity group).
+    """Result of a fold: the state hash at each requested offset, the faults, and the number of
+    slices (0 if folded by entity group).
     """
 
     hashes: dict[int, str]
@@ -124,12 +126,11 @@ def _fold(
     offsets: Collection[int],
     end: int,
 ) -> Fold:
-    """Fold up to ``end``, inclusive: in slices between the valid checkpoints, or by entity group.
-
-    Without checkpoints only the groups can be folded at the same time.
+    """Fold up to ``end``, inclusive: in slices between the valid checkpoints or, if there are none,
+    by entity group, as only groups can then be folded in parallel.
     """
     if not known and pool.size > 1:
-        # A log that does not fold: one slice finds out where.
+        # If the log does not fold, the single slice below finds out where.
         with suppress(FatalError, ReplayError):
             hashes = state_hashes(export, pool, offsets)
             return Fold({offset: format_hash(each) for offset, each in hashes.items()}, [])
@@ -152,7 +153,7 @@ def _fold_slice(
 
 
 def run(export: Export, request: JobRequest, pool: Pool) -> VerifyResult:
-    """Check the files, then fold, if they are whole and the history is."""
+    """Check the files, then fold if the files are intact and the history is complete."""
     manifest, raw = export.manifest, _raw_segments(export)
     said = [one for one in manifest.state_hashes if one.offset <= raw[-1].last_offset]
     offsets = sorted({one.offset for one in said})
@@ -227,21 +228,21 @@ def _last_offset(export: Export, raw: tuple[Segment, ...]) -> int:
 
 
 def _misplaced(one: StateHash, ends: dict[int, int]) -> list[Fault]:
-    """Return a state that was said of another log's offsets: no batch ends there, or one of another
-    epoch.
+    """Return a fault for a state reported for another log: no batch ends at its offset, or one of
+    another epoch does.
     """
     if ends.get(one.offset) == one.epoch:
         return []
-    there = f"one of epoch {ends[one.offset]}" if one.offset in ends else "none"
+    ends_there = f"a batch of epoch {ends[one.offset]}" if one.offset in ends else "no batch"
     message = (
-        f"{one.describe()} has said its state after a batch of epoch {one.epoch} that ends at"
-        f" offset {one.offset}: there is {there}"
+        f"{one.describe()} reported its state after a batch of epoch {one.epoch} that ends at"
+        f" offset {one.offset}, but {ends_there} ends there"
     )
     return [Fault(one.offset, one.offset, "CHAIN", "", message)]
 
 
 def _states(said: list[StateHash], hashes: dict[int, str]) -> list[StateCheck]:
-    """Return one check for each different thing said of an offset."""
+    """Return one check per distinct report for an offset."""
     who: dict[tuple[int, int, str], list[str]] = {}
     for one in said:
         who.setdefault((one.offset, one.epoch, one.state_hash), []).append(one.describe())
@@ -253,9 +254,9 @@ def _states(said: list[StateHash], hashes: dict[int, str]) -> list[StateCheck]:
 
 def _disagreement(one: StateCheck) -> Fault:
     message = (
-        f"at offset {one.offset} the fold gives the state hash {one.folded}, and"
-        f" {', '.join(one.said_by)} had {one.state_hash}: the node's memory, the export, or the"
-        " fold of this build is not right"
+        f"at offset {one.offset} the fold gives the state hash {one.folded}, but"
+        f" {', '.join(one.said_by)} had {one.state_hash}: the node's memory, the export, or this"
+        " build's fold is wrong"
     )
     return Fault(one.offset, one.offset, "STATE", "", message)
 
@@ -269,10 +270,10 @@ def render(result: VerifyResult, console: Console) -> None:
             Field("offset", "offset"),
             Field("epoch", "epoch"),
             Field("state hash", "state_hash", kind=FIXED),
-            Field("said by", "said_by", ", ".join),
+            Field("reported by", "said_by", ", ".join),
             Field(
                 "fold",
-                lambda one: "agrees" if one.agrees and one.folded else one.folded or "not made",
+                lambda one: "agrees" if one.agrees and one.folded else one.folded or "not folded",
             ),
         )
         console.print(table.table())
@@ -289,9 +290,9 @@ def render(result: VerifyResult, console: Console) -> None:
         )
     if result.end is not None:
         by = (
-            f"said by {', '.join(result.end_said_by)}"
+            f"reported by {', '.join(result.end_said_by)}"
             if result.end_said_by
-            else "no node has said it there"
+            else "not reported by any node"
         )
         console.print(
             f"State hash at the end, offset {result.end.offset}: {result.state_hash} ({by})",
@@ -312,8 +313,8 @@ def render(result: VerifyResult, console: Console) -> None:
         f"offsets {result.first_offset} to {result.last_offset}",
     )
     console.print(
-        f"Verified: {', '.join(parts)}: every hash, checksum, offset and epoch, and both forms hold"
-        " the same",
+        f"Verified: {', '.join(parts)}: every hash, checksum, offset and epoch is right, and both"
+        " forms are equal",
         soft_wrap=True,
     )
     if result.end is not None:
@@ -321,8 +322,8 @@ def render(result: VerifyResult, console: Console) -> None:
         console.print(f"{result.states_total} {agree} with the fold")
         if result.checkpoints:
             console.print(
-                f"{counted(result.checkpoints, 'checkpoint')}: each holds the state that the log"
-                f" comes to\n(folded in {counted(result.slices, 'slice')})"
+                f"{counted(result.checkpoints, 'checkpoint')}: each equals the fold of the log\n"
+                f"(folded in {counted(result.slices, 'slice')})"
             )
 
 

@@ -1,4 +1,4 @@
-"""Audit an export while it is written: by micro-batches, alerts as rows in a directory
+"""Audit an export while it is written: in micro-batches, with alerts as rows in a directory
 (:mod:`replay.streaming`).
 """
 
@@ -28,14 +28,14 @@ from replay.text import Field, listing
 from replay.text import console as text_console
 
 _FILES = 2
-"""Most files in one micro-batch."""
+"""Most files in a micro-batch."""
 
 
 class WatchResult(msgspec.Struct, frozen=True):
-    """The end of the judged log (exclusive), the number of ``new`` alerts of this run, and the
-    first of them.
+    """Result of a run: the end of the judged log (exclusive), the number of ``new`` alerts, and the
+    first of these.
 
-    ``columns`` are those of the alerts, which are all in ``directory``/alerts.
+    ``columns``: the columns of alerts. ``directory``/alerts contains all alerts.
     """
 
     directory: str
@@ -48,18 +48,16 @@ class WatchResult(msgspec.Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """True if this run gave no alert."""
+        """True if this run raised no alert."""
         return not self.new
 
 
 def run(export: Export, request: JobRequest, pool: Pool) -> WatchResult:
-    """Continue where the directory ends, up to the present end of the export; or without end, at an
-    interval.
-
-    Raises ReplayError.
+    """Continue from the position in the directory to the current end of the export, or indefinitely
+    if the request has an interval. Raises ReplayError.
     """
     if not request.output:
-        raise ReplayError("say in which directory the alerts go (--output)")
+        raise ReplayError("no directory for the alerts: give one with --output")
     spark, manifest = spark_of(pool), export.manifest
     ledger = Ledger(Path(request.output))
     judge = audit.judge(
@@ -82,7 +80,7 @@ def run(export: Export, request: JobRequest, pool: Pool) -> WatchResult:
                 judge,
                 every=None if request.every_s is None else f"{request.every_s} seconds",
                 max_files=_FILES,
-                # A watch without end reports each micro-batch.
+                # An indefinite watch reports after each micro-batch.
                 done=None if request.every_s is None else tell,
             )
         )
@@ -90,7 +88,7 @@ def run(export: Export, request: JobRequest, pool: Pool) -> WatchResult:
 
 
 def _result(spark: SparkSession, ledger: Ledger, before: Done, limit: int) -> WatchResult:
-    """Return the findings since the ledger's position ``before``."""
+    """Return the result since the position ``before``."""
     done = ledger.done
     columns, rows = _new(spark, ledger, before.batch, limit)
     return WatchResult(
@@ -105,7 +103,7 @@ def _result(spark: SparkSession, ledger: Ledger, before: Done, limit: int) -> Wa
 
 
 def _tell(result: WatchResult, *, as_json: bool) -> None:
-    """One micro-batch's, at once; with ``as_json`` one line."""
+    """Print the result of one micro-batch; with ``as_json`` as one line."""
     if as_json:
         print(msgspec.json.encode(result).decode(), flush=True)
     else:
@@ -115,7 +113,7 @@ def _tell(result: WatchResult, *, as_json: bool) -> None:
 def _new(
     spark: SparkSession, ledger: Ledger, batch: int, limit: int
 ) -> tuple[list[str], list[list[Any]]]:
-    """Return the first alerts after a micro-batch."""
+    """Return the columns, and the first alerts after a micro-batch."""
     alerts = output(spark, ledger.directory)
     if alerts is None:
         return [], []
@@ -130,8 +128,8 @@ def render(result: WatchResult, console: Console) -> None:
         console.print(listing("", rows, *_FINDINGS).table())
     console.print(
         f"{counted(result.records, 'new record')}, up to offset"
-        f" {result.end_offset - 1}: {counted(result.new, 'new alert')}, {result.total} in all"
-        + (f". They are rows in {result.directory}/{ALERTS}" if result.total else ""),
+        f" {result.end_offset - 1}: {counted(result.new, 'new alert')}, {result.total} in total"
+        + (f", stored in {result.directory}/{ALERTS}" if result.total else ""),
         soft_wrap=True,
     )
 

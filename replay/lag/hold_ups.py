@@ -1,18 +1,19 @@
-"""Brokers that held LAO back, with the times from which and until which they did.
+"""Brokers that held LAO back, and for how long.
 
-A *stall* is a sample whose oldest newly covered record had waited for long, or the end of the log
-with such a record that no sample covers. Its cause is the first of these that the log shows:
+A *stall* is a sample whose oldest newly covered record had waited for long; or the end of the log,
+if such a record is not covered by any sample. Its cause is the first of these that the log shows:
 
-* ``FENCED``: members were fenced, unregistered or replaced while the record waited, and LAO
+* ``FENCED``: brokers were fenced, unregistered or replaced while the record waited, and LAO
   advanced without them;
-* ``NO_BROKER``: no broker was in service for a part of the time, so there was no LAO. What waits
-  for the first broker of a cluster is not counted;
-* ``FAILOVER``: a controller epoch began meanwhile: LAO is unknown until all members have reported;
-* ``BEHIND``: members had applied exactly up to LAO, and less than another one;
-* ``UNKNOWN``: the broker caught up at once, and left no trace in the log.
+* ``NO_BROKER``: for part of the time no broker was in service, so LAO was not defined. Waiting for
+  a cluster's first broker does not count;
+* ``FAILOVER``: a controller epoch began during the wait, and LAO is unknown until all brokers have
+  reported;
+* ``BEHIND``: brokers had applied exactly up to LAO, and less than another broker;
+* ``UNKNOWN``: the broker caught up at once and left no trace in the log.
 
-A *hold-up* is a run of stalls by the same brokers, or some of them, in successive samples: an
-outage of a site is one, however many brokers it takes along.
+A *hold-up* is a run of stalls in successive samples with overlapping brokers: the outage of a site
+is one hold-up, however many brokers it affects.
 """
 
 from __future__ import annotations
@@ -41,17 +42,18 @@ FENCED, NO_BROKER, FAILOVER, BEHIND, UNKNOWN = (
 AT_THE_END = NEVER
 """Offset that stands for the end of the log."""
 _ON_ITS_WAY_MS = 250
-"""A record that is younger may just be on its way to a broker, in ms."""
+"""A younger record may simply not have reached a broker yet, in ms."""
 _SHUT_DOWN = frozenset(each.name for each in SHUT_DOWN)
 
 
 class Stall(NamedTuple):
-    """A stall, up to the sample at the offset ``at`` (or AT_THE_END), after ``previous_offset``.
+    """A stall that ends at the sample at offset ``at``, or AT_THE_END; the sample before it is at
+    ``previous_offset``.
 
-    ``lao`` and ``most_applied``: as of the sample, MISSING: unknown; ``lag_ms``: the age of the
-    oldest record that waits after it. ``began_ms``: when the oldest record was written;
-    ``held_ms``: the part of the wait since the sample before, so that parts do not overlap;
-    ``records``: the number of records that waited.
+    ``lao``, ``most_applied``: as of the sample; MISSING if unknown. ``lag_ms``: age of the oldest
+    record still waiting after it. ``began_ms``: when the oldest record was written. ``held_ms``:
+    the part of the wait after the previous sample, so that the parts do not overlap. ``records``:
+    number that waited.
     """
 
     at: int
@@ -68,17 +70,19 @@ class Stall(NamedTuple):
 
     @property
     def waited_ms(self) -> int:
-        """Duration of the wait of the oldest record, in ms."""
+        """How long the oldest record waited, in ms."""
         return self.ended_ms - self.began_ms
 
     @property
     def shows_lowest(self) -> bool:
-        """True if brokers that had applied exactly up to LAO are those that it waited for."""
+        """True if the brokers that had applied exactly up to LAO must be the ones that it waited
+        for.
+        """
         return self.most_applied > self.lao != MISSING and self.lag_ms >= _ON_ITS_WAY_MS
 
 
 class Attribution(NamedTuple):
-    """Cause of a stall, and its brokers, with the reason and cause of each departure."""
+    """The cause of a stall and its brokers, each with the reason and cause of its departure."""
 
     stall: Stall
     cause: str
@@ -86,17 +90,17 @@ class Attribution(NamedTuple):
 
     @property
     def broker_ids(self) -> set[int]:
-        """Ids of its brokers."""
+        """The brokers' ids."""
         return {each for each, _, _ in self.brokers}
 
 
 class HoldUp(msgspec.Struct, frozen=True):
-    """A time for which LAO was held back.
+    """A period during which LAO was held back.
 
-    ``broker_ids``: the brokers that it waited for; empty if unknown. ``broker_cause``: name of the
-    ``BrokerCause`` of ``reason``; None: the brokers were unregistered, or did not leave.
-    ``records``: the number that waited. ``last_offset``: of the progress record that ended it;
-    None if it lasts at the end of the log.
+    ``broker_ids``: the brokers that it waited for; empty if unknown. ``reason``, ``broker_cause``:
+    why they left, as text and as the name of a ``BrokerCause``; null if unregistered, or if they
+    did not leave. ``records``: number that waited. ``last_offset``: offset of the progress record
+    that ended the period; null if it lasts until the end of the log.
     """
 
     broker_ids: list[int]
@@ -113,12 +117,12 @@ class HoldUp(msgspec.Struct, frozen=True):
 
     @property
     def offset(self) -> int:
-        """Offset at which to look for it in the log."""
+        """The offset at which to look in the log."""
         return next((at for at in (self.first_offset, self.last_offset) if at is not None), 0)
 
 
 def stalls(points: Points, *, least_ms: int) -> list[Stall]:
-    """Return the stalls in which a record waited for ``least_ms`` or more."""
+    """Return the stalls in which a record waited for at least ``least_ms``."""
     sampled, waited = points.samples, points.waited
     offset, epoch, at_ms, lao, *_ = (each.tolist() for each in sampled)
     most = np.maximum.accumulate(sampled.most_applied).tolist()
@@ -148,7 +152,7 @@ def stalls(points: Points, *, least_ms: int) -> list[Stall]:
         ended_ms = oldest_ms + int(points.waited_ms[place])
         found.append(stall(place, oldest_ms=oldest_ms, ended_ms=ended_ms, records=records))
     oldest_ms, records = int(waited.oldest_ms[-1]), int(waited.covered[-1])
-    # Without a sample the log does not record LAO at all.
+    # Without any sample, the log does not record LAO at all.
     if offset and oldest_ms != NEVER and waited.end_ms - oldest_ms >= least_ms:
         end_ms = waited.end_ms
         found.append(stall(len(offset), oldest_ms=oldest_ms, ended_ms=end_ms, records=records))
@@ -156,7 +160,7 @@ def stalls(points: Points, *, least_ms: int) -> list[Stall]:
 
 
 class _Lowest:
-    """Part of the pass that finds the brokers at LAO in some stalls."""
+    """The part of the pass that finds the brokers at LAO for some stalls."""
 
     def __init__(self, stalled: list[Stall]) -> None:
         self._asked = stalled
@@ -177,7 +181,7 @@ class _Lowest:
         self._note(entry[:, reached:])
 
     def _note(self, entry: Ints) -> None:
-        # From the end: the first entry of each broker is its last one.
+        # In reverse order, so that unique() picks the last entry of each broker.
         _, last = np.unique(entry[0, ::-1], return_index=True)
         for broker, at, epoch, applied in entry[:, ::-1][:, last].T.tolist():
             self._last[broker] = at, epoch, applied
@@ -198,8 +202,8 @@ def _sample_of(stall: Stall) -> int:
 
 
 def lowest(log: Rows, stalled: list[Stall]) -> dict[int, list[tuple[int, int]]]:
-    """Return the brokers at LAO in each stall that shows them, with the offset of the sample that
-    names each: by ``Stall.at``.
+    """Return, by ``Stall.at``, the brokers at LAO in each stall that shows them, each with the
+    offset of the sample that names it.
     """
     asked = [each for each in stalled if each.shows_lowest]
     if not asked:
@@ -221,7 +225,7 @@ def attribute(
 
     left: dict[int, list[Departure]] = defaultdict(list)
     for departure in departures(served):
-        # A broker in a controlled shutdown still applies the log: it does not hold LAO back.
+        # A broker in controlled shutdown still applies the log, so it does not hold LAO back.
         if departure.cause not in _SHUT_DOWN:
             left[next_sample(departure.offset)].append(departure)
     back: dict[int, int] = {}
@@ -231,7 +235,7 @@ def attribute(
     behind = lowest(log, stalled)
 
     def cause(stall: Stall) -> Attribution:
-        # A broker that left twice meanwhile held LAO back once.
+        # A broker that left twice during the wait held LAO back once.
         gone = {
             each.broker_id: each for each in left[stall.at] if each.timestamp_ms >= stall.began_ms
         }
@@ -250,20 +254,20 @@ def attribute(
         )
         return Attribution(stall, BEHIND if members else UNKNOWN, members)
 
-    # Until the first broker of a cluster is in service, LAO does not exist.
+    # LAO does not exist until the first broker of a cluster is in service.
     first = min(back, default=AT_THE_END)
     found = map(cause, stalled)
     return [each for each in found if each.cause != NO_BROKER or each.stall.at > first]
 
 
 def _serves(each: Service, broker: int, since: int, until: int) -> bool:
-    """Return whether a broker was unfenced from one offset to another, both inclusive."""
+    """Return whether a broker was unfenced between two offsets, both inclusive."""
     inside = each.begins <= since and (each.ends is None or until < each.ends)
     return inside and each.broker_id == broker and not each.fenced
 
 
 def hold_ups(attributed: Iterable[Attribution]) -> list[HoldUp]:
-    """Return the hold-ups, in order."""
+    """Return the hold-ups in order."""
     runs: list[list[Attribution]] = []
     for attribution in sorted(attributed, key=lambda each: each.stall.at):
         if runs and _goes_on(runs[-1], attribution):
@@ -278,7 +282,7 @@ def _goes_on(run: list[Attribution], attribution: Attribution) -> bool:
         return False
     mine = set[int]().union(*(each.broker_ids for each in run))
     its = attribution.broker_ids
-    # Stalls without a broker belong together if they have one cause.
+    # Stalls without known brokers belong together if they have the same cause.
     return not mine.isdisjoint(its) if mine or its else run[-1].cause == attribution.cause
 
 
@@ -302,8 +306,8 @@ def _hold_up(run: list[Attribution]) -> HoldUp:
 
 
 def returns(served: Iterable[Service]) -> list[tuple[int, int]]:
-    """Return the offset and time at which each time without a broker in service ended, that before
-    the first broker included; AT_THE_END for one that lasts.
+    """Return the offset and time at which each period without a broker in service ended, including
+    the one before the first broker; AT_THE_END for a period that has not ended.
     """
     changes: dict[int, tuple[int, int]] = {}
     serving = 0
@@ -313,7 +317,7 @@ def returns(served: Iterable[Service]) -> list[tuple[int, int]]:
         ends = () if each.ends is None or each.ends_ms is None else ((each.ends, each.ends_ms, -1),)
         serving += not ends
         for offset, at_ms, by in ((each.begins, each.begins_ms, 1), *ends):
-            # A record that replaces a registration does both at one offset.
+            # A record that replaces a registration ends and starts a service at one offset.
             before = changes.get(offset, (at_ms, 0))
             changes[offset] = (max(before[0], at_ms), before[1] + by)
     found, level = [], 0

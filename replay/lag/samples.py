@@ -1,10 +1,10 @@
 """The progress records as samples of LAO.
 
-A progress record is written when LAO has passed a record that is neither progress nor a no-op, at
-most one in ``progress.interval.ms``. So while LAO stands still there is no sample, and a stall
-shows in the sample after it: the oldest record that it newly covers had waited since it was
-written. That time is right but for the interval, by which it may be too long; where controllers
-have measured how long records took, the longest of these is the true one.
+A progress record is written once LAO has passed a record that is neither progress nor a no-op, at
+most one per ``progress.interval.ms``. So a stall has no sample of its own but shows in the next
+one: the oldest record that this one newly covers had been waiting since it was written. The wait
+computed from it is too long by up to the interval; if controllers measured how long records took,
+the longest measurement is exact.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ COLUMNS = (
     "acknowledged_sketch",
     "told_sketch",
 )
-"""Columns of the records of TYPES."""
+"""Columns needed of the records of TYPES."""
 
 
 class Samples(NamedTuple):
-    """Samples, one place a progress record, in order; MISSING: null.
+    """Samples, one element per progress record, in order. MISSING stands for null.
 
-    ``lao`` is inclusive; MISSING: unknown. ``most_applied``: the highest offset that a broker of
-    the sample had applied. ``measured`` and ``measured_us``: the number of records that the
-    controller has measured since the sample before, and the longest of their durations.
+    ``lao``: inclusive; MISSING if unknown. ``most_applied``: highest offset that a broker in the
+    sample had applied. ``measured``, ``measured_us``: number of records that the controller has
+    measured since the previous sample, and the longest of these durations.
     """
 
     offset: Ints
@@ -55,7 +55,7 @@ class Samples(NamedTuple):
 
 
 def samples(table: pa.Table) -> Samples:
-    """Return the samples of progress records: COLUMNS."""
+    """Return the samples of progress records with the columns COLUMNS."""
     sketch = whole(table["acknowledged_sketch"])
     count, longest = (
         ints(pc.struct_field(sketch, [name]))
@@ -71,13 +71,13 @@ def samples(table: pa.Table) -> Samples:
 
 
 def shifted(values: Ints) -> Ints:
-    """Return the value before each; MISSING at the first."""
+    """Return each value's predecessor; MISSING for the first."""
     return np.concatenate([np.array([MISSING], np.int64), values[:-1]]) if len(values) else values
 
 
 def entries(column: pa.ChunkedArray) -> tuple[Ints, Ints, Ints]:
-    """Return the entries of a column ``applied``: the place of the record, the broker, and the
-    offset that it had applied.
+    """Return the entries of the column ``applied``: index of the record, broker, and applied
+    offset.
     """
     array = whole(column)
     if pa.types.is_null(array.type):
@@ -94,9 +94,9 @@ def entries(column: pa.ChunkedArray) -> tuple[Ints, Ints, Ints]:
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """Durations of ``records`` records from their commit on, as controllers have measured them.
+    """Durations of ``records`` records, from their commit, as measured by controllers.
 
-    Percentiles are up to 19 % too high, the longest duration is exact.
+    Percentiles are up to 19 % too high; the longest duration is exact.
     """
 
     records: int
@@ -107,14 +107,14 @@ class Measured(msgspec.Struct, frozen=True):
 
 @dataclass
 class Sketches:
-    """The sum of sketches. ``buckets``: bucket -> durations in it."""
+    """Sum of sketches. ``buckets``: bucket -> number of durations."""
 
     records: int = 0
     max_us: int = 0
     buckets: Counter[int] = field(default_factory=Counter)
 
     def add(self, column: Any) -> None:
-        """Add all sketches in a column."""
+        """Add all sketches of a column."""
         sketches = whole(column)
         if not pa.types.is_struct(sketches.type):
             return
@@ -136,7 +136,7 @@ class Sketches:
         self.buckets.update(other.buckets)
 
     def measured(self) -> Measured | None:
-        """Return their figures; None if nothing was measured."""
+        """Return the figures, or None if nothing was measured."""
         if not self.records:
             return None
         p50, p99 = (percentile_us(self.buckets, share, self.max_us) or 0 for share in (0.5, 0.99))
@@ -144,8 +144,8 @@ class Sketches:
 
 
 class Sampling(Accumulator):
-    """Samples of a log, and what controllers have measured from ``since_ms`` on; a part of the pass
-    that finds them.
+    """The samples of a log and the controllers' measurements from ``since_ms`` on; also the part of
+    the pass that collects them.
     """
 
     def __init__(self, since_ms: int | None) -> None:
@@ -154,7 +154,7 @@ class Sampling(Accumulator):
         self.acknowledged, self.told = Sketches(), Sketches()
 
     def take(self, table: pa.Table) -> None:
-        """Process the next slice: COLUMNS."""
+        """Process the next slice, with the columns COLUMNS."""
         self._samples.append(samples(table))
         if self._since_ms is not None:
             table = table.filter(pa.array(ints(table["timestamp_ms"]) >= self._since_ms))
@@ -162,7 +162,7 @@ class Sampling(Accumulator):
         self.told.add(table["told_sketch"])
 
     def merge(self, other: Sampling) -> None:
-        """Add the findings of another part, which comes after this one."""
+        """Add the result of another part, which follows this one."""
         self._samples += other._samples
         self.acknowledged.merge(other.acknowledged)
         self.told.merge(other.told)
@@ -174,5 +174,5 @@ class Sampling(Accumulator):
 
 
 def sample(log: Rows, since_ms: int | None = None) -> Sampling:
-    """Return the samples of a log, and its measurements."""
+    """Return the samples and measurements of a log."""
     return gathered(log, Pass(partial(Sampling, since_ms), COLUMNS, TYPES))

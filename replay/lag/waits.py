@@ -1,5 +1,5 @@
-"""Waits of the records for LAO: one pass over all records, in independent stretches, since all
-samples are known before.
+"""How long records waited for LAO: one pass over all records, in independent stretches, as the
+samples are already known.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from replay.lag.samples import Samples, shifted
 
 COLUMNS = ("offset", "type", "timestamp_ms", "epoch")
 QUIET = (int(RecordType.PROGRESS), int(RecordType.NO_OP))
-"""Record types that LAO is not waited for."""
+"""Record types that do not wait for LAO."""
 
 
 class TimeSteps(NamedTuple):
-    """Stretches of time of one length, counted from ``begins_ms``; by default one for all time."""
+    """Time steps of equal length, starting at ``begins_ms``; by default a single step for all
+    time.
+    """
 
     begins_ms: int = 0
     length_ms: int = NEVER
 
 
 class Asked(NamedTuple):
-    """The question of the pass: the offsets and times of the samples that raise LAO, and the steps
-    by which the waits of records written from ``since_ms`` on are counted.
+    """Input of the pass: offset (``reached``) and time (``seen_ms``) of the samples that raise LAO,
+    and the time steps in which the waits of records written from ``since_ms`` on are counted.
     """
 
     reached: Ints
@@ -42,12 +44,11 @@ class Asked(NamedTuple):
 
 
 class Waited(Accumulator):
-    """Findings of the pass, and a part of it.
+    """Result of the pass, and also a part of it.
 
-    ``covered`` (records) and ``oldest_ms`` (NEVER: none): by the samples that raise LAO, and one
-    place more for the uncovered records. ``durations``, ``waiting``: waits by the number of the
-    step, and the number of its records that were not covered. ``end_ms`` and ``end_epoch``: of the
-    last record.
+    ``covered`` (records), ``oldest_ms`` (NEVER if none): per sample that raises LAO, plus a last
+    element for the uncovered records. ``durations``, ``waiting``: per time step, the waits, and the
+    number of uncovered records. ``end_ms``, ``end_epoch``: of the last record.
     """
 
     def __init__(self, asked: Asked) -> None:
@@ -59,7 +60,7 @@ class Waited(Accumulator):
         self.end_ms = self.end_epoch = 0
 
     def merge(self, other: Waited) -> None:
-        """Add the findings of another part."""
+        """Add the result of another part."""
         self.covered += other.covered
         np.minimum(self.oldest_ms, other.oldest_ms, out=self.oldest_ms)
         self.durations.merge(other.durations)
@@ -68,7 +69,7 @@ class Waited(Accumulator):
         self.end_epoch = max(self.end_epoch, other.end_epoch)
 
     def take(self, table: pa.Table) -> None:
-        """Process the next slice: COLUMNS."""
+        """Process the next slice, with the columns COLUMNS."""
         if not table.num_rows:
             return
         offset, type_, written_ms, epoch = (ints(table[name]) for name in COLUMNS)
@@ -81,7 +82,7 @@ class Waited(Accumulator):
         event = np.searchsorted(self._asked.reached, offset)
         starts = np.flatnonzero(np.diff(event, prepend=-1))
         self.covered[event[starts]] += np.diff(starts, append=len(event))
-        # The log's order is that of time.
+        # Records are in order of time.
         self.oldest_ms[event[starts]] = np.minimum(
             self.oldest_ms[event[starts]], written_ms[starts]
         )
@@ -99,8 +100,8 @@ class Waited(Accumulator):
         self.waiting.add(step[~covered], 1)
 
     def by_step(self) -> dict[int, tuple[Figures, int]]:
-        """Return the figures of each step with a record, and the number of its records that were
-        not covered.
+        """Return, for each time step with a record, the figures and the number of uncovered
+        records.
         """
         figures, late = self.durations.figures(), self.waiting.by_key()
         return {
@@ -111,12 +112,12 @@ class Waited(Accumulator):
 
 @dataclass(frozen=True)
 class Points:
-    """Samples with the waits that end by them, one place a sample.
+    """Samples with the waits that they end, one element per sample.
 
-    ``covered``: the number of records that the sample newly covers; ``oldest_ms``: when the oldest
-    of them was written (NEVER: none); ``waited_ms``: how long it had waited, as controllers have
-    measured it, or else up to the sample. ``lag_ms``: the age of the oldest record that waits after
-    it; 0: none. ``waited``: the whole result of the pass.
+    ``covered``: number of records newly covered. ``oldest_ms``: when the oldest of these was
+    written; NEVER if there are none. ``waited_ms``: how long that record had waited, as measured by
+    controllers, or else until the sample. ``lag_ms``: age of the oldest record still waiting after
+    the sample; 0 if there is none. ``waited``: the complete result of the pass.
     """
 
     samples: Samples
@@ -137,7 +138,7 @@ def waits(
     covered = np.zeros(len(rising), np.int64)
     oldest_ms = np.full(len(rising), NEVER, np.int64)
     covered[rising], oldest_ms[rising] = found.covered[:-1], found.oldest_ms[:-1]
-    # What waits after a sample is what the next one covers, or none at all.
+    # A record that waits after a sample is covered by a later sample, or by none.
     next_ms = np.append(oldest_ms, found.oldest_ms[-1:])
     next_ms = np.minimum.accumulate(next_ms[::-1])[::-1][1:]
     return Points(
@@ -151,16 +152,17 @@ def waits(
 
 
 def raising(sampled: Samples) -> Bools:
-    """Return the mask of the samples that raise LAO."""
+    """Return a mask of the samples that raise LAO."""
     reached = np.maximum.accumulate(np.append(-1, sampled.lao))
     return sampled.lao > reached[:-1]
 
 
 def _waited_ms(sampled: Samples, covered: Ints, oldest_ms: Ints) -> Ints:
-    """Return how long the oldest record had waited: up to the sample at the most. If the controller
-    has measured all records that the sample covers, this is the longest measured wait.
+    """Return how long each sample's oldest record had waited: until the sample or, if the
+    controller has measured all records that the sample covers, the longest measured wait.
 
-    A controller measures no record of the one before it; the epoch shows whether it is the same.
+    A controller does not measure records of its predecessor; the epoch shows whether it is the same
+    one.
     """
     most = np.where(oldest_ms == NEVER, 0, sampled.timestamp_ms - oldest_ms)
     own = (shifted(sampled.epoch) == sampled.epoch) & (shifted(sampled.lao) != MISSING)

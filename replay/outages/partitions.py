@@ -1,7 +1,7 @@
-"""Troubles of partitions: spells without a leader, and spells with an incomplete ISR.
+"""Troubles of partitions: spells without a leader and spells with an incomplete ISR.
 
-Spells are grouped by the moment at which they began: so the fencing of a broker with a hundred
-thousand partitions is a few rows.
+Spells are grouped by the time at which they began, so that fencing a broker with a hundred thousand
+partitions takes only a few rows.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from replay.outages.service import Stretch
 
 
 class Moments(NamedTuple):
-    """Moments, one place each, in order: the latest end of the spells that began at it (NEVER: one
-    lasts), the first of their offsets, their number, and one of their partitions.
+    """Times at which spells began, one element each, in order.
 
-    ``lasted_ms``: the sum of the lengths of the spells that have ended; ``lasting``: the number of
-    the others.
+    ``ends_ms``: the latest end of these spells; NEVER if one is still open. ``begins``: their first
+    offset. ``spells``: their number. ``key``: one of their partitions. ``lasted_ms``: total length
+    of the ended spells. ``lasting``: number of open ones.
     """
 
     begins_ms: Ints
@@ -37,10 +37,10 @@ class Moments(NamedTuple):
 
 
 class Condition:
-    """Spells in which a condition held of partitions.
+    """Spells during which partitions were in a condition.
 
-    ``lost``: of each partition the sum of its spells within the stretch in ms, their number, and
-    the longest of them in ms.
+    ``lost``: per partition, the total length of its spells within the stretch in ms, their number,
+    and the longest in ms.
     """
 
     def __init__(self, stretch: Stretch) -> None:
@@ -50,7 +50,7 @@ class Condition:
         self._moments = Grouped(np.maximum, np.minimum, np.add, np.minimum, np.add, np.add)
 
     def add(self, spells: Spells) -> None:
-        """Add spells that have ended, or last at the end of the log."""
+        """Add spells that have ended or are open at the end of the log."""
         begins_ms, ends_ms = spells.begins_ms, spells.ends_ms
         lasting = ends_ms == NEVER
         lasted_ms = np.where(lasting, 0, ends_ms - begins_ms)
@@ -69,12 +69,14 @@ class Condition:
 
     @cached_property
     def moments(self) -> Moments:
-        """The moments at which spells began."""
+        """The times at which spells began."""
         return Moments(*self._moments.rows())
 
     @cached_property
     def levels(self) -> tuple[Ints, Ints]:
-        """The times at which the number of partitions changed, and the number from each on."""
+        """The times at which the number of affected partitions changed, and the number from each
+        time on.
+        """
         at_ms, by = self._changes.rows()
         return at_ms[by != 0], np.cumsum(by[by != 0])
 
@@ -85,9 +87,9 @@ class Condition:
         return some(self.moments, np.arange(first, last))
 
     def extent(self, since_ms: int, until_ms: int, end_ms: int) -> tuple[int, int]:
-        """Return the most partitions at one time between two times, beyond those that were before,
-        and the partition-time in ms of the spells that began between them, up to the end of the
-        log. Both times are inclusive.
+        """Return the most partitions affected at once between two times (inclusive), beyond those
+        affected before, and the partition-time in ms, until the end of the log, of the spells that
+        began in between.
         """
         at_ms, level = self.levels
         first = int(np.searchsorted(at_ms, since_ms))
@@ -99,8 +101,8 @@ class Condition:
 
 
 class Troubled:
-    """Troubles of partitions; ``life_ms``: how long the partitions existed within the stretch, in
-    ms summed over them.
+    """Troubles of partitions. ``life_ms``: how long partitions existed within the stretch, in ms
+    summed over them.
     """
 
     def __init__(self, stretch: Stretch) -> None:
@@ -116,7 +118,9 @@ class Troubled:
 
 
 class TroubleWatcher:
-    """Watcher of partitions' troubles within a stretch; ``found`` returns Troubled."""
+    """A watcher that collects the troubles of partitions within a stretch; ``found`` returns
+    Troubled.
+    """
 
     def __init__(self, stretch: Stretch, facts: Facts, partitions: Partitions) -> None:
         del facts, partitions

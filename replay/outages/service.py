@@ -1,5 +1,5 @@
-"""Brokers and controllers in and out of service: when one was fenced, why, and until when; the
-changes of the controller, and the gaps without one.
+"""Brokers and controllers in and out of service: when and why a broker was fenced and until when,
+changes of the controller, and times without one.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from replay.kernels.facts import BrokerSpan
 from replay.kernels.passes import Rows
 
 REGISTERED_ANEW, UNREGISTERED = "registered anew", "unregistered"
-"""Reasons that no record gives: another process took the place of one that had not been fenced; the
+"""Reasons that no record states: a new process replaced one that had not been fenced; the
 registration was removed.
 """
 _PLANNED = frozenset(each.name for each in PLANNED)
 
 
 class Stretch(NamedTuple):
-    """A stretch of time: ``since_ms`` to ``until_ms``."""
+    """A period from ``since_ms`` to ``until_ms``."""
 
     since_ms: int
     until_ms: int
 
     @classmethod
     def of(cls, first_ms: int, last_ms: int, since_ms: int | None) -> Stretch:
-        """Return the stretch of the records, from ``since_ms`` on if it is within them; None: all
-        of it.
+        """Return the period of the records, starting at ``since_ms`` if that is within it, or the
+        whole period if it is None.
         """
         return cls(first_ms if since_ms is None else min(max(since_ms, first_ms), last_ms), last_ms)
 
     @property
     def length_ms(self) -> int:
-        """Length of the stretch in ms."""
+        """Length in ms."""
         return max(0, self.until_ms - self.since_ms)
 
     def has(self, begins_ms: Ints, ends_ms: Ints) -> Bools:
-        """Return whether each interval overlaps the stretch; an open one ends at NEVER."""
+        """Return which intervals overlap the period; open intervals end at NEVER."""
         return (begins_ms <= self.until_ms) & (ends_ms >= self.since_ms)
 
     def lengths(self, begins_ms: Ints, ends_ms: Ints) -> Ints:
-        """Return how much of the stretch each interval covers, in ms."""
+        """Return how much of the period each interval covers, in ms."""
         begins_ms, ends_ms = (
             np.maximum(begins_ms, self.since_ms),
             np.minimum(ends_ms, self.until_ms),
@@ -57,17 +57,19 @@ class Stretch(NamedTuple):
         return np.maximum(ends_ms - begins_ms, 0)
 
     def length_of(self, begins_ms: int, ends_ms: int | None) -> int:
-        """Return the same of one interval; None if it lasts."""
+        """Return how much of the period an interval covers, in ms; ``ends_ms`` is None if it is
+        open.
+        """
         ends = self.until_ms if ends_ms is None else min(ends_ms, self.until_ms)
         return max(0, ends - max(begins_ms, self.since_ms))
 
 
 class Fencing(msgspec.Struct, frozen=True):
-    """A time for which a broker was out of service. ``ends`` None: it still is.
+    """A period in which a broker was out of service. ``ends``: null if it still is.
 
-    ``cause``: the name of a ``BrokerCause``, for programs, as ``reason`` is for people; None: the
-    text is not one of a known build. ``planned``: the broker shut down in order, or was asked to be
-    fenced; ``unregistered``: that ended it.
+    ``reason``: why, as text. ``cause``: the same as the name of a ``BrokerCause``, or null if the
+    text is not from a known build. ``planned``: a controlled shutdown, or a requested fencing.
+    ``unregistered``: the period ended because the broker was unregistered.
     """
 
     broker_id: int
@@ -84,8 +86,8 @@ class Fencing(msgspec.Struct, frozen=True):
 class Failover(msgspec.Struct, frozen=True):
     """A change of the controller.
 
-    No controller led for ``absent_least_ms`` to ``absent_most_ms`` (None: unknown), and no record
-    was written for ``silent_ms``, which proves no absence.
+    No controller led for ``absent_least_ms`` to ``absent_most_ms`` (null if unknown). No record was
+    written for ``silent_ms``, which does not prove an absence.
     """
 
     epoch: int
@@ -99,10 +101,11 @@ class Failover(msgspec.Struct, frozen=True):
 
 
 class Service(NamedTuple):
-    """A time in which a broker was ``fenced``, or was not: two neighbours differ.
+    """A period in which a broker was ``fenced``, or was not; neighbouring periods differ.
 
-    Offsets; ``ends`` None: still. ``reason`` and ``cause`` are of its beginning. ``follows``: it
-    begins where the one before ended; else the broker was not registered meanwhile; ``followed``.
+    Offsets; ``ends`` is None if the period is open. ``reason``, ``cause``: of its beginning.
+    ``follows``, ``followed``: whether another period adjoins it; if not, the broker was not
+    registered in between.
     """
 
     broker_id: int
@@ -118,7 +121,7 @@ class Service(NamedTuple):
 
 
 class Departure(NamedTuple):
-    """Departure of a broker from service. ``cause`` None: it was unregistered."""
+    """A broker's departure from service. ``cause``: None if it was unregistered."""
 
     broker_id: int
     offset: int
@@ -128,7 +131,7 @@ class Departure(NamedTuple):
 
 
 def service(brokers: Iterable[BrokerSpan]) -> list[Service]:
-    """Return the spans of brokers put together, by broker and in order."""
+    """Merge the spans of brokers into periods of service, by broker and in order."""
     found: list[Service] = []
     in_order = sorted(brokers, key=attrgetter("broker_id", "begins"))
     for _, spans in groupby(in_order, key=attrgetter("broker_id")):
@@ -162,7 +165,7 @@ def _of_one(spans: Iterable[BrokerSpan]) -> Iterator[Service]:
 
 
 def fencings(served: Iterable[Service]) -> list[Fencing]:
-    """Return each time for which a broker was out of service, once it had been in service."""
+    """Return each period in which a broker was out of service after having been in service."""
     return [
         Fencing(
             each.broker_id,
@@ -181,7 +184,7 @@ def fencings(served: Iterable[Service]) -> list[Fencing]:
 
 
 def departures(served: list[Service]) -> list[Departure]:
-    """Return the times at which brokers left service, for any reason."""
+    """Return when brokers left service, for any reason."""
     found = []
     for each, after in zip_longest(served, served[1:]):
         if each.fenced or each.ends is None or each.ends_ms is None:
@@ -197,9 +200,9 @@ def departures(served: list[Service]) -> list[Departure]:
 def broker_time(
     brokers: Iterable[BrokerSpan], fenced: Iterable[Fencing], stretch: Stretch
 ) -> tuple[int, int]:
-    """Return how long brokers were registered within the stretch, and how long of it they were out
-    of service without a plan, in ms summed over brokers. The time before a broker was unfenced for
-    the first time is not lost.
+    """Return how long brokers were registered within the period, and how long of this they were out
+    of service unplanned, in ms summed over brokers. Time before a broker was first unfenced is not
+    lost.
     """
     unplanned = [each for each in fenced if not each.planned]
     life_ms, lost_ms = (
@@ -221,11 +224,11 @@ _COLUMNS = (
 
 
 class Controller(NamedTuple):
-    """The reign of a controller, which ends where the next one's begins (None: it lasts).
+    """The reign of a controller, which lasts until the next one begins (None if it is the last).
 
-    ``last_ms``: of the last record of the epoch: no record follows it. ``due_ms``: until when it
-    would have written had it been active, as an active controller of Kafka does (None: the log does
-    not say). ``last_heard_…``: of the leaders before, as its first record says.
+    ``last_ms``: time of the epoch's last record. ``due_ms``: when an active controller of Kafka
+    would have written its next record; None if the log does not show it. ``last_heard_…``: what the
+    epoch's first record says about when voters last heard from earlier leaders.
     """
 
     epoch: int
@@ -242,15 +245,17 @@ class Controller(NamedTuple):
 
 
 class Absence(NamedTuple):
-    """Duration without a controller: its lower and upper bound (None: the log does not say)."""
+    """How long there was no controller: lower bound, and upper bound, or None if the log does not
+    show it.
+    """
 
     least_ms: int
     most_ms: int | None
 
 
 def controllers(log: Rows, counted: Census, origin: str = "") -> list[Controller]:
-    """Return the reigns, in order. ``origin``: whose log it is; controllers of raftlog write
-    nothing while nothing happens.
+    """Return the reigns in order. ``origin``: the kind of cluster that wrote the log; raftlog's
+    controllers write nothing while nothing happens.
     """
     idle = counted.idle if origin else {}
     due_ms = {epoch: each.due_ms for epoch, each in idle.items()}
@@ -275,8 +280,8 @@ def controllers(log: Rows, counted: Census, origin: str = "") -> list[Controller
 
 
 def absence(old: Controller, new: Controller) -> Absence:
-    """Return the absence between two reigns: by the voters that elected the new controller, else by
-    the time when the old one would have written. Silence alone proves nothing.
+    """Return the absence between two reigns, from what the new controller's voters had last heard,
+    else from when the old one would have written. Silence alone proves nothing.
     """
     silent_ms = max(0, new.begins_ms - old.last_ms)
     if old.due_ms is not None:
@@ -288,7 +293,7 @@ def absence(old: Controller, new: Controller) -> Absence:
 
 
 def failovers(reigns: list[Controller]) -> list[Failover]:
-    """Return one failover for each reign but the first."""
+    """Return a failover for each reign except the first."""
     found = []
     for old, new in pairwise(reigns):
         absent = absence(old, new)

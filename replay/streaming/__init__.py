@@ -1,1 +1,1 @@
-"""Jobs that follow an export while it is written: micro-batch by micro-batch, each alert once."""
+"""Jobs that follow an export while it is written, in micro-batches, and raise each alert once."""

@@ -1,9 +1,9 @@
-"""The audit of an export that is still written: the kernels over each micro-batch, with the state
-that those before it left.
+"""The audit of an export that is still being written: the kernels run over each micro-batch,
+starting from the state that the previous ones left.
 
-Brokers, partitions and topics are remembered as the last spans of their timelines; of the other
-records those that a later one is compared with. They are as many as the cluster has brokers,
-hostnames, features, export cursors, open clients and access control entries, and one an election.
+The state consists of the last spans of the timelines of brokers, partitions and topics, and of the
+records that later ones are compared with. Its size grows with the number of brokers, hostnames,
+features, export cursors, open clients and access control entries, and by one record per election.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from replay.rules import RULES, Rule
 from replay.streaming.watch import Judge, Judged, Piece, last_spans, open_spans, remembered_spans
 
 COLUMNS = tuple(dict.fromkeys((*RARE_COLUMNS, *JUDGED_COLUMNS, "cursor_end_offset")))
-"""Columns of the records of a piece, and of those that are remembered."""
+"""Columns of the records of a micro-batch, and of the remembered records."""
 _AS_THEY_ARE = (
     RecordType.FEATURE_LEVEL,
     RecordType.HOSTNAME,
@@ -60,7 +60,7 @@ def judge(
     allow_everyone_if_no_acl_found: bool = False,
     state_from: int = 0,
 ) -> Judge:
-    """Return the judge whose alerts are findings (:data:`replay.kernels.findings.SCHEMA`)."""
+    """Return a judge whose alerts are findings (:data:`replay.kernels.findings.SCHEMA`)."""
 
     def judge_piece(piece: Piece) -> Judged:
         spark = piece.records.sparkSession
@@ -80,7 +80,7 @@ def judge(
         found = as_table(list(judge_records(rows, facts, tuple(rules), known)))
         state = {
             "brokers": spark.createDataFrame(spans_table(last_spans(facts.brokers), BROKER_SPANS)),
-            # A topic that is deleted does not return, unless the log is wrong in its own piece.
+            # A deleted topic never returns, unless the log is broken within one piece.
             "partitions": spark.createDataFrame(known.table(there=True)),
             "topics": spark.createDataFrame(spans_table(open_spans(facts.topics), TOPIC_LIVES)),
             "records": spark.createDataFrame(remember(rows)),
@@ -91,7 +91,9 @@ def judge(
 
 
 def with_memory(piece: Piece) -> pa.Table:
-    """Return the records of a piece, COLUMNS, after the remembered ones, in order."""
+    """Return the remembered records followed by those of a piece, in order, with the columns
+    COLUMNS.
+    """
     schema = pa.schema([SCHEMA.field(name) for name in COLUMNS])
     rows = piece.records.select(*COLUMNS).toArrow().cast(schema)
     memory = piece.remembered("records")
@@ -101,7 +103,7 @@ def with_memory(piece: Piece) -> pa.Table:
 
 
 def rare_of(rows: pa.Table) -> pa.Table:
-    """Return the records of the types RARE, RARE_COLUMNS."""
+    """Return the records of the types RARE, with the columns RARE_COLUMNS."""
     return _of_types(rows, RARE).select(RARE_COLUMNS)
 
 
@@ -110,18 +112,18 @@ def _of_types(rows: pa.Table, types: Collection[RecordType]) -> pa.Table:
 
 
 def remember(rows: pa.Table) -> pa.Table:
-    """Return the records that a later piece begins with.
+    """Return the records that the next piece starts with.
 
     * the last level of each feature, the first of metadata.version, and the last mapping of each
       hostname;
-    * the last voter set, the cursors that exist, and the clients that are open;
-    * of Kafka's records the last of those that the next of their kind is compared with, and the
-      registrations of the controllers that exist;
-    * the access control entries that exist, and since when there are any;
-    * of the progress records the one with the highest LAO, and of the newest epoch the one with the
-      highest high watermark, and for each broker the last that names it;
-    * every election, and the first record of each epoch: if it is of another type than these, as a
-      NO_OP, since the timelines know it.
+    * the last voter set, the existing cursors, and the open clients;
+    * of Kafka's records, the last ones that later records of their kind are compared with, and the
+      registrations of the existing controllers;
+    * the existing access control entries, and the record from which on there are any;
+    * of the progress records, the one with the highest LAO, the one with the newest epoch's highest
+      high watermark, and the last one that names each broker;
+    * every election, and the first record of each epoch, because the timelines know it. If that
+      record has another type than the above, it is stored as a NO_OP.
     """
     first_of_epochs = rows.group_by("epoch").aggregate([("offset", "min")])["offset_min"]
     few = _of_types(rows, RARE | {RecordType.EXPORT_CURSOR})
@@ -141,7 +143,7 @@ def remember(rows: pa.Table) -> pa.Table:
 
 
 def _last_records(rows: list[dict[str, Any]]) -> Iterator[int]:
-    """Yield the offsets of the last record of each thing that exists, and of all elections."""
+    """Yield the offset of the last record about each existing thing, and of every election."""
     last: dict[Hashable, int] = {}
     first_level: int | None = None
     for row in rows:
@@ -160,7 +162,7 @@ def _last_records(rows: list[dict[str, Any]]) -> Iterator[int]:
 
 
 def _thing(row: dict[str, Any]) -> tuple[Hashable, bool]:
-    """Return what a record is about, and whether it exists after the record; None: of no thing."""
+    """Return what a record is about, or None, and whether this exists after the record."""
     type_, said = row["type"], row["imported_fields"] is not None
     if type_ == RecordType.FEATURE_LEVEL:
         return (type_, row["feature_name"]), True
@@ -181,8 +183,8 @@ def _thing(row: dict[str, Any]) -> tuple[Hashable, bool]:
 
 
 def _entries(rows: list[dict[str, Any]]) -> Iterator[int]:
-    """Yield the offsets of the entries that exist, and of the first that existed: from it on writes
-    are judged.
+    """Yield the offsets of the existing entries, and of the first entry ever: writes are judged
+    from there on.
     """
     first: dict[str, int] = {}
     last: dict[str, dict[str, Any]] = {}
@@ -208,7 +210,7 @@ def _progress(rows: pa.Table, newest_epoch: int | None) -> Iterator[int]:
         if lao is not None and lao >= 0:
             highest = max(highest, (lao, offset))
         mark = max(mark, (epoch, -1 if high_watermark is None else high_watermark, offset))
-        # Reports to earlier controllers count no more.
+        # Reports to earlier controllers no longer count.
         if epoch == newest_epoch:
             for each in applied or ():
                 reports[each["broker_id"], each["broker_epoch"]] = offset

@@ -1,21 +1,20 @@
-"""The ledger of a streaming job, in a directory: its output, and its state.
+"""The directory of a streaming job: its output and its state.
 
 ::
 
-    DIR/alerts/batch=7/*.parquet    the alerts of micro-batch 7; none if it gave none
-    DIR/state/7/NAME/*.parquet      what was remembered after it
-    DIR/done.json                   the last micro-batch that is done, and where in the log it
-                                    ended: written last
+    DIR/alerts/batch=7/*.parquet    the alerts of micro-batch 7; missing if there are none
+    DIR/state/7/NAME/*.parquet      the state after micro-batch 7
+    DIR/done.json                   the last finished micro-batch and the end of its records;
+                                    written last
     DIR/checkpoint/                 Spark's own
 
-Spark repeats a micro-batch that it has not noted as done, with the same records. One that
-``done.json`` names is skipped; of another one whatever is there is either whole, as directories
-get their names by being renamed, or written anew from the state before it. So each row is there
-once, however often the job was killed. What ``done.json`` names is durable too; Spark's own
-checkpoint is not.
+Spark repeats a micro-batch that it has not recorded as done, with the same records. If
+``done.json`` lists it, it is skipped. Otherwise, any output found is complete, because directories
+are renamed into place, or it is recomputed from the previous state. So each row appears exactly
+once, however often the job is killed. What ``done.json`` lists is durable; Spark's own checkpoint
+is not.
 
-The directory must be one for driver and workers, and local to the file system: a disk, or a shared
-one.
+Driver and workers must see the same directory on a mounted file system, local or shared.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ _CHECKPOINT = "checkpoint"
 
 
 class Ledger:
-    """The directory of a job; one writer. Blocking."""
+    """The directory of a job. It has a single writer. Its methods block."""
 
     def __init__(self, directory: Path) -> None:
-        """Open it, or begin it.
+        """Open or create the directory.
 
-        Raises ReplayError if it is not a job's, ExportError if it can't be used.
+        Raises ReplayError if it belongs to something else, and ExportError if it cannot be used.
         """
         self.directory = directory.absolute()
         with files.named_errors("write to", self.directory):
@@ -55,8 +54,8 @@ class Ledger:
             if done is None:
                 if any(not path.name.startswith(".") for path in self.directory.iterdir()):
                     raise ReplayError(
-                        f"{self.directory} is not empty and has no {DONE}: it is not a job's"
-                        " directory"
+                        f"{self.directory} is not empty and has no {DONE}: it does not belong to a"
+                        " watch; give another directory"
                     )
                 done = Done()
                 files.write_atomically(self.directory / DONE, msgspec.json.encode(done))
@@ -64,10 +63,10 @@ class Ledger:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold the directory against other jobs. Raises ExportError if another job holds it."""
+        """Lock the directory. Raises ExportError if another job has locked it."""
         lock = files.DirectoryLock(self.directory, "another job")
         try:
-            # Another job may have written since this was opened.
+            # Another job may have written to the directory since it was opened.
             self.done = read_done(self.directory) or self.done
             yield
         finally:
@@ -79,13 +78,17 @@ class Ledger:
         return self.directory / _CHECKPOINT
 
     def remembered(self, spark: SparkSession, name: str) -> DataFrame | None:
-        """Return the table that the last micro-batch left under a name; None: none yet."""
+        """Return a table of the last micro-batch's state by name, or None before the first
+        micro-batch.
+        """
         if self.done.batch < 0:
             return None
         return spark.read.parquet(str(self._state(self.done.batch) / name))
 
     def publish(self, batch: int, rows: DataFrame) -> int:
-        """Publish the alerts of a micro-batch, unless they were; return their number."""
+        """Publish the alerts of a micro-batch, unless this was done before, and return their
+        number.
+        """
         final = self.directory / ALERTS / f"batch={batch}"
         if not final.exists():
             _write(rows, final)
@@ -95,12 +98,12 @@ class Ledger:
         return count
 
     def remember(self, batch: int, state: dict[str, DataFrame]) -> None:
-        """Store the state that the next micro-batch needs."""
+        """Store the state for the next micro-batch."""
         for name, rows in state.items():
             _write(rows, self._state(batch) / name)
 
     def finish(self, batch: int, end_offset: int, alerts: int) -> None:
-        """Record that a micro-batch is done, and delete what only it needed."""
+        """Record that a micro-batch is done, and delete the state that only it needed."""
         before = self.done.batch
         self.done = Done(batch, end_offset, self.done.alerts + alerts)
         files.write_atomically(self.directory / DONE, msgspec.json.encode(self.done))
@@ -114,7 +117,7 @@ class Ledger:
 def _write(rows: DataFrame, final: Path) -> None:
     temporary = final.with_name(f"{files.TEMP_PREFIX}{final.name}")
     rows.write.mode("overwrite").parquet(str(temporary))
-    # Spark syncs nothing, and what is noted as done must be there after a power cut.
+    # Spark does not sync, but what is recorded as done must survive a power failure.
     for path in (*temporary.rglob("*"), temporary):
         files.sync_file(path)
     make_directories(final.parent)
@@ -124,7 +127,7 @@ def _write(rows: DataFrame, final: Path) -> None:
 
 
 def output(spark: SparkSession, directory: Path | str) -> DataFrame | None:
-    """Return the alerts of a job so far, with the micro-batch (``batch``) of each; None: none."""
+    """Return all alerts of a job with their micro-batch in ``batch``, or None if there are none."""
     found = Path(directory).absolute() / ALERTS
     if not found.is_dir() or not any(path.name.startswith("batch=") for path in found.iterdir()):
         return None
@@ -135,8 +138,8 @@ DONE = "done.json"
 
 
 class Done(msgspec.Struct, frozen=True):
-    """Position of a job: its last micro-batch (-1: none yet), the end of the judged log, exclusive,
-    and the number of alerts.
+    """Progress of a job: the last micro-batch (-1 before the first), the end of the judged log
+    (exclusive), and the number of alerts.
     """
 
     batch: int = -1
@@ -145,9 +148,9 @@ class Done(msgspec.Struct, frozen=True):
 
 
 def read_done(directory: Path) -> Done | None:
-    """Read the position in a job's directory; None: the job has not begun.
+    """Read the progress of the job in a directory, or None if the job has not started.
 
-    Raises ReplayError if the file is damaged, OSError.
+    Raises ReplayError if the file is damaged, and OSError.
     """
     path = directory / DONE
     try:
@@ -155,4 +158,4 @@ def read_done(directory: Path) -> Done | None:
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:
-        raise ReplayError(f"{path} is damaged: {error}. Begin another directory") from error
+        raise ReplayError(f"{path} is damaged: {error}. Use a new directory") from error

@@ -1,9 +1,9 @@
-"""A streaming job: every micro-batch is judged with the remembered state of those before it.
+"""A streaming job that judges each micro-batch with the state that the previous ones left.
 
-Spark's own state stores know keys and values; what a rule of the audit needs is the open intervals
-of timelines, which are tables. So the stream is plain, and its state is kept by
-:mod:`replay.streaming.ledger`. A micro-batch costs its records and the size of the cluster, not of
-the history.
+Spark's own state stores hold keys and values, but the audit rules need the open intervals of
+timelines, which are tables. So the stream is stateless, and :mod:`replay.streaming.ledger` keeps
+the state. The cost of a micro-batch depends on its records and the cluster's size, not on the
+history.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from replay.kernels.facts import BrokerSpan, TopicLife
 from replay.streaming.ledger import Done, Ledger
 
 STARTS_MAX = 10
-"""Most starts of one query, if Spark gives up its source."""
+"""How often a query is started at most while Spark fails to start its source."""
 _LATE = "Python worker failed to connect back"
 
 
 class Piece(NamedTuple):
-    """The records of a micro-batch, whole batches of the log from ``since`` on and below
-    ``end_offset``, and the remembered state.
+    """The records of a micro-batch, which are whole batches of the log from ``since`` to
+    ``end_offset`` (exclusive), and the remembered state by name.
     """
 
     records: DataFrame
@@ -39,7 +39,7 @@ class Piece(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """Alerts of a micro-batch, and the state to be remembered, by name."""
+    """The alerts of a micro-batch, and the state to remember, by name."""
 
     alerts: DataFrame
     state: dict[str, DataFrame]
@@ -58,13 +58,15 @@ def start(
     max_files: int | None = None,
     done: Callable[[Done], None] | None = None,
 ) -> StreamingQuery:
-    """Follow the export at a path or a URI.
+    """Start a query that follows the export at a path or URI.
 
-    ``every``: a time like "10 seconds" between micro-batches; None: until the present end.
-    ``max_files``: the most files of one micro-batch. ``done`` is called after each micro-batch,
-    with the position before it. The query fails with ReplayError if records are missing at the end
-    of the ledger. Raises ReplayError if Spark's checkpoint is missing: Spark would count its
-    micro-batches from 0 again.
+    ``every``: interval between micro-batches, like "10 seconds", or None to stop at the current
+    end. ``max_files``: most files per micro-batch. ``done`` is called after each micro-batch with
+    the previous progress.
+
+    The query fails with ReplayError if records after the ledger's end are missing. Raises
+    ReplayError if Spark's checkpoint is missing, because Spark would number its micro-batches from
+    0 again.
     """
     if ledger.done.batch >= 0 and not ledger.checkpoint.is_dir():
         raise _went_back(ledger)
@@ -89,11 +91,11 @@ def start(
 
 
 def to_its_end(begin: Callable[[], StreamingQuery]) -> None:
-    """Begin a query, and wait for its end. Raises StreamingQueryException.
+    """Run a query until it ends. Raises StreamingQueryException.
 
-    The source has a process of its own, which has to import PySpark and to connect within ten
-    seconds by the clock; no setting changes that, and on a busy machine it may take longer. Then
-    the query begins again, where its checkpoint and the ledger say.
+    Spark gives the process of the source ten seconds to import PySpark and connect, which no
+    setting changes. A busy machine may take longer; then the query is restarted, and continues from
+    its checkpoint and the ledger.
     """
     for starts in range(1, STARTS_MAX + 1):
         query = begin()
@@ -107,15 +109,15 @@ def to_its_end(begin: Callable[[], StreamingQuery]) -> None:
 
 
 def was_late(error: BaseException | None) -> bool:
-    """Return whether a query ended because its source's process was late."""
+    """Return whether a query ended because the process of its source did not connect in time."""
     return error is not None and _LATE in str(error)
 
 
 def take(rows: DataFrame, batch: int, ledger: Ledger, judge: Judge) -> None:
-    """Judge one micro-batch, once.
+    """Judge a micro-batch, unless this was done before.
 
-    Raises ReplayError if offsets are missing, or are there twice, or if a micro-batch that is done
-    has come back with records that were never judged.
+    Raises ReplayError if offsets are missing or duplicated, or if a finished micro-batch returns
+    with records that were never judged.
     """
     if batch <= ledger.done.batch:
         last = rows.agg(sf.max("offset")).collect()[0][0]
@@ -134,8 +136,8 @@ def take(rows: DataFrame, batch: int, ledger: Ledger, judge: Judge) -> None:
         since, end_offset = ledger.done.end_offset, found["last"] + 1
         if found["first"] != since or found["count"] != end_offset - since:
             raise ReplayError(
-                f"{ledger.directory} has judged the log up to offset {since}, and the next records"
-                f" are at offsets {found['first']} to {found['last']}: begin another directory"
+                f"{ledger.directory} has judged the log up to offset {since}, but the next records"
+                f" are at offsets {found['first']} to {found['last']}: use a new directory"
             )
         spark = rows.sparkSession
         judged = judge(Piece(rows, since, end_offset, lambda name: ledger.remembered(spark, name)))
@@ -147,11 +149,13 @@ def take(rows: DataFrame, batch: int, ledger: Ledger, judge: Judge) -> None:
 
 
 def _went_back(ledger: Ledger) -> ReplayError:
-    """Spark's checkpoint is not that of what is done: it was deleted, lost, or replaced."""
+    """Return the error for a Spark checkpoint that does not match the ledger: deleted, lost or
+    replaced.
+    """
     return ReplayError(
-        f"{ledger.directory} has judged the log up to offset {ledger.done.end_offset}, and"
-        f" {ledger.checkpoint}, where Spark notes that, is missing or older: records after it"
-        " would be skipped. Put it back, or begin another directory"
+        f"{ledger.directory} has judged the log up to offset {ledger.done.end_offset}, but Spark's"
+        f" {ledger.checkpoint} is missing or older, so later records would be skipped: restore it,"
+        " or use a new directory"
     )
 
 
@@ -159,8 +163,8 @@ Span = TypeVar("Span", BrokerSpan, TopicLife)
 
 
 def last_spans(spans: Iterable[BrokerSpan]) -> list[BrokerSpan]:
-    """Return the last span of each broker: one that has been unregistered may return, and the log
-    directories that it had registered are known then.
+    """Return the last span of each broker, even an ended one: the broker may return, and its
+    registered log directories must still be known then.
     """
     return list({span.broker_id: span for span in spans}.values())
 
@@ -171,7 +175,7 @@ def open_spans(spans: Iterable[Span]) -> list[Span]:
 
 
 def remembered_spans(piece: Piece, name: str, kind: type[Span]) -> list[Span]:
-    """Return the spans that an earlier micro-batch remembered under a name, in order."""
+    """Return the spans remembered under a name, in order."""
     frame = piece.remembered(name)
     if frame is None:
         return []

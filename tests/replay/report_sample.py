@@ -119,7 +119,7 @@ def availability() -> AvailabilityResult:
             Objective("partitions with a leader", life, half, "partition-time"),
             Objective("partitions with all replicas in sync", life, 2 * HOUR_MS, "partition-time"),
             Objective("brokers in service, but for planned stops", 6 * HOUR_MS, half, "broker-time"),
-            Objective("a controller, at the least", 2 * HOUR_MS, 3200, "wall-clock"),
+            Objective("a controller present (lower bound)", 2 * HOUR_MS, 3200, "wall-clock"),
         ],
         failovers_total=1, failovers=[Failover(2, 2, 400, at(40), 1, 3200, 0, 3200)],
         fencings_total=1, fencings=[Fencing(2, 600, 900, at(60), at(90), "session timed out", "SESSION_TIMED_OUT", False, False)],

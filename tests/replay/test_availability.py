@@ -84,7 +84,7 @@ def test_availability_report_is_printed_in_words(
     said = capsys.readouterr().out
     assert "94 %" in said
     assert "40 s so far" in said
-    assert "1 failover; 4 times a broker was out of service" in said
+    assert "1 failover; 4 cases of a broker being out of service" in said
 
 
 def test_flapping_broker_is_counted_by_kind_of_departure(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def test_state_is_limited_to_an_entity_or_a_kind(day: Day) -> None:
     state.render(gone, console)
     state.render(topic, console)
     shown = console.export_text()
-    assert "There is no topic old at that point" in shown
+    assert "topic old did not exist at that point" in shown
     assert "leader_epoch: 0" in shown
 
 

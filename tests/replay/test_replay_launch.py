@@ -462,7 +462,7 @@ def test_watch_reports_at_once_and_prints_its_position_at_the_end(tmp_path: Path
         out, err = process.communicate(timeout=30)
     assert (first, out) == ("one alert\n", "")
     said = (
-        "raftlog replay: stopped after 5 new records and 1 new alert; the next run goes on at"
+        "raftlog replay: stopped after 5 new records and 1 new alert; the next run continues at"
         " offset 75\n"
     )
     assert (process.returncode, err) == (EXIT_FINDINGS, said)

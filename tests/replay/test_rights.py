@@ -170,7 +170,7 @@ def test_audit_agrees_with_the_authorizer(log: LogHistory, tmp_path: Path) -> No
     )
     console = Console(record=True, width=200)
     job.render(result, console)
-    assert f"judges what was written after offset {rule.begins}" in console.export_text()
+    assert f"applies to writes after offset {rule.begins}" in console.export_text()
 
 
 def test_super_user_is_not_reported(log: LogHistory, tmp_path: Path) -> None:

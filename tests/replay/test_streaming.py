@@ -192,7 +192,7 @@ def test_ledger_is_bound_to_its_job_and_offsets(spark: SparkSession, tmp_path: P
     ledger = Ledger(tmp_path / "job")
     assert ledgers.output(spark, tmp_path / "job") is None
     with pytest.raises(
-        ReplayError, match=r"has judged the log up to offset 0, and .* begin another directory"
+        ReplayError, match=r"has judged the log up to offset 0, but .* use a new directory"
     ):
         take(batches[1], 0, ledger, count_elections)
     with pytest.raises(ReplayError, match="has judged the log up to offset 0"):
@@ -221,7 +221,7 @@ def test_job_with_a_deleted_checkpoint_does_not_start(tmp_path: Path) -> None:
     ledger.finish(3, 50, 2)
     nobody = cast(SparkSession, None)
     with pytest.raises(
-        ReplayError, match=r"judged the log up to offset 50, and .*checkpoint, .* is missing"
+        ReplayError, match=r"judged the log up to offset 50, but Spark's .*checkpoint is missing"
     ):
         start(nobody, str(tmp_path / "export"), ledger, count_elections)
 

@@ -142,7 +142,7 @@ def test_state_that_no_node_had_is_named(history: LogHistory, copy: Path) -> Non
     fault = only_fault(result)
     assert (fault.check, fault.first_offset) == ("STATE", ends[50])
     right = format_hash(history.hashes[ends[50]])
-    assert f"the fold gives the state hash {right}, and node 2 had {'0' * 32}" in fault.message
+    assert f"the fold gives the state hash {right}, but node 2 had {'0' * 32}" in fault.message
     assert [state.agrees for state in result.states] == [False, True]
     assert result.end_said_by == []
 
@@ -155,8 +155,8 @@ def test_state_reported_after_another_record_is_named(history: LogHistory, copy:
     refit(copy, state_hashes=(forked, replace(forked, offset=inside)))
     faults = ask_shared(2, "verify", copy).faults
     texts = {fault.first_offset: fault.message for fault in faults if fault.check == "CHAIN"}
-    assert f"there is one of epoch {forked.epoch - 1}" in texts[ends[60]]
-    assert "there is none" in texts[inside]
+    assert f"but a batch of epoch {forked.epoch - 1} ends there" in texts[ends[60]]
+    assert "but no batch ends there" in texts[inside]
 
 
 def test_damaged_files_are_all_named(copy: Path) -> None:

@@ -146,7 +146,7 @@ def test_sql_job_prints_limited_rows(replay: Replay, exported: Path) -> None:
     text = StringIO()
     sql.render(result, Console(file=text, width=200))
     assert str(offset) in text.getvalue()
-    assert "1 row, and there are more: raise --limit" in text.getvalue()
+    assert "1 row shown, there are more: raise --limit" in text.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_invalid_query_is_refused(
 )
 def test_export_is_queried_and_not_changed(spark: SparkSession, text: str, first: str) -> None:
     with pytest.raises(
-        ReplayError, match=f"^this {first} is not a query: an export is asked, not changed"
+        ReplayError, match=f"^{first} is not a query, and an export is read-only"
     ):
         sql.require_query(spark, text)
 
