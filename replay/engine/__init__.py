@@ -1,1 +1,1 @@
-"""The engine of all jobs: plan, tasks in a pool, reading, fold, and merge of the results."""
+"""The engine of all jobs: planning, tasks in a pool, reading, the fold, and merging of results."""

@@ -42,20 +42,22 @@ _CODED = (
     "feature_name",
     "resource_name",
 )
-"""Texts of which a scan keeps few, read as dictionaries: it takes half as long as to copy each."""
+"""Text columns with few distinct values in a scan, read as dictionaries: twice as fast as copying
+each value.
+"""
 _CONFIGS_CODED = (*DICTIONARIES, "resource_name", "config_name")
 
 
 @dataclass
 class Found:
-    """Findings of an audit: their number by rule, and the first ``limit`` of them."""
+    """Findings of an audit: the number per rule, and the first ``limit`` of all."""
 
     limit: int
     counts: Counter[str] = field(default_factory=Counter)
     first: list[Finding] = field(default_factory=list)
 
     def add(self, findings: Iterable[Finding]) -> None:
-        """Add findings. Memory is that of the limit, however many there are."""
+        """Add findings. Memory is bounded by the limit."""
         for finding in findings:
             self.counts[finding.rule] += 1
             self.first.append(finding)
@@ -74,17 +76,18 @@ class Found:
 
 
 class Scan(NamedTuple):
-    """Result of one pass over all records: those of RARE types, in order, and the counts."""
+    """Result of a pass over all records: those of the types RARE, in order, and the counts of
+    all.
+    """
 
     rare: pa.Table
     census: Census
 
 
 def scan(export: Export, pool: Pool) -> Scan:
-    """Return the rare records and the census; the files are checked against the manifest on the
-    way.
+    """Return the rare records and the census, and check the files against the manifest.
 
-    Raises CorruptExportError and its kinds.
+    Raises CorruptExportError and its subclasses.
     """
     tables: list[pa.Table] = []
     counted = Census()
@@ -95,8 +98,8 @@ def scan(export: Export, pool: Pool) -> Scan:
 
 
 def check_files(export: Export, pool: Pool) -> None:
-    """Check owner, size and hash of the files in question. Raises CorruptExportError and its
-    kinds.
+    """Check the owner, size and hash of the files in question. Raises CorruptExportError and its
+    subclasses.
     """
     for _ in pool.map(partial(_check, export), stretches(export, pool.stretches(export))):
         pass
@@ -120,8 +123,8 @@ def _scan(export: Export, segments: Sequence[Segment]) -> Scan:
 
 
 class _Judge(NamedTuple):
-    """Work of a task: judge records by the rules of one kernel; a family of BY_RECORD, or the rules
-    about partitions.
+    """The work of a task: judge records by a family of BY_RECORD, or by the rules about partitions
+    if ``family`` is "".
     """
 
     family: str
@@ -134,7 +137,7 @@ class _Judge(NamedTuple):
         return self.judge(bucket.tables)
 
     def judge(self, tables: Iterator[pa.Table]) -> Found:
-        """Judge some records."""
+        """Judge records."""
         found = Found(self.limit)
         kernel: Any = (
             kernels.RecordRules(self.family, self.facts, self.rules)
@@ -156,7 +159,9 @@ def judge(
     pool: Pool,
     of_partitions: Sequence[Found] | None = None,
 ) -> Found:
-    """Return the findings of the rules. ``of_partitions``: findings of the PartitionWatchers."""
+    """Return the findings of the rules. ``of_partitions``: findings from PartitionWatchers, or None
+    to judge partitions here, too.
+    """
     shuffles: dict[str, Shuffle] = {}
     if of_partitions is None and any(kernels.asked(each, rules) for each in kernels.OF_PARTITIONS):
         shuffles[""] = partition_shuffle(export, COLUMNS, types=PARTITION_TYPES)
@@ -174,7 +179,7 @@ def judge(
         ("configs", configs, _CONFIGS_CODED),
     ):
         if kernels.asks(family, rules, facts):
-            # Of whole batches: a file ends with one.
+            # Stretches consist of whole batches, as files do.
             reading = partial(slices, export, module.COLUMNS, types=module.TYPES, coded=coded)
             judged = _Judge(family, facts, rules, limit)
             parts += pool.map(partial(_judge_stretch, reading, judged), stretched)
@@ -196,7 +201,7 @@ def _numbered(table: pa.Table) -> Bools:
 
 
 class PartitionWatcher:
-    """Watcher that judges partitions in a shared pass; ``found`` returns Found."""
+    """A watcher that judges partitions in a shared pass; ``found`` returns Found."""
 
     def __init__(
         self, rules: tuple[Rule, ...], limit: int, facts: Facts, partitions: Partitions
@@ -205,12 +210,14 @@ class PartitionWatcher:
         self._found = Found(limit)
 
     def take(self, steps: Steps, intervals: Intervals) -> None:
-        """Judge the steps of a slice: the rules do not ask how long a state lasted."""
+        """Judge the steps of a slice. The rules do not need the durations of states."""
         del intervals
         self._found.add(self._kernel.judge(steps))
 
     def last(self, steps: Steps, intervals: Intervals) -> None:
-        """Ignore the last steps: the rule about remaining brokers examines them itself."""
+        """Ignore the last steps: the rule about brokers that remain in an ISR examines these
+        itself.
+        """
 
     def found(self) -> Found:
         """Return the findings about all watched partitions."""

@@ -1,10 +1,10 @@
-"""The fold in parallel: the code of :mod:`raftlog.metadata`, a bucket of the entity groups a task.
+"""The parallel fold: the code of :mod:`raftlog.metadata`, with a bucket of entity groups per task.
 
-A record changes one entity group, and groups are independent of each other. So each bucket folds in
-a draft of its own, in the order of the log, from the empty state or from its part of a checkpoint.
-The state hash of a bucket is its share of the whole image's, and shares add up modulo 2**128.
+A record changes one entity group, and groups are independent. So each bucket folds into its own
+draft, in log order, from the empty state or its part of a checkpoint. A bucket's state hash is its
+share of the whole image's: shares add up modulo 2**128.
 
-Why: docs/decisions/020-one-fold-everywhere.md
+See docs/decisions/020-one-fold-everywhere.md.
 """
 
 from __future__ import annotations
@@ -50,26 +50,28 @@ _HASH_BYTES = 16
 _BYTES = pa.binary()
 _TEXTS = dict.fromkeys(("kind", "key", "value", "before", "after", "last_principal"), pa.string())
 FOLDED = typed("kind", "key", "value", "entities", "hash", **_TEXTS, hash=_BYTES)
-"""Rows of a folded bucket: its first entities; the number of each kind; and its state hash."""
+"""Columns of a folded bucket: its first entities, the number of each kind, and its state hash."""
 CHANGED = typed(
     "offset", "epoch", "timestamp_ms", "principal", "client_id", "sequence", "type_name", "kind",
     "key", "before", "after", **_TEXTS,
 )  # fmt: skip
-"""Changes of entities: the record's offset, epoch, time and author; the entity, and its JSON before
-and after, null if it did not exist.
+"""Columns of entity changes: the record's offset, epoch, time and author; the entity; and its JSON
+before and after, null if it did not exist.
 """
 _COUNTED = CHANGED.append(pa.field("total", pa.int64()))
-"""Changes, and a row with their number alone."""
+"""Columns of changes, with one extra row that contains only their number."""
 NET = typed(
     "kind", "key", "before", "after", "changes", "last_offset", "last_timestamp_ms",
     "last_principal", **_TEXTS,
 )  # fmt: skip
-"""Net changes of entities: the state before and after, the number of changes, and the last one."""
+"""Columns of net entity changes: the state before and after, the number of changes, and the last
+one.
+"""
 _HASHED = typed("stretch", "hash", hash=_BYTES)
 
 
 class Folded(NamedTuple):
-    """Result of a fold: the state hash, the number of entities of each kind, and the first of them:
+    """Result of a fold: the state hash, the number of entities per kind, and the first entities as
     kind, key and JSON.
     """
 
@@ -86,8 +88,8 @@ def fold(
     limit: int = 0,
     tasks: int | None = None,
 ) -> Folded:
-    """Fold all groups, or those of the selected entities. ``tasks``: number of tasks, which makes
-    no difference to the result.
+    """Fold all groups, or those of the selected entities. ``tasks``: number of tasks, which does
+    not affect the result.
     """
     groups = selected_groups(export, pool, selection)
     work = partial(_fold, export, groups, selection, limit)
@@ -151,9 +153,8 @@ def _tuples(table: pa.Table) -> Iterator[tuple[Any, ...]]:
 
 @contextmanager
 def _order_checked(export: Export) -> Iterator[None]:
-    """A record that does not fit the state may only stand in the wrong place of its file.
-
-    Raises CorruptExportError for that instead of FoldError.
+    """On a FoldError, check whether records are merely out of order in their file, and raise
+    CorruptExportError in that case.
     """
     try:
         yield
@@ -164,10 +165,10 @@ def _order_checked(export: Export) -> Iterator[None]:
 
 
 def selected_groups(export: Export, pool: Pool, selection: Selection | None) -> Groups:
-    """Return the groups of the selected entities; None: all groups."""
+    """Return the groups of the selected entities, or all groups if the selection is None."""
     if selection is None or not selection.topic_name:
         return groups_of(selection, ())
-    # A name may have belonged to several topics, one after the other.
+    # Several topics may have had the name at different times.
     name = selection.topic_name
     there = topic_there(export, name)
     parts = pool.map(partial(_topic_ids, export, name), stretches(export, pool.stretches(export)))
@@ -187,12 +188,11 @@ def _topic_ids(export: Export, name: str, segments: list[Segment]) -> list[str]:
 def state_hashes(
     export: Export, pool: Pool, offsets: Iterable[int], *, tasks: int | None = None
 ) -> dict[int, int]:
-    """Return the state hash at each of some offsets, from one fold from the beginning.
+    """Return the state hash at each of the given offsets, from one fold from the beginning.
 
-    One inside a batch, or after the end, means the last whole batch before it. Each change of an
-    entity counts from the last offset of its batch on. So a bucket adds up, for each stretch from
-    one of the offsets to the next, the changes of its groups; the sums of all buckets, added up
-    from the beginning, are the hashes.
+    An offset inside a batch or after the log end stands for the end of the last whole batch before
+    it. Each task sums the hash changes of its groups between consecutive offsets, where a change
+    counts at its batch's last offset. The running totals over all tasks are the hashes.
     """
     ascending = sorted(set(offsets))
     if not ascending:
@@ -222,7 +222,7 @@ def _hash_shares(ascending: list[int], bucket: Bucket) -> pa.Table:
 
 
 class ChangeRange(NamedTuple):
-    """Changes after an offset and from a time on; None: at any time."""
+    """Changes after offset ``since`` and not before ``since_ms``; None for any time."""
 
     since: int = -1
     since_ms: int | None = None
@@ -235,7 +235,7 @@ def _changes(
     wanted: ChangeRange,
     bucket: Bucket,
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the changes by the records of a bucket, in order: CHANGED."""
+    """Yield the changes by the records of a bucket in order, as rows of CHANGED."""
     groups = groups._replace(bucket=bucket.number, buckets=bucket.of)
     draft = Noting(part_of_base(export, groups))
     since, since_ms = wanted
@@ -262,7 +262,7 @@ def _json(value: Any) -> str | None:
 
 
 def change_work(export: Export) -> tuple[Callable[[Bucket], Iterator[pa.Table]], Shuffle]:
-    """Return the work that yields all changes of a bucket (CHANGED), and its shuffle."""
+    """Return the work that yields all changes of a bucket as CHANGED tables, and its shuffle."""
     shuffle = _shuffle(export, Groups(), columns=COLUMNS + AUTHOR_COLUMNS)
     return partial(_all_changes, export), shuffle
 
@@ -277,7 +277,7 @@ def _all_changes(export: Export, bucket: Bucket) -> Iterator[pa.Table]:
 
 
 class History(NamedTuple):
-    """The first changes by offset, each a row of CHANGED, and the number of all."""
+    """The first changes by offset, as rows of CHANGED, and the number of all changes."""
 
     first: list[dict[str, Any]]
     total: int
@@ -313,7 +313,7 @@ def _history(
     total = 0
     for change in _changes(export, groups, selection, wanted, bucket):
         total += 1
-        # All changes by a record: only their order by kind and key says which are shown.
+        # Keep all changes of the last record: the limit applies in order of kind and key.
         if len(first) < limit or (first and first[-1][0] == change[0]):
             first.append((*change, None))
     return _table([*first, (*[None] * len(CHANGED), total)], _COUNTED)
@@ -325,7 +325,7 @@ def differing(
     selection: Selection | None,
     since: int,
 ) -> list[dict[str, Any]]:
-    """Return the entities that are not as they were after an offset, by kind and key: rows of
+    """Return the entities that differ from their state after an offset, by kind and key, as rows of
     NET.
     """
     groups = selected_groups(export, pool, selection)

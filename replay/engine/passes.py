@@ -1,4 +1,4 @@
-"""Passes over an export (:mod:`replay.kernels.passes`), in the tasks of a pool."""
+"""Passes over an export (:mod:`replay.kernels.passes`) in the tasks of a pool."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Found = TypeVar("Found")
 
 
 class ExportLog:
-    """An export, read by a pool; see :class:`replay.kernels.passes.Rows`."""
+    """An export read by a pool; implements :class:`replay.kernels.passes.Rows`."""
 
     def __init__(self, export: Export, pool: Pool) -> None:
-        # A part's slices are in order, and so are the results of stretches of the log.
+        # Slices within a part, and results of stretches, must be in log order.
         in_order = sorted(export.segments, key=lambda one: one.base_offset)
         self.export = replace(export, segments=tuple(in_order))
         self._pool = pool
@@ -36,7 +36,7 @@ class ExportLog:
         return self.export.manifest.end_offset
 
     def run(self, work: Pass[Found]) -> list[Found]:
-        """Return the findings of each part."""
+        """Return the result of each part."""
         if work.by == ANYWHERE:
             parts = stretches(self.export, self._pool.stretches(self.export))
             return list(self._pool.map(partial(_run, self.export, work), parts))
@@ -47,7 +47,7 @@ class ExportLog:
         return list(self._pool.map_buckets(partial(_run_bucket, work), shuffle))
 
     def table(self, columns: Sequence[str], types: Collection[RecordType]) -> pa.Table:
-        """Return all records of some types in order."""
+        """Return all records of the given types, in order."""
         schema = pa.schema([SCHEMA.field(name) for name in columns])
         parts = stretches(self.export, self._pool.stretches(self.export))
         work = partial(_records, self.export, schema, types)
@@ -58,7 +58,7 @@ class ExportLog:
 def in_order(
     export: Export, columns: Sequence[str], types: Collection[RecordType] | None
 ) -> Shuffle:
-    """Return the shuffle whose one bucket holds all records of some types."""
+    """Return a shuffle with one bucket that contains all records of the given types."""
     return Shuffle(export, columns, ByColumns((), by_topic=False), types, buckets=1)
 
 
@@ -68,7 +68,9 @@ def partition_shuffle(
     by: Sequence[str] = BY_PARTITION,
     types: Collection[RecordType] | None = None,
 ) -> Shuffle:
-    """Return the shuffle of a pass by some columns: by topic where the export has files of them."""
+    """Return the shuffle for a pass by columns; by topic if the export has bucket files for
+    that.
+    """
     by_topic = tuple(by) == BY_PARTITION and types is not None and bool(export.buckets)
     return Shuffle(export, columns, ByColumns(by, by_topic=by_topic), types)
 

@@ -1,11 +1,11 @@
-"""The plan of a job's tasks: stretches of the log, or buckets of records that belong together.
+"""The plan of a job's tasks: stretches of the log, or buckets of related records.
 
-A pass that takes each record by itself is cut into *stretches*: files that follow each other, of
-about as many bytes each. A pass that needs all records of a group, a partition or a client in one
-place is a *shuffle*: its records are cut into buckets. If the export has files of these buckets, a
-task reads the files of its buckets alone. If not, Spark shuffles the records in a stage of its own;
-workers of one machine each read all files and keep the rows of their buckets, which costs them less
-than to write and read the rows once more.
+A pass that handles each record on its own is split into *stretches*: consecutive files of about the
+same total size. A pass that needs all records of a group, partition or client together is a
+*shuffle*: its records are split into buckets. If the export has files for these buckets, a task
+reads only those. Otherwise Spark shuffles the records in an extra stage; worker processes on one
+machine each read all files and keep the rows of their buckets, which is cheaper than writing and
+rereading the rows.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from replay.kernels.folding import Groups, bucket_masks
 
 
 class Splitter(Protocol):
-    """Rule of a shuffle.
+    """The rule by which a shuffle splits records.
 
-    ``by_group``: the rule is that of the export's bucket files, by which a record is in the bucket
-    of its entity group.
+    ``by_group``: true if it is the rule of the export's bucket files, which assign a record to the
+    bucket of its entity group.
     """
 
     by_group: bool
 
     def masks(self, table: pa.Table, of: int, chosen: Collection[int]) -> list[Bools]:
-        """Return which rows of a slice are in each of some buckets, out of a number of buckets."""
+        """Return, for each chosen bucket out of ``of``, which rows of a slice belong to it."""
         ...
 
     def buckets(self, of: int) -> Sequence[int]:
-        """Return the buckets that may hold records in question."""
+        """Return the buckets that may contain records in question."""
         ...
 
 
 class ByGroup:
-    """Split by entity group, for a fold of some groups. A record is in the bucket of the group that
-    it changes and, if it ends a batch that names a client, in the client's.
+    """Split by entity group, for a fold of some groups. A record belongs to the bucket of the group
+    that it changes and, if it ends a batch that names a client, also to the client's.
     """
 
     by_group = True
@@ -57,25 +57,25 @@ class ByGroup:
         self.groups = groups
 
     def masks(self, table: pa.Table, of: int, chosen: Collection[int]) -> list[Bools]:
-        """Return which rows of a slice are in each of some buckets."""
+        """Return, for each chosen bucket, which rows of a slice belong to it."""
         return bucket_masks(table, self.groups, of, chosen)
 
     def buckets(self, of: int) -> Sequence[int]:
-        """Return the buckets of the groups that are named; of all, if none is named."""
+        """Return the buckets of the wanted groups, or all buckets if all groups are wanted."""
         if self.groups.wanted is None:
             return range(of)
         return sorted({bucket_number(id_, of) for _, id_ in self.groups.wanted})
 
 
 class ByColumns:
-    """Split by the values of some columns: equal values come into one bucket."""
+    """Split by the values of some columns: rows with equal values share a bucket."""
 
     def __init__(self, names: Sequence[str], *, by_topic: bool) -> None:
-        """``by_topic``: by the topic's id alone, which is the rule of bucket files."""
+        """``by_topic``: split by topic id alone, which is the rule of bucket files."""
         self._names, self.by_group = names, by_topic
 
     def masks(self, table: pa.Table, of: int, chosen: Collection[int]) -> list[Bools]:
-        """Return which rows of a slice are in each of some buckets."""
+        """Return, for each chosen bucket, which rows of a slice belong to it."""
         if of == 1:
             return [np.ones(table.num_rows, np.bool_) for _ in chosen]
         number = self._by_topic(table, of) if self.by_group else self._by_value(table, of)
@@ -103,10 +103,10 @@ class ByColumns:
 
 
 class Shuffle(NamedTuple):
-    """Records to be cut into buckets, some columns of them.
+    """Records to be split into buckets, with some of their columns.
 
-    ``types``: of these types only; ``only``: a further condition on a slice. ``buckets``: their
-    number; None: as many as there are tasks.
+    ``types``: only records of these types, or None for all. ``only``: a further filter.
+    ``buckets``: number of buckets, or None for one per task.
     """
 
     export: Export
@@ -119,12 +119,12 @@ class Shuffle(NamedTuple):
 
     @property
     def filed(self) -> bool:
-        """True if the export has files of the buckets."""
+        """True if the export has files for the buckets."""
         return self.splitter.by_group and bool(self.export.buckets) and self.buckets is None
 
 
 class Bucket(NamedTuple):
-    """One bucket out of ``of``, with its records: whole, and in the order of the log."""
+    """Bucket ``number`` out of ``of``, with all its records in log order."""
 
     number: int
     of: int
@@ -132,7 +132,7 @@ class Bucket(NamedTuple):
 
 
 class Share(NamedTuple):
-    """Some of the buckets: one task. ``filed``: the export has files of them."""
+    """The buckets of one task. ``filed``: the export has files for them."""
 
     buckets: tuple[int, ...] = (0,)
     of: int = 1
@@ -140,7 +140,7 @@ class Share(NamedTuple):
 
 
 def shares(shuffle: Shuffle, size: int) -> list[Share]:
-    """Return the shares of a shuffle in ``size`` tasks, as far as there is work."""
+    """Return the shares of a shuffle for at most ``size`` tasks."""
     if not shuffle.filed:
         return [Share((bucket,), size) for bucket in shuffle.splitter.buckets(size)]
     count = shuffle.export.buckets
@@ -152,9 +152,9 @@ def shares(shuffle: Shuffle, size: int) -> list[Share]:
 
 
 def bucket_share(shuffle: Shuffle, share: Share) -> Iterator[Bucket]:
-    """Yield the buckets of a share, read from the export's files.
+    """Yield the buckets of a share, read from the export.
 
-    Raises CorruptExportError and its kinds: a bucket's file is checked before it is read.
+    Raises CorruptExportError and its subclasses: each bucket file is checked before it is read.
     """
     export = shuffle.export
     for number in share.buckets:
@@ -177,13 +177,15 @@ def _in_bucket(shuffle: Shuffle, of: int, number: int, table: pa.Table) -> Bools
 
 
 def check_bucket(export: Export, bucket: int) -> None:
-    """Check owner, size and hash of a bucket's files. Raises CorruptExportError and its kinds."""
+    """Check the owner, size and hash of a bucket's files. Raises CorruptExportError and its
+    subclasses.
+    """
     for one in export.bucket_files(bucket):
         check_segment(export.target, one, *export.manifest.owner)
 
 
 def stretches(export: Export, size: int) -> list[list[Segment]]:
-    """Return the files in at most ``size`` stretches of about as many bytes each."""
+    """Return the files in at most ``size`` stretches of about the same size in bytes."""
     segments = sorted(export.segments, key=lambda one: one.base_offset)
     before = np.cumsum([0, *(each.bytes for each in segments)])
     task = np.minimum(before[:-1] * size // max(1, int(before[-1])), size - 1)

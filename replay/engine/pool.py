@@ -1,7 +1,7 @@
-"""A pool of tasks: worker processes of this machine. In Spark: :mod:`replay.spark.pool`.
+"""A task pool of worker processes on this machine; for Spark, see :mod:`replay.spark.pool`.
 
-A job is a plan of tasks, a function that each task runs over its share of the log, and a merge of
-the results. Which pool runs the tasks makes no difference to the job.
+A job consists of planned tasks, a function that each task applies to its share of the log, and a
+merge of the results. It works the same with every pool.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 ALONE_RECORDS = 300_000
-"""Number of records that this process folds before others would have begun."""
+"""Number of records that this process can fold in the time that worker processes take to start."""
 _NEW_OBJECTS = 50_000
 _PANDAS = "pandas"
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-"""Parameters of mallopt, as glibc numbers them."""
+"""Parameters of glibc's mallopt."""
 _KEPT_BYTES = 64 << 20
 _MAPPED_BYTES = 32 << 20
-"""Size from which an allocation returns to the kernel as soon as it is freed, in bytes."""
+"""Size in bytes from which freed allocations are returned to the kernel at once."""
 
 
 def workers() -> int:
@@ -50,13 +50,13 @@ def workers() -> int:
 
 
 class Pool:
-    """Pool that runs tasks, in processes of their own if the work is large enough.
+    """A pool that runs tasks in worker processes, or in this process if there is little work.
 
-    ``size``: the number of tasks that work is cut into.
+    ``size``: the number of tasks into which work is split.
     """
 
     def __init__(self, records: int, pace: int = 1) -> None:
-        """``pace``: how many times as fast as a fold the job goes through the records."""
+        """``pace``: the job's speed as a multiple of a fold's."""
         self.size = 1 if records <= ALONE_RECORDS * pace else workers()
         self._processes = (
             ProcessPoolExecutor(self.size, mp_context=_context(), initializer=_begin)
@@ -65,8 +65,8 @@ class Pool:
         )
 
     def stretches(self, export: Export) -> int:
-        """Return the number of stretches that a pass over an export is cut into: several a worker,
-        as they may take unequal time.
+        """Return the number of stretches for a pass: several per worker, as they may take different
+        times.
         """
         return 1 if self.size == 1 else min(len(export.segments), 4 * self.size)
 
@@ -78,9 +78,9 @@ class Pool:
             self._processes.shutdown(cancel_futures=True)
 
     def map(self, work: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
-        """Yield the results, in the order of the tasks.
+        """Yield the results in the order of the tasks.
 
-        Raises the error of a task, and ReplayError if a worker ends by itself.
+        Raises the error of a task, and ReplayError if a worker process dies.
         """
         if self._processes is None:
             yield from map(work, tasks)
@@ -89,55 +89,53 @@ class Pool:
             yield from self._processes.map(work, tasks)
         except BrokenProcessPool as error:
             raise ReplayError(
-                "a worker process has ended by itself: most likely there was no memory left"
+                "a worker process died unexpectedly, most likely because memory ran out"
             ) from error
 
     def rows(
         self, work: Callable[[Task], pa.Table], tasks: Iterable[Task], schema: pa.Schema
     ) -> pa.Table:
-        """Return the rows that the tasks find, in any order. Raises as ``map``."""
+        """Return the rows that the tasks find, in any order. Raises like ``map``."""
         return pa.concat_tables([schema.empty_table(), *self.map(work, tasks)])
 
     def map_buckets(self, work: Callable[[Bucket], Result], shuffle: Shuffle) -> Iterator[Result]:
-        """Yield the result of each bucket of a shuffle. Raises as ``map``."""
+        """Yield the result for each bucket of a shuffle. Raises like ``map``."""
         parts = shares(shuffle, shuffle.buckets or self.size)
         return chain.from_iterable(self.map(partial(_on_buckets, work, shuffle), parts))
 
     def bucket_rows(
         self, work: Callable[[Bucket], pa.Table], shuffle: Shuffle, schema: pa.Schema
     ) -> pa.Table:
-        """Return the rows that are found in the buckets of a shuffle, in any order. Raises as
-        ``map``.
-        """
+        """Return the rows found in the buckets of a shuffle, in any order. Raises like ``map``."""
         return pa.concat_tables([schema.empty_table(), *self.map_buckets(work, shuffle)])
 
 
 def _on_buckets(work: Callable[[Bucket], Result], shuffle: Shuffle, share: Share) -> list[Result]:
-    """Return the results of the buckets of a share; one bucket is in memory at a time."""
+    """Return the results for a share's buckets, holding one bucket in memory at a time."""
     return [work(bucket) for bucket in bucket_share(shuffle, share)]
 
 
 def _context() -> BaseContext:
-    """Fork a process with a single Python thread, with all its imported modules: to import them
-    again takes each worker most of a second. With more threads a copy may hold a lock that is never
-    released.
+    """Return the start method for workers: fork if this process has a single Python thread, because
+    each worker would otherwise spend most of a second importing modules. With more threads, a
+    forked process may inherit a lock that is never released.
     """
     alone = threading.active_count() == 1 and sys.platform == "linux"
     return get_context("fork" if alone else "spawn")
 
 
 def _begin() -> None:
-    # The parent handles interrupts.
+    # Interrupts are handled by the parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     prepare_process()
 
 
 def prepare_process() -> None:
-    """Prepare a process of our own for its work; not a process of another program.
+    """Tune a process of our own for kernels; never call this in another program's process.
 
-    Garbage is collected rarely: imported modules are no garbage, and the objects of folds and
-    kernels have no cycles. A collection after each 700 objects takes a twentieth of the time.
+    Collects garbage rarely: imported modules never become garbage, and objects of folds and kernels
+    have no cycles. Collecting after every 700 objects takes 5 % of the time.
     """
     keep_heap()
     hide_pandas()
@@ -146,11 +144,11 @@ def prepare_process() -> None:
 
 
 def prepare_worker() -> None:
-    """Keep the modules of a Python worker of Spark out of its garbage collections, and some memory
-    for its next arrays.
+    """Exclude imported modules from the garbage collections of a Spark Python worker, and keep
+    freed memory for its next arrays.
 
-    Spark uses a worker for many tasks, with a full collection after each. That would take 50 ms to
-    look through modules, of which nothing is ever freed: more than most tasks take.
+    Spark reuses a worker for many tasks, with a full collection after each. Scanning the modules
+    would take 50 ms, more than most tasks, and free nothing.
     """
     if not gc.get_freeze_count():
         gc.freeze()
@@ -158,13 +156,12 @@ def prepare_worker() -> None:
 
 
 def keep_heap() -> None:
-    """Keep freed memory for the next array, in a process of kernels.
+    """Keep freed memory for the next array in a process that runs kernels.
 
-    Kernels make arrays of a megabyte or two, and free them. By default glibc and Arrow's own
-    allocator return that memory to the kernel again and again, which clears each page before the
-    next array uses it: a quarter of the time of the partition rules, and of the reading. So Arrow
-    allocates by glibc, too. This setting overrides MALLOC_TRIM_THRESHOLD_; without glibc it changes
-    nothing.
+    Kernels allocate and free arrays of a megabyte or two. By default, glibc and Arrow's own
+    allocator return that memory to the kernel each time, which clears every page before its next
+    use: a quarter of the time of reading and of the partition rules. So Arrow is made to use glibc,
+    too. This overrides MALLOC_TRIM_THRESHOLD_, and has no effect without glibc.
     """
     if sys.platform != "linux":
         return
@@ -176,27 +173,26 @@ def keep_heap() -> None:
 
 
 class _HiddenPandas(MetaPathFinder):
-    """Finder of modules that reports pandas as missing."""
+    """A module finder that reports pandas as missing."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if name == _PANDAS:
-            raise ModuleNotFoundError(f"{name} is not looked for", name=name)
+            raise ModuleNotFoundError(f"{name} is hidden from pyarrow", name=name)
         return None
 
 
 def hide_pandas() -> None:
-    """Keep pyarrow from importing pandas, in a process of our own: with its first array it does so
-    where pandas is installed, which takes half a second. Nothing without Spark needs it; an
-    explicit import still works.
+    """Keep pyarrow from importing pandas with its first array, which takes half a second, in a
+    process of our own. Nothing without Spark needs pandas; an explicit import still works.
     """
     if _PANDAS in sys.modules:
         return
     hidden = _HiddenPandas()
     sys.meta_path.insert(0, hidden)
     try:
-        # pyarrow looks once, and remembers what it found.
+        # pyarrow looks only once, and remembers the result.
         pa.array([0])
     finally:
         sys.meta_path.remove(hidden)

@@ -1,5 +1,5 @@
-"""The rows of an export's Parquet files, as slices of Arrow: only the columns that are asked for,
-the checksum of each page verified.
+"""Reading of an export's Parquet files as Arrow slices: only the requested columns, with page
+checksums verified.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from replay.export import Export
 from replay.kernels.arrays import Bools, ints, order_of
 
 SLICE_ROWS = 131_072
-"""Number of rows in a slice for a kernel, or a few more: enough that the cost per slice is small.
-An audit of ten million records takes 0.6 GB with these, 0.3 with a quarter of them.
+"""Approximate number of rows in a slice; large enough that the cost per slice is negligible. An
+audit of ten million records needs 0.6 GB with this size, and 0.3 GB with a quarter of it.
 """
 DICTIONARIES = ("topic_id", "principal", "topic_name")
-"""Columns of few different values, which are read as such."""
+"""Columns with few distinct values, read as dictionaries."""
 _BOUNDS = ("offset", "batch_last_offset", "timestamp_ms")
 Filter = Callable[[pa.Table], Bools]
-"""Which rows of a table are asked for."""
+"""Returns a mask of the rows to keep."""
 
 
 def slices(
@@ -43,12 +43,13 @@ def slices(
     bucket: int | None = None,
     coded: Collection[str] = DICTIONARIES,
 ) -> Iterator[pa.Table]:
-    """Yield the rows in question in order, whole batches only, some columns of them.
+    """Yield the rows in question as slices in log order, whole batches only, with the given
+    columns.
 
-    ``types``: of these types only; ``only``: what else chooses among the rows. ``segments``: of
-    these files only. ``bucket``: from the file of that bucket where a range has it; where it has
-    none there are more rows, so ``only`` must choose. A slice may be empty. A file's rows may stand
-    in another order than the log's, as far as a slice reaches; after that the file is refused.
+    ``types``: only records of these types. ``only``: a further filter. ``segments``: read only
+    these files. ``bucket``: where available, read this bucket's files; elsewhere more rows are
+    read, so ``only`` must filter them. A slice may be empty. Rows may be out of order within a
+    slice; a file with rows further out of order is rejected as corrupt.
     """
     wanted = dict.fromkeys(columns)
     bounds = _BOUNDS if _bounded(export) else ()
@@ -70,8 +71,8 @@ def slices(
 
 
 def _in_order(table: pa.Table, last: int, files: list[Segment]) -> tuple[pa.Table, int]:
-    """Return the rows by offset, and the last one's; ``last``: of the rows before. What does not
-    ask for offsets takes rows as they stand.
+    """Return the rows sorted by offset, and the last offset; ``last`` is that of the previous rows.
+    Without an offset column, the order is left unchanged.
     """
     if "offset" not in table.column_names or not table.num_rows:
         return table, last
@@ -82,7 +83,7 @@ def _in_order(table: pa.Table, last: int, files: list[Segment]) -> tuple[pa.Tabl
     first = int(offset[0])
     if first < last:
         wrong = next((one for one in reversed(files) if one.base_offset <= first), files[0])
-        raise corrupt(wrong, f"offset {first} stands after offset {last}")
+        raise corrupt(wrong, f"offset {first} follows offset {last}")
     return table, int(offset[-1])
 
 
@@ -96,7 +97,7 @@ def _files(export: Export, segments: Sequence[Segment], bucket: int | None) -> I
 
 
 def _chosen(table: pa.Table, types: Collection[RecordType] | None, only: Filter | None) -> pa.Table:
-    """Return the rows in question, found out before any is copied."""
+    """Return the rows to keep; the filters run before any row is copied."""
     if types is None and only is None:
         return table
     rows = np.ones(table.num_rows, np.bool_)
@@ -106,7 +107,7 @@ def _chosen(table: pa.Table, types: Collection[RecordType] | None, only: Filter 
         rows &= only(table)
     if rows.all():
         return table
-    # What no row says need not be looked through: of lists that takes longest.
+    # Skip columns that are all null: filtering them would take long, especially lists.
     silent = [name for name in table.column_names if table[name].null_count == len(rows)]
     some = table.drop_columns(silent).filter(pa.array(rows))
     for name in silent:
@@ -119,7 +120,7 @@ def _bounded(export: Export) -> bool:
 
 
 def _within(export: Export, table: pa.Table) -> pa.Table:
-    """A batch is applied whole or not at all."""
+    """Return the rows after the checkpoint whose batch lies within the bounds as a whole."""
     if export.begin is not None:
         table = table.filter(pc.greater(table["offset"], export.begin.offset))
     if export.at_offset is not None:
@@ -133,7 +134,7 @@ def read_file(
     columns: list[str],
     coded: Collection[str] = DICTIONARIES,
 ) -> Iterator[pa.Table]:
-    """Yield the rows of one file that may be in question, in these columns. Raises
+    """Yield the rows of one file that may be in question, with the given columns. Raises
     CorruptExportError.
     """
     place = open_place(export.target)
@@ -166,7 +167,7 @@ def read_file(
 
 
 def _groups(export: Export, metadata: pq.FileMetaData) -> list[int]:
-    """Return the row groups that may hold records in question, by the bounds of their offsets."""
+    """Return the row groups that may contain records in question, by their offset bounds."""
     names = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
     at, chosen = names.index("offset"), []
     for index in range(metadata.num_row_groups):
@@ -183,7 +184,7 @@ def _groups(export: Export, metadata: pq.FileMetaData) -> list[int]:
 def _complete(
     segment: Segment, rows: pa.RecordBatch, columns: list[str], coded: Collection[str]
 ) -> pa.Table:
-    """Add null for the columns that were not read. Raises CorruptExportError."""
+    """Add the columns that were not read, as nulls. Raises CorruptExportError for a wrong type."""
     found = {}
     for name in columns:
         kind = SCHEMA.field(name).type
@@ -203,7 +204,7 @@ _END_COLUMNS = ("offset", "epoch", "timestamp_ms", "batch_last_offset")
 
 
 class End(NamedTuple):
-    """End of the records: the last one's offset, epoch and time, and their number."""
+    """The end of the records: the last one's offset, epoch and time, and the number of records."""
 
     offset: int
     epoch: int
@@ -212,9 +213,9 @@ class End(NamedTuple):
 
 
 def ends_at(export: Export, *, until_offset: int | None = None) -> End | None:
-    """Return the end of the records, of whole batches up to an offset; None: no records.
+    """Return the end of the records in whole batches up to an offset, or None if there are none.
 
-    The manifest says it of a file that lies within the bounds as a whole.
+    The manifest answers this for files that are entirely within the bounds.
     """
     offsets = [each for each in (export.at_offset, until_offset) if each is not None]
     end = End(-1, 0, 0, 0)
@@ -258,8 +259,8 @@ def _joined(one: End, other: End) -> End:
 
 
 def end_of(export: Export) -> End:
-    """Return the end of the records in question. Raises ReplayError if the log has none."""
+    """Return the end of the records in question. Raises ReplayError if there are none."""
     end = ends_at(export)
     if end is None:
-        raise ReplayError("no whole batch lies within the offsets asked for")
+        raise ReplayError("no whole batch lies within the requested offsets")
     return end

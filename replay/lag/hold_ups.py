@@ -165,7 +165,7 @@ class _Lowest:
     def __init__(self, stalled: list[Stall]) -> None:
         self._asked = stalled
         self._last: dict[int, tuple[int, int, int]] = {}
-        """The last entry of each broker: offset, epoch, applied offset."""
+        """Offset, epoch and applied offset of each broker's last entry."""
         self._found: dict[int, list[tuple[int, int]]] = {}
 
     def take(self, table: pa.Table) -> None:

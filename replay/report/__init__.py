@@ -1,3 +1,3 @@
-"""The report: one HTML file that opens offline, drawn from aggregates that Spark makes and that are
-bounded whatever the history.
+"""The report: one HTML file that opens offline, drawn from aggregates whose size does not grow with
+the history.
 """

@@ -1,5 +1,6 @@
-"""Events of the log, and incidents. Changes at one moment for one reason are one event; troubles
-that began close together are one incident, the gravest first, with the changes shortly before.
+"""Events and incidents. Simultaneous changes with the same reason form one event. Troubles that
+began close together form one incident; incidents are ranked by gravity and list the planned changes
+before them.
 """
 
 from __future__ import annotations
@@ -44,21 +45,23 @@ from replay.report.model import (
 
 _TOGETHER_MS = 1_000
 _LONG_MS = 10_000
-"""Duration from which a hold-up of LAO is a warning, in ms: shorter ones show in the curve."""
+"""Duration from which a hold-up of LAO is a warning, in ms; shorter ones appear only in the
+curve.
+"""
 _MAX_IDS = 8
-"""Number of broker ids that an event lists."""
+"""Most broker ids that an event lists."""
 GAP_MS = 60_000
-"""Events that begin no further apart than this belong together."""
+"""Longest gap between the beginnings of events of one incident, in ms."""
 BEFORE_MS = 600_000
-"""Longest time before an incident at which a planned change is listed, in ms."""
+"""How long before an incident planned changes are listed, in ms."""
 Row = dict[str, Any]
 One = TypeVar("One")
 
 
 def of_controllers(reigns: list[Controller], served: list[Service]) -> Iterator[Event]:
-    """Yield an event for each change of the controller, for as long as there was none; where the
-    log does not say, only when the new one began: silence alone proves nothing. Before the first
-    broker is in service, a change concerns nobody.
+    """Yield an event for each change of the controller, lasting as long as there was none, or only
+    for an instant if the log does not show that: silence alone proves nothing. A change before the
+    first broker is in service affects no broker, so it is only a notice.
     """
     first_ms = min((each.begins_ms for each in served if not each.fenced), default=NEVER)
     for old, new in pairwise(reigns):
@@ -69,13 +72,13 @@ def of_controllers(reigns: list[Controller], served: list[Service]) -> Iterator[
 
 
 def of_brokers(served: list[Service]) -> Iterator[Event]:
-    """Yield an event for brokers out of service, and for those that registered for the first time.
-    Brokers that are lost at once, for one reason, are one event: an outage of a site.
+    """Yield events for brokers that were out of service, and for first registrations. Brokers lost
+    at the same time for the same reason form one event: the outage of a site.
     """
     lost: dict[str, list[Fencing]] = defaultdict(list)
     for out in fencings(served):
         times, ids = (out.begins_ms, out.ends_ms, out.begins), [out.broker_id]
-        reason = out.reason or "the log does not say why"
+        reason = out.reason or "reason not recorded"
         if out.planned:
             yield Event("left", PLANNED, *times, 1, f"broker {out.broker_id} left: {reason}", ids)
         elif out.reason == REGISTERED_ANEW:
@@ -97,23 +100,23 @@ def of_brokers(served: list[Service]) -> Iterator[Event]:
 
 
 def _brokers(ids: list[int]) -> str:
-    """Return the brokers in words: brokers 1, 2, 3."""
+    """Return brokers in words, such as: brokers 1, 2, 3."""
     listed = ", ".join(map(str, ids[:_MAX_IDS]))
     more = f" and {len(ids) - _MAX_IDS} more" if len(ids) > _MAX_IDS else ""
     return f"broker{'s' if len(ids) > 1 else ''} {listed}{more}"
 
 
 def of_hold_ups(hold_ups: Iterable[HoldUp]) -> Iterator[Event]:
-    """Yield an event for each time that LAO was held back."""
+    """Yield an event for each period in which LAO was held back."""
     for up in hold_ups:
         if up.broker_ids:
             text = f"LAO held back by {_brokers(up.broker_ids)}"
         elif up.cause == FAILOVER:
             text = "LAO unknown while brokers reported to a new controller"
         elif up.cause == NO_BROKER:
-            text = "LAO unknown, no broker was in service"
+            text = "LAO unknown: no broker was in service"
         else:
-            text = "LAO held back, the log does not say by which broker"
+            text = "LAO held back by an unknown broker"
         severity = WARNING if up.waited_ms >= _LONG_MS else NOTICE
         ends_ms = None if up.last_offset is None else up.ended_ms
         yield Event(
@@ -122,7 +125,7 @@ def of_hold_ups(hold_ups: Iterable[HoldUp]) -> Iterator[Event]:
 
 
 def of_findings(findings: Iterable[Finding]) -> Iterator[Event]:
-    """Yield an event for each finding of the audit whose time is known."""
+    """Yield an event for each audit finding with a known time."""
     for each in findings:
         if each.timestamp_ms is not None:
             text = f"rule broken: {each.rule}, {each.subject}: {each.found}"
@@ -131,14 +134,14 @@ def of_findings(findings: Iterable[Finding]) -> Iterator[Event]:
 
 
 def of_leaderless(found: Troubled, names: Names) -> Iterator[Event]:
-    """Yield an event for the partitions that lost their leader at one time."""
+    """Yield an event for partitions that lost their leaders at the same time."""
     yield from _at_once(found.leaderless.moments, "leaderless", CRITICAL, "no leader for ", names)
 
 
 def _at_once(
     moments: Moments, kind: str, severity: int, words: str, names: Names
 ) -> Iterator[Event]:
-    """Yield an event for moments that follow each other closely: of the batches of one decision."""
+    """Yield an event for moments in quick succession, such as those of a decision's batches."""
     rows = zip(*(values.tolist() for values in moments), strict=True)
     for group in _close([(row[0], row) for row in rows]):
         begins_ms, _, begins, _, key, *_ = group[0]
@@ -150,7 +153,7 @@ def _at_once(
 
 
 def _close(rows: list[tuple[int, One]]) -> list[list[One]]:
-    """Return values in order of the times before them, those together that lie close."""
+    """Group values whose times are close together, in order of time."""
     groups: list[list[One]] = []
     last_ms = -NEVER
     for at_ms, value in sorted(rows, key=lambda row: row[0]):
@@ -178,7 +181,7 @@ _COLUMNS = (
 
 
 class _Within:
-    """Part of a pass that keeps the records within some times, both ends inclusive."""
+    """Part of a pass that collects the records in some time ranges, both ends inclusive."""
 
     def __init__(self, times: list[tuple[int, int]]) -> None:
         self._times = times
@@ -199,9 +202,10 @@ class _Within:
 def changes_on_purpose(
     log: Rows, facts: Facts, times: list[tuple[int, int]], origin: str = ""
 ) -> list[Event]:
-    """Return the planned changes of configs, topics, feature levels and access control entries
-    within some times, both ends inclusive: one event for each kind, principal and moment.
-    ``origin``: the kind of cluster that wrote the log; another system's log names no principals.
+    """Return planned changes of configs, topics, feature levels and access control entries in some
+    time ranges, both ends inclusive: one event per kind, principal and moment.
+
+    ``origin``: the kind of cluster that wrote the log; other systems' logs do not name principals.
     """
     if not times:
         return []
@@ -227,7 +231,7 @@ def changes_on_purpose(
 
 
 def _change(row: Row, known: dict[str, Any]) -> str:
-    """Return a planned change in words. ``known``: names of topics, and entries in words, by id."""
+    """Return a planned change in words. ``known``: topic names and ACL entries in words, by id."""
     match row["type"]:
         case RecordType.CONFIG:
             resource = RESOURCE_TYPES.get(row["resource_type"], str(row["resource_type"]))
@@ -245,8 +249,8 @@ def _change(row: Row, known: dict[str, Any]) -> str:
 
 
 def _entry(row: Row) -> str:
-    said = {"resource_type": row["acl_resource_type"], "principal": row["acl_principal"]}
-    return acl_in_words(row | said)
+    fields = {"resource_type": row["acl_resource_type"], "principal": row["acl_principal"]}
+    return acl_in_words(row | fields)
 
 
 class Session:
@@ -257,27 +261,27 @@ class Session:
         self.begins_ms = self.last_begins_ms = first.begins_ms
         self.ends_ms, self.open = first.begins_ms, False
         self.leaderless = self.short = self.leaderless_ms = self.short_ms = 0
-        """Extent, with the fields of :class:`Incident`."""
+        """Extent of the incident; see :class:`Incident`."""
         self._brokers: set[int] = set()
 
     @property
     def near_ms(self) -> tuple[int, int]:
-        """The times between which an event that belongs to it begins, inclusive."""
+        """The times between which another event of the session must begin, inclusive."""
         return self.begins_ms - GAP_MS, self.last_begins_ms + GAP_MS
 
     @property
     def brokers(self) -> int:
-        """Number of brokers that its events concern."""
+        """Number of affected brokers."""
         return len(self._brokers)
 
     @property
     def gravity(self) -> tuple[int, int, int, int, int]:
-        """Rank of the session: severity, then extent, then length."""
+        """Sort key: severity, then extent, then length."""
         length = self.ends_ms - self.begins_ms
         return self.severity, self.leaderless_ms, self.short_ms, self.brokers, length
 
     def add(self, event: Event, axis: Axis) -> None:
-        """Add an event that began no earlier than the others."""
+        """Add an event that began no earlier than those before."""
         self.begins = min(self.begins, event.offset)
         self.last_begins_ms = event.begins_ms
         self.severity = max(self.severity, event.severity)
@@ -289,9 +293,9 @@ class Session:
 def find_sessions(
     troubles: Iterable[Event], axis: Axis, found: Troubled
 ) -> tuple[list[Session], int]:
-    """Return the gravest sessions, the gravest first, and the number of all.
+    """Return the gravest sessions, gravest first, and the total number of sessions.
 
-    A lesser event (severity below WARNING) makes no incident, but is listed with one.
+    Events below WARNING do not form an incident, but are listed with one.
     """
     sessions: list[Session] = []
     grave = (event for event in troubles if event.severity >= WARNING)
@@ -302,7 +306,7 @@ def find_sessions(
     for one in sessions:
         one.leaderless, one.leaderless_ms = found.leaderless.extent(*one.near_ms, axis.ends_ms)
         one.short, one.short_ms = found.short.extent(*one.near_ms, axis.ends_ms)
-    # The first of equal ones first.
+    # Equally grave sessions stay in order of time.
     sessions.sort(key=lambda each: (each.begins_ms, each.begins))
     worst = sorted(sessions, key=lambda each: each.gravity, reverse=True)
     return worst[:MAX_INCIDENTS], len(sessions)
@@ -316,7 +320,7 @@ def incident_of(
     found: Troubled,
     names: Names,
 ) -> Incident:
-    """Return the incident of a session. ``troubles``: all events; ``planned``: planned changes."""
+    """Return a session's incident. ``troubles``: all events. ``planned``: planned changes."""
     since_ms, until_ms = session.near_ms
     mine = [
         event
@@ -325,7 +329,7 @@ def incident_of(
     ]
     short = found.short.began(since_ms, until_ms)
     mine += _at_once(short, "short", NOTICE, "ISR short of replicas: ", names)
-    # A change after the incident began is no reason for it.
+    # A change after the incident began cannot have caused it.
     before = [
         event
         for event in (*planned, *troubles)
@@ -363,7 +367,7 @@ def _in_order(event: Event) -> tuple[int, int, str]:
 
 
 def _title(events: list[Event]) -> str:
-    """Return the gravest two kinds in words: what an operator would call it."""
+    """Return the two gravest kinds of events in words, as an operator would call the incident."""
     grave = (event for event in events if event.severity >= WARNING)
     gravest = sorted(grave, key=lambda event: (-event.severity, event.begins_ms, event.offset))
     texts: dict[str, str] = {}

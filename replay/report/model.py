@@ -1,7 +1,7 @@
-"""Model of a report: small, typed, bounded.
+"""The data of a report: small, typed and bounded.
 
-Times are milliseconds since 1970, UTC; offsets are of the log. Every list has a bound that does not
-grow with the history; a count beside it says how many there are.
+Times are milliseconds since 1970, UTC; offsets refer to the log. Every list has a bound that does
+not grow with the history, and a count of all its items.
 """
 
 from __future__ import annotations
@@ -13,25 +13,27 @@ from replay.jobs.availability import AvailabilityResult
 from replay.jobs.lao import LaoResult
 
 MAX_BUCKETS = 480
-"""Steps of the time axis. A plot is about 1,000 pixels wide: finer would not be seen."""
+"""Steps of the time axis. A plot is about 1,000 pixels wide, so finer steps would not be
+visible.
+"""
 MAX_LANES = 24
-"""Number of brokers with a lane."""
+"""Most brokers with a lane."""
 MAX_EXACT_SPANS = 1500
-"""Number of spans that are drawn one by one; above it, spans of one state that begin close together
-become one.
+"""Most spans drawn individually; above it, spans of one state that begin close together are
+merged.
 """
 MAX_INCIDENTS = 12
 MAX_EVENTS = 8
-"""Events shown of one incident."""
+"""Most events shown per incident."""
 
 CRITICAL, WARNING, NOTICE, PLANNED = 3, 2, 1, 0
-"""Severities: data could not be served; redundancy or progress was lost; worth knowing; done on
+"""Severities: data was unavailable; redundancy or progress was lost; worth knowing; done on
 purpose.
 """
 
 
 class Axis(msgspec.Struct, frozen=True):
-    """The time axis of all plots: from the first record to the last, in ``buckets`` steps."""
+    """The time axis of all plots, from the first record to the last, in ``buckets`` steps."""
 
     begins_ms: int
     ends_ms: int
@@ -39,14 +41,14 @@ class Axis(msgspec.Struct, frozen=True):
 
     @property
     def buckets(self) -> int:
-        """Number of steps; at least one."""
+        """Number of steps; at least 1."""
         return (self.ends_ms - self.begins_ms) // self.bucket_ms + 1
 
 
 class Header(msgspec.Struct, frozen=True):
-    """The owner of the log, and its range. Offsets and epochs are inclusive.
+    """Who wrote the log, and its range. Offsets and epochs are inclusive.
 
-    ``origin``: the kind of cluster that wrote it, empty for raftlog.
+    ``origin``: the kind of cluster that wrote it; "" for raftlog.
     """
 
     cluster_id: str
@@ -62,12 +64,12 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A stretch of a lane.
+    """A bar in a lane.
 
-    ``state``: the reign of a controller, or of a broker: serving, leaving (in controlled shutdown),
-    stopped (after it), fenced, starting (registered, not yet unfenced), or holding (LAO waited for
-    it). ``count`` above 1: the number of spans that are drawn as one; ``total_ms``: the sum of
-    their lengths.
+    ``state``: reign of a controller; or a broker's state: serving, leaving (in controlled
+    shutdown), stopped (after it), fenced, starting (registered but not yet unfenced), or holding
+    (LAO waited for it). ``count``: number of spans merged into this one; ``total_ms``: their total
+    length.
     """
 
     state: str
@@ -88,8 +90,8 @@ class Lane(msgspec.Struct, frozen=True):
 
 
 class Level(msgspec.Struct, frozen=True):
-    """The most partitions at one time within a step of the axis: ``leaderless``, and ``short`` of
-    members in the ISR.
+    """The most partitions at once within a step of the axis that were ``leaderless``, or had an
+    incomplete ISR (``short``).
     """
 
     at_ms: int
@@ -98,8 +100,8 @@ class Level(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """From commit to visible everywhere, for the ``records`` written in a step of the axis; None:
-    no record of it was visible by the end. ``waiting``: the number of those that were not.
+    """Time from commit to visible everywhere, for the ``records`` written in a step of the axis;
+    null if none of them was visible by the end. ``waiting``: number of those that were not.
     """
 
     at_ms: int
@@ -113,8 +115,8 @@ class Wait(msgspec.Struct, frozen=True):
 class Event(msgspec.Struct, frozen=True):
     """An event.
 
-    ``count`` partitions or brokers; ``ends_ms`` null: it had not ended when the log did;
-    ``broker_ids``: the brokers that it concerns.
+    ``count``: number of affected partitions or brokers. ``ends_ms``: null if the event had not
+    ended at the end of the log. ``broker_ids``: affected brokers.
     """
 
     kind: str
@@ -130,13 +132,13 @@ class Event(msgspec.Struct, frozen=True):
 class Incident(msgspec.Struct, frozen=True):
     """Events that began close together.
 
-    ``number``: the rank, from 1 for the gravest. ``total`` counts all events, of which the gravest
-    are here, by time. ``ends_ms`` null: some event had not ended when the log did. ``before``: what
-    was changed shortly before, on purpose.
+    ``number``: the rank, 1 for the gravest. ``events``: the gravest of ``total``, in order of time.
+    ``ends_ms``: null if an event had not ended at the end of the log. ``before``: planned changes
+    shortly before.
 
-    Extent: ``leaderless`` and ``short``, the most partitions at one time that had no leader, or an
-    incomplete ISR, beyond those that had it before; ``leaderless_ms`` and ``short_ms``, how long
-    they did, summed over partitions; ``brokers``, the number of brokers concerned.
+    Extent: ``leaderless``, ``short``: the most partitions at once without a leader or with an
+    incomplete ISR, beyond those affected before; ``leaderless_ms``, ``short_ms``: for how long, in
+    partition-time; ``brokers``: number of affected brokers.
     """
 
     number: int
@@ -156,8 +158,8 @@ class Incident(msgspec.Struct, frozen=True):
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """The cluster over time. ``lanes``: the controllers, and brokers of ``brokers_total``.
-    ``incidents``: the gravest first, of ``incidents_total``.
+    """The cluster over time. ``lanes``: the controllers, and some of ``brokers_total`` brokers.
+    ``incidents``: gravest first, of ``incidents_total``.
     """
 
     axis: Axis
@@ -170,7 +172,7 @@ class Timeline(msgspec.Struct, frozen=True):
 
 
 class ReportResult(msgspec.Struct, frozen=True):
-    """All that the page shows. ``output``: where it was written."""
+    """The content of the page. ``output``: the file it was written to."""
 
     output: str
     header: Header
@@ -181,5 +183,5 @@ class ReportResult(msgspec.Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """True if the audit found nothing."""
+        """True if the audit has no findings."""
         return self.audit.passed

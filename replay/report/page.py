@@ -1,9 +1,9 @@
-"""The page, one file that loads nothing from elsewhere: the verdict, a few figures, the incidents,
-the timeline, and the answer of each job.
+"""The report page, one file that loads no other resources: the verdict, a few figures, the
+incidents, the timeline, and the answers of the jobs.
 
-The page draws the timeline with HTML and SVG alone, and so shows it without a script. Positions are
-fractions of the axis. One set of colours serves light and dark; people who see no red or green tell
-them apart, and each has a contrast of 3:1 to both grounds.
+The timeline is plain HTML and SVG, so it works without scripts. Positions are fractions of the
+axis. One set of colours serves light and dark themes; it is distinguishable for people with
+red-green colour blindness, and has a contrast of at least 3:1 to both backgrounds.
 """
 
 from __future__ import annotations
@@ -55,43 +55,43 @@ from replay.text import (
 
 _FILTERS = ("moment", "precise_clock", "number", "duration")
 _OPEN = ("Service levels", "LAO held back", "Findings")
-"""Tables that are open from the beginning."""
+"""Tables that are initially open."""
 BLUE, VERMILION, AMBER, TEAL, PURPLE, PINK, GREY = (
     "#3b7fc4", "#d0521f", "#b3801a", "#1c8f80", "#8b6cc8", "#c4588f", "#7b8794",
 )  # fmt: skip
 COLOURS = dict(
     zip((*STATES, REIGN), (BLUE, PURPLE, GREY, VERMILION, AMBER, PINK, TEAL), strict=True)
 )
-"""Colour of each state; the style sheet adds a pattern or a height of its own."""
+"""Colour of each state; the style sheet adds a pattern or a height."""
 STATE_WORDS = dict(zip(STATES, (
-    "unfenced: counts for LAO", "controlled shutdown", "after controlled shutdown",
+    "unfenced: counts for LAO", "in controlled shutdown", "after a controlled shutdown",
     "by the controller", "registered, not yet unfenced", "LAO waited for it",
 ), strict=True))  # fmt: skip
 SEVERITY_NAMES = {CRITICAL: "critical", WARNING: "warning", NOTICE: "notice", PLANNED: "planned"}
 _BADGE_ROWS = 4
 _BADGE_WIDTH = 0.07
-"""Share of the axis that a badge takes: one that begins closer to the last goes to the next row."""
+"""Width of a badge as a share of the axis; a badge that would overlap goes to the next row."""
 _LOG_TICKS_MS = (1, 100, 10_000, 600_000, 36_000_000)
 
 
 def writable(output: str | None) -> Path:
-    """Return the place of the report, tried before the work is done. Raises ReplayError.
+    """Return the path of the report, after checking that it can be written. Raises ReplayError.
 
-    A regular file is replaced, and a link to one stays; a device or a pipe is written to.
+    A regular file is replaced, and a symbolic link to one is kept; a device or pipe is written to.
     """
     path = Path(output or DEFAULT_OUTPUT).absolute()
     if path.is_dir():
         raise ReplayError(
-            f"{path} is a directory: name a file, for instance -o {path / DEFAULT_OUTPUT}"
+            f"{path} is a directory: give a file, for example -o {path / DEFAULT_OUTPUT}"
         )
     path = path if _is_special(path) else Path(os.path.realpath(path))
     if not path.parent.is_dir():
         raise ReplayError(
-            f"the report can't be written to {path}: there is no directory {path.parent}"
+            f"the report can't be written to {path}: {path.parent} is not a directory"
         )
     try:
         if not _is_special(path):
-            # The file is replaced, not written to: so the directory must be writable.
+            # The file is replaced rather than written to, so the directory must be writable.
             tempfile.TemporaryFile(dir=path.parent).close()
         elif not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -101,7 +101,7 @@ def writable(output: str | None) -> Path:
 
 
 def write(text: str, path: Path) -> None:
-    """Write the page, into a file whole or not at all. Raises ReplayError."""
+    """Write the page; a regular file is replaced atomically. Raises ReplayError."""
     try:
         if _is_special(path):
             path.write_text(text, encoding="utf-8")
@@ -113,7 +113,7 @@ def write(text: str, path: Path) -> None:
 
 
 def _is_special(path: Path) -> bool:
-    """Return whether the path names a device, a pipe or a socket."""
+    """Return whether the path is a device, a pipe or a socket."""
     return path.exists() and not path.is_file()
 
 
@@ -122,8 +122,8 @@ def _refused(path: Path, error: OSError) -> ReplayError:
 
 
 def harmless(value: object) -> object:
-    """Return a value as a template may show it: text without control characters, and marked-up text
-    as it is.
+    """Return a value for a template: text without control characters; markup and other values
+    unchanged.
     """
     return (
         printable(value, keep="\n")
@@ -133,7 +133,7 @@ def harmless(value: object) -> object:
 
 
 def render_page(result: ReportResult) -> str:
-    """Return the whole file."""
+    """Return the page as HTML."""
     environment = Environment(
         loader=PackageLoader("replay.report"),
         autoescape=True,
@@ -173,7 +173,7 @@ def _resource(name: str) -> str:
 
 
 def _place(axis: Axis, begins_ms: int, ends_ms: int) -> str:
-    """Return the place of a stretch of time on the axis, and its width, as a style."""
+    """Return the position and width of a period on the axis, as CSS variables."""
     length = max(1, axis.ends_ms - axis.begins_ms)
     begin, width = (begins_ms - axis.begins_ms) / length, max(0, ends_ms - begins_ms) / length
     return f"--b:{round(begin, 6)};--w:{round(width, 6)}"
@@ -192,7 +192,7 @@ def _badges(timeline: Timeline) -> list[tuple[Incident, int]]:
 
 
 class Curve(NamedTuple):
-    """A curve as SVG paths, in steps of the axis and per cent of the panel's height from above."""
+    """A curve as SVG paths, in steps of the axis and percent of the panel's height from the top."""
 
     name: str
     colour: str
@@ -201,7 +201,7 @@ class Curve(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """Curves with one scale. ``ticks``: heights in per cent, with their labels."""
+    """Curves on a common scale. ``ticks``: heights in percent, with labels."""
 
     title: str
     curves: list[Curve]
@@ -209,11 +209,11 @@ class Panel(NamedTuple):
 
 
 Values = Sequence[int | None]
-"""A value for each step of the axis; None if there is none."""
+"""One value per step of the axis, or None if there is none."""
 
 
 def panels(result: ReportResult) -> list[Panel]:
-    """Return the curves of a report; the log of another system has no LAO."""
+    """Return the curves of a report. Another system's log has no LAO."""
     timeline, axis = result.timeline, result.timeline.axis
     troubles = panel(
         "Partitions",
@@ -237,8 +237,8 @@ def panels(result: ReportResult) -> list[Panel]:
 
 
 def panel(title: str, *curves: tuple[str, str, Values], durations: bool = False) -> Panel:
-    """Return the panel of curves: name, colour and values of each. ``durations``: in ms, on a
-    logarithmic scale from 1 ms.
+    """Return a panel of curves, given as name, colour and values. ``durations``: values are in ms,
+    on a logarithmic scale from 1 ms.
     """
     highest = max((value or 0 for _, _, values in curves for value in values), default=0)
     if durations:
@@ -265,7 +265,7 @@ def panel(title: str, *curves: tuple[str, str, Values], durations: bool = False)
 
 
 def _line(values: Values, height: Callable[[int], float]) -> str:
-    """Return a path with a step at each value, and a gap without one."""
+    """Return a path that steps at each value and has a gap where there is none."""
     words: list[str] = []
     gap = True
     for value, run in groupby(enumerate(values), key=itemgetter(1)):
@@ -278,7 +278,7 @@ def _line(values: Values, height: Callable[[int], float]) -> str:
 
 
 class Section(NamedTuple):
-    """A part of the page with the answer of one job: sentences, and tables that open."""
+    """A part of the page with one job's answer: sentences, and tables that can be opened."""
 
     id: str
     title: str
@@ -301,7 +301,7 @@ def _sections(result: ReportResult) -> list[Section]:
             availability.listings(there),
         ),
     ]
-    # The log of another system has no LAO.
+    # Other systems' logs have no LAO.
     return [each for each in sections if not (result.header.origin and each.id == "lao")]
 
 
@@ -321,14 +321,14 @@ GOOD_GRADE, WARNING_GRADE, CRITICAL_GRADE, PLAIN = "good", "warning", "critical"
 
 
 class Verdict(NamedTuple):
-    """The first line of the report. ``grade``: good, warning or critical."""
+    """The report's first line. ``grade``: good, warning or critical."""
 
     grade: str
     text: str
 
 
 class Tile(NamedTuple):
-    """One figure, with the section that explains it."""
+    """A figure that links to the section that explains it."""
 
     name: str
     value: str
@@ -347,17 +347,17 @@ def verdict(result: ReportResult) -> Verdict:
         return Verdict(GOOD_GRADE if passed else CRITICAL_GRADE, f"No incident. {audit}")
     gravest = timeline.incidents[0]
     extent = f" ({extent_of(gravest)})" if extent_of(gravest) else ""
-    told = (
+    summary = (
         f"{plural(timeline.incidents_total, 'incident')}, the gravest {moment(gravest.begins_ms)}:"
         f" {gravest.title}{extent}."
     )
     critical = gravest.severity == CRITICAL or not passed
-    words = f"{told} {audit}" if passed else f"{audit} {told}"
+    words = f"{summary} {audit}" if passed else f"{audit} {summary}"
     return Verdict(CRITICAL_GRADE if critical else WARNING_GRADE, words)
 
 
 def extent_of(incident: Incident) -> str:
-    """Return the number of partitions that an incident took along, in words; empty: none."""
+    """Return in words how many partitions an incident affected, or "" if none."""
     found = []
     if incident.leaderless:
         found.append(f"{plural(incident.leaderless, 'partition')} without a leader")
@@ -384,7 +384,7 @@ def tiles(result: ReportResult) -> list[Tile]:
             _grade(0, audit.total),
             "audit",
         ),
-        # Another system's log has no LAO.
+        # Other systems' logs have no LAO.
         *(() if result.header.origin else (_visible(result.lao),)),
         Tile(
             "Partitions with a leader",
@@ -411,7 +411,7 @@ def _grade(warning: int, critical: int = 0) -> str:
 def _visible(lag: lao.LaoResult) -> Tile:
     if not lag.samples:
         return Tile("Visible everywhere", "unknown", "no progress record", PLAIN, "lao")
-    # Measurements of the controllers are exact; those by progress records are upper bounds.
+    # The controllers' measurements are exact; figures from progress records are upper bounds.
     p99 = duration(lag.p99_ms) if lag.told is None else micros(lag.told.p99_us)
     most = duration(lag.max_ms) if lag.told is None else micros(lag.told.max_us)
     writes = lag.records if lag.told is None else lag.told.records

@@ -1,4 +1,4 @@
-"""The timeline: controllers, brokers, partitions in trouble and LAO on one axis."""
+"""The timeline: controllers, brokers, partitions in trouble and LAO on a common axis."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ REIGN = "reign"
 SERVING, LEAVING, STOPPED, FENCED, STARTING, HOLDING = STATES = (
     "serving", "leaving", "stopped", "fenced", "starting", "holding",
 )  # fmt: skip
-"""States of a broker; beside one of the others, HOLDING: LAO waited for it."""
+"""Broker states. HOLDING, for a broker that LAO waited for, comes in addition to another state."""
 _COARSE = 4
-"""Steps of the axis in which spans become one in a crowded timeline: about ten pixels."""
+"""Number of axis steps, about ten pixels, within which spans are merged on a crowded timeline."""
 
 
 def choose_axis(begins_ms: int, ends_ms: int) -> Axis:
@@ -41,7 +41,7 @@ def choose_axis(begins_ms: int, ends_ms: int) -> Axis:
 
 
 def steps_of(axis: Axis) -> TimeSteps:
-    """Return the steps of the axis."""
+    """Return the time steps of the axis."""
     return TimeSteps(axis.begins_ms, axis.bucket_ms)
 
 
@@ -51,8 +51,8 @@ def lanes_of(
     hold_ups: Iterable[HoldUp],
     axis: Axis,
 ) -> tuple[list[Lane], int]:
-    """Return the lane of the controllers and those of the brokers with the most trouble, by id; and
-    the number of brokers.
+    """Return the lane of the controllers and the lanes of the brokers with the most trouble, by id;
+    and the number of brokers.
     """
     controllers = []
     for reign in reigns:
@@ -98,7 +98,7 @@ def _trouble_ms(spans: Iterable[Span]) -> int:
 
 
 def _merged(spans: Iterable[Span], axis: Axis) -> list[Span]:
-    """Return the spans, those of one state that begin within a few steps of the axis as one."""
+    """Merge spans of one state that begin within the same few axis steps."""
     groups: dict[tuple[str, int], list[Span]] = defaultdict(list)
     for span in sorted(spans, key=_begin):
         step = (span.begins_ms - axis.begins_ms) // (_COARSE * axis.bucket_ms)
@@ -129,8 +129,8 @@ def _state(each: facts.BrokerSpan) -> str:
 
 
 def waits_by_step(waited: Waited, axis: Axis) -> list[Wait]:
-    """Return the times from commit to visible everywhere, for what was written in each step of the
-    axis; steps without a write are left out.
+    """Return the times from commit to visible everywhere for each axis step in which records were
+    written.
     """
     return [
         Wait(
@@ -146,7 +146,9 @@ def waits_by_step(waited: Waited, axis: Axis) -> list[Wait]:
 
 
 def levels_of(found: Troubled, axis: Axis) -> list[Level]:
-    """Return the most partitions without a leader, and with an incomplete ISR, within each step."""
+    """Return the most partitions without a leader, and with an incomplete ISR, within each axis
+    step.
+    """
     highest = (_highest(each, axis).tolist() for each in (found.leaderless, found.short))
     return [
         Level(axis.begins_ms + step * axis.bucket_ms, leaderless, short)
@@ -155,7 +157,7 @@ def levels_of(found: Troubled, axis: Axis) -> list[Level]:
 
 
 def _highest(condition: Condition, axis: Axis) -> Ints:
-    """Return the highest level of each step: that at which the last one ended, or one within."""
+    """Return the highest level in each step, including the level at its beginning."""
     at_ms, level = condition.levels
     step = (at_ms - axis.begins_ms) // axis.bucket_ms
     before = np.searchsorted(step, np.arange(axis.buckets))

@@ -100,7 +100,7 @@ def test_records_far_out_of_order_are_refused(
     """Slices are sorted one by one: records further off are detected."""
     monkeypatch.setattr(reading, "SLICE_ROWS", 20)
     segment = rewrite(exported, backwards)
-    with pytest.raises(CorruptExportError, match=rf"{segment.file} .* stands after offset \d+"):
+    with pytest.raises(CorruptExportError, match=rf"{segment.file} .* follows offset \d+"):
         ask(job, exported)
 
 

@@ -220,9 +220,9 @@ def test_panel_scales_counts_to_the_highest_and_durations_logarithmically() -> N
 
 
 def test_unwritable_path_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ReplayError, match=r"is a directory: name a file"):
+    with pytest.raises(ReplayError, match=r"is a directory: give a file"):
         page.writable(str(tmp_path))
-    with pytest.raises(ReplayError, match=r"there is no directory .*missing"):
+    with pytest.raises(ReplayError, match=r"missing is not a directory"):
         page.writable(str(tmp_path / "missing" / "report.html"))
 
 
