@@ -1,6 +1,6 @@
-"""Kernels of the replay over Arrow batches: no Spark, no files.
+"""Kernels of the replay: code over Arrow batches, without Spark or files.
 
-A kernel takes slices of the log in the order of offsets and carries its state from one to the next,
-so its memory is that of the cluster, not of the history. Tasks of every pool run the same kernels
-(:mod:`replay.engine`): each rule is written here, once.
+A kernel processes slices of the log in offset order and carries its state from one to the next, so
+its memory depends on the cluster's size, not on the history. Tasks of every pool run the same
+kernels (:mod:`replay.engine`), so each rule is implemented once.
 """

@@ -1,4 +1,4 @@
-"""Columns of Arrow as arrays of NumPy."""
+"""Conversion of Arrow columns to NumPy arrays, and operations on these."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 MISSING = -(2**62)
-"""Value that stands for null."""
+"""Stands for null."""
 NEVER = 2**62
-"""An offset after all others."""
+"""Greater than every offset and time; stands for the end of something that has not ended."""
 
 
 def typed(*names: str, **types: pa.DataType) -> pa.Schema:
-    """Return columns of these names. Their types are those of ``types``, or of the columns of
-    records that have the same name; of any other name numbers.
+    """Return a schema of columns with these names. A type is taken from ``types``, else from the
+    record column of the same name, else it is int64.
     """
     of_records = {field.name: field.type for field in SCHEMA} | types
     return pa.schema([(name, of_records.get(name, pa.int64())) for name in names])
 
 
 def ints(column: Any) -> Ints:
-    """Return a column of numbers or truth values; null is MISSING."""
+    """Return a numeric or boolean column as integers; null becomes MISSING."""
     column = whole(column)
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
@@ -42,14 +42,16 @@ def ints(column: Any) -> Ints:
 
 
 def whole(column: Any) -> pa.Array:
-    """Return a column in one piece."""
+    """Return a column as a single array."""
     if isinstance(column, pa.ChunkedArray):
         return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     return column
 
 
 def codes(column: Any) -> tuple[Ints, list[Any]]:
-    """Return a column as numbers into its different values; null is MISSING."""
+    """Return a column as indices into its distinct values, and these values; null becomes
+    MISSING.
+    """
     column = whole(column)
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
@@ -57,18 +59,18 @@ def codes(column: Any) -> tuple[Ints, list[Any]]:
 
 
 Arrays = TypeVar("Arrays", bound=tuple[npt.NDArray[Any], ...])
-"""A table: a named tuple of arrays of one length."""
+"""A table: a named tuple of arrays of equal length."""
 
 
 def some(table: Arrays, chosen: Bools | Ints) -> Arrays:
-    """Return some rows of a table."""
+    """Return the chosen rows of a table."""
     kind: Any = type(table)
     found: Arrays = kind(*(values[chosen] for values in table))
     return found
 
 
 def joined(kind: type[Arrays], tables: Iterable[Arrays]) -> Arrays:
-    """Return the rows of several tables as one; without a table, no rows."""
+    """Concatenate tables; without any, return a table without rows."""
     columns: list[tuple[Any, ...]] = list(zip(*tables, strict=True))
     make: Any = kind
     nothing = ((np.zeros(0, np.int64),),) * len(make._fields)
@@ -77,32 +79,32 @@ def joined(kind: type[Arrays], tables: Iterable[Arrays]) -> Arrays:
 
 
 def starts_of(*keys: Ints) -> Bools:
-    """Return where a row begins another run than the row before: of the same keys."""
+    """Return a mask of the rows that start a run of equal keys."""
     first = np.ones(len(keys[0]), np.bool_)
     first[1:] = np.any([each[1:] != each[:-1] for each in keys], axis=0)
     return first
 
 
 def stops_of(first: Bools) -> Bools:
-    """Return the last row of each run, by the first ones."""
+    """Return a mask of the last row of each run, given the first ones."""
     return np.concatenate([first[1:], [True]]) if len(first) else first
 
 
 def carried(values: Ints, first: Bools) -> Ints:
-    """Return the values with each MISSING replaced by the last value before it that is none, back
-    to where ``first`` is set: there a run begins.
+    """Return the values with each MISSING replaced by the last other value before it, within runs
+    that start where ``first`` is set.
     """
     return values[last_of(values != MISSING, first)]
 
 
 def last_of(said: Bools, first: Bools) -> Ints:
-    """Return for each place the last one up to it where ``said`` or ``first`` is set."""
+    """Return, for each place, the last place up to it where ``said`` or ``first`` is set."""
     here = np.where(said | first, np.arange(len(said)), 0)
     return np.maximum.accumulate(here)
 
 
 def previous(values: Ints, first: Bools) -> Ints:
-    """Return the value before, MISSING where ``first`` is set."""
+    """Return each value's predecessor; MISSING where ``first`` is set."""
     before = np.empty_like(values)
     before[1:] = values[:-1]
     before[first] = MISSING
@@ -110,11 +112,11 @@ def previous(values: Ints, first: Bools) -> Ints:
 
 
 def order_of(keys: Ints) -> Ints:
-    """Return the stable order of keys that are not negative."""
+    """Return a stable sort order for non-negative keys."""
     count = len(keys)
     bits = max(1, int(count - 1).bit_length())
     if count and int(keys.max()) < 1 << (62 - bits):
-        # Numbers that differ are sorted several times as fast as by a stable sort.
+        # With the index packed in, an unstable sort works: several times as fast.
         packed = (keys << bits) | np.arange(count)
         packed.sort()
         return packed & ((1 << bits) - 1)
@@ -122,8 +124,8 @@ def order_of(keys: Ints) -> Ints:
 
 
 def distinct(values: Ints) -> tuple[Ints, Ints]:
-    """Return the different values in order, and which of them each is: what ``np.unique`` finds by
-    sorting is marked in a table where they lie close together, and else hashed.
+    """Return the sorted distinct values, and the index of each value among them. Faster than
+    ``np.unique``: marks values in a table if they are close together, and hashes them otherwise.
     """
     if not len(values):
         return values, np.zeros(0, np.int64)
@@ -146,11 +148,13 @@ def _hashed(values: Ints) -> tuple[Ints, Ints]:
 
 
 SMALL = 4096
-"""Numbers below it are looked up in a table: faster than a binary search, even among twelve."""
+"""Numbers below this are looked up in a table, which beats a binary search even among twelve
+values.
+"""
 
 
 class Known:
-    """A few different values, with the lookup of others among them."""
+    """A lookup among a few distinct values."""
 
     def __init__(self, values: Ints) -> None:
         self.values = np.unique(values)
@@ -159,8 +163,8 @@ class Known:
         self._table[small] = np.searchsorted(self.values, small)
 
     def find(self, wanted: Ints) -> tuple[Ints, Bools]:
-        """Return the place of each among the values, and whether it is one of them; else the place
-        is any.
+        """Return each wanted value's index, and whether the value is known; if not, the index is
+        arbitrary.
         """
         if not len(self.values):
             return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
@@ -172,7 +176,7 @@ class Known:
 
 
 def spread(begins: Ints, counts: Ints) -> tuple[Ints, Ints]:
-    """Ranges as pairs: the number of the range, and each place in it."""
+    """Expand ranges into pairs: the number of the range, and each place in it."""
     owner = np.repeat(np.arange(len(counts)), counts)
     ends = np.cumsum(counts)
     within = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)

@@ -1,6 +1,6 @@
-"""The audit as kernels: of partitions, of records one by one, and of the facts alone.
+"""The audit as kernels: rules about partitions, about single records, and about the facts alone.
 
-Findings are those at or after ``facts.since``, against the rules that were chosen.
+Yields only findings against the chosen rules, at or after ``facts.since``.
 """
 
 from __future__ import annotations
@@ -44,38 +44,40 @@ OF_PARTITIONS: dict[str, Callable[[Facts, Partitions], Any]] = {
     "departed": departed.Departed,
     "directories": lambda facts, _: directories.Directories(facts),
 }
-"""Families that judge steps of partitions, in ``check``."""
+"""Families whose ``check`` judges steps of partitions."""
 BY_RECORD: dict[str, tuple[Any, Callable[[Facts], Any]]] = {
     "progress": (progress, progress.Progress),
     "clients": (clients, clients.Clients),
     "configs": (configs, configs.Configs),
     "rights": (rights, rights.Rights),
 }
-"""Families that judge the records one by one: their module, which has COLUMNS, and TYPES if not of
-all records, and their class. Progress records are judged in one bucket, those of a client in one,
-and the records of the others wherever whole batches come.
+"""Families that judge records one by one: the module, which has COLUMNS, and TYPES if it does not
+need all records; and its class. Progress records are judged in a single bucket, a client's records
+in one bucket, and records of other families wherever their batches are read.
 """
 OF_FACTS: dict[str, Callable[[Facts, Iterable[Epoch]], Iterator[Finding]]] = {
     "registrations": lambda facts, _: registrations.check(facts),
     "quorum": quorum.check,
     "kafka": lambda facts, _: kafka.check(facts),
 }
-"""Families that judge the rare records: registrations, hostnames, controllers."""
+"""Families that judge rare records: registrations, hostnames, controllers."""
 
 
 def asked(family: str, rules: Collection[Rule]) -> bool:
-    """Return whether a family has one of the rules."""
+    """Return whether one of the rules belongs to a family."""
     return any(rule.family == family for rule in rules)
 
 
 def asks(family: str, rules: Collection[Rule], facts: Facts) -> bool:
-    """Return whether a family of BY_RECORD has one of the rules, and the log has records for it."""
+    """Return whether one of the rules belongs to a family of BY_RECORD, and the log has records for
+    it.
+    """
     return asked(family, rules) and (family != "rights" or begins(facts) is not None)
 
 
 class PartitionRules:
-    """The rules about partitions, for those in one bucket. ``known``: their known states, where
-    another reader goes through their steps, too.
+    """The rules about the partitions in one bucket. ``known``: the partitions' states, if another
+    reader of the same steps shares them.
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class PartitionRules:
         self._chosen = _Chosen(facts, rules)
 
     def check(self, table: pa.Table) -> Iterator[Finding]:
-        """Yield the findings in a slice: :data:`replay.kernels.steps.COLUMNS`."""
+        """Yield the findings in a slice with the columns :data:`replay.kernels.steps.COLUMNS`."""
         if table.num_rows:
             yield from self.judge(self.partitions.step(table))
 
@@ -101,14 +103,14 @@ class PartitionRules:
             yield from self._chosen(family.check(judged))
 
     def end(self) -> Iterator[Finding]:
-        """Yield the findings about the remaining brokers."""
+        """Yield the findings about brokers that remain in ISRs."""
         for family in self._families:
             if isinstance(family, departed.Departed):
                 yield from self._chosen(family.end())
 
 
 class RecordRules:
-    """A family of BY_RECORD."""
+    """The rules of a family of BY_RECORD."""
 
     def __init__(self, family: str, facts: Facts, rules: Collection[Rule] = RULES) -> None:
         self._family, self._chosen = BY_RECORD[family][1](facts), _Chosen(facts, rules)
@@ -118,7 +120,7 @@ class RecordRules:
         yield from self._chosen(self._family.check(table))
 
     def end(self) -> Iterator[Finding]:
-        """Yield nothing: the records have been judged one by one."""
+        """Yield nothing: records are judged one by one."""
         yield from ()
 
 
@@ -135,15 +137,15 @@ def fact_rules(
 JUDGED_COLUMNS = tuple(
     dict.fromkeys((*COLUMNS, *(name for each, _ in BY_RECORD.values() for name in each.COLUMNS)))
 )
-"""Columns of all records that ``judge_records`` needs."""
+"""Record columns that ``judge_records`` needs."""
 
 
 def judge_records(
     rows: pa.Table, facts: Facts, rules: Collection[Rule], known: Partitions
 ) -> Iterator[Finding]:
-    """Yield all findings in records that are in memory, in order: a piece of a log.
+    """Yield all findings in a piece of a log that is in memory, in order.
 
-    ``known``: the states of partitions before them, and after them when all is judged.
+    ``known``: the partitions' states before the piece; updated to those after it.
     """
 
     def of_types(types: Collection[RecordType]) -> pa.Table:
@@ -153,7 +155,7 @@ def judge_records(
     census = Census()
     census.take(rows)
     yield from fact_rules(facts, census.epochs, rules)
-    # Also without a rule about them: a later piece needs their states.
+    # Needed even without rules about partitions, as the next piece needs their states.
     of_partitions = PartitionRules(facts, rules, known)
     yield from of_partitions.check(of_types(PARTITION_TYPES))
     yield from of_partitions.end()
@@ -166,11 +168,11 @@ def judge_records(
 _HOW_IT_CAME = {
     each.id for each in (EPOCH_WITHOUT_CONTROLLER, BROKER_EPOCH_REUSED, REGISTERED_UNFENCED)
 }
-"""Rules that a state says nothing of: its records stand where no history had them."""
+"""Rules that do not apply to the records of a state, which never occurred in this order."""
 
 
 class _Chosen:
-    """Filter of the requested findings."""
+    """A filter for the requested findings."""
 
     def __init__(self, facts: Facts, rules: Collection[Rule]) -> None:
         self._since, self._ids = facts.since, {rule.id for rule in rules}

@@ -1,4 +1,4 @@
-"""A census of all records: their range, by epoch and by type."""
+"""A census of all records: their range, and counts by epoch and type."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS = ("offset", "epoch", "timestamp_ms", "type")
 
 
 class Epoch(NamedTuple):
-    """The range of one epoch."""
+    """The offsets and times of one epoch's records, both inclusive."""
 
     epoch: int
     first: int
@@ -29,7 +29,9 @@ class Epoch(NamedTuple):
 
 
 class Census(Accumulator):
-    """Census of a log, and part of the pass that makes it. ``idle``: epoch -> its NoOp records."""
+    """The census of a log; also the part of the pass that takes it. ``idle``: epoch -> its NO_OP
+    records.
+    """
 
     def __init__(self) -> None:
         self.idle: dict[int, Idle] = {}
@@ -38,12 +40,12 @@ class Census(Accumulator):
 
     @property
     def types(self) -> dict[int, int]:
-        """Number of records of each type."""
+        """Number of records per type."""
         return {type_: count for type_, (count,) in self._types.by_key().items()}
 
     @property
     def epochs(self) -> list[Epoch]:
-        """Each epoch once, in order."""
+        """All epochs, in order."""
         return [Epoch(*row) for row in self._epochs.rows().T.tolist()]
 
     @property
@@ -62,7 +64,7 @@ class Census(Accumulator):
         return max(each.last_ms for each in self.epochs)
 
     def take(self, table: pa.Table) -> None:
-        """Count the next slice: COLUMNS."""
+        """Count the next slice, with the columns COLUMNS."""
         offset, epoch, at_ms, type_ = (ints(table[name]) for name in COLUMNS)
         self._types.add(type_, 1)
         starts = np.flatnonzero(starts_of(epoch))
@@ -78,7 +80,7 @@ class Census(Accumulator):
             self._add_idle(number, found)
 
     def merge(self, other: Census) -> None:
-        """Add the counts of another part, which comes after this one."""
+        """Add the counts of another part, which follows this one."""
         self._types.merge(other._types)
         self._epochs.merge(other._epochs)
         for epoch, later in other.idle.items():
@@ -95,15 +97,13 @@ def count_records(log: Rows) -> Census:
 
 
 _ENOUGH = 3
-"""Least number of records from which the interval is known. One may have another's time, at the end
-of a transaction.
+"""Fewest records that show the interval: one record, at the end of a transaction, may have
+another's time.
 """
 
 
 class Idle(NamedTuple):
-    """Idle records (NO_OP) of one epoch. ``longest_ms``: the longest interval between two that
-    follow each other.
-    """
+    """The NO_OP records of one epoch. ``longest_ms``: longest interval between consecutive ones."""
 
     records: int
     first_ms: int
@@ -111,16 +111,16 @@ class Idle(NamedTuple):
     longest_ms: int
 
     def followed_by(self, later: Idle) -> Idle:
-        """Return both, in the order of the log."""
+        """Return both together, in log order."""
         between_ms = later.first_ms - self.last_ms
         longest_ms = max(self.longest_ms, between_ms, later.longest_ms)
         return Idle(self.records + later.records, self.first_ms, later.last_ms, longest_ms)
 
     @property
     def due_ms(self) -> int | None:
-        """Return the latest time at which the next record was due, by the intervals before it: a
-        controller that had not written by then was not active any more. None: too few records to
-        tell.
+        """The latest time at which the next record was due, judging by the earlier intervals, or
+        None if there are too few records. A controller that had not written by then was no longer
+        active.
         """
         if self.records < _ENOUGH or not self.longest_ms:
             return None
@@ -128,9 +128,7 @@ class Idle(NamedTuple):
 
 
 def idle(epoch: Ints, timestamp_ms: Ints) -> Iterator[tuple[int, Idle]]:
-    """Yield the intervals of NoOp records in order, epoch by epoch; an epoch may come several
-    times.
-    """
+    """Yield the NO_OP records per run of an epoch; an epoch may occur several times."""
     for start, end in pairwise([*np.flatnonzero(starts_of(epoch)).tolist(), len(epoch)]):
         at_ms = timestamp_ms[start:end]
         longest_ms = int(np.diff(at_ms).max(initial=0))
@@ -138,7 +136,7 @@ def idle(epoch: Ints, timestamp_ms: Ints) -> Iterator[tuple[int, Idle]]:
 
 
 def require_records(found: Census) -> Census:
-    """Return a census of records. Raises ReplayError if there are none."""
+    """Return the census. Raises ReplayError if it contains no records."""
     if not found.records:
-        raise ReplayError("no whole batch lies within the offsets asked for")
+        raise ReplayError("no whole batch lies within the requested offsets")
     return found

@@ -1,6 +1,6 @@
-"""Facts in rare records by which many others are judged: the registered brokers, the topics and the
-levels at each offset. Their size is the number of such records, and every worker receives them
-whole.
+"""Facts from rare records that many other records are judged by: the registered brokers, the topics
+and the feature levels at each offset. They grow only with the number of such records, and every
+worker receives all of them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ RARE = frozenset(
         RecordType.IMPORTED,
     }
 )
-"""The types that many rules ask for, and that few records are of."""
+"""Record types that many rules need and few records have."""
 RARE_COLUMNS = (
     "offset",
     "epoch",
@@ -85,11 +85,12 @@ Row = dict[str, Any]
 
 
 class BrokerSpan(NamedTuple):
-    """From when to when (``ends`` exclusive, NEVER: still) a registration stood as it did.
+    """A period during which a registration was unchanged; ``ends`` is exclusive, NEVER if it still
+    is.
 
-    ``registration``: it begins by a registration, not by a change of one. The batch is that of the
-    record that begins it, inclusive. ``supported_features``: their ranges, as registered.
-    ``log_dirs``: all that the broker has ever registered up to here; null if not known.
+    ``registration``: it starts with a registration rather than a change of one. ``batch_…``: the
+    batch of the record that starts it, inclusive. ``supported_features``: ranges as registered.
+    ``log_dirs``: all directories that the broker has registered until then; None if unknown.
     """
 
     broker_id: int
@@ -114,7 +115,7 @@ class BrokerSpan(NamedTuple):
 
 
 class TopicLife(NamedTuple):
-    """A topic, from its creation to its removal (exclusive, NEVER: it exists)."""
+    """The life of a topic, from its creation to its removal (exclusive, NEVER if it exists)."""
 
     topic_id: str
     topic_name: str | None
@@ -130,9 +131,9 @@ BROKER_SPANS = typed(
     "principal", "batch_base_offset", "batch_last_offset", "supported_features", "log_dirs",
     registration=pa.bool_(),
 )  # fmt: skip
-"""Spans of brokers as rows; ``ends`` null: still."""
+"""Columns of broker spans; ``ends`` is null if a span has not ended."""
 TOPIC_LIVES = typed("topic_id", "topic_name", "begins", "ends", "begins_ms", "ends_ms")
-"""Lives of topics as rows; ``ends`` null: the topic exists."""
+"""Columns of topic lives; ``ends`` is null if the topic exists."""
 
 
 def spans_table(spans: Iterable[BrokerSpan | TopicLife], schema: pa.Schema) -> pa.Table:
@@ -143,14 +144,14 @@ def spans_table(spans: Iterable[BrokerSpan | TopicLife], schema: pa.Schema) -> p
 
 @dataclass
 class Facts:
-    """Facts of a log. ``rare``: the records of the types RARE, in order, RARE_COLUMNS, all below
-    ``end_offset``.
+    """Facts of a log. ``rare``: the records of the types RARE below ``end_offset``, in order, with
+    the columns RARE_COLUMNS.
 
-    ``topics_before``: what was open before them, for a history that is given in pieces;
-    ``brokers_before``: the last span of each broker, ended or not. Findings are those at or after
-    ``since``. ``super_users`` and
-    ``allow_everyone_if_no_acl_found``: as the nodes were configured, which the log does not say.
-    ``state_from``: what stands below it is a state, and no history.
+    For a history given in pieces, ``brokers_before`` has each broker's last span before this piece,
+    ended or not, and ``topics_before`` the topics that existed then. Only findings at or after
+    ``since`` count. ``super_users``, ``allow_everyone_if_no_acl_found``: the nodes' configuration,
+    which the log does not record. ``state_from``: records below this offset are a state, not
+    history.
     """
 
     rare: pa.Table
@@ -163,23 +164,23 @@ class Facts:
     state_from: int = 0
 
     def of(self, *types: RecordType, columns: Iterable[str] = RARE_COLUMNS) -> list[Row]:
-        """Return the records of some types, some columns of them."""
+        """Return the records of some types, with some of their columns."""
         chosen = pc.is_in(self.rare["type"], pa.array([int(each) for each in types], pa.int32()))
         return self.rare.select(list(columns)).filter(chosen).to_pylist()
 
     @cached_property
     def brokers(self) -> list[BrokerSpan]:
-        """Each broker's spans, in order."""
+        """The spans of all brokers, in order within each broker."""
         return list(_broker_spans(self.brokers_before, self.of(*BROKER_TYPES), self.state_from))
 
     @cached_property
     def standings(self) -> Standings:
-        """The same, to look many brokers up in."""
+        """The same spans, for lookups of many brokers at once."""
         return Standings(self.brokers)
 
     @cached_property
     def topics(self) -> list[TopicLife]:
-        """Each topic's lives, in order."""
+        """The lives of all topics, in order within each topic."""
         columns = ("type", "topic_id", "topic_name", "offset", "timestamp_ms")
         rows = self.of(RecordType.TOPIC, RecordType.REMOVE_TOPIC, columns=columns)
         return list(_topic_lives(self.topics_before, rows))
@@ -194,13 +195,13 @@ class Facts:
 
     @cached_property
     def numbers_of(self) -> dict[str, int]:
-        """Topic id -> number of the topic, the same in each task."""
+        """Topic id -> the topic's number, which is the same in all tasks."""
         return {topic_id: number for number, topic_id in enumerate(self.lives_of)}
 
     @cached_property
     def cleared(self) -> tuple[Ints, dict[str, Ints]]:
-        """Return the offsets at which the eligible leader replicas of all topics were cleared, and
-        those of one topic: by its id. Only the log of a Kafka cluster has such records.
+        """The offsets at which the eligible leader replicas of all topics were cleared; and by
+        topic id, those of single topics. Only Kafka's logs contain such records.
         """
         of_all: list[int] = []
         of_topic: dict[str, list[int]] = defaultdict(list)
@@ -232,7 +233,7 @@ class Facts:
         ]
 
     def level_at(self, offset: int) -> int | None:
-        """Return the metadata.version in force at an offset; None: none yet."""
+        """Return the metadata.version that applies at an offset, or None if there is none yet."""
         level = None
         for begins, value in self.levels:
             if begins > offset:
@@ -280,8 +281,8 @@ _KEPT = ("fenced", "in_controlled_shutdown", "rack", "incarnation_id", "supporte
 
 
 def _log_dirs(known: Row, event: Row, state_from: int) -> list[str] | None:
-    """Return all directories up to here. Those that a broker registered before the state with which
-    a log begins are unknown.
+    """Return all directories registered so far, or None if unknown because the log begins with a
+    state.
     """
     before = known.get("log_dirs", None if event["offset"] < state_from else [])
     return None if before is None else sorted({*before, *(event["log_dirs"] or ())})
@@ -324,7 +325,7 @@ def _topic_lives(before: list[TopicLife], rows: list[Row]) -> Iterator[TopicLife
 
 
 class Standings:
-    """Lookup of the spans of brokers in force at an offset, for many at a time."""
+    """A lookup of the broker spans that apply at given offsets, for many brokers at once."""
 
     def __init__(self, spans: list[BrokerSpan]) -> None:
         self.spans = sorted(spans, key=lambda span: (span.broker_id, span.begins))
@@ -338,12 +339,12 @@ class Standings:
         self._known = Known(self._brokers)
 
     def near(self, first: int, last: int) -> Near:
-        """Return the spans in force at some offset of a range, both inclusive."""
+        """Return the spans that apply anywhere in a range of offsets, both ends inclusive."""
         return Near(self, np.flatnonzero((self.ends > first) & (self.begins <= last)), first)
 
 
 class Near:
-    """The spans near a slice of the log: few, so that a look costs little."""
+    """The spans that apply near a slice of the log: few, so lookups are cheap."""
 
     def __init__(self, standings: Standings, chosen: Ints, first: int) -> None:
         self._first = first
@@ -354,8 +355,8 @@ class Near:
         self._keys = (codes << 40) + np.maximum(standings.begins[chosen] - first, 0)
 
     def at(self, brokers: Ints, offsets: Ints) -> tuple[Ints, Bools]:
-        """Return the number of the span of each broker that is in force at the offset beside it,
-        and whether there is one.
+        """Return, for each broker, the index of its span that applies at the given offset, and
+        whether there is one.
         """
         count = len(self._chosen)
         if not count:

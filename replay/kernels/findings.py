@@ -1,5 +1,5 @@
-"""Findings of the audit in a fixed schema, and a slice of steps as the rules about partitions judge
-it.
+"""Findings of the audit in a fixed schema, and a slice of steps prepared for the partition
+rules.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ SCHEMA = typed(
 class Finding(msgspec.Struct, frozen=True):
     """One offence.
 
-    ``offset``: of the record that broke the rule; ``offsets``: the same, then those that show it.
-
-    ``subject``: what it is about, for people; the ids after it are those that it has. ``found`` and
-    ``expected``: what the log says, and what it would say if the rule had been kept. ``principal``
-    and ``epoch`` (the controller's) are the record's; null where they are not known.
+    ``offset``: of the record that broke the rule. ``offsets``: this one, then those of records that
+    prove it. ``subject``: what the finding is about, for people; the ids after it are set where
+    they apply. ``found``, ``expected``: what the log contains, and what it would contain if the
+    rule had been kept. ``principal``, ``epoch`` (of the controller): of the record; null if
+    unknown.
     """
 
     rule: str
@@ -57,7 +57,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Place of an offence: the record, and its subject."""
+    """Where an offence is: the record, and its subject."""
 
     offset: int
     epoch: int | None
@@ -70,17 +70,17 @@ class Place(msgspec.Struct, frozen=True):
 
 
 PLACED = ("offset", "epoch", "timestamp_ms", "principal")
-"""Columns that say where an offence is."""
+"""Columns that identify the record of an offence."""
 
 
 def place_of(row: Mapping[str, Any], subject: str, **topic: Any) -> Place:
-    """Return the place of an offence in a record, by its columns."""
+    """Return the place of an offence, from the columns of its record."""
     offset, epoch, timestamp_ms, principal = (row[name] for name in PLACED)
     return Place(offset, epoch, timestamp_ms, principal, subject, **topic)
 
 
 def place_in(table: pa.Table, row: int, subject: str, **topic: Any) -> Place:
-    """Return the place of an offence in a row of a slice."""
+    """Return the place of an offence, from a row of a slice."""
     return place_of({name: table[name][row].as_py() for name in PLACED}, subject, **topic)
 
 
@@ -93,7 +93,7 @@ def offence(
     broker_id: int | None = None,
     also: int | None = None,
 ) -> Finding:
-    """Return a finding. ``also``: one more offset that shows it."""
+    """Return a finding. ``also``: a further offset that proves it."""
     return Finding(
         rule=rule.id,
         severity=rule.severity,
@@ -114,7 +114,7 @@ def offence(
 
 
 def order(finding: Finding) -> tuple[object, ...]:
-    """Return the sort key of a finding: null before everything."""
+    """Return the sort key of a finding; null sorts first."""
     of = (finding.offset, finding.rule, finding.partition_id, finding.broker_id)
     return tuple((value is not None, value) for value in of)
 
@@ -125,10 +125,11 @@ def as_table(findings: Sequence[Finding]) -> pa.Table:
 
 
 class Judged:
-    """A slice of steps as the rules judge it. ``entered``: brokers that are in the ISR and were
-    not. ``unproposed``: those of them that no leader proposed. ``unclean``: the record declares an
-    unclean leader: alone in the ISR, and RECOVERING. In an export without the column
-    ``leader_recovery_state`` the first is enough.
+    """A slice of steps with derived columns for the rules.
+
+    ``unproposed``: a broker entered the ISR that no leader proposed. ``unclean``: the record
+    declares an unclean leader, alone in the ISR and RECOVERING; in an export without the column
+    ``leader_recovery_state``, being alone suffices.
     """
 
     def __init__(self, steps: Steps, partitions: Partitions) -> None:
@@ -138,27 +139,27 @@ class Judged:
 
     @cached_property
     def changed(self) -> Bools:
-        """Rows that a PARTITION_CHANGE changed."""
+        """Rows changed by a PARTITION_CHANGE."""
         return self.steps.real & (self.steps.type == RecordType.PARTITION_CHANGE)
 
     @cached_property
     def proposed(self) -> Bools:
-        """Rows that a leader proposed."""
+        """Rows proposed by a leader."""
         return self.steps.real & (self.steps.proposer_epoch > 0)
 
     @cached_property
     def isr_before(self) -> Ints:
-        """NOTHING where nothing was before."""
+        """The ISR before each row; NOTHING if there was none."""
         return self.steps.before("isr")
 
     @cached_property
     def has_before(self) -> Bools:
-        """True where the partition had a state before."""
+        """True where the partition had an earlier state."""
         return ~self.steps.first
 
     @cached_property
     def unclean(self) -> Bools:
-        """See the class."""
+        """True where the record declares an unclean leader."""
         steps = self.steps
         alone = (self.lists.single(steps.isr) == steps.leader) & (steps.leader != MISSING)
         recovering = (steps.recovery == RECOVERING) | (steps.recovery == MISSING)
@@ -166,7 +167,7 @@ class Judged:
 
     @cached_property
     def unproposed(self) -> Bools:
-        """True where a broker entered the ISR that no leader proposed."""
+        """True where a broker entered the ISR without having been proposed by a leader."""
         places, _ = self.unproposed_members
         found = np.zeros(len(self.steps.key), np.bool_)
         found[places] = True
@@ -174,7 +175,7 @@ class Judged:
 
     @cached_property
     def unproposed_members(self) -> tuple[Ints, Ints]:
-        """Each of them: the row, and the bit of the broker."""
+        """These brokers: the row and the broker's bit."""
         steps, lists = self.steps, self.lists
         rows = np.flatnonzero(steps.real & (steps.isr != self.isr_before))
         isr, before, said = steps.isr[rows], self.isr_before[rows], steps.proposed_isr[rows]
@@ -190,7 +191,7 @@ class Judged:
         )
 
     def unproposed_list(self, row: int) -> list[int]:
-        """Return the unproposed brokers of one row, in the order of its ISR."""
+        """Return the unproposed brokers of a row, in the order of its ISR."""
         steps, members = self.steps, self.lists.members
         before, said = int(self.isr_before[row]), int(steps.proposed_isr[row])
         known = set(members[before]) if before != NOTHING else set()
@@ -216,8 +217,10 @@ def partition_place(
     record: tuple[int | None, int | None, str | None],
     name_at: int | None = None,
 ) -> Place:
-    """Return the place of an offence about a partition. ``record``: epoch, time and principal of
-    the one that broke the rule; ``name_at``: the offset of the topic's name in the finding.
+    """Return the place of an offence about a partition.
+
+    ``record``: epoch, time and principal of the record that broke the rule. ``name_at``: offset at
+    which to look up the topic's name; by default, ``offset``.
     """
     topic_id, number = partitions.topic_of(key), key & 0xFFFFFFFF
     name = partitions.name_of(key, offset if name_at is None else name_at)

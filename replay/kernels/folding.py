@@ -1,7 +1,7 @@
-"""The fold of a part of the groups, in order: the code of :mod:`raftlog.metadata` on one draft.
+"""The fold of some of the groups, in order: the code of :mod:`raftlog.metadata` on one draft.
 
-A record changes one entity group, and groups know nothing of each other, so any part of them folds
-by itself. The state hash of a part is its share of the whole image's, and shares add up modulo
+A record changes one entity group and groups are independent, so any subset can be folded
+separately. The state hash of a subset is its share of the whole image's: shares add up modulo
 2**128.
 """
 
@@ -25,8 +25,8 @@ from raftlog.segments.parquet_files import bucket_number
 from replay.kernels.arrays import MISSING, Bools, codes, distinct, ints
 
 IDENTITY = 1 << 30
-"""Record type of a row that is a batch's header, which changes the client that it names. Sorts
-after all records.
+"""Record type of a row for a batch header, which changes the client that it names. Sorts after all
+other types.
 """
 COLUMNS = (
     "group_kind",
@@ -42,7 +42,7 @@ COLUMNS = (
     "client_id",
     "batch_last_offset",
 )
-"""Columns of a record that a fold in order needs."""
+"""Record columns that a fold needs."""
 AUTHOR_COLUMNS = ("principal", "type_name")
 CLIENT = "client"
 
@@ -59,10 +59,10 @@ def apply_row(
     sequence: int,
     all_below_done: int,
 ) -> None:
-    """Fold one row into its group; the last three are its batch's. Raises FoldError.
+    """Fold one row into its group; the last three arguments are from its batch. Raises FoldError.
 
-    The draft's offset is that of the group's last record: rows come sorted, so a record that does
-    not follow it is there twice.
+    The draft's offset is that of the group's last record. As rows are sorted, a record that does
+    not follow it is a duplicate.
     """
     draft.timestamp_ms = timestamp_ms
     if type_ == IDENTITY:
@@ -70,14 +70,14 @@ def apply_row(
         fold_identity(draft, int(group_id), sequence, all_below_done, offset, epoch)
         return
     if offset <= draft.offset:
-        raise FoldError(f"the record at offset {offset} is in the export twice")
+        raise FoldError(f"the export contains the record at offset {offset} twice")
     draft.offset = offset
     apply(draft, type_, parse_body(type_, version, body), offset, epoch)
 
 
 class Unaccounted(FileBuilder):
-    """A draft whose state hash is computed at its end alone: then the remaining entities are
-    hashed, and not every change.
+    """A draft that computes its state hash only at the end, from the remaining entities, instead of
+    with each change.
     """
 
     __slots__ = ()
@@ -89,7 +89,7 @@ class Unaccounted(FileBuilder):
 
 
 class Noting(ChangeRecorder):
-    """A draft that notes changes while it ``listens``. Its state hash is not maintained."""
+    """A draft that records changes while ``listens`` is set. It does not maintain a state hash."""
 
     __slots__ = ("listens",)
     counts_standings = False
@@ -101,16 +101,17 @@ class Noting(ChangeRecorder):
     def replace(
         self, kind: str, key: tuple[object, ...], old: object | None, new: object | None
     ) -> None:
-        """Note it, or nothing."""
+        """Record the change if ``listens`` is set."""
         if self.listens:
             self.note(kind, key, old, new)
 
 
 class Groups(NamedTuple):
-    """Some of the groups. ``kinds``: of these kinds; None: of all.
+    """A subset of the entity groups.
 
-    ``wanted``: these ones (kind and id); None: all. ``bucket`` of ``buckets``: those in it.
-    ``types``: kind -> of that kind's records only these types.
+    ``kinds``: their kinds, or None for all. ``wanted``: their (kind, id) pairs, or None for all.
+    ``bucket``: only groups in this bucket out of ``buckets``. ``types``: kind -> record types to
+    consider.
     """
 
     kinds: frozenset[str] | None = None
@@ -121,11 +122,11 @@ class Groups(NamedTuple):
 
     @property
     def all(self) -> bool:
-        """True if every group is one of them."""
+        """True if the subset contains every group."""
         return self.kinds is None and self.wanted is None and self.buckets == 1
 
     def has(self, kind: str, id_: str) -> bool:
-        """Return whether a group is one of them; EVERY_TOPIC: whether topics may be among them."""
+        """Return whether the subset contains a group or, for EVERY_TOPIC, may contain topics."""
         if (kind, id_) == EVERY_TOPIC:
             return self.kinds is None or kind in self.kinds
         return (
@@ -136,7 +137,7 @@ class Groups(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A record, or a batch's header, that changes a group."""
+    """A record or batch header that changes a group."""
 
     kind: str
     id: str
@@ -145,15 +146,15 @@ class Row(NamedTuple):
     batch_last_offset: int
 
     def fold(self, draft: ImageBuilder) -> None:
-        """Into a draft."""
+        """Fold the row into a draft."""
         apply_row(draft, self.id, *self.record)
 
 
 def rows(table: pa.Table, groups: Groups, *, authors: bool = False) -> Iterator[Row]:
     """Yield the rows of a slice that change these groups, in order.
 
-    A batch that names a client changes that client's group by its header, whatever its records
-    change: one more row, IDENTITY.
+    A batch that names a client also changes the client's group, through its header: this yields an
+    extra row of type IDENTITY.
     """
     of_group = _mask(table, groups)
     numbered = _numbered(table)
@@ -176,12 +177,12 @@ def rows(table: pa.Table, groups: Groups, *, authors: bool = False) -> Iterator[
 
 
 def bucket_masks(table: pa.Table, groups: Groups, of: int, chosen: Collection[int]) -> list[Bools]:
-    """Return which rows of a slice ``rows`` needs for the groups in each of some buckets."""
+    """Return, for each chosen bucket, which rows of a slice ``rows`` needs for the groups in it."""
     if of == 1:
         return [_mask(table, groups) | _numbered(table) for _ in chosen]
     wanted = _mask(table, groups._replace(buckets=1))
     numbers, ids = codes(table["group_id"])
-    # A record that changes every topic is in all buckets.
+    # A record that changes every topic belongs to all buckets.
     known = [_ANY if each == EVERY_TOPIC.id else bucket_number(each, of) for each in ids]
     bucket = np.array([*known, MISSING], np.int64)[np.maximum(numbers, -1)]
     numbered = _numbered(table)
@@ -199,14 +200,14 @@ _ANY = -1
 
 
 def _numbered(table: pa.Table) -> Bools:
-    """Which records end a batch that names a client."""
+    """Return a mask of the records that end a batch that names a client."""
     named = (ints(table["client_id"]) != 0) & (ints(table["sequence"]) != 0)
     ends: Bools = ints(table["offset"]) == ints(table["batch_last_offset"])
     return named & ends
 
 
 def _mask(table: pa.Table, groups: Groups) -> Bools:
-    """Which records change one of the groups."""
+    """Return a mask of the records that change one of the groups."""
     kinds, kind_names = codes(table["group_kind"])
     ids, id_names = codes(table["group_id"])
     there = kinds >= 0
@@ -226,14 +227,14 @@ def _mask(table: pa.Table, groups: Groups) -> Bools:
 
 
 def count_entities(image: Image) -> dict[str, int]:
-    """Return the number of entities of each kind, without kinds that have none."""
+    """Return kind -> number of entities, omitting kinds without any."""
     counts = {kind.name: count_of(image, kind) for kind in KINDS if kind.plural}
     counts |= Counter(kind for kind, _ in image.imported)
     return {kind: count for kind, count in counts.items() if count}
 
 
 def entities(image: Image) -> Iterator[tuple[str, str, Any]]:
-    """(kind, key, value) of every entity, each kind sorted by key."""
+    """Yield kind, key and value of every entity, each kind sorted by key."""
     for one in KINDS:
         if one.plural:
             for key, value in entities_of(image, one):

@@ -1,6 +1,4 @@
-"""Tables of numbers by a key, of which each column is merged as it is declared: the accumulators of
-the figures.
-"""
+"""Tables of numbers by key whose columns are merged as declared; used to accumulate figures."""
 
 from __future__ import annotations
 
@@ -10,19 +8,19 @@ from replay.kernels.arrays import Bools, Ints, order_of, starts_of
 
 
 class Grouped:
-    """Rows of numbers, one a key that is not negative. Rows of equal keys become one, each column
-    by its function: ``np.add``, ``np.minimum`` or ``np.maximum``.
+    """Rows of numbers, one per non-negative key. Rows with equal keys are merged, each column with
+    its own function: ``np.add``, ``np.minimum`` or ``np.maximum``.
     """
 
     def __init__(self, *merges: np.ufunc) -> None:
         self._merges = merges
         self._runs: list[Ints] = []
-        """Keys, and below them the columns; each run is more than twice as long as the next, so
-        that what is counted is moved a few times, and not with each slice of the log.
+        """Arrays of keys and, below them, columns. Each is more than twice as long as the next, so
+        that numbers are moved only a few times rather than with each slice of the log.
         """
 
     def add(self, keys: Ints, *columns: Ints | Bools | int) -> None:
-        """Add a row for each key; a number stands for a column of it."""
+        """Add a row for each key; a number stands for a constant column."""
         if len(keys):
             self._push(np.stack([keys, *(np.broadcast_to(each, keys.shape) for each in columns)]))
 
@@ -33,14 +31,14 @@ class Grouped:
             self._push(rows)
 
     def rows(self) -> Ints:
-        """Return the keys in order, and below them the columns."""
+        """Return the sorted keys and, below them, the columns."""
         nothing = np.zeros((len(self._merges) + 1, 0), np.int64)
         if len(self._runs) != 1:
             self._runs = [self._together(np.concatenate([nothing, *self._runs], axis=1))]
         return self._runs[0]
 
     def by_key(self) -> dict[int, list[int]]:
-        """Return the columns of each key."""
+        """Return key -> columns."""
         return {key: values for key, *values in self.rows().T.tolist()}
 
     def _push(self, rows: Ints) -> None:
@@ -51,7 +49,7 @@ class Grouped:
             runs[-1] = self._together(np.concatenate([runs[-1], last], axis=1))
 
     def _together(self, rows: Ints) -> Ints:
-        """Return each key once, in order."""
+        """Return rows with each key once, in order."""
         order = order_of(rows[0])
         keys = rows[0][order]
         starts = np.flatnonzero(starts_of(keys))

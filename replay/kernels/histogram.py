@@ -1,4 +1,4 @@
-"""Counts of durations by group, which keep their size however many durations there are."""
+"""Histograms of durations by group, whose size does not depend on the number of durations."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from replay.kernels.arrays import Ints
 from replay.kernels.groups import Grouped
 
 EXACT_BITS = 10
-"""Durations below 2 ** 10 ms have a bucket each; above, so do 2 ** 9 of each doubling: a bucket's
-highest is at most 0.2 % above what is in it.
+"""Durations below 2 ** 10 ms have a bucket each; above that, each doubling has 2 ** 9 buckets. So a
+bucket's highest value is at most 0.2 % above any value in it.
 """
 HOW_EXACT = "up to 0.2 % too high from 1 s on"
-"""Precision of a percentile, in words."""
+"""Precision of percentiles, in words."""
 _GROUP = 16
-"""Bits of a bucket."""
+"""Number of bits of a bucket number."""
 _BUCKETS = (1 << _GROUP) - 1
 
 
@@ -35,7 +35,7 @@ def highest_of(buckets: Ints) -> Ints:
 
 
 class Figures(NamedTuple):
-    """Figures of one group: number of durations, percentiles, the longest; null without
+    """Figures of one group: number of durations, percentiles and the longest one; null without
     durations.
     """
 
@@ -46,13 +46,13 @@ class Figures(NamedTuple):
 
 
 class Histogram:
-    """Durations in ms by group, a number that is not negative."""
+    """Durations in ms by group; groups are non-negative numbers."""
 
     def __init__(self) -> None:
         self._counts, self._longest = Grouped(np.add), Grouped(np.maximum)
 
     def add(self, groups: Ints, values: Ints) -> None:
-        """Add a duration beside each group; a negative one counts as 0."""
+        """Add a duration to each group; a negative one counts as 0."""
         values = np.maximum(values, 0)
         self._counts.add((groups << _GROUP) | bucket_of(values), 1)
         self._longest.add(groups, values)
@@ -63,7 +63,7 @@ class Histogram:
         self._longest.merge(other._longest)
 
     def figures(self) -> dict[int, Figures]:
-        """Return the figures of each group that has durations."""
+        """Return group -> figures."""
         keys, counts = self._counts.rows()
         groups, longest = self._longest.rows()
         edges = np.searchsorted(keys, np.append(groups, groups[-1:] + 1) << _GROUP).tolist()

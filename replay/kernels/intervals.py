@@ -1,4 +1,4 @@
-"""Intervals of partitions, and spells: runs of intervals without a gap, while a condition holds."""
+"""Intervals of partitions, and spells: adjacent intervals during which a condition holds."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from replay.kernels.steps import COLUMNS, PARTITION_TYPES, Partitions, Steps
 
 @dataclass(frozen=True)
 class Intervals:
-    """Some states, by partition and then in order; each array has one place an interval.
+    """States of partitions, by partition and in order; one element per interval.
 
-    ``ends`` is exclusive; ``ends`` and ``ends_ms`` are NEVER if it lasts where the log ends.
+    ``ends`` is exclusive; ``ends`` and ``ends_ms`` are NEVER if an interval is open at the end of
+    the log.
     """
 
     lists: Lists
@@ -49,23 +50,23 @@ class Intervals:
 
 
 class Watcher(Protocol):
-    """Watcher of all steps and intervals of some partitions, slice by slice."""
+    """Processes all steps and intervals of some partitions, slice by slice."""
 
     def take(self, steps: Steps, intervals: Intervals) -> None:
-        """The steps of a slice, and the intervals that end by it."""
+        """Process the steps of a slice, and the intervals that they end."""
         ...
 
     def last(self, steps: Steps, intervals: Intervals) -> None:
-        """Process the last steps of all partitions, which nothing follows."""
+        """Process the last steps of all partitions."""
         ...
 
     def found(self) -> Any:
-        """Return the result, which can be sent to another process."""
+        """Return the result, which must be picklable."""
         ...
 
 
 class Removals:
-    """Removals of topics, by the offset, with their times."""
+    """The times of topic removals, by offset."""
 
     def __init__(self, facts: Facts) -> None:
         gone = sorted(
@@ -125,8 +126,8 @@ class _OfPartitions:
 
 
 def ends_of(steps: Steps, rows: Ints, removals: Removals) -> tuple[Ints, Ints]:
-    """Return the ends of some steps, and their times: at the next record of the partition, or with
-    its topic; NEVER: not up to here.
+    """Return the ends of some steps and their times: the partition's next record or its topic's
+    removal; NEVER if there is neither so far.
     """
     after = np.minimum(rows + 1, len(steps.key) - 1)
     removed = steps.removed[rows]
@@ -139,24 +140,24 @@ def ends_of(steps: Steps, rows: Ints, removals: Removals) -> tuple[Ints, Ints]:
 
 
 def of_partitions(facts: Facts, *makers: Maker) -> Pass[list[Any]]:
-    """Return the pass over all partitions, of which each part finds what its watchers do."""
+    """Return a pass over all partitions, whose parts return the results of their watchers."""
     return Pass(partial(_OfPartitions, facts, makers), COLUMNS, PARTITION_TYPES, BY_PARTITION)
 
 
 class Names:
-    """Names of topics and partitions, by the keys of partitions."""
+    """Names of topics and partitions, by partition key."""
 
     def __init__(self, facts: Facts) -> None:
         self._ids = list(facts.numbers_of)
         self._names = {each.topic_id: each.topic_name for each in reversed(facts.topics)}
 
     def id_of(self, key: int) -> str:
-        """Return the id of a partition's topic; empty if the topic was never created."""
+        """Return the id of a partition's topic, or "" if the topic was never created."""
         number = key >> 32
         return self._ids[number] if number < len(self._ids) else ""
 
     def topic(self, key: int) -> str:
-        """Return the name of a partition's topic, also of a deleted one; empty if it has none."""
+        """Return the name of a partition's topic, even if deleted, or "" if it has none."""
         return self._names.get(self.id_of(key)) or ""
 
     def name(self, key: int) -> str:
@@ -166,7 +167,9 @@ class Names:
 
 
 class Spells(NamedTuple):
-    """Spells, one place each; ``ends`` and ``ends_ms`` are NEVER: it lasts at the log end."""
+    """Spells, one element each; ``ends`` and ``ends_ms`` are NEVER if open at the end of the
+    log.
+    """
 
     key: Ints
     begins: Ints
@@ -176,7 +179,7 @@ class Spells(NamedTuple):
 
 
 class SpellFinder:
-    """Finder of spells, which carries open ones from slice to slice."""
+    """Finds spells, carrying open ones from slice to slice."""
 
     def __init__(self) -> None:
         self._open = joined(Spells, [])
@@ -200,7 +203,7 @@ class SpellFinder:
             intervals.ends_ms[stops],
         )
         runs, closed = self._joined(runs, first[starts], np.unique(key))
-        # What reaches the last interval of its partition may go on.
+        # A spell that reaches its partition's last interval may continue.
         last = stops_of(first)[stops]
         still = some(runs, last)
         self._open = joined(Spells, [self._open, still])
@@ -208,7 +211,9 @@ class SpellFinder:
         return joined(Spells, [closed, some(runs, ~last)])
 
     def _joined(self, runs: Spells, first: Bools, keys: Ints) -> tuple[Spells, Spells]:
-        """Runs with what they go on from; and those that were open and do not go on."""
+        """Return the runs, extended by the open spells that they continue, and the open spells that
+        end.
+        """
         open_ = self._open
         met = np.isin(open_.key, keys, assume_unique=True)
         self._open = some(open_, ~met)

@@ -1,7 +1,7 @@
-"""Lists of brokers as numbers: each different list is kept once, with its members as bits.
+"""Broker lists as numbers: each distinct list is stored once, with its members as bits.
 
-There are few different replica lists and ISRs, and very many records that name them. So a question
-about two lists is asked of words of bits, 64 brokers each, however many brokers there are.
+There are few distinct replica lists and ISRs, but many records that contain them. So two lists are
+compared as words of 64 bits, whatever the number of brokers.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from replay.kernels.arrays import MISSING, SMALL, Bools, Ints, distinct, whole
 
 Words = npt.NDArray[np.uint64]
 NOTHING = MISSING
-"""The number of no list (null)."""
+"""Number that stands for null instead of a list."""
 _ITEM_BYTES = 4
 
 
 class Lists:
-    """Numbers for lists. The members' order is kept: ``members[number]``."""
+    """A numbering of lists. ``members[number]`` keeps the members' order."""
 
     def __init__(self) -> None:
         self.members: list[tuple[int, ...]] = []
@@ -31,7 +31,7 @@ class Lists:
         self._bits: dict[int, int] = {}
         self._small = np.full(SMALL, -1, np.int64)
         self.brokers: list[int] = []
-        """Broker of each bit."""
+        """The broker of each bit."""
         self._size = np.zeros(64, np.int64)
         self._distinct = np.zeros(64, np.int64)
         self._single = np.full(64, MISSING, np.int64)
@@ -40,15 +40,15 @@ class Lists:
 
     @property
     def word_count(self) -> int:
-        """Number of words for the members of a list."""
+        """Number of words for a list's members."""
         return len(self._words)
 
     def number(self, members: Sequence[int]) -> int:
-        """Return the number of one list."""
+        """Return the number of a list."""
         return self._of_bytes(np.asarray(members, np.int32).tobytes())
 
     def numbers(self, column: Any) -> Ints:
-        """Return the numbers of a column of lists of int32; null is NOTHING."""
+        """Return the numbers of a column of int32 lists; null becomes NOTHING."""
         column = whole(column)
         if column.null_count == len(column):
             return np.full(len(column), NOTHING, np.int64)
@@ -57,7 +57,7 @@ class Lists:
         return self._of_offsets(offsets, values.buffers()[1], column)
 
     def numbers_of_field(self, column: Any, field: int) -> Ints:
-        """Return the same of one field, of int32, of a column of lists of structs."""
+        """Return the numbers of the lists of an int32 field, in a column of lists of structs."""
         column = whole(column)
         if column.null_count == len(column):
             return np.full(len(column), NOTHING, np.int64)
@@ -67,7 +67,7 @@ class Lists:
 
     def _of_offsets(self, offsets: Ints, data: pa.Buffer | None, column: pa.Array) -> Ints:
         count = len(column)
-        # The bytes of a list are its key: Arrow tells the different ones apart.
+        # The bytes of a list are its key, so Arrow can find the distinct ones.
         flat = pa.Array.from_buffers(
             pa.large_binary(), count, [None, pa.py_buffer(offsets), data or pa.py_buffer(b"")]
         ).dictionary_encode()
@@ -125,61 +125,65 @@ class Lists:
         return np.array([self.bit(int(each)) for each in different], np.int64)[where]
 
     def word(self, numbers: Ints, index: int) -> Words:
-        """Return one word of the members of each list; none of NOTHING."""
+        """Return one word of each list's members; 0 for NOTHING."""
         return np.where(numbers >= 0, self._words[index][np.maximum(numbers, 0)], np.uint64(0))
 
     def size(self, numbers: Ints) -> Ints:
-        """Return the number of members of each list; -1 of NOTHING."""
+        """Return the number of members of each list; -1 for NOTHING."""
         return np.where(numbers >= 0, self._size[np.maximum(numbers, 0)], -1)
 
     def names_one_twice(self, numbers: Ints) -> Bools:
-        """Return whether each list names a member twice."""
+        """Return whether each list contains a duplicate."""
         at = np.maximum(numbers, 0)
         return (numbers >= 0) & (self._size[at] != self._distinct[at])
 
     def single(self, numbers: Ints) -> Ints:
-        """Return the member of each list that has one; else MISSING."""
+        """Return the only member of each list with one member; else MISSING."""
         return np.where(numbers >= 0, self._single[np.maximum(numbers, 0)], MISSING)
 
     def contain(self, numbers: Ints, brokers: Ints) -> Bools:
-        """Return whether each list names the broker beside it."""
+        """Return whether each list contains the corresponding broker."""
         bits, at = self.bits(brokers), np.maximum(numbers, 0)
         words = self._words[0][at] if self.word_count == 1 else self._words[bits >> 6, at]
         found = words >> (bits & 63).astype(np.uint64)
         return (numbers >= 0) & ((found & np.uint64(1)) == 1)
 
     def lacks(self, some: Ints, others: Ints) -> Bools:
-        """Return whether each of some lists names a member that the other beside it does not."""
+        """Return whether each of ``some`` has a member that the corresponding one of ``others``
+        lacks.
+        """
         found = np.zeros(len(some), np.bool_)
         for index in range(self.word_count):
             found |= (self.word(some, index) & ~self.word(others, index)) != 0
         return found
 
     def share(self, some: Ints, others: Ints) -> Bools:
-        """Return whether each of some lists names a member of the other beside it."""
+        """Return whether each of ``some`` has a member in common with the corresponding one of
+        ``others``.
+        """
         found = np.zeros(len(some), np.bool_)
         for index in range(self.word_count):
             found |= (self.word(some, index) & self.word(others, index)) != 0
         return found
 
     def text(self, number: int) -> str:
-        """Return the list in words."""
+        """Return a list in words."""
         return "nothing" if number < 0 else ids(self.members[number])
 
     def table(self, numbers: Ints) -> pa.Array:
-        """Return the lists as a column of Arrow."""
+        """Return lists as an Arrow column."""
         different, places = distinct(numbers)
         lists = [None if number < 0 else self.members[number] for number in different.tolist()]
         return pa.array(lists, pa.list_(pa.int32())).take(pa.array(places))
 
 
 def ids(members: Sequence[int]) -> str:
-    """Return the ids in words: [1, 2]."""
+    """Return ids in words, such as [1, 2]."""
     return f"[{', '.join(map(str, members))}]"
 
 
 def pairs_of(words: Words, index: int) -> tuple[Ints, Ints]:
-    """Return the bits that are set in words of the given index: place of the word, and bit."""
+    """Return the bits set in words with the given index: position of the word, and bit."""
     places, found = [], []
     left, at = words, np.arange(len(words))
     while True:

@@ -1,7 +1,7 @@
-"""A pass over the records, as data: an engine runs it in Spark's tasks, or in worker processes.
+"""A pass over the records as data, which an engine runs in Spark tasks or worker processes.
 
-The parts of a pass process the records; the job merges their findings, which are small. So each job
-is written once for all engines.
+The parts of a pass process the records, and the job merges their small results. So each job is
+written once for all engines.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ Found = TypeVar("Found")
 Found_co = TypeVar("Found_co", covariant=True)
 
 ANYWHERE: tuple[str, ...] = ()
-"""Which part gets which slice does not matter, nor in which order they come."""
+"""Slices may go to any part, in any order."""
 IN_ORDER = ("",)
-"""One part gets all slices, in order."""
+"""A single part gets all slices, in order."""
 BY_PARTITION = ("topic_id", "partition_id")
 BY_CONFIG = ("resource_name", "config_name")
 BY_CLIENT = ("client_id",)
 
 
 class Part(Protocol[Found_co]):
-    """Part of a pass that receives its share of the records, slice by slice."""
+    """A part of a pass, which processes its share of the records slice by slice."""
 
     def take(self, table: pa.Table) -> None:
-        """The next slice."""
+        """Process the next slice."""
         ...
 
     def end(self) -> Found_co:
-        """Return the findings."""
+        """Return the result."""
         ...
 
 
 @dataclass(frozen=True)
 class Pass(Generic[Found]):
-    """A pass over ``columns`` of the records of some ``types`` (None: all).
+    """A pass over ``columns`` of the records of some ``types`` (None for all).
 
-    ``by``: records that have the same in these columns come to one part, in order; or ANYWHERE, or
-    IN_ORDER. ``begin`` makes a part; it can be pickled.
+    ``by``: records with equal values in these columns go to the same part, in order; or ANYWHERE,
+    or IN_ORDER. ``begin`` creates a part, and must be picklable.
     """
 
     begin: Callable[[], Part[Found]]
@@ -63,24 +63,24 @@ class Rows(Protocol):
         ...
 
     def run(self, work: Pass[Found]) -> list[Found]:
-        """Return the findings of each part, in any order."""
+        """Return the results of all parts, in any order."""
         ...
 
     def table(self, columns: Sequence[str], types: Collection[RecordType]) -> pa.Table:
-        """Return all records of some types in order, of which the log has few enough."""
+        """Return all records of some types, in order; they must be few."""
         ...
 
 
 class Accumulator(ABC):
-    """A part of a pass that is its own finding, and to which those of other parts are added."""
+    """A part of a pass that is its own result, and can be merged with other parts."""
 
     @abstractmethod
     def take(self, table: pa.Table) -> None:
-        """Look at the next slice."""
+        """Process the next slice."""
 
     @abstractmethod
     def merge(self, other: Self) -> None:
-        """Add the findings of another part, which comes after this one."""
+        """Add the result of another part, which follows this one."""
 
     def end(self) -> Self:
         """Return the part itself."""
@@ -91,7 +91,7 @@ Gathered = TypeVar("Gathered", bound=Accumulator)
 
 
 def gathered(log: Rows, work: Pass[Gathered]) -> Gathered:
-    """Return what all parts of a pass have accumulated."""
+    """Return the merged result of all parts of a pass."""
     found: Any = work.begin()
     for part in log.run(work):
         found.merge(part)
@@ -99,5 +99,5 @@ def gathered(log: Rows, work: Pass[Gathered]) -> Gathered:
 
 
 def facts_of(log: Rows) -> Facts:
-    """Return the facts of the rare records of a log."""
+    """Return the facts of a log."""
     return Facts(log.table(RARE_COLUMNS, RARE), log.end_offset)

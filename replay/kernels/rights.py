@@ -1,5 +1,5 @@
-"""Access control entries over time: the offsets at which the verdict on a question turns; and the
-rights that records of clients' requests need.
+"""Access control entries over time: the offsets at which the answer to an authorization query
+changes; and the rights that requests needed for their records.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENTRIES = (RecordType.ACCESS_CONTROL_ENTRY, RecordType.REMOVE_ACCESS_CONTROL_ENT
 
 
 class Question(NamedTuple):
-    """A query of the entries: principal, operation, resource."""
+    """An authorization query: principal, operation, resource."""
 
     principal: str
     operation: int
@@ -37,7 +37,7 @@ class Question(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """The interval in which an entry was in force."""
+    """The interval during which an entry applied."""
 
     host: str
     operation: int
@@ -47,11 +47,11 @@ class Entry(NamedTuple):
 
 
 def begins(facts: Facts) -> int | None:
-    """Return the offset after which writes are judged; None: none is.
+    """Return the offset after which writes are judged, or None if they are not.
 
-    That is the offset of the first entry: from then on the log has the rights. Named super users
-    imply an authorizer before any entry: writes are then judged from the first record of a level
-    on.
+    This is the offset of the first entry: from there on, the log contains the rights. If super
+    users are given, the cluster had an authorizer even before, so writes are judged after the first
+    record of metadata.version.
     """
     added = facts.of(RecordType.ACCESS_CONTROL_ENTRY, columns=("type", "offset"))
     first = [row["offset"] for row in added[:1]]
@@ -61,13 +61,13 @@ def begins(facts: Facts) -> int | None:
 
 
 class Entries:
-    """All entries of the history, with their effect at an offset."""
+    """All entries of the history, with lookup of their effect at an offset."""
 
     def __init__(self, facts: Facts) -> None:
         self._about: dict[tuple[int, int, str, str], list[Entry]] = defaultdict(list)
-        """Entries by type of the resource, pattern, name, and principal."""
+        """Entries by resource type, pattern, name, and principal."""
         self._on: dict[tuple[int, int, str], list[Entry]] = defaultdict(list)
-        """The same by type, pattern and name alone."""
+        """Entries by resource type, pattern and name."""
         self._open = facts.allow_everyone_if_no_acl_found
         self._prefixes: dict[int, set[int]] = defaultdict(set)
         self._lines: dict[Question, tuple[list[int], list[int]]] = {}
@@ -91,7 +91,9 @@ class Entries:
             self._prefixes[about].add(len(row["resource_name"]))
 
     def at(self, question: Question, offset: int) -> tuple[int, int | None]:
-        """Return the number of open ways to the right, and the offset at which it changed last."""
+        """Return the number of open ways to the right, and the offset at which this last changed,
+        or None.
+        """
         line = self._lines.get(question)
         if line is None:
             line = self._lines[question] = self._line(question)
@@ -102,8 +104,9 @@ class Entries:
     def _line(self, question: Question) -> tuple[list[int], list[int]]:
         """Return the offsets at which the number of ways changes, and the new numbers.
 
-        A way is a resource whose entries may give the right, and a host: one that an entry allows,
-        or any other. It is open while an entry of it allows, and none denies.
+        A way is a resource whose entries may grant the right, combined with a host: one that an
+        entry allows, or any other. It is open while at least one of its entries allows and none
+        denies.
         """
         turns: dict[int, int] = defaultdict(int)
         resources = [(question.on_type, question.on_name)]
@@ -118,7 +121,7 @@ class Entries:
             if self._open:
                 for offset, turn in _unmentioned(list(self._naming(*resource))):
                     turns[offset] += turn
-        # A turn of one way beside that of another is one, too, where the number stays.
+        # Opposite turns of two ways at one offset count as a turn, though the number stays.
         offsets, ways, now = [], [], 0
         for offset in sorted(turns):
             now += turns[offset]
@@ -169,7 +172,7 @@ def _turns(entries: list[Entry], host: str) -> Iterator[tuple[int, int]]:
 
 def _unmentioned(entries: list[Entry]) -> Iterator[tuple[int, int]]:
     """Yield the offsets at which the way of allow.everyone.if.no.acl.found opens (1) or closes
-    (-1): it is open while a resource has no entry.
+    (-1): it is open while the resource has no entry.
     """
     changes: dict[int, int] = defaultdict(int)
     for entry in entries:
@@ -185,16 +188,12 @@ def _unmentioned(entries: list[Entry]) -> Iterator[tuple[int, int]]:
 
 
 def creates_topic(question: Question) -> bool:
-    """Return whether it is about a topic's creation, which the right to create on the cluster
-    allows as well.
-    """
+    """Return whether a query is about creating a topic, which CREATE on the cluster also allows."""
     return (question.operation, question.on_type) == (AclOperation.CREATE, AclResourceType.TOPIC)
 
 
 class Need(NamedTuple):
-    """The right that a request needs for its record. ``name``: the column of the resource's
-    name.
-    """
+    """The right that a request needs for a record. ``name``: column with the resource's name."""
 
     operation: AclOperation
     type: AclResourceType = AclResourceType.CLUSTER
@@ -219,28 +218,30 @@ NEEDS: dict[RecordType, Need] = {
         AclOperation.CREATE, AclResourceType.CLIENT_SESSION, "client_name"
     ),
 }
-"""Configs are in ``_CONFIGS``."""
+"""The right needed per record type, except for configs: see ``_CONFIGS``."""
 CONFIG_TYPES = (RecordType.CONFIG,)
 _CONFIGS = {
     int(ResourceType.TOPIC): AclResourceType.TOPIC,
     int(ResourceType.GROUP): AclResourceType.GROUP,
 }
-"""Type of a config's resource -> whose permission it needs; the cluster's for all others."""
+"""Resource type of a config -> resource type whose right it needs; CLUSTER for all others."""
 _BY_ID = (RecordType.PARTITION, RecordType.REMOVE_TOPIC)
-"""These name their topic by its id."""
+"""Record types that identify their topic by id."""
 _LEADING = (
     RecordType.REGISTER_BROKER,
     RecordType.BROKER_REGISTRATION_CHANGE,
     RecordType.UNREGISTER_BROKER,
     RecordType.FEATURE_LEVEL,
 )
-"""Changes of partitions and hosts in a batch with such a record come of that."""
+"""Record types that cause the changes of partitions and hosts in the same batch."""
 _WHOLE = (RecordType.TOPIC, RecordType.REMOVE_TOPIC, RecordType.REMOVE_LEASE)
 _LED = (RecordType.PARTITION_CHANGE, RecordType.HOSTNAME)
 
 
 def needed(row: Row, facts: Facts) -> Question | None:
-    """Return the question whether the writer had the right to a record; None if not decidable."""
+    """Return the query whether the writer had the right to a record, or None if this cannot be
+    decided.
+    """
     if row["type"] == RecordType.CONFIG:
         type_ = _CONFIGS.get(row["resource_type"], AclResourceType.CLUSTER)
         name = row["resource_name"] if row["resource_type"] in _CONFIGS else CLUSTER_NAME
@@ -255,7 +256,7 @@ def needed(row: Row, facts: Facts) -> Question | None:
 
 
 def _topic_name(row: Row, facts: Facts) -> str | None:
-    """Return the name of the topic of its id; None of a topic that is not there."""
+    """Return the name of the topic with the record's topic id, or None if it does not exist."""
     for life in facts.lives_of.get(row["topic_id"], ()):
         if life.begins < row["offset"] <= life.ends:
             return life.topic_name
@@ -263,7 +264,7 @@ def _topic_name(row: Row, facts: Facts) -> str | None:
 
 
 class Wholes:
-    """Wholes of which the records of a batch may be parts."""
+    """The records that other records of the same batch are part of."""
 
     def __init__(self, facts: Facts) -> None:
         self._parts: set[tuple[int, str]] = set()
@@ -283,7 +284,7 @@ class Wholes:
                 self._parts.add((batch, "led"))
 
     def holds(self, row: Row) -> bool:
-        """Return whether a record is a part of another one of its batch."""
+        """Return whether a record is part of another one in its batch."""
         if row["type"] in _LED:
             part = "led"
         elif row["type"] == RecordType.KEY_VALUE:

@@ -1,7 +1,7 @@
-"""Steps of partitions: each state that a record led to, beside the one before it.
+"""Steps of partitions: each state that resulted from a record, together with the previous one.
 
-A record says only what it changes; the rest is carried on from the state before, by the rules of
-:mod:`raftlog.metadata.fold`. What a slice of the log leads to is carried into the next one.
+A record contains only what it changes; the rest is carried over from the previous state by the
+rules of :mod:`raftlog.metadata.fold`, also from one slice of the log to the next.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ COLUMNS = (
     "recovery",
     "directories",
 )
-"""Columns that the kernel needs of the records of PARTITION_TYPES."""
+"""Columns needed of the records of PARTITION_TYPES."""
 _LISTS = ("replicas", "adding", "removing", "isr", "eligible", "last_known")
 _CARRIED = ("leader", "recovery", *_LISTS)
 _STATE = ("key", "begins", "begins_ms", *_CARRIED, "leader_epoch", "partition_epoch")
@@ -64,7 +64,7 @@ STATE_SCHEMA = typed(
     "replicas", "adding_replicas", "removing_replicas", "isr", "eligible_leader_replicas",
     "last_known_elr", "leader_epoch", "partition_epoch",
 )  # fmt: skip
-"""Schema of a partition's remembered state, between one process and another."""
+"""Schema of the partition states that one process hands to another."""
 _SAID = {
     "recovery": "leader_recovery_state",
     "adding": "adding_replicas",
@@ -72,20 +72,20 @@ _SAID = {
     "eligible": "eligible_leader_replicas",
     "last_known": "last_known_elr",
 }
-"""The columns of what has a shorter name here."""
+"""Full column names for names that are shorter here."""
 _NAMES = {column: name for name, column in _SAID.items()}
 
 
 @dataclass
 class Steps:
-    """Rows, by partition and then by offset; each array has one place a row.
+    """Rows sorted by partition and offset; one element per row.
 
-    The first row of a partition may be one that is carried on from an earlier slice: ``real`` is
-    false there. Lists are numbers of ``lists``. ``before`` is the place of the row before (-1:
-    none), ``source`` that of the record in ``table`` (-1: none). ``removed``: where the topic goes
-    that the row is of, NEVER if it does not; ``next_begins``: NEVER for the last row. ``eligible``:
-    the eligible leader replicas (KIP-966); ``last_known``: the last leader, while neither an ISR
-    nor an eligible leader replica is left.
+    A partition's first row may be carried over from an earlier slice; there ``real`` is false. List
+    columns contain numbers from ``lists``. ``source``: index of the record in ``table``; -1 if
+    none. ``removed``: offset at which the row's topic is removed; NEVER if it is not.
+    ``next_begins``: NEVER for the last row. ``eligible``: the eligible leader replicas (KIP-966).
+    ``last_known``: the last leader, while there are neither ISR members nor eligible leader
+    replicas.
     """
 
     table: pa.Table
@@ -117,25 +117,25 @@ class Steps:
 
     @property
     def ends(self) -> Ints:
-        """End of each row, exclusive; NEVER: not up to here."""
+        """End of each row, exclusive; NEVER if there is none so far."""
         return np.minimum(self.next_begins, self.removed)
 
     @property
     def seen(self) -> int:
-        """The highest offset of them; 0 of none."""
+        """The highest offset, or 0 without rows."""
         return int(self.begins.max()) if len(self.begins) else 0
 
     def before(self, name: str) -> Ints:
-        """Return a column's value in the row before; MISSING for the first of a partition."""
+        """Return a column's value in the previous row; MISSING for a partition's first row."""
         return previous(getattr(self, name), self.first)
 
     def text(self, name: str, row: int) -> Any:
-        """Return a column of the record after a row."""
+        """Return a column of a row's record."""
         return self.table[name][int(self.source[row])].as_py()
 
 
 class Partitions:
-    """All partitions that records have named so far, with their states."""
+    """All partitions that have occurred in records so far, with their states."""
 
     def __init__(self, facts: Facts, before: pa.Table | None = None) -> None:
         self.lists = Lists()
@@ -176,30 +176,30 @@ class Partitions:
         return self.topics[key >> 32]
 
     def name_of(self, key: int, offset: int) -> str | None:
-        """Return the name of a partition's topic at an offset; None if it does not exist there."""
+        """Return the name of a partition's topic at an offset, or None if it does not exist
+        then.
+        """
         return self._lives.name(self.topics[key >> 32], offset)
 
     def gone(self, keys: Ints, offset: int) -> Bools:
-        """Return the mask of the partitions whose topic is deleted below an offset and does not
-        return.
-        """
+        """Return a mask of the partitions whose topic was removed before an offset, for good."""
         return self._lives.gone(keys >> 32, offset)
 
     def removed(self, keys: Ints, offsets: Ints) -> Ints:
-        """Return the offset at which the topic that exists at the offset beside each key is
-        deleted; NEVER: it stays, or does not exist.
+        """Return, for the topic that exists at each offset, the offset of its removal; NEVER if it
+        is not removed, or does not exist.
         """
         return self._lives.removed(keys >> 32, offsets)
 
     def names_of(self, keys: Ints, offsets: Ints) -> list[str | None]:
-        """Return the same of many."""
+        """Return the names of many partitions' topics."""
         names = self._lives.name
         pairs = zip((keys >> 32).tolist(), offsets.tolist(), strict=True)
         return [names(self.topics[topic], offset) for topic, offset in pairs]
 
     def table(self, *, there: bool = False) -> pa.Table:
-        """Return the state that a later process begins with: STATE_SCHEMA. ``there``: existing
-        partitions alone.
+        """Return the states for a later process, as STATE_SCHEMA. ``there``: only existing
+        partitions.
         """
         state = self.state
         if there:
@@ -221,8 +221,8 @@ class Partitions:
         return pa.table(columns).cast(STATE_SCHEMA)
 
     def _with_clears(self, state: dict[str, Ints]) -> dict[str, Ints]:
-        """Return the state with the lists that were cleared after the last record of a partition,
-        which a later process does not see.
+        """Return the state after clears that follow a partition's last record, which a later
+        process does not see.
         """
         of_all, of_topic = self._cleared
         last = np.full(len(state["key"]), of_all[-1] if len(of_all) else MISSING, np.int64)
@@ -238,13 +238,13 @@ class Partitions:
         return state | lists | {"partition_epoch": state["partition_epoch"] + cleared}
 
     def _had(self, lists: dict[str, Ints]) -> Bools:
-        """Return the mask of rows with a list that can be cleared."""
+        """Return a mask of the rows with a list that can be cleared."""
         either = [lists["eligible"], lists["last_known"]]
         found: Bools = np.any([(each != self.lists.empty) & (each >= 0) for each in either], axis=0)
         return found
 
     def step(self, table: pa.Table) -> Steps:
-        """Go through the records of PARTITION_TYPES of a slice, COLUMNS."""
+        """Process the records of PARTITION_TYPES in a slice with the columns COLUMNS."""
         keys = self._keys(table)
         order = order_of(_packed(keys))
         steps = self._merge(table, keys[order], order)
@@ -252,14 +252,14 @@ class Partitions:
         return steps
 
     def ends(self) -> Steps:
-        """Return the states of all partitions, as rows that nothing follows."""
+        """Return the states of all partitions as final rows."""
         none = np.zeros(0, np.int64)
         return self._merge(typed(*COLUMNS).empty_table(), none, none, self.state)
 
     def _merge(
         self, table: pa.Table, keys: Ints, order: Ints, state: dict[str, Ints] | None = None
     ) -> Steps:
-        """Return the records in their order after what is known of their partitions."""
+        """Return the records in order, preceded by the known states of their partitions."""
         begun = np.ones(len(keys), np.bool_)
         begun[1:] = keys[1:] != keys[:-1]
         starts = np.flatnonzero(begun)
@@ -339,8 +339,8 @@ class Partitions:
         )
 
     def _clear(self, topics: Ints, begins: Ints, first: Bools, said: dict[str, Ints]) -> Bools:
-        """Return the mask of rows with a clear between them and the row before; enter it in
-        ``said`` where the record itself names no list.
+        """Return a mask of the rows with a clear between them and the previous row, and apply it to
+        ``said`` where the record itself contains no list.
         """
         of_all, of_topic = self._cleared
         found = np.zeros(len(topics), np.bool_)
@@ -367,11 +367,12 @@ class Partitions:
         begun: Bools,
         cleared: Bools,
     ) -> tuple[Ints, Ints]:
-        """Both epochs of each row: the last that was said, and one for each step since.
+        """Return both epochs of each row: the last known value, plus one for each later step that
+        increments it.
 
-        KRaft's rule: the leader epoch grows when a leader is named (the same one too) or when a
-        replica goes. Where no columns are for the epochs, a created partition begins at 0. Where
-        eligible leader replicas were cleared below a row, there was one more step.
+        KRaft's rule: the leader epoch grows when a record names a leader, even the same one, or
+        removes a replica. Without columns for epochs, a new partition starts at 0. A clear of
+        eligible leader replicas is one more step.
         """
         named, replicas = grows
         before = previous(replicas, first)
@@ -393,7 +394,7 @@ class Partitions:
         return counted[0], counted[1]
 
     def _remember(self, steps: Steps) -> None:
-        """The last row of each partition is what is known of it from now on."""
+        """Store the last row of each partition as its known state."""
         last = np.ones(len(steps.key), np.bool_)
         last[:-1] = steps.first[1:]
         newest = {name: getattr(steps, name)[last] for name in _STATE}
@@ -410,8 +411,8 @@ class Partitions:
 
 
 def _carried(values: Ints, first: Bools, begun: Ints) -> Ints:
-    """Return the same as :func:`carried`; ``begun``: where each row's run begins. Most columns have
-    values in most slices only there.
+    """Return the same as :func:`carried`, faster for the common column that has values only at the
+    beginnings of runs; ``begun``: where each row's run begins.
     """
     if ((values != MISSING) & ~first).any():
         return carried(values, first)
@@ -419,7 +420,7 @@ def _carried(values: Ints, first: Bools, begun: Ints) -> Ints:
 
 
 def _packed(keys: Ints) -> Ints:
-    """Keys in the same order, in as few bits as they need."""
+    """Return keys in the same order that use as few bits as possible."""
     if not len(keys):
         return keys
     topics, numbers = keys >> 32, keys & 0xFFFFFFFF
@@ -427,13 +428,13 @@ def _packed(keys: Ints) -> Ints:
 
 
 class _Rows:
-    """Places of the records of a slice and of the known states among each other."""
+    """The arrangement of a slice's records and the known states as rows."""
 
     def __init__(self, count: int, real_at: Ints, known_at: Ints, order: Ints) -> None:
         self.count = count
         self._real_at, self._known_at = real_at, known_at
         self._place = np.empty_like(real_at)
-        """Place of each record."""
+        """The row of each record."""
         self._place[order] = real_at
         self.real = np.zeros(count, np.bool_)
         self.real[real_at] = True
@@ -441,28 +442,28 @@ class _Rows:
         self.source[real_at] = order
 
     def put(self, records: Ints, known: Ints | int) -> Ints:
-        """Return one column of both."""
+        """Return a column of both."""
         values = np.empty(self.count, np.int64)
         values[self._place] = records
         values[self._known_at] = known
         return values
 
     def put_ordered(self, records: Ints, known: Ints | int) -> Ints:
-        """Return the same, of records that are in order already."""
+        """Return a column of both, given records that are already in order."""
         values = np.empty(self.count, np.int64)
         values[self._real_at] = records
         values[self._known_at] = known
         return values
 
     def nothing(self, known: Ints | int) -> Ints:
-        """Return a column of which no record says anything."""
+        """Return a column that no record sets."""
         values = np.full(self.count, MISSING, np.int64)
         values[self._known_at] = known
         return values
 
 
 class _Lives:
-    """Lives of the topics, by their numbers."""
+    """The lives of topics, by topic number."""
 
     def __init__(self, facts: Facts) -> None:
         self._of = facts.lives_of
@@ -476,11 +477,11 @@ class _Lives:
         }
 
     def add(self) -> None:
-        """Give a number to a topic that was never created."""
+        """Assign a number to a topic that was never created."""
         self._begins, self._ends = np.append(self._begins, NEVER), np.append(self._ends, 0)
 
     def removed(self, topics: Ints, begins: Ints) -> Ints:
-        """Return the offset at which the topic of each row is deleted; NEVER: it stays, or did not
+        """Return the offset at which each row's topic is removed; NEVER if it is not, or did not
         exist.
         """
         there = (self._begins[topics] <= begins) & (begins < self._ends[topics])
@@ -493,11 +494,11 @@ class _Lives:
         return removed
 
     def gone(self, topics: Ints, offset: int) -> Bools:
-        """Return whether each topic has had one life, which is over at an offset."""
+        """Return whether each topic had a single life that ended before an offset."""
         return (self._begins[topics] != NEVER) & (self._ends[topics] < offset)
 
     def name(self, topic_id: str, offset: int) -> str | None:
-        """Return the name of a topic at an offset."""
+        """Return the name of a topic at an offset, or None if it did not exist."""
         for life in self._of.get(topic_id, ()):
             if life.begins <= offset < life.ends:
                 return life.topic_name

@@ -1,5 +1,5 @@
-"""Timelines as rows: of partitions, config keys and controllers, an interval a row, once its end is
-known. :mod:`replay.spark.views` says what an interval is.
+"""Timelines of partitions, config keys and controllers as rows: one per interval, once its end is
+known. :mod:`replay.spark.views` defines an interval.
 """
 
 from __future__ import annotations
@@ -32,28 +32,30 @@ CONFIG_COLUMNS = (
     "resource_type", "resource_name", "config_name", "config_value", "offset", "timestamp_ms",
     "epoch", "principal", "topic_id",
 )  # fmt: skip
-"""Columns that :func:`configs` needs of the config records."""
+"""Columns of config records that :func:`configs` needs."""
 CONTROLLERS = typed(
     "epoch", "leader_id", "begins", "ends", "begins_ms", "last_ms", "ends_ms", "last_heard_epoch",
     "last_heard_age_ms", "last_heard_by_all",
 )  # fmt: skip
 _SAID = ("epoch", "principal", "proposer_id", "proposer_epoch", "type", "batch_last_offset")
-"""Columns that keep the value of their own record."""
+"""Columns copied from the interval's first record."""
 _OPEN = pa.schema([field for field in PARTITIONS if field.name not in {"ends", "ends_ms"}])
 
 
 def partitions(facts: Facts, slices: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """PARTITIONS, from the records of some partitions in order (``steps.COLUMNS``)."""
+    """Yield rows of PARTITIONS, from the records of some partitions in order
+    (``steps.COLUMNS``).
+    """
     known, removals = Partitions(facts), Removals(facts)
     keys, open_ = np.zeros(0, np.int64), _OPEN.empty_table()
-    """Rows whose end is not known, one a partition."""
+    """Open rows, one per partition."""
     for table in slices:
         if not table.num_rows:
             continue
         steps = known.step(table)
         began = np.flatnonzero(steps.real)
         rows = pa.concat_tables([open_, _rows(known, steps, began)])
-        # Where each step's row stands among these.
+        # The index of each step's row.
         place = np.searchsorted(keys, steps.key)
         place[began] = len(keys) + np.arange(len(began))
         last = np.ones(len(steps.key), np.bool_)
@@ -71,7 +73,7 @@ def partitions(facts: Facts, slices: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _rows(known: Partitions, steps: Steps, at: Ints) -> pa.Table:
-    """Return the steps that records led to, as _OPEN."""
+    """Return the steps that resulted from records, as _OPEN."""
     source, lists = steps.source[at], steps.lists
     said = {name: steps.table[name].take(source) for name in _SAID}
     members = steps.table["isr_with_epochs"].take(source)
@@ -119,9 +121,10 @@ def _ended(rows: pa.Table, ends: Ints, ends_ms: Ints) -> pa.Table:
 
 
 def configs(facts: Facts, slices: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """CONFIGS, from the config records of some keys in order (CONFIG_COLUMNS).
+    """Yield rows of CONFIGS, from the config records of some keys in order (CONFIG_COLUMNS).
 
-    In Kafka's log a topic's configs go with it, without records; there the record names the topic.
+    In Kafka's logs a topic's configs disappear with the topic, without records of their own; their
+    records name the topic.
     """
     open_: dict[tuple[Any, ...], list[Any]] = {}
     for table in slices:
@@ -130,7 +133,7 @@ def configs(facts: Facts, slices: Iterable[pa.Table]) -> Iterator[pa.Table]:
             *key, value, offset, at_ms, epoch, principal, topic_id = row
             before = open_.pop(tuple(key), None)
             if before is not None:
-                # Its topic may have gone before this record.
+                # Its topic may have been removed before this record.
                 if before[_ENDS] is None or offset < before[_ENDS]:
                     before[_ENDS], before[_ENDS_MS] = offset, at_ms
                 ended.append(before)
@@ -142,7 +145,7 @@ def configs(facts: Facts, slices: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _gone(facts: Facts, topic_id: str | None, offset: int) -> tuple[int | None, int | None]:
-    """Return the offset and time at which a config's topic is deleted; None if it stays."""
+    """Return the offset and time at which a config's topic is removed, or None for both."""
     for life in facts.lives_of.get(topic_id or "", ()):
         if life.begins < offset < life.ends and life.ends != NEVER:
             return life.ends, life.ends_ms

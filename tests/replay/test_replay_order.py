@@ -154,7 +154,7 @@ def test_duplicate_record_in_place_of_another_is_refused_by_the_fold(exported: P
         return table.take(pa.array([*kept, changing[9]]))
 
     rewrite(exported, change)
-    with pytest.raises(RaftlogError, match=r"the record at offset \d+ is in the export twice"):
+    with pytest.raises(RaftlogError, match=r"contains the record at offset \d+ twice"):
         ask("state", exported)
 
 

@@ -1,3 +1,1 @@
-"""The rules of the audit, as kernels. Their list: :mod:`replay.rules`; their meaning:
-docs/audit.md.
-"""
+"""The audit rules as kernels. :mod:`replay.rules` lists them; docs/audit.md explains them."""

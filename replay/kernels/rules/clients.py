@@ -1,8 +1,8 @@
-"""Rules about numbered writes (exactly once): a number of a client is executed once, and never
-after the client was closed.
+"""Rules about numbered writes (exactly once): each number of a client is executed at most once, and
+never after the client was closed.
 
-A batch names its client and number in its header; a client's id is the offset of the record that
-opened it. An id that no record has opened is not judged: nodes remember nothing of it, and promise
+A batch header names the client and the number; a client's id is the offset of the record that
+opened it. Ids that no record opened are not judged: nodes keep nothing about them and promise
 nothing.
 """
 
@@ -29,12 +29,12 @@ COLUMNS = (
     "client_id",
     "sequence",
 )
-"""Columns that the kernel needs of the records of batches that name a client."""
+"""Columns needed of the records of batches that name a client."""
 _NUMBER_BITS = 38
 
 
 class Clients:
-    """Each batch that names a client, by its last record."""
+    """Judges each batch that names a client, by its last record."""
 
     def __init__(self, facts: Facts) -> None:
         rows = facts.of(
@@ -70,11 +70,11 @@ class Clients:
                     self._place(rows, row),
                     also=earlier,
                     found="executed again",
-                    expected=f"once, at {earlier}",
+                    expected=f"only once, at {earlier}",
                 )
         base = ints(rows["batch_base_offset"])
         at, known = _find(self._closers, client)
-        # A client may close itself, in the batch that it is the author of.
+        # A client may close itself with a numbered write.
         late = known & (base > self._close_at[at]) if len(self._closers) else known
         for row in np.flatnonzero(late).tolist():
             closed = int(self._close_at[at[row]])
@@ -83,7 +83,7 @@ class Clients:
                 self._place(rows, row),
                 also=closed,
                 found="executed",
-                expected=f"refused: the client was closed at {closed}",
+                expected=f"refused, as the client was closed at {closed}",
             )
 
     def _place(self, rows: pa.Table, row: int) -> Place:
@@ -91,7 +91,7 @@ class Clients:
         return place_in(rows, row, f"client {client}, number {number}")
 
     def _twice(self, client: Ints, number: Ints, offset: Ints) -> Iterator[tuple[int, int]]:
-        """Yield rows of numbers that were executed before, and where."""
+        """Yield the rows with numbers that were executed before, and the earlier offsets."""
         code, opened = _find(self._opened, client)
         rows = np.flatnonzero(opened)
         keys = (code[rows] << _NUMBER_BITS) + number[rows]
@@ -107,23 +107,25 @@ class Clients:
 
 
 class _Executed:
-    """Which numbers were executed, and where last: sorted runs, of which each is at least twice as
-    long as the next.
+    """The numbers executed so far with the last offset of each, as sorted runs, each at least twice
+    as long as the next.
     """
 
     def __init__(self) -> None:
         self.huge: dict[tuple[int, int], int] = {}
-        """Numbers that no client comes to."""
+        """Numbers too large for the runs, which no real client reaches."""
         self._runs: list[tuple[Ints, Ints]] = []
 
     def add(self, keys: Ints, offsets: Ints) -> Iterator[tuple[int, int]]:
-        """Numbers in the order of the log; which of them were there before, and where last."""
+        """Add numbers in log order, and yield the index and last earlier offset of those already
+        present.
+        """
         order = np.argsort(keys, kind="stable")
         run = keys[order], offsets[order]
         earlier = np.full(len(keys), -1, np.int64)
         for known, at in self._runs:
             place, found = _find(known, run[0])
-            # Of equal ones in one run the last counts.
+            # Among equal numbers in a run, the last one counts.
             earlier[found] = np.maximum(earlier[found], at[place[found]])
         again = np.zeros(len(keys), np.bool_)
         again[1:] = run[0][1:] == run[0][:-1]
@@ -142,7 +144,7 @@ def _merged(old: tuple[Ints, Ints], new: tuple[Ints, Ints]) -> tuple[Ints, Ints]
 
 
 def _find(known: Ints, wanted: Ints) -> tuple[Ints, Bools]:
-    """Return the last place of each in a sorted array, and whether it is there."""
+    """Return the last index of each wanted value in a sorted array, and whether it is there."""
     if not len(known):
         return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
     at = np.maximum(np.searchsorted(known, wanted, side="right") - 1, 0)

@@ -1,7 +1,7 @@
-"""The rule about configs of topics: the topic is there.
+"""The rule about topic configs: the topic must exist.
 
-A name may belong to several topics, one after the other. So each name has a line of lives, and each
-record is put into that line: it needs no other record.
+Several topics may have had a name, one after the other. So each name has a timeline of topic lives,
+and a record is judged from that alone, without other records.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ COLUMNS = (
     "config_name",
     "config_value",
 )
-"""Columns that the kernel needs of the records of TYPES."""
+"""Columns needed of the records of TYPES."""
 TYPES = (RecordType.CONFIG,)
 
 
 class Configs:
-    """Each config of a topic, beside the lives of the topics of that name."""
+    """Compares each topic config with the lives of the topics of that name."""
 
     def __init__(self, facts: Facts) -> None:
         lives = sorted(
@@ -60,16 +60,16 @@ class Configs:
             yield _found(rows, row)
 
     def _there(self, rows: pa.Table) -> Bools:
-        """Return whether the topic of each record exists.
+        """Return whether each record's topic exists.
 
-        One that the same batch creates is. A key may go in the batch that deletes its topic, before
-        it or after it; none may be set after it.
+        A topic created in the same batch exists. In the batch that removes a topic, its configs may
+        be removed before or after that record, but none may be set after it.
         """
         if not len(self._keys):
             return np.zeros(rows.num_rows, np.bool_)
-        # A dictionary would still have the names of all other rows.
+        # As a dictionary, the column would keep the names of all other rows.
         of_row, names = codes(rows["resource_name"].cast(pa.string()))
-        # Null is not a name.
+        # Null stands for no name.
         numbers = np.array([self._numbers.get(each, -1) for each in [*names, None]], np.int64)
         number = numbers[np.where(of_row < 0, len(names), of_row)]
         offset, first, last = (
@@ -92,5 +92,5 @@ def _found(rows: pa.Table, row: int) -> Finding:
         rules.CONFIG_OF_UNKNOWN_TOPIC,
         place_in(rows, row, f"topic {name}", topic_name=name),
         found=f"{key} {'removed' if value is None else 'set'}",
-        expected=f"a topic {name}",
+        expected=f"an existing topic {name}",
     )

@@ -1,10 +1,10 @@
-"""Rule about departed brokers: a broker that is fenced, shut down, replaced or unregistered leaves
-every ISR in the batch with that record.
+"""The rule about departed brokers: a broker that is fenced, shut down, replaced or unregistered
+leaves every ISR in the same batch.
 
-It stays only as an ISR's last member, and leads nothing then: no other replica is known to have
-every record. A batch of more than FENCING_BATCH_MAX records may leave the rest to the next ones,
-and the broker stays fenced until all is done; so the rule examines it once more just before the
-batch that unfences it.
+It may stay only as an ISR's last member without leading, because no other replica is known to have
+every record. A batch of more than FENCING_BATCH_MAX records may leave the rest to later batches;
+the broker stays fenced until these are done, so the rule checks once more just before the batch
+that unfences it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from replay.kernels.lists import NOTHING, Lists, pairs_of
 from replay.kernels.steps import Partitions, Steps
 
 FENCING_BATCH_MAX = 5_000
-"""Copy of the controller's bound: see controller/rules/partition_change.py."""
+"""The controller's limit, copied from controller/rules/partition_change.py."""
 _START, _STOP = 1, 0
 
 
 class Look(NamedTuple):
-    """A moment at which a broker must be out, as an image's offset, and the record that requires
-    it.
+    """A check that a broker is in no ISR: the offset of the image to check, and the record that
+    requires it.
     """
 
     looked_at: int
@@ -42,10 +42,10 @@ class Look(NamedTuple):
 
 
 class Departed:
-    """Kernel that decides for each stay of a broker in an ISR whether the broker had to be out at
-    the first look after it began.
+    """Decides, for each stay of a broker in an ISR, whether the broker had to be out at the first
+    check after the stay began.
 
-    A stay is from when a broker is in an ISR with others, or leads, to when it is no longer.
+    A stay lasts while the broker is in an ISR with others, or leads.
     """
 
     def __init__(self, facts: Facts, partitions: Partitions) -> None:
@@ -61,10 +61,10 @@ class Departed:
         self._at = np.array([look.looked_at for look in self._looks], np.int64)
         self._keys = (self._known.find(self._brokers)[0] << 40) + self._at
         self._open = self._standing()
-        """Stays that have not ended: partition, bit of the broker, since when."""
+        """Open stays: partition, the broker's bit, and the offset at which the stay began."""
 
     def _standing(self) -> tuple[Ints, Ints, Ints]:
-        """Return the stays in partitions that are known already: since their last change."""
+        """Return the stays in already known partitions, as of their last change."""
         state, lists = self._partitions.state, self._partitions.lists
         members = _members(state["isr"], state["leader"], lists)
         found = [pairs_of(lists.word(members, word), word) for word in range(lists.word_count)]
@@ -73,17 +73,17 @@ class Departed:
 
     @property
     def staying(self) -> Ints:
-        """The partitions of the stays that have not ended."""
+        """The partitions of the open stays."""
         return self._open[0]
 
     def check(self, judged: Judged) -> Iterator[Finding]:
-        """The stays that end in a slice."""
+        """Judge the stays that end in a slice."""
         yield from self._judge(*self._stays(judged.steps, last=False))
         yield from self._judge(*self._removed(judged.steps))
 
     def _removed(self, steps: Steps) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return the stays that go with their topic, which no record of the partition says: else
-        those of all topics that there ever were would be looked up with each slice.
+        """Return the stays that end because their topic is removed, without a record of the
+        partition. Keeping them would mean looking up all topics that ever existed with each slice.
         """
         key, bits, since = self._open
         left = self._partitions.removed(key, since)
@@ -92,15 +92,15 @@ class Departed:
         return key[over], bits[over], since[over], left[over]
 
     def end(self) -> Iterator[Finding]:
-        """The stays that are left."""
+        """Judge the remaining stays."""
         yield from self._judge(*self._stays(self._partitions.ends(), last=True))
         key, bits, since = self._open
         yield from self._judge(key, bits, since, np.full(len(key), self._end))
 
     def _stays(self, steps: Steps, *, last: bool) -> tuple[Ints, Ints, Ints, Ints]:
-        """Partition, bit of the broker, from when on, and to when (exclusive)."""
+        """Return the stays that end: partition, the broker's bit, begin and end (exclusive)."""
         rows, bits, at, kinds = self._changes(steps, last=last)
-        # Stays in partitions that no record of the slice is about go on as they are.
+        # Stays in partitions without a record in the slice continue unchanged.
         there = steps.key[steps.first]
         place = np.searchsorted(there, self._open[0])
         about = np.zeros(len(place), np.bool_)
@@ -111,9 +111,9 @@ class Departed:
         since = np.concatenate([self._open[2][about], at])
         kinds = np.concatenate([np.full(len(bits) - len(kinds), _START), kinds])
         partition = np.concatenate([place[about], (np.cumsum(steps.first) - 1)[rows]])
-        # What was open before stands before what the slice says, whenever that was.
-        told = np.maximum(at - (int(steps.begins.min()) if len(rows) else 0), 0) + 1
-        moment = np.concatenate([np.zeros(len(bits) - len(told), np.int64), told])
+        # Stays that were already open sort before all changes in the slice.
+        changed = np.maximum(at - (int(steps.begins.min()) if len(rows) else 0), 0) + 1
+        moment = np.concatenate([np.zeros(len(bits) - len(changed), np.int64), changed])
         stay = partition * len(self._partitions.lists.brokers) + bits
         order = _in_order(stay, 2 * moment + kinds)
         stay, bits, since, kinds = stay[order], bits[order], since[order], kinds[order]
@@ -130,7 +130,7 @@ class Departed:
         return keys[ended], bits[ended], since[ended], since[ended + 1]
 
     def _changes(self, steps: Steps, *, last: bool) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return the replicas that joined and left ISRs: row, bit, offset, and which of both."""
+        """Return when brokers joined and left ISRs: row, bit, offset, and which of both."""
         lists = steps.lists
         members = _members(steps.isr, steps.leader, lists)
         follows = ~steps.first
@@ -139,7 +139,7 @@ class Departed:
         were[1:] = members[:-1]
         were[~follows] = NOTHING
         changed = np.flatnonzero((members != were) & steps.real)
-        # Of those that stay as they are, the end is known with the row after them, or never.
+        # The end of an unchanged state is known only from the row after it.
         known = np.ones(len(members), np.bool_)
         known[:-1] = ~steps.first[1:]
         known[-1:] = False
@@ -182,12 +182,12 @@ class Departed:
                 broker_id=broker,
                 also=entered,
                 found=f"broker {broker}, {look.now}, in the ISR",
-                expected="out of it, or its last member and no leader",
+                expected="not in the ISR, or its last member without leading",
             )
 
 
 def _in_order(stays: Ints, moments: Ints) -> Ints:
-    """Return the order by stay, and then by moment."""
+    """Return the sort order by stay, then by moment."""
     if not len(stays):
         return np.zeros(0, np.int64)
     span = int(moments.max()) + 1
@@ -197,13 +197,13 @@ def _in_order(stays: Ints, moments: Ints) -> Ints:
 
 
 def _members(isr: Ints, leader: Ints, lists: Lists) -> Ints:
-    """Return the ISRs that count: with several members, or with a leader; NOTHING of others."""
+    """Return the ISRs to check, which have several members or a leader; NOTHING for the others."""
     counts = (isr != NOTHING) & ((lists.size(isr) > 1) | (leader != NO_LEADER))
     return np.where(counts, isr, NOTHING)
 
 
 def _looks(spans: list[BrokerSpan]) -> Iterator[Look]:
-    """Yield the moments at which one broker must be out of every ISR."""
+    """Yield the checks of one broker."""
     before: BrokerSpan | None = None
     for index, span in enumerate(spans):
         same = (
@@ -216,12 +216,12 @@ def _looks(spans: list[BrokerSpan]) -> Iterator[Look]:
         whole = span.batch_last_offset - span.batch_base_offset < FENCING_BATCH_MAX
         here = span.begins, span.epoch, span.begins_ms, span.principal
         if not active and (not same or was_active) and whole:
-            said = "replaced" if span.registration else span.reason or ""
-            yield Look(span.batch_last_offset, *here, f"inactive: {said}")
+            why = "replaced" if span.registration else span.reason or ""
+            yield Look(span.batch_last_offset, *here, f"inactive: {why}")
         if active and same and not was_active:
             yield Look(span.batch_base_offset - 1, *here, "about to be unfenced")
         follower = spans[index + 1].begins if index + 1 < len(spans) else None
-        # The record stands after the removals of its batch.
+        # The record follows the removals in its batch.
         if span.ends not in {NEVER, follower}:
             yield Look(span.ends, span.ends, None, span.ends_ms, None, "unregistered")
         before = span

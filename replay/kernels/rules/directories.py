@@ -1,5 +1,5 @@
-"""The directories of replicas (KIP-858): each is one that its broker has registered. Only the log
-of a Kafka cluster names them.
+"""The rule about directories of replicas (KIP-858): each must have been registered by its broker.
+Only Kafka's logs contain them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from replay.kernels.facts import Facts
 from replay.kernels.findings import Finding, Judged, offence
 
 _RESERVED = 100
-"""Ids below it are no directories: unassigned, lost, migrating, and what else Kafka may add."""
+"""Ids below this are not directories but stand for unassigned, lost, migrating, and future
+meanings.
+"""
 
 
 class Directories:
-    """Registered directories of the brokers, which assignments of partitions are compared with."""
+    """The brokers' registered directories, with which partition assignments are compared."""
 
     def __init__(self, facts: Facts) -> None:
         self._state_from = facts.state_from
@@ -32,7 +34,9 @@ class Directories:
             self._known[span.broker_id].append(known)
 
     def check(self, judged: Judged) -> Iterator[Finding]:
-        """Check each record that names directories. A batch may register them after that."""
+        """Check each record that names directories. Their registration may follow in the same
+        batch.
+        """
         steps = judged.steps
         said = np.asarray(steps.table["directories"].is_valid())
         rows = np.flatnonzero(steps.real & (steps.source >= 0) & (steps.replicas >= 0))
@@ -45,8 +49,8 @@ class Directories:
                 yield offence(
                     rules.DIRECTORY_NOT_REGISTERED,
                     judged.place(row),
-                    found=f"{len(directories)} directories of {len(replicas)} replicas",
-                    expected="one of each replica",
+                    found=f"{len(directories)} directories for {len(replicas)} replicas",
+                    expected="one for each replica",
                 )
                 continue
             for broker_id, directory in zip(replicas, directories, strict=True):
@@ -57,12 +61,12 @@ class Directories:
                         judged.place(row),
                         broker_id=broker_id,
                         found=f"directory {directory} of broker {broker_id}",
-                        expected="one that the broker has registered",
+                        expected="a directory that the broker has registered",
                     )
 
     def _at(self, broker_id: int, offset: int) -> frozenset[str] | None:
-        """Return all directories that the broker has registered up to an offset; None if not
-        known.
+        """Return all directories that the broker has registered up to an offset, or None if
+        unknown.
         """
         at = bisect_right(self._begins.get(broker_id, ()), offset)
         return self._known[broker_id][at - 1] if at else None

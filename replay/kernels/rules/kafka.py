@@ -1,7 +1,7 @@
-"""Rules that only the records of a Kafka cluster allow: blocks of producer ids, the migration from
-ZooKeeper, and transactions of the metadata log (KIP-868).
+"""Rules about records that only Kafka's logs contain: producer id blocks, the migration from
+ZooKeeper, and metadata transactions (KIP-868).
 
-Few records say it, and each is compared with the one before it.
+These records are few, and each is compared with the previous one.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from replay.kernels.facts import Facts, Row
 from replay.kernels.findings import Finding, offence, place_of
 
 BLOCK_IDS = 1000
-"""Number of producer ids in a block that Kafka hands out."""
+"""Number of producer ids in a block."""
 _STATES = ("NONE", "PRE_MIGRATION", "MIGRATION", "POST_MIGRATION")
 _BEGIN, _ENDS = "BeginTransactionRecord", ("EndTransactionRecord", "AbortTransactionRecord")
 
 
 def check(facts: Facts) -> Iterator[Finding]:
-    """Check each of these records."""
+    """Check all of these records."""
     rows = facts.of(RecordType.IMPORTED)
     yield from _producer_ids(rows)
     yield from _migration(rows)
@@ -30,14 +30,14 @@ def check(facts: Facts) -> Iterator[Finding]:
 
 
 def _numbers(rows: Iterable[Row], name: str, field: str) -> Iterator[tuple[Row, int]]:
-    """A field of the records of a name; those of aborted transactions say nothing."""
+    """Yield the records with a name and the value of one field; skips aborted transactions."""
     for row in rows:
         if row["imported_name"] == name and row["imported_fields"] is not None:
             yield row, int(msgspec.json.decode(row["imported_fields"])[field])
 
 
 def _producer_ids(rows: list[Row]) -> Iterator[Finding]:
-    """A record says where the next block begins, and gives away the one before that."""
+    """Check that blocks do not overlap. A record names the id after its block."""
     before: tuple[Row, int] | None = None
     for row, following in _numbers(rows, "ProducerIdsRecord", "next_producer_id"):
         if before is not None and following < before[1] + BLOCK_IDS:
@@ -46,7 +46,7 @@ def _producer_ids(rows: list[Row]) -> Iterator[Finding]:
                 place_of(row, "producer ids"),
                 also=before[0]["offset"],
                 found=f"the block up to {following - 1}",
-                expected=f"one that begins at {before[1]} or after it",
+                expected=f"a block that begins at {before[1]} or later",
             )
         before = row, following
 
@@ -70,8 +70,10 @@ def _state(number: int) -> str:
 
 
 def _transactions(rows: list[Row]) -> Iterator[Finding]:
-    """A transaction that has ended as it should is one batch, from its first record to its last; of
-    an aborted one that outlived its controller, the parts are several.
+    """Check the records that begin and end transactions.
+
+    A completed transaction is one batch, from its first record to its last; an aborted one that
+    outlived its controller consists of several.
     """
     begun: Row | None = None
     for row in rows:
@@ -83,7 +85,7 @@ def _transactions(rows: list[Row]) -> Iterator[Finding]:
                     place_of(row, "a transaction"),
                     also=begun["offset"],
                     found="begun",
-                    expected=f"the end of the one that began at {begun['offset']} first",
+                    expected=f"first the end of the one begun at {begun['offset']}",
                 )
             begun = row
         elif name in _ENDS:
@@ -92,7 +94,7 @@ def _transactions(rows: list[Row]) -> Iterator[Finding]:
                     rules.TRANSACTION_OUT_OF_PLACE,
                     place_of(row, "a transaction"),
                     found="ended" if name == _ENDS[0] else "aborted",
-                    expected="the record that begins it first",
+                    expected="first the record that begins it",
                 )
             elif name == _ENDS[0] and begun["epoch"] != row["epoch"]:
                 yield offence(

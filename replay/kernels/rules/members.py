@@ -1,9 +1,9 @@
-"""Rules about brokers in partitions, each at one moment: new replicas, admissions to an ISR and
-their proposers, and new leaders.
+"""Rules about the brokers in partitions, each checked at one moment: new replicas, ISR admissions
+and their proposers, and new leaders.
 
-KIP-903: a replica enters an ISR only under the broker epoch that is registered. A leader's proposal
-is judged by the state below the record; the controller's own change by the state after the whole
-batch, as a broker may register or leave in it.
+KIP-903: a replica enters an ISR only under its registered broker epoch. A leader's proposal is
+judged by the state before the record, the controller's own change by the state after the whole
+batch, because a broker may register or leave within it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ACTIVE = "registered, unfenced and not shutting down"
 
 
 class _Asked(NamedTuple):
-    """Brokers that records rely on, with the span of each that is in force, if there is one."""
+    """Brokers that records rely on, with the span of each that applies, if there is one."""
 
     rows: Ints
     brokers: Ints
@@ -37,16 +37,16 @@ class _Asked(NamedTuple):
 
 
 class Members:
-    """Asks for each broker that a record relies on what its registration was at that moment."""
+    """Compares each broker that a record relies on with its registration at that moment."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._standings = facts.standings
         self._near = self._standings.near(0, 0)
-        """Registrations in force within the slice in question; a look costs little there."""
+        """Registrations that apply within the current slice, where lookups are cheap."""
 
     def check(self, judged: Judged) -> Iterator[Finding]:
-        """Yield the findings in one slice."""
+        """Yield the findings in a slice."""
         steps = judged.steps
         if not steps.real.any():
             return
@@ -106,14 +106,14 @@ class Members:
                         asked,
                         index,
                         rules.UNKNOWN_BROKER_EPOCH,
-                        "the epoch that it has fetched with",
+                        "the broker epoch of its last fetch",
                         "epoch -1",
                     )
             else:
                 yield self._found(judged, asked, index, rules.INELIGIBLE_ISR_MEMBER, _ACTIVE)
 
     def _replicas(self, judged: Judged) -> Iterator[Finding]:
-        """Yield the findings about new replicas: a broker that leaves later stays a replica."""
+        """Yield the findings about new replicas. A broker may leave later and stay a replica."""
         steps, lists = judged.steps, judged.lists
         before = steps.before("replicas")
         moved = np.flatnonzero(steps.real & (steps.replicas != before))
@@ -179,13 +179,13 @@ class Members:
                     asked,
                     index,
                     rules.UNCLEAN_ELECTION_TOO_EARLY,
-                    "nobody of the ISR or the eligible replicas is live",
+                    "no live broker among the ISR and the eligible replicas",
                     f"broker {brokers[index]} of"
                     f" {'the ISR' if brokers[index] in before else 'the eligible replicas'}: {now}",
                 )
 
     def _recoveries(self, judged: Judged) -> Iterator[Finding]:
-        """Yield the findings about unclean recoveries, by the reports that their records keep."""
+        """Yield the findings about unclean recoveries, from the reports stored in their records."""
         steps = judged.steps
         column = steps.table["recovery"]
         if column.null_count == len(column):
@@ -204,23 +204,23 @@ class Members:
                 )
 
     def _unfounded(self, judged: Judged, row: int, said: dict[str, Any]) -> str:
-        """Return why the reports of a recovery do not make its leader; empty if they do."""
+        """Return why the reports of a recovery do not justify its leader, or "" if they do."""
         steps, leader = judged.steps, int(judged.steps.leader[row])
         ends = {
             one["broker_id"]: (one.get("last_epoch", 0), int(one.get("log_end_offset", 0)))
             for one in said.get("logs", ())
         }
         if leader not in ends:
-            return f"broker {leader} leads, and did not report"
+            return f"broker {leader} leads without having reported"
         longer = np.array([one for one, end in ends.items() if end > ends[leader]], np.int64)
         rows = np.full(len(longer), row)
         asked = self._ask(rows, longer, steps.last_offset[rows])
         for index in np.flatnonzero(asked.there & ~self._inactive(asked)).tolist():
-            return f"broker {leader} leads, and broker {longer[index]}, which is live, has more"
+            return f"broker {leader} leads, but broker {longer[index]} is live and has more records"
         last = ends.get(said.get("last_known_leader", 0), (-1, 0))
         silent = said.get("silent", [])
         if said.get("strategy") == "balanced" and silent and last[0] < 0:
-            return f"brokers {silent} were not waited for, and the last leader had no records"
+            return f"brokers {silent} had not reported, and the last leader had no records"
         return ""
 
     def _now(self, asked: _Asked, index: int) -> str:

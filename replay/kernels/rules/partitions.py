@@ -1,5 +1,5 @@
-"""Rules about one partition: the members of its ISR, its leader, the growth of its epochs, and its
-reassignments (KIP-455).
+"""Rules about one partition: its ISR members, its leader, its growing epochs, and its reassignments
+(KIP-455).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from replay.kernels.lists import NOTHING, ids
 
 
 def check(judged: Judged) -> Iterator[Finding]:
-    """Check each state by itself, and beside the one before it."""
+    """Check each state on its own, and against the previous one."""
     yield from _stated(judged)
     yield from _eligible(judged)
     yield from _unproposed(judged)
@@ -37,7 +37,7 @@ def _stated(judged: Judged) -> Iterator[Finding]:
             rules.ISR_NOT_IN_REPLICAS,
             judged.place(row),
             found=f"ISR {lists.text(isr[row])}",
-            expected=f"a part of {lists.text(steps.replicas[row])}",
+            expected=f"only replicas {lists.text(steps.replicas[row])}, each once",
         )
     moved = steps.replicas != steps.before("replicas")
     wrong = (steps.replicas == lists.empty) | lists.names_one_twice(steps.replicas)
@@ -46,11 +46,11 @@ def _stated(judged: Judged) -> Iterator[Finding]:
             rules.DUPLICATE_REPLICA,
             judged.place(row),
             found=f"replicas {lists.text(steps.replicas[row])}",
-            expected="at least one, and each once",
+            expected="at least one, each once",
         )
     eligible = (steps.eligible != NOTHING) & (steps.eligible != lists.empty)
-    # After an unclean shutdown a replica is not eligible any more, and is known to have led last,
-    # unless its disk is lost: then the record itself says that none is known.
+    # After an unclean shutdown, a replica is no longer eligible but the last known leader, unless
+    # its disk is lost: then the record itself states that there is none.
     known = (steps.last_known != NOTHING) & (steps.last_known != lists.empty)
     emptied = (isr != steps.before("isr")) | (steps.eligible != steps.before("eligible"))
     for row in _rows(judged, (isr == lists.empty) & ~eligible & ~known & emptied):
@@ -69,7 +69,7 @@ def _stated(judged: Judged) -> Iterator[Finding]:
             judged.place(row),
             broker_id=int(leader[row]),
             found=f"leader {leader[row]}",
-            expected=f"one of the ISR {lists.text(isr[row])}, or nobody",
+            expected=f"a member of the ISR {lists.text(isr[row])}, or no leader",
         )
 
     several = (steps.recovery == RECOVERING) & (lists.size(isr) > 1)
@@ -91,7 +91,7 @@ def _eligible(judged: Judged) -> Iterator[Finding]:
             rules.ELIGIBLE_IN_ISR,
             judged.place(row),
             found=f"eligible {lists.text(steps.eligible[row])}, ISR {lists.text(steps.isr[row])}",
-            expected="each replica in one of them at most",
+            expected="each replica in at most one of them",
         )
     before, in_sync = steps.before("eligible"), judged.isr_before
     grew = judged.changed & judged.has_before & lists.lacks(steps.eligible, before)
@@ -105,7 +105,7 @@ def _eligible(judged: Judged) -> Iterator[Finding]:
                 broker_id=new[0],
                 also=before_of(judged, row),
                 found=f"eligible {lists.text(steps.eligible[row])}",
-                expected=f"some of the ISR {lists.text(in_sync[row])}"
+                expected=f"only replicas from the ISR {lists.text(in_sync[row])}"
                 f" and the eligible {lists.text(before[row])}",
             )
 
@@ -122,8 +122,8 @@ def _unproposed(judged: Judged) -> Iterator[Finding]:
                 judged.place(row),
                 broker_id=leader,
                 also=before_of(judged, row),
-                found=f"leader {leader}, ISR {isr}, behind ISR {before}",
-                expected="a leader of the ISR, or one alone in it and RECOVERING",
+                found=f"leader {leader}, ISR {isr}, after ISR {before}",
+                expected="a leader from the ISR, or one that is alone in it and RECOVERING",
             )
         else:
             yield offence(
@@ -132,7 +132,7 @@ def _unproposed(judged: Judged) -> Iterator[Finding]:
                 broker_id=members[0],
                 also=before_of(judged, row),
                 found=f"ISR {isr} after {before}",
-                expected=f"a proposal that names {ids(members)}",
+                expected=f"a proposal with {ids(members)}",
             )
 
 
@@ -172,27 +172,26 @@ def _stepped(judged: Judged) -> Iterator[Finding]:
 
 
 def before_of(judged: Judged, row: int) -> int | None:
-    """Return the offset of the state before a row's."""
+    """Return the offset of the state before a row's, or None if there is none."""
     return int(judged.steps.begins[row - 1]) if judged.has_before[row] else None
 
 
 def _reassigned(judged: Judged) -> Iterator[Finding]:
-    """Yield the findings about reassignments. Few records matter: those without a change of the
-    replicas or a reassignment under way are skipped. An export without columns for reassignments
-    has no findings.
+    """Yield the findings about reassignments. Records that neither change replicas nor belong to a
+    reassignment are skipped. An export without columns for reassignments has no findings.
 
-    While one is under way the replicas are those wanted and those to be removed, and the replicas
-    there were *at first* are all but those that are being added. That holds for each record of it,
-    whatever it changes: so a second one starts from where the first did, and it is enough to look
-    at a record and at the state before it.
+    During a reassignment, ``replicas`` contains the target replicas and those to be removed, and
+    the *original* replicas are all except those being added. This holds for each of its records, so
+    a second reassignment starts from the same originals as the first, and it suffices to compare a
+    record with the state before it.
 
-    However one ends, complete at the end, complete at once, given up for another one or cancelled,
-    each replica that was not there at first must be in the ISR; and where replicas become fewer,
-    all of them. (Where it is cancelled there is no replica that was not there at first.)
+    However a reassignment ends (completed, completed at once, replaced by another, or cancelled),
+    each replica that is not an original must be in the ISR; if the number of replicas decreases,
+    all of them must be. (After a cancellation, all replicas are originals.)
     """
     steps, empty = judged.steps, judged.lists.empty
     adding_before = steps.before("adding")
-    # Null, where there was no column for it.
+    # Null if the export lacks the column.
     known = judged.changed & (steps.adding != NOTHING) & (steps.removing != NOTHING)
     moves = (
         (steps.before("replicas") != steps.replicas)
@@ -223,7 +222,7 @@ def _reassignment(judged: Judged, row: int) -> Iterator[Finding]:
     if not adding and not removing:
         came = [each for each in dict.fromkeys(replicas) if each not in before]
         went = set(before) - set(replicas)
-        # Where there are fewer in the end, those who stay must be able to stand for those who go.
+        # If the number decreases, the remaining replicas must replace the removed ones.
         needed = dict.fromkeys(replicas) if len(went) > len(came) else came
         missing = [each for each in needed if each not in isr]
         if missing:
@@ -233,7 +232,7 @@ def _reassignment(judged: Judged, row: int) -> Iterator[Finding]:
                 broker_id=missing[0],
                 also=also,
                 found=f"replicas {ids(replicas)}, ISR {ids(isr)}",
-                expected=f"{ids(missing)} in the ISR first, or the original {ids(before)} again",
+                expected=f"first {ids(missing)} in the ISR, or the original {ids(before)} again",
             )
     elif original != set(before) or set(removing) - original:
         yield offence(
@@ -241,7 +240,7 @@ def _reassignment(judged: Judged, row: int) -> Iterator[Finding]:
             judged.place(row),
             also=also,
             found=f"replicas {ids(replicas)}, adding {ids(adding)}, removing {ids(removing)}",
-            expected=f"{ids(before)} without those added, and those removed of them",
+            expected=f"{ids(before)} apart from those being added, which include those removed",
         )
 
 

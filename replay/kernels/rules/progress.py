@@ -1,12 +1,12 @@
-"""Rules about LowestAcknowledgedOffset, as progress records say it: below the high watermark, never
-back, and applied by all LAO members. And rules about its sources: the high watermark and the
-applied offsets, which stay within the log and never go back while one controller counts them.
+"""Rules about LowestAcknowledgedOffset in progress records: it is below the high watermark, never
+decreases, and all LAO members have applied it. Also rules about its sources: high watermark and
+applied offsets are within the log and never decrease under one controller.
 
-A progress record names the brokers whose applied offset has changed since the one before it in its
-controller epoch. So the applied offset of each broker at a record is the last one named in that
-epoch, under that registration: exactly, as the record was decided by the very offsets that it
-names. The members are the brokers that are unfenced at the record. (LAO also counts brokers whose
-fencing is not committed yet; the log does not name them.)
+A progress record lists the brokers whose applied offset changed since the previous one in its
+controller epoch. So a broker's applied offset at a record is the last one listed in that epoch,
+under that registration; this is exact, as the record was decided from the offsets that it lists.
+The LAO members are the brokers that are unfenced at the record. (LAO also counts brokers whose
+fencing is not committed yet, which the log does not show.)
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ COLUMNS = (
     "high_watermark",
     "applied",
 )
-"""Columns that the kernel needs of the records of TYPES."""
+"""Columns needed of the records of TYPES."""
 TYPES = (RecordType.PROGRESS,)
 _Key = tuple[int, int, int]
 
 
 class Progress:
-    """Each record by itself, beside those before it, and beside what brokers had reported."""
+    """Judges each record on its own, against earlier ones, and against the brokers' reports."""
 
     def __init__(self, facts: Facts) -> None:
         spans = [span for span in facts.brokers if span.fenced is False]
@@ -47,7 +47,7 @@ class Progress:
         self._ends = np.array([span.ends for span in self._spans], np.int64)
         self._levels = _Levels()
         self._numbers: dict[_Key, int] = {}
-        """(broker, broker epoch, controller epoch): what a report is remembered by."""
+        """(broker, broker epoch, controller epoch) -> number under which its reports are stored."""
         self._applied = np.zeros(64, np.int64)
         self._reported = np.full(64, MISSING, np.int64)
 
@@ -62,10 +62,10 @@ class Progress:
         yield from self._acknowledged(table, offset, lao)
 
     def _acknowledged(self, table: pa.Table, offset: Ints, lao: Ints) -> Iterator[Finding]:
-        """Check each known LAO beside the last report of each unfenced broker."""
+        """Compare each known LAO with the last report of each unfenced broker."""
         epoch = ints(table["epoch"])
         reports, report_rows, applied = self._reports(table, epoch)
-        # A record's own reports stand before what is asked of it.
+        # A record's own reports count for its LAO.
         count = len(offset)
         keys = reports * count + report_rows
         order = order_of(keys)
@@ -94,9 +94,9 @@ class Progress:
     def _applying(
         self, table: pa.Table, offset: Ints, said: tuple[Ints, Ints, Ints], order: Ints
     ) -> Iterator[Finding]:
-        """Check each report beside the log that it stands in, and beside that broker's last one.
+        """Compare each report with the log before it and with the broker's previous report.
 
-        ``order``: by number, and then by row.
+        ``order``: sort order by number, then by row.
         """
         reports, rows, applied = said
         column = whole(table["applied"]).flatten()
@@ -106,7 +106,7 @@ class Progress:
                 rules.APPLIED_BEYOND_LOG,
                 place_in(table, row, ""),
                 column[index].as_py(),
-                f"less than {offset[row]}, the end of the log",
+                f"less than {offset[row]}, the log end",
             )
         number, reached, at = reports[order], applied[order], offset[rows[order]]
         again = np.zeros(len(order), np.bool_)
@@ -125,7 +125,7 @@ class Progress:
             )
 
     def _reports(self, table: pa.Table, epoch: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return each report: its number, the row of the record, and what was applied."""
+        """Return all reports: number, the record's row, and applied offset."""
         column = whole(table["applied"])
         counts = column.value_lengths().fill_null(0).to_numpy().astype(np.int64)
         flat = column.flatten()
@@ -134,10 +134,10 @@ class Progress:
         return self._number(brokers, broker_epochs, epoch[rows]), rows, applied
 
     def _number(self, brokers: Ints, broker_epochs: Ints, epochs: Ints) -> Ints:
-        """Return one number for each different triple."""
+        """Return a number for each distinct triple."""
         if not len(brokers):
             return np.zeros(0, np.int64)
-        # By differences: within a slice most of the triples are the same few.
+        # Only for distinct triples: within a slice these are few.
         first, one = distinct(brokers)
         second, two = distinct(broker_epochs)
         third, three = distinct(epochs)
@@ -162,7 +162,7 @@ class Progress:
         return number
 
     def _counting(self, offset: Ints, known: Ints) -> tuple[Ints, Ints]:
-        """Return the brokers that are unfenced at a record whose LAO is known: span, and row."""
+        """Return, for each record with a known LAO, the brokers unfenced at it: span and row."""
         near = np.flatnonzero((self._ends > offset[0]) & (self._begins <= offset[-1]))
         first = np.searchsorted(offset[known], self._begins[near])
         last = np.searchsorted(offset[known], self._ends[near])
@@ -181,7 +181,7 @@ class Progress:
         last[:-1] = reports[1:] != reports[:-1]
         self._applied[reports[last]] = applied[last]
         self._reported[reports[last]] = at[last]
-        # Another controller's word counts no more: what is left are the reports of two epochs.
+        # Reports to earlier controllers no longer count: keep those of the last two epochs.
         if len(self._numbers) > 4 * len(self._spans) + 1024:
             kept = [key for key in self._numbers if key[2] >= epoch - 1]
             old = np.array([self._numbers[key] for key in kept], np.int64)
@@ -205,7 +205,7 @@ class Progress:
                 broker_id=broker,
                 also=span.begins,
                 found=found,
-                expected=f"unknown: broker {broker} has not reported in epoch {place.epoch}",
+                expected=f"unknown, as broker {broker} has not reported in epoch {place.epoch}",
             )
         applied, said_at = said
         return offence(
@@ -214,7 +214,7 @@ class Progress:
             broker_id=broker,
             also=None if said_at == place.offset else said_at,
             found=found,
-            expected=f"{applied} or less: what broker {broker} had applied",
+            expected=f"at most {applied}, the applied offset of broker {broker}",
         )
 
 
@@ -237,16 +237,16 @@ def _applied(
 
 
 class _Levels:
-    """Rules about LAO and the high watermark: one below the other, both within the log, and neither
-    goes back. Each record is judged by itself, and beside those before it.
+    """Rules about LAO and the high watermark: LAO is below the high watermark, both are within the
+    log, and neither decreases. Each record is judged on its own and against earlier ones.
     """
 
     def __init__(self) -> None:
         self._highest = (MISSING, MISSING)
-        """The highest LAO so far, and the newest record that said it."""
+        """The highest LAO so far, and the offset of the latest record that contains it."""
         self._mark = (MISSING, MISSING, MISSING)
-        """The newest controller epoch, its highest high watermark, and the newest record that said
-        it.
+        """The newest controller epoch, its highest high watermark, and the offset of the latest
+        record that contains it.
         """
 
     def check(self, table: pa.Table, offset: Ints, lao: Ints, mark: Ints) -> Iterator[Finding]:
@@ -263,13 +263,15 @@ class _Levels:
                 rules.HIGH_WATERMARK_BEYOND_LOG,
                 place_in(table, row, "LAO"),
                 found=f"high watermark {mark[row]}",
-                expected=f"{offset[row]}, the end of the log, or less",
+                expected=f"at most {offset[row]}, the log end",
             )
         yield from self._marks(table, offset, mark)
         yield from self._levels(table, offset, lao)
 
     def _marks(self, table: pa.Table, offset: Ints, mark: Ints) -> Iterator[Finding]:
-        """A new controller may know less at first: each epoch has a high watermark of its own."""
+        """Check high watermarks within each epoch: a new controller may know a lower one at
+        first.
+        """
         epoch = ints(table["epoch"])
         starts = np.flatnonzero(np.diff(epoch, prepend=epoch[0] - 1)).tolist()
         for start, end in zip(starts, [*starts[1:], len(epoch)], strict=True):
@@ -304,7 +306,9 @@ class _Levels:
 
 
 def _highest(levels: Ints, said_at: Ints) -> tuple[Ints, Ints]:
-    """Return the highest level up to each one, and where the newest of those that say it stands."""
+    """Return the highest level up to each one, and the offset of the latest record that contains
+    it.
+    """
     highest = np.maximum.accumulate(levels)
     at = np.maximum.accumulate(np.where(levels == highest, np.arange(len(levels)), 0))
     return highest, said_at[at]

@@ -1,5 +1,5 @@
-"""Rules about controllers: one an epoch, epochs in order, and each begun by the record of its
-election; and their voter set changes by one voter at a time.
+"""Rules about controllers: one per epoch, epochs in order, each starting with the record of its
+election, and a voter set that changes by one voter at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def check(facts: Facts, epochs: Iterable[Epoch]) -> Iterator[Finding]:
     columns = ("type", "offset", "epoch", "timestamp_ms", "principal", "leader_id")
     begun = facts.of(RecordType.LEADER_CHANGE, RecordType.RECOVERY, columns=columns)
     yield from _elections(row for row in begun if row["type"] == RecordType.LEADER_CHANGE)
-    # A recovery by hand opens an epoch that nobody was elected in.
+    # An unsafe recovery opens an epoch without an election.
     yield from _ranges(list(epochs), {row["offset"] for row in begun})
     yield from _voter_sets(facts)
 
@@ -33,8 +33,8 @@ def _elections(rows: Iterable[Row]) -> Iterator[Finding]:
                 rules.TWO_CONTROLLERS_IN_EPOCH,
                 place_of(row, f"controller epoch {row['epoch']}"),
                 also=earlier["offset"],
-                found=f"node {row['leader_id']} begins to lead",
-                expected=f"node {earlier['leader_id']} alone, which has begun before",
+                found=f"node {row['leader_id']} is elected",
+                expected=f"only node {earlier['leader_id']}, elected before",
             )
 
 
@@ -48,30 +48,30 @@ def _ranges(epochs: list[Epoch], begun: set[int]) -> Iterator[Finding]:
                 Place(one.last, one.epoch, one.last_ms, None, subject),
                 also=later,
                 found=f"epoch {one.epoch}",
-                expected=f"none below that of the record at {later}",
+                expected=f"at least the epoch of the record at {later}",
             )
         if one.first not in begun:
             yield offence(
                 rules.EPOCH_WITHOUT_CONTROLLER,
                 Place(one.first, one.epoch, one.first_ms, None, subject),
                 found="another record comes first",
-                expected="LEADER_CHANGE, or the RECOVERY of a recovery by hand",
+                expected="LEADER_CHANGE, or RECOVERY after an unsafe recovery",
             )
         later = one.first if later is None else min(later, one.first)
 
 
 def _voter_sets(facts: Facts) -> Iterator[Finding]:
-    """Yield pairs of successive voter sets that differ by more than one voter: they may have
-    majorities without a common one.
+    """Yield findings for consecutive voter sets that differ by more than one voter: their
+    majorities need not overlap.
 
-    The first of the log follows a configured one, and that after a recovery by hand is the
-    operator's: neither was elected.
+    The first voter set in the log follows a configured one, and one after an unsafe recovery is the
+    operator's: both are exempt.
     """
     columns = ("type", "offset", "epoch", "timestamp_ms", "principal", "voters")
     before: Row | None = None
     for row in facts.of(RecordType.VOTERS, RecordType.RECOVERY, columns=columns):
         if row["type"] == RecordType.RECOVERY or row["voters"] is None:
-            # An export from before there was the column says nothing.
+            # An old export lacks the column.
             before = None
             continue
         if before is not None and _changed(_set(before), _set(row)) > 1:
@@ -80,27 +80,29 @@ def _voter_sets(facts: Facts) -> Iterator[Finding]:
                 place_of(row, "the voter set"),
                 also=before["offset"],
                 found=f"voters {_in_words(_set(before), _set(row))}",
-                expected=f"one more or one fewer than {_in_words({}, _set(before))}",
+                expected=f"one voter more or fewer than {_in_words({}, _set(before))}",
             )
         before = row
 
 
 def _set(row: Row) -> dict[int, str]:
-    """Return each voter's directory."""
+    """Return the directory of each voter."""
     return {each["voter_id"]: each["voter_directory_id"] for each in row["voters"]}
 
 
 def _changed(before: dict[int, str], now: dict[int, str]) -> int:
-    """Return the number of voters that joined or left:
-    :meth:`raftlog.quorum.voters.VoterSet.replicas_changed`, for sets that no controller would
-    accept, too.
+    """Return the number of voters that joined or left, like
+    :meth:`raftlog.quorum.voters.VoterSet.replicas_changed`, but also for sets that no controller
+    would accept.
     """
     replaced = [each for each in now if _replaced(before, now, each)]
     return len(before.keys() ^ now.keys()) + 2 * len(replaced)
 
 
 def _replaced(before: dict[int, str], now: dict[int, str], voter: int) -> bool:
-    """Another directory is another voter; one that becomes known is not."""
+    """Return whether a voter has another directory. A directory that becomes known is not another
+    one.
+    """
     return before.get(voter, "") not in ("", now[voter])
 
 

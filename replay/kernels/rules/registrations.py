@@ -1,16 +1,14 @@
-"""Rules about registrations, and the hostnames that they map to broker ids (KIP-426).
+"""Rules about registrations, feature levels, and the mapping of hostnames to broker ids (KIP-426).
 
-A broker epoch is the offset of its registration, so each is of one
-incarnation; and fenced at first. Kafka takes the offset where the batch begins: after an unclean
-shutdown (KIP-966) the changes of partitions come first.
+A broker epoch is the offset of its registration, so each belongs to one incarnation, which is
+fenced at first. Kafka uses the base offset of the batch, in which partition changes come first
+after an unclean shutdown (KIP-966). A process that registers again with the same incarnation id
+keeps its epoch: that amends its registration.
 
-A process that registers again under the incarnation id it is registered by keeps its epoch: that
-amends a registration, and is none.
+Every registered program must support the level of each feature: otherwise it could not read the
+records that the level allows.
 
-The level of a feature is one that each registered program supports: a program that does not know
-the level cannot read the records that it allows.
-
-A host is mapped to one id at a time, and a registration maps its own.
+A host is mapped to one id at a time, and a registration maps its own host.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from replay.kernels.findings import Finding, Place, offence, place_of
 
 
 def check(facts: Facts) -> Iterator[Finding]:
-    """Check each new registration, the levels of features, and the mappings of hostnames."""
+    """Check each new registration, the feature levels, and the mappings of hostnames."""
     for _, spans in groupby(facts.standings.spans, key=lambda span: span.broker_id):
         before: BrokerSpan | None = None
         for span in spans:
@@ -62,7 +60,7 @@ def _judge(span: BrokerSpan) -> Iterator[Finding]:
             rules.BROKER_EPOCH_REUSED,
             place,
             broker_id=span.broker_id,
-            # The registration that it is of, if there is one.
+            # The registration with that epoch, if there is one.
             also=epoch if 0 <= epoch < offset else None,
             found=f"epoch {epoch}, incarnation {span.incarnation_id}",
             expected=f"{offset}, the offset of the registration",
@@ -78,16 +76,19 @@ def _judge(span: BrokerSpan) -> Iterator[Finding]:
 
 
 CONTROLLERS = ("RegisterControllerRecord", "UnregisterControllerRecord")
-"""Kafka's, which say what a controller supports. Our own log does not."""
+"""Kafka's record types that state what a controller supports. Raftlog's logs do not contain
+this.
+"""
 _NOT_REFUSED = {LAO_VERSION}
-"""Brokers that do not know it may register: LAO is unknown while they are there."""
+"""Brokers that do not support this may register; LAO is unknown as long as they are registered."""
 
 
 class _Program(NamedTuple):
-    """A broker or a controller, from when to when (exclusive) it was registered as it was.
+    """A broker or controller during a period in which its registration was unchanged; ``ends`` is
+    exclusive.
 
-    ``place``: of the record; ``judged``: it says what is supported. ``ranges``: feature -> lowest
-    and highest level.
+    ``place``: the record that started the period. ``judged``: it states what is supported.
+    ``ranges``: feature -> lowest and highest level.
     """
 
     place: Place
@@ -98,8 +99,8 @@ class _Program(NamedTuple):
 
 
 def _features(facts: Facts) -> Iterator[Finding]:
-    """Check each level that is set, beside those who are registered; and each registration, beside
-    the levels in force. A program that does not name a feature says nothing of it.
+    """Compare each new level with the registered programs, and each registration with the current
+    levels. A program that does not name a feature is not judged by it.
     """
     programs = [*_brokers(facts), *_controllers(facts)]
     levels: dict[str, list[Row]] = defaultdict(list)
@@ -107,13 +108,13 @@ def _features(facts: Facts) -> Iterator[Finding]:
         levels[row["feature_name"]].append(row)
         for program in programs:
             if program.place.offset < row["offset"] < program.ends:
-                yield from _judge_level(program, row, behind=False)
+                yield from _judge_level(program, row, later=False)
     for program in programs:
         for name in program.ranges if program.judged else ():
             of_feature = levels.get(name, [])
             at = bisect_left(of_feature, program.place.offset, key=lambda row: int(row["offset"]))
             if at:
-                yield from _judge_level(program, of_feature[at - 1], behind=True)
+                yield from _judge_level(program, of_feature[at - 1], later=True)
 
 
 def _brokers(facts: Facts) -> Iterator[_Program]:
@@ -125,7 +126,7 @@ def _brokers(facts: Facts) -> Iterator[_Program]:
 
 
 def _controllers(facts: Facts) -> Iterator[_Program]:
-    """Kafka's. Those of aborted transactions say nothing."""
+    """Yield Kafka's controllers; skips aborted transactions."""
     last: dict[int, _Program] = {}
     for row in facts.of(RecordType.IMPORTED):
         if row["imported_name"] not in CONTROLLERS or row["imported_fields"] is None:
@@ -136,7 +137,7 @@ def _controllers(facts: Facts) -> Iterator[_Program]:
             yield last.pop(id_)._replace(ends=offset)
         if row["imported_name"] == CONTROLLERS[0]:
             place, ranges = place_of(row, f"controller {id_}"), _ranges(said["features"])
-            # Named as Kafka does: what is not mapped stays as it is.
+            # The import maps feature names of brokers only.
             if METADATA_VERSION in ranges:
                 ranges[KAFKAS_METADATA_VERSION] = ranges.pop(METADATA_VERSION)
             last[id_] = _Program(place, None, NEVER, True, ranges)
@@ -149,8 +150,10 @@ def _ranges(said: Iterable[Row]) -> dict[str, tuple[int, int]]:
     }
 
 
-def _judge_level(program: _Program, row: Row, *, behind: bool) -> Iterator[Finding]:
-    """``behind``: the registration stands behind the level, and is the offence."""
+def _judge_level(program: _Program, row: Row, *, later: bool) -> Iterator[Finding]:
+    """Compare a program with a level. ``later``: the registration follows the level, and is the
+    offence.
+    """
     name, level, who = row["feature_name"], row["feature_level"], program.place.subject
     # Level 0: the feature is off.
     if name not in program.ranges or not level or name in _NOT_REFUSED:
@@ -160,17 +163,17 @@ def _judge_level(program: _Program, row: Row, *, behind: bool) -> Iterator[Findi
         return
     yield offence(
         rules.FEATURE_LEVEL_NOT_SUPPORTED,
-        program.place if behind else place_of(row, name),
+        program.place if later else place_of(row, name),
         broker_id=program.broker_id,
-        also=row["offset"] if behind else program.place.offset,
+        also=row["offset"] if later else program.place.offset,
         found=f"{name} = {level}, {who} supports {low} to {high}",
         expected="a level that each registered broker and controller supports",
     )
 
 
 class _Mapping(NamedTuple):
-    """Mapping of a name, as it is spelled, to an id, with its range; ``host``: the name that it is
-    the same as.
+    """A mapping of a name, as spelled, to an id, and how long it lasts. ``host``: the normalized
+    name.
     """
 
     offset: int
@@ -183,8 +186,8 @@ class _Mapping(NamedTuple):
 
 
 def _hostnames(facts: Facts) -> Iterator[Finding]:
-    """Check each mapping. That a host is mapped to another id later is not an offence: the last
-    broker that registered from it has it.
+    """Check each mapping. A host may be mapped to another id later: the last broker to register
+    from it owns it.
     """
     rows = facts.of(RecordType.HOSTNAME)
     of_name: dict[str, list[Row]] = defaultdict(list)
@@ -207,11 +210,13 @@ def _hostnames(facts: Facts) -> Iterator[Finding]:
 
 
 def _of_two_ids(mapped: list[_Mapping]) -> Iterator[Finding]:
-    """Two ids at a time: by two records of one batch, or by two spellings of one host."""
+    """Yield hosts that are mapped to two ids at once, by two records of a batch or two
+    spellings.
+    """
     for before, now in pairwise(mapped):
         if before.batch == now.batch:
             yield from _differ(before, now)
-    # What a controller maps is spelled in one way: only of forged names there is another.
+    # Controllers normalize names, so another spelling occurs only in forged records.
     odd = [each for each in mapped if each.name != each.host]
     for one in odd:
         for other in mapped:
@@ -229,7 +234,7 @@ def _differ(before: _Mapping, now: _Mapping) -> Iterator[Finding]:
             broker_id=now.broker_id,
             also=before.offset,
             found=f"{now.name} mapped to broker {now.broker_id}",
-            expected=f"broker {before.broker_id}, as {before.name} is",
+            expected=f"broker {before.broker_id}, like {before.name}",
         )
 
 
@@ -240,7 +245,7 @@ def _of_registrations(facts: Facts, of_name: dict[str, list[Row]]) -> Iterator[F
     for name, changes in of_name.items():
         for row in changes:
             if _by_registration(row):
-                # One registration a batch.
+                # A batch contains at most one registration.
                 registers = registered.get(row["batch_base_offset"])
                 if row["broker_id"] != registers:
                     yield offence(
@@ -251,7 +256,7 @@ def _of_registrations(facts: Facts, of_name: dict[str, list[Row]]) -> Iterator[F
                         expected=(
                             "a registration in the same batch"
                             if registers is None
-                            else f"broker {registers}, which registers"
+                            else f"broker {registers}, which registered"
                         ),
                     )
 

@@ -1,14 +1,14 @@
-"""The rule about access control entries: the writer of a record had the right to it, by the entries
-below the batch.
+"""The rule about access control entries: a record's writer had the right to it, according to the
+entries before the batch.
 
-What a record needs is what the request behind it needs, and the verdict is that of
-:mod:`raftlog.node.security.authorizer`. Two things are not in the log: the hosts that requests came
-from, and ``super.users``. So a principal that had the right from some host is not a finding, and
-the question names the super users.
+A record needs the rights of the request that caused it; the decision is that of
+:mod:`raftlog.node.security.authorizer`. The log contains neither the hosts that requests came from
+nor ``super.users``. So a principal that had the right from some host yields no finding, and the
+request for the audit names the super users.
 
-A verdict changes only where an entry about the question is added or removed. So each question
-(principal, operation, resource) has a line of such turns, into which its records are sorted: no
-record is compared with the entries.
+A decision changes only where a relevant entry is added or removed. So each query (principal,
+operation, resource) has a timeline of such offsets in which its records are looked up, instead of
+comparing each record with all entries.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ COLUMNS = (
     "lease_name",
     "proposer_epoch",
 )
-"""Columns that the kernel needs of the records of TYPES."""
+"""Columns needed of the records of TYPES."""
 TYPES = (*NEEDS, *CONFIG_TYPES)
 
 
 class Rights:
-    """Each record that a request of a client led to; of one batch and one question the first."""
+    """Judges the first record per batch and query that resulted from a client's request."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
@@ -66,7 +66,7 @@ class Rights:
         self._asked_last: dict[Question, int] = {}
 
     def check(self, table: pa.Table) -> Iterator[Finding]:
-        """Yield the findings in a slice with the columns COLUMNS, of records of TYPES."""
+        """Yield the findings in a slice of records of TYPES, with the columns COLUMNS."""
         for row in self._judged(table):
             question = needed(row, self._facts)
             if question is None:
@@ -87,10 +87,10 @@ class Rights:
         if pa.types.is_dictionary(column.type):
             column = column.cast(pa.string())
         by_client = pc.invert(pc.is_in(column, nobody))
-        # A change that a leader has proposed is a broker's own.
+        # A change proposed by a leader is the broker's own.
         own = pc.greater(pc.fill_null(table["proposer_epoch"], 0), 0)
-        behind = pc.greater(table["batch_base_offset"], self._begins)
-        rows = table.filter(pc.and_(pc.and_(by_client, pc.invert(own)), behind))
+        later = pc.greater(table["batch_base_offset"], self._begins)
+        rows = table.filter(pc.and_(pc.and_(by_client, pc.invert(own)), later))
         for row in rows.to_pylist():
             if not self._wholes.holds(row):
                 yield row
