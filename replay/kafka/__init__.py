@@ -1,1 +1,1 @@
-"""Importer of the metadata logs of Apache Kafka (KRaft): it makes exports of them for every job."""
+"""The importer that converts metadata logs of Apache Kafka (KRaft) into exports for every job."""

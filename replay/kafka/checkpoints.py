@@ -1,4 +1,4 @@
-"""Kafka's snapshots: the state that a node had at an offset, to begin with or to compare with."""
+"""Kafka's snapshots: the state of a node at an offset, to start from or to compare with."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from replay.kernels.folding import entities
 
 _HEADER, _FOOTER = "SnapshotHeaderRecord", "SnapshotFooterRecord"
 _NOT_IN_THEM = {"leader", "progress"}
-"""Kinds of entities that Kafka's snapshots do not have."""
+"""Kinds of entities that Kafka's snapshots do not contain."""
 _DEFAULT = ("zk_migration", 0)
-"""A state that Kafka's snapshots name although no record may have set it."""
+"""A state that Kafka's snapshots contain even if no record ever set it."""
 _ELR_VERSION = "eligible.leader.replicas.version"
 _MAX_DIFFERENCES = 20
 _KAFKAS_WORDS = {
@@ -34,14 +34,14 @@ _KAFKAS_WORDS = {
     "isr": "ISR",
     "directories": "directories",
 }
-"""Names of fields, where Kafka has other words for them."""
+"""Fields that Kafka calls differently."""
 MAX_BYTES = 1 << 30
-"""Largest snapshot, in bytes: more than any of a million partitions."""
+"""Largest accepted snapshot, in bytes: more than a million partitions need."""
 
 
 def records_of(checkpoint: Checkpoint) -> tuple[list[KafkaRecord], StateHeader]:
-    """Return the records between header and footer. Raises KafkaLogError if one of those is not
-    there.
+    """Return the records between header and footer, and the snapshot's position. Raises
+    KafkaLogError if the snapshot is damaged or incomplete.
     """
     try:
         with checkpoint.path.open("rb") as file:
@@ -50,13 +50,13 @@ def records_of(checkpoint: Checkpoint) -> tuple[list[KafkaRecord], StateHeader]:
     except OSError as error:
         raise unreadable(checkpoint.path, error) from None
     if size > MAX_BYTES:
-        raise KafkaLogError(f"{checkpoint.path} has {size} bytes: no snapshot has so many")
+        raise KafkaLogError(f"{checkpoint.path} has {size} bytes: at most {MAX_BYTES} are accepted")
     try:
         found = [one for _, source in batches(data) for one in decoded(source)]
     except KafkaLogError as error:
         raise KafkaLogError(f"{checkpoint.path}: {error}") from None
     if len(found) < 2 or found[0].name != _HEADER or found[-1].name != _FOOTER:
-        raise KafkaLogError(f"{checkpoint.path} is not a whole snapshot")
+        raise KafkaLogError(f"{checkpoint.path} is not a complete snapshot")
     timestamp_ms = found[0].fields["last_contained_log_timestamp"]
     require_time(timestamp_ms, str(checkpoint.path))
     header = StateHeader(checkpoint.end_offset, checkpoint.epoch, max(timestamp_ms, 0))
@@ -64,7 +64,7 @@ def records_of(checkpoint: Checkpoint) -> tuple[list[KafkaRecord], StateHeader]:
 
 
 def image_of(state: Converted) -> Image:
-    """Return the image that the one batch of a checkpoint's state makes."""
+    """Return the image of a checkpoint's state, given as one batch."""
     fold = ImageBuilder(Image())
     fold.offset = state.header.base_offset - 1
     fold.apply_decoded(state.header, state.records)
@@ -72,13 +72,15 @@ def image_of(state: Converted) -> Image:
 
 
 def state_of(checkpoint: Checkpoint) -> tuple[Converted, Conversion]:
-    """Return a checkpoint's state as a batch, and the conversion that goes on from there."""
+    """Return a checkpoint's state as a batch, and a conversion that continues after it."""
     conversion = Conversion()
     return conversion.state(*records_of(checkpoint)), conversion
 
 
 class Difference(NamedTuple):
-    """An entity that is not the same by the log and in a snapshot; None if it is not there."""
+    """An entity that differs between the log and a snapshot; ``ours`` (the log) or ``theirs`` is
+    None if it is missing there.
+    """
 
     kind: str
     key: str
@@ -87,24 +89,24 @@ class Difference(NamedTuple):
 
     @property
     def changes(self) -> list[FieldChange]:
-        """The fields that differ; none if the entity is only on one side."""
+        """The fields that differ; empty if the entity is only on one side."""
         if self.ours is None or self.theirs is None:
             return []
         return field_changes(to_json(self.ours), to_json(self.theirs))
 
     @property
     def words(self) -> str:
-        """The entity and its fields on both sides."""
+        """The entity and the differing fields on both sides, in words."""
         entity = f"{self.kind} {self.key}".rstrip()
         changes = ", ".join(
-            f"{one.field} is {brief(one.before)} by the log, {brief(one.after)} in the snapshot"
+            f"{one.field} is {brief(one.before)} in the log, {brief(one.after)} in the snapshot"
             for one in self.changes
         )
         return f"{entity}: {changes}" if changes else f"{entity} is {self.side}"
 
     @property
     def side(self) -> str:
-        """Where an entity is that is not on both sides."""
+        """The side that has an entity missing on the other."""
         return f"only in the {'log' if self.theirs is None else 'snapshot'}"
 
 
@@ -119,15 +121,17 @@ def differences(folded: Image, snapshot: Image) -> list[Difference]:
 
 
 def first_in_words(found: list[Difference]) -> list[str]:
-    """Return the first differences in words, and the number of the others."""
-    said = [one.words for one in found[:_MAX_DIFFERENCES]]
-    if more := len(found) - len(said):
-        said.append(f"and {counted(more, 'more entity', 'more entities')}")
-    return said
+    """Return the first differences in words, and how many more there are."""
+    words = [one.words for one in found[:_MAX_DIFFERENCES]]
+    if more := len(found) - len(words):
+        words.append(f"and {counted(more, 'more entity', 'more entities')}")
+    return words
 
 
 def summarize(found: list[Difference]) -> str:
-    """Return all differences in Kafka's words: 11 partitions of 7 topics: ELR; 1 broker: fenced."""
+    """Return all differences in Kafka's terms, such as: 11 partitions of 7 topics: ELR; 1 broker:
+    fenced.
+    """
     entities: dict[str, set[str]] = defaultdict(set)
     fields: dict[str, dict[str, None]] = defaultdict(dict)
     for one in found:
@@ -151,21 +155,23 @@ def _number(kind: str, keys: set[str]) -> str:
 
 
 def _comparable(image: Image) -> dict[tuple[str, str], Any]:
-    """Return the entities of an image, without what a log and Kafka's snapshots say differently."""
+    """Return the entities of an image, without what logs and Kafka's snapshots always represent
+    differently.
+    """
     has_elr = image.features.get(_ELR_VERSION, 0) > 0
     found: dict[tuple[str, str], Any] = {}
     for kind, key, value in entities(image):
         if kind in _NOT_IN_THEM or (kind, value) == _DEFAULT:
             continue
         if isinstance(value, Broker):
-            # Why it is as it is.
+            # Snapshots do not contain the reason and cause.
             found[kind, key] = structs.replace(value, reason="", cause=Cause.UNSPECIFIED)
         elif isinstance(value, Voters):
-            # Where they were named.
+            # Snapshots do not contain the record's offset.
             found[kind, key] = value.voters
         elif kind != PARTITION_DETAIL or has_elr:
             found[kind, key] = value
-        # Kafka writes eligible replicas into its snapshots only at a level that knows them.
+        # Kafka's snapshots contain eligible replicas only from a certain feature level on.
         elif rest := {name: ids for name, ids in value.items() if name not in ELIGIBLE}:
             found[kind, key] = rest
     return found

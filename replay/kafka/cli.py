@@ -1,4 +1,4 @@
-"""``raftlog import kafka``: a Kafka cluster's metadata log as an export."""
+"""``raftlog import kafka``: convert a Kafka cluster's metadata log into an export."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PAUSE_S = 0.1
 def register(app: typer.Typer) -> None:
     """Add the command."""
     group = typer.Typer(
-        help="Make exports of the logs of other systems.", no_args_is_help=True, epilog=EPILOG
+        help="Convert logs of other systems into exports.", no_args_is_help=True, epilog=EPILOG
     )
     group.command("kafka", epilog=EPILOG)(kafka)
     group.callback()(_keeps_kafka_a_command)
@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _keeps_kafka_a_command() -> None:
-    """A group with one command would be that command."""
+    """Keep the group: typer would turn a group with a single command into that command."""
 
 
 def kafka(
@@ -43,35 +43,33 @@ def kafka(
             metavar="DIR|FILE...",
             exists=True,
             help=(
-                "__cluster_metadata-0, a directory that has it somewhere below, or its .log and"
-                " .checkpoint files; of one or several nodes."
+                "__cluster_metadata-0, a directory above it, or its .log and .checkpoint files;"
+                " from one or more nodes."
             ),
         ),
     ],
     output: Annotated[
         str,
-        typer.Option(
-            "--output", "-o", metavar="DIR|URI", help="Where to write the export, or go on with it."
-        ),
+        typer.Option("--output", "-o", metavar="DIR|URI", help="The export to create or continue."),
     ],
     follow: Annotated[
         bool,
-        typer.Option("--follow", help="Go on with what is appended, until Ctrl-C or SIGTERM."),
+        typer.Option("--follow", help="Keep importing new records, until Ctrl-C or SIGTERM."),
     ] = False,
     cluster_id: Annotated[
         str,
-        typer.Option(metavar="ID", help="Of the cluster, where no meta.properties says it."),
+        typer.Option(metavar="ID", help="The cluster's id, if there is no meta.properties."),
     ] = "",
     checkpoints: Checkpoints = None,
     sign: Sign = None,
     as_json: Json = False,
 ) -> None:
-    """Make an export of a Kafka cluster's metadata log.
+    """Convert a Kafka cluster's metadata log into an export.
 
-    Of KRaft, 3.3 to 4.x: `raftlog replay` and `raftlog log dump` read it. Nothing is written to
-    Kafka's files. Copies of several nodes are compared, and so is the state with Kafka's own
-    snapshots. Exit code 3: something differs, is damaged or is missing; what could be read is
-    imported.
+    Supports KRaft logs of Kafka 3.3 to 4.x; `raftlog replay` and `raftlog log dump` read the
+    export. Kafka's files are not changed. Copies from several nodes are compared with each other,
+    and the state is compared with Kafka's own snapshots. Exit code 3: something differs, is damaged
+    or is missing; everything readable was imported.
 
     \b
     Examples:
@@ -141,44 +139,43 @@ def _show(imported: Imported, output: str) -> None:
     for line in findings(imported):
         print_error(line)
     if imported.end_offset > imported.first_offset:
-        print_line(f"ask it: raftlog replay summary {output}")
+        print_line(f"next: raftlog replay summary {output}")
 
 
 def lines(imported: Imported) -> list[str]:
     """Return the description of an import, line by line."""
     from replay.kafka.importing import UNKNOWN
 
-    unsaid = imported.cluster_id == UNKNOWN
-    remedy = " (meta.properties says which: copy it, too, or name it by --cluster-id)"
+    unknown = imported.cluster_id == UNKNOWN
+    remedy = " (copy meta.properties, too, or give --cluster-id)"
     found = [
-        f"cluster {imported.cluster_id}{remedy if unsaid else ''}, from"
+        f"cluster {imported.cluster_id}{remedy if unknown else ''}, from"
         f" {', '.join(imported.nodes)}",
         f"imported: {counted(imported.new_records, 'new record')}; the export has offsets"
         f" {imported.first_offset} to {imported.end_offset - 1}"
         if imported.end_offset > imported.first_offset
-        else "imported: nothing. Is it a metadata log? No other than __cluster_metadata-0 is one",
+        else "imported: nothing. Is this a metadata log? Only __cluster_metadata-0 is one",
     ]
     if imported.end_offset == imported.first_offset:
         return found
     if imported.copies_end < imported.end_offset and not imported.stopped:
         found.append(
-            f"these copies end at offset {imported.copies_end - 1}: what follows was imported"
-            " before, and is not compared with them"
+            f"these copies end at offset {imported.copies_end - 1}: later records were imported"
+            " before, and are not compared with the copies"
         )
     if imported.no_log:
         found.append(
-            f"there is no batch of the log (….log): this is the state at offset"
-            f" {imported.end_offset - 1}, and no history"
+            f"the copies contain no log (….log): the export has only the state at offset"
+            f" {imported.end_offset - 1}, without history"
         )
     elif imported.state_from is not None:
         found.append(
-            f"history begins at offset {imported.state_from}: before it stands the state of a"
-            " snapshot"
+            f"history begins at offset {imported.state_from}, after the state from a snapshot"
         )
     equal = [one for one in imported.snapshots if not one.differences]
     if equal:
         found.append(
-            f"the state equals {counted(len(equal), 'snapshot')} of Kafka's own, at offsets"
+            f"the state equals {counted(len(equal), 'snapshot')} from Kafka, at offsets"
             f" {', '.join(str(offset) for offset in sorted({one.end_offset - 1 for one in equal}))}"
         )
     found += [_agreed(imported), *imported.cut_off]
@@ -186,54 +183,54 @@ def lines(imported: Imported) -> list[str]:
         found.append(f"{counted(imported.aborted, 'record')} of aborted transactions: no effect")
     if imported.open_transaction is not None:
         found.append(
-            f"a transaction begins at offset {imported.open_transaction} and has not ended: it is"
-            " left out"
+            f"the transaction that begins at offset {imported.open_transaction} has not ended: it"
+            " is left out"
         )
     if imported.later_ms:
         found.append(
-            f"a leader's clock was {imported.later_ms} ms behind the one before: its batches have"
-            " the time of the batch before"
+            f"a leader's clock was {imported.later_ms} ms behind its predecessor's: its batches get"
+            " the time of the previous batch"
         )
     for what, times in imported.unknown.items():
-        found.append(f"{what} is of a newer Kafka ({times} times): kept, without effect")
+        found.append(f"{what} is from a newer Kafka ({times} times): kept, without effect")
     return found
 
 
 def _agreed(imported: Imported) -> str:
-    """Return a sentence on the agreement of the copies, and so on what was committed."""
+    """Return a sentence on how far the copies agree, and so on what was committed."""
     voters, nodes = len(imported.voters), len(imported.nodes)
     if nodes == 1 and voters != 1:
-        return "one copy: whether its last records were committed is not in it"
+        return "a single copy does not show whether its last records were committed"
     if imported.agreed_offset < imported.end_offset:
-        return f"a majority of the copies holds it up to offset {imported.agreed_offset - 1}"
+        return f"a majority of the copies agrees up to offset {imported.agreed_offset - 1}"
     if nodes * 2 <= voters:
         return (
-            f"these are copies of {nodes} nodes, and there are {voters} voters: whether the last"
-            " records were committed is not in them"
+            f"copies from {nodes} of {voters} voters do not show whether the last records were"
+            " committed"
         )
-    return "a majority of the copies holds all of it"
+    return "a majority of the copies agrees on all of it"
 
 
 def findings(imported: Imported) -> list[str]:
-    """Return the damage that was found, in words."""
+    """Return what was found wrong, in words."""
     found = [f"damaged: {one}" for one in imported.damages]
     found += [f"the copies differ: {one}" for one in imported.differences]
     unlike = [one for one in imported.snapshots if one.differences]
     for one in unlike[:1]:
         found.append(
-            f"the state at offset {one.end_offset - 1} is not that of {one.file} of {one.node}:"
+            f"the state at offset {one.end_offset - 1} differs from {one.file} of {one.node}:"
             f" {one.summary}"
         )
         found += [f"  {difference}" for difference in one.differences]
     if unlike[1:]:
         found.append(
-            f"nor is it that of {counted(len(unlike) - 1, 'later snapshot')}, up to offset"
+            f"it also differs from {counted(len(unlike) - 1, 'later snapshot')}, up to offset"
             f" {unlike[-1].end_offset - 1}"
         )
     found += [
-        f"{one}: the rest of the log is missing, or was written while this was copied"
+        f"{one}: the rest of the log is missing, or was written during the copying"
         for one in imported.missing
     ]
     if imported.stopped:
-        found.append(f"{imported.stopped}: what follows is not imported")
+        found.append(f"{imported.stopped}: nothing after that was imported")
     return found

@@ -1,9 +1,10 @@
-"""Kafka's batches as raftlog's: the same offsets, epochs and times, in raftlog's bytes.
+"""Conversion of Kafka's batches to raftlog's: same offsets, epochs and times, in raftlog's
+encoding.
 
-A transaction of the metadata log (KIP-868) is one batch: an image is at the end of a batch, so no
-reader ever sees a half of it. The records of an aborted one keep their offsets and have no effect.
-One that outlived its controller is several batches, as the record of the next election lies between
-them, and is not a part of it.
+A metadata transaction (KIP-868) becomes one batch: images exist only at the ends of batches, so no
+reader sees half of it. Records of an aborted transaction keep their offsets but have no effect. A
+transaction that outlived its controller becomes several batches, because the record of the next
+election, which is not part of it, lies in between.
 """
 
 from __future__ import annotations
@@ -23,31 +24,29 @@ from replay.kafka.records import KafkaRecord, control_record, metadata_record
 _VOTERS = {"LeaderChangeMessage", "VotersRecord"}
 _ENDS = {"EndTransactionRecord", "AbortTransactionRecord"}
 MAX_TRANSACTION_RECORDS = 1_000_000
-"""Most records kept of a transaction that has not ended. Kafka bounds the records of a request by
-10,000.
-"""
+"""Most records kept of an open transaction. Kafka allows 10,000 records per request."""
 
 
 class Counts:
-    """Counts of the conversion, for its report."""
+    """Counters of the conversion, for its report."""
 
     def __init__(self) -> None:
         self.records: Counter[str] = Counter()
-        """Number of records, by name of the type."""
+        """Type name -> number of records."""
         self.unknown: Counter[str] = Counter()
-        """Records and tagged fields of a newer Kafka."""
+        """Records and tagged fields from a newer Kafka."""
         self.aborted = 0
-        """Records of aborted transactions."""
+        """Number of records of aborted transactions."""
         self.later_ms = 0
-        """Longest time by which a leader's clock was behind the one before it, in ms: its batches
-        get the time of the batch before.
+        """How far a leader's clock was behind its predecessor's at most, in ms. The affected
+        batches get the time of the previous batch.
         """
         self.reordered = 0
-        """Records of new partitions that stood in another order than that of their numbers."""
+        """Number of records of new partitions that were not sorted by partition number."""
 
 
 class Converted(NamedTuple):
-    """One batch of raftlog's: its bytes, its header, and the records in them."""
+    """A batch in raftlog's encoding, with its header and records."""
 
     chunk: bytes
     header: batch.BatchHeader
@@ -55,7 +54,9 @@ class Converted(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Records that become one batch. ``source``: the last of Kafka's batches that they are of."""
+    """Records that become one batch. ``source``: the last of Kafka's batches that they come
+    from.
+    """
 
     base_offset: int
     records: list[KafkaRecord]
@@ -72,12 +73,12 @@ class _Open:
         self._records = 0
 
     def add(self, one: KafkaRecord, offset: int, source: KafkaBatch) -> None:
-        """The next record. Raises KafkaLogError if they are too many."""
+        """Add the next record. Raises KafkaLogError if there are too many."""
         self._records += 1
         if self._records > MAX_TRANSACTION_RECORDS:
             raise KafkaLogError(
-                f"the transaction that begins at offset {self.base_offset} has more"
-                f" than {MAX_TRANSACTION_RECORDS} records"
+                f"the transaction that begins at offset {self.base_offset} exceeds"
+                f" {MAX_TRANSACTION_RECORDS} records"
             )
         last = self._runs[-1] if self._runs else None
         if last is None or source.control or last.source.control:
@@ -87,14 +88,14 @@ class _Open:
             self._runs[-1] = last._replace(source=source)
 
     def ended(self, *, aborted: bool) -> Iterator[_Run]:
-        """Yield the ended transaction: one batch, if it had one controller."""
+        """Yield the ended transaction, as one batch if it had a single controller."""
         for run in self._runs:
             yield run._replace(aborted=aborted and not run.source.control)
 
 
 class StateHeader(NamedTuple):
-    """Position of a checkpoint's state: ``end_offset`` (exclusive), and epoch and time of the
-    record before it.
+    """Position of a checkpoint's state: ``end_offset`` (exclusive), and the last record's epoch and
+    time.
     """
 
     end_offset: int
@@ -103,26 +104,25 @@ class StateHeader(NamedTuple):
 
 
 class Conversion:
-    """Converter of batches, in the order of the log."""
+    """Converts batches in log order."""
 
     def __init__(self) -> None:
         self.counts = Counts()
         self.mapping = Mapping()
         self.voters: list[int] = []
-        """The last that the log names."""
+        """The latest voters in the log."""
         self._open: _Open | None = None
         self._last_ms = self._last_epoch = 0
 
     @property
     def open_transaction(self) -> int | None:
-        """Base offset of the transaction that has not ended; None if all have."""
+        """Base offset of the open transaction, or None if there is none."""
         return None if self._open is None else self._open.base_offset
 
     def convert(self, source: KafkaBatch) -> Iterator[Converted]:
-        """Yield the batches that are complete with this one; none: it belongs to an open
-        transaction.
+        """Yield the batches that this one completes: none if it belongs to an open transaction.
 
-        Raises KafkaLogError naming the offset; nothing has changed then.
+        Raises KafkaLogError with the offset; the conversion is then unchanged.
         """
         return self._converted(source, decoded(source))
 
@@ -135,16 +135,17 @@ class Conversion:
             yield self._encode(run.base_offset, messages, run.source)
 
     def state(self, records: Iterable[KafkaRecord], header: StateHeader) -> Converted:
-        """Return the records of a checkpoint as one batch that ends where the checkpoint does. That
-        of an empty state holds a NoOp record.
+        """Return a checkpoint's records as one batch that ends at the checkpoint's offset. The
+        batch of an empty state contains a NoOp record.
 
-        Raises KafkaLogError if they are more than the offsets there are.
+        Raises KafkaLogError if there are more records than offsets.
         """
         messages = _in_order([self.mapping.message(one) for one in records]) or [pb.NoOpRecord()]
         base_offset = header.end_offset - len(messages)
         if base_offset < 0:
             raise KafkaLogError(
-                f"a snapshot that ends at offset {header.end_offset} holds {len(messages)} records"
+                f"a snapshot that ends at offset {header.end_offset} has {len(messages)} records:"
+                " more than offsets"
             )
         self._last_ms, self._last_epoch = header.timestamp_ms, header.epoch
         return _batch_of(messages, base_offset, header.epoch, header.timestamp_ms)
@@ -168,7 +169,7 @@ class Conversion:
                 continue
             run.append(one)
             if source.control:
-                # Control records stand alone, as raftlog's own do.
+                # Each control record is a batch of its own, as in raftlog.
                 yield _Run(first, run, source)
                 run, first = [], offset
         if run:
@@ -192,8 +193,8 @@ class Conversion:
     def _encode(self, base_offset: int, messages: list[Any], source: KafkaBatch) -> Converted:
         if source.epoch < self._last_epoch:
             raise KafkaLogError(
-                f"the batch at offset {source.base_offset} is of epoch {source.epoch}, below epoch"
-                f" {self._last_epoch} before it"
+                f"the batch at offset {source.base_offset} has epoch {source.epoch}, below the"
+                f" previous epoch {self._last_epoch}"
             )
         self._last_epoch = source.epoch
         ordered = messages
@@ -219,12 +220,12 @@ def _batch_of(
 
 
 def decoded(source: KafkaBatch) -> list[KafkaRecord]:
-    """Return the records of a batch. Raises KafkaLogError naming the offset."""
+    """Return the records of a batch. Raises KafkaLogError with the offset."""
     records = []
     expected = source.base_offset
     for raw in source.records:
         if raw.offset != expected:
-            raise KafkaLogError(f"offset {expected} is not in the batch where it should be")
+            raise KafkaLogError(f"the batch has offset {raw.offset} instead of {expected}")
         expected += 1
         try:
             records.append(
@@ -236,14 +237,14 @@ def decoded(source: KafkaBatch) -> list[KafkaRecord]:
             ) from None
     if expected != source.last_offset + 1:
         raise KafkaLogError(
-            f"the batch at offset {source.base_offset} holds no record at offset {expected}"
+            f"the batch at offset {source.base_offset} lacks a record at offset {expected}"
         )
     return records
 
 
 def _in_order(messages: list[Any]) -> list[Any]:
-    """Return the same, records of new partitions that follow each other by topic and number: Kafka
-    takes them in any order within a batch, raftlog in this one.
+    """Return the messages with consecutive records of new partitions sorted by topic and number:
+    raftlog requires that order within a batch, Kafka does not.
     """
     ordered: list[Any] = []
     for is_partition, run in groupby(messages, lambda one: isinstance(one, pb.PartitionRecord)):

@@ -1,8 +1,8 @@
-"""The copies of a metadata log: the directories ``__cluster_metadata-0`` of one or several nodes.
+"""Copies of a metadata log: directories ``__cluster_metadata-0`` from one or more nodes.
 
-Nodes hold the same batches at the same offsets, up to their own log ends; uncommitted batches may
-differ. Where copies differ, the one whose log ends with the higher epoch is right (Raft's rule for
-votes). Where one is damaged, another one is read.
+Nodes have equal batches at equal offsets, up to their own log ends; uncommitted batches may differ.
+Where copies differ, the one whose log ends with the highest epoch is right (Raft's rule for votes).
+Where one is damaged, another is read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOG = re.compile(r"(\d{20})\.log")
 _CHECKPOINT = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 _READ_BYTES = 4 << 20
 _DAMAGED = -1
-"""Position of a file that is damaged: nothing more of it is read."""
+"""Position of a damaged file, of which nothing more is read."""
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _PROPERTIES_BYTES = 64 << 10
 _PROPERTY = re.compile(r"^\s*([\w.]+)\s*=\s*(.*?)\s*$", re.MULTILINE)
@@ -45,7 +45,7 @@ class Checkpoint(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Position of a batch."""
+    """Location of a batch in a file."""
 
     base_offset: int
     last_offset: int
@@ -54,11 +54,11 @@ class Place(NamedTuple):
     position: int
     end: int
     fingerprint: int
-    """CRC32C of the batch's bytes, which the batch carries."""
+    """CRC32C of the batch's bytes, as stored in the batch."""
 
     def is_like(self, other: Place) -> bool:
-        """Return whether it is the same batch, perhaps of another file. The epoch is not in the
-        CRC32C.
+        """Return whether both are the same batch, possibly in different files. The CRC32C does not
+        cover the epoch.
         """
         return (self.base_offset, self.last_offset, self.epoch, self.fingerprint) == (
             other.base_offset,
@@ -78,32 +78,30 @@ class Copy:
         self.node_id = int(node_id) if _NUMBER.fullmatch(node_id) else -1
         self.cluster_id = properties.get("cluster.id", "")
         self.places: list[Place] = []
-        """Places of the copy's whole batches, by offset, without those after a damage in the same
-        file.
-        """
+        """Complete batches by offset, without those that follow damage in the same file."""
         self.damages: list[str] = []
-        """Damage found, in words: file, position, what is wrong."""
+        """Descriptions of damage: file, position, and cause."""
         self._cut_off: dict[Path, str] = {}
         self._expected: dict[Path, int] = {}
-        """The lowest offset that may come next in a file; at first what its name says."""
+        """The lowest offset that may come next in each file; initially the one in its name."""
         self._ends: dict[Path, Place] = {}
-        """The last batch that was found in a file."""
+        """The last batch found in each file."""
         self._paths, self._read_to = tuple(paths), dict[Path, int]()
         self.refresh()
 
     @property
     def name(self) -> str:
-        """Name of the copy, for messages."""
+        """Name for messages."""
         return f"node {self.node_id}" if self.node_id >= 0 else str(self.directory)
 
     @property
     def cut_off(self) -> list[str]:
-        """Files of the copy that end within a batch, in words."""
+        """Descriptions of files that end within a batch."""
         return list(self._cut_off.values())
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
-        """Complete snapshots of the copy, by offset."""
+        """The copy's snapshots, by offset."""
         found = []
         for path in self._files():
             match = _CHECKPOINT.fullmatch(path.name)
@@ -113,13 +111,13 @@ class Copy:
 
     @property
     def ends_with(self) -> tuple[int, int]:
-        """Epoch and offset of the last batch: what Raft compares logs by."""
+        """Epoch and offset of the last batch, by which Raft compares logs."""
         last = self.places[-1:]
         return (last[0].epoch, last[0].last_offset) if last else (-1, -1)
 
     @property
     def end_offset(self) -> int:
-        """End of its log, exclusive, by batches and names of files; -1 if there are no files."""
+        """End of the log, exclusive, from its batches and file names; -1 without files."""
         logs = (path for path in self._files() if _LOG.fullmatch(path.name))
         return max((self._expected.get(path, int(path.stem)) for path in logs), default=-1)
 
@@ -127,11 +125,11 @@ class Copy:
         return self._paths or _listed(self.directory)
 
     def refresh(self) -> bool:
-        """Look for added batches; return whether there are any."""
+        """Look for new batches, and return whether there are any."""
         before = len(self.places)
         logs = sorted(path for path in self._files() if _LOG.fullmatch(path.name))
         for path in self._read_to.keys() - set(logs):
-            # Kafka has deleted it: what was not read of it is not there.
+            # Kafka deleted the file: its unread part is lost.
             self._forget(path)
         for path in logs:
             try:
@@ -148,14 +146,14 @@ class Copy:
         if position == _DAMAGED:
             return
         if size < position or not self._same_end(path):
-            # Kafka cuts off what was never committed, and writes on from there.
+            # Kafka truncated uncommitted batches and wrote others.
             self._forget(path)
             position = 0
         if size > position:
             self._index(path, position)
 
     def _same_end(self, path: Path) -> bool:
-        """Return whether the last batch that was found in a file is still there."""
+        """Return whether the last batch found in a file is still there."""
         last = self._ends.get(path)
         if last is None:
             return True
@@ -171,7 +169,7 @@ class Copy:
             known.pop(path, None)
 
     def _index(self, path: Path, position: int) -> None:
-        """Find the batches from a position on. Their records are looked at when they are needed."""
+        """Index the batches from a position on, without decoding their records."""
         data = b""
         expected = self._expected.get(path, int(path.stem))
         with path.open("rb") as file:
@@ -197,7 +195,7 @@ class Copy:
                         at = end
                     data, position = data[at:], position + at
                     if len(data) >= _READ_BYTES and not data.strip(b"\0"):
-                        # Zeros, of a file that was made larger in advance: no more is kept of them.
+                        # The rest of a preallocated file is zeros.
                         data = b""
                         break
             except KafkaLogError as error:
@@ -205,13 +203,13 @@ class Copy:
                 position, data = _DAMAGED, b""
         self._read_to[path], self._expected[path] = position, expected
         self._cut_off.pop(path, None)
-        # Zeros: of a file that was made larger in advance.
+        # Zeros are the rest of a preallocated file.
         if data.strip(b"\0"):
             self._cut_off[path] = f"{path}: at byte {position}: it ends within a batch"
 
     def spoil(self, place: Place, why: str) -> None:
-        """Count a batch as damaged, although it has its checksum; and what follows it in its file,
-        as at any damage.
+        """Mark a batch as damaged despite its correct checksum, together with the rest of its
+        file.
         """
         self.damages.append(f"{place.path}: {why}")
         self._read_to[place.path] = _DAMAGED
@@ -220,20 +218,22 @@ class Copy:
         ]
 
     def look_at(self, snapshot: Checkpoint) -> None:
-        """Check whether a snapshot can be of this log: Kafka takes one at the end of a batch."""
+        """Check that a snapshot can belong to this log: Kafka takes snapshots only at the ends of
+        batches.
+        """
         last = snapshot.end_offset - 1
         place = self.over(last)
-        why = f"{snapshot.path} is the state at offset {last}, and no batch of the log ends there"
+        why = f"{snapshot.path} is the state at offset {last}, but no batch of the log ends there"
         if place is not None and place.last_offset != last and why not in self.damages:
             self.damages.append(why)
 
     def at(self, offset: int) -> Place | None:
-        """Return the batch that begins at an offset, if there is one."""
+        """Return the batch that begins at an offset, or None."""
         found = self.over(offset)
         return found if found is not None and found.base_offset == offset else None
 
     def over(self, offset: int) -> Place | None:
-        """Return the batch that an offset is in, if there is one."""
+        """Return the batch that contains an offset, or None."""
         index = bisect_right(self.places, offset, key=lambda one: one.base_offset) - 1
         found = self.places[index] if index >= 0 else None
         return found if found is not None and offset <= found.last_offset else None
@@ -242,20 +242,20 @@ class Copy:
 def _require_from(expected: int, one: Frame, position: int) -> None:
     if one.base_offset < expected:
         raise KafkaLogError(
-            f"at byte {position}: a batch at offset {one.base_offset} stands where none below"
-            f" {expected} can be"
+            f"at byte {position}: found a batch at offset {one.base_offset}, expected one at"
+            f" {expected} or later"
         )
 
 
 class PlaceReader:
-    """Reader of the batches at places; adjacent ones in few reads."""
+    """Reads the batches at places; adjacent ones in few reads."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
         self._begin, self._data = 0, b""
 
     def forget(self) -> None:
-        """Read anew what comes next: a log that is still written may have changed."""
+        """Drop buffered data: a log that is being written may have changed."""
         self._path = None
 
     def read(self, place: Place) -> KafkaBatch:
@@ -268,7 +268,7 @@ class PlaceReader:
         for _, frame in frames(data, at=place.position):
             return opened(frame, place.position)
         raise KafkaLogError(
-            f"at byte {place.position}: the batch at offset {place.base_offset} is not there now"
+            f"at byte {place.position}: the batch at offset {place.base_offset} has disappeared"
         )
 
     def _fill(self, place: Place) -> None:
@@ -282,9 +282,9 @@ class PlaceReader:
 
 
 def find_copies(paths: Sequence[Path]) -> list[Copy]:
-    """Find the copies in directories (of a log, of a node, or of several nodes) and files.
+    """Find the copies in files and directories of logs, nodes or several nodes.
 
-    Raises NoKafkaLogError if none is found, or if they are of several clusters.
+    Raises NoKafkaLogError if there are none, or if they are from several clusters.
     """
     files: dict[Path, list[Path]] = {}
     directories: list[Path] = []
@@ -295,8 +295,8 @@ def find_copies(paths: Sequence[Path]) -> list[Copy]:
             files.setdefault(path.parent, []).append(path)
         else:
             raise NoKafkaLogError(
-                f"{path} is neither a directory, nor a segment (….log), nor a snapshot"
-                " (….checkpoint) of a metadata log"
+                f"{path} is neither a directory nor a segment (….log) or snapshot (….checkpoint) of"
+                " a metadata log"
             )
     copies = [Copy((), one) for one in dict.fromkeys(directories)]
     copies += [Copy(of_one, directory) for directory, of_one in files.items()]
@@ -305,7 +305,7 @@ def find_copies(paths: Sequence[Path]) -> list[Copy]:
         raise NoKafkaLogError(f"there is no metadata log in {', '.join(map(str, paths))}")
     clusters = {copy.cluster_id for copy in found if copy.cluster_id}
     if len(clusters) > 1:
-        raise NoKafkaLogError(f"these are logs of several clusters: {', '.join(sorted(clusters))}")
+        raise NoKafkaLogError(f"the logs are from several clusters: {', '.join(sorted(clusters))}")
     return found
 
 
@@ -316,7 +316,7 @@ def _log_directories(path: Path) -> list[Path]:
 
 
 def _properties(directory: Path) -> dict[str, str]:
-    """Read a node's ``meta.properties``, in or beside its log directory."""
+    """Read a node's ``meta.properties``, next to or in its log directory."""
     for path in (directory.parent / "meta.properties", directory / "meta.properties"):
         try:
             with path.open(errors="replace") as file:

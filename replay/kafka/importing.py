@@ -1,7 +1,7 @@
 """Import of a Kafka cluster's metadata log into an export.
 
-An existing export is continued at its end. The log is still read from its beginning: the meaning of
-a record may depend on earlier ones.
+An existing export is continued at its end. The log is still read from the beginning, because the
+meaning of a record may depend on earlier ones.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from replay.kafka.copies import Checkpoint, Copy, Place, PlaceReader
 from replay.kafka.log_format import KafkaLogError, NoKafkaLogError
 
 UNKNOWN = "unknown"
-"""Id of a cluster whose files do not name it."""
+"""Id of a cluster whose files do not contain it."""
 
 
 class Compared(msgspec.Struct, frozen=True):
-    """What the comparison of the fold with one of Kafka's snapshots has found.
+    """Result of comparing the fold with one of Kafka's snapshots.
 
-    ``end_offset``: exclusive. ``differences``: of the first entities that differ, in words; empty
-    if it is the same state. ``summary``: of all of them, in Kafka's words.
+    ``end_offset``: exclusive. ``differences``: the first differing entities in words; empty if the
+    states are equal. ``summary``: all differences, in Kafka's terms.
     """
 
     node: str
@@ -49,14 +49,14 @@ class Compared(msgspec.Struct, frozen=True):
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """Result of an import; offsets are exclusive but the first.
+    """Result of an import; all offsets but the first are exclusive.
 
-    ``state_from``: records before it are the state of a snapshot, not history; None: the history is
-    whole. ``new_records``: not in the export before; ``copies_end``: where these copies end.
-    ``agreed_offset``: so far a majority of the copies agrees. ``stopped``: why what follows
-    is not imported; empty if it is the end. ``no_log``: there are snapshots alone. ``cut_off``:
-    files that end within a batch, as one does that is being written; ``missing``: what must have
-    been there. ``voters``: the last that the log names.
+    ``state_from``: records before it are the state of a snapshot, not history; null if the history
+    is complete. ``new_records``: number of records that the export did not have before.
+    ``copies_end``: end of these copies. ``agreed_offset``: end of what a majority of the copies
+    agrees on. ``stopped``: why the import stopped before the end, or "". ``no_log``: the copies
+    contain only snapshots. ``cut_off``: files that end within a batch, like one that is being
+    written. ``missing``: what must have existed. ``voters``: the latest voters in the log.
     """
 
     cluster_id: str
@@ -90,7 +90,7 @@ class Imported(msgspec.Struct, frozen=True):
 
 
 class Importer:
-    """Importer of the log of some copies into one export. Blocking; to be closed."""
+    """Imports the log of some copies into one export. Its methods block; close it after use."""
 
     def __init__(
         self,
@@ -101,8 +101,9 @@ class Importer:
         checkpoint_records: int = CHECKPOINT_RECORDS,
         signer: ManifestSigner | None = None,
     ) -> None:
-        """``checkpoint_records``, ``signer``: see ExportWriter. Raises KafkaLogError, ExportError
-        and its kinds.
+        """``checkpoint_records``, ``signer``: see ExportWriter.
+
+        Raises KafkaLogError, and ExportError and its subclasses.
         """
         self._copies = list(copies)
         self.cluster_id = _cluster_id(copies, cluster_id)
@@ -110,12 +111,12 @@ class Importer:
         self._differences: list[str] = []
         self._compared: list[Compared] = []
         self._differs: tuple[int, str] | None = None
-        """Offset of the first snapshot that is not what the log comes to, and in what."""
+        """Offset of the first snapshot that differs from the log, and the differences."""
         self._snapshots: dict[int, list[tuple[Copy, Checkpoint]]] = {}
-        """Snapshots with which the fold is compared, by their end offset."""
+        """End offset -> snapshots to compare the fold with."""
         self._agreed, self._together, self._stopped = 0, True, ""
         self.broken = ""
-        """Why nothing can be imported any more; empty if it can."""
+        """Why nothing more can be imported, or ""."""
         self._reader = PlaceReader()
         self._last: Place | None = None
         """Place of the last imported batch."""
@@ -148,10 +149,10 @@ class Importer:
             raise
 
     def _begin(self) -> tuple[int, Checkpoint | None]:
-        """Return the beginning of the history, and the snapshot with which it begins, if it is not
-        at 0.
+        """Return the offset at which the history begins and, unless that is 0, the snapshot to
+        start from.
 
-        It is the first one that the log continues; without a log, the last one.
+        The snapshot is the first one that the log continues or, without a log, the last one.
         """
         starts = [copy.places[0].base_offset for copy in self._copies if copy.places]
         if starts and min(starts) == 0:
@@ -170,12 +171,12 @@ class Importer:
             return usable[0].end_offset, usable[0]
         damaged = [one for copy in self._copies for one in copy.damages]
         if not starts and damaged:
-            raise KafkaLogError(f"{'; '.join(damaged)}. There is nothing before that to import")
+            raise KafkaLogError(f"{'; '.join(damaged)}. Nothing before that can be imported")
         first = any(not one.end_offset for copy in self._copies for one in copy.checkpoints)
         empty = ": Kafka writes the snapshot at offset 0 before any metadata" if first else ""
         raise NoKafkaLogError(
-            f"the log begins at offset {min(starts)}, and there is no snapshot from there on: copy"
-            " the .checkpoint files, too"
+            f"the log begins at offset {min(starts)}, but there is no snapshot at or after that"
+            " offset: copy the .checkpoint files, too"
             if starts
             else "there is neither a batch nor a snapshot with a state in"
             f" {', '.join(str(copy.directory) for copy in self._copies)}{empty}"
@@ -184,17 +185,19 @@ class Importer:
     def _claim(self, target: str) -> None:
         manifest = self._writer.manifest
         if manifest.segments and manifest.origin != KAFKA:
-            raise NoKafkaLogError(f"{target} is the export of a raftlog cluster")
+            raise NoKafkaLogError(
+                f"{target} is the export of a raftlog cluster: import into an empty directory"
+            )
         if manifest.history_begin != self._first:
             raise NoKafkaLogError(
-                f"{target} begins at offset {manifest.history_begin}, what is there now at"
+                f"{target} begins at offset {manifest.history_begin}, but the log now begins at"
                 f" {self._first}: import into an empty directory"
             )
         if not manifest.segments:
             self._writer.amend(origin=KAFKA, state_from=self._state_from)
 
     def run(self) -> Imported:
-        """Import all that is there, and publish it. May be called again, for what came since."""
+        """Import and publish all available records. May be called again for later ones."""
         self._snapshots.clear()
         for copy in self._copies:
             copy.refresh()
@@ -213,7 +216,7 @@ class Importer:
         return self._imported()
 
     def _take(self, copy: Copy, place: Place) -> None:
-        """Import the batch at a place, or find out that it cannot be."""
+        """Import the batch at a place, or record why it cannot be imported."""
         try:
             batches = self._converted(place)
         except KafkaLogError as error:
@@ -229,7 +232,7 @@ class Importer:
         self._next, self._last = place.last_offset + 1, place
 
     def _require_same(self) -> None:
-        """Require that the last imported batch is still in the copy that is right."""
+        """Check that the last imported batch is still in the authoritative copy."""
         if self._last is None or self.broken:
             return
         copy = max(self._copies, key=lambda one: one.ends_with)
@@ -237,9 +240,9 @@ class Importer:
         if there is None or there.is_like(self._last):
             return
         self.broken = self._stopped = (
-            f"{there.path}: at byte {there.position}: another batch stands there now than was"
-            f" imported at offset {self._last.base_offset}: the log was cut off and written anew,"
-            " so that batch, and maybe others before it, was never committed; import into an empty"
+            f"{there.path}: at byte {there.position}: the batch that was imported at offset"
+            f" {self._last.base_offset} has been replaced: the log was truncated and rewritten, so"
+            " that batch, and perhaps earlier ones, was never committed; import into an empty"
             " directory"
         )
 
@@ -251,7 +254,7 @@ class Importer:
             raise KafkaLogError(f"at byte {place.position}: {error}") from None
 
     def _place(self) -> tuple[Copy, Place] | None:
-        """Return the next batch, of the copy that is right about it."""
+        """Return the next batch, from the copy that is authoritative for it."""
         held = [
             (copy, place) for copy in self._copies if (place := copy.at(self._next)) is not None
         ]
@@ -262,13 +265,13 @@ class Importer:
                 for place in copy.places[-1:]
                 if place.last_offset > self._next
             ]
-            self._stopped = f"no copy holds a good batch at offset {self._next}" if later else ""
+            self._stopped = f"no copy has an intact batch at offset {self._next}" if later else ""
             return None
         self._stopped = ""
         return max(held, key=lambda one: one[0].ends_with)
 
     def _agree(self, best: Place) -> None:
-        """Hold the other copies against what was taken."""
+        """Compare the other copies with the imported batch."""
         held = [
             (copy, place) for copy in self._copies if (place := copy.at(self._next)) is not None
         ]
@@ -276,9 +279,9 @@ class Importer:
         same = {copy.name for copy, place in held if place.fingerprint == best.fingerprint}
         if others:
             self._differences.append(
-                f"the batch at offset {best.base_offset} is another one at {', '.join(others)}"
+                f"the batch at offset {best.base_offset} differs at {', '.join(others)}"
             )
-        # A node counts once, however often its directory is given.
+        # A node counts once, even if its directory is given several times.
         nodes = {copy.name for copy in self._copies}
         self._together = self._together and len(same) * 2 > len(nodes)
         if self._together:
@@ -291,7 +294,7 @@ class Importer:
             raise KafkaLogError(f"{begin.path}: {error}") from None
 
     def _append(self, one: Converted) -> None:
-        """Fold a batch, and write it if it is not written yet."""
+        """Fold a batch, and write it unless the export already contains it."""
         header = one.header
         try:
             self._fold.apply_decoded(header, one.records)
@@ -309,12 +312,12 @@ class Importer:
             self._writer.pass_over(one.chunk, one.header)
         except ExportMismatchError as error:
             raise KafkaLogError(
-                f"{error}: the log was cut off and written anew after it was imported, or is"
-                " another cluster's; import into an empty directory"
+                f"{error}: the log was truncated and rewritten after the import, or belongs to"
+                " another cluster; import into an empty directory"
             ) from None
 
     def _compare(self, header: batch.BatchHeader) -> None:
-        """Hold the fold against the snapshots that end here."""
+        """Compare the fold with the snapshots that end here."""
         if header.end_offset == self._state_from:
             return
         for copy, one in self._snapshots.get(header.end_offset, ()):
@@ -373,8 +376,8 @@ class Importer:
         )
 
     def _missing(self) -> list[str]:
-        """Return the last snapshot of a state that the log does not reach: Kafka takes none of what
-        it has not written. A log that is damaged says itself why it does not.
+        """Return a description of the last snapshot if it is beyond the log end, which Kafka never
+        does; empty if damage explains it.
         """
         if self._stopped or any(copy.damages for copy in self._copies):
             return []
@@ -382,15 +385,15 @@ class Importer:
         last = max(later, key=lambda one: one.end_offset, default=None)
         end = self._next
         if self._no_log:
-            # A node that has begun with a snapshot has an empty file, named by the snapshot's end.
+            # A node that started from a snapshot has an empty file named after the snapshot's end.
             end = max(copy.end_offset for copy in self._copies)
         if last is None or end < 0 or last.end_offset <= end:
             return []
         where = f"ends at offset {end - 1}" if end else "is empty"
-        return [f"the log {where}, and {last.path} is the state at offset {last.end_offset - 1}"]
+        return [f"the log {where}, but {last.path} is the state at offset {last.end_offset - 1}"]
 
     def close(self) -> None:
-        """Let the next writer in."""
+        """Close the export and release it for other writers."""
         self._writer.close()
 
     def __enter__(self) -> Importer:
@@ -406,7 +409,7 @@ class Importer:
 
 
 def _cluster_id(copies: Sequence[Copy], wanted: str) -> str:
-    said = next((copy.cluster_id for copy in copies if copy.cluster_id), "")
-    if wanted and said and wanted != said:
-        raise NoKafkaLogError(f"the log is of cluster {said}, not {wanted}")
-    return wanted or said or UNKNOWN
+    stored = next((copy.cluster_id for copy in copies if copy.cluster_id), "")
+    if wanted and stored and wanted != stored:
+        raise NoKafkaLogError(f"the log belongs to cluster {stored}, not {wanted}")
+    return wanted or stored or UNKNOWN

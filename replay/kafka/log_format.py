@@ -1,8 +1,8 @@
-"""Kafka's log format v2, as it stands in ``.log`` and ``.checkpoint`` files: primitive types, and
-record batches.
+"""Kafka's log format v2, as in ``.log`` and ``.checkpoint`` files: primitive types and record
+batches.
 
-Layout of a batch, big-endian: i64 base offset, i32 length of what follows, i32 leader epoch, i8
-magic (2), u32 CRC32C of all after it, i16 attributes, i32 last offset delta, i64 base timestamp,
+Layout of a batch, big-endian: i64 base offset, i32 length of the rest, i32 leader epoch, i8 magic
+(2), u32 CRC32C of all that follows it, i16 attributes, i32 last offset delta, i64 base timestamp,
 i64 maximum timestamp, i64 producer id, i16 producer epoch, i32 base sequence, i32 record count,
 records.
 """
@@ -24,23 +24,23 @@ from replay.errors import DiskError, ReplayError
 
 
 class KafkaLogError(ReplayError, WrongDataError):
-    """A file cannot be read as what it should be; the message names the file and the offset."""
+    """A file is damaged or not what it should be. The message names the file and the offset."""
 
 
 class NoKafkaLogError(ReplayError, ConfigError):
-    """No log can be imported from there, or not into this export."""
+    """There is no log to import, or it does not fit the export."""
 
 
 def unreadable(path: Path, error: OSError) -> ReplayError:
-    """Return the error for a file that the operating system can't read, which says nothing about
-    its contents.
+    """Return the error for a file that the operating system cannot read, which does not mean
+    damage.
     """
     kind = DiskError if is_disk_error(error) else NoKafkaLogError
     return kind(f"cannot read {path}: {error.strerror}")
 
 
 class MalformedRecordError(KafkaLogError):
-    """The bytes of a batch or of a record are not what Kafka's schema says."""
+    """The bytes of a batch or record do not follow Kafka's schema."""
 
 
 _ZERO_UUID = bytes(16)
@@ -48,7 +48,7 @@ _UUIDS_KEPT = 10_000
 
 
 class Reader:
-    """Reader of successive values in bytes. Each method raises MalformedRecordError."""
+    """Reads consecutive values from bytes. Its methods raise MalformedRecordError."""
 
     __slots__ = ("_data", "end", "position")
 
@@ -64,7 +64,7 @@ class Reader:
         return self.end - self.position
 
     def begin(self, size: int) -> int:
-        """End after the next bytes; returns where the end was before."""
+        """Restrict reading to the next ``size`` bytes, and return the previous end."""
         before, end = self.end, self.position + size
         if not self.position <= end <= before:
             raise self._too_few(size)
@@ -81,12 +81,12 @@ class Reader:
         return self._data[start:end]
 
     def _too_few(self, count: int) -> MalformedRecordError:
-        return MalformedRecordError(f"{count} bytes are said to follow, {self.left} are there")
+        return MalformedRecordError(f"expected {count} more bytes, found {self.left}")
 
     def unsigned_varint(self) -> int:
         """Read an unsigned varint of up to 32 bits."""
         position = self.position
-        # Most varints have one byte, and most of the time is spent here.
+        # Fast path: most varints are one byte, and reading spends most of its time here.
         if position < self.end and (byte := self._data[position]) < 0x80:
             self.position = position + 1
             return byte
@@ -113,7 +113,7 @@ class Reader:
         raise MalformedRecordError(f"a varint has more than {bits} bits")
 
     def unpack(self, layout: struct.Struct) -> Any:
-        """Read one value of a fixed size."""
+        """Read a value of fixed size."""
         position, size = self.position, layout.size
         if position + size > self.end:
             raise self._too_few(size)
@@ -125,16 +125,16 @@ class Reader:
         return self.take(1) != b"\0"
 
     def uuid(self) -> str:
-        """Read a UUID as Kafka prints it: base64url without padding."""
+        """Read a UUID in Kafka's notation: base64url without padding."""
         return uuid_text(self.take(16))
 
     def nullable_bytes(self) -> bytes | None:
-        """Compact bytes; None: null."""
+        """Read compact bytes, or None for null."""
         length = self.unsigned_varint()
         return self.take(length - 1) if length else None
 
     def nullable_string(self) -> str | None:
-        """Read a compact string; None: null."""
+        """Read a compact string, or None for null."""
         data = self.nullable_bytes()
         if data is None:
             return None
@@ -144,33 +144,33 @@ class Reader:
             raise MalformedRecordError(f"a string is not UTF-8: {error}") from None
 
     def count(self) -> int | None:
-        """Read the number of elements of an array; None: null."""
+        """Read the number of elements of an array, or None for null."""
         length = self.unsigned_varint()
         if not length:
             return None
-        # Each takes a byte at least.
+        # Each element takes at least one byte.
         if length - 1 > self.end - self.position:
             raise MalformedRecordError(
-                f"an array is said to have {length - 1} elements, {self.left} bytes are there"
+                f"an array claims {length - 1} elements, but only {self.left} bytes are left"
             )
         return length - 1
 
 
-# Few topics and directories are in very many records.
+# The same few topics and directories occur in very many records.
 @lru_cache(_UUIDS_KEPT)
 def uuid_text(data: bytes) -> str:
-    """Return a UUID as Kafka prints it."""
+    """Return a UUID in Kafka's notation."""
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
 @lru_cache(_UUIDS_KEPT)
 def uuid_bytes(text: str) -> bytes:
-    """Return the 16 bytes of a UUID as Kafka prints it."""
+    """Return the 16 bytes of a UUID given in Kafka's notation."""
     return base64.urlsafe_b64decode(text + "==")
 
 
 def is_zero_uuid(text: str) -> bool:
-    """Return whether it is the UUID that stands for none."""
+    """Return whether this is the UUID that stands for none."""
     return uuid_bytes(text) == _ZERO_UUID
 
 
@@ -207,23 +207,23 @@ READERS: dict[str, Callable[[Reader], Any]] = {
     "bytes": _bytes,
     "bytes?": Reader.nullable_bytes,
 }
-"""Reader of each type, by its name in Kafka's schemas; with "?": may be null."""
+"""Type name in Kafka's schemas -> reader; "?" marks nullable types."""
 
 
 _HEAD = struct.Struct(">qi")
 _REST = struct.Struct(">ibIhiqqqhii")
 _CRC_FROM = _HEAD.size + 9
 HEADER_BYTES = _HEAD.size + _REST.size
-"""Size of the header of a batch, in bytes: enough to recognize the batch."""
+"""Size of a batch header in bytes: enough to recognize the batch."""
 _COMPRESSION, _CONTROL = 0x07, 0x20
 MAX_BATCH_BYTES = 16 << 20
-"""Largest batch, in bytes: more than any of a metadata log, which Kafka bounds by 8 MiB."""
+"""Largest accepted batch, in bytes; Kafka limits batches of a metadata log to 8 MiB."""
 _NO_TIMESTAMP = -1
 _CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 
 
 class RawRecord(NamedTuple):
-    """A record of a batch, not decoded."""
+    """An undecoded record of a batch."""
 
     offset: int
     key: bytes
@@ -231,7 +231,7 @@ class RawRecord(NamedTuple):
 
 
 class KafkaBatch(NamedTuple):
-    """One batch. ``bytes``: the whole of it, as it stands in the file."""
+    """A batch. ``bytes``: all of it, as stored in the file."""
 
     base_offset: int
     last_offset: int
@@ -243,7 +243,7 @@ class KafkaBatch(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A batch whose records are not decoded. ``bytes``: the whole of it."""
+    """A batch with undecoded records. ``bytes``: all of it."""
 
     base_offset: int
     last_offset: int
@@ -256,18 +256,18 @@ class Frame(NamedTuple):
 
 
 def batches(data: bytes, *, position: int = 0) -> Iterator[tuple[int, KafkaBatch]]:
-    """Return batches as ``frames`` does, with their records."""
+    """Yield batches like ``frames``, with their records."""
     for end, frame in frames(data, position=position):
         yield end, opened(frame, position)
         position = end
 
 
 def frames(data: bytes, *, position: int = 0, at: int = 0) -> Iterator[tuple[int, Frame]]:
-    """Yield (the position after it, the batch) for each whole batch from a position on.
+    """Yield, for each complete batch from a position on, the position after it and the batch.
 
-    Ends silently before a batch that is cut off by the end of the data, and before zeros (a file
-    that was allocated in advance). Raises KafkaLogError at one that is damaged; those before it are
-    good. ``at``: where in its file the data begins, for that.
+    Stops silently before a batch that the end of the data truncates, and before zeros (the rest of
+    a preallocated file). Raises KafkaLogError at a damaged batch; those already yielded are intact.
+    ``at``: the file position of the data, for that message.
     """
     while len(data) - position >= _HEAD.size:
         base_offset, length = _HEAD.unpack_from(data, position)
@@ -275,7 +275,7 @@ def frames(data: bytes, *, position: int = 0, at: int = 0) -> Iterator[tuple[int
         if not base_offset and not length and not any(data[position : position + 64]):
             return
         if length < _REST.size or length > MAX_BATCH_BYTES:
-            raise KafkaLogError(f"at byte {at + position}: a batch is said to have {length} bytes")
+            raise KafkaLogError(f"at byte {at + position}: a batch claims a size of {length} bytes")
         if end > len(data):
             return
         yield end, _frame(data[position:end], at + position)
@@ -288,26 +288,29 @@ def _frame(data: bytes, position: int) -> Frame:
     if magic != 2:
         raise KafkaLogError(f"{_where(base_offset, position)} has magic {magic}, not 2")
     if google_crc32c.value(data[_CRC_FROM:]) != crc:
-        raise KafkaLogError(f"{_where(base_offset, position)} does not have its CRC32C")
+        raise KafkaLogError(f"{_where(base_offset, position)} does not match its CRC32C")
     if not 0 <= count <= delta + 1:
         raise KafkaLogError(
-            f"{_where(base_offset, position)} is said to have {count} records and {delta + 1}"
-            " offsets"
+            f"{_where(base_offset, position)} claims {count} records for {delta + 1} offsets"
         )
     if epoch < 0:
-        raise KafkaLogError(f"{_where(base_offset, position)} is said to be of epoch {epoch}")
+        raise KafkaLogError(f"{_where(base_offset, position)} claims epoch {epoch}")
     require_time(max_ms, _where(base_offset, position))
     return Frame(base_offset, base_offset + delta, epoch, max_ms, attributes, count, crc, data)
 
 
 def require_time(timestamp_ms: int, where: str) -> None:
-    """Raise KafkaLogError unless a time is Kafka's for none or in the years 1970 to 9999."""
+    """Raise KafkaLogError unless a time is Kafka's placeholder for none, or within the years 1970
+    to 9999.
+    """
     if not _NO_TIMESTAMP <= timestamp_ms <= MAX_MS:
-        raise KafkaLogError(f"{where} has the timestamp {timestamp_ms} ms: no clock says that")
+        raise KafkaLogError(
+            f"{where} has timestamp {timestamp_ms} ms: outside the years 1970 to 9999"
+        )
 
 
 def is_head_of(data: bytes, base_offset: int, epoch: int, crc32c: int) -> bool:
-    """Return whether these bytes begin a batch with this offset, epoch and checksum."""
+    """Return whether these bytes start a batch with this offset, epoch and checksum."""
     if len(data) < HEADER_BYTES:
         return False
     there, _, checksum, *_ = _REST.unpack_from(data, _HEAD.size)
@@ -350,9 +353,9 @@ def _records(content: bytes, count: int, base_offset: int) -> tuple[RawRecord, .
 
 
 def _record(reader: Reader, base_offset: int) -> RawRecord:
-    behind = reader.begin(reader.varlong())
+    outer_end = reader.begin(reader.varlong())
     reader.take(1)
-    # Its timestamp: a batch of raftlog's has one.
+    # Skip the record's timestamp: raftlog stores one per batch.
     reader.varlong()
     offset = base_offset + reader.varlong()
     key, value = _sized(reader), _sized(reader)
@@ -361,7 +364,7 @@ def _record(reader: Reader, base_offset: int) -> RawRecord:
         _sized(reader)
     if reader.left:
         raise MalformedRecordError(f"{reader.left} trailing bytes after the record at {offset}")
-    reader.end = behind
+    reader.end = outer_end
     return RawRecord(offset, key, value)
 
 

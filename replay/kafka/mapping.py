@@ -1,8 +1,8 @@
-"""The mapping of Kafka's records to raftlog's: one record for one, at the same offset.
+"""Mapping of Kafka's records to raftlog's, one to one and at the same offsets.
 
-A record without a counterpart becomes an ImportedRecord, with an entity of its own where Kafka has
-one. Nothing is invented: a field that raftlog does not have is in the ImportedRecord's JSON, or,
-for fields of mapped records, left to Kafka's files (``docs/kafka.md`` lists them).
+A record without a counterpart becomes an ImportedRecord, with its own entity if Kafka has one.
+Nothing is invented: fields that raftlog lacks go into the ImportedRecord's JSON or, for mapped
+records, remain only in Kafka's files (``docs/kafka.md`` lists them).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
 
 def encoded(value: Any) -> str:
-    """Return a value as JSON: keys sorted, so that equal entities have equal hashes."""
+    """Return a value as JSON with sorted keys, so that equal entities have equal hashes."""
     return msgspec.json.encode(value, order="sorted").decode()
 
 
 class Mapping:
-    """Mapping of records in the order of the log, with the topics that exist."""
+    """Maps records in log order; keeps track of the existing topics."""
 
     def __init__(self) -> None:
         self._name_of: dict[bytes, str] = {}
@@ -57,7 +57,7 @@ class Mapping:
         }
 
     def message(self, record: KafkaRecord) -> Any:
-        """Return the message of :mod:`raftlog.wire.records` that a record becomes."""
+        """Return the message of :mod:`raftlog.wire.records` for a record."""
         made = self._maps.get(record.name)
         if made is not None and not _is_passed_over(record):
             return made(record.fields)
@@ -105,7 +105,7 @@ class Mapping:
         message = pb.PartitionChangeRecord(
             partition_id=fields["partition_id"],
             topic_id=topic_id,
-            # Who asked is not in Kafka's log.
+            # Kafka's log does not record the proposer.
             proposer_id=-1,
             proposer_epoch=-1,
         )
@@ -121,11 +121,11 @@ class Mapping:
         return message
 
     def _cleared(self, topic_name: str) -> bytes:
-        """Return the id of the topic whose eligible replicas are cleared; empty: of all topics."""
+        """Return the id of the topic whose eligible replicas are cleared, or b"" for all topics."""
         if not topic_name:
             return b""
         if topic_name not in self._id_of:
-            raise KafkaLogError(f"ClearElrRecord names the topic {topic_name!r}: it is not there")
+            raise KafkaLogError(f"ClearElrRecord names topic {topic_name!r}, which does not exist")
         return self._id_of[topic_name]
 
     def _config(self, fields: Decoded) -> pb.ConfigRecord:
@@ -143,7 +143,7 @@ class Mapping:
 
 def _set_detail(fields: Decoded, message: pb.PartitionRecord | pb.PartitionChangeRecord) -> None:
     directories = fields["directories"]
-    # Kafka reads a record without directories as one that has the zero id for each replica.
+    # To Kafka, a record without directories means the zero id for each replica.
     if directories and not all(map(is_zero_uuid, directories)):
         message.imported.directories.ids.extend(map(uuid_bytes, directories))
     for name in ELIGIBLE:
@@ -153,7 +153,7 @@ def _set_detail(fields: Decoded, message: pb.PartitionRecord | pb.PartitionChang
 
 
 def plain(record: KafkaRecord, *, aborted: bool = False) -> pb.ImportedRecord:
-    """Return a record as it is, without its secrets, and without effect."""
+    """Return a record unchanged, except for its secrets, and without effect."""
     fields = {name: _shown(name, value) for name, value in record.fields.items()}
     return pb.ImportedRecord(
         name=record.name,
@@ -169,12 +169,14 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def _is_passed_over(record: KafkaRecord) -> bool:
-    """A kraft.version level that is not a control record has no effect in Kafka (KAFKA-18979)."""
+    """Return whether Kafka ignores a record: a kraft.version level outside of a control record
+    (KAFKA-18979).
+    """
     return record.name == "FeatureLevelRecord" and record.fields["name"] == KRAFT_VERSION
 
 
 def is_unknown(record: KafkaRecord) -> str:
-    """Return the parts of a record that are newer than this build, in words; empty: none."""
+    """Return in words what in a record is newer than this build, or ""."""
     if record.name == UNKNOWN:
         name = record.fields.get("name", f"apiKey {record.api_key}")
         return f"{name} version {record.version}"
@@ -197,7 +199,7 @@ def _register_broker(fields: Decoded) -> pb.RegisterBrokerRecord:
                 min_supported_version=one["min_supported_version"],
                 max_supported_version=one["max_supported_version"],
             )
-            # A map in Kafka: its order means nothing.
+            # Kafka stores a map, whose order is irrelevant.
             for one in sorted(fields["features"], key=_by_name)
         ],
         rack=fields["rack"] or "",
@@ -284,7 +286,7 @@ def _voters(fields: Decoded) -> pb.VotersRecord:
 
 
 Entity = tuple[str, str, Any]
-"""Kind, key, and the value, None if it is removed."""
+"""Kind, key, and value, or None as value if the entity is removed."""
 
 
 def _quota(fields: Decoded) -> Entity:
@@ -317,7 +319,7 @@ def _token(fields: Decoded) -> Entity:
 
 _ENTITIES: dict[str, Callable[[Decoded], Entity]] = {
     "ClientQuotaRecord": _quota,
-    # Who has asked for the block is not in Kafka's state.
+    # Kafka's state does not contain the broker that requested the block.
     "ProducerIdsRecord": lambda fields: ("producer_ids", "", fields["next_producer_id"]),
     "UserScramCredentialRecord": lambda fields: (
         "scram_credential",

@@ -1,8 +1,8 @@
-"""The records of Kafka's metadata log: of Kafka 3.3 to 4.4, at every version.
+"""The records of Kafka's metadata log, for Kafka 3.3 to 4.4, in all versions.
 
-Kafka's message schemas are data here, and a decoder goes by them. A schema says of each field since
-which version it exists; a tagged field carries its tag. Numbers, names, types, versions, tags and
-defaults are those of the message definitions that Kafka publishes.
+Kafka's message schemas are data here, interpreted by a decoder. A schema gives the first version of
+each field; a tagged field also has a tag. Numbers, names, types, versions, tags and defaults are
+those of Kafka's published message definitions.
 """
 
 from __future__ import annotations
@@ -14,34 +14,32 @@ from typing import Any, NamedTuple
 from replay.kafka.log_format import READERS, MalformedRecordError, Reader
 
 UNKNOWN_TAGS = "unknown_tags"
-"""Key in a decoded message of the tagged fields that its schema does not know: tag -> hex
-digits.
-"""
+"""Key in a decoded message for tagged fields that its schema does not know: tag -> hex digits."""
 Decoded = dict[str, Any]
 
 
 class Field(NamedTuple):
-    """One field of a message."""
+    """A field of a message."""
 
     name: str
     type: str
-    """A primitive's name; "[]" before it: an array of them; "?" after it: may be null; "struct":
-    of ``fields``.
+    """Name of a primitive type, or "struct" for ``fields``; prefix "[]" for an array, suffix "?"
+    for nullable.
     """
     since: int = 0
-    """The first version that has it."""
+    """First version that has the field."""
     tag: int | None = None
     default: Any = None
-    """Value of an absent tagged field, or of a field that the version does not have."""
+    """Value of an absent tagged field, or of a field that the version lacks."""
     fields: tuple[Field, ...] = ()
 
 
 class Schema(NamedTuple):
-    """One kind of message."""
+    """A kind of message."""
 
     name: str
     versions: int
-    """The highest one that is known."""
+    """Highest known version."""
     fields: tuple[Field, ...]
 
 
@@ -49,8 +47,8 @@ Read = Callable[[Reader], Any]
 
 
 def decoder(schema: Schema, version: int) -> Callable[[Reader], Decoded]:
-    """Return the function that reads one message of a known version to its end; it raises
-    MalformedRecordError. The function is worth keeping: it has compiled the schema.
+    """Return a function that reads one message of a known version to its end, and raises
+    MalformedRecordError. It has compiled the schema, so keep it.
     """
     read_fields = _struct(schema.fields, version)
 
@@ -260,7 +258,7 @@ METADATA: dict[int, Schema] = {
     28: Schema("ClearElrRecord", 0, (Field("topic_name", "string"),)),
     29: Schema("UnregisterControllerRecord", 0, (Field("controller_id", "int32"),)),
 }  # fmt: skip
-"""Schemas of metadata records by apiKey (KIP-746 and later)."""
+"""apiKey -> schema of a metadata record (KIP-746 and later)."""
 
 _VOTER = (Field("voter_id", "int32"), Field("voter_directory_id", "uuid", 1, default=""))
 CONTROL: dict[int, Schema] = {
@@ -289,18 +287,18 @@ CONTROL: dict[int, Schema] = {
         )),
     )),
 }  # fmt: skip
-"""Schemas of control records by the type in the record's key (KIP-595, KIP-630, KIP-853)."""
+"""Type in the record's key -> schema of a control record (KIP-595, KIP-630, KIP-853)."""
 SECRETS = frozenset({"salt", "stored_key", "server_key"})
-"""Fields that nothing is made of, and nothing shows."""
+"""Fields that are neither used nor shown."""
 
 
 class KafkaRecord(NamedTuple):
-    """One decoded record."""
+    """A decoded record."""
 
     name: str
-    """Name of its schema; ``Unknown`` for a type or version that this build does not know."""
+    """Name of the schema; ``Unknown`` if this build does not know the type or version."""
     api_key: int
-    """apiKey of the record; of a control record: its type, negative."""
+    """apiKey; for a control record, its negated type."""
     version: int
     fields: Decoded
 
@@ -311,7 +309,7 @@ UNKNOWN = "Unknown"
 def metadata_record(value: bytes) -> KafkaRecord:
     """Decode a record of a data batch: frame version, apiKey, version, message.
 
-    Raises MalformedRecordError. A record of a newer Kafka keeps its bytes undecoded.
+    A record of a newer Kafka keeps its bytes undecoded. Raises MalformedRecordError.
     """
     reader = Reader(value)
     frame, api_key, version = (reader.unsigned_varint() for _ in range(3))
@@ -320,7 +318,7 @@ def metadata_record(value: bytes) -> KafkaRecord:
     for name, number in (("apiKey", api_key), ("version", version)):
         if number > _INT16_MAX:
             raise MalformedRecordError(
-                f"a record has the {name} {number}: {_INT16_MAX} is the highest"
+                f"a record has {name} {number}: at most {_INT16_MAX} is possible"
             )
     return _decoded(METADATA.get(api_key), api_key, version, reader)
 
@@ -349,5 +347,5 @@ def _decoded(schema: Schema | None, api_key: int, version: int, reader: Reader) 
 
 @cache
 def _decoder(api_key: int, version: int) -> Callable[[Reader], Decoded]:
-    """Return the decoder of a known record; a negative key means a control record."""
+    """Return the decoder of a known record; a negative key stands for a control record."""
     return decoder(METADATA[api_key] if api_key >= 0 else CONTROL[-api_key], version)

@@ -1,1 +1,1 @@
-"""Spark: its session and Java, the pool of its tasks, and exports as its tables and streams."""
+"""Spark: its session and Java, a task pool, and exports as tables and streams."""

@@ -1,14 +1,14 @@
-"""The Spark data source "raftlog", batch: raw segments of an export as rows.
+"""The Spark data source "raftlog": raw segments of an export as rows.
 
-``pyspark_raftlog`` is where Spark finds it.
+Spark finds it through ``pyspark_raftlog``.
 
 ``spark.read.format("raftlog").load(EXPORT)`` has the columns of the Parquet form
-(:mod:`raftlog.segments.columns`), from the log's exact bytes. Options choose what is read of them:
-``startingOffset`` (inclusive), ``endingOffset`` (exclusive), ``startingTimestamp`` (inclusive) and
-``endingTimestamp`` (exclusive), these two in milliseconds or ISO 8601.
+(:mod:`raftlog.segments.columns`), read from the log's exact bytes. Options limit what is read:
+``startingOffset`` (inclusive) and ``endingOffset`` (exclusive), ``startingTimestamp`` (inclusive)
+and ``endingTimestamp`` (exclusive), the latter two in milliseconds or ISO 8601.
 
-Spark applies the conditions of a query itself, to the rows that the options choose: what it pushed
-down into a Python source for one query on a DataFrame, Spark 4.3 would keep for the next.
+Spark itself applies a query's conditions. Nothing is pushed down: Spark 4.3 keeps what it pushed
+into a Python source for one query on a DataFrame, and applies it to the next.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from replay.request import parse_time_ms
 from replay.spark.raw_runs import RawRun, Span, plan, read
 
 RUN_RECORDS = 250_000
-"""Most records of one task."""
+"""Most records per task."""
 
 
 class RunPartition(InputPartition):
-    """Runs of records that one task reads; None: none."""
+    """The run of records that a task reads, or None if there is none."""
 
     def __init__(self, run: RawRun | None) -> None:
         super().__init__(run)
@@ -50,9 +50,9 @@ class RunPartition(InputPartition):
 
 
 class RawReader(DataSourceReader):
-    """Reader of the export as it is when the query is planned.
+    """Reads the export as it is when the query is planned.
 
-    Raises ExportError and its kinds, ReplayError.
+    Raises ExportError and its subclasses, and ReplayError.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
@@ -62,7 +62,7 @@ class RawReader(DataSourceReader):
         check_columns(schema)
 
     def partitions(self) -> list[RunPartition]:
-        """Return the runs, of the segments in which there may be something wanted."""
+        """Return the runs of the segments that may contain wanted records."""
         manifest = read_manifest(self.target)
         runs = plan(self.target, manifest, manifest.of_kind(RAW), self.wanted, RUN_RECORDS)
         return [RunPartition(run) for run in runs] or [RunPartition(None)]
@@ -87,7 +87,7 @@ def _wanted(options: Mapping[str, str]) -> Span:
 
 def _offset(text: str) -> int:
     if not text.isdigit():
-        raise ReplayError(f"{text!r} is not an offset")
+        raise ReplayError(f"{text!r} is not an offset: give a number, 0 or above")
     return int(text)
 
 
@@ -101,12 +101,12 @@ def target_of(options: Mapping[str, str]) -> str:
     target = options.get("path")
     if not target:
         raise ReplayError('the data source "raftlog" needs the path of an export: .load(PATH)')
-    # The workers' working directories are others.
+    # Workers may have another working directory.
     return target if is_uri(target) or target.startswith("file:") else str(Path(target).absolute())
 
 
 def check_columns(schema: StructType) -> None:
-    """Require that a requested schema is a subset of the columns. Raises ReplayError."""
+    """Raise ReplayError unless a requested schema is a subset of the columns."""
     known = {field.name: field.dataType for field in full_schema().fields}
     for field in schema.fields:
         if field.name not in known:
@@ -121,7 +121,7 @@ def check_columns(schema: StructType) -> None:
 
 
 def rows(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one run, in the requested columns and the types that Spark expects."""
+    """Yield the rows of one run, with the requested columns in the types that Spark expects."""
     if not isinstance(partition, RunPartition) or partition.run is None:
         return
     columns = to_arrow_schema(schema, timezone="UTC")
@@ -130,15 +130,15 @@ def rows(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBat
 
 
 Position = dict[str, Any]
-"""Position of a stream: ``cluster_id`` and ``generation`` of the log, and ``offset``, the next one
+"""Position of a stream: the log's ``cluster_id`` and ``generation``, and ``offset``, the next one
 to read.
 """
 
 
 class RawStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Streaming reader of an export: of its records, and of those added to it.
+    """Streams the records of an export, including those added later.
 
-    Raises ExportError and its kinds, ReplayError.
+    Raises ExportError and its subclasses, and ReplayError.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
@@ -147,11 +147,11 @@ class RawStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._starting = options.get("startingOffset") or "earliest"
         self._max_files = _number(options, "maxFilesPerTrigger")
         self._last: int | None = None
-        """End offset of the query (exclusive); None: the query goes on with new records."""
+        """End offset of the query (exclusive), or None if it continues with new records."""
         check_columns(schema)
 
     def initialOffset(self) -> Position:  # noqa: N802
-        """Return the position at which a query without a checkpoint begins."""
+        """Return the position at which a query without a checkpoint starts."""
         manifest = read_manifest(self.target)
         if self._starting == "earliest":
             return _position(manifest, manifest.history_begin)
@@ -159,7 +159,7 @@ class RawStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return _position(manifest, manifest.end_offset)
         if not self._starting.isdigit():
             raise ReplayError(
-                f"startingOffset {self._starting!r} is neither earliest, latest, nor an offset"
+                f"startingOffset {self._starting!r} is not earliest, latest or an offset"
             )
         offset = int(self._starting)
         if not manifest.history_begin <= offset <= manifest.end_offset:
@@ -170,14 +170,14 @@ class RawStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _position(manifest, offset)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit of the reader's option."""
+        """Return the limit set by the option maxFilesPerTrigger."""
         return ReadAllAvailable() if self._max_files is None else ReadMaxFiles(self._max_files)
 
     def latestOffset(self, start: Position, limit: ReadLimit) -> Position:  # noqa: N802
-        """Return the end of the next micro-batch: whole files."""
+        """Return the end of the next micro-batch, which consists of whole files."""
         manifest = self._manifest(start)
         last = manifest.end_offset if self._last is None else self._last
-        # Files may have been merged over what was the last one's end.
+        # Files may have been merged since then, so the last end may now be within a file.
         ends = sorted({min(segment.last_offset + 1, last) for segment in manifest.of_kind(RAW)})
         ahead = [end for end in ends if end > start["offset"]]
         if isinstance(limit, ReadMaxFiles):
@@ -190,7 +190,7 @@ class RawStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _position(manifest, manifest.end_offset)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """End with what there is now."""
+        """End the query at the current end of the export."""
         self._last = read_manifest(self.target).end_offset
 
     def partitions(self, start: Position, end: Position) -> list[RunPartition]:
@@ -207,18 +207,18 @@ class RawStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield from rows(partition, self.schema)
 
     def _manifest(self, start: Position) -> Manifest:
-        """Return the manifest, if the stream can go on in it."""
+        """Return the manifest, after checking that the stream can continue in this export."""
         manifest = read_manifest(self.target)
         if (manifest.cluster_id, manifest.generation) != (start["cluster_id"], start["generation"]):
             raise ExportMismatchError(
                 f"{self.target} holds cluster {manifest.cluster_id} generation"
-                f" {manifest.generation}, and the stream has read cluster {start['cluster_id']}"
-                f" generation {start['generation']}: another log needs another checkpoint, and a"
-                " watch another directory"
+                f" {manifest.generation}, but the stream has read cluster {start['cluster_id']}"
+                f" generation {start['generation']}: another log needs a new checkpoint, and a"
+                " watch a new directory"
             )
         if not manifest.history_begin <= start["offset"] <= manifest.end_offset:
             raise ExportGapError(
-                f"the stream goes on at offset {start['offset']}, and {self.target} holds offsets"
+                f"the stream continues at offset {start['offset']}, but {self.target} holds offsets"
                 f" {manifest.history_begin} to {manifest.end_offset - 1}: it is not the export that"
                 " was read before"
             )
@@ -234,5 +234,5 @@ def _number(options: Mapping[str, str], name: str) -> int | None:
     if text is None:
         return None
     if not text.isdigit() or not int(text):
-        raise ReplayError(f"{name} {text!r} is not a number above 0")
+        raise ReplayError(f"{name} {text!r} is not valid: give a number above 0")
     return int(text)

@@ -1,10 +1,10 @@
-"""A pool whose tasks Spark runs: if a machine is lost, Spark runs its tasks again, and no others.
+"""A pool whose tasks run in Spark, which reruns only the tasks of a machine that is lost.
 
-The kernels read the export's files themselves, by pyarrow: only the columns that they need, as
-arrays. Rows that come from Java would cost five times as much, to be put into columns again. For
-the same reason a shuffle moves pieces of Arrow tables, one a bucket and slice, instead of rows:
-each task of the first stage reads its stretch of the files and cuts it into buckets, and Spark
-brings the pieces of a bucket together in the order of the log.
+The kernels read the export's files themselves with pyarrow, only the columns they need, as arrays.
+Rows that come from Java and have to be turned back into columns would cost five times as much.
+Likewise, a shuffle moves pieces of Arrow tables, one per bucket and slice, rather than rows: each
+task of the first stage reads a stretch of files and splits it into buckets, and Spark collects the
+pieces of each bucket in log order.
 """
 
 from __future__ import annotations
@@ -36,21 +36,19 @@ Result = TypeVar("Result")
 Batches = Iterator[pa.RecordBatch]
 
 STRETCH_BYTES = 32 << 20
-"""Bytes of Parquet that one task reads: a million records or two."""
+"""Size of the Parquet files that one task reads, in bytes: one or two million records."""
 BATCH_BYTES = 64 << 20
-"""Most bytes of a batch that Spark sends to a task: pieces of a shuffle are large rows."""
+"""Largest batch that Spark sends to a task, in bytes; the pieces of a shuffle are large rows."""
 _TASKS_PER_CORE = 4
 _ERROR = pa.schema([("error", pa.string()), ("message", pa.string()), ("fields", pa.string())])
-"""Columns of each row for an error of ours: as an exception it would arrive within two stack
-traces.
-"""
+"""Columns for one of our errors, which as an exception would arrive inside two stack traces."""
 _RESULT = pa.schema([("task", pa.int64()), ("result", pa.binary())])
 _PIECE = pa.schema([("bucket", pa.int32()), ("offset", pa.int64()), ("piece", pa.binary())])
-"""A piece of a bucket: an Arrow stream, and the place of its slice in the log."""
+"""A piece of a bucket: an Arrow stream, and its slice's position in the log."""
 
 
 class SparkPool(Pool):
-    """Pool that runs tasks in a Spark session."""
+    """A pool that runs tasks in a Spark session."""
 
     def __init__(self, spark: SparkSession, records: int) -> None:
         super().__init__(0)
@@ -59,45 +57,49 @@ class SparkPool(Pool):
         self.size = 1 if records <= ALONE_RECORDS else self._cores
 
     def stretches(self, export: Export) -> int:
-        """Return the number of stretches: as many as there are cores, and more of a large export,
-        so that each has a bounded size.
+        """Return the number of stretches: one per core, or more for a large export, to bound their
+        size.
         """
         size = sum(each.bytes for each in export.segments)
         return min(len(export.segments), max(self.size, -(-size // STRETCH_BYTES)))
 
     def map(self, work: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
-        """Yield the results, in the order of the tasks. Raises a task's error, if that is ours."""
+        """Yield the results in the order of the tasks. Raises a task's error if it is a
+        RaftlogError.
+        """
         numbered = list(enumerate(tasks))
         yield from _results(
             self._tasks(partial(_guarded, partial(_pickled, work)), numbered, _RESULT)
         )
 
     def map_buckets(self, work: Callable[[Bucket], Result], shuffle: Shuffle) -> Iterator[Result]:
-        """Yield the result of each bucket of a shuffle. Raises a task's error, if that is ours."""
+        """Yield the result for each bucket of a shuffle. Raises a task's error if it is a
+        RaftlogError.
+        """
         yield from _results(
             self._buckets(partial(_guarded, partial(_of_bucket, work)), shuffle, _RESULT)
         )
 
     def frame(self, work: Emit, tasks: list[Any], schema: pa.Schema) -> DataFrame:
-        """Return the rows that ``work`` yields of each task, as a table of Spark."""
+        """Return the rows that ``work`` yields for each task, as a Spark table."""
         return self._tasks(work, tasks, schema).drop(*_ERROR.names)
 
     def bucket_frame(self, work: Emit, shuffle: Shuffle, schema: pa.Schema) -> DataFrame:
-        """Return the rows that ``work`` yields of each bucket, as a table of Spark."""
+        """Return the rows that ``work`` yields for each bucket, as a Spark table."""
         found = self._buckets(work, shuffle, schema)
         return found.drop(*_ERROR.names)
 
     def _tasks(self, emit: Emit, tasks: list[Any], schema: pa.Schema) -> DataFrame:
-        """Return the rows of some tasks, with the columns of _ERROR."""
+        """Return the rows of tasks, with the columns of _ERROR in addition."""
         count = len(tasks)
-        # A file is little work: of many tasks a worker gets several at once.
+        # A file is little work, so a worker gets several tasks at once if there are many.
         at_once = max(1, min(count, _TASKS_PER_CORE * self._cores))
         numbers = self.spark.range(0, count, 1, at_once)
         spark_schema, arrow_schema = _schemas(schema)
         return numbers.mapInArrow(partial(_run_tasks, emit, tasks, arrow_schema), spark_schema)
 
     def _buckets(self, emit: Emit, shuffle: Shuffle, schema: pa.Schema) -> DataFrame:
-        """Return the rows of the buckets of a shuffle, with the columns of _ERROR."""
+        """Return the rows of a shuffle's buckets, with the columns of _ERROR in addition."""
         of = shuffle.buckets or self._bucket_count(shuffle.export)
         if self.size == 1 or (shuffle.filed and _tail_bytes(shuffle.export) <= STRETCH_BYTES):
             return self._tasks(partial(_of_share, emit, shuffle), shares(shuffle, of), schema)
@@ -123,7 +125,9 @@ class SparkPool(Pool):
 
 
 def _tail_bytes(export: Export) -> int:
-    """Return the size of the files without buckets, which the task of each bucket reads."""
+    """Return the size in bytes of the files without buckets, which the task of each bucket
+    reads.
+    """
     cut = {one.base_offset for one in export.manifest.buckets}
     return sum(one.bytes for one in export.segments if one.base_offset not in cut)
 
@@ -131,22 +135,22 @@ def _tail_bytes(export: Export) -> int:
 def spark_of(pool: Pool) -> SparkSession:
     """Return the session of a pool. Raises ReplayError if the pool has none."""
     if not isinstance(pool, SparkPool):
-        raise ReplayError("this job runs in Spark alone")
+        raise ReplayError("this job runs only in Spark")
     return pool.spark
 
 
 Emit = Callable[[Any], Iterable[pa.Table]]
-"""Work that yields the rows of a task or of a bucket."""
+"""Work that yields rows for a task or bucket."""
 
 
 def _pickled(work: Callable[[Any], Any], task: tuple[int, Any]) -> Iterator[pa.Table]:
-    """Yield the result of a numbered task, which is an accumulator of this program."""
+    """Yield the pickled result of a numbered task."""
     number, one = task
     yield pa.table([[number], [pickle.dumps(work(one))]], schema=_RESULT)
 
 
 def _of_bucket(work: Callable[[Bucket], Any], bucket: Bucket) -> Iterator[pa.Table]:
-    """Yield the result of a bucket, which has a number."""
+    """Yield the pickled result of a bucket."""
     return _pickled(work, (bucket.number, bucket))
 
 
@@ -157,7 +161,7 @@ def _of_share(emit: Emit, shuffle: Shuffle, share: Share) -> Iterator[pa.Table]:
 
 
 def _guarded(emit: Emit, task: Any) -> Iterator[pa.Table]:
-    """Yield the rows of a task; an error of ours becomes a row."""
+    """Yield the rows of a task; a RaftlogError becomes a row."""
     try:
         yield from emit(task)
     except RaftlogError as error:
@@ -175,9 +179,8 @@ def _run_tasks(emit: Emit, tasks: Sequence[Any], schema: pa.Schema, batches: Bat
 def _pieces(
     shuffle: Shuffle, of: int, numbers: list[int], task: tuple[bool, list[Segment]]
 ) -> Iterator[pa.Table]:
-    """Yield the pieces of a stretch of the files, cut into buckets: the first stage of a shuffle.
-    The first task also yields a piece without records of each bucket: a checkpoint may hold groups
-    of it.
+    """Yield the pieces of a stretch of files, split into buckets: the first stage of a shuffle. The
+    first task also yields an empty piece for each bucket, as a checkpoint may contain groups of it.
     """
     first, part = task
     schema = typed(*shuffle.columns)
@@ -202,8 +205,8 @@ def _pieces(
 
 
 def _gather(emit: Emit, of: int, schema: pa.Schema, batches: Batches) -> Batches:
-    """Yield the rows of buckets, each with its pieces in the order of the log: the second stage of
-    a shuffle.
+    """Yield the rows of buckets, each with its pieces in log order: the second stage of a
+    shuffle.
     """
     prepare_worker()
     pieces = (
@@ -216,9 +219,9 @@ def _gather(emit: Emit, of: int, schema: pa.Schema, batches: Batches) -> Batches
 
 
 def _tables(pieces: Iterable[tuple[Any, ...]]) -> Iterator[pa.Table]:
-    for _, _, piece, error, *said in pieces:
+    for _, _, piece, error, *details in pieces:
         if error is not None:
-            raise retold(error, *said)
+            raise retold(error, *details)
         yield pa.ipc.open_stream(piece).read_all()
 
 
@@ -231,8 +234,8 @@ def _stream(table: pa.Table) -> bytes:
 
 
 def _schemas(schema: pa.Schema) -> tuple[StructType, pa.Schema]:
-    """Return the schema of results with the columns of _ERROR, for Spark and as Spark has it in
-    Arrow.
+    """Return the schema of results with the columns of _ERROR, for Spark and as Spark represents it
+    in Arrow.
     """
     fields = [field.with_nullable(nullable=True) for field in (*schema, *_ERROR)]
     spark_schema = from_arrow_schema(pa.schema(fields))
@@ -240,7 +243,7 @@ def _schemas(schema: pa.Schema) -> tuple[StructType, pa.Schema]:
 
 
 def _complete(tables: Iterable[pa.Table], schema: pa.Schema) -> Batches:
-    """Yield rows in all columns: null where a table has none."""
+    """Yield rows with all columns; a column that a table lacks is null."""
     for table in tables:
         columns = [
             table[field.name].cast(field.type)
@@ -252,7 +255,7 @@ def _complete(tables: Iterable[pa.Table], schema: pa.Schema) -> Batches:
 
 
 def _collected(found: DataFrame, schema: pa.Schema) -> pa.Table:
-    """Return the rows of all tasks. Raises the first error of ours."""
+    """Return the rows of all tasks. Raises the first RaftlogError among them."""
     table = found.toArrow()
     errors = table.filter(pc.is_valid(table["error"])).select(_ERROR.names)
     if errors.num_rows:
@@ -262,5 +265,5 @@ def _collected(found: DataFrame, schema: pa.Schema) -> pa.Table:
 
 def _results(found: DataFrame) -> Iterator[Any]:
     results = _collected(found, _RESULT).sort_by("task")["result"]
-    # Pickled by this job's own workers.
+    # Safe to unpickle: this job's own workers pickled it.
     return (pickle.loads(each.as_py()) for each in results)

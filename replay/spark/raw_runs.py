@@ -1,5 +1,5 @@
-"""Raw segments as Arrow: runs of records out of files, every batch verified, in the columns of the
-Parquet form.
+"""Raw segments as Arrow: runs of records from files, with every batch verified, in the columns of
+the Parquet form.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _LENGTH = struct.Struct(">I")
 _READ_BYTES = 1 << 20
 _ROWS = 16_384
 _ROW_BYTES = 8 << 20
-"""Rows are handed over when they reach either."""
+"""Rows are yielded once they reach either limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawRun:
-    """The wanted records of one file: what one task reads."""
+    """The wanted records of one file that a task reads."""
 
     target: str
     segment: Segment
@@ -42,9 +42,8 @@ class RawRun:
 def plan(
     target: str, manifest: Manifest, segments: Iterable[Segment], wanted: Span, max_records: int
 ) -> list[RawRun]:
-    """Plan the reading of the wanted records in runs of at most ``max_records`` each.
-
-    ``target``: location of the export.
+    """Plan the reading of the wanted records in runs of at most ``max_records`` each. ``target``:
+    location of the export.
     """
     found: list[RawRun] = []
     for segment in segments:
@@ -59,12 +58,11 @@ def plan(
 
 
 def read(run: RawRun) -> Iterator[pa.Table]:
-    """Yield the wanted records, in order, in tables of bounded size.
+    """Yield the wanted records in order, in tables of bounded size.
 
-    What comes before them in the file is skipped by its frames. Each batch that is read is checked:
-    CRC32C, offset, form; and the file: its size, and whose it is. Raises CorruptExportError naming
-    the first offset that can't be trusted, ExportMismatchError, UnsupportedExportError,
-    ExportError.
+    Earlier records in the file are skipped by their frames. Each batch that is read is checked
+    (CRC32C, offset, form), as are the file's size and owner. Raises CorruptExportError with the
+    first offset that cannot be trusted, ExportMismatchError, UnsupportedExportError or ExportError.
     """
     rows, low, high = RowBuffer(), *run.wanted.offset
     for chunk, header in _batches(run):
@@ -81,7 +79,9 @@ def read(run: RawRun) -> Iterator[pa.Table]:
 
 
 def _between(run: RawRun, rows: RowBuffer, low: int, high: int) -> pa.Table:
-    """Batches are whole, and what is wanted may begin and end within one."""
+    """Return the buffered rows that are wanted: batches are whole, but a span may start and end
+    inside one.
+    """
     try:
         table = rows.take()
     except UnknownRecordError as error:
@@ -92,15 +92,15 @@ def _between(run: RawRun, rows: RowBuffer, low: int, high: int) -> pa.Table:
 
 
 def _batches(run: RawRun) -> Iterator[tuple[bytes, batch.BatchHeader]]:
-    """Yield the batches in which there is something wanted, verified, each with the chunk that it
-    is in.
+    """Yield the verified batches that may contain wanted records, each with the chunk that contains
+    it.
     """
     segment, expected = run.segment, run.segment.base_offset
     place = open_place(run.target)
     with reading(place, segment), place.open(segment.file) as file:
         _check_file(run, file, place.size(segment.file))
         for chunk, last_at in _chunks(run, file):
-            # Nothing is skipped on the word of a header that was not checked.
+            # Check a header before skipping anything because of it.
             first, *_ = _verified(run, chunk[: batch.size_at(chunk, 0)], expected)
             last, *_ = _verified(run, chunk[last_at:], None)
             span = of_batches(first, last)
@@ -116,9 +116,7 @@ def _batches(run: RawRun) -> Iterator[tuple[bytes, batch.BatchHeader]]:
 
 
 def _check_file(run: RawRun, file: BinaryIO, size: int) -> None:
-    """Check the log of a file, and then its size: "from another cluster" says more than "other
-    bytes than expected".
-    """
+    """Check a file's owner, then its size: the owner is the more helpful error."""
     segment = run.segment
     header = read_header(file, segment.file)
     if (header.cluster_id, header.generation) != (run.cluster_id, run.generation):
@@ -132,8 +130,8 @@ def _check_file(run: RawRun, file: BinaryIO, size: int) -> None:
 
 
 def _chunks(run: RawRun, file: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """Whole batches, about a mebibyte at a time, and where the last of them begins: found by their
-    frames alone.
+    """Yield whole batches, about one MiB at a time, found by their frames alone, and the position
+    of the last batch in each chunk.
     """
     buffer = b""
     while data := file.read(_READ_BYTES):
@@ -179,23 +177,23 @@ _ANY: Range = (-_MAX, _MAX)
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A run of the log, existing or wanted."""
+    """A range of the log, by offset and time."""
 
     offset: Range = _ANY
     timestamp_ms: Range = _ANY
 
     def before(self, other: Span) -> bool:
-        """Return whether this run ends before the other begins."""
+        """Return whether this span ends before the other begins."""
         return any(
             mine[1] < its[0] for mine, its in zip(self._ranges(), other._ranges(), strict=True)
         )
 
     def meets(self, other: Span) -> bool:
-        """Return whether the runs may have a record in common."""
+        """Return whether the spans may have a record in common."""
         return not self.before(other) and not other.before(self)
 
     def within(self, **ranges: Range) -> Span:
-        """Return the part of the span in these ranges."""
+        """Return the part of the span within these ranges."""
         cut = {
             name: (max(low, getattr(self, name)[0]), min(high, getattr(self, name)[1]))
             for name, (low, high) in ranges.items()
@@ -215,7 +213,7 @@ def of_segment(segment: Segment) -> Span:
 
 
 def of_batches(first: BatchHeader, last: BatchHeader) -> Span:
-    """Return the span of some batches, from the first to the last of them."""
+    """Return the span from one batch to another, inclusive."""
     return Span(
         (first.base_offset, last.last_offset),
         (first.timestamp_ms, last.timestamp_ms),

@@ -1,4 +1,4 @@
-"""The Spark session of a replay, with the settings without which it is wrong or loud."""
+"""The Spark session of a replay, with settings for correct results and quiet output."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from pyspark.sql import SparkSession
 from replay.spark.java import spark_environment, worker_python
 
 _ALWAYS = {
-    # Spark does not check the pages of Parquet files by default: a flipped byte would give a wrong
-    # answer.
+    # By default Spark does not verify Parquet pages, so a flipped byte would give a wrong answer.
     "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
@@ -25,16 +24,16 @@ _FOR_FEW = {
     "spark.sql.adaptive.enabled": "false",
 }
 _RECORDS_A_TASK = 150_000
-"""Number of records that fit into a task's memory when it sorts them, and are worth the 10 ms or so
-that a task costs.
+"""Number of records that a task can sort in memory, and that justify the 10 ms or so that a task
+costs.
 """
 _LEAST_TASKS = 8
 
 
 def expect_records(session: SparkSession, records: int) -> None:
-    """Configure a session for a history of ``records`` records. Settings of --conf stay.
+    """Configure a session for ``records`` records. Settings from --conf are kept.
 
-    For at most FEW_RECORDS no query is compiled: compiling would take most of a job's time.
+    For at most FEW_RECORDS, query compilation is disabled: it would take most of the job's time.
     """
     wanted = {
         "spark.sql.shuffle.partitions": str(max(_LEAST_TASKS, -(-records // _RECORDS_A_TASK)))
@@ -48,14 +47,12 @@ def expect_records(session: SparkSession, records: int) -> None:
 
 
 def build_session(app_name: str, *, log_level: str = "FATAL") -> SparkSession:
-    """Return the session: under spark-submit with what that was given, else on all cores of this
+    """Return the session: under spark-submit with its settings, otherwise on all cores of this
     machine.
 
-    Raises ReplayError without Java.
-
-    Outside of spark-submit it sets this process's environment, from which PySpark starts Java and
-    its workers. The settings for one machine are in ``conf/spark-defaults.conf``, where everything
-    else overrides them.
+    Outside of spark-submit, sets this process's environment, from which PySpark starts Java and its
+    workers. Defaults for one machine are in ``conf/spark-defaults.conf``; all other settings
+    override them. Raises ReplayError without Java.
     """
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         workers = worker_python(os.environ)
@@ -66,8 +63,8 @@ def build_session(app_name: str, *, log_level: str = "FATAL") -> SparkSession:
     builder = builder.config("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower())
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel(log_level)
-    # PySpark's own loggers would print a failed query's plan and two stack traces beside the
-    # paragraph that we print.
+    # PySpark's own loggers would print a failed query's plan and two stack traces in addition to
+    # our message.
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logging.getLogger(name).setLevel(log_level)
     return session

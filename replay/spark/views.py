@@ -1,13 +1,12 @@
-"""An export as views for SQL: ``register(spark, EXPORT)``, and ask.
+"""An export as SQL views: call ``register(spark, EXPORT)``, then query.
 
-``records`` is the log, a row a record (:mod:`raftlog.segments.columns`); ``changes`` what they
-changed: a row for each entity, with its value before and after (:mod:`replay.engine.fold`).
+``records`` is the log with a row per record (:mod:`raftlog.segments.columns`). ``changes`` has a
+row per entity that a record changed, with the values before and after (:mod:`replay.engine.fold`).
 
-The others are timelines: one row for each *interval* in which one thing's facts are constant. It
-begins at the offset of a record (``begins``, inclusive) and ends at that of the next record that
-changes it or takes it away (``ends``, exclusive; null if it still is so where the records end).
-``begins_ms`` and ``ends_ms`` are the timestamps of these two records; ``epoch`` and ``principal``
-are of the first.
+The other views are timelines, with a row per *interval* during which something is constant. An
+interval begins at the offset of a record (``begins``, inclusive) and ends at that of the next
+record that changes or removes it (``ends``, exclusive; null if there is none). ``begins_ms`` and
+``ends_ms`` are the timestamps of these two records; ``epoch`` and ``principal`` are from the first.
 """
 
 from __future__ import annotations
@@ -44,14 +43,15 @@ _GLOB = re.compile(r"([\[\]{}*?\\])")
 
 
 def records(spark: SparkSession, export: Export) -> DataFrame:
-    """Return the rows in question: columns as in :mod:`raftlog.segments.columns`, whole batches
-    only. Of an export at a URI the workers read the files, and every column, whatever is asked for.
+    """Return the records in question in whole batches, with the columns of
+    :mod:`raftlog.segments.columns`. For an export at a URI, workers read the files with all
+    columns, even if only some are used.
     """
     if is_uri(export.target):
         pool = SparkPool(spark, export.record_count)
         parts = stretches(export, pool.stretches(export))
         return pool.frame(partial(_rows, export), parts, SCHEMA)
-    # Spark takes a path for a pattern.
+    # Spark treats paths as patterns.
     paths = [_GLOB.sub(r"\\\1", f"{export.target}/{one.file}") for one in export.segments]
     rows = spark.read.schema(from_arrow_schema(SCHEMA)).parquet(*paths)
     if export.begin is not None:
@@ -68,7 +68,7 @@ def _rows(export: Export, segments: Sequence[Segment]) -> Iterator[pa.Table]:
 
 
 class Views:
-    """Views over an open export, by their names in VIEWS; the facts are read once for all."""
+    """The views of an open export, by their names in VIEWS; the facts are read once for all."""
 
     def __init__(self, spark: SparkSession, export: Export) -> None:
         self.spark, self.export = spark, export
@@ -77,7 +77,7 @@ class Views:
 
     @cached_property
     def facts(self) -> Facts:
-        """Facts of the rare records, by which the timelines of many records are made."""
+        """Facts from rare records, which several timelines need."""
         return facts_of(self.log)
 
     def by(
@@ -86,11 +86,11 @@ class Views:
         shuffle: Shuffle,
         schema: pa.Schema,
     ) -> DataFrame:
-        """Return the rows that a kernel yields of each bucket."""
+        """Return the rows that a kernel yields for each bucket."""
         return self.pool.bucket_frame(partial(_run, kernel), shuffle, schema)
 
     def table(self, rows: pa.Table) -> DataFrame:
-        """Return rows of the driver."""
+        """Return the driver's rows as a table."""
         return self.spark.createDataFrame(rows)
 
 
@@ -104,10 +104,12 @@ BROKER_COLUMNS = tuple(BROKER_SPANS.names[:-2])
 
 
 def _partitions(of: Views) -> DataFrame:
-    """``proposer_id``, ``proposer_epoch`` and ``isr_with_epochs`` are as the record says, null if
-    it says none; ``type`` is the record's. ``topic_name`` is null for a topic that was never
-    created, which no fold accepts. In exports from before there were columns for them both epochs
-    begin at 0, as every controller begins them, and the columns of reassignments are null.
+    """Return the view ``partitions``.
+
+    ``proposer_id``, ``proposer_epoch`` and ``isr_with_epochs`` are null if the record does not
+    contain them; ``type`` is the record's. ``topic_name`` is null for a topic that was never
+    created, which no fold accepts. In old exports that lack their columns, both epochs count from
+    0, where every controller starts them, and the columns of reassignments are null.
     """
     shuffle = partition_shuffle(of.export, COLUMNS, types=PARTITION_TYPES)
     return of.by(partial(timelines.partitions, of.facts), shuffle, timelines.PARTITIONS)
@@ -135,7 +137,7 @@ VIEWS: dict[str, Callable[[Views], DataFrame]] = {
     "configs": _configs,
     "controllers": _controllers,
 }
-"""Each view's name, and how it comes from the export."""
+"""View name -> function that returns the view."""
 
 
 def register(
@@ -147,12 +149,12 @@ def register(
     prefix: str = "",
     verify: bool = True,
 ) -> Export:
-    """Make temporary views over the export at a path or a URI, as far as the two limits (both
-    inclusive) let it reach.
+    """Create temporary views of the export at a path or URI, optionally only up to an offset or
+    time, both inclusive.
 
-    The views show what the export held now; register again to see more. ``prefix`` comes before
-    their names, for two exports in one session. ``verify``: read all files first and compare their
-    hashes. Raises ExportError and its kinds, ReplayError.
+    The views show what the export contains now; register again to see more. ``prefix``: prefix of
+    their names, for several exports in one session. ``verify``: first read all files and compare
+    their hashes. Raises ExportError and its subclasses, and ReplayError.
     """
     export = open_export(
         JobRequest(job="sql", export=str(target), at_offset=at_offset, at_time_ms=at_time_ms)
@@ -167,8 +169,8 @@ def register(
 def register_export(
     spark: SparkSession, export: Export, prefix: str = "", names: Collection[str] = tuple(VIEWS)
 ) -> None:
-    """Make the views over an open export, or some of them: brokers, topics, partitions and configs
-    need a look at the records.
+    """Create the views of an open export, or some of them. The views brokers, topics, partitions
+    and configs require reading records first.
     """
     of = Views(spark, export)
     for name in names:

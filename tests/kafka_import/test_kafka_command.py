@@ -43,9 +43,9 @@ def test_real_cluster_is_imported_with_a_summary(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == [
         "cluster 4L6g3nShT-eMCtK--X86sw, from node 101, node 102, node 103",
         "imported: 379 new records; the export has offsets 0 to 378",
-        "the state equals 7 snapshots of Kafka's own, at offsets 158, 246, 294, 307, 309",
-        "a majority of the copies holds all of it",
-        f"ask it: raftlog replay summary {tmp_path / 'exported'}",
+        "the state equals 7 snapshots from Kafka, at offsets 158, 246, 294, 307, 309",
+        "a majority of the copies agrees on all of it",
+        f"next: raftlog replay summary {tmp_path / 'exported'}",
     ]
     verify = [COMMAND[0], "verify", str(tmp_path / "exported")]
     # Nodes of raftlog that happen to be named know nothing of this log.
@@ -68,13 +68,13 @@ def test_copies_that_end_before_the_export_are_reported(tmp_path: Path) -> None:
     assert run(whole, "-o", tmp_path / "exported").returncode == 0
     lines = run(part, "-o", tmp_path / "exported").stdout.splitlines()
     assert lines[1] == "imported: 0 new records; the export has offsets 0 to 1"
-    assert lines[2].startswith("these copies end at offset 0: what follows was imported before")
+    assert lines[2].startswith("these copies end at offset 0: later records were imported before")
 
 
 def test_unknown_cluster_is_reported_with_the_remedy(tmp_path: Path) -> None:
     node = kafka.write_node(tmp_path / "node", kafka.batch(0, [kafka.leader_change()]))
     (tmp_path / "node" / "meta.properties").unlink()
-    remedy = "(meta.properties says which: copy it, too, or name it by --cluster-id)"
+    remedy = "(copy meta.properties, too, or give --cluster-id)"
     first = run(node, "-o", tmp_path / "exported").stdout.splitlines()[0]
     assert first.startswith(f"cluster unknown {remedy}, from ")
     named = run(node, "-o", tmp_path / "named", "--cluster-id", "mine").stdout
@@ -87,7 +87,7 @@ def test_damage_exits_with_3_and_the_rest_is_imported(tmp_path: Path) -> None:
     done = run(node, "-o", tmp_path / "exported")
     assert done.returncode == 3
     assert "imported: 2 new records; the export has offsets 0 to 1" in done.stdout
-    assert "the batch at offset 2 does not have its CRC32C" in done.stderr
+    assert "the batch at offset 2 does not match its CRC32C" in done.stderr
 
 
 def test_contradictory_log_exits_with_3(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_snapshots_without_a_log_give_the_state_of_the_last(node: Path, tmp_path
     (node / "00000000000000000000.log").unlink()
     done = run(node, "-o", tmp_path / "exported")
     assert done.returncode == 0
-    assert "this is the state at offset 307, and no history" in done.stdout
+    assert "the export has only the state at offset 307, without history" in done.stdout
 
 
 @pytest.mark.parametrize(("name", "found"), [("0", "the log is empty"), ("300", "ends at 299")])
@@ -193,7 +193,7 @@ def test_empty_log_before_a_snapshot_is_truncated(
     empty.touch()
     done = run(node, "-o", tmp_path / "exported")
     assert done.returncode == 3
-    assert f"{found.replace('at ', 'at offset ')}, and " in done.stderr
+    assert f"{found.replace('at ', 'at offset ')}, but " in done.stderr
     empty.rename(node / "00000000000000000308.log")
     assert run(node, "-o", tmp_path / "begun").returncode == 0
 
@@ -205,7 +205,7 @@ def test_log_that_ends_before_a_snapshot_is_called_truncated(node: Path, tmp_pat
     assert done.returncode == 3
     assert f"{log}: at byte 8801: it ends within a batch" in done.stdout
     last = node / "00000000000000000308-0000000003.checkpoint"
-    assert f"the log ends at offset 91, and {last} is the state at offset 307" in done.stderr
+    assert f"the log ends at offset 91, but {last} is the state at offset 307" in done.stderr
 
 
 def test_file_of_another_log_is_named(node: Path, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_file_of_another_log_is_named(node: Path, tmp_path: Path) -> None:
     other.write_bytes(kafka.batch(0, [NOOP]))
     done = run(node, "-o", tmp_path / "exported")
     assert done.returncode == 3
-    assert f"{other}: at byte 0: a batch at offset 0 stands where none below 379" in done.stderr
+    assert f"{other}: at byte 0: found a batch at offset 0, expected one at 379" in done.stderr
     assert "the export has offsets 0 to 378" in done.stdout
 
 
@@ -221,18 +221,18 @@ def test_topic_log_is_not_taken_for_the_metadata_log(tmp_path: Path) -> None:
     node = kafka.write_node(tmp_path / "node", kafka.batch(0, [b"an order"]))
     done = run(node, "-o", tmp_path / "exported")
     assert done.returncode == 3
-    assert "imported: nothing. Is it a metadata log?" in done.stdout
+    assert "imported: nothing. Is this a metadata log?" in done.stdout
     assert "at byte 0: the record at offset 0 is malformed" in done.stderr
 
 
 def test_log_damaged_at_its_start_is_reported_as_damaged(tmp_path: Path) -> None:
     done = run(kafka.write_node(tmp_path / "node", b"junk" * 100), "-o", tmp_path / "exported")
     assert done.returncode == 3
-    assert "00000000000000000000.log: at byte 0: a batch is said to have" in done.stderr
+    assert "00000000000000000000.log: at byte 0: a batch claims a size of" in done.stderr
 
 
 def test_node_given_twice_counts_once(node: Path, tmp_path: Path) -> None:
-    once = "one copy: whether its last records were committed is not in it"
+    once = "a single copy does not show whether its last records were committed"
     assert once in run(node, node.parent, "-o", tmp_path / "exported").stdout
 
 

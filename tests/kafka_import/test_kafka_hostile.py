@@ -39,7 +39,7 @@ def test_log_with_decreasing_epochs_is_refused(tmp_path: Path) -> None:
     with Importer(find_copies([node]), str(tmp_path / "exported")) as importer:
         imported = importer.run()
     assert imported.end_offset == 1
-    assert imported.stopped.endswith("the batch at offset 1 is of epoch 2, below epoch 3 before it")
+    assert imported.stopped.endswith("offset 1 has epoch 2, below the previous epoch 3")
 
 
 def test_log_with_epochs_below_those_of_its_snapshot_is_refused(tmp_path: Path) -> None:
@@ -50,14 +50,14 @@ def test_log_with_epochs_below_those_of_its_snapshot_is_refused(tmp_path: Path) 
         with Importer(find_copies([node]), str(tmp_path / f"{name}-exported")) as importer:
             imported = importer.run()
         assert imported.end_offset == end
-        assert ("below epoch 4" in imported.stopped) == (epoch == 4)
+        assert ("below the previous epoch 4" in imported.stopped) == (epoch == 4)
         assert imported.later_ms == (100 if epoch == 3 else 0)
 
 
 def test_snapshot_with_an_impossible_timestamp_is_refused(tmp_path: Path) -> None:
     node = kafka.write_node(tmp_path / "node", b"")
     path = kafka.write_checkpoint(node, 1, timestamp_ms=MAX_MS + 1)
-    with pytest.raises(KafkaLogError, match=f"{path} has the timestamp {MAX_MS + 1} ms"):
+    with pytest.raises(KafkaLogError, match=f"{path} has timestamp {MAX_MS + 1} ms"):
         Importer(find_copies([node]), str(tmp_path / "exported"))
 
 
@@ -94,7 +94,7 @@ def test_snapshot_inside_a_batch_belongs_to_another_log(tmp_path: Path) -> None:
         importer.run()
         imported = importer.run()
     assert imported.damages == [
-        f"{path} is the state at offset 1, and no batch of the log ends there"
+        f"{path} is the state at offset 1, but no batch of the log ends there"
     ]
     assert not imported.sound
 
@@ -197,7 +197,7 @@ def test_segment_deleted_unread_is_a_gap(node: Path, importer: Importer) -> None
     (node / "00000000000000000007.log").write_bytes(kafka.batch(7, [NOOP]))
     imported = importer.run()
     assert imported.end_offset == 2
-    assert "no copy holds a good batch at offset 2" in imported.stopped
+    assert "no copy has an intact batch at offset 2" in imported.stopped
 
 
 def test_directory_that_disappears_is_named(node: Path, importer: Importer) -> None:

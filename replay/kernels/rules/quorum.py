@@ -18,7 +18,7 @@ def check(facts: Facts, epochs: Iterable[Epoch]) -> Iterator[Finding]:
     columns = ("type", "offset", "epoch", "timestamp_ms", "principal", "leader_id")
     begun = facts.of(RecordType.LEADER_CHANGE, RecordType.RECOVERY, columns=columns)
     yield from _elections(row for row in begun if row["type"] == RecordType.LEADER_CHANGE)
-    # An unsafe recovery opens an epoch without an election.
+    # An unsafe recovery or a restore opens an epoch without an election.
     yield from _ranges(list(epochs), {row["offset"] for row in begun})
     yield from _voter_sets(facts)
 
@@ -55,7 +55,7 @@ def _ranges(epochs: list[Epoch], begun: set[int]) -> Iterator[Finding]:
                 rules.EPOCH_WITHOUT_CONTROLLER,
                 Place(one.first, one.epoch, one.first_ms, None, subject),
                 found="another record comes first",
-                expected="LEADER_CHANGE, or RECOVERY after an unsafe recovery",
+                expected="LEADER_CHANGE, or RECOVERY after an unsafe recovery or a restore",
             )
         later = one.first if later is None else min(later, one.first)
 
@@ -64,8 +64,8 @@ def _voter_sets(facts: Facts) -> Iterator[Finding]:
     """Yield findings for consecutive voter sets that differ by more than one voter: their
     majorities need not overlap.
 
-    The first voter set in the log follows a configured one, and one after an unsafe recovery is the
-    operator's: both are exempt.
+    The first voter set in the log follows a configured one, and one after an unsafe recovery or a
+    restore is the operator's: both are exempt.
     """
     columns = ("type", "offset", "epoch", "timestamp_ms", "principal", "voters")
     before: Row | None = None
