@@ -131,8 +131,10 @@ def audit_result(
     begins: Mapping[str, int | None],
     found: kernels.Found,
 ) -> AuditResult:
-    """Return the result. ``checked``: how many records there are of each type; ``begins``: of rules
-    that do not judge from the beginning, the offset after which they do.
+    """Assemble the result of an audit.
+
+    ``checked``: number of records per type. ``begins``: for rules that do not apply from the start,
+    the offset after which they do.
     """
 
     def of_rule(rule: Rule) -> int:

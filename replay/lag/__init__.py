@@ -1,1 +1,1 @@
-"""Lag of the brokers behind the log, and the brokers that held LAO back."""
+"""How far brokers lag behind the log, and which brokers held LAO back."""

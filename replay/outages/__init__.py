@@ -1,1 +1,1 @@
-"""Outages of brokers, partitions and controllers: begin, end and cause."""
+"""Outages of brokers, partitions and controllers, with their beginnings, ends and causes."""
