@@ -23,7 +23,7 @@ from raftlog.errors import RaftlogError, is_disk_error
 from raftlog.text import counted
 from replay.app import create_app
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError, exit_code
-from replay.export import begun, open_export
+from replay.export import from_checkpoint, open_export
 from replay.request import AUTO, JOBS, LOCAL, REQUEST, SPARK, JobRequest
 from replay.run import open_answerable, run_job
 from replay.spark.java import spark_environment, worker_python
@@ -74,7 +74,9 @@ def _run_in_spark(request: JobRequest, conf: list[str]) -> int:
         environ = dict(os.environ) | spark_environment(os.environ) | workers
         # The job writes into a pipe, so it cannot see the terminal's width.
         environ.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
-        return _run(command(environ, request, conf), environ, _pass_on if follows else _hand_over)
+        return _run(
+            command(environ, request, conf), environ, _relay_lines if follows else _print_at_end
+        )
     except (RaftlogError, OSError) as error:
         # Our own output has no reader, or no space.
         if isinstance(error, OSError) and (
@@ -123,7 +125,7 @@ def _stopped(request: JobRequest, before: Done | None, after: Done | None) -> in
     return EXIT_FINDINGS if new else 0
 
 
-def _hand_over(process: subprocess.Popen[str]) -> int:
+def _print_at_end(process: subprocess.Popen[str]) -> int:
     """Wait for the job to end, then print its output. spark-submit merges the job's errors into
     standard output; the exit code tells which stream the output belongs to.
     """
@@ -133,7 +135,7 @@ def _hand_over(process: subprocess.Popen[str]) -> int:
     return code
 
 
-def _pass_on(process: subprocess.Popen[str]) -> int:
+def _relay_lines(process: subprocess.Popen[str]) -> int:
     """Relay each line as it arrives until the job ends."""
     for line in process.stdout or ():
         print(
@@ -217,7 +219,7 @@ def _size(request: JobRequest) -> tuple[int, int]:
     """Return the number of records that the job reads, and the size of their files in bytes."""
     export = open_export(request)
     if JOBS[request.job].in_between:
-        export = begun(export, request)
+        export = from_checkpoint(export, request)
     return export.record_count, sum(one.bytes for one in export.segments)
 
 

@@ -83,19 +83,19 @@ def _of_file(text: str, segment: Segment) -> ReplayError:
     return DamageError(f"{where} is corrupt: {why}")
 
 
-def told(error: RaftlogError) -> tuple[str, str, str]:
+def error_columns(error: RaftlogError) -> tuple[str, str, str]:
     """Return an error as the columns of a row: its type, its message, and its fields as JSON."""
     fields = {name: value for name, value in vars(error).items() if isinstance(value, str | int)}
     return type(error).__name__, str(error), json.dumps(fields)
 
 
-def retold(name: str, said: str, fields: str) -> RaftlogError:
+def error_from_columns(name: str, message: str, fields: str) -> RaftlogError:
     """Return the error that such a row describes, with the same type and fields."""
     kind = next((each for each in _kinds(RaftlogError) if each.__name__ == name), None)
     if kind is None:
-        return ReplayError(said)
-    error = kind.__new__(kind, said)
-    error.args = (said,)
+        return ReplayError(message)
+    error = kind.__new__(kind, message)
+    error.args = (message,)
     vars(error).update(json.loads(fields))
     return error
 
@@ -106,11 +106,11 @@ def _kinds(of: type[RaftlogError]) -> Iterator[type[RaftlogError]]:
         yield from _kinds(each)
 
 
-def as_error(name: str, said: str) -> ReplayError:
+def our_error(name: str, message: str) -> ReplayError:
     """Return the error for one of our own exceptions that was found in a Spark stack trace."""
     if name == ExportDiskError.__name__:
-        return DiskError(said)
-    return DamageError(said) if name in _WRONG else ReplayError(said)
+        return DiskError(message)
+    return DamageError(message) if name in _WRONG else ReplayError(message)
 
 
 def explain(text: str, segments: Iterable[Segment]) -> ReplayError:
@@ -119,8 +119,8 @@ def explain(text: str, segments: Iterable[Segment]) -> ReplayError:
     """
     ours = _PYTHON_ERROR.findall(text)
     if ours:
-        name, said = ours[-1]
-        return as_error(name, said)
+        name, message = ours[-1]
+        return our_error(name, message)
     if _NO_MEMORY.search(text):
         return ReplayError(
             "Spark ran out of memory: allow it more, for example --conf spark.driver.memory=8g"

@@ -26,7 +26,7 @@ from raftlog.segments.manifest import (
 )
 from raftlog.segments.parquet_files import offset_at
 from replay.errors import ReplayError
-from replay.kernels.folding import Groups, Unaccounted
+from replay.kernels.folding import Groups, UnhashedDraft
 from replay.request import JobRequest
 from replay.text import format_time
 
@@ -149,7 +149,7 @@ def require_whole_history(export: Export) -> None:
         )
 
 
-class Began(msgspec.Struct, frozen=True):
+class StartingCheckpoint(msgspec.Struct, frozen=True):
     """The checkpoint that an answer started from. Nothing up to its offset was read."""
 
     offset: int
@@ -165,7 +165,7 @@ class Began(msgspec.Struct, frozen=True):
         )
 
 
-def begun(export: Export, request: JobRequest) -> Export:
+def from_checkpoint(export: Export, request: JobRequest) -> Export:
     """Return the export from the last checkpoint that can serve the request, or the whole export if
     there is none.
 
@@ -179,7 +179,7 @@ def begun(export: Export, request: JobRequest) -> Export:
         begin = begin_offset(export, request)
         offsets.append(-1 if begin is None else begin)
     elif request.job == "history":
-        offsets.append(since_of(request))
+        offsets.append(history_start(request))
         until_ms = None if request.since_ms is None else request.since_ms - 1
     one = last_at(export.manifest.checkpoints, offset=_least(offsets), timestamp_ms=until_ms)
     if one is None:
@@ -199,7 +199,7 @@ def begin_offset(export: Export, request: JobRequest) -> int | None:
     return -1 if found is None else found
 
 
-def since_of(request: JobRequest) -> int | None:
+def history_start(request: JobRequest) -> int | None:
     """Return the offset after which a history's changes are requested, -1 for all of them, or None
     if the history starts at a time.
     """
@@ -212,12 +212,12 @@ def _least(bounds: list[int | None]) -> int | None:
     return min((one for one in bounds if one is not None), default=None)
 
 
-def began(export: Export) -> Began | None:
+def starting_checkpoint(export: Export) -> StartingCheckpoint | None:
     """Return the checkpoint that an answer starts from, or None if it starts at the beginning of
     the log.
     """
     one = export.begin
-    return None if one is None else Began(one.offset, one.file, one.state_hash)
+    return None if one is None else StartingCheckpoint(one.offset, one.file, one.state_hash)
 
 
 def base_of(export: Export) -> Image:
@@ -230,7 +230,7 @@ def base_of(export: Export) -> Image:
     return _loaded(export.target, export.manifest.owner, export.begin)
 
 
-def part_of_base(export: Export, groups: Groups) -> Image:
+def base_of_groups(export: Export, groups: Groups) -> Image:
     """Return the given groups of ``base_of``, without its state hash.
 
     A fold of some groups must start from these groups alone: otherwise a topic deleted before their
@@ -239,14 +239,14 @@ def part_of_base(export: Export, groups: Groups) -> Image:
     base = base_of(export)
     if export.begin is None or groups.all:
         return base
-    draft = Unaccounted(Image())
+    draft = UnhashedDraft(Image())
     for one in by_group(base, groups.has, imported=bool(export.manifest.origin)):
         put(draft, one.body)
     draft.offset = base.offset
     return draft.snapshot()
 
 
-def topic_there(export: Export, name: str) -> str | None:
+def base_topic_id(export: Export, name: str) -> str | None:
     """Return the id of the topic with this name in ``base_of``, or None if there is none."""
     found = base_of(export).topic_ids.get(name)
     return None if found is None else found.hex()

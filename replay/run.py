@@ -19,7 +19,7 @@ from replay.engine.pool import Pool, prepare_process
 from replay.errors import EXIT_FINDINGS, ReplayError, exit_code, explain
 from replay.export import (
     Export,
-    begun,
+    from_checkpoint,
     open_export,
     require_order,
     require_whole_history,
@@ -102,7 +102,7 @@ def _compute(export: Export, request: JobRequest, pool: Pool) -> Any:
     with pool:
         if needs.in_between:
             request = by_id(ExportLog(export, pool), request)
-            export = begun(export, request)
+            export = from_checkpoint(export, request)
         if not needs.checks:
             from replay.engine.audit import check_files
 

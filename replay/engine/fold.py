@@ -32,14 +32,14 @@ from raftlog.segments.manifest import Segment
 from replay.engine.plan import Bucket, ByGroup, Shuffle, stretches
 from replay.engine.pool import Pool
 from replay.engine.reading import slices
-from replay.export import Export, part_of_base, topic_there
+from replay.export import Export, base_of_groups, base_topic_id
 from replay.kernels.arrays import typed
 from replay.kernels.folding import (
     AUTHOR_COLUMNS,
     COLUMNS,
     Groups,
-    Noting,
-    Unaccounted,
+    RecordingDraft,
+    UnhashedDraft,
     count_entities,
     entities,
     rows,
@@ -116,7 +116,7 @@ def _fold(
     export: Export, groups: Groups, selection: Selection | None, limit: int, bucket: Bucket
 ) -> pa.Table:
     groups = groups._replace(bucket=bucket.number, buckets=bucket.of)
-    image = _folded(Unaccounted(part_of_base(export, groups)), export, groups, bucket)
+    image = _folded(UnhashedDraft(base_of_groups(export, groups)), export, groups, bucket)
     there: Iterable[tuple[str, str, Any]] = entities(image)
     if selection is None:
         counts: dict[str, int] = count_entities(image)
@@ -170,7 +170,7 @@ def selected_groups(export: Export, pool: Pool, selection: Selection | None) -> 
         return groups_of(selection, ())
     # Several topics may have had the name at different times.
     name = selection.topic_name
-    there = topic_there(export, name)
+    there = base_topic_id(export, name)
     parts = pool.map(partial(_topic_ids, export, name), stretches(export, pool.stretches(export)))
     found = {each for part in parts for each in part}
     return groups_of(selection, found if there is None else {*found, there})
@@ -237,13 +237,13 @@ def _changes(
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the changes by the records of a bucket in order, as rows of CHANGED."""
     groups = groups._replace(bucket=bucket.number, buckets=bucket.of)
-    draft = Noting(part_of_base(export, groups))
+    draft = RecordingDraft(base_of_groups(export, groups))
     since, since_ms = wanted
     with _order_checked(export):
         for table in bucket.tables:
             for row in rows(table, groups, authors=True):
                 offset, epoch, _, _, _, timestamp_ms, sequence, _ = row.record
-                draft.listens = offset > since and (since_ms is None or timestamp_ms >= since_ms)
+                draft.recording = offset > since and (since_ms is None or timestamp_ms >= since_ms)
                 row.fold(draft)
                 if not draft.changes:
                     continue

@@ -66,10 +66,10 @@ def run(export: Export, request: JobRequest, pool: Pool) -> AuditResult:
     """Audit the records in question, and check the files on the way. Raises ReplayError for an
     unknown rule.
     """
-    return judged(begun(export, request, pool), export, request, pool)
+    return remaining_passes(first_pass(export, request, pool), export, request, pool)
 
 
-class Begun(NamedTuple):
+class FirstPass(NamedTuple):
     """Result of an audit's first pass: the rules to apply, the facts they need, and the record
     counts.
     """
@@ -79,7 +79,7 @@ class Begun(NamedTuple):
     scan: kernels.Scan
 
 
-def begun(export: Export, request: JobRequest, pool: Pool) -> Begun:
+def first_pass(export: Export, request: JobRequest, pool: Pool) -> FirstPass:
     """Run the first pass and check the files. Raises ReplayError for an unknown rule."""
     rules = choose(request.rules, export.manifest.origin)
     require_whole_history(export)
@@ -91,11 +91,11 @@ def begun(export: Export, request: JobRequest, pool: Pool) -> Begun:
         allow_everyone_if_no_acl_found=request.allow_everyone_if_no_acl_found,
         state_from=export.manifest.state_from or 0,
     )
-    return Begun(rules, facts, scan)
+    return FirstPass(rules, facts, scan)
 
 
-def judged(
-    begun: Begun,
+def remaining_passes(
+    first: FirstPass,
     export: Export,
     request: JobRequest,
     pool: Pool,
@@ -104,7 +104,7 @@ def judged(
     """Run the remaining passes. ``of_partitions``: the findings about partitions, or None to run
     that pass, too.
     """
-    rules, facts, scan = begun
+    rules, facts, scan = first
     census = scan.census
     found = kernels.judge(export, facts, census.epochs, rules, request.limit, pool, of_partitions)
     return audit_result(rules, census.types, {WRITE_WITHOUT_RIGHT.id: begins(facts)}, found)

@@ -113,16 +113,16 @@ def run(export: Export, request: JobRequest, pool: Pool) -> AvailabilityResult:
     stretch = Stretch.of(census.first_ms, census.last_ms, request.since_ms)
     parts = log.run(of_partitions(facts, partial(TroubleWatcher, stretch)))
     reigns = controllers(log, census, export.manifest.origin)
-    troubled = together([found for (found,) in parts])
-    return look(facts, reigns, stretch, troubled, request.limit)
+    troubled = merge_all([found for (found,) in parts])
+    return summarize(facts, reigns, stretch, troubled, request.limit)
 
 
-def together(parts: Iterable[Troubled]) -> Troubled:
+def merge_all(parts: Iterable[Troubled]) -> Troubled:
     """Merge the troubles of all parts."""
     return reduce(Troubled.merge, parts)
 
 
-def look(
+def summarize(
     facts: Facts, reigns: list[Controller], stretch: Stretch, troubled: Troubled, limit: int
 ) -> AvailabilityResult:
     """Return the result as figures and bounded lists."""

@@ -12,7 +12,13 @@ from raftlog.text import counted
 from replay.engine.fold import differing
 from replay.engine.pool import Pool
 from replay.engine.reading import end_of, ends_at
-from replay.export import Began, Export, began, begin_offset, require_order
+from replay.export import (
+    Export,
+    StartingCheckpoint,
+    begin_offset,
+    require_order,
+    starting_checkpoint,
+)
 from replay.jobs.state import Point
 from replay.request import JobRequest
 from replay.selection import select
@@ -56,7 +62,7 @@ class DiffResult(msgspec.Struct, frozen=True):
     counts: dict[str, dict[str, int]]
     left_out: dict[str, int]
     origin: str = ""
-    checkpoint: Began | None = None
+    checkpoint: StartingCheckpoint | None = None
 
     @property
     def total(self) -> int:
@@ -93,7 +99,7 @@ def run(export: Export, request: JobRequest, pool: Pool) -> DiffResult:
             values = {"before": raw(before), "after": raw(after)}
             fields = field_changes(before, after)
             shown.append(Difference(**net | values, change=change, fields=fields))
-    return DiffResult(begin, end, shown, counts, left_out, checkpoint=began(export))
+    return DiffResult(begin, end, shown, counts, left_out, checkpoint=starting_checkpoint(export))
 
 
 def render(result: DiffResult, console: Console) -> None:

@@ -11,7 +11,7 @@ from raftlog.metadata.words import FieldChange, author, field_changes, raw, why_
 from raftlog.text import counted
 from replay.engine.fold import ChangeRange, history
 from replay.engine.pool import Pool
-from replay.export import Began, Export, began, since_of
+from replay.export import Export, StartingCheckpoint, history_start, starting_checkpoint
 from replay.request import JobRequest
 from replay.selection import select
 from replay.text import FIXED, Field, format_time, listing, more, print_listings
@@ -51,7 +51,7 @@ class HistoryResult(msgspec.Struct, frozen=True):
     changes: list[Change]
     total: int
     origin: str = ""
-    checkpoint: Began | None = None
+    checkpoint: StartingCheckpoint | None = None
 
 
 def run(export: Export, request: JobRequest, pool: Pool) -> HistoryResult:
@@ -59,7 +59,7 @@ def run(export: Export, request: JobRequest, pool: Pool) -> HistoryResult:
     malformed key.
     """
     kind, key = request.key or ("", "")
-    since = since_of(request)
+    since = history_start(request)
     wanted = ChangeRange(-1 if since is None else since, request.since_ms)
     found = history(export, pool, select(kind, key), request.limit, wanted)
     shown = [
@@ -73,7 +73,7 @@ def run(export: Export, request: JobRequest, pool: Pool) -> HistoryResult:
         )
         for one in found.first
     ]
-    return HistoryResult(kind, key, shown, found.total, checkpoint=began(export))
+    return HistoryResult(kind, key, shown, found.total, checkpoint=starting_checkpoint(export))
 
 
 def render(result: HistoryResult, console: Console) -> None:

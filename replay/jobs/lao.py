@@ -104,7 +104,7 @@ class Lao(NamedTuple):
     told: Measured | None
 
 
-def look(
+def analyse(
     log: Rows,
     brokers: list[BrokerSpan],
     *,
@@ -134,7 +134,7 @@ def run(export: Export, request: JobRequest, pool: Pool) -> LaoResult:
     """Compute the result in the tasks of a pool."""
     log = ExportLog(export, pool)
     brokers = facts_of(log).brokers
-    found = look(log, brokers, stall_ms=request.stall_ms, since_ms=request.since_ms)
+    found = analyse(log, brokers, stall_ms=request.stall_ms, since_ms=request.since_ms)
     return summarize(found, request)
 
 

@@ -30,26 +30,26 @@ if TYPE_CHECKING:
 def run(export: Export, request: JobRequest, pool: Pool) -> ReportResult:
     """Write the report, with the tasks of a pool, and check the files on the way."""
     output, origin = page.writable(request.output), export.manifest.origin
-    begun, log = audit.begun(export, request, pool), ExportLog(export, pool)
-    facts, census = Facts(begun.scan.rare, log.end_offset), require_records(begun.scan.census)
+    first, log = audit.first_pass(export, request, pool), ExportLog(export, pool)
+    facts, census = Facts(first.scan.rare, log.end_offset), require_records(first.scan.census)
     reigns = controllers(log, census, origin)
     axis = choose_axis(census.first_ms, census.last_ms)
     stretch = Stretch.of(census.first_ms, census.last_ms, None)
     watchers = (
         partial(TroubleWatcher, stretch),
-        partial(PartitionWatcher, begun.rules, request.limit),
+        partial(PartitionWatcher, first.rules, request.limit),
     )
-    troubles, offences = zip(*log.run(of_partitions(begun.facts, *watchers)), strict=True)
-    audited = audit.judged(begun, export, request, pool, offences)
-    troubled = availability.together(troubles)
-    waited = lao.look(log, facts.brokers, stall_ms=request.stall_ms, steps=steps_of(axis))
+    troubles, offences = zip(*log.run(of_partitions(first.facts, *watchers)), strict=True)
+    audited = audit.remaining_passes(first, export, request, pool, offences)
+    troubled = availability.merge_all(troubles)
+    waited = lao.analyse(log, facts.brokers, stall_ms=request.stall_ms, steps=steps_of(axis))
     result = ReportResult(
         output=str(output),
         header=_header(census, export),
         timeline=_timeline(log, facts, axis, reigns, troubled, waited, audited.findings, origin),
         audit=audited,
         lao=lao.summarize(waited, request),
-        availability=availability.look(facts, reigns, stretch, troubled, request.limit),
+        availability=availability.summarize(facts, reigns, stretch, troubled, request.limit),
     )
     page.write(page.render_page(result), output)
     return result

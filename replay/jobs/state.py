@@ -15,7 +15,7 @@ from raftlog.text import counted
 from replay.engine.fold import fold
 from replay.engine.pool import Pool
 from replay.engine.reading import end_of
-from replay.export import Began, Export, began
+from replay.export import Export, StartingCheckpoint, starting_checkpoint
 from replay.request import JobRequest
 from replay.selection import select
 from replay.text import Field, format_time, listing, more, print_listings
@@ -54,7 +54,7 @@ class StateResult(msgspec.Struct, frozen=True):
     entities: dict[str, int]
     rows: list[EntityRow]
     asked: tuple[str, str] | None = None
-    checkpoint: Began | None = None
+    checkpoint: StartingCheckpoint | None = None
 
 
 def run(export: Export, request: JobRequest, pool: Pool) -> StateResult:
@@ -68,7 +68,9 @@ def run(export: Export, request: JobRequest, pool: Pool) -> StateResult:
         details = fold(export, pool, selection=select(PARTITION_DETAIL, key), limit=request.limit)
         rows = _with_details(rows, {key: value for _, key, value in details.first})
     state_hash = format_hash(folded.state_hash) if selection is None else ""
-    return StateResult(point, state_hash, folded.counts, rows, request.key, began(export))
+    return StateResult(
+        point, state_hash, folded.counts, rows, request.key, starting_checkpoint(export)
+    )
 
 
 def _with_details(rows: list[EntityRow], details: dict[str, str]) -> list[EntityRow]:

@@ -12,7 +12,7 @@ from raftlog.metadata.entities import format_hash
 from replay.engine.fold import fold
 from replay.engine.pool import Pool
 from replay.engine.reading import end_of
-from replay.export import Began, Export, began, begun
+from replay.export import Export, StartingCheckpoint, from_checkpoint, starting_checkpoint
 from replay.jobs import audit
 from replay.jobs.state import Point
 from replay.request import JobRequest
@@ -33,7 +33,7 @@ class SummaryResult(msgspec.Struct, frozen=True):
     entities: dict[str, int]
     state_hash: str
     audit: audit.AuditResult
-    checkpoint: Began | None = None
+    checkpoint: StartingCheckpoint | None = None
 
     @property
     def passed(self) -> bool:
@@ -45,7 +45,7 @@ def run(export: Export, request: JobRequest, pool: Pool) -> SummaryResult:
     """Fold to the end, from a checkpoint if there is one, and audit the whole history."""
     # The audit comes first because it checks the files.
     audited = audit.run(export, request, pool)
-    late = begun(export, request)
+    late = from_checkpoint(export, request)
     point = Point(*end_of(late))
     folded = fold(late, pool)
     return SummaryResult(
@@ -57,7 +57,7 @@ def run(export: Export, request: JobRequest, pool: Pool) -> SummaryResult:
         entities=folded.counts,
         state_hash=format_hash(folded.state_hash),
         audit=audited,
-        checkpoint=began(late),
+        checkpoint=starting_checkpoint(late),
     )
 
 

@@ -23,7 +23,7 @@ from replay.rules import choose
 from replay.spark.pool import spark_of
 from replay.streaming import audit
 from replay.streaming.ledger import ALERTS, Done, Ledger, output
-from replay.streaming.watch import start, to_its_end
+from replay.streaming.watch import run_to_end, start
 from replay.text import Field, listing
 from replay.text import console as text_console
 
@@ -72,7 +72,7 @@ def run(export: Export, request: JobRequest, pool: Pool) -> WatchResult:
         _tell(_result(spark, ledger, done_before, request.limit), as_json=request.json)
 
     with ledger.alone():
-        to_its_end(
+        run_to_end(
             lambda: start(
                 spark,
                 request.export,

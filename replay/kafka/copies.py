@@ -133,7 +133,7 @@ class Copy:
             self._forget(path)
         for path in logs:
             try:
-                self._look_again(path)
+                self._read_new(path)
             except FileNotFoundError:
                 self._forget(path)
             except OSError as error:
@@ -141,7 +141,7 @@ class Copy:
         self.places.sort()
         return len(self.places) > before
 
-    def _look_again(self, path: Path) -> None:
+    def _read_new(self, path: Path) -> None:
         position, size = self._read_to.get(path, 0), path.stat().st_size
         if position == _DAMAGED:
             return
@@ -207,7 +207,7 @@ class Copy:
         if data.strip(b"\0"):
             self._cut_off[path] = f"{path}: at byte {position}: it ends within a batch"
 
-    def spoil(self, place: Place, why: str) -> None:
+    def mark_damaged(self, place: Place, why: str) -> None:
         """Mark a batch as damaged despite its correct checksum, together with the rest of its
         file.
         """
@@ -217,7 +217,7 @@ class Copy:
             one for one in self.places if one.path != place.path or one.position < place.position
         ]
 
-    def look_at(self, snapshot: Checkpoint) -> None:
+    def check_snapshot(self, snapshot: Checkpoint) -> None:
         """Check that a snapshot can belong to this log: Kafka takes snapshots only at the ends of
         batches.
         """

@@ -202,7 +202,7 @@ class Importer:
         for copy in self._copies:
             copy.refresh()
             for snapshot in copy.checkpoints:
-                copy.look_at(snapshot)
+                copy.check_snapshot(snapshot)
                 self._snapshots.setdefault(snapshot.end_offset, []).append((copy, snapshot))
         self._reader.forget()
         self._require_same()
@@ -220,7 +220,7 @@ class Importer:
         try:
             batches = self._converted(place)
         except KafkaLogError as error:
-            copy.spoil(place, str(error))
+            copy.mark_damaged(place, str(error))
             return
         try:
             for one in batches:

@@ -13,7 +13,7 @@ from raftlog.metadata.records import RecordType
 from replay.errors import ReplayError
 from replay.kernels.arrays import Ints, ints, starts_of
 from replay.kernels.groups import Grouped
-from replay.kernels.passes import Accumulator, Pass, Rows, gathered
+from replay.kernels.passes import Accumulator, Pass, Rows, run_merged
 
 COLUMNS = ("offset", "epoch", "timestamp_ms", "type")
 
@@ -93,7 +93,7 @@ class Census(Accumulator):
 
 def count_records(log: Rows) -> Census:
     """Return the census of a log. Raises ReplayError if the log is empty."""
-    return require_records(gathered(log, Pass(Census, COLUMNS)))
+    return require_records(run_merged(log, Pass(Census, COLUMNS)))
 
 
 _ENOUGH = 3

@@ -75,7 +75,7 @@ def apply_row(
     apply(draft, type_, parse_body(type_, version, body), offset, epoch)
 
 
-class Unaccounted(FileBuilder):
+class UnhashedDraft(FileBuilder):
     """A draft that computes its state hash only at the end, from the remaining entities, instead of
     with each change.
     """
@@ -88,21 +88,21 @@ class Unaccounted(FileBuilder):
         """Ignore the change."""
 
 
-class Noting(ChangeRecorder):
-    """A draft that records changes while ``listens`` is set. It does not maintain a state hash."""
+class RecordingDraft(ChangeRecorder):
+    """A draft that records changes while ``recording`` is set, without a state hash."""
 
-    __slots__ = ("listens",)
+    __slots__ = ("recording",)
     counts_standings = False
 
     def __init__(self, base: Image) -> None:
         super().__init__(base)
-        self.listens = True
+        self.recording = True
 
     def replace(
         self, kind: str, key: tuple[object, ...], old: object | None, new: object | None
     ) -> None:
-        """Record the change if ``listens`` is set."""
-        if self.listens:
+        """Record the change if ``recording`` is set."""
+        if self.recording:
             self.note(kind, key, old, new)
 
 

@@ -90,7 +90,7 @@ class Accumulator(ABC):
 Gathered = TypeVar("Gathered", bound=Accumulator)
 
 
-def gathered(log: Rows, work: Pass[Gathered]) -> Gathered:
+def run_merged(log: Rows, work: Pass[Gathered]) -> Gathered:
     """Return the merged result of all parts of a pass."""
     found: Any = work.begin()
     for part in log.run(work):

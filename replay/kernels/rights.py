@@ -263,7 +263,7 @@ def _topic_name(row: Row, facts: Facts) -> str | None:
     return None
 
 
-class Wholes:
+class CompoundChanges:
     """The records that other records of the same batch are part of."""
 
     def __init__(self, facts: Facts) -> None:

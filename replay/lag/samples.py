@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from raftlog.metadata.records import RecordType
 from raftlog.metadata.sketch import percentile_us
 from replay.kernels.arrays import MISSING, Ints, ints, joined, whole
-from replay.kernels.passes import Accumulator, Pass, Rows, gathered
+from replay.kernels.passes import Accumulator, Pass, Rows, run_merged
 
 TYPES = (RecordType.PROGRESS,)
 COLUMNS = (
@@ -175,4 +175,4 @@ class Sampling(Accumulator):
 
 def sample(log: Rows, since_ms: int | None = None) -> Sampling:
     """Return the samples and measurements of a log."""
-    return gathered(log, Pass(partial(Sampling, since_ms), COLUMNS, TYPES))
+    return run_merged(log, Pass(partial(Sampling, since_ms), COLUMNS, TYPES))

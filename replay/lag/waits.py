@@ -15,7 +15,7 @@ from raftlog.metadata.records import RecordType
 from replay.kernels.arrays import MISSING, NEVER, Bools, Ints, ints
 from replay.kernels.groups import Grouped
 from replay.kernels.histogram import Figures, Histogram
-from replay.kernels.passes import Accumulator, Pass, Rows, gathered
+from replay.kernels.passes import Accumulator, Pass, Rows, run_merged
 from replay.lag.samples import Samples, shifted
 
 COLUMNS = ("offset", "type", "timestamp_ms", "epoch")
@@ -134,7 +134,7 @@ def waits(
     """Run the pass over a log."""
     rising = raising(sampled)
     asked = Asked(sampled.lao[rising], sampled.timestamp_ms[rising], since_ms, steps or TimeSteps())
-    found = gathered(log, Pass(partial(Waited, asked), COLUMNS))
+    found = run_merged(log, Pass(partial(Waited, asked), COLUMNS))
     covered = np.zeros(len(rising), np.int64)
     oldest_ms = np.full(len(rising), NEVER, np.int64)
     covered[rising], oldest_ms[rising] = found.covered[:-1], found.oldest_ms[:-1]

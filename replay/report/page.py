@@ -121,7 +121,7 @@ def _refused(path: Path, error: OSError) -> ReplayError:
     return ReplayError(f"the report can't be written to {path}: {error.strerror}")
 
 
-def harmless(value: object) -> object:
+def sanitize(value: object) -> object:
     """Return a value for a template: text without control characters; markup and other values
     unchanged.
     """
@@ -137,7 +137,7 @@ def render_page(result: ReportResult) -> str:
     environment = Environment(
         loader=PackageLoader("replay.report"),
         autoescape=True,
-        finalize=harmless,
+        finalize=sanitize,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

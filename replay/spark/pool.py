@@ -27,7 +27,7 @@ from raftlog.segments.manifest import Segment
 from replay.engine.plan import Bucket, Share, Shuffle, bucket_share, shares, stretches
 from replay.engine.pool import ALONE_RECORDS, Pool, prepare_worker
 from replay.engine.reading import slices
-from replay.errors import ReplayError, retold, told
+from replay.errors import ReplayError, error_columns, error_from_columns
 from replay.export import Export
 from replay.kernels.arrays import typed
 
@@ -165,7 +165,7 @@ def _guarded(emit: Emit, task: Any) -> Iterator[pa.Table]:
     try:
         yield from emit(task)
     except RaftlogError as error:
-        yield pa.table([[each] for each in told(error)], schema=_ERROR)
+        yield pa.table([[each] for each in error_columns(error)], schema=_ERROR)
 
 
 def _run_tasks(emit: Emit, tasks: Sequence[Any], schema: pa.Schema, batches: Batches) -> Batches:
@@ -221,7 +221,7 @@ def _gather(emit: Emit, of: int, schema: pa.Schema, batches: Batches) -> Batches
 def _tables(pieces: Iterable[tuple[Any, ...]]) -> Iterator[pa.Table]:
     for _, _, piece, error, *details in pieces:
         if error is not None:
-            raise retold(error, *details)
+            raise error_from_columns(error, *details)
         yield pa.ipc.open_stream(piece).read_all()
 
 
@@ -259,7 +259,9 @@ def _collected(found: DataFrame, schema: pa.Schema) -> pa.Table:
     table = found.toArrow()
     errors = table.filter(pc.is_valid(table["error"])).select(_ERROR.names)
     if errors.num_rows:
-        raise retold(*min(zip(*(column.to_pylist() for column in errors.columns), strict=True)))
+        raise error_from_columns(
+            *min(zip(*(column.to_pylist() for column in errors.columns), strict=True))
+        )
     return table.select(schema.names).cast(schema)
 
 

@@ -90,7 +90,7 @@ def start(
     ).start()
 
 
-def to_its_end(begin: Callable[[], StreamingQuery]) -> None:
+def run_to_end(begin: Callable[[], StreamingQuery]) -> None:
     """Run a query until it ends. Raises StreamingQueryException.
 
     Spark gives the process of the source ten seconds to import PySpark and connect, which no
@@ -102,13 +102,13 @@ def to_its_end(begin: Callable[[], StreamingQuery]) -> None:
         try:
             query.awaitTermination()
         except StreamingQueryException as error:
-            if starts == STARTS_MAX or not was_late(error):
+            if starts == STARTS_MAX or not connected_late(error):
                 raise
         else:
             return
 
 
-def was_late(error: BaseException | None) -> bool:
+def connected_late(error: BaseException | None) -> bool:
     """Return whether a query ended because the process of its source did not connect in time."""
     return error is not None and _LATE in str(error)
 

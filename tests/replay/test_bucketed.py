@@ -21,7 +21,7 @@ from replay.engine.fold import selected_groups
 from replay.engine.passes import partition_shuffle
 from replay.engine.plan import Share, shares
 from replay.engine.pool import Pool
-from replay.export import begun, open_export
+from replay.export import from_checkpoint, open_export
 from replay.jobs import audit
 from replay.kernels.steps import COLUMNS, PARTITION_TYPES
 from replay.request import JobRequest
@@ -83,7 +83,7 @@ def test_state_diff_and_history_give_the_same_answers_for_buckets(
         request = JobRequest(
             **{"limit": 500} | asked, export=str(directory), from_the_beginning=not checkpoints
         )
-        export = begun(open_export(request), request)
+        export = from_checkpoint(open_export(request), request)
         job = importlib.import_module(f"replay.jobs.{request.job}")
         with Pool(0) as one:
             one.size = workers

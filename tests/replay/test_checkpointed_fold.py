@@ -19,7 +19,7 @@ from raftlog.segments.manifest import RECORDS, read_manifest
 from raftlog.segments.verify import verify_export
 from replay.engine import pool, reading
 from replay.errors import EXIT_FINDINGS
-from replay.export import begun, open_export
+from replay.export import from_checkpoint, open_export
 from replay.request import JobRequest
 from replay.run import compute, run_job
 
@@ -297,7 +297,7 @@ def test_fold_from_a_checkpoint_reads_nothing_below_and_reports_it(
 
 def test_only_row_groups_after_the_checkpoint_are_read(exported: Path) -> None:
     request = JobRequest(job="state", export=str(exported), at_offset=RECORDS_OF_LOG - 10)
-    export = begun(open_export(request), request)
+    export = from_checkpoint(open_export(request), request)
     assert export.begin is not None
     assert export.record_count <= 3 * EVERY + 350
     read = sum(table.num_rows for each in export.segments

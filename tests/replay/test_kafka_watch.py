@@ -21,7 +21,7 @@ from replay.kafka.log_format import batches
 from replay.rules import choose
 from replay.streaming import audit
 from replay.streaming.ledger import Ledger
-from replay.streaming.watch import STARTS_MAX, start, was_late
+from replay.streaming.watch import STARTS_MAX, connected_late, start
 
 KEPT = Path(__file__).parents[1] / "kafka_import" / "kafka-4.4.0.tar.gz"
 LOG = "__cluster_metadata-0/00000000000000000000.log"
@@ -115,7 +115,7 @@ def test_watch_follows_an_import_that_follows_kafka(
             if not queries[-1].isActive:
                 # As the job does.
                 error = queries[-1].exception()
-                assert was_late(error), error
+                assert connected_late(error), error
                 assert len(queries) < STARTS_MAX, error
                 begin()
             assert time.monotonic() < deadline

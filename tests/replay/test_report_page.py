@@ -302,7 +302,7 @@ def test_page_of_an_imported_log_does_not_mention_lao() -> None:
 
 def test_log_text_is_escaped_in_templates() -> None:
     evil = "a\x1b[31m<b>\u202e"
-    template = Environment(autoescape=True, finalize=page.harmless).from_string(
+    template = Environment(autoescape=True, finalize=page.sanitize).from_string(
         "{{ name }}|{{ ours }}|{{ count }}|{{ name | upper }}"
     )
     shown = template.render(name=evil, ours=Markup("<i>\u202e</i>"), count=3)

@@ -16,7 +16,7 @@ from raftlog.segments.errors import CorruptExportError
 from replay.engine import pool
 from replay.engine.fold import fold
 from replay.engine.plan import stretches
-from replay.errors import ReplayError, retold
+from replay.errors import ReplayError, error_from_columns
 from replay.export import open_export
 from replay.request import JobRequest
 from replay.spark.pool import SparkPool
@@ -67,7 +67,7 @@ def test_task_error_keeps_its_type_and_fields(spark: SparkSession) -> None:
 
 
 def test_error_of_another_program_becomes_a_replay_error() -> None:
-    error = retold("FileNotFoundError", "no file", "{}")
+    error = error_from_columns("FileNotFoundError", "no file", "{}")
     assert (type(error), str(error)) == (ReplayError, "no file")
 
 

@@ -21,7 +21,7 @@ from replay.errors import ReplayError
 from replay.spark.datasource import RawStreamReader, full_schema
 from replay.streaming import ledger as ledgers
 from replay.streaming.ledger import Done, Ledger
-from replay.streaming.watch import STARTS_MAX, Judged, Piece, start, take, to_its_end
+from replay.streaming.watch import STARTS_MAX, Judged, Piece, run_to_end, start, take
 
 
 def write(directory: Path, log: LogHistory, until: int) -> None:
@@ -118,7 +118,7 @@ def test_spark_reads_each_record_once_over_restarts(spark: SparkSession, tmp_pat
             "checkpointLocation", str(tmp_path / "checkpoint")
         )
         writer = query.format("parquet").trigger(availableNow=True)
-        to_its_end(partial(writer.start, str(out)))
+        run_to_end(partial(writer.start, str(out)))
     found = [row.offset for row in spark.read.parquet(str(out)).orderBy("offset").collect()]
     assert found == list(range(reader(directory).reportLatestOffset()["offset"]))
 
@@ -236,7 +236,7 @@ def test_another_checkpoint_skips_nothing(spark: SparkSession, tmp_path: Path) -
 
     def follow() -> None:
         ledger = Ledger(job)
-        to_its_end(
+        run_to_end(
             lambda: start(spark, str(tmp_path / "export"), ledger, count_elections, max_files=1)
         )
 
@@ -254,7 +254,7 @@ def test_another_checkpoint_skips_nothing(spark: SparkSession, tmp_path: Path) -
     (job / "checkpoint").mkdir()
     write(tmp_path / "export", log.run(log.end_offset + 60), log.end_offset)
     with pytest.raises(StreamingQueryException, match="records after it would be skipped"):
-        to_its_end(lambda: start(spark, str(tmp_path / "export"), Ledger(job), count_elections))
+        run_to_end(lambda: start(spark, str(tmp_path / "export"), Ledger(job), count_elections))
     assert Ledger(job).done == done
 
 
@@ -270,7 +270,7 @@ def test_job_follows_an_export_over_restarts(spark: SparkSession, tmp_path: Path
         def tell(before: Done, now: Ledger = ledger) -> None:
             told.append((before.end_offset, now.done.end_offset))
 
-        to_its_end(
+        run_to_end(
             partial(
                 start,
                 spark,
@@ -292,7 +292,7 @@ def test_job_follows_an_export_over_restarts(spark: SparkSession, tmp_path: Path
     with pytest.raises(
         StreamingQueryException, match=r"ReplayError: .* has judged the log up to offset 0"
     ):
-        to_its_end(
+        run_to_end(
             lambda: start(
                 spark, str(tmp_path / "export"), Ledger(tmp_path / "job"), count_elections
             )
@@ -332,5 +332,5 @@ def test_query_whose_source_was_late_is_restarted(
         return Query(next(left))
 
     with nullcontext() if ends else pytest.raises(StreamingQueryException):
-        to_its_end(begin)
+        run_to_end(begin)
     assert len(failures) - len(list(left)) == begun

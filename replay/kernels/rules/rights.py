@@ -27,9 +27,9 @@ from replay.kernels.findings import Finding, offence, place_of
 from replay.kernels.rights import (
     CONFIG_TYPES,
     NEEDS,
+    CompoundChanges,
     Entries,
     Question,
-    Wholes,
     begins,
     creates_topic,
     needed,
@@ -62,7 +62,7 @@ class Rights:
         self._facts = facts
         self._begins = begins(facts)
         self._entries = Entries(facts)
-        self._wholes = Wholes(facts)
+        self._compound = CompoundChanges(facts)
         self._asked_last: dict[Question, int] = {}
 
     def check(self, table: pa.Table) -> Iterator[Finding]:
@@ -92,7 +92,7 @@ class Rights:
         later = pc.greater(table["batch_base_offset"], self._begins)
         rows = table.filter(pc.and_(pc.and_(by_client, pc.invert(own)), later))
         for row in rows.to_pylist():
-            if not self._wholes.holds(row):
+            if not self._compound.holds(row):
                 yield row
 
 
