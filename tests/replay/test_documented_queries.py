@@ -4,7 +4,6 @@ whose answers are known.
 
 import re
 from collections.abc import Callable
-from datetime import UTC
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,7 +88,7 @@ def test_lag_query_returns_lao_and_lag_of_each_known_sample(
     ask: Ask, examples: list[str], story: Story
 ) -> None:
     found = [
-        (offset, round(time.replace(tzinfo=UTC).timestamp() * 1000), lao, lag)
+        (offset, round(time.timestamp() * 1000), lao, lag)
         for offset, time, lao, lag in ask(examples[0])
     ]
     assert found == story.samples
