@@ -111,7 +111,7 @@ class Idle(NamedTuple):
     longest_ms: int
 
     def followed_by(self, later: Idle) -> Idle:
-        """Return both together, in log order."""
+        """Return the statistics of this run of records and a later one together."""
         between_ms = later.first_ms - self.last_ms
         longest_ms = max(self.longest_ms, between_ms, later.longest_ms)
         return Idle(self.records + later.records, self.first_ms, later.last_ms, longest_ms)

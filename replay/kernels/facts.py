@@ -85,8 +85,8 @@ Row = dict[str, Any]
 
 
 class BrokerSpan(NamedTuple):
-    """A period during which a registration was unchanged; ``ends`` is exclusive, NEVER if it still
-    is.
+    """A period during which a registration was unchanged; ``ends`` is exclusive, NEVER if the
+    period is open.
 
     ``registration``: it starts with a registration rather than a change of one. ``batch_…``: the
     batch of the record that starts it, inclusive. ``supported_features``: ranges as registered.
