@@ -1,8 +1,7 @@
-"""``spark.read.format("raftlog")`` and ``spark.readStream.format("raftlog")``: Spark finds this
-package by its name.
+"""The Spark data source "raftlog", which Spark finds by the package's name.
 
-Spark imports it at the first use of any Python data source, so it imports nothing of raftlog before
-it is asked to.
+Spark imports this package at the first use of any Python data source, so it imports raftlog only when
+it is used.
 """
 
 from __future__ import annotations
@@ -12,30 +11,30 @@ from pyspark.sql.types import StructType
 
 
 class DefaultSource(DataSource):
-    """The raw segments of an export, a row a record, with the columns of its Parquet form.
+    """The raw segments of an export, one row per record, with the columns of the Parquet form.
 
     See :mod:`replay.spark.datasource`.
     """
 
     @classmethod
     def name(cls) -> str:
-        """Short name of the data source, for ``format``."""
+        """Return the name for ``format``."""
         return "raftlog"
 
     def schema(self) -> StructType:
-        """All columns; ``.schema(…)`` with some of them reads only those."""
+        """Return all columns; ``.schema(…)`` restricts what is read."""
         from replay.spark.datasource import full_schema
 
         return full_schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reader of what the export holds now."""
+        """Return a reader of the export as it is now."""
         from replay.spark.datasource import RawReader
 
         return RawReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Reader of what the export holds and of what is added to it."""
+        """Return a reader of the export's records, including those added later."""
         from replay.spark.datasource import RawStreamReader
 
         return RawStreamReader(self.options, schema)

@@ -1,5 +1,5 @@
 "use strict";
-// The page keeps its last error where a test finds it.
+// Tests read the page's last error from here.
 window.addEventListener("error", (event) => {
   document.documentElement.dataset.fault = event.message;
 });
@@ -28,7 +28,7 @@ window.addEventListener("error", (event) => {
       const text = at % DAY_MS === 0 || step >= DAY_MS ? time.slice(0, 10) : time.slice(11, step < 60000 ? 19 : 16);
       words.push(`<span class="tick at" style="--b:${(at - begins) / length};--w:0">${text}</span>`);
     }
-    // The text is made of digits, and nothing from the log.
+    // The text consists of digits, without text from the log.
     track.innerHTML = words.join("");
   }
 
@@ -51,7 +51,7 @@ window.addEventListener("error", (event) => {
     return from + Math.min(1, Math.max(0, (event.clientX - box.left) / box.width)) / zoom;
   }
 
-  // A finger scrolls the page; it zooms with the buttons.
+  // On touch screens, dragging scrolls the page; buttons zoom.
   let start = null;
   chart.addEventListener("pointerdown", (event) => {
     start = event.pointerType === "mouse" && !event.target.closest("a, button") ? [place(event), event.clientX] : null;
@@ -80,7 +80,7 @@ window.addEventListener("error", (event) => {
     show((first - margin - begins) / length, (last + margin - begins) / length);
   }
 
-  // report.html#incident-2 is a link for a colleague.
+  // Support links to an incident, such as report.html#incident-2.
   function chooseByAddress() {
     if (/^#incident-\d+$/.test(location.hash)) choose(document.querySelector(location.hash));
   }
