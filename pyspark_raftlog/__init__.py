@@ -1,7 +1,7 @@
 """The Spark data source "raftlog", which Spark finds by the package's name.
 
-Spark imports this package at the first use of any Python data source, so it imports raftlog only when
-it is used.
+Spark imports this package at the first use of any Python data source, so the package itself imports
+raftlog only when it is used.
 """
 
 from __future__ import annotations
