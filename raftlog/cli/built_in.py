@@ -101,8 +101,8 @@ Diagnose
 Analyse
   export             raftlog.cli.export:export_          export         Export the committed log: Parquet, its exact bytes, a manifest.
   verify             raftlog.cli.export:verify           export         Check that an export is whole and is the log.
-  replay             replay.cli:register                 export         Ask an exported log what happened.
-  import             replay.kafka.cli:register           export         Make exports of the logs of other systems.
+  replay             replay.cli:register                 export         Find out from an exported log what happened.
+  import             replay.kafka.cli:register           export         Convert logs of other systems into exports.
 Node
   config             raftlog.cli.config:app              server         Explain and check configuration files.
   storage            raftlog.cli.storage:app             server         Prepare and inspect data directories (of stopped nodes).
