@@ -227,7 +227,8 @@ _JOBS = (
     ),
     _Job(
         "diff",
-        "What was created, changed or deleted between two offsets or times, field by field.",
+        "What changed between two offsets or times. Created, changed and deleted entities, field by"
+        " field.",
         (
             *(_KIND, _KEY, _FROM_OFFSET, _FROM_TIME, _TO_OFFSET, _TO_TIME),
             *(_FROM_THE_BEGINNING, _LIMIT),
@@ -235,13 +236,13 @@ _JOBS = (
     ),
     _Job(
         "lao",
-        "How long writes took to become visible on every broker, and which brokers held"
+        "How long writes took to become visible on every broker. Also which brokers held"
         " LowestAcknowledgedOffset back.",
         (_SINCE, _STALL, _AT_OFFSET, _AT_TIME, _LIMIT),
     ),
     _Job(
         "availability",
-        "Outages of partitions, brokers and controllers: when, for how long and why.",
+        "Outages of partitions, brokers and controllers. When, for how long and why.",
         (_SINCE, _AT_OFFSET, _AT_TIME, _LIMIT_OF_FIGURES),
     ),
     _Job(
@@ -251,8 +252,8 @@ _JOBS = (
     ),
     _Job(
         "verify",
-        "Check that an export is intact and matches the nodes' state hashes. Exit code 3: it is"
-        " not, or does not.",
+        "Check an export, and its fold against the nodes. Every file, and the state hashes that"
+        " nodes reported. Exit code 3: a fault was found.",
         (_AT_OFFSET, _AT_TIME, _LIMIT),
     ),
     _Job(
@@ -270,8 +271,7 @@ _JOBS = (
     ),
     _Job(
         "report",
-        "The cluster's history as one HTML page that opens offline. Exit code 3: the audit has"
-        " findings.",
+        "The history as one HTML page that opens offline. Exit code 3: the audit has findings.",
         (_PAGE, *_RIGHTS, _AT_OFFSET, _AT_TIME, _LIMIT_OF_FIGURES),
     ),
     _Job(
@@ -281,7 +281,7 @@ _JOBS = (
     ),
     _Job(
         "watch",
-        "Audit an export while it is written, and show the alerts since the last run. Exit code 3:"
+        "Audit an export while it is written. Shows the alerts since the last run. Exit code 3:"
         " there are some.",
         (_ALERTS, _EVERY, *_RIGHTS, _LIMIT),
     ),

@@ -142,8 +142,8 @@ def test_missing_export_is_reported_without_starting_spark(
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"job": "state", "export": "topic", "key": ("EXPORT", "orders")}, "export comes first"),
-        ({"job": "sql", "export": "SELECT 1", "query": "EXPORT"}, "the export comes first"),
+        ({"job": "state", "export": "topic", "key": ("EXPORT", "orders")}, "put the export first"),
+        ({"job": "sql", "export": "SELECT 1", "query": "EXPORT"}, "put the export first"),
         ({"job": "state", "key": ("topics", "")}, "unknown kind 'topics' of entities"),
         ({"job": "history", "key": ("partition", "orders")}, "is not TOPIC-NUMBER"),
         ({"job": "diff", "from_offset": 9_999}, "is after the end of the diff"),
