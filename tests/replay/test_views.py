@@ -180,9 +180,7 @@ def test_invalid_query_is_refused(
     ],
 )
 def test_export_is_queried_and_not_changed(spark: SparkSession, text: str, first: str) -> None:
-    with pytest.raises(
-        ReplayError, match=f"^{first} is not a query, and an export is read-only"
-    ):
+    with pytest.raises(ReplayError, match=f"^{first} is not a query, and an export is read-only"):
         sql.require_query(spark, text)
 
 
