@@ -1,5 +1,5 @@
-"""Text for people: counts, lists, times and spans in words, and foreign text made printable; plain
-containers for programs.
+"""Text for people: counts, lists, times and durations in words, and foreign text made printable.
+Also plain containers for programs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def counted(count: int, what: str, plural: str = "") -> str:
-    """Return a number with its noun: 1 record, 2 records, 0 entities."""
+    """Return a number with its noun, such as 1 record, 2 records, 0 entities."""
     return f"{count} {what if count == 1 else plural or what + 's'}"
 
 
@@ -21,17 +21,19 @@ _LAST_MS = 253_402_300_799_000
 
 
 def nodes(ids: Collection[int]) -> str:
-    """Return ``node 1``, ``nodes 1 and 2``, ``nodes 1, 2 and 3``."""
+    """Return ids in words, such as ``node 1``, ``nodes 1 and 2``, ``nodes 1, 2 and 3``."""
     return ("node " if len(ids) == 1 else "nodes ") + listed(ids)
 
 
 def brokers(ids: Collection[int]) -> str:
-    """Return ``broker 1``, ``brokers 1 and 2``."""
+    """Return ids in words, such as ``broker 1``, ``brokers 1 and 2``."""
     return ("broker " if len(ids) == 1 else "brokers ") + listed(ids)
 
 
 def named(names: Sequence[str], most: int = 8) -> str:
-    """Join names: ``node 1``, ``node 1 and broker 4``; beyond ``most``, how many more there are."""
+    """Join names, such as ``node 1``, ``node 1 and broker 4``; beyond ``most``, append the number
+    of omitted names.
+    """
     shown = list(names)
     if len(shown) > most:
         shown = [*shown[: most - 1], f"{len(shown) - most + 1} more"]
@@ -39,7 +41,7 @@ def named(names: Sequence[str], most: int = 8) -> str:
 
 
 def listed(ids: Collection[int], most: int = 8) -> str:
-    """Join ids in order: ``1``, ``1 and 2``, ``1, 2 and 3``."""
+    """Join ids in ascending order, such as ``1``, ``1 and 2``, ``1, 2 and 3``."""
     return named([str(one) for one in sorted(ids)], most)
 
 
@@ -73,8 +75,8 @@ def printable(text: str, keep: str = "") -> str:
     """Escape each character that is neither printable nor in ``keep``, as Python does.
 
     Names are checked on arrival (``raftlog.limits``), but an old log, another build's answer or an
-    error message may hold terminal escapes, line breaks that forge a log line, or marks that turn
-    the direction of writing. Everything that shows such text calls this.
+    error message may contain terminal escapes, line breaks that forge a log line, or marks that
+    reverse the direction of writing. All code that shows such text calls this.
     """
     if text.isprintable():
         return text
@@ -82,7 +84,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def printable_json(document: str) -> str:
-    """Escape each character of a JSON document that is not printable; line breaks stay."""
+    """Escape each unprintable character of a JSON document, except line breaks."""
     if document.isprintable():
         return document
     return "".join(
@@ -91,7 +93,7 @@ def printable_json(document: str) -> str:
 
 
 def ascii_json(document: str) -> str:
-    """Escape each character of a JSON document that is not ASCII."""
+    """Escape each non-ASCII character of a JSON document."""
     return "".join(char if char.isascii() else _json_escape(char) for char in document)
 
 
@@ -107,8 +109,8 @@ def _json_escape(char: str) -> str:
 def to_json(value: Any) -> Any:
     """Return a value as plain containers, for JSON.
 
-    Fields of classes and attributes of listings are keys; a member of an enum is its name as the
-    command line spells it; bytes are in hex.
+    Fields of classes and attributes of listings become keys; an enum member becomes its name as
+    spelled on the command line; bytes become hex.
     """
     if isinstance(value, Enum):
         return value.value if isinstance(value, str) else value.name.lower().replace("_", "-")
@@ -131,7 +133,7 @@ def to_json(value: Any) -> Any:
 
 
 def columns_of(text: str) -> int:
-    """Return the number of columns that a terminal needs for a text."""
+    """Return the number of terminal columns that a text occupies."""
     if text.isascii():
         return len(text)
     return sum(

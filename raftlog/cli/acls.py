@@ -52,36 +52,37 @@ class OperationName(StrEnum):
     ALTER_CONFIGS = "alter-configs"
 
 
-def _whole(principal: str | None) -> str | None:
-    """Check that a principal has its type: without it no entry would match, which looks like an
-    answer.
+def _with_type(principal: str | None) -> str | None:
+    """Require a principal to have its type: one without a type would match no entry, which looks
+    like an answer.
     """
     if principal is not None and not principal.startswith("User:"):
-        raise typer.BadParameter(f"{principal!r} is not a principal: write 'User:{principal}'")
+        raise typer.BadParameter(f"--principal {principal!r} has no type: write 'User:{principal}'")
     return principal
 
 
 Names = list[str] | None
 Operations = Annotated[
-    list[OperationName] | None, opt("--operation OPERATION", "Which operation. Can be repeated.")
+    list[OperationName] | None,
+    opt("--operation OPERATION", "Only this operation; may be repeated."),
 ]
 
 
 @dataclass
 class Resources:
-    """The options that name resources, in their order."""
+    """The options that name resources, in declaration order."""
 
-    topic: Annotated[Names, opt("--topic NAME", "A topic; '*': all. Can be repeated.")] = None
-    group: Annotated[Names, opt("--group NAME", "A group, for its configs; '*': all.")] = None
+    topic: Annotated[Names, opt("--topic NAME", "A topic, or '*' for all; may be repeated.")] = None
+    group: Annotated[Names, opt("--group NAME", "A group, for its configs, or '*' for all.")] = None
     cluster: Annotated[bool, opt("--cluster", "The cluster as a whole.")] = False
     client_session: Annotated[
-        Names, opt("--client-session NAME", "The name of an exactly-once client; '*': all.")
+        Names, opt("--client-session NAME", "The name of an exactly-once client, or '*' for all.")
     ] = None
-    hostname: Annotated[Names, opt("--hostname HOST", "A hostname mapping; '*': all.")] = None
-    export_cursor: Annotated[Names, opt("--export-cursor NAME", "An export cursor; '*': all.")] = (
-        None
-    )
-    kv: Annotated[Names, opt("--kv KEY", "A key of the key-value store; '*': all.")] = None
+    hostname: Annotated[Names, opt("--hostname HOST", "A hostname mapping, or '*' for all.")] = None
+    export_cursor: Annotated[
+        Names, opt("--export-cursor NAME", "An export cursor, or '*' for all.")
+    ] = None
+    kv: Annotated[Names, opt("--kv KEY", "A key of the key-value store, or '*' for all.")] = None
 
     @property
     def named(self) -> list[Resource]:
@@ -98,7 +99,7 @@ class Resources:
         return [Resource(kind, name) for kind, found in names for name in found or ()]
 
     def some(self) -> list[Resource]:
-        """Return the named resources, at least one. Raises ConfigError."""
+        """Return the named resources. Raises ConfigError if none is named."""
         if not self.named:
             raise ConfigError(
                 "name a resource: --topic, --group, --cluster, --client-session, --hostname,"
@@ -109,20 +110,27 @@ class Resources:
 
 @dataclass
 class Chosen(Resources):
-    """The options that choose entries."""
+    """The options that select entries."""
 
     principal: Annotated[
         str | None,
-        opt("--principal PRINCIPAL", "Of this principal, as User:alice.", callback=_whole),
+        opt(
+            "--principal PRINCIPAL",
+            "Only entries for this principal, such as User:alice.",
+            callback=_with_type,
+        ),
     ] = None
-    host: Annotated[str | None, opt("--host ADDRESS", "Of this host, an IP address or *.")] = None
+    host: Annotated[
+        str | None, opt("--host ADDRESS", "Only entries for this host: an IP address, or *.")
+    ] = None
     operation: Operations = None
     permission: Annotated[
-        Literal["allow", "deny"] | None, opt("--permission", "Only entries that allow, or deny.")
+        Literal["allow", "deny"] | None,
+        opt("--permission", "Only entries that allow, or only those that deny."),
     ] = None
 
     def filters(self, pattern: PatternName) -> list[AclFilter]:
-        """Return one filter for each resource and operation."""
+        """Return one filter for each combination of resource and operation."""
         from raftlog.client.values import AclFilter
 
         resources: Sequence[Resource | None] = self.named or [None]
@@ -146,14 +154,15 @@ Patterns = Annotated[
     PatternName,
     opt(
         "--resource-pattern-type",
-        "How entries name the resource; match: all entries that are about a resource of this name.",
+        "How the entries name the resource; match: every entry that applies to a resource with "
+        "this name.",
     ),
 ]
 
 
 @dataclass
 class ShownAcls:
-    """The matching entries, and the other inputs of the active controller's decisions."""
+    """The matching entries, and the active controller's other inputs to a decision."""
 
     offset: int
     authorizer_enabled: bool
@@ -171,12 +180,12 @@ class Verdict:
     allowed: bool
     why: Why
     entry: Acl | None
-    """The entry that decides."""
+    """The entry that decides, or None if no entry does."""
 
 
 @dataclass
 class Verdicts:
-    """The decisions about a principal; exit code 1: at least one is a denial."""
+    """The decisions about a principal. Exit code 1 if at least one denies."""
 
     offset: int
     authorizer_enabled: bool
@@ -204,9 +213,11 @@ async def list_(
         rows = ([to_json(getattr(one, key)) for key in keys] for one in acls)
         print_table(columns, rows, least=("HOST", "PATTERN"))
         if not last.authorizer_enabled:
-            print_line("no node asks them: authorizer.class.name is empty at the active controller")
+            print_line(
+                "entries are not enforced: authorizer.class.name is empty at the active controller"
+            )
         elif last.super_users:
-            print_line(f"super users, whatever is listed: {', '.join(last.super_users)}")
+            print_line(f"super users, allowed regardless of entries: {', '.join(last.super_users)}")
 
     document = ShownAcls(
         last.offset,
@@ -229,22 +240,25 @@ async def add(
         list[str] | None, opt("--deny-principal PRINCIPAL", "User:NAME, or User:*.")
     ] = None,
     allow_host: Annotated[
-        list[str] | None, opt("--allow-host ADDRESS", "From here only; default: anywhere.")
+        list[str] | None,
+        opt("--allow-host ADDRESS", "Only from this address; default: any address."),
     ] = None,
     deny_host: Annotated[
-        list[str] | None, opt("--deny-host ADDRESS", "From here only; default: anywhere.")
+        list[str] | None,
+        opt("--deny-host ADDRESS", "Only from this address; default: any address."),
     ] = None,
     operation: Operations = None,
     resource_pattern_type: Annotated[
         Literal["literal", "prefixed"],
-        opt("--resource-pattern-type", "prefixed: all names that begin so."),
+        opt("--resource-pattern-type", "prefixed: every name that begins with the given one."),
     ] = "literal",
     validate_only: ValidateOnly = False,
 ) -> Answer[WriteResult[AclResult]]:
     """Add access control entries.
 
-    One for each principal, host, operation and resource given. Without --operation: all. A
-    principal without rights needs no entry; an entry that denies wins over all that allow.
+    One for each combination of principal, host, operation and resource. Without --operation: all
+    operations. A principal without rights needs no entry; an entry that denies wins over all that
+    allow.
 
     \b
     Examples:
@@ -284,7 +298,7 @@ async def add(
     done = would("added", validate_only)
     return await written(
         client.acls.create(*acls, validate_only=validate_only),
-        lambda one: "was there already" if one.existed else done,
+        lambda one: "already existed" if one.existed else done,
     )
 
 
@@ -293,12 +307,12 @@ async def remove(
     client: AsyncClient,
     chosen: Chosen,
     resource_pattern_type: Patterns = "literal",
-    everything: Annotated[bool, opt("--all", "Remove every entry there is.")] = False,
+    everything: Annotated[bool, opt("--all", "Remove all entries.")] = False,
     validate_only: ValidateOnly = False,
 ) -> Answer[WriteResult[AclResult]]:
-    """Remove the access control entries that match all that is given.
+    """Remove the access control entries that match all the options given.
 
-    With --acks acknowledged, the default, every unfenced broker refuses from then on what only
+    With --acks acknowledged, the default, every unfenced broker has stopped granting what only
     these entries allowed.
 
     \b
@@ -307,7 +321,7 @@ async def remove(
       raftlog acls remove --principal User:bob --resource-pattern-type any
     """
     if everything == (chosen != Chosen()):
-        raise ConfigError("say which entries, or --all")
+        raise ConfigError("name the entries to remove (--principal, --topic, …), or give --all")
     filters = chosen.filters("any" if everything else resource_pattern_type)
     answer = await written(
         client.acls.delete(*filters, validate_only=validate_only), would("removed", validate_only)
@@ -321,14 +335,16 @@ async def remove(
 async def decide(
     client: AsyncClient,
     resources: Resources,
-    principal: Annotated[str, opt("--principal PRINCIPAL", "Who, as User:alice.", callback=_whole)],
-    operation: Annotated[OperationName, opt("--operation", "What.")],
-    host: Annotated[str, opt("--host ADDRESS", "From where, an IP address.")] = "",
+    principal: Annotated[
+        str, opt("--principal PRINCIPAL", "The principal, such as User:alice.", callback=_with_type)
+    ],
+    operation: Annotated[OperationName, opt("--operation", "The operation.")],
+    host: Annotated[str, opt("--host ADDRESS", "The IP address the principal connects from.")] = "",
 ) -> Answer[Verdicts]:
-    """Say whether a principal may do something, and which entry decides.
+    """Show whether a principal may do something, and which entry decides.
 
-    By the committed entries, and by super.users and allow.everyone.if.no.acl.found of the active
-    controller. The exit code is 1 if it may not.
+    Decides by the committed entries, and by the active controller's super.users and
+    allow.everyone.if.no.acl.found. Exit code 1 if the principal may not.
 
     \b
     Examples:
@@ -345,7 +361,10 @@ async def decide(
             why = one.why.value if one.entry is None else one.entry
             print_line(f"{kind} {one.resource_name}: {said}: {why}")
         if not listed.authorizer_enabled:
-            print_line("but no node asks: authorizer.class.name is empty at the active controller")
+            print_line(
+                "but entries are not enforced: authorizer.class.name is empty at the active "
+                "controller"
+            )
 
     refused = [] if all(one.allowed for one in verdicts) else [typer.Exit(Exit.REFUSED)]
     return Answer(Verdicts(listed.offset, listed.authorizer_enabled, verdicts), show, refused)

@@ -37,18 +37,16 @@ if TYPE_CHECKING:
 
 app = group()
 LEFT_SHOWN = 5
-"""Most partitions that an error names."""
+"""Maximum number of partitions listed in an error."""
 AtOnce = Annotated[
-    int, opt("--at-once N", "How many partitions of the cluster move at a time.", min=1)
+    int, opt("--at-once N", "How many partitions may move at the same time, cluster-wide.", min=1)
 ]
-Stalled = Annotated[
-    float, opt("--stalled S", "Give up after S seconds in which nothing has moved.", min=1.0)
-]
+Stalled = Annotated[float, opt("--stalled S", "Give up after S seconds without progress.", min=1.0)]
 Throttle = Annotated[
     int | None,
     opt(
         "--throttle BYTES",
-        "Bytes a second that each broker sends to new replicas, and fetches for them.",
+        "Bytes per second that each broker sends to, and fetches for, new replicas.",
         min=1,
     ),
 ]
@@ -62,11 +60,11 @@ BrokerIds = Annotated[
 async def list_(client: AsyncClient) -> Answer[Visibility]:
     """List the registered brokers: state, epoch, applied offset, lag.
 
-    Also the LAO that each knows, and which of them hold LAO back. APPLIED is the offset a broker
-    shows to readers of "latest", LAO the lowest acknowledged offset (LAO) it has heard of, LAG the
-    committed records it has not applied. A * marks the brokers that hold LAO back. EPOCH is the
-    broker epoch (KIP-343's incarnation id), FOR how long it has been in its STATE (>: longer than
-    this controller leads), REASON what brought it there.
+    APPLIED is the offset that "latest" reads show, LAO the lowest acknowledged offset that the
+    broker knows, LAG the number of committed records it has not applied. A * marks the brokers that
+    hold LAO back. EPOCH is the broker epoch (KIP-343's incarnation id), FOR how long the broker has
+    been in its STATE (>: at least since this controller became active), REASON why it is in that
+    state.
 
     \b
     Examples:
@@ -93,9 +91,9 @@ async def list_(client: AsyncClient) -> Answer[Visibility]:
 async def unregister(client: AsyncClient, broker_id: BrokerId) -> Answer[WriteResult[ItemResult]]:
     """Remove the registration of a broker that will not come back.
 
-    It then no longer blocks feature upgrades. The broker leaves every ISR and leadership, but stays
+    The broker then no longer blocks feature upgrades. It leaves every ISR and leadership, but stays
     in the replica sets: move its replicas away first (`raftlog partitions reassign`). If its
-    process still runs, it exits.
+    process is still running, it exits.
 
     \b
     Examples:
@@ -106,9 +104,10 @@ async def unregister(client: AsyncClient, broker_id: BrokerId) -> Answer[WriteRe
 
 @command(app, shared=WRITE)
 async def cordon(client: AsyncClient, broker_id: BrokerId) -> Answer[WriteResult[ItemResult]]:
-    """Give a broker no replicas of new topics, partitions or moves.
+    """Stop placing new replicas on a broker.
 
-    It keeps and leads what it has. This is the broker config `cordoned` (KIP-1066).
+    New topics, new partitions and moves avoid the broker; it keeps and leads the replicas it has.
+    Sets the broker config `cordoned` (KIP-1066).
 
     \b
     Examples:
@@ -121,7 +120,7 @@ async def cordon(client: AsyncClient, broker_id: BrokerId) -> Answer[WriteResult
 
 @command(app, shared=WRITE)
 async def uncordon(client: AsyncClient, broker_id: BrokerId) -> Answer[WriteResult[ItemResult]]:
-    """Let a broker have new replicas again.
+    """Allow a broker to receive new replicas again.
 
     \b
     Examples:
@@ -134,7 +133,7 @@ async def uncordon(client: AsyncClient, broker_id: BrokerId) -> Answer[WriteResu
 
 @dataclass
 class Drained:
-    """A drain or a balance: the plan, and what came of it."""
+    """The plan of a drain or a balance, and its outcome."""
 
     plan: MovePlan
     outcome: MoveOutcome | None
@@ -145,21 +144,21 @@ class Drained:
 async def drain(
     client: AsyncClient,
     broker_ids: BrokerIds,
-    dry_run: Annotated[bool, opt("--dry-run", "Only show the plan.")] = False,
+    dry_run: Annotated[bool, opt("--dry-run", "Show the plan without carrying it out.")] = False,
     at_once: AtOnce = 10,
     stalled: Stalled = 60.0,
     throttle: Throttle = None,
 ) -> Answer[Drained]:
-    """Move all replicas off brokers, to others by racks and counts.
+    """Move all replicas off the given brokers.
 
-    The brokers may be dead, or unregistered; those that are registered are cordoned first, and stay
-    so. A few partitions move at a time. The command may be interrupted and run again: it goes on
-    with what is left, and gives a move whose target has died another one. Exit code 3 if something
-    is left.
+    The brokers may be dead, or unregistered; registered brokers are cordoned first, and stay
+    cordoned. New replicas are placed by racks and replica counts. A few partitions move at a time.
+    The command may be interrupted and run again: it continues with the remaining partitions, and
+    picks another target where one has died. Exit code 3 if any replica is left.
 
-    With --throttle replicas that are being added get a bounded number of bytes a second, those in
-    the ISR are not held back. The throttle ends when all has moved. If the command ends before, it
-    stays, and the command says how to remove it.
+    --throttle bounds the bytes per second for replicas that are being added; replicas in the ISR
+    are not throttled. The throttle is removed when all replicas have moved. If the command ends
+    earlier, the throttle stays, and the command prints how to remove it.
 
     \b
     Examples:
@@ -182,10 +181,11 @@ async def drain(
     if unknown:
         raise ApiError(
             ErrorCode.BROKER_ID_NOT_REGISTERED,
-            f"{broker_list(unknown)}: not registered, and without replicas. Nothing was changed",
+            f"{broker_list(unknown)}: not registered, and no replicas are assigned there; nothing "
+            "was changed",
         )
     if not dry_run:
-        # One that is not registered has no configs, and gets no replicas either.
+        # A broker that is not registered cannot be cordoned, and receives no replicas anyway.
         for broker_id in sorted(gone.intersection(image.brokers)):
             await client.configs.alter("broker", broker_id, set={CORDONED: "true"})
     empty = f"{broker_list(gone)} hold{'s' if len(gone) == 1 else ''} no replica"
@@ -193,7 +193,9 @@ async def drain(
 
 
 async def carried_out(mover: Mover, plan: MovePlan, done: str, *, dry_run: bool) -> Answer[Drained]:
-    """Carry out a plan, unless it is only to be shown. ``done``: its end in words."""
+    """Carry out a plan, or only show it with ``dry_run``. ``done``: the message when it is
+    complete.
+    """
     outcome = None if dry_run else await mover.run()
 
     def show() -> None:
@@ -229,7 +231,7 @@ def _cells(one: BrokerStatus) -> list[object]:
 
 
 def span(ms: int) -> str:
-    """A time for people: the largest unit that it has two of."""
+    """Return a duration in the largest unit of which it has at least two."""
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
         if ms >= 2 * size:
             return f"{ms // size} {unit}"
@@ -237,10 +239,10 @@ def span(ms: int) -> str:
 
 
 def _partitions(counts: PartitionCounts) -> str:
-    """Return the number of partitions, and of those that need attention."""
+    """Return the number of partitions, and how many need attention and why."""
     wanting = (
         (counts.offline, "without a leader"),
-        (counts.not_led_by_preferred, "not led by their preferred leader"),
+        (counts.not_led_by_preferred, "not led by the preferred leader"),
         (counts.reassigning, "moving"),
         (counts.recovering, "recovering under an unclean leader"),
         (counts.awaiting_recovery, "awaiting an unclean recovery"),
@@ -261,11 +263,11 @@ def _lao(seen: Visibility) -> str:
 
 @command(app, "api-versions", shared=SERVER)
 async def api_versions(client: AsyncClient) -> Answer[ApiVersions]:
-    """Show which versions of requests a broker offers.
+    """Show the request versions that a broker offers (ApiVersions).
 
-    By the feature levels that every broker has applied (ApiVersions). SUPPORTED is the range of
-    levels that the broker's build knows of a feature. FINALIZED is the level that the cluster uses,
-    as far as all unfenced brokers have acknowledged it; 0: none, or unknown.
+    SUPPORTED is the range of feature levels that the broker's build knows. FINALIZED is the level
+    that the cluster uses, once all unfenced brokers have acknowledged it; 0 if there is none or it
+    is unknown.
 
     \b
     Examples:

@@ -1,9 +1,9 @@
-"""The commands of raftlog and raftlog-server, in the order of ``raftlog --help``: what each needs,
-its other names, and the version.
+"""The commands of raftlog and raftlog-server, in the order of ``raftlog --help``: requirements,
+aliases, and the version.
 
-A command is found here without the metadata of every installed package, which takes as long to read
-as most commands take to run. A new command needs an entry here, whose help is how the help of the
-command begins: a test compares them.
+Looking a command up here avoids reading the metadata of every installed package, which takes as
+long as most commands take to run. A new command needs an entry here; its help must equal the first
+sentence of the command's own help (a test compares them).
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 SECTIONS = ("Start", "Data", "Cluster", "Diagnose", "Analyse", "Node", "Security")
-"""The groups of ``raftlog --help``, in their order."""
+"""The sections of ``raftlog --help``, in order."""
 
 
 class Command(NamedTuple):
-    """An entry point, as far as the command line needs it."""
+    """The entry point of a command, as the command line needs it."""
 
     name: str
-    """One word, or for a command of a group two: ``cluster features``."""
+    """One word, or two for a command in a group: ``cluster features``."""
     value: str
-    """``module:app`` of a group, ``module:function`` of what adds a command; empty: a group whose
-    commands are all here."""
+    """``module:app`` for a group, ``module:function`` for a function that adds a command, or empty
+    for a group whose commands are all listed here.
+    """
     help: str
     """The first sentence of the command's own help: the list of all commands loads none of them."""
     section: str = ""
-    """Where ``raftlog --help`` lists it; empty for a command of a group."""
+    """The section of ``raftlog --help`` that lists it, or empty for a command in a group."""
     extras: tuple[str, ...] = ()
 
     def load(self) -> Callable[[Any], object]:
@@ -45,7 +46,7 @@ class Command(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A command that is listed and never run."""
+    """A command that is listed but not loaded."""
 
     name: str
     help: str = ""
@@ -53,22 +54,22 @@ class Listed(NamedTuple):
     extras: tuple[str, ...] = ()
 
     def load(self) -> Any:
-        """Return the function that adds the name."""
+        """Return a function that adds the name only."""
         return lambda app: app.command(self.name.rpartition(" ")[2], help=self.help)(_nothing)
 
 
 def _nothing() -> None:
-    """Stand for a command whose name is all that is needed."""
+    """Do nothing, as a placeholder for the function of a command."""
 
 
 _TABLE = """
 Start
   dev                raftlog.local.dev:dev               server         Run a cluster on this machine and a prompt to try it.
   local              raftlog.local.commands:local        server         A cluster of processes on this machine.
-  demo               raftlog.demo.command:demo           server,replay  Show raftlog at work: six nodes, failures, export and Spark.
+  demo               raftlog.demo.command:demo           server,replay  Demonstrate raftlog: six nodes, failures, export and Spark.
 Data
   topics             raftlog.cli.topics:app              -              Topics and their partitions.
-  configs            raftlog.cli.configs:app             -              Configs of topics and brokers: in the log, alike on every node.
+  configs            raftlog.cli.configs:app             -              Configs of topics and brokers, stored in the log.
   produce            raftlog.cli.records:produce         -              Write records to a topic: each line of stdin is one.
   consume            raftlog.cli.records:consume         -              Print the committed records of a topic, until interrupted.
   kv                 raftlog.cli.key_values:app          -              The key-value store: keys, leases and locks.
@@ -78,21 +79,21 @@ Data
 Cluster
   cluster            raftlog.cli.cluster:app             -              The cluster as a whole: features, log levels, export cursors.
   cluster features   raftlog.cli.cluster:features        -              The feature levels that the cluster uses (KIP-584).
-  cluster loglevel   raftlog.cli.diagnose:loglevel       -              Show the log level of each node, or set another one for a while.
-  cluster hostnames  raftlog.cli.cluster:hostnames       -              Which broker runs on which host, without node.id (KIP-426).
-  cluster cursors    raftlog.cli.cluster:cursors         -              Export cursors: the nodes keep the log from there on.
-  cluster perf       raftlog.cli.perf:perf               -              Write at a bounded rate, and judge what comes back.
+  cluster loglevel   raftlog.cli.diagnose:loglevel       -              Show the log level of each node, or change it temporarily.
+  cluster hostnames  raftlog.cli.cluster:hostnames       -              Map hosts to broker ids, for brokers without node.id (KIP-426).
+  cluster cursors    raftlog.cli.cluster:cursors         -              Export cursors: nodes keep the log that an export still needs.
+  cluster perf       raftlog.cli.perf:perf               -              Write at a bounded rate, and check latencies and errors.
   brokers            raftlog.cli.brokers:app             -              The brokers, as the active controller sees them.
   partitions         raftlog.cli.partitions:app          -              Partitions: their replicas, leaders and in-sync replicas.
   quorum             raftlog.cli.quorum:app              -              The controllers, as each sees itself: roles, lag, voters.
   backup             raftlog.cli.storage:backup_         -              Write the committed state to a file, while writes continue.
   restore            raftlog.cli.restore:restore_        server         Make a controller's directory from an export or a backup.
   diff               raftlog.cli.plan:diff_              -              Compare topics, configs, entries and keys of two states.
-  plan               raftlog.cli.plan:plan_              -              Say what would change for a cluster to agree with a file.
-  apply              raftlog.cli.plan:apply_             -              Make a cluster agree with a file, as planned: all or nothing.
+  plan               raftlog.cli.plan:plan_              -              Show what would change to make a cluster match a file.
+  apply              raftlog.cli.plan:apply_             -              Make a cluster match a file, as planned: all or nothing.
 Diagnose
-  doctor             raftlog.cli.diagnose:doctor         -              Say what is wrong, what follows from it, and what to do.
-  explain            raftlog.cli.diagnose:explain        -              Tell an incident in order: elections, crashes, stalls, changes.
+  doctor             raftlog.cli.diagnose:doctor         -              Report what is wrong, the consequences, and the remedy.
+  explain            raftlog.cli.diagnose:explain        -              Reconstruct an incident: elections, crashes, stalls, changes.
   history            raftlog.cli.diagnose:history        -              List the changes of a topic, broker or config: who, when, what.
   log                raftlog.cli.log:app                 -              The records of the log, and all metadata at one offset.
   log image          raftlog.cli.log:image_              -              Fold the log up to an offset and show all metadata there.
@@ -100,17 +101,17 @@ Diagnose
   debug simulate     simulation.cli:simulate             simulation     Run clusters in virtual time, with faults, and check each step.
 Analyse
   export             raftlog.cli.export:export_          export         Export the committed log: Parquet, its exact bytes, a manifest.
-  verify             raftlog.cli.export:verify           export         Check that an export is whole and is the log.
+  verify             raftlog.cli.export:verify           export         Check that an export is complete and matches the log.
   replay             replay.cli:register                 export         Find out from an exported log what happened.
   import             replay.kafka.cli:register           export         Convert logs of other systems into exports.
 Node
   config             raftlog.cli.config:app              server         Explain and check configuration files.
-  storage            raftlog.cli.storage:app             server         Prepare and inspect data directories (of stopped nodes).
+  storage            raftlog.cli.storage:app             server         Prepare and inspect the data directories of stopped nodes.
   controller         controller.cli:app                  server         Run a controller: a voter of the quorum.
   broker             broker.cli:app                      server         Run a broker: it serves reads and forwards writes.
-  deploy             -                                   -              Sizes, units of systemd, alerts and dashboards.
-  deploy size        raftlog.cli.deploy:size_            -              Say what the nodes need: memory, disk, syncs.
-  deploy systemd     raftlog.cli.deploy:systemd          -              Run nodes as services of systemd.
+  deploy             -                                   -              Sizing, systemd units, alerts and dashboards.
+  deploy size        raftlog.cli.deploy:size_            -              Estimate what the nodes need: memory, disk, syncs.
+  deploy systemd     raftlog.cli.deploy:systemd          -              Run nodes as systemd services.
   deploy monitoring  raftlog.cli.deploy:monitoring       -              Alerts for Prometheus, dashboards for Grafana.
 Security
   acls               raftlog.cli.acls:app                -              Access control entries: which principal may do what.
@@ -146,11 +147,11 @@ MOVED = {
     "size": "deploy size",
     "systemd": "deploy systemd",
 }
-"""Names that commands had when all of them stood in one list, with today's."""
+"""Former top-level name of a command -> its present name."""
 
 
 def nested(group: str) -> list[Command]:
-    """Return the commands of a group that have entries of their own."""
+    """Return the commands in a group that have entries of their own here."""
     return [one for one in COMMANDS if one.name.startswith(f"{group} ")]
 
 
@@ -167,12 +168,12 @@ _BY_SECOND: Mapping[tuple[str, str], str] = {
     ("configs", "check"): "config",
     ("configs", "keys"): "config",
 }
-"""Where both words are commands, the second word says which is meant."""
+"""The group, where both words are names of commands and the second one decides."""
 
 
 def respelled(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments, with the first one as its command is called: ``config`` for
-    ``configs``, ``broker`` for ``brokers``, ``topic`` for ``topics``, ``help topics`` for ``topics
+    """Return the arguments with the first one replaced by the command's proper name: ``config`` ->
+    ``configs``, ``broker`` -> ``brokers``, ``topic`` -> ``topics``, ``help topics`` -> ``topics
     --help``.
     """
     if not arguments:
@@ -196,21 +197,22 @@ _MODULES = {
     "replay": "jinja2 numpy pyarrow pyspark replay",
     "simulation": "simulation",
 }
-"""Extras of pyproject.toml with the modules that only they bring, the smallest extra first."""
+"""Extra of pyproject.toml -> the modules that only this extra installs; smallest extra first."""
 BROUGHT_BY: Mapping[str, tuple[str, ...]] = {
     module: tuple(extra for extra, brought in _MODULES.items() if module in brought.split())
     for module in " ".join(_MODULES.values()).split()
 }
-"""The same by module."""
+"""Module -> the extras that install it."""
 OF_SERVER = frozenset({"broker", "controller", "replay", "simulation"})
-"""The packages of the distribution raftlog-server."""
+"""The packages in the distribution raftlog-server."""
 
 
 def missing(command: str, error: ModuleNotFoundError, extras: Collection[str] = ()) -> str | None:
-    """Return the message for a command that lacks a module; None if no extra brings it.
+    """Return the message for a command that lacks a module, or None if no extra installs the
+    module.
 
-    ``extras``: what the command needs to work at all; if one of them brings the module, all are
-    named.
+    ``extras``: the extras without which the command cannot work; if one of them installs the
+    module, all are named.
     """
     module = (error.name or "").partition(".")[0]
     bringing = BROUGHT_BY.get(module, ())
@@ -219,7 +221,7 @@ def missing(command: str, error: ModuleNotFoundError, extras: Collection[str] = 
     name = "raftlog-server" if module in OF_SERVER else module
     wanted = sorted(extras) if _with_included(extras) & set(bringing) else bringing[:1]
     return (
-        f"`{f'raftlog {command}'.rstrip()}` needs {name}, which is not installed. To have it:"
+        f"`{f'raftlog {command}'.rstrip()}` needs {name}, which is not installed. To install it:"
         f" {pip_install(wanted)}"
     )
 
@@ -236,7 +238,7 @@ def _with_included(extras: Collection[str]) -> set[str]:
 
 
 def version_text(*, as_json: bool) -> str:
-    """Return the build, and with ``as_json`` also its platform."""
+    """Return the version and the build, and with ``as_json`` also the platform."""
     from raftlog.process import build_text, commit_text
 
     if not as_json:
@@ -257,7 +259,7 @@ def version_text(*, as_json: bool) -> str:
 
 
 def version_asked(arguments: list[str]) -> str | None:
-    """Return the text of the version if these arguments ask for it alone."""
+    """Return the text of the version if the arguments request only that, else None."""
     if arguments == ["--version"]:
         return version_text(as_json=False)
     if sorted(arguments) == ["--json", "--version"]:

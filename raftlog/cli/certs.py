@@ -35,9 +35,9 @@ class Certificate:
     names: Sequence[str]
     authority: bool
     usages: Sequence[str] | None
-    """Null: any."""
+    """Extended key usages, or None if any usage is allowed."""
     nodes: Sequence[int]
-    """The nodes that it makes its owner."""
+    """Ids of the nodes that the owner may act as."""
     not_before: str
     not_after: str
     validity: str
@@ -83,7 +83,7 @@ def minute(time: datetime) -> str:
 
 _MINUTES, _MAX_MINUTES = 60, 525_600
 AuthorityDirectory = Annotated[Path, arg("DIRECTORY", "The authority's directory.")]
-ClientName = Annotated[str, opt("--client NAME", "For this person or program.")]
+ClientName = Annotated[str, opt("--client NAME", "The person or program to issue it to.")]
 
 
 _AUTHORITY_DAYS, _DAYS, _MAX_DAYS = 3650, 365, 36_500
@@ -106,9 +106,9 @@ def init(
 ) -> None:
     """Make a certificate authority for development.
 
-    It is ca.pem, and ca.key, which stays here. Whoever has ca.key can make a certificate of every
-    node. It is not encrypted; the directory and the key are their owner's only. A directory that is
-    there must be empty.
+    Writes ca.pem and ca.key. Keep ca.key here: its holder can make a certificate for any node. The
+    key is not encrypted; only its owner can read the directory and the key. If the directory
+    exists, it must be empty.
 
     \b
     Examples:
@@ -131,20 +131,22 @@ def init(
 @command(app)
 def issue(
     directory: AuthorityDirectory,
-    node: Annotated[int | None, opt("--node ID", "For this node.", min=0, max=_NODE_ID_MAX)] = None,
+    node: Annotated[
+        int | None, opt("--node ID", "The node to issue it to.", min=0, max=_NODE_ID_MAX)
+    ] = None,
     client: ClientName = "",
     hosts: Annotated[
         list[str] | None,
         opt("--host HOST", "A name or address at which others reach the node; may be repeated."),
     ] = None,
     days: Annotated[int, _days("the certificate")] = _DAYS,
-    force: Annotated[bool, opt("--force", "Replace the files if they are there.")] = False,
+    force: Annotated[bool, opt("--force", "Replace existing files.")] = False,
 ) -> None:
     """Issue a certificate to a node or a client.
 
-    It is node-ID.pem and node-ID.key, or client-NAME.pem and client-NAME.key. A node's certificate
-    names it as the rule CN=node-{id} expects (node.principal.rule). The output is what a node's
-    configuration, or a shell, needs. A certificate ends with its authority at the latest.
+    Writes node-ID.pem and node-ID.key, or client-NAME.pem and client-NAME.key. A node's certificate
+    names the node as the rule CN=node-{id} expects (node.principal.rule). Prints the settings for
+    the node's configuration, or for a shell. A certificate expires no later than its authority.
 
     \b
     Examples:
@@ -155,7 +157,7 @@ def issue(
         raise ConfigError("give --node ID or --client NAME")
     if (node is None) != (not hosts):
         raise ConfigError(
-            "--host is for nodes: a client is not dialled"
+            "--host is only for --node: nothing connects to a client"
             if hosts
             else "--node needs --host: at least one name or address at which others reach it"
         )
@@ -183,7 +185,9 @@ def issue(
 
 
 def _settings(paths: PairPaths, ca: Path) -> dict[str, str]:
-    """Return the keys of TLS with absolute paths: a relative path would depend on its reader."""
+    """Return the TLS configuration keys, with absolute paths: a relative path would depend on the
+    reader's directory.
+    """
     return {
         "tls.certificate.file": str(paths.certificate.absolute()),
         "tls.key.file": str(paths.key.absolute()),
@@ -208,10 +212,9 @@ def inspect(
         str, opt("--node-principal-rule RULE", "How certificates name nodes (node.principal.rule).")
     ] = _RULE,
 ) -> Answer[Certificates]:
-    """Show what certificates say, and which node they make their owner.
+    """Show certificates, and which node their owner may act as.
 
-    Their signatures are not looked at. Exit code 3 if one of them has expired, or is not
-    valid yet.
+    Does not verify signatures. Exit code 3 if a certificate has expired, or is not valid yet.
 
     \b
     Examples:
@@ -229,7 +232,7 @@ def inspect(
         found = inspect_certificates(content)
     except ValueError as error:
         raise ConfigError(
-            f"{file}: no certificate, or a malformed one: {printable(str(error))}"
+            f"{file} contains no valid PEM certificate: {printable(str(error))}"
         ) from error
     now = datetime.now(UTC)
     rows = [
@@ -260,7 +263,7 @@ def _content(file: Path) -> bytes:
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}") from error
     if len(content) > _FILE_MAX_BYTES:
-        raise ConfigError(f"{file}: longer than {_FILE_MAX_BYTES} bytes, so no certificate")
+        raise ConfigError(f"{file} is not a certificate: it is longer than {_FILE_MAX_BYTES} bytes")
     return content
 
 
@@ -272,11 +275,11 @@ def token(
         int, opt("--minutes N", "How long it is valid.", min=1, max=_MAX_MINUTES)
     ] = _MINUTES,
 ) -> None:
-    """Write a bearer token for development: client-NAME.token. One that is there is replaced.
+    """Write a bearer token for development: client-NAME.token. Replaces an existing token.
 
-    The first one makes an issuer in the directory, too: token.key, which stays here, and jwks.json,
-    which nodes need. Whoever has token.key can be every client. The output is what the nodes'
-    configurations, and a shell, need.
+    The first call also creates an issuer in the directory: token.key, which must stay here, and
+    jwks.json, which nodes need. The holder of token.key can act as any client. Prints the settings
+    for the nodes' configurations, and for a shell.
 
     \b
     Examples:
@@ -298,7 +301,7 @@ def token(
         "sasl.oauthbearer.expected.issuer": ISSUER,
         "sasl.oauthbearer.expected.audience": AUDIENCE,
     }
-    print_line("# of nodes:")
+    print_line("# for the nodes:")
     for key, value in settings.items():
         print_line(f"#   {json.dumps(key)} = {json.dumps(value)}")
     for variable, found in (("TOKEN", path), ("TLS_CA", directory / CA_CERTIFICATE)):

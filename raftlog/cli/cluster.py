@@ -55,7 +55,7 @@ class ClusterBroker:
     rack: str | None
     epoch: int
     version: str | None
-    """The build; null if it did not answer in time."""
+    """The broker's build, or None if it did not answer in time."""
     fenced: bool
 
 
@@ -76,9 +76,9 @@ async def describe(
         bool, opt("--include-fenced-brokers", "Show fenced brokers, too (KIP-1073).")
     ] = False,
 ) -> Answer[ClusterDescription]:
-    """Show the cluster's id, its controller and its brokers.
+    """Show the cluster id, the controller and the brokers.
 
-    For what the controller knows: `raftlog brokers list`.
+    For the controller's view, see `raftlog brokers list`.
 
     \b
     Examples:
@@ -113,7 +113,7 @@ Levels = Annotated[
     list[str],
     arg(
         "NAME=LEVEL...",
-        "For instance metadata.version=2.",
+        "A feature and its new level, such as metadata.version=2.",
         autocompletion=completion.feature_levels,
     ),
 ]
@@ -122,7 +122,7 @@ _WRITE = ("acks", "bootstrap_controller", "timeout", "as_json")
 
 @dataclass
 class NodeFeature:
-    """A feature, as one controller knows it."""
+    """A feature as one controller reports it."""
 
     feature: str
     node_id: int
@@ -133,7 +133,7 @@ class NodeFeature:
 
 @dataclass
 class FeatureDescriptions:
-    """Each feature at each controller that answers."""
+    """Each feature at each controller that answered."""
 
     features: Sequence[NodeFeature]
     silent: Sequence[str]
@@ -145,9 +145,9 @@ def describe_features(
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> Answer[FeatureDescriptions]:
-    """Show the finalized levels, and those that controllers know.
+    """Show the finalized levels, and the levels that each controller supports.
 
-    Answers without a leader too.
+    Needs no leader.
 
     \b
     Examples:
@@ -173,12 +173,12 @@ def describe_features(
     silent = [one for one in quorum.answers if one.description is None]
 
     def show() -> None:
-        columns = ("FEATURE", "NODE", "FINALIZED", "KNOWS FROM", "TO")
+        columns = ("FEATURE", "NODE", "FINALIZED", "SUPPORTS FROM", "TO")
         print_table(columns, [tuple(vars(row).values()) for row in rows], right=columns[1:])
         for one in silent:
             print_line(one.said)
 
-    # An address of another cluster is not a success: what was shown is of one of them.
+    # An address in another cluster is a failure: the output covers only one of the clusters.
     others = [typer.Exit(Exit.FOUND) for one in quorum.answers if one.other_cluster]
     document = FeatureDescriptions(rows, [one.endpoint for one in silent])
     return Answer(document, show, others[:1])
@@ -190,7 +190,8 @@ async def upgrade(
 ) -> Answer[FeatureUpdate]:
     """Raise levels, all or none.
 
-    Every voter and every registered broker must know them. Older programs are refused from then on.
+    Every voter and every registered broker must support the new levels. Afterwards the cluster
+    refuses programs that do not.
 
     \b
     Examples:
@@ -205,15 +206,14 @@ async def downgrade(
     client: AsyncClient,
     levels: Levels,
     unsafe: Annotated[
-        bool, opt("--unsafe", "Request an unsafe downgrade (KIP-584); does no more.")
+        bool, opt("--unsafe", "Request an unsafe downgrade (KIP-584); has no further effect.")
     ] = False,
     validate_only: ValidateOnly = False,
 ) -> Answer[FeatureUpdate]:
     """Lower levels, all or none.
 
-    Refused while a voter or a broker does not know the lower level.
-
-    What a downgrade gives up is printed to stderr as a warning, also with --validate-only.
+    Refused while a voter or a broker does not support the lower level. Prints what the downgrade
+    gives up to stderr as a warning, even with --validate-only.
 
     \b
     Examples:
@@ -236,7 +236,7 @@ async def _update(
     answer = await written(updated, "would be accepted" if validate_only else "finalized")
     result: FeatureUpdate = answer.document  # type: ignore[assignment]
     if result.token is None and not validate_only and not answer.errors:
-        answer = replace(answer, show=lambda: show_written(result, "was finalized already"))
+        answer = replace(answer, show=lambda: show_written(result, "was already finalized"))
     show = answer.show
 
     def warn() -> None:
@@ -250,7 +250,7 @@ async def _update(
 def _level(text: str) -> tuple[str, int]:
     name, separator, level = text.partition("=")
     if not separator or not (level.isascii() and level.isdigit() and len(level) < 6):
-        raise ConfigError(f"{text!r} is not NAME=LEVEL")
+        raise ConfigError(f"{text!r}: write it as NAME=LEVEL, such as metadata.version=2")
     return name, int(level)
 
 
@@ -259,13 +259,13 @@ ExpectedHost = Annotated[int | None, expected_offset("mapping", "OFFSET")]
 
 @command(hostnames, "list", shared=ASK)
 async def list_hostnames(client: AsyncClient) -> Answer[HostnameListing]:
-    """List the hosts with their broker ids, and the ids without a host.
+    """List hosts with their broker ids, and broker ids without a host.
 
-    Without a host: an id that holds replicas, and whose broker is absent. A broker without an id
-    gets that of its HOST, if it is free, else the one that is missing: absent for longer than
-    broker.id.adopt.after.ms of the controllers. Until then it waits, and is listed; to have a new
-    id all the same, set its HOST to an id that is not in use, or start it with
-    broker.id.generation.force. OFFSET is what --expected-offset compares.
+    An id has no host if its broker is absent but still has replicas assigned. A broker that starts
+    without an id gets the id mapped to its HOST if that is free, else an id that is missing: absent
+    for longer than the controllers' broker.id.adopt.after.ms. Until then the broker waits, and is
+    listed. To give it a new id instead, map its HOST to an unused id, or start it with
+    broker.id.generation.force. --expected-offset is compared with OFFSET.
 
     \b
     Examples:
@@ -286,13 +286,13 @@ def _show_hostnames(hosts: HostnameListing) -> None:
         state = "missing" if absent.missing else "absent"
         later = "" if absent.missing else f", missing in {absent.missing_in_ms / 1000:.0f} s"
         print_line(
-            f"broker {absent.broker_id} ({absent.address or 'unregistered'}) is {state} for"
+            f"broker {absent.broker_id} ({absent.address or 'unregistered'}) has been {state} for"
             f" {absent.absent_for_ms / 1000:.0f} s; it has {absent.replica_count} replicas{later}"
         )
     for waiting in hosts.waiting_brokers:
         print_line(
             f"a broker without an id at {waiting.address} waits for broker"
-            f" {waiting.awaited_broker_id}, {waiting.remaining_ms / 1000:.0f} s more at the most"
+            f" {waiting.awaited_broker_id}, for at most {waiting.remaining_ms / 1000:.0f} s more"
         )
 
 
@@ -302,15 +302,20 @@ async def set_hostname(
     host: Annotated[str, arg("HOST", "The name that the broker advertises.")],
     broker_id: Annotated[
         int,
-        arg("ID", "The broker that is to run there.", min=0, autocompletion=completion.broker_ids),
+        arg(
+            "ID",
+            "The id of the broker that will run there.",
+            min=0,
+            autocompletion=completion.broker_ids,
+        ),
     ],
     expected: ExpectedHost = None,
     validate_only: ValidateOnly = False,
 ) -> Answer[WriteResult[OffsetResult]]:
     """Map a host to a broker id.
 
-    A broker that starts there without an id gets this one, unless it is taken by then. Use it for a
-    machine that replaces another one under a new name. The id is reserved for this host.
+    A broker that starts on that host without an id gets this one, unless it is taken by then. Use
+    this for a machine that replaces another under a new name. The id is reserved for the host.
 
     \b
     Examples:
@@ -333,7 +338,9 @@ async def delete_hostnames(
     expected: ExpectedHost = None,
     validate_only: ValidateOnly = False,
 ) -> Answer[WriteResult[OffsetResult]]:
-    """Delete mappings. The brokers are not affected, and are mapped again when they register.
+    """Delete mappings.
+
+    Running brokers are not affected, and are mapped again when they register.
 
     \b
     Examples:
@@ -354,13 +361,11 @@ ExpectedCursor = Annotated[int | None, expected_offset("cursor", "SET AT")]
 async def list_cursors(client: AsyncClient) -> Answer[CursorListing]:
     """List the export cursors.
 
-    Each node keeps its log from END on, unless that takes more than
-    metadata.export.cursor.max.bytes.
-
-    END is the first offset that the export does not have yet, LAG the number of committed records
-    from there on, MOVED the time when the cursor was last set. A cursor is "passed" if the log of
-    the active controller begins above it: some records are dropped already. --expected-offset is
-    compared with SET AT.
+    Each node keeps its log from END onwards, unless that takes more than
+    metadata.export.cursor.max.bytes. END is the first offset that the export does not have yet, LAG
+    the number of committed records from END onwards, MOVED the time at which the cursor was last
+    set. A cursor is "passed" if the active controller's log begins above END: records that the
+    export lacks are already deleted. --expected-offset is compared with SET AT.
 
     \b
     Examples:
@@ -389,12 +394,13 @@ async def set_cursor(
     name: Annotated[
         str, arg("NAME", "The name of the cursor.", autocompletion=completion.cursor_names)
     ],
-    end_offset: Annotated[int, arg("OFFSET", "Keep the log from here on.", min=0)],
+    end_offset: Annotated[int, arg("OFFSET", "Keep the log from this offset onwards.", min=0)],
     target: Annotated[
         str,
         opt(
             "--target WHERE",
-            "The export that it belongs to: for people, and to tell exports apart.",
+            "The export that the cursor belongs to; shown in lists, and used to tell exports "
+            "apart.",
         ),
     ] = "",
     expected: ExpectedCursor = None,
@@ -402,9 +408,9 @@ async def set_cursor(
 ) -> Answer[WriteResult[OffsetResult]]:
     """Set an export cursor by hand.
 
-    For a custom exporter, or to keep the log from an offset on before the first export. `raftlog
-    export --cursor NAME` sets its cursor by itself. To move the cursor of another export
-    (--target), give --expected-offset.
+    Use this for a custom exporter, or to keep the log before the first export. `raftlog export
+    --cursor NAME` sets its own cursor. To move another export's cursor (--target), give
+    --expected-offset.
 
     \b
     Examples:
@@ -419,7 +425,9 @@ async def set_cursor(
             expected_offset=condition(expected),
             validate_only=validate_only,
         ),
-        "would be accepted" if validate_only else f"the log is kept from offset {end_offset} on",
+        "would be accepted"
+        if validate_only
+        else f"the log is kept from offset {end_offset} onwards",
     )
 
 
@@ -434,9 +442,9 @@ async def delete_cursors(
     expected: ExpectedCursor = None,
     validate_only: ValidateOnly = False,
 ) -> Answer[WriteResult[OffsetResult]]:
-    """Remove export cursors: nodes may then drop that part of the log.
+    """Remove export cursors: nodes may then delete the log that they held.
 
-    The exports themselves are not touched.
+    Does not touch the exports themselves.
 
     \b
     Examples:

@@ -2,7 +2,7 @@
 
 Most are coroutines that take a client and their own arguments. :func:`command` adds the options
 that commands of a kind share, connects the client, prints the answer as JSON or for people, and
-ends with the exit code of the error. The client and its values are imported when a command runs:
+ends with the error's exit code. The client and its values are imported only when a command runs:
 its help needs neither.
 """
 
@@ -46,7 +46,8 @@ AcksOption = Annotated[
     Acks,
     opt(
         "--acks",
-        "When it is done: committed (a majority has it), acknowledged (every broker has"
+        "When the write counts as done: committed (a majority has it), acknowledged (every "
+        "unfenced broker has"
         " applied it), visible (every repeatable read shows it).",
     ),
 ]
@@ -54,12 +55,12 @@ ReadOption = Annotated[
     Literal["repeatable", "latest", "strict"],
     opt(
         "--read",
-        "repeatable: what every broker can show; latest: the newest that the broker asked"
-        " has applied; strict: linearizable.",
+        "repeatable: what every unfenced broker has applied; latest: the newest state of the broker"
+        " asked; strict: linearizable.",
     ),
 ]
-ValidateOnly = Annotated[bool, opt("--validate-only", "Only say whether it would be accepted.")]
-All = Annotated[bool, opt("--all", "Delete all that are listed.")]
+ValidateOnly = Annotated[bool, opt("--validate-only", "Validate the request without executing it.")]
+All = Annotated[bool, opt("--all", "Delete every one that is listed.")]
 _SHARED: dict[str, tuple[Any, Any]] = {
     "read": (ReadOption, "repeatable"),
     "acks": (AcksOption, Acks.COMMITTED),
@@ -69,15 +70,15 @@ _SHARED: dict[str, tuple[Any, Any]] = {
     "as_json": (Json, False),
 }
 READ = ("read", "bootstrap_server", "timeout", "as_json")
-"""A read, which brokers answer."""
+"""The options of a read, which brokers answer."""
 SERVER = ("bootstrap_server", "timeout", "as_json")
-"""A question to brokers."""
+"""The options of a request that any broker answers itself."""
 ASK = ("bootstrap_controller", "timeout", "as_json")
-"""A question to the active controller."""
+"""The options of a request to the active controller."""
 EITHER = ("bootstrap_server", "bootstrap_controller", "timeout", "as_json")
-"""A question to the active controller, through a broker if one is given."""
+"""The options of a request to the active controller, forwarded by a broker if one is given."""
 WRITE = ("acks", *EITHER)
-"""A write, through a broker if one is given."""
+"""The options of a write, forwarded by a broker if one is given."""
 
 
 @dataclass(frozen=True)
@@ -85,15 +86,15 @@ class Answer(Generic[T]):
     """The result of a command."""
 
     document: T
-    """What --json prints: :func:`raftlog.text.to_json` of it."""
+    """The value that --json prints, through :func:`raftlog.text.to_json`."""
     show: Callable[[], object]
-    """Prints the same for people."""
+    """Function that prints the same for people."""
     errors: Sequence[Exception] = ()
-    """Failures; the command ends with the last one."""
+    """Failures; the command raises the last one."""
 
 
 def group() -> typer.Typer:
-    """Return a group of commands; ``built_in`` has its name and help."""
+    """Return an empty group of commands; ``built_in`` has its name and help."""
     return typer.Typer(epilog=EPILOG, no_args_is_help=True)
 
 
@@ -106,14 +107,14 @@ def command(
     lines: Any = None,
     also: str = "",
 ) -> Callable[[B], B]:
-    """Make a function a command of a group; without a group, ``built_in`` adds it to one.
+    """Register a function as a command: in a group, or without one, through ``built_in``.
 
-    With ``shared``, names of options that commands of its kind have, it is a coroutine that takes a
-    client first; the client has what these options say. ``acks``: the default of --acks. Without
-    it, it is a function that takes its own options alone. A function that returns an
-    :class:`Answer` has --json, which prints the document of that type; the type of the documents
-    that a function prints itself, one a line, is ``lines``. ``also``: another name, which no help
-    lists. A parameter of a dataclass stands for the options that are the fields of that class.
+    With ``shared``, names of options that commands of its kind have, the function is a coroutine
+    whose first argument is a client made from those options. Without ``shared`` it is a plain
+    function that takes only its own options. ``acks``: the default of --acks. A function that
+    returns an :class:`Answer` gets --json, which prints the document; if a function prints its own
+    documents, one per line, ``lines`` is their type. ``also``: an alias, which no help lists. A
+    parameter whose type is a dataclass stands for one option per field.
     """
 
     def add(body: B) -> B:
@@ -184,7 +185,7 @@ def call(use: Callable[[AsyncClient], Coroutine[Any, Any, T]], options: dict[str
         except UnicodeError:
             raise
         except ValueError as error:
-            # What no cluster has to see to refuse it.
+            # Arguments that are wrong whatever the cluster.
             raise FailedError(str(error), Exit.USAGE) from error
         finally:
             await client.close()
@@ -203,10 +204,9 @@ def open_client(
 ) -> AsyncClient:
     """Return a client of the brokers, or of the controllers if no broker is given.
 
-    None: the command has no such option.
-
-    Raises ConfigError. Its first call raises NetworkError if nobody listens there: after a
-    mistyped port nobody should wait for the timeout.
+    An option is None if the command does not have it. Raises ConfigError. The client's first call
+    raises NetworkError if nothing listens at the addresses: a mistyped port should not cost the
+    whole timeout.
     """
     from raftlog.client.admission import require_listener
     from raftlog.client.async_client import AsyncClient
@@ -235,8 +235,8 @@ def open_client(
 
 
 def finish(answer: Answer[Any], *, as_json: bool) -> None:
-    """Print an answer, and raise the last of its errors; earlier ones go to stderr, unless the
-    document has all.
+    """Print an answer, and raise its last error; earlier errors go to stderr unless the document
+    contains them all.
     """
     if as_json:
         print_json(answer.document)
@@ -251,9 +251,7 @@ def finish(answer: Answer[Any], *, as_json: bool) -> None:
 async def written(
     write: Awaitable[WriteResult[ItemT]], done: str | Callable[[ItemT], str]
 ) -> Answer[WriteResult[ItemT]]:
-    """Return the answer of a write. ``done``: the result of each item that was not refused, in
-    words.
-    """
+    """Return the answer of a write. ``done``: the result of an accepted item, in words."""
     errors: Sequence[RaftlogError] = ()
     try:
         result: WriteResult[Any] = await write
@@ -280,13 +278,13 @@ def show_written(result: WriteResult[Any], done: str | Callable[[Any], str]) -> 
 
 
 def expected_offset(what: str, column: str) -> Any:
-    """Return the option --expected-offset of a command that changes ``what``, of which a list shows
-    the offset in ``column``.
+    """Return the option --expected-offset for a command that changes a ``what``; lists show its
+    offset in ``column``.
     """
     return opt(
         "--expected-offset OFFSET",
-        f"Only if the {what} is still the one listed with this {column}; -1: only if there is"
-        " none.",
+        f"Only if the {what} is still listed with this {column}; -1: only if the {what} does not "
+        "exist.",
         min=-1,
     )
 
@@ -305,15 +303,15 @@ async def conditions(
     listed: Callable[[], Awaitable[Iterable[Any]]],
     everything: bool,
 ) -> dict[str, Any]:
-    """Return the condition on each name before it is deleted: that of --expected-offset, or with
-    --all the listed offset. Raises ConfigError.
+    """Return the condition under which each name is deleted: --expected-offset, or with --all the
+    listed offset. Raises ConfigError.
     """
     if everything == bool(names):
-        raise ConfigError(f"give the names of {what}s, or --all")
+        raise ConfigError(f"name at least one {what}, or give --all")
     if expected is not None and len(names or ()) != 1:
-        raise ConfigError(f"--expected-offset is about one {what}")
+        raise ConfigError(f"--expected-offset needs exactly one {what}")
     if everything:
-        # What was set anew meanwhile is not what was asked for.
+        # A cursor or mapping that has been set again since the list must not be deleted.
         return {getattr(one, "name", "") or one.hostname: one.offset for one in await listed()}
     return dict.fromkeys(names or (), condition(expected))
 
@@ -327,5 +325,5 @@ def pair(text: str, option: str = "") -> tuple[str, str]:
 
 
 def would(done: str, validate_only: bool) -> str:
-    """Return the result in words, or its conditional."""
+    """Return ``done``, as a conditional if the write was only validated."""
     return f"would be {done}" if validate_only else done

@@ -1,8 +1,7 @@
-"""Completion by TAB: which words the shell asks about, and what the cluster has to offer.
+"""Completion by TAB: the words that the shell asks about, and what the cluster offers.
 
-The shell runs the program with `_RAFTLOG_COMPLETE` in the environment, and the words typed so far
-in other variables; Typer answers. Here they are read before, so that one command is built and not
-all.
+The shell runs the program with `_RAFTLOG_COMPLETE` and the words typed so far in environment
+variables; Typer answers. This module reads them first, so that only one command is built.
 """
 
 from __future__ import annotations
@@ -24,26 +23,25 @@ ASKED = "_RAFTLOG_COMPLETE"
 INSTALL = "--install-completion"
 SHOW = "--show-completion"
 ANSWER_S = 0.15
-"""Longest wait for the cluster, in seconds: a person who presses TAB does not wait."""
+"""Longest wait for the cluster, in seconds: completion must feel instant."""
 MOST = 200
 
 
 @contextmanager
 def reported_installation() -> Iterator[None]:
-    """Raises FailedError if Typer cannot write into the home directory."""
+    """Raise FailedError from the block if Typer cannot write to the home directory."""
     try:
         yield
     except (OSError, RuntimeError) as error:
-        message = f"{INSTALL} writes into the home directory: {error}; set HOME to yours"
+        message = f"{INSTALL} cannot write to the home directory: {error}; check HOME"
         raise FailedError(message, Exit.REFUSED) from error
 
 
 def words_to_complete() -> list[str] | None:
-    """Return the words after the program's name on the line that the shell completes; None if it
-    completes none.
+    """Return the words after the program's name on the line that the shell completes, or None
+    outside completion.
 
-    The last one, which is being typed, is left out: `raftlog top` is to be completed among all
-    commands.
+    The word being typed is left out: `raftlog top` is completed among all commands.
     """
     if not os.environ.get(ASKED, "").startswith("complete"):
         return None
@@ -57,7 +55,9 @@ def words_to_complete() -> list[str] | None:
 
 
 def respell_line() -> None:
-    """Let Typer find ``raftlog topic`` under the command's own name, ``topics``."""
+    """Replace an alias on the completed line (``raftlog topic``) with the command's own name
+    (``topics``).
+    """
     words = words_to_complete()
     if not words:
         return
@@ -69,22 +69,22 @@ def respell_line() -> None:
 
 
 def topics(incomplete: str) -> list[str]:
-    """Return names of topics, as a broker shows them."""
+    """Return topic names from a broker."""
     return _beginning(incomplete, _topic_names)
 
 
 def broker_ids(incomplete: str) -> list[str]:
-    """Return ids of registered brokers, as the active controller knows them."""
+    """Return the ids of registered brokers from the active controller."""
     return _beginning(incomplete, _broker_ids)
 
 
 def voter_ids(incomplete: str) -> list[str]:
-    """Return ids of the voters, as any controller names them."""
+    """Return the ids of the voters from any controller."""
     return _beginning(incomplete, lambda: _node_names("controller-"))
 
 
 def node_names(incomplete: str) -> list[str]:
-    """Return ``controller-1`` and ``broker-4``, for commands about nodes themselves."""
+    """Return node names such as ``controller-1`` and ``broker-4``."""
     return _beginning(incomplete, _node_names)
 
 
@@ -94,7 +94,7 @@ def cursor_names(incomplete: str) -> list[str]:
 
 
 def feature_levels(incomplete: str) -> list[str]:
-    """Return `NAME=`: the operator chooses the level."""
+    """Return ``NAME=`` for each feature: the operator chooses the level."""
     return _beginning(incomplete, _feature_names)
 
 
@@ -104,7 +104,7 @@ def history_kinds(incomplete: str) -> list[str]:
 
 
 def config_names(incomplete: str) -> list[str]:
-    """Return names of resources for `raftlog configs alter KIND`."""
+    """Return resource names for `raftlog configs alter KIND`."""
     find = {"topic": _topic_names, "broker": _broker_ids}.get(_config_kind())
     return [] if find is None else _beginning(incomplete, find)
 
@@ -117,7 +117,7 @@ def history_keys(incomplete: str) -> list[str]:
 
 
 def config_keys(incomplete: str) -> list[str]:
-    """Return the config keys of that kind of resource."""
+    """Return the config keys for the kind of resource on the line."""
     return _beginning(incomplete, _keys)
 
 
@@ -132,7 +132,7 @@ def topic_config_assignments(incomplete: str) -> list[str]:
 
 
 def _beginning(incomplete: str, find: Callable[[], Iterable[str]]) -> list[str]:
-    """Return the names with the typed prefix; none where the cluster cannot be asked."""
+    """Return the names with the typed prefix; empty if the cluster cannot be queried."""
     try:
         return sorted(name for name in find() if name.startswith(incomplete))[:MOST]
     except Exception:
@@ -140,7 +140,7 @@ def _beginning(incomplete: str, find: Callable[[], Iterable[str]]) -> list[str]:
 
 
 def _config_kind() -> str:
-    """Return the kind on the line itself: an incomplete line is not parsed yet."""
+    """Return the kind from the line itself: an incomplete line is not parsed yet."""
     return next(iter((words_to_complete() or [])[2:]), "")
 
 
@@ -152,9 +152,9 @@ def _keys(kind: str = "") -> Iterable[str]:
 
 
 def _history_kinds() -> Iterable[str]:
-    from raftlog.metadata.selectors import QUESTION_KINDS
+    from raftlog.metadata.selectors import HISTORY_KINDS
 
-    return QUESTION_KINDS
+    return HISTORY_KINDS
 
 
 def _feature_names() -> Iterable[str]:
@@ -188,7 +188,9 @@ def _ask(
     listed: Callable[[AsyncClient], Awaitable[Iterable[Any]]],
     attribute: str,
 ) -> list[str]:
-    """Return an attribute of each entity that the nodes of an option's variable list."""
+    """Return an attribute of each entity listed by the nodes that the option's environment variable
+    names.
+    """
     from raftlog.cli.command import call
 
     async def ask(client: AsyncClient) -> list[str]:
@@ -198,7 +200,7 @@ def _ask(
 
 
 def _node_names(prefix: str = "") -> list[str]:
-    """Return the names of nodes with a prefix, without it. Needs no leader."""
+    """Return the names of nodes without the given prefix. Needs no leader."""
     import asyncio
 
     from raftlog.client.options import security_of_environment

@@ -1,4 +1,4 @@
-"""``raftlog config``: the keys there are, and what a file makes of them."""
+"""``raftlog config``: the configuration keys, and their values in a file."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ class ConfigKeys:
 
 @dataclass
 class ConfigChecked:
-    """A configuration without mistakes."""
+    """A valid configuration."""
 
     file: str
     role: Literal["controller", "broker"]
     values: Mapping[str, Any]
-    """The value in force of each key."""
+    """The effective value of each key."""
 
 
 @command(app)
 def keys() -> Answer[ConfigKeys]:
     """List every configuration key: roles, default, unit, purpose.
 
-    Each can be given in the file, as an environment variable (RAFTLOG_ and the key in capitals,
-    underscores for dots), or with --set KEY=VALUE; the later of these wins.
+    A key can be set in the file, by an environment variable (RAFTLOG_ and the key in capitals, with
+    underscores for dots), or with --set KEY=VALUE; later sources override earlier ones.
     """
     from raftlog.node.config.reference import reference
 
@@ -48,7 +48,7 @@ def keys() -> Answer[ConfigKeys]:
 
     def show() -> None:
         print_table(
-            ("KEY", "ROLES", "DEFAULT", "UNIT", "WHAT AND WHY"),
+            ("KEY", "ROLES", "DEFAULT", "UNIT", "MEANING"),
             [
                 (one.key, ",".join(one.roles), one.default or None, one.unit or None, one.doc)
                 for one in rows
@@ -63,12 +63,12 @@ def keys() -> Answer[ConfigKeys]:
 def check(
     file: Annotated[Path, arg("FILE", "The configuration to check.")],
     flags: SetFlags = None,
-    show_all: Annotated[bool, opt("--all -a", "Show the defaults, too.")] = False,
+    show_all: Annotated[bool, opt("--all -a", "Also show the defaults.")] = False,
 ) -> Answer[ConfigChecked]:
-    """Check a file, and show the values in force or all mistakes.
+    """Check a file, and show the effective values or all errors.
 
-    The environment and flags are on top of the file. The files of certificates and keys are read,
-    as the node will.
+    The environment and flags override the file. Certificate and key files are read, as the node
+    would.
 
     \b
     Examples:
@@ -86,7 +86,7 @@ def check(
     chosen = {key: value for key, value in values.items() if value != defaults[key]}
 
     def show() -> None:
-        print_line(f"{file}: a {config.role}'s configuration without mistakes")
+        print_line(f"{file}: valid configuration of a {config.role}")
         print_line("")
         rows = [
             (key, "yes" if key in chosen else "", _text(value) or None)
@@ -96,7 +96,10 @@ def check(
             print_table(("KEY", "SET", "VALUE"), rows)
         else:
             print_table(("KEY", "VALUE"), [(key, value) for key, _, value in rows])
-            print_text(f"({counted(len(values) - len(chosen), 'key')} with their defaults: --all)")
+            print_text(
+                f"({counted(len(values) - len(chosen), 'key')} with default values not shown: "
+                "--all)"
+            )
 
     plain = {
         key: [_text(one) for one in value] if isinstance(value, tuple) else value

@@ -32,7 +32,7 @@ _SOURCES = {
     "dynamic_client_metrics_config": "client metrics",
     "group_config": "group",
 }
-"""Kafka's ConfigSource, for people."""
+"""Kafka's ConfigSource -> its name in the output."""
 
 
 class ResourceKind(StrEnum):
@@ -45,13 +45,13 @@ class ResourceKind(StrEnum):
 
     @property
     def number(self) -> ResourceType:
-        """Kafka's number."""
+        """The number of the kind in Kafka's protocol."""
         return ResourceType[self.name]
 
 
 @dataclass
 class ConfigDescriptions:
-    """Every key of the resource, or those given."""
+    """Every key of the resource, or only the requested ones."""
 
     offset: int
     items: Sequence[ConfigEntry]
@@ -62,7 +62,7 @@ Name = Annotated[
     str,
     arg(
         "NAME",
-        'The topic, broker id, ... For all brokers: "".',
+        'The topic, broker id, …; "" for all brokers.',
         autocompletion=completion.config_names,
     ),
 ]
@@ -94,7 +94,7 @@ async def alter(
     ] = None,
     subtract: Annotated[
         list[str] | None,
-        opt("--subtract KEY=ITEM,...", "Take items out of a list; may be repeated."),
+        opt("--subtract KEY=ITEM,...", "Remove items from a list; may be repeated."),
     ] = None,
     validate_only: ValidateOnly = False,
 ) -> Answer[WriteResult[ItemResult]]:
@@ -113,10 +113,11 @@ async def alter(
     names = [*values, *added, *removed, *(delete or ())]
     if not names:
         raise ConfigError(
-            "nothing to change: give --set, --append or --subtract KEY=VALUE, or --delete KEY"
+            "nothing to change: give at least one of --set, --append, --subtract (each KEY=VALUE) "
+            "and --delete KEY"
         )
     if twice := sorted({one for one in names if names.count(one) > 1}):
-        raise ConfigError(f"named twice: {', '.join(twice)}")
+        raise ConfigError(f"keys given more than once: {', '.join(twice)}")
     answer = await written(
         client.configs.alter(
             kind.number,
@@ -144,7 +145,7 @@ def _pairs(texts: Iterable[str] | None, option: str) -> dict[str, str]:
     for text in texts or ():
         key, value = pair(text, option)
         if key in found:
-            raise ConfigError(f"{option}: {key} is named twice")
+            raise ConfigError(f"{option}: {key} is given more than once")
         found[key] = value
     return found
 
@@ -158,11 +159,11 @@ async def describe(
         list[str] | None,
         opt("--key KEY", "Only this key; may be repeated.", autocompletion=completion.config_keys),
     ] = None,
-    show_all: Annotated[bool, opt("--all -a", "Show defaults that nothing acts on, too.")] = False,
+    show_all: Annotated[bool, opt("--all -a", "Also show defaults without effect.")] = False,
 ) -> Answer[ConfigDescriptions]:
     """Show the configs of one resource, and where each value comes from.
 
-    Those that are set, and those that this build acts on; --all and --json show all that there are.
+    Shows configs that are set or that this build acts on; --all and --json show every config.
 
     \b
     Examples:
@@ -181,29 +182,31 @@ async def describe(
         rows = ((one.name, one.value, source_text(one)) for one in shown)
         print_table(("KEY", "VALUE", "SOURCE"), rows)
         if idle := len(found) - len(shown):
-            print_text(f"({counted(idle, 'default')} that nothing acts on: --all)")
+            print_text(
+                f"({counted(idle, 'default')} without effect in this build not shown: --all)"
+            )
         print_line(f"at offset {offset}")
 
     meant = {one.name: one.value for one in found.values() if keys or not one.is_default}
     own = [one.name for one in found.values() if one.source.name == "DYNAMIC_BROKER_CONFIG"]
     if note := without_effect(kind.number, meant, own):
         print_note(note)
-    # Every key there is has a value, if only its default.
+    # Every existing key has a value, if only its default.
     unknown = sorted({*(keys or ())} - found.keys())
     hint = did_you_mean(kind.number, unknown)
-    why = f"INVALID_CONFIG: there is no {kind.value} config {', '.join(unknown)}"
+    why = f"INVALID_CONFIG: no such {kind.value} config: {', '.join(unknown)}"
     errors = [FailedError(f"{why}{f'; {hint}' if hint else ''}", Exit.REFUSED)] if unknown else []
     return Answer(ConfigDescriptions(offset, [*found.values()]), show, errors)
 
 
 def source_text(one: ConfigEntry) -> str:
-    """Return the source of a value, and the reason why it has no effect."""
+    """Return the source of a value, and why the value has no effect, if so."""
     source = _SOURCES.get(one.source.name.lower(), str(int(one.source)))
     return f"{source} ({one.without_effect})" if one.without_effect else source
 
 
 def did_you_mean(resource_type: int, names: Iterable[str]) -> str:
-    """Return the known keys that are like the unknown ones; empty: none is."""
+    """Return a hint with known keys similar to the unknown ones, or "" if there are none."""
     known = keys_of.config_keys(resource_type) or {}
     guesses = [
         close[0]
@@ -216,7 +219,7 @@ def did_you_mean(resource_type: int, names: Iterable[str]) -> str:
 def without_effect(
     resource_type: int, configs: Mapping[str, str], of_one_broker: Collection[str] = ()
 ) -> str:
-    """Return a note about keys that are stored and have no effect; empty if there are none."""
+    """Return notes about keys that are stored but have no effect, or "" if there are none."""
     known = keys_of.config_keys(resource_type) or {}
     idle = [
         name for name in configs if name in known and not keys_of.is_acted_on(resource_type, name)
@@ -224,7 +227,7 @@ def without_effect(
     notes = []
     if idle:
         are, it = ("are", "them") if len(idle) > 1 else ("is", "it")
-        kept = f"{', '.join(idle)} {are} kept and shown"
+        kept = f"{', '.join(idle)} {are} stored and shown"
         notes.append(f"note: {kept}, but this build does not act on {it}")
     alone = [
         name
@@ -236,11 +239,11 @@ def without_effect(
     ]
     if alone:
         notes.append(
-            f"note: {', '.join(alone)}: of one broker without effect; set it for all brokers, whose"
-            ' name is ""'
+            f"note: {', '.join(alone)}: without effect on a single broker; set it for all brokers,"
+            ' whose name is ""'
         )
     notes += [
-        f"note: {name}: nothing is compacted in this build, delete alone drops records"
+        f"note: {name}: this build does not compact topics; only the policy delete removes records"
         for name in sorted(configs)
         if name not in idle and keys_of.without_effect(resource_type, name, configs[name])
     ]

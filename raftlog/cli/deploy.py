@@ -1,4 +1,4 @@
-"""``raftlog deploy``: services of systemd, rules and dashboards for monitoring, sizes."""
+"""``raftlog deploy``: systemd services, monitoring rules and dashboards, and sizing."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from raftlog.monitoring import DASHBOARDS, RULES
 
 systemd, monitoring = group(), group()
 _NEXT = """
-Next, for a controller NAME (for a broker write broker for controller):
-  systemd-sysusers                    makes the user raftlog
+Next, for a controller named NAME (for a broker, replace "controller" with "broker"):
+  systemd-sysusers creates the user raftlog
   write /etc/raftlog/NAME.toml        with log.dirs = "/var/lib/raftlog/NAME"
   install -d -o raftlog -g raftlog -m 700 /var/lib/raftlog/NAME
   runuser -u raftlog -- raftlog storage format -c /etc/raftlog/NAME.toml
@@ -31,11 +31,11 @@ Next, for a controller NAME (for a broker write broker for controller):
 
 @dataclass
 class Unit:
-    """A file of systemd."""
+    """A systemd unit file."""
 
     path: str
     written: bool
-    """False: it was there already, or --dry-run."""
+    """False if the file already existed or with --dry-run."""
     text: str
 
 
@@ -48,26 +48,29 @@ class Units:
 
 @dataclass(frozen=True, slots=True)
 class Sized(Size):
-    """Needs of the nodes, by the larger of the figures, without buffers."""
+    """What the nodes need, from the larger of the figures, without buffers."""
 
     figures: Mapping[str, Figure]
-    """Measurements and defaults that the needs follow from."""
+    """The measurements and defaults from which the needs follow."""
 
 
 @command(systemd)
 def install(
     dry_run: Annotated[bool, opt("--dry-run", "Print the files and write nothing.")] = False,
-    prefix: Annotated[Path, opt("--prefix DIR", "Write below this directory.")] = Path("/"),
+    prefix: Annotated[Path, opt("--prefix DIR", "Write the files under this directory.")] = Path(
+        "/"
+    ),
     executable: Annotated[
-        str | None, opt("--executable FILE", "The raftlog that the units run; default: this one.")
+        str | None,
+        opt("--executable FILE", "The raftlog executable that the units run; default: this one."),
     ] = None,
 ) -> Answer[Units]:
-    """Write the units of systemd for controllers and brokers.
+    """Write systemd units for controllers and brokers.
 
     raftlog-controller@.service and raftlog-broker@.service. The service raftlog-controller@NAME
     reads /etc/raftlog/NAME.toml, keeps its data in /var/lib/raftlog/NAME and runs as the user
-    raftlog, which sees the rest of the machine read-only. Files of an earlier version are replaced;
-    drop-ins (systemctl edit) stay. Nothing is started.
+    raftlog, which sees the rest of the machine read-only. Replaces files of an earlier version;
+    keeps drop-ins (systemctl edit). Starts nothing.
 
     \b
     Examples:
@@ -98,11 +101,11 @@ def rules(
         str,
         opt(
             "--docs URL",
-            "Where your people read these documents: each alert links to its section there.",
+            "Where you publish these documents: each alert links to its section there.",
         ),
     ] = "",
 ) -> None:
-    """Print the rules file: alerts with severity and a page to read.
+    """Print the rules file: alerts with severity and a link to the docs.
 
     \b
     Examples:
@@ -117,8 +120,10 @@ def rules(
 
 @command(monitoring)
 def dashboards(
-    name: Annotated[str, arg("[NAME]", "Print this one.")] = "",
-    output: Annotated[Path | None, opt("--output DIR", "Write all of them there.")] = None,
+    name: Annotated[str, arg("[NAME]", "Print this dashboard.")] = "",
+    output: Annotated[
+        Path | None, opt("--output DIR", "Write all dashboards to this directory.")
+    ] = None,
 ) -> None:
     """List the dashboards, print one, or write all into a directory.
 
@@ -130,7 +135,7 @@ def dashboards(
     """
     found = {path.stem: path for path in sorted(DASHBOARDS.glob("*.json"))}
     if name and name not in found:
-        raise ConfigError(f"there is no dashboard {name!r}; there are {', '.join(found)}")
+        raise ConfigError(f"there is no dashboard {name!r}; choose one of {', '.join(found)}")
     if output is not None:
         try:
             output.mkdir(parents=True, exist_ok=True)
@@ -147,21 +152,26 @@ def dashboards(
 
 @command()
 def size_(
-    partitions: Annotated[int, opt("--partitions N", "In all topics.", min=0, max=100_000_000)],
-    brokers: Annotated[int, opt("--brokers N", "Of the cluster.", min=0, max=100_000)],
+    partitions: Annotated[
+        int, opt("--partitions N", "Number of partitions in all topics.", min=0, max=100_000_000)
+    ],
+    brokers: Annotated[
+        int, opt("--brokers N", "Number of brokers in the cluster.", min=0, max=100_000)
+    ],
     writes_per_second: Annotated[
-        float, opt("--writes-per-second N", "Changes of the metadata.", min=0, max=1e6)
+        float, opt("--writes-per-second N", "Metadata writes per second.", min=0, max=1e6)
     ],
     sync_ms: Annotated[
-        float, opt("--sync-ms MS", "What a sync of the disks takes.", min=0.001, max=60_000)
+        float,
+        opt("--sync-ms MS", "Duration of a disk sync, in milliseconds.", min=0.001, max=60_000),
     ] = 1.0,
 ) -> Answer[Sized]:
-    """Say what the nodes need: memory, disk, syncs.
+    """Estimate what the nodes need: memory, disk, syncs.
 
-    Three controllers and the brokers. For replication factor 3, by the larger of the figures that
-    were measured; --json has them all, with their sources. On top come the data of the partitions
-    and buffers under load (raftlog_memory_bound_bytes). `raftlog cluster perf` says what a sync
-    takes.
+    Assumes three controllers and replication factor 3, and uses the larger of the measured figures;
+    --json shows them all, with their sources. Partition data and buffers under load
+    (raftlog_memory_bound_bytes) come on top. `raftlog cluster perf` measures the duration of a
+    sync.
 
     \b
     Examples:
@@ -169,19 +179,22 @@ def size_(
       raftlog deploy size --partitions 5000 --brokers 3 --writes-per-second 5 --json
     """
     if math.isnan(writes_per_second) or math.isnan(sync_ms):
-        raise typer.BadParameter("a number is wanted, not NaN")
+        raise typer.BadParameter("--writes-per-second and --sync-ms must be numbers, not NaN")
     found = size(partitions, brokers, writes_per_second, sync_ms)
     rows = [
         ("memory of a controller", _mib(found.controller_memory_bytes)),
         ("memory of a broker", _mib(found.broker_memory_bytes)),
         ("disk of a controller", _mib(found.controller_disk_bytes)),
-        ("log that a controller writes a day", _mib(found.controller_log_bytes_per_day)),
-        ("syncs of a controller a second", f"{found.controller_fsyncs_per_second:,.1f}"),
-        ("heartbeats, of the leader's core", f"{found.leader_cpu_percent_for_heartbeats:.1f} %"),
-        ("records that the leader sends", f"{_mib(found.leader_sent_bytes_per_second)}/s"),
+        ("log written by a controller per day", _mib(found.controller_log_bytes_per_day)),
+        ("syncs by a controller per second", f"{found.controller_fsyncs_per_second:,.1f}"),
+        (
+            "heartbeats, share of the leader's core",
+            f"{found.leader_cpu_percent_for_heartbeats:.1f} %",
+        ),
+        ("records sent by the leader", f"{_mib(found.leader_sent_bytes_per_second)}/s"),
     ]
     document = Sized(**asdict(found), figures=FIGURES)
-    return Answer(document, lambda: print_table(("OF METADATA", "ABOUT"), rows, right=("ABOUT",)))
+    return Answer(document, lambda: print_table(("FOR METADATA", "ABOUT"), rows, right=("ABOUT",)))
 
 
 def _mib(count: float) -> str:

@@ -1,5 +1,5 @@
 """``raftlog doctor``, ``explain``, ``history``, ``debug`` and ``cluster loglevel``: what the nodes
-and the log of a cluster say.
+and the log report.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from raftlog.cli.options import (
 )
 from raftlog.cli.output import print_error, print_json_line, print_line, print_table
 from raftlog.cli.values import From, Period, Since, To, parse_span_ms
-from raftlog.metadata.selectors import QUESTION_KINDS
+from raftlog.metadata.selectors import HISTORY_KINDS
 from raftlog.text import counted
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ DEFAULT_LIMIT = 100
 CONFIGURED = "configured"
 _CLEAR = "\x1b[H\x1b[2J"
 _EXIST_BY_A_CHANGE = frozenset({"topic", "partition", "broker"})
-"""Kinds of which nothing exists without a change; a topic without configs is not a mistake."""
+"""Kinds of which no entity exists without a change; a topic without configs is not a mistake."""
 
 debug = group()
 
@@ -73,21 +73,21 @@ class Wanted(StrEnum):
 @command()
 def doctor(
     bootstrap_controller: BootstrapController = "",
-    watch: Annotated[bool, opt("--watch -w", "Look again every 2 s, until Ctrl-C.")] = False,
+    watch: Annotated[bool, opt("--watch -w", "Repeat every 2 s, until Ctrl-C.")] = False,
     wait: Annotated[
         Wanted | None,
         opt(
             "--wait",
-            "Look again until the cluster is healthy, and a broker serves (or until it is at"
-            " least degraded: it has a leader), for rolling restarts.",
+            "Repeat until the cluster is healthy and a broker is unfenced (or until it is at"
+            " least degraded: it has a leader); for rolling restarts.",
         ),
     ] = None,
     timeout: Annotated[
         float | None,
         opt(
             "--timeout S",
-            "Seconds until nodes that say nothing are given up: 1; a tenth of it once a"
-            " leader has answered. With --wait: seconds in all, 60.",
+            "Seconds to wait for silent nodes; default 1, and a tenth of the value once a"
+            " leader has answered. With --wait: the total, default 60.",
             envvar="RAFTLOG_TIMEOUT",
             min=0.01,
         ),
@@ -95,11 +95,11 @@ def doctor(
     bundle: BundleFile = None,
     as_json: Json = False,
 ) -> Answer[DoctorReport]:
-    """Say what is wrong, what follows from it, and what to do.
+    """Report what is wrong, the consequences, and the remedy.
 
-    Asks every controller by itself, and the leader for the brokers; needs no leader. Where none
-    answers, it looks a second time before it says so. Exit code 0: healthy, 3: something was found,
-    4: nobody answers, or --wait took too long.
+    Queries every controller directly, and the leader for the brokers; needs no leader. If no leader
+    answers, queries again before reporting that. Exit code 0: healthy, 3: problems detected, 4: no
+    node answers, or --wait timed out.
 
     \b
     Examples:
@@ -117,7 +117,7 @@ def doctor(
 
         with read_bundle(bundle) as found:
             survey = found.survey()
-            return _looked(survey, diagnose(survey))
+            return _surveyed(survey, diagnose(survey))
     addresses = controllers(bootstrap_controller)
     collector = Collector(security_of_environment())
 
@@ -126,46 +126,46 @@ def doctor(
         return survey, with_local_commands(diagnose(survey), addresses)
 
     if wait is not None:
-        return asyncio.run(_until(look, wait, timeout or WAIT_S))
+        return asyncio.run(_survey_until(look, wait, timeout or WAIT_S))
     if watch:
-        asyncio.run(_look_for_ever(look, timeout or LOOK_S, as_json=as_json))
-    return _looked(*asyncio.run(look(timeout or LOOK_S)))
+        asyncio.run(_survey_repeatedly(look, timeout or LOOK_S, as_json=as_json))
+    return _surveyed(*asyncio.run(look(timeout or LOOK_S)))
 
 
-async def _look_for_ever(look: Look, timeout_s: float, *, as_json: bool) -> None:
-    """Look, and show what was found, until Ctrl-C."""
+async def _survey_repeatedly(look: Look, timeout_s: float, *, as_json: bool) -> None:
+    """Survey and show the findings repeatedly, until Ctrl-C."""
     clear = _CLEAR if sys.stdout.isatty() and not as_json else ""
     while True:
-        answer = _looked(*await look(timeout_s))
+        answer = _surveyed(*await look(timeout_s))
         typer.echo(clear, nl=False)
         finish(replace(answer, errors=()), as_json=as_json)
         await asyncio.sleep(WATCH_PAUSE_S)
 
 
-async def _until(look: Look, wanted: Wanted, timeout_s: float) -> Answer[DoctorReport]:
-    """Look until the cluster is as wanted, or the time is over; return the last look."""
+async def _survey_until(look: Look, wanted: Wanted, timeout_s: float) -> Answer[DoctorReport]:
+    """Survey until the cluster is as wanted or the time is over; return the last survey."""
     from raftlog.ops.doctor import serves, verdict
 
     deadline = time.monotonic() + timeout_s
     good = ("healthy",) if wanted is Wanted.HEALTHY else ("healthy", "degraded")
     while True:
         left_s = deadline - time.monotonic()
-        # The last look is the one that is shown: in less time a busy node seems to hang.
+        # The last survey is shown: with less time than this a busy node would seem to hang.
         survey, findings = await look(min(LOOK_S, timeout_s, max(LAST_LOOK_S, left_s)))
         is_good = verdict(findings) in good
-        # A cluster that has just been started has no broker yet, and nothing is wrong with it.
+        # A cluster that has just started has no broker yet, which is not a finding.
         if is_good and (wanted is Wanted.DEGRADED or serves(survey)):
-            return replace(_looked(survey, findings), errors=())
+            return replace(_surveyed(survey, findings), errors=())
         if left_s <= WAIT_PAUSE_S:
             why = ": no broker is unfenced" if is_good else ""
             text = f"the cluster was not {wanted.value} within {timeout_s:g} s{why}"
             failed = FailedError(text, Exit.UNREACHABLE)
-            return replace(_looked(survey, findings), errors=[failed])
+            return replace(_surveyed(survey, findings), errors=[failed])
         await asyncio.sleep(WAIT_PAUSE_S)
 
 
-def _looked(survey: Survey, findings: Sequence[Finding]) -> Answer[DoctorReport]:
-    """Return the answer of one look, with the exit code that says what was found."""
+def _surveyed(survey: Survey, findings: Sequence[Finding]) -> Answer[DoctorReport]:
+    """Return the answer of one survey, with the exit code for its findings."""
     from raftlog.ops.doctor import report, screen, verdict
 
     code = Exit.OK if verdict(findings) == "healthy" else Exit.FOUND
@@ -186,20 +186,19 @@ def explain(
         ),
     ] = None,
     everything: Annotated[
-        bool, opt("--all -a", "Show what is normal, too: starts, snapshots, …")
+        bool, opt("--all -a", "Also show normal events: starts, snapshots, …")
     ] = False,
     bundle: BundleFile = None,
     bootstrap_controller: BootstrapController = "",
     bootstrap_server: BootstrapServer = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> Answer[Explained]:
-    """Tell an incident in order: elections, crashes, stalls, changes.
+    """Reconstruct an incident: elections, crashes, stalls, changes.
 
-    Elections with their reasons, fences, which broker held visibility back, gaps in the writes,
-    what was changed before, and what is wrong now. Asks each node for its journal, and the leader
-    for the log. What some node does not answer is named as missing. Default: the last hour. Times
-    are UTC, by the clock of the leader; of directories and bundles, the last hour that they tell
-    of.
+    Shows in order of time: elections with their reasons, fencing, which broker held visibility
+    back, gaps in the writes, the changes before them, and present problems. Queries each node for
+    its journal, and the leader for the log; names what is missing. Default period: the last hour,
+    or the last hour recorded in directories and bundles. Times are UTC, by the leader's clock.
 
     \b
     Examples:
@@ -215,7 +214,7 @@ def explain(
 
         with read_bundle(bundle) as found:
             told = found.timeline(period.at if period.is_given else None)
-            return _told(told, found.survey(), everything=everything)
+            return _explained(told, found.survey(), everything=everything)
     if directories:
         from raftlog.ops.history import timeline_of_directories
 
@@ -226,11 +225,13 @@ def explain(
         addresses = controllers(bootstrap_controller)
         servers = _addresses(bootstrap_server)
         survey, told = timeline_of_cluster(addresses, servers, timeout, period.at)
-    return _told(told, survey, everything=everything)
+    return _explained(told, survey, everything=everything)
 
 
-def _told(timeline: Timeline, survey: Survey | None, *, everything: bool) -> Answer[Explained]:
-    """Return the story of a period. ``survey``: the cluster now; None if it was not asked."""
+def _explained(timeline: Timeline, survey: Survey | None, *, everything: bool) -> Answer[Explained]:
+    """Return the report on a period. ``survey``: the cluster's present state, or None if it was not
+    queried.
+    """
     from raftlog.ops.doctor import diagnose
     from raftlog.ops.story import explained, screen, tell
 
@@ -257,7 +258,7 @@ class HistoryChange:
     epoch: int
     timestamp_ms: int
     principal: str
-    """Empty: the controller itself, or unknown."""
+    """Empty for the controller itself, or if unknown."""
     client_id: int
     sequence: int
     type_name: str
@@ -268,8 +269,8 @@ class HistoryChange:
     after: Any
     fields: Sequence[ChangedField]
     recovery: Any
-    """The reports by which a leader was elected, the replicas that were silent, and what may be
-    lost; null for any other change.
+    """The reports by which the leader was elected, the replicas that did not report, and what may
+    be lost; null for any other change.
     """
 
 
@@ -279,7 +280,7 @@ def history(
         str,
         arg(
             "KIND",
-            f"{', '.join(QUESTION_KINDS[:-1])} or {QUESTION_KINDS[-1]}.",
+            f"{', '.join(HISTORY_KINDS[:-1])} or {HISTORY_KINDS[-1]}.",
             autocompletion=completion.history_kinds,
         ),
     ],
@@ -287,7 +288,7 @@ def history(
         list[str] | None,
         arg(
             "[KEY]",
-            "Of the kind: orders, orders-0, 4, topic orders. Default: all.",
+            "The entity, such as orders, orders-0, 4 or topic orders. Default: all of that kind.",
             autocompletion=completion.history_keys,
         ),
     ] = None,
@@ -310,9 +311,10 @@ def history(
 ) -> None:
     """List the changes of a topic, broker or config: who, when, what.
 
-    Each with the values before and after. Reads the log of the running cluster, of a stopped node's
-    directory, or of an export, which reaches back beyond what the cluster keeps. A topic's history
-    has its partitions and configs, too; that of the cluster has leaders, voters and features.
+    Shows the values before and after each change. Reads the log of the running cluster, a stopped
+    node's directory, or an export, which reaches back further than the cluster's log. A topic's
+    history includes its partitions and configs; the cluster's includes leaders, voters and
+    features.
 
     \b
     Examples:
@@ -321,14 +323,14 @@ def history(
       raftlog history broker 4 --from 2026-01-31T12:00:00Z --to 2026-01-31T13:00:00Z
       raftlog history acl --export exported
     """
-    from raftlog.metadata.selectors import question
+    from raftlog.metadata.selectors import query_of
     from raftlog.metadata.words import why_nobody
     from raftlog.ops.history import changes_of, changes_of_topic_id
     from raftlog.ops.logs import begins_late, open_log
 
     keys = key or []
     try:
-        asked = question(kind, ":".join(keys))
+        asked = query_of(kind, ":".join(keys))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     period = Period(since, begin, end)
@@ -355,11 +357,11 @@ def history(
     exists = bool(asked.kinds & _EXIST_BY_A_CHANGE)
     if not total and keys and exists and not period.is_given and not late:
         raise FailedError(
-            f"there is and was not a {name}: the log has no change of it", Exit.REFUSED
+            f"{name} does not exist and never did: the log contains no change to it", Exit.REFUSED
         )
     if late:
-        print_error(f"{late}. Older changes of {name} are in an export, if there is one: --export")
-    more = f" ({len(shown)} shown, the newest: raise --limit for more)"
+        print_error(f"{late}. For older changes of {name}, read an export with --export")
+    more = f" (the newest {len(shown)} shown; raise --limit for more)"
     counts = f"{counted(total, 'change')} of {name}, up to offset {end_offset}"
     if not as_json:
         print_line(f"{counts}{more if len(shown) < total else ''}")
@@ -408,7 +410,9 @@ def _print_changes(shown: Iterable[Changed], *, with_author: bool) -> None:
 
 @command(debug, "bundle")
 def bundle_(
-    file: Annotated[Path | None, arg("[FILE]", "Default: raftlog-debug-TIME.tar.gz, here.")] = None,
+    file: Annotated[
+        Path | None, arg("[FILE]", "Default: raftlog-debug-TIME.tar.gz in the current directory.")
+    ] = None,
     since: Since = "",
     disk: Annotated[
         bool, opt("--disk/--no-disk", "Measure each node's disk with 20 small syncs.")
@@ -417,11 +421,12 @@ def bundle_(
     bootstrap_server: BootstrapServer = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Write one tar.gz with what every node says of itself.
+    """Collect diagnostics from every node into one tar.gz.
 
-    Build, configuration without secrets, journal, newest log lines, metrics, disk; the changes of
-    the last day; what doctor and explain say. It holds names of topics, principals and hosts. Read
-    it with `raftlog doctor --bundle FILE` and `raftlog explain --bundle FILE`.
+    Contains each node's build, configuration without secrets, journal, newest log lines, metrics
+    and disk latency; the changes of the last day; and the reports of doctor and explain. It
+    includes names of topics, principals and hosts. Read it with `raftlog doctor --bundle FILE` and
+    `raftlog explain --bundle FILE`.
 
     \b
     Examples:
@@ -455,14 +460,14 @@ class NodeLogLevel:
     node: str
     level: str | None
     until_ms: int | None
-    """Time when the configured level is back; null if it is the configured one."""
+    """Time at which the configured level returns, or None if the configured level is active."""
     failure: str | None
-    """Reason why the node has not answered."""
+    """Why the node has not answered, or None."""
 
 
 @dataclass
 class LogLevels:
-    """The nodes that were asked."""
+    """The nodes that were queried."""
 
     nodes: Sequence[NodeLogLevel]
 
@@ -470,24 +475,31 @@ class LogLevels:
 @command()
 def loglevel(
     level: Annotated[
-        str, arg("[LEVEL]", "debug, info, warning, error, or configured. Default: show the levels.")
+        str,
+        arg(
+            "[LEVEL]",
+            "debug, info, warning, error, or configured (the node's own). Default: show the "
+            "levels.",
+        ),
     ] = "",
     nodes: Annotated[
         list[str] | None,
         opt(
             "--node NAME",
-            "Only broker-4, controller-1, …; may be repeated.",
+            "Only this node, such as broker-4 or controller-1; may be repeated.",
             autocompletion=completion.node_names,
         ),
     ] = None,
-    span: Annotated[str, opt("--for SPAN", "How long; then the configured is back.")] = "10m",
+    span: Annotated[
+        str, opt("--for SPAN", "For how long; then the configured level returns.")
+    ] = "10m",
     bootstrap_controller: BootstrapController = "",
     bootstrap_server: BootstrapServer = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> Answer[LogLevels]:
-    """Show the log level of each node, or set another one for a while.
+    """Show the log level of each node, or change it temporarily.
 
-    The configured level is back after --for, a day at most, or at the next start.
+    The configured level returns after --for, at most a day, or at the next start.
 
     \b
     Examples:
@@ -536,7 +548,9 @@ async def _log_levels(
     nodes = nodes_of(await collector.survey(addresses, min(timeout_s, 2.0)), servers)
     if unknown := set(names) - {one.name for one in nodes}:
         there = ", ".join(one.name for one in nodes)
-        raise FailedError(f"there is no {', '.join(sorted(unknown))}; there is {there}", Exit.USAGE)
+        raise FailedError(
+            f"no such node: {', '.join(sorted(unknown))}; the nodes are {there}", Exit.USAGE
+        )
     nodes = [one for one in nodes if not names or one.name in names]
     return await collector.log_levels(nodes, timeout_s, level, for_ms)
 

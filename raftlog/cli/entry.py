@@ -1,10 +1,12 @@
-"""The program ``raftlog``. Only programs import it: the first thing that it does is to let Ctrl-C
-end the process without a word, until there is something to clean up.
+"""The program ``raftlog``.
+
+Only programs import this module: its first act is to let Ctrl-C end the process silently until
+there is something to clean up.
 """
 
 from __future__ import annotations
 
-# Not the module signal: it imports enum, some milliseconds in which Ctrl-C prints a traceback.
+# Not the module signal: it imports enum, milliseconds in which Ctrl-C would print a traceback.
 import _signal  # type: ignore[import-not-found]
 
 if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
@@ -14,7 +16,9 @@ import sys
 
 from raftlog.cli.process import run_interruptible
 
-TYPE_CHECKING = False  # As typing has it, whose import takes longer than all of these.
+TYPE_CHECKING = (
+    False  # Replaces the constant in typing, whose import takes longer than all of these.
+)
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
@@ -55,8 +59,10 @@ def _command_line() -> Callable[[], object]:
 
 
 def _import_structlog_alone() -> None:
-    """Import it without rich, a fifth of a node's start, which it would import for tracebacks that
-    no log of ours has. What None stands for in ``sys.modules`` cannot be imported.
+    """Import structlog without rich, which structlog would import for tracebacks that raftlog never
+    logs: a fifth of a node's start-up time.
+
+    A module whose entry in ``sys.modules`` is None cannot be imported.
     """
     import importlib
 
@@ -66,6 +72,6 @@ def _import_structlog_alone() -> None:
     try:
         importlib.import_module("structlog")
     except ModuleNotFoundError:
-        pass  # Nor can the command line be imported, which says what brings it.
+        pass  # The command line, which would name the extra to install, cannot be imported either.
     finally:
         del sys.modules["rich"]

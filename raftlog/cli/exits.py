@@ -1,4 +1,4 @@
-"""Exit codes, and how an error becomes a message and one of them, never a stack trace."""
+"""Exit codes, and the conversion of errors to a message and an exit code, never a stack trace."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from raftlog.errors import (
 
 
 class Exit(IntEnum):
-    """An exit code, with one meaning for all commands."""
+    """An exit code, with the same meaning for all commands."""
 
     OK = 0
     REFUSED = 1
@@ -34,34 +34,30 @@ class Exit(IntEnum):
     USAGE = 2
     """Wrong arguments, configuration or directory; nothing was tried."""
     FOUND = 3
-    """The check found something: corrupt data, no leader, a failed verification."""
+    """A check detected a problem: corrupt data, no leader, a failed verification."""
     UNREACHABLE = 4
-    """No answer arrived in time, or the awaited state was not reached in time.
-
-    Nothing was executed that is not said to be.
+    """No answer arrived in time, or the awaited state was not reached in time. Nothing was executed
+    beyond what the output reports.
     """
     UNKNOWN = 5
     """The request may or may not have been executed."""
     DISK = 6
-    """A disk failed or refused: an I/O error, no space, no permission.
-
-    A node has acknowledged nothing since.
+    """A disk failed or refused an operation: I/O error, no space, no permission. A node has
+    acknowledged nothing since.
     """
 
 
 EPILOG = (
-    "Exit codes: 0 done; 1 refused or failed; 2 wrong usage or configuration; 3 a check found"
-    " something; 4 unreachable or too late; 5 outcome unknown; 6 a disk failed."
+    "Exit codes: 0 done; 1 refused or failed; 2 wrong usage or configuration; 3 a check detected"
+    " a problem; 4 unreachable or timed out; 5 outcome unknown; 6 a disk failed."
 )
 
 DISK_REMEDY = (
     "free space or replace the disk, then start again (see Disk error in docs/operations.md)"
 )
-"""Remedy for exit code DISK."""
 DESCRIPTORS_REMEDY = (
     "raise the limit of open files (ulimit -n, LimitNOFILE of a unit), then start again"
 )
-"""Remedy for too few file descriptors."""
 DAMAGE_REMEDY = {
     "controller": (
         "keep the directory, and replace it if a majority is intact; with"
@@ -70,7 +66,7 @@ DAMAGE_REMEDY = {
     ),
     "broker": "keep the directory (see Damaged partition replicas in docs/operations.md)",
 }
-"""Remedy for damaged data of a node, by role."""
+"""Remedy for a node's damaged data, by role."""
 _UNREACHABLE = frozenset(
     {
         ErrorCode.REQUEST_TIMED_OUT,
@@ -84,7 +80,7 @@ _UNREACHABLE = frozenset(
 
 
 class FailedError(RaftlogError):
-    """The end of a command with this message and code."""
+    """The failure of a command, with its message and exit code."""
 
     def __init__(self, message: str, code: Exit) -> None:
         super().__init__(message)
@@ -92,11 +88,11 @@ class FailedError(RaftlogError):
 
 
 def remedy_of(error: BaseException) -> str:
-    """Return the remedy for an error that ends a command; empty if its message names it."""
+    """Return the remedy for an error that ends a command, or "" if its message names it."""
     if isinstance(error, ApiError):
         return ""
     if isinstance(error, AcksNotReachedError):
-        # With no broker to name, LAO stands still for another reason than a broker that lags.
+        # If no broker is named, the cause of the stalled LAO is not a lagging broker.
         return "" if error.result.waiting_for_brokers else "`raftlog brokers list` says why"
     if is_out_of_descriptors(error):
         return DESCRIPTORS_REMEDY
@@ -137,7 +133,7 @@ def reported() -> Iterator[None]:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except UnicodeEncodeError as error:
-        # A byte of an argument that is no UTF-8 has become half of a surrogate pair.
+        # Python decodes an argument's byte that is not UTF-8 as half of a surrogate pair.
         if not _HALVES.search(error.object):
             raise
         sys.exit(report(FailedError(f"{error.object!r} is not UTF-8", Exit.USAGE)))
@@ -152,25 +148,25 @@ def reported() -> Iterator[None]:
 
 def report(error: RaftlogError) -> Exit:
     """Print an error on stderr; return the exit code."""
-    from raftlog.cli.output import print_error  # Which takes its time to import.
+    from raftlog.cli.output import print_error  # Imported only here: it is slow to import.
 
     code, remedy = exit_code(error), remedy_of(error)
     remedy = f"; {remedy}" if remedy else ""
-    # Another node's words stay in one line; ours may have several.
+    # A message from another node stays on one line; our own may have several.
     print_error(f"raftlog: {error}{remedy}", keep="" if isinstance(error, ApiError) else "\n")
     return code
 
 
 def report_disk(error: OSError) -> Exit:
-    """Print the error of a failed or full disk, also of the one behind standard output."""
+    """Report a failed or full disk, even the one that standard output writes to."""
     where = error.filename or (NAME if cannot_be_written() else "it")
-    return report(StorageError(f"the disk failed: can't use {where}: {error.strerror}"))
+    return report(StorageError(f"the disk failed: cannot use {where}: {error.strerror}"))
 
 
 @contextmanager
 def standard_input() -> Iterator[TextIO]:
-    """Yield standard input. Raises FailedError if it cannot be read: a closed one is not an empty
-    one, or a key would get an empty value.
+    """Yield standard input. Raises FailedError if it cannot be read: a closed input must not pass
+    for an empty one, or a key would get an empty value.
     """
     if sys.stdin is None:
         raise FailedError("standard input is closed: there is nothing to read", Exit.USAGE)

@@ -45,14 +45,16 @@ if TYPE_CHECKING:
 
 
 COMPACT_AT = 32
-"""Number of small ranges that an export which follows merges at once: its readers never meet many
+"""Number of small ranges that a following export merges at once, so its readers never see many
 more.
 """
 
 
 @dataclass
 class Exported:
-    """The result of an export: records from ``first_offset`` to before ``end_offset``."""
+    """The result of an export: the records from ``first_offset`` up to ``end_offset``,
+    exclusive.
+    """
 
     directory: str
     cluster_id: str
@@ -65,7 +67,7 @@ class Exported:
     bytes: int
     checkpoints: int
     not_folded: str
-    """Reason why there are no more checkpoints; empty if there are."""
+    """Why the export gets no more checkpoints, or "" if it does."""
     records: int
     verified: bool
 
@@ -80,20 +82,21 @@ def export_(
         bool,
         opt(
             "--assume-committed",
-            "With --directory: export to the end of the log. Only when you know that this"
-            " node had no uncommitted tail.",
+            "With --directory: export up to the log end. Use it only if you know that this"
+            " node had no uncommitted records.",
         ),
     ] = False,
     cursor: Annotated[
         str,
         opt(
             "--cursor NAME",
-            "Make the nodes keep the log that this export has not read yet, under this name"
+            "Make the nodes keep the part of the log that this export has not read yet, under this "
+            "name"
             " (see `raftlog cluster cursors`).",
         ),
     ] = "",
     keep_following: Annotated[
-        bool, opt("--follow", "Go on exporting new records, until Ctrl-C or SIGTERM.")
+        bool, opt("--follow", "Keep exporting new records until Ctrl-C or SIGTERM.")
     ] = False,
     publish_interval: Annotated[
         float | None,
@@ -108,7 +111,8 @@ def export_(
         int | None,
         opt(
             "N",
-            "With --follow: publish after this many records, whatever the time. Default: 1000000.",
+            "With --follow: publish after this many records, even before the interval ends. "
+            "Default: 1000000.",
             min=1,
         ),
     ] = None,
@@ -116,12 +120,12 @@ def export_(
         bool,
         opt(
             "--compact",
-            "Merge small files into large ones, and cut large ones into buckets by topic:"
-            " after the export, or while it follows.",
+            "Merge small files into large ones, and split large ones into buckets by topic:"
+            " after the export, or during --follow.",
         ),
     ] = False,
     checkpoints: Checkpoints = None,
-    verify: Annotated[bool, opt("--verify", "Read everything back and check it.")] = False,
+    verify: Annotated[bool, opt("--verify", "Read the whole export back and check it.")] = False,
     sign: Sign = None,
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -129,7 +133,7 @@ def export_(
 ) -> Answer[Exported] | None:
     """Export the committed log: Parquet, its exact bytes, a manifest.
 
-    Resumes where it ended.
+    Resumes where an earlier run ended.
 
     \b
     Examples:
@@ -148,11 +152,11 @@ def export_(
 
     if keep_following and directory is not None:
         raise ConfigError(
-            "--follow goes with a running cluster: a stopped node's directory does not grow"
+            "--follow needs a running cluster: a stopped node's directory does not grow"
         )
     if not keep_following and (publish_interval is not None or publish_records is not None):
         raise ConfigError(
-            "--publish-interval and --publish-records go with --follow: without it, all is"
+            "--publish-interval and --publish-records need --follow: without it, the export is"
             " published once"
         )
     place = open_place(target)
@@ -194,7 +198,7 @@ def export_(
     done = Exported(str(place), **asdict(summary), records=summary.records, verified=verify)
     errors = [typer.Exit(INTERRUPTED)] if stop.interrupted else []
     if as_json and keep_following:
-        # After the lines of publishes one more line.
+        # Separates the summary from the lines of the publishes.
         print_json_line(done)
         if errors:
             raise errors[0]
@@ -216,7 +220,7 @@ def _once(
             source,
             place,
             progress,
-            state_hashes=source.said,
+            state_hashes=source.reported_hashes,
             published=published,
             signer=signer,
             checkpoint_records=checkpoint_records,
@@ -235,7 +239,7 @@ def _follow(
     from raftlog.segments.export import follow
 
     def waiting(why: str) -> None:
-        print_error(f"raftlog: waiting: {why}" if why else "raftlog: going on")
+        print_error(f"raftlog: waiting: {why}" if why else "raftlog: continuing")
 
     with stop:
         return follow(
@@ -243,7 +247,7 @@ def _follow(
             place,
             policy,
             stop=lambda: stop.asked,
-            state_hashes=source.said,
+            state_hashes=source.reported_hashes,
             published=published,
             waiting=waiting,
             signer=signer,
@@ -252,14 +256,16 @@ def _follow(
 
 
 def _beginning(source: LogSource) -> Beginning | None:
-    """Return the state that the nodes have of a log whose first records they have dropped."""
+    """Return the nodes' state at the start of a log whose first records they have deleted, or
+    None.
+    """
     if not isinstance(source, RunningLog):
         return None
     from raftlog.segments.writer import Beginning
 
     def state() -> Image | None:
-        # It is a later snapshot's turn by now, or nobody answers: an export without a state is
-        # still the evidence.
+        # A later snapshot has replaced it, or no node answers: an export without a state is
+        # still evidence.
         with suppress(ApiError, ConfigError, CorruptLogError):
             return source.image_up_to(source.high_watermark - 1)
         return None
@@ -278,7 +284,7 @@ def _compact(place: Place, summary: ExportSummary, signer: ManifestSigner | None
 
 
 def _telling(also: Published | None, place: Place, as_json: bool) -> Published:
-    """Return a callback that prints a line for each publish of new records, after ``also``."""
+    """Return a callback that calls ``also`` and prints a line for each publish of new records."""
     told = -1
 
     def published(manifest: Manifest) -> None:
@@ -287,7 +293,7 @@ def _telling(also: Published | None, place: Place, as_json: bool) -> Published:
             also(manifest)
         end = manifest.end_offset
         if end == told:
-            # What nodes have said meanwhile of the same records, or small files merged.
+            # No new records: state hashes from the nodes, or merged files.
             return
         told = end
         if as_json:
@@ -302,23 +308,25 @@ def _telling(also: Published | None, place: Place, as_json: bool) -> Published:
 
 def _no_log_in(directory: Path) -> ConfigError:
     return ConfigError(
-        f"{directory} has no log: brokers have none, and a controller has none before its"
-        " first start. Give a controller's data directory, or ask the running cluster"
+        f"{directory} contains no log: brokers have none, and a controller has none before its"
+        " first start. Give a controller's data directory, or export from the running cluster"
     )
 
 
 def _warn(place: Place, summary: ExportSummary, late: str, left_out: int) -> None:
-    """Print the limits of this export. ``left_out``: number of records at the end of the log."""
+    """Print the limits of this export. ``left_out``: number of records not exported at the log
+    end.
+    """
     if late and summary.history_begin:
         print_error(f"{late}; so does this export")
     if left_out:
         print_error(
-            f"left out: {counted(left_out, 'record')} at the end of which this log alone does not"
+            f"left out: {counted(left_out, 'record')} at the log end: this log alone does not"
             " prove that they are committed (see --assume-committed)"
         )
     if summary.not_folded:
         print_error(
-            f"WARNING: {place} gets no more checkpoints, as its log does not fold:"
+            f"WARNING: {place} gets no more checkpoints, because its log cannot be folded:"
             f" {summary.not_folded}"
         )
 
@@ -329,7 +337,7 @@ def _show_export(done: Exported) -> None:
         f"{done.directory}: {counted(done.records, 'new record')} (offsets {done.first_offset} to"
         f" {done.end_offset - 1}){more}"
         if done.records
-        else f"{done.directory}: nothing new, it ends before offset {done.end_offset}"
+        else f"{done.directory}: no new records; the export ends before offset {done.end_offset}"
     )
     if done.verified:
         print_line("verified: every checksum, hash and offset")
@@ -337,7 +345,6 @@ def _show_export(done: Exported) -> None:
 
 @contextmanager
 def _progress(source: LogSource) -> Iterator[Callable[[int, int], None] | None]:
-    """Show a bar on a terminal, and nothing in a pipe."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -354,14 +361,14 @@ PublicKey = Annotated[
     Path | None,
     opt(
         "--public-key FILE",
-        "The export must be signed with the key that belongs to this one (Ed25519, PEM).",
+        "Require the export to be signed with the matching private key (Ed25519, PEM).",
     ),
 ]
 
 
 @dataclass
 class Verified:
-    """Whether an export is whole and is the log; offsets are inclusive."""
+    """The result of a verification; offsets are inclusive."""
 
     passed: bool
     cluster_id: str
@@ -384,12 +391,12 @@ def verify(
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> Answer[Verified]:
-    """Check that an export is whole and is the log.
+    """Check that an export is complete and matches the log.
 
-    Every file, every batch, both forms against each other, and the log hash: against what the log
-    and the manifest say, the nodes that are asked, and a signature. It says for which offsets the
-    nodes and the signature vouch. Nothing is folded, so a checkpoint may hold a state that was made
-    up: `raftlog replay verify --engine local` finds that. Exit code 3: something is wrong.
+    Checks every file and batch, both forms against each other, and the log hash: against the log,
+    the manifest, the nodes queried, and a signature. Reports the offsets that the nodes and the
+    signature vouch for. Does not fold the log, so a checkpoint may hold a forged state: `raftlog
+    replay verify --engine local` detects that. Exit code 3 if a check fails.
 
     \b
     Examples:
@@ -415,7 +422,7 @@ def _verified(
     *,
     must_ask: bool,
 ) -> Answer[Verified]:
-    """Check an export. ``must_ask``: nodes were named."""
+    """Verify an export. ``must_ask``: the user named the nodes to query."""
     from raftlog.segments.files import open_place
     from raftlog.segments.manifest import read_signed
     from raftlog.segments.verify import checkpoint_faults, claim_faults, silent_columns
@@ -424,8 +431,8 @@ def _verified(
     manifest, message = read_signed(place)
     if must_ask and manifest.origin:
         raise FailedError(
-            f"{place} is of a log of {manifest.origin}, and the nodes of raftlog know nothing of"
-            " it: they can't vouch for it (leave out --bootstrap-controller)",
+            f"{place} was imported from {manifest.origin}: raftlog nodes cannot"
+            " vouch for it (omit --bootstrap-controller)",
             Exit.FOUND,
         )
     signed_by, faults = _signature(manifest, message, public_key)
@@ -458,7 +465,7 @@ def _verified(
 def _signature(
     manifest: Manifest, message: bytes, public_key: Path | None
 ) -> tuple[str, list[Fault]]:
-    """Return the key with which it is signed, if one was given; and the faults of the signature."""
+    """Return the signing key, if a public key was given, and any faults of the signature."""
     from raftlog.segments.manifest import MANIFEST_NAME
     from raftlog.segments.range_checks import Fault
     from raftlog.segments.signing import load_public_key, why_not_signed
@@ -474,7 +481,7 @@ def _signature(
 
 
 def _files(place: Place, manifest: Manifest) -> tuple[list[Checked], list[Fault]]:
-    """Return the content of each range, and every fault."""
+    """Return the verified content of each range, and all faults."""
     from raftlog.segments.manifest import RAW
     from raftlog.segments.range_checks import check_range, epoch_faults
 
@@ -490,26 +497,27 @@ def _vouching(
     from raftlog.segments.verify import claims_beyond_end, judge
 
     if not bootstrap_controller or manifest.origin:
-        # The nodes of raftlog know nothing of another system's log.
+        # raftlog nodes cannot vouch for another system's log.
         return judge(manifest, vouched(place, manifest), signed_by=signed_by)
     from raftlog.segments.errors import ExportMismatchError
 
     with closing(RunningLog(controllers(bootstrap_controller), timeout_s)) as log:
         if (log.cluster_id, log.generation) != (manifest.cluster_id, manifest.generation):
             raise ExportMismatchError(
-                f"{place} is of cluster {manifest.cluster_id} generation {manifest.generation}, and"
-                f" the nodes that answer are of cluster {log.cluster_id} generation"
-                f" {log.generation}: they can't vouch for it (leave out --bootstrap-controller and"
-                " RAFTLOG_BOOTSTRAP_CONTROLLER to ask none)"
+                f"{place} belongs to cluster {manifest.cluster_id} generation "
+                f"{manifest.generation}, but"
+                f" the nodes that answer belong to cluster {log.cluster_id} generation"
+                f" {log.generation}: they cannot vouch for it (omit --bootstrap-controller and"
+                " RAFTLOG_BOOTSTRAP_CONTROLLER to query none)"
             )
-        asked = log.said()
+        asked = log.reported_hashes()
         found = vouched(place, manifest, asked=asked)
         later = []
         if log.start_offset <= manifest.end_offset:
             later = claims_beyond_end(found.end, asked, lambda offset: log.read(offset, READ_BYTES))
         else:
             print_error(
-                f"the nodes have dropped their log below offset {log.start_offset}, and this export"
+                f"the nodes have deleted their log below offset {log.start_offset}, and this export"
                 f" ends at {manifest.end_offset - 1}: only their snapshots can vouch for it"
             )
     return judge(manifest, found, later, asked=True, signed_by=signed_by)
@@ -530,7 +538,9 @@ def _show_verified(done: Verified) -> None:
 
 
 def show_vouching(vouching: Vouching) -> None:
-    """Print which nodes vouch for which offsets, and warn of offsets for which none does."""
+    """Print which nodes recorded the hash for which offsets, and warn of offsets for which none
+    did.
+    """
     from raftlog.segments.verify import WITNESS_KINDS
 
     if vouching.log_hash:

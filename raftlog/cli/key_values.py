@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from raftlog.client.values import ItemResult, Listing, OffsetResult
 
 app, leases = group(), group()
-Key = Annotated[str, arg("KEY", "As locks/orders/1.")]
+Key = Annotated[str, arg("KEY", "The key, such as locks/orders/1.")]
 Expected = Annotated[int | None, expected_offset("key", "OFFSET")]
-Prefix = Annotated[str, arg("[PREFIX]", "Only keys that begin with it.")]
+Prefix = Annotated[str, arg("[PREFIX]", "Only keys that begin with this.")]
 _SHOWN_CHARS = 60
 
 
@@ -50,11 +50,11 @@ class ShownKeyValue:
 
     key: str
     value: str | None
-    """The value, if it is UTF-8."""
+    """The value, or None if it is not UTF-8."""
     value_base64: str | None
-    """The value in base64, if it is not UTF-8."""
+    """The value in base64, or None if it is UTF-8."""
     offset: int
-    """Offset of the record that put it, which --expected-offset is compared with."""
+    """Offset of the record that last put the key; compared with --expected-offset."""
     create_offset: int
     lease_id: int | None
 
@@ -65,12 +65,12 @@ class KeyValueFound:
 
     offset: int
     key_value: ShownKeyValue | None
-    """Null: it is not there, and the exit code is 1."""
+    """None if the key does not exist; the exit code is then 1."""
 
 
 @dataclass
 class KeyValueList:
-    """Keys by name. ``offset``: of the last part of the answer; none is newer."""
+    """Keys sorted by name. ``offset``: the offset of the last page; no page is newer."""
 
     offset: int
     items: Sequence[ShownKeyValue]
@@ -84,7 +84,10 @@ def _shown(one: KeyValue) -> Any:
 
 @command(app, shared=READ)
 async def get(client: AsyncClient, key: Key) -> Answer[KeyValueFound]:
-    """Print the value of a key: as it is, if not to a terminal. Exit code 1: it is not there.
+    """Print the value of a key.
+
+    Prints the raw bytes unless standard output is a terminal. Exit code 1 if the key does not
+    exist.
 
     \b
     Examples:
@@ -101,7 +104,7 @@ async def get(client: AsyncClient, key: Key) -> Answer[KeyValueFound]:
 
 def _print_value(value: bytes) -> None:
     if sys.stdout.isatty():
-        # Nothing that the terminal would obey.
+        # A terminal must not interpret control characters in the value.
         typer.echo(printable(value.decode(errors="backslashreplace"), keep="\n"))
     else:
         sys.stdout.buffer.write(value)
@@ -112,8 +115,9 @@ def _print_value(value: bytes) -> None:
 async def list_(client: AsyncClient, prefix: Prefix = "") -> Answer[KeyValueList]:
     """List the keys by name.
 
-    --expected-offset is compared with OFFSET, where the key was last put. CREATED is where it was
-    made: among keys, who was there first. LEASE is the lease that it goes with.
+    OFFSET is the offset of the key's last put, which --expected-offset is compared with. CREATED is
+    the offset at which the key was created; it orders keys by age. LEASE is the lease that the key
+    is deleted with.
 
     \b
     Examples:
@@ -145,12 +149,12 @@ def _short(value: bytes) -> str:
 async def watch(
     client: AsyncClient,
     prefix: Prefix = "",
-    initial: Annotated[bool, opt("--initial", "Begin with what there is.")] = False,
+    initial: Annotated[bool, opt("--initial", "Begin with the existing keys.")] = False,
     as_json: JsonLines = False,
 ) -> None:
     """Print each change of the keys, until interrupted.
 
-    As `raftlog watch kv/PREFIX*` does.
+    Short for `raftlog watch kv/PREFIX*`.
 
     \b
     Examples:
@@ -163,8 +167,8 @@ async def watch(
 async def put(
     client: AsyncClient,
     key: Key,
-    value: Annotated[str, arg("VALUE", "Text; -: standard input.")],
-    lease: Annotated[int, opt("--lease ID", "Delete it with this lease.", min=0)] = 0,
+    value: Annotated[str, arg("VALUE", "The value as text, or - to read it from standard input.")],
+    lease: Annotated[int, opt("--lease ID", "The lease that the key is deleted with.", min=0)] = 0,
     expected: Expected = None,
 ) -> Answer[WriteResult[OffsetResult]]:
     """Put a key.
@@ -173,7 +177,7 @@ async def put(
     Examples:
       raftlog kv put settings/limit 10
       raftlog kv put settings/limit 20 --expected-offset 1042
-      raftlog kv put settings/limit 10 --expected-offset -1   # only if it is new
+      raftlog kv put settings/limit 10 --expected-offset -1   # only if it does not exist
       raftlog kv put settings/limit -- -5   # a value that begins with a dash
     """
     content = _input() if value == "-" else os.fsencode(value)
@@ -191,14 +195,14 @@ async def delete(
     client: AsyncClient,
     keys: Annotated[list[str] | None, arg("[KEY]...", "The keys.")] = None,
     prefix: Annotated[
-        str | None, opt("--prefix PREFIX", "All keys that begin with it; '': all.")
+        str | None, opt("--prefix PREFIX", "All keys that begin with this; '' for all keys.")
     ] = None,
     expected: Expected = None,
 ) -> Answer[WriteResult[OffsetResult]]:
-    """Delete keys, all or none. One that is not there is no error.
+    """Delete keys, all or none. A missing key is not an error.
 
-    --prefix deletes what a list shows, and only as it is listed: if a key is put meanwhile, nothing
-    is deleted. It asks a broker.
+    --prefix lists the keys first, through a broker, and deletes them only as listed: if one of them
+    is put meanwhile, nothing is deleted.
 
     \b
     Examples:
@@ -209,24 +213,24 @@ async def delete(
     from raftlog.client.key_values import Delete
 
     if bool(keys) == (prefix is not None):
-        raise ConfigError("give keys, or --prefix")
+        raise ConfigError("give at least one key, or --prefix")
     if expected is not None and len(keys or ()) != 1:
-        raise ConfigError("--expected-offset is about one key")
+        raise ConfigError("--expected-offset needs exactly one key")
     changes = [Delete(key, condition(expected)) for key in keys or ()]
     if prefix is not None:
         found = await client.kv.list(prefix, keys_only=True, read="latest")
         changes = [Delete(one.key, one.offset) for one in found]
         if not changes:
-            return Answer(WriteResult(None, None), lambda: print_line("there are no such keys"))
+            return Answer(WriteResult(None, None), lambda: print_line("no matching keys"))
     answer = await written(client.kv.alter(*changes), "deleted")
     if answer.document.token is None and not answer.errors:
-        return replace(answer, show=lambda: show_written(answer.document, "was not there"))
+        return replace(answer, show=lambda: show_written(answer.document, "did not exist"))
     return answer
 
 
 LeaseId = Annotated[int, arg("ID", "The lease's id.", min=1)]
 _SHARE = 4
-"""Number of renewals within the lease's time."""
+"""Number of renewals per time to live."""
 
 
 @dataclass
@@ -241,7 +245,8 @@ class LeaseGranted:
 async def list_leases(client: AsyncClient) -> Answer[Listing[LeaseInfo]]:
     """List the leases.
 
-    LEFT is how long one still lives if nobody keeps it alive, KEYS how many keys go with it.
+    LEFT is the time until the lease expires unless it is kept alive, KEYS the number of keys that
+    it deletes when it ends.
 
     \b
     Examples:
@@ -264,10 +269,11 @@ async def list_leases(client: AsyncClient) -> Answer[Listing[LeaseInfo]]:
 @command(leases, shared=WRITE)
 async def grant(
     client: AsyncClient,
-    ttl: Annotated[float, arg("SECONDS", "Its time, if nobody renews it.", min=0.001)],
-    name: Annotated[str, opt("--name NAME", "For people.")] = "",
+    ttl: Annotated[float, arg("SECONDS", "Time to live without renewal, in seconds.", min=0.001)],
+    name: Annotated[str, opt("--name NAME", "A description, shown in lists.")] = "",
 ) -> Answer[LeaseGranted]:
-    """Grant a lease, and print its id. Nobody keeps it alive: see `raftlog kv lease keep-alive`.
+    """Grant a lease, and print its id. The command does not keep the lease alive: see `raftlog kv
+    lease keep-alive`.
 
     \b
     Examples:
@@ -283,9 +289,9 @@ async def grant(
 async def keep_alive(
     client: AsyncClient,
     lease_id: LeaseId,
-    once: Annotated[bool, opt("--once", "Once, and end.")] = False,
+    once: Annotated[bool, opt("--once", "Renew once, and exit.")] = False,
 ) -> None:
-    """Keep a lease alive until interrupted. Fails when it has ended.
+    """Keep a lease alive until interrupted. Fails once the lease has ended.
 
     \b
     Examples:

@@ -81,7 +81,7 @@ def dump(
         list[str] | None, opt("--type TYPE", "Only records of this type; may be repeated.")
     ] = None,
     follow: Annotated[
-        bool, opt("--follow -f", "Go on with what is committed later, until interrupted.")
+        bool, opt("--follow -f", "Keep printing new committed records, until interrupted.")
     ] = False,
     directory: DataDirectory = None,
     export: ExportDirectory = None,
@@ -91,10 +91,9 @@ def dump(
 ) -> None:
     """Print records, one a line: offset, epoch, time, type, content.
 
-    Times are UTC. Bytes that are UTF-8 text are shown as text, others in hex. On a terminal a
-    record has one line: a value that has no room ends with "…" and its size, and fields that have
-    none are counted. A pipe, a file and --json get all of it. Every
-    checksum is verified on the way.
+    Times are UTC. Bytes that are UTF-8 text are shown as text, others in hex. On a terminal, each
+    record is cut to one line: a truncated value ends with "…" and its size, and omitted fields are
+    counted. Pipes, files and --json get everything. Verifies every checksum.
 
     Reads the running cluster (committed records only), a stopped node's directory (to its end,
     committed or not), or an export. A corrupt log ends the dump with exit code 3, naming the
@@ -112,7 +111,9 @@ def dump(
     if until is not None and until <= first:
         raise typer.BadParameter(f"--until {until} must be greater than --from {first}")
     if follow and (directory is not None or export is not None or until is not None):
-        raise typer.BadParameter("--follow reads a running cluster, and to no end")
+        raise typer.BadParameter(
+            "--follow needs a running cluster: omit --until, --directory and --export"
+        )
     with open_log(directory, export, partial(controllers, bootstrap_controller), timeout) as source:
         end = source.end_offset if until is None else min(until, source.end_offset)
         if first < source.start_offset:
@@ -128,7 +129,7 @@ def dump(
 
 
 class _Found(NamedTuple):
-    """A record with its place in the log."""
+    """A record with its position in the log."""
 
     offset: int
     header: batch.BatchHeader
@@ -136,7 +137,7 @@ class _Found(NamedTuple):
 
 
 class _Show(Protocol):
-    """Print one record. ``is_kafka``: its topics' ids as Kafka prints them."""
+    """A function that prints one record. ``is_kafka``: print topic ids as Kafka does."""
 
     def __call__(self, found: _Found, *, is_kafka: bool) -> None: ...
 
@@ -173,7 +174,9 @@ def _print_json(found: _Found, *, is_kafka: bool) -> None:
 
 
 def _printer(width: int | None) -> _Show:
-    """Print records for people, at most ``columns`` wide; None: as wide as they are."""
+    """Return a function that prints records for people, at most ``width`` columns wide, or
+    unlimited if None.
+    """
     shown_date = ""
 
     def show(found: _Found, *, is_kafka: bool) -> None:
@@ -182,7 +185,7 @@ def _printer(width: int | None) -> _Show:
         if is_kafka:
             fields = _as_kafka(fields)
         date, time = time_text(header.timestamp_ms).split("T")
-        # Not through rich: a log may have millions of lines.
+        # Not through rich, which is slow: a log may have millions of lines.
         if width is None:
             begin = f"{found.offset:>10}  {header.epoch:>4}  {date}T{time}  {name:<26}  "
             typer.echo(begin + fields_text(fields))
@@ -201,9 +204,8 @@ def _printer(width: int | None) -> _Show:
 
 
 def _to_come(source: LogSource, offset: int, timeout_s: float) -> Iterator[bytes]:
-    """Yield committed chunks from an offset on, as they are committed.
-
-    A failover goes by unseen: one that takes longer than the timeout ends it.
+    """Yield committed chunks from an offset onwards, as they are committed. Failovers shorter than
+    the timeout go unnoticed; a longer one ends the iteration.
     """
     assert isinstance(source, RunningLog)
     give_up_at = monotonic() + timeout_s
@@ -222,7 +224,7 @@ def _to_come(source: LogSource, offset: int, timeout_s: float) -> Iterator[bytes
 
 
 def _check_types(wanted: set[str]) -> None:
-    """Reject what is not a record type; UNKNOWN_9 is one of a later program."""
+    """Reject unknown record types. UNKNOWN_9 stands for type 9 of a later release."""
     known = {one.name for one in RecordType}
     for name in sorted(wanted):
         if name not in known and not name.startswith("UNKNOWN_"):
@@ -268,7 +270,7 @@ class ImageDocument(TypedDict):
 
 @dataclass
 class ImageEntity:
-    """One part of an image, with --entity."""
+    """One part of an image, selected by --entity."""
 
     offset: int
     path: str
@@ -284,8 +286,8 @@ def image_(
         str,
         opt(
             "--entity PATH",
-            "Only this: brokers/4, topics/orders, topics/orders/0, configs/topic/orders,"
-            " features, leader, acls/ID, ...",
+            "Only this part: brokers/4, topics/orders, topics/orders/0, configs/topic/orders,"
+            " features, leader, acls/ID, …",
         ),
     ] = "",
     directory: DataDirectory = None,
@@ -307,13 +309,14 @@ def image_(
     """
     with open_log(directory, export, partial(controllers, bootstrap_controller), timeout) as source:
         image = fold(source, at)
-        # Of the others, running nodes have gone on since, and snapshots take long to check.
-        recorded = source.said() if export is not None else []
+        # Not for other sources: running nodes have moved on, and checking snapshots takes long.
+        recorded = source.reported_hashes() if export is not None else []
         origin = source.origin
     said_by = _compared(image, recorded)
     if at is not None and image.offset != at:
         typer.echo(
-            f"offset {at} is within a batch; this is the image at offset {image.offset}, before it",
+            f"offset {at} is inside a batch; showing the image at offset {image.offset}, before "
+            "that batch",
             err=True,
         )
     document: Any = image_to_dict(image)
@@ -326,24 +329,24 @@ def image_(
 
 
 def _compared(image: Image, recorded: list[StateHash]) -> str:
-    """Return which nodes had this state at this offset. Raises FailedError if one had another."""
+    """Return which nodes recorded this state at this offset. Raises FailedError if a node recorded
+    a different one.
+    """
     said = [one for one in recorded if one.offset == image.offset]
     for one in said:
         if one.state_hash != format_hash(image.state_hash):
             raise FailedError(
                 f"at offset {image.offset} the fold gives the state hash"
-                f" {format_hash(image.state_hash)}, and {one.describe()} had {one.state_hash}: the"
-                " node's memory, this log, or the fold of this build is not right",
+                f" {format_hash(image.state_hash)}, but {one.describe()} had {one.state_hash}: the"
+                " node's memory, this log, or this build's fold is wrong",
                 Exit.FOUND,
             )
     return ", ".join(sorted(one.describe() for one in said))
 
 
 def fold(source: LogSource, at: int | None) -> Image:
-    """Return the image at an offset, or at the last committed one, folded from the log's beginning
-    or from a snapshot.
-
-    Raises ConfigError if the log does not reach it, or begins after it.
+    """Return the image at an offset, or at the last committed one, folded from the start of the log
+    or from a snapshot. Raises ConfigError if the log ends before the offset or starts after it.
     """
     last = source.high_watermark - 1 if at is None else at
     if last >= source.end_offset:
@@ -355,7 +358,7 @@ def fold(source: LogSource, at: int | None) -> Image:
 
 
 def _topics(topics: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
-    """Return the topic of this name, or else of this id."""
+    """Return the topic with this name, or else with this id."""
     named = [one for one in topics if one["name"] == key]
     id_ = parse_topic_id(key)
     if named or id_ is None:
@@ -364,9 +367,7 @@ def _topics(topics: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
 
 
 def find(document: dict[str, Any], path: str) -> Any:
-    """Return the part of an image's document that a path names. Raises FailedError if it is not
-    there.
-    """
+    """Return the part of an image's document at a path. Raises FailedError if it does not exist."""
     kind, _, rest = path.partition("/")
     if kind not in document:
         close = get_close_matches(kind, document, n=1)
@@ -398,7 +399,7 @@ def find(document: dict[str, Any], path: str) -> Any:
         matches = [part[rest]]
     if not matches:
         raise FailedError(
-            f"--entity {path}: not there at offset {document['offset']}", Exit.REFUSED
+            f"--entity {path}: does not exist at offset {document['offset']}", Exit.REFUSED
         )
     return matches[0]
 

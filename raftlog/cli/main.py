@@ -1,11 +1,11 @@
-"""``raftlog``: one command line, made of this distribution's commands and those of other packages.
+"""``raftlog``: one command line for this distribution's commands and those of other packages.
 
-A package adds commands with an entry point of the group ``raftlog.commands`` that names a function
-``register(app: typer.Typer) -> None``; ``built_in`` lists those of this distribution. One that
-cannot be imported does not break the others: its name says what to install. Modules of commands
-import no more than clients need, so that any command line starts fast and a plain installation
-explains every command; what else a command needs is imported when it runs, and the extras of its
-entry bring it.
+A package adds commands with an entry point in the group ``raftlog.commands`` that names a function
+``register(app: typer.Typer) -> None``; ``built_in`` lists this distribution's own. A command that
+cannot be imported does not break the others: its help names the extra to install. Command modules
+import no more than clients need, so that every command line starts fast and a plain installation
+can explain every command; what else a command needs is imported when it runs, and is installed by
+the extras of its entry.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _HELP = """A replicated log of cluster metadata: run its nodes, read and change 
 
 \b
 First steps:
-  raftlog dev                      a cluster of six processes and a prompt
+  raftlog dev                      a cluster of six processes, with a prompt
   raftlog topics create orders --acks visible
   raftlog history topic orders     who changed it, and when
-  raftlog doctor                   what is wrong, and what to do
+  raftlog doctor                   what is wrong, and the remedy
 
 Commands find a cluster by --bootstrap-controller and --bootstrap-server, or RAFTLOG_BOOTSTRAP_CONTROLLER and
 RAFTLOG_BOOTSTRAP_SERVER. Mutual TLS: RAFTLOG_TLS_CERTIFICATE_FILE, RAFTLOG_TLS_KEY_FILE and RAFTLOG_TLS_CA_FILE; a token:
@@ -57,7 +57,9 @@ _OTHERS = "Other packages"
 
 
 def build(plugins: Sequence[Plugin] | None = None) -> typer.Typer:
-    """Return the whole command line. ``plugins``: instead of the installed ones."""
+    """Return the whole command line. ``plugins``: entry points to use instead of the installed
+    ones.
+    """
     found: Sequence[Plugin] = plugins or [*built_in.COMMANDS, *_installed()]
     app = typer.Typer(
         name="raftlog",
@@ -70,13 +72,13 @@ def build(plugins: Sequence[Plugin] | None = None) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["--help", "-h"]},
     )
-    # With one command only, Typer would make it the whole program.
+    # With a single command, Typer would make it the whole program.
     app.callback()(_version_callback())
     for plugin in found:
         group, _, _ = plugin.name.rpartition(" ")
         place = _copied_group(app, group) if group else app
         if place is None:
-            continue  # The group cannot be loaded, and says so.
+            continue  # The group cannot be loaded, which its help explains.
         try:
             register: Callable[[typer.Typer], object] = plugin.load()
         except ImportError as error:
@@ -88,8 +90,8 @@ def build(plugins: Sequence[Plugin] | None = None) -> typer.Typer:
 
 
 def _copied_group(app: typer.Typer, name: str) -> typer.Typer | None:
-    """Return a copy of a group, to which commands can be added: its module keeps its own unchanged.
-    None if there is no such group.
+    """Return a copy of a group, so that commands can be added without changing its module's own
+    group; None if there is no such group.
     """
     info = next((one for one in app.registered_groups if one.name == name), None)
     if info is None:
@@ -103,7 +105,7 @@ def _copied_group(app: typer.Typer, name: str) -> typer.Typer | None:
 
 
 def _list_whole(app: typer.Typer, plugins: Sequence[Plugin]) -> None:
-    """Let the groups within the app list their commands as the app does."""
+    """Make every group in the app list its commands as the app does."""
     for info in app.registered_groups:
         within = [one.name for one in plugins if one.name.startswith(f"{info.name} ")]
         last = {"last": [name.rpartition(" ")[2] for name in within]}
@@ -126,7 +128,7 @@ def build_for(arguments: Sequence[str]) -> typer.Typer:
         return build()
     if named := [one for one in _installed() if one.name == name]:
         app = build(named)
-        # A package may give an entry point another name than its command.
+        # An entry point may have a name other than its command's.
         groups, commands = app.registered_groups, app.registered_commands
         if name in [each.name for each in groups] + [each.name for each in commands]:
             return app
@@ -134,17 +136,19 @@ def build_for(arguments: Sequence[str]) -> typer.Typer:
 
 
 def build_list() -> typer.Typer:
-    """Return the command line for lists: no command of this distribution is loaded."""
+    """Return the command line for lists of commands: none of this distribution's commands is
+    loaded.
+    """
     return build([*_listed(), *_installed()])
 
 
 def build_names() -> typer.Typer:
-    """Return the command line for the completion of its first word: no command is loaded."""
+    """Return the command line for completing its first word: no command is loaded."""
     return build([*_listed(), *(built_in.Listed(one.name) for one in _installed())])
 
 
 def _listed(group: str = "") -> list[built_in.Listed]:
-    """Return the commands of the first level, or of a group, not loaded."""
+    """Return the commands of the top level, or of a group, without loading them."""
     found = built_in.nested(group) if group else built_in.COMMANDS
     return [
         built_in.Listed(one.name, one.help, one.section)
@@ -167,8 +171,10 @@ def _top(plugins: Sequence[Plugin]) -> type[PipedGroup]:
     sections = {one.name: getattr(one, "section", "") or _OTHERS for one in plugins}
 
     class Commands(PipedGroup):
-        """The list of commands by section. A command that lacks a module names the extra that
-        brings it; an earlier name of a command leads to the present one.
+        """The top-level group, which lists commands by section.
+
+        A command that lacks a module names the extra that installs it; a command's former name
+        leads to the present one.
         """
 
         last = tuple(one.name for one in plugins)
@@ -180,7 +186,7 @@ def _top(plugins: Sequence[Plugin]) -> type[PipedGroup]:
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
             name = args[0]
             if name in built_in.MOVED and self.get_command(ctx, name) is None:
-                ctx.fail(f"`raftlog {name}` is `raftlog {built_in.MOVED[name]}`")
+                ctx.fail(f"`raftlog {name}` is now `raftlog {built_in.MOVED[name]}`")
             return super().resolve_command(ctx, args)
 
         def invoke(self, ctx: Any) -> Any:
@@ -196,8 +202,8 @@ def _top(plugins: Sequence[Plugin]) -> type[PipedGroup]:
 
 
 def _missing(plugins: Sequence[Plugin], command: str, error: ModuleNotFoundError) -> str | None:
-    """Return the message for a command that lacks a module: see ``built_in.missing``."""
-    # The last one is the command of the group, where it is one that was built alone.
+    """Return the message for a command that lacks a module, or None: see ``built_in.missing``."""
+    # The last part names the command itself if it was built alone.
     of = [
         one
         for one in plugins
@@ -237,7 +243,7 @@ def _register_missing(app: typer.Typer, plugin: Plugin, error: ImportError) -> N
     )
     if message is None:
         remedy = built_in.pip_install(sorted(plugin.extras)) if plugin.extras else "reinstall it"
-        message = f"`raftlog {plugin.name}` cannot be loaded: {error}. To have it: {remedy}"
+        message = f"`raftlog {plugin.name}` cannot be loaded: {error}. To install it: {remedy}"
 
     def missing() -> None:
         typer.echo(f"raftlog: {message}", err=True)
@@ -251,14 +257,13 @@ def _register_missing(app: typer.Typer, plugin: Plugin, error: ImportError) -> N
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command line and exit.
-
-    An operator's error is a message and a code, never a stack trace.
+    """Run one command line and exit. An error that an operator can act on is a message and an exit
+    code, never a stack trace.
     """
     given = respelled(list(sys.argv[1:] if arguments is None else arguments))
     respell_line()
     words = words_to_complete()
-    # What a command cannot do it says itself; a node sets up logs of its own.
+    # Commands report their failures themselves; nodes set up their own logs.
     set_up_quiet_logs(given if words is None else ())
     try:
         with reported():
@@ -274,30 +279,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 _WHOLE = 1_000
-"""Maximum length of a summary: no sentence is longer."""
+"""Maximum length of a summary: longer than any sentence."""
 
 
 class PipedGroup(TyperGroup):
     """A group that lists its commands with whole sentences.
 
-    Ends with UNREAD when nobody reads standard output any more. Typer would exit with 1, which says
-    that nothing was changed.
+    Exits with UNREAD when standard output has no reader any more; Typer would exit with 1, which
+    means that nothing was changed.
     """
 
     last: Sequence[str] = ()
-    """Commands after the others, in this order."""
+    """Commands listed after the others, in this order."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of the commands in their order: Typer would list groups last."""
+        """Return the names of the commands in order; Typer would list groups last."""
         place = {name: number for number, name in enumerate(self.last)}
         return sorted(super().list_commands(ctx), key=lambda name: place.get(name, -1))
 
     def sections(self, names: Sequence[str]) -> Iterable[tuple[str, Sequence[str]]]:
-        """Return the headings of the list of commands, each with its commands."""
+        """Return the headings of the command list, each with its commands."""
         return [("Commands", names)]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List each command with the first sentence of its help, whole: Typer would cut it."""
+        """List each command with the whole first sentence of its help; Typer would truncate it."""
         found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
         texts = {
             name: one.get_short_help_str(_WHOLE)
@@ -311,14 +316,16 @@ class PipedGroup(TyperGroup):
                     formatter.write_dl([(one.ljust(width), texts[one]) for one in names])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Print the help where no command is named, on stdout: it may go through a pager."""
+        """Print the help to stdout if no command is named: it may go through a pager."""
         if not args and self.no_args_is_help and not ctx.resilient_parsing:
             print(ctx.get_help())
             ctx.exit(Exit.USAGE)
         return super().parse_args(ctx, args)
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
-        """Raise SystemExit also if ``--help``, which is printed here, has no reader."""
+        """Create the context. Raises SystemExit even if the help, which is printed here, has no
+        reader.
+        """
         try:
             return super().make_context(*arguments, **options)
         except BrokenPipeError:
@@ -326,7 +333,7 @@ class PipedGroup(TyperGroup):
             raise
 
     def invoke(self, ctx: Any) -> Any:
-        """Raise SystemExit if the output has no reader."""
+        """Invoke the command. Raises SystemExit if the output has no reader."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -344,15 +351,15 @@ _OF_NODES = {"server", "simulation"}
 
 
 class _Formatter(logging.Formatter):
-    """A formatter of log lines without terminal escapes in foreign text."""
+    """A formatter that escapes control characters in log lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record), keep="\n")
 
 
 def set_up_quiet_logs(command: Sequence[str]) -> None:
-    """Log errors alone, on stderr: with the standard library, or with structlog in commands that
-    run parts of a node.
+    """Log only errors, to stderr: through the standard library, or through structlog for commands
+    that run parts of a node.
     """
     is_command = bool(command) and not command[0].startswith("-")
     names = (" ".join(command[:words]) for words in (1, 2))

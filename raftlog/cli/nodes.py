@@ -1,9 +1,9 @@
 """The node of a role as this process: ``raftlog ROLE run``.
 
-A node may be started to be the one that a quorum lacks, and what reads options, explains them and
-completes them takes a third of its start to import. So :func:`read_start` reads the plain form, as
-service managers have it, without the rest of the command line; every other form, mistakes and
-``--help`` included, is left to ``raftlog.cli.main``.
+A quorum may be waiting for the node that starts here, and importing the code that reads, explains
+and completes options takes a third of its start-up time. So :func:`read_start` parses the plain
+form, which service managers use, without the rest of the command line; ``raftlog.cli.main`` handles
+every other form, including mistakes and ``--help``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAIN_OF = {
     "controller": ("controller.run", "run_controller"),
     "broker": ("broker.run", "run_broker"),
 }
-"""Main function of each role, by name: the packages of nodes stand above this one."""
+"""Main function of each role, by name: nodes' packages are on a higher floor than this one."""
 
 
 class NodeStart(NamedTuple):
@@ -36,7 +36,7 @@ class NodeStart(NamedTuple):
 
 
 def read_start(arguments: Sequence[str]) -> NodeStart | None:
-    """Parse a command line in the plain form; None if it has another form."""
+    """Parse a command line in the plain form; return None if it has another form."""
     if len(arguments) < 2 or arguments[0] not in _MAIN_OF or arguments[1] != "run":
         return None
     options = arguments[2:]
@@ -49,9 +49,8 @@ def read_start(arguments: Sequence[str]) -> NodeStart | None:
 
 
 def run_start(start: NodeStart, load: Callable[[], Callable[[], object]]) -> None:
-    """Run the node, and exit.
-
-    ``load``: loads the whole command line, which says what brings a missing module.
+    """Run the node, and exit. ``load``: loads the full command line, which names the extra to
+    install if a module is missing.
     """
     try:
         from raftlog.node.observability.logs import setup_logging
@@ -64,7 +63,7 @@ def run_start(start: NodeStart, load: Callable[[], Callable[[], object]]) -> Non
 
 
 def run_node(role: str, path: Path | None, flags: list[str] | None) -> None:
-    """Load the configuration, set up logs, and run the node on an event loop until it returns the
+    """Load the configuration, set up logs, and run the node on an event loop. Returns the node's
     exit code. Raises ConfigError.
     """
     import uvloop
@@ -86,7 +85,7 @@ def run_node(role: str, path: Path | None, flags: list[str] | None) -> None:
     os.umask(UMASK)
     if parent := os.environ.get(PARENT_VARIABLE):
         die_with(int(parent))
-    # The node is imported only now: a mistake in the configuration is reported at once.
+    # The node is imported only now, so that configuration errors are reported at once.
     module, name = _MAIN_OF[role]
     main: Callable[[NodeConfig], Coroutine[Any, Any, int]]
     main = getattr(importlib.import_module(module), name)
@@ -99,6 +98,6 @@ def run_node(role: str, path: Path | None, flags: list[str] | None) -> None:
 
 
 def remedy(error: BaseException, role: str) -> dict[str, str]:
-    """Return the remedy for the error of a node, for the last line of its log."""
+    """Return the remedy for a node's error as fields for its last log line."""
     said = DAMAGE_REMEDY[role] if exit_code(error) is Exit.FOUND else remedy_of(error)
     return {"remedy": said} if said else {}

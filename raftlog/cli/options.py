@@ -14,40 +14,39 @@ CONTROLLERS, BROKERS = "--bootstrap-controller", "--bootstrap-server"
 
 
 def opt(form: str, text: str, **more: Any) -> Any:
-    """Return an option as its help lists it: ``--limit -n N``, with a text."""
+    """Return an option in the form that help shows, ``--limit -n N``, with its help text."""
     words = form.split()
     names = [one for one in words if one[0] == "-"]
     return typer.Option(*names, metavar=" ".join(words[len(names) :]) or None, help=text, **more)
 
 
 def arg(metavar: str, text: str, **more: Any) -> Any:
-    """Return an argument as its help lists it, with a text."""
+    """Return an argument in the form that help shows, with its help text."""
     return typer.Argument(metavar=metavar or None, help=text, **more)
 
 
 def variable(option: str) -> str:
-    """Return the environment variable of an option.
-
-    It is in CLI_VARIABLES of raftlog/node/config/sources.py, too.
+    """Return the environment variable for an option. CLI_VARIABLES in
+    raftlog/node/config/sources.py lists it, too.
     """
     return "RAFTLOG_" + option.strip("-").upper().replace("-", "_")
 
 
 def _addresses(whom: str, *names: str) -> Any:
-    """Return the option with these names, the last its proper one."""
+    """Return the option with these names; the last one is its primary name."""
     return typer.Option(
         *names,
         envvar=variable(names[-1]),
         metavar="HOST:PORT,...",
-        help=f"{whom} to ask; one that is up is enough.",
+        help=f"{whom} to contact; one that is running is enough.",
     )
 
 
 Json = Annotated[bool, opt("--json", "Print JSON for programs instead of a table.")]
 BundleFile = Annotated[
-    Path | None, opt("--bundle FILE", "Read what `raftlog debug bundle` has written.")
+    Path | None, opt("--bundle FILE", "Read a file written by `raftlog debug bundle`.")
 ]
-JsonLines = Annotated[bool, opt("--json", "One JSON document a line.")]
+JsonLines = Annotated[bool, opt("--json", "Print one JSON document per line.")]
 Timeout = Annotated[
     float,
     opt(
@@ -75,21 +74,24 @@ ClusterId = Annotated[str, opt("--cluster-id ID", "The cluster's id.")]
 NodeId = Annotated[int | None, opt("--node-id N", "The node's id.", min=0)]
 AtOffset = Annotated[
     int | None,
-    opt("--at-offset OFFSET", "Of an export: the state at this offset, inclusive.", min=0),
+    opt("--at-offset OFFSET", "With an export: the state at this offset, inclusive.", min=0),
 ]
 AtTime = Annotated[
     str | None,
-    opt("--at-time TIME", "Of an export: the state then (UTC): 2026-01-31T14:01, 14:01:59."),
+    opt(
+        "--at-time TIME",
+        "With an export: the state at this time (UTC): 2026-01-31T14:01, 14:01:59.",
+    ),
 ]
 Standalone = Annotated[
-    bool, opt("--standalone -s", "Begin a quorum with this controller as its only voter.")
+    bool, opt("--standalone -s", "Start a quorum with this controller as its only voter.")
 ]
 InitialControllers = Annotated[
     str,
     opt(
         "--initial-controllers -I ID@HOST:PORT:DIRECTORY-ID,...",
-        "Begin a quorum with these voters, this controller among them. Give the same list"
-        " to each of them.",
+        "Start a quorum with these voters, including this controller. Give the same list to each "
+        "of them.",
     ),
 ]
 
@@ -97,8 +99,8 @@ Checkpoints = Annotated[
     int | None,
     opt(
         "--checkpoints N",
-        "Write the state into a file every N records, so that replay need not begin at"
-        " the beginning. Default: 50000; 0: never.",
+        "Write the state to a file every N records, so that replay need not start at the first "
+        "record. Default: 50000; 0: never.",
         min=0,
     ),
 ]
@@ -107,22 +109,23 @@ Sign = Annotated[
     Path | None,
     opt(
         "--sign KEY",
-        "Sign each publish with this Ed25519 private key in PEM: who has the public key"
-        " can check the export (see `raftlog verify`).",
+        "Sign each publish with this Ed25519 private key in PEM, so that a holder of the public "
+        "key can check the export (see `raftlog verify`).",
     ),
 ]
 
 
 def controllers(value: str) -> list[str]:
-    """Return the addresses of ``BootstrapController``, as host:port.
-
-    Raises ConfigError, also without one.
+    """Return the addresses in ``BootstrapController`` as host:port. Raises ConfigError, also if
+    there are none.
     """
     return _endpoints(value, CONTROLLERS)
 
 
 def brokers(value: str) -> list[str]:
-    """Return the addresses of ``BootstrapServer``, likewise."""
+    """Return the addresses in ``BootstrapServer`` as host:port. Raises ConfigError, also if there
+    are none.
+    """
     return _endpoints(value, BROKERS)
 
 

@@ -1,4 +1,4 @@
-"""Lines and tables for people, JSON for programs."""
+"""Output: lines and tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from raftlog.text import ascii_json, columns_of, printable, printable_json, to_j
 
 GAP = "  "
 LAST_MIN = 24
-"""Least width of the last column, which is wrapped at its spaces."""
+"""Minimum width of the last column, which is wrapped at spaces."""
 BELOW = "    "
-"""Indent of a text of the last column that does not fit beside the others."""
+"""Indent of a last column that does not fit next to the others and goes below them."""
 
 
 def table_lines(
@@ -28,12 +28,12 @@ def table_lines(
     least: Sequence[str] = (),
     width: int | None = None,
 ) -> tuple[list[str], list[str]]:
-    """Return the lines, the headings first, and the columns that were left out.
+    """Return the lines of a table, headings first, and the names of the omitted columns.
 
-    ``right``: columns of numbers. ``least``: which columns drop out where ``width`` is too small,
-    the least important first; None: as wide as it is. What still does not fit is the text of the
-    last column, which goes on below itself; or below the others, if a word of it does not fit,
-    which a terminal would break.
+    ``right``: columns to align right. ``least``: columns to omit if the table is wider than
+    ``width``, the least important first. ``width``: None if unlimited. If the table is still too
+    wide, the last column is wrapped in place, or below the others if one of its words would not fit
+    in place.
     """
     cells = [list(columns), *(list(row) for row in rows)]
     assert all(len(row) == len(columns) for row in cells), columns
@@ -87,7 +87,9 @@ def _lines(
 
 
 def wrapped(text: str, room: int | None) -> list[str]:
-    """Return the lines of a text of this width, none broken within a word; None: one line."""
+    """Return a text as lines of at most ``room`` columns, broken only between words; one line if
+    None.
+    """
     if room is None or columns_of(text) <= room:
         return [text]
     return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
@@ -99,8 +101,8 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 def terminal_width() -> int | None:
     """Return the width of the terminal behind standard output.
 
-    None if it is a pipe or a file, and nothing is left out: awk and grep want whole lines. COLUMNS
-    in the environment sets the width, as with ps: a shell does not export it by itself.
+    Return None for a pipe or a file, so that nothing is omitted: awk and grep need whole lines.
+    COLUMNS in the environment sets the width, as with ps: a shell does not export it by default.
     """
     if sys.stdout.isatty():
         return shutil.get_terminal_size().columns
@@ -114,7 +116,7 @@ def print_json(document: Any) -> None:
 
 
 def print_json_line(document: Any) -> None:
-    """Print a value as one JSON document in one line, for streams of them."""
+    """Print a value as JSON on one line, for streams of documents."""
     plain = document if isinstance(document, dict) else to_json(document)
     _write_json(json.dumps(plain, ensure_ascii=False, separators=(",", ":")))
 
@@ -126,11 +128,11 @@ def print_table(
     right: Sequence[str] = (),
     least: Sequence[str] = (),
 ) -> None:
-    """Print a table; numbers belong into ``right``-aligned columns. A list shows its items with
-    commas between; None and an empty list show as a dash.
+    """Print a table.
 
-    ``least``: what a narrow terminal does without, the least important first; a line below says
-    what is missing.
+    A list is shown with commas between its items; None and an empty list as a dash. ``right``:
+    columns to align right, such as numbers. ``least``: columns to omit on a narrow terminal, the
+    least important first; a line below the table names them.
     """
     cells = [[_cell(cell) for cell in row] for row in rows]
     headings, left_out = table_lines(
@@ -142,7 +144,7 @@ def print_table(
         del headings[0]
     _write("".join(f"{line}\n" for line in headings))
     if left_out:
-        print_text(f"(wider, or with --json: {', '.join(left_out)})")
+        print_text(f"(omitted columns: {', '.join(left_out)}; see --json)")
 
 
 def _cell(value: object) -> str:
@@ -152,36 +154,34 @@ def _cell(value: object) -> str:
 
 
 def print_line(text: str) -> None:
-    """Print one line for people.
-
-    A terminal may break it, we do not: what is copied from it has to be whole.
+    """Print one line for people, without breaking it: text copied from a terminal must be
+    complete.
     """
     _write(printable(text) + "\n")
 
 
 def print_text(text: str) -> None:
-    """Print a sentence for people, wrapped at its spaces where a terminal is too narrow."""
+    """Print a sentence for people, wrapped at spaces to the terminal's width."""
     width = terminal_width()
     _write("".join(f"{line}\n" for line in wrapped(printable(text), width)))
 
 
 def print_note(text: str) -> None:
-    """Print a sentence on stderr, beside the result."""
+    """Print a sentence to stderr, separate from the result."""
     width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
     print_error("\n".join(wrapped(printable(text), width)), keep="\n")
 
 
 def print_error(text: str, keep: str = "") -> None:
-    """Print a message on stderr, which may hold foreign text.
-
-    ``keep``: "\n" for text of ours that has several lines.
+    """Print a message, which may contain foreign text, to stderr. ``keep``: a line break if our own
+    text has several lines.
     """
     sys.stderr.write(printable(text, keep) + "\n")
     sys.stderr.flush()
 
 
 def known(value: int) -> int | None:
-    """Return a number; None for the wire's -1, which means unknown."""
+    """Return a number, or None for the wire's -1, which means unknown."""
     return None if value == -1 else value
 
 
@@ -191,13 +191,13 @@ def _bold(text: str) -> str:
 
 
 def _write(text: str) -> None:
-    """Write a text; characters that the terminal's character set lacks are escaped."""
+    """Write a text, escaping characters that the terminal's character set lacks."""
     encoding = _encoding()
     _put(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _write_json(document: str) -> None:
-    """Write a document; characters that the terminal lacks are escaped as in JSON."""
+    """Write a JSON document, escaping characters that the terminal lacks as JSON does."""
     shown = printable_json(document)
     try:
         shown.encode(_encoding())
@@ -207,7 +207,7 @@ def _write_json(document: str) -> None:
 
 
 def _put(text: str) -> None:
-    """Write a text. An error names the stream, as that of a file names the file."""
+    """Write a text. An error names the stream, as a file's error names the file."""
     try:
         sys.stdout.write(text)
     except OSError as error:

@@ -66,7 +66,7 @@ class PlannedPartition:
 
 @dataclass
 class Plan:
-    """A plan of Kafka's form, for --plan."""
+    """A plan in Kafka's format, for --plan."""
 
     version: int
     partitions: Sequence[PlannedPartition]
@@ -74,11 +74,13 @@ class Plan:
 
 @dataclass
 class Reassigned:
-    """The moves that were begun, and the plan that reverts them."""
+    """The moves that were started, and a plan that reverts them."""
 
     write: WriteResult[PartitionResult]
     before: Plan | None
-    """Replicas before, as a plan that reverts the moves; null without --bootstrap-server."""
+    """The replicas before the moves, as a plan that reverts them; None without
+    --bootstrap-server.
+    """
 
 
 @command(app, shared=EITHER)
@@ -89,23 +91,23 @@ async def isr(
         bool,
         opt(
             "--compare",
-            "Compare with the ISRs that the controller has committed; say where they differ,"
-            " and why.",
+            "Compare with the ISRs that the controller has committed; show where they differ, and "
+            "why.",
         ),
     ] = False,
     moment: Annotated[
-        float, opt("--moment S", "With --compare: how long they may differ, in seconds.", min=0.0)
+        float, opt("--moment S", "With --compare: seconds for which the two may differ.", min=0.0)
     ] = 5.0,
 ) -> Answer[LeaderViews | IsrComparison]:
-    """Ask the leaders for the in-sync replicas of their partitions.
+    """Show the in-sync replicas of partitions, as their leaders see them.
 
-    The leader is the first to know its ISR (KIP-24). ISR is the committed ISR as far as the leader
-    knows, each member as id@broker-epoch (incarnation id in KIP-343). PROPOSED is what the leader
-    has proposed (AlterPartition, IsrChange in KIP-343) without an answer yet.
+    A leader is the first to know its ISR (KIP-24). ISR is the committed ISR as far as the leader
+    knows, each member as id@broker-epoch (incarnation id in KIP-343). PROPOSED is the ISR that the
+    leader has proposed (AlterPartition, IsrChange in KIP-343) without an answer yet.
 
-    With --compare every registered broker is asked, then the committed log is read from the active
-    controller. The two always differ for an instant when an ISR changes. A difference that stays
-    the same for --moment seconds ends with exit code 3.
+    --compare queries every registered broker, then reads the committed log from the active
+    controller. The two always differ briefly when an ISR changes. Exit code 3 if a difference stays
+    the same for --moment seconds.
 
     \b
     Examples:
@@ -116,7 +118,8 @@ async def isr(
 
     if compare:
         found = await compare_until_settled(client, topics or (), moment)
-        why = f"leaders and controller have differed for {moment:g} s in {found.lasting} ways"
+        ways = counted(found.lasting, "way")
+        why = f"leaders and controller have differed for {moment:g} s in {ways}"
         errors = [FailedError(why, Exit.FOUND)] if found.lasting else []
         return Answer(found, lambda: _show_comparison(found), errors)
     views = await ask_for_isrs(client, topics or ())
@@ -191,15 +194,15 @@ async def reassign(
     throttle: Throttle = None,
     validate_only: ValidateOnly = False,
 ) -> Answer[Reassigned]:
-    """Move replicas: the first broker named is the preferred leader.
+    """Move replicas; the first broker named becomes the preferred leader.
 
     Each partition succeeds or fails by itself.
 
-    The command ends when the move has begun. The new replicas then catch up; when all of them are
-    in sync, the old ones go. See `raftlog partitions reassignments` for what is under way, and
-    `raftlog partitions cancel` to go back. --throttle stays until it is removed, as the command
-    says. With --json the state before is printed as a plan, if it
-    could be read through --bootstrap-server: it leads back.
+    The command returns once the move has started. The new replicas then catch up; once all of them
+    are in sync, the old ones are removed. See `raftlog partitions reassignments` for moves in
+    progress, and `raftlog partitions cancel` to revert them. --throttle stays until it is removed;
+    the command prints how. --json also prints the previous replicas as a plan that reverts the
+    move, if they could be read through --bootstrap-server.
 
     \b
     Examples:
@@ -228,7 +231,9 @@ async def reassign(
 
 
 async def _before(client: AsyncClient, names: Sequence[PartitionName]) -> Any:
-    """Return the replicas before, as a broker shows them; None without a broker to ask."""
+    """Return the replicas before the moves as shown by a broker, or None without a broker
+    to query.
+    """
     if not client.options.bootstrap:
         return None
     topics = await client.topics.describe_all(*by_topic(names), read="latest")
@@ -242,7 +247,7 @@ def _moves(
     moves: dict[str, dict[int, Sequence[int] | None]] = {}
     for (topic, index), replicas in wanted:
         if index in moves.setdefault(topic, {}):
-            raise ConfigError(f"{topic}:{index} is named twice")
+            raise ConfigError(f"{topic}:{index} is given more than once")
         moves[topic][index] = replicas
     return moves
 
@@ -251,12 +256,13 @@ def _moves(
 async def cancel(
     client: AsyncClient,
     partitions: Annotated[
-        list[str] | None, arg("[TOPIC:PARTITION]...", "Which partitions.", show_default=False)
+        list[str] | None,
+        arg("[TOPIC:PARTITION]...", "The partitions whose moves to cancel.", show_default=False),
     ] = None,
     everything: Annotated[bool, opt("--all", "Cancel all moves in progress.")] = False,
     validate_only: ValidateOnly = False,
 ) -> Answer[WriteResult[PartitionResult]]:
-    """Cancel moves: drop the new replicas, keep the old ones.
+    """Cancel moves: remove the new replicas, keep the old ones.
 
     Each partition succeeds or fails by itself.
 
@@ -267,12 +273,12 @@ async def cancel(
     """
     names = [partition_name(text) for text in partitions or ()]
     if bool(names) == everything:
-        raise ConfigError("give TOPIC:PARTITION, or --all")
+        raise ConfigError("give at least one TOPIC:PARTITION, or --all")
     if everything:
         listed = await client.partitions.reassignments()
         names = [(one.topic, one.partition) for one in listed]
         if not names:
-            return Answer(WriteResult(None, None), lambda: print_line("nothing is under way"))
+            return Answer(WriteResult(None, None), lambda: print_line("no moves in progress"))
     return await written(
         client.partitions.reassign_all(
             _moves([(name, None) for name in names]), validate_only=validate_only
@@ -285,11 +291,9 @@ async def cancel(
 async def reassignments(
     client: AsyncClient,
     topics: Topics = None,
-    check: Annotated[bool, opt("--check", "Exit with 3 while a move is in progress.")] = False,
+    check: Annotated[bool, opt("--check", "Exit with code 3 if a move is in progress.")] = False,
 ) -> Answer[Listing[Reassignment]]:
-    """List the moves in progress, and what each waits for.
-
-    It waits for the new replicas that are not in sync yet.
+    """List the moves in progress, and the new replicas not yet in sync.
 
     \b
     Examples:
@@ -297,7 +301,7 @@ async def reassignments(
       raftlog partitions reassignments orders --check --json
     """
     found = await client.partitions.reassignments(*topics or ())
-    said = f"{len(found)} reassignments are under way" if found else "nothing is under way"
+    said = f"{counted(len(found), 'move')} in progress" if found else "no moves in progress"
 
     def show() -> None:
         rows = (
@@ -315,18 +319,20 @@ async def reassignments(
 @command(app, shared=ASK)
 async def balance(
     client: AsyncClient,
-    execute: Annotated[bool, opt("--execute", "Carry the plan out; else only show it.")] = False,
+    execute: Annotated[
+        bool, opt("--execute", "Carry out the plan instead of only showing it.")
+    ] = False,
     at_once: AtOnce = 10,
     stalled: Stalled = 60.0,
     throttle: Throttle = None,
 ) -> Answer[Drained]:
     """Plan moves that spread replicas evenly over racks and brokers.
 
-    One replica of a partition moves at the most: off a rack that holds several while another one
-    has room, then from the brokers with the most replicas to those with the fewest. Cordoned
-    brokers, and those low on space, get none. With --execute a few partitions move at a time; the
-    command may be interrupted and run again. Exit code 3 if something is left. --throttle: as for
-    `raftlog brokers drain`.
+    Moves at most one replica of each partition: off a rack that holds several replicas while
+    another rack has room, then from the brokers with the most replicas to those with the fewest.
+    Brokers that are cordoned or low on space receive none. With --execute a few partitions move at
+    a time; the command may be interrupted and run again. Exit code 3 if any move is left.
+    --throttle: as for `raftlog brokers drain`.
 
     \b
     Examples:
@@ -364,17 +370,17 @@ async def elect(
         bool,
         opt(
             "--unclean",
-            "Where there is no leader, elect any live replica. Acknowledged records that it"
-            " lacks are lost.",
+            "For partitions without a leader, elect any live replica. Acknowledged records that it "
+            "lacks are lost.",
         ),
     ] = False,
     validate_only: ValidateOnly = False,
 ) -> Answer[WriteResult[Election]]:
     """Elect the preferred leaders, or any live replica.
 
-    The preferred leader is the first replica; with --unclean any live replica, where there is no
-    leader. A partition that needs no election is not an error. The controller elects preferred
-    leaders by itself every leader.imbalance.check.interval.seconds.
+    The preferred leader is the first replica. --unclean elects any live replica of a partition
+    without a leader. A partition that needs no election is not an error. The controller also elects
+    preferred leaders by itself, every leader.imbalance.check.interval.seconds.
 
     \b
     Examples:
@@ -385,7 +391,7 @@ async def elect(
     from raftlog.ops.serving import not_served_among
 
     if bool(partitions) == everything:
-        raise ConfigError("give TOPIC or TOPIC:PARTITION, or --all")
+        raise ConfigError("give at least one TOPIC or TOPIC:PARTITION, or --all")
     some = by_topic(partition_name(text) for text in partitions or () if ":" in text)
     whole: dict[str, list[int]] = {text: [] for text in partitions or () if ":" not in text}
     led = would("led by", validate_only)
@@ -400,7 +406,7 @@ async def elect(
     not_served = await not_served_among(client, needless)
     if not_served and not answer.errors:
         said = "; ".join(f"{name}: {why}" for name, why in sorted(not_served.items()))
-        why = f"an election is not needed, and these are not served: {said}"
+        why = f"no election is needed, but these partitions are not served: {said}"
         return replace(answer, errors=[FailedError(why, Exit.FOUND)])
     return answer
 
@@ -414,7 +420,7 @@ async def increase(
         str,
         opt(
             "--replica-assignment 1:2:3,2:3:1",
-            "The replicas of each new partition; default: chosen for you.",
+            "The replicas of each new partition; default: chosen by the controller.",
         ),
     ] = "",
     validate_only: ValidateOnly = False,

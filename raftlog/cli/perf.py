@@ -1,4 +1,4 @@
-"""``raftlog cluster perf``: whether writes take as long as they should."""
+"""``raftlog cluster perf``: check that writes are as fast as they should be."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ import typer
 from raftlog.cli.command import ASK, Answer, command
 from raftlog.cli.exits import Exit
 from raftlog.cli.options import opt
+from raftlog.text import counted
 
 if TYPE_CHECKING:
     from raftlog.client.async_client import AsyncClient
+    from raftlog.ops.collector import Diagnosis
+    from raftlog.ops.evidence import Survey
 
 RESOURCE = "raftlog-check-perf"
 CLIENT_METRICS: Literal["client-metrics"] = "client-metrics"
 RATE_SHARE = 0.9
 SLOWEST_MAX_S, P99_MAX_S = 1.0, 0.25
-"""Limits of the latency of a write: people notice a slower one."""
+"""Upper limits on a write's latency, in seconds: people notice slower ones."""
 
 
 class Load(StrEnum):
@@ -35,7 +38,7 @@ class Load(StrEnum):
 
 
 RATES = {Load.SMALL: (5, 50), Load.MEDIUM: (20, 300), Load.LARGE: (50, 1_000)}
-"""Number of writers and writes a second of each load."""
+"""Number of writers, and writes per second, for each load."""
 
 
 @dataclass
@@ -53,31 +56,31 @@ class PerfReport:
 
     writers: int
     target_rate: int
-    """Attempted writes a second."""
+    """Attempted writes per second."""
     seconds: int
     writes: int
     rate: float
-    """Completed writes a second."""
+    """Completed writes per second."""
     p50_ms: float | None
     p99_ms: float | None
     slowest_ms: float | None
     majority_sync_ms: float | None
-    """Latency of a small sync on a majority of the disks."""
+    """Latency of a small sync on a majority of the disks, in milliseconds, or None if unknown."""
     failed: list[str]
-    """Each exceeded limit, in words; empty: none."""
+    """Each exceeded limit, in words."""
 
 
 @command(shared=ASK)
 async def perf(
     client: AsyncClient,
-    load: Annotated[Load, opt("--load", "s: 50 writes a second, m: 300, l: 1000.")] = Load.SMALL,
-    seconds: Annotated[int, opt("--seconds S", "For how long.", min=1, max=60)] = 10,
+    load: Annotated[Load, opt("--load", "Writes per second: s 50, m 300, l 1000.")] = Load.SMALL,
+    seconds: Annotated[int, opt("--seconds S", "Duration, in seconds.", min=1, max=60)] = 10,
 ) -> Answer[PerfReport]:
-    """Write at a bounded rate, and judge what comes back.
+    """Write at a bounded rate, and check latencies and errors.
 
-    The writes are configs of the client-metrics resources raftlog-check-perf-N, which are removed
-    afterwards (after Ctrl-C by the next check); the records stay in the log until a snapshot
-    replaces it. Exit code 3: it failed.
+    Writes configs of the client-metrics resources raftlog-check-perf-N and removes them afterwards
+    (after Ctrl-C, the next run removes them); the records stay in the log until a snapshot replaces
+    it. Exit code 3 if a limit is exceeded.
 
     \b
     Examples:
@@ -129,27 +132,30 @@ async def _measure(client: AsyncClient, writers: int, rate: int, seconds: int) -
         for number in range(writers):
             await client.configs.alter(CLIENT_METRICS, f"{RESOURCE}-{number}", delete=["match"])
     except ApiError as error:
-        measured.errors.append(f"what was written is not all removed: {error}")
+        measured.errors.append(f"could not remove all test configs: {error}")
     return measured
 
 
 async def _majority_sync_ms(addresses: Sequence[str], timeout_s: float) -> float | None:
-    """Return the latency of a sync at the slowest disk of the fastest majority: no commit can be
-    faster.
-
-    None: the nodes do not say.
-    """
     from raftlog.client.options import security_of_environment
     from raftlog.ops.collector import Collector, nodes_of
 
     collector = Collector(security_of_environment())
     survey = await collector.survey(addresses, min(timeout_s, 2.0))
-    voters = [one for one in nodes_of(survey) if one.role == "controller"]
-    found = await collector.diagnoses(voters, timeout_s, log_lines=1, disk=True)
+    controllers = [one for one in nodes_of(survey) if one.role == "controller"]
+    found = await collector.diagnoses(controllers, timeout_s, log_lines=1, disk=True)
+    return majority_sync_ms(survey, found)
+
+
+def majority_sync_ms(survey: Survey, found: Sequence[Diagnosis]) -> float | None:
+    """Return the latency of a sync on the slowest disk of the fastest majority of the voters, in
+    milliseconds: no commit can be faster. Return None if the nodes do not report it.
+    """
+    voters = {voter.replica_id for voter, _ in survey.voters()}
     syncs = sorted(
         median(one.diagnosed["sync_us"]) / 1000
         for one in found
-        if one.diagnosed and one.diagnosed["sync_us"]
+        if one.node.node_id in voters and one.diagnosed and one.diagnosed["sync_us"]
     )
     needed = len(voters) // 2 + 1
     return syncs[needed - 1] if len(syncs) >= needed else None
@@ -164,9 +170,9 @@ def report(
     p99 = took[min(len(took) - 1, int(len(took) * 0.99))] if took else 0.0
     failed = []
     if measured.errors:
-        failed.append(f"{len(measured.errors)} errors, the first: {measured.errors[0]}")
+        failed.append(f"{counted(len(measured.errors), 'error')}, the first: {measured.errors[0]}")
     if achieved < RATE_SHARE * rate:
-        failed.append(f"{achieved:.0f} writes a second are less than {RATE_SHARE:.0%} of {rate}")
+        failed.append(f"{achieved:.0f} writes per second, less than {RATE_SHARE:.0%} of {rate}")
     if p99 > P99_MAX_S:
         failed.append(f"p99 is above {P99_MAX_S * 1000:.0f} ms")
     if took and took[-1] > SLOWEST_MAX_S:
@@ -189,7 +195,7 @@ def lines(document: PerfReport) -> list[str]:
     """Return the report as lines for people."""
     said = [
         f"{document.writes} writes by {document.writers} writers:"
-        f" {document.rate} a second of {document.target_rate}"
+        f" {document.rate} of {document.target_rate} per second"
     ]
     if document.writes:
         said.append(
@@ -198,8 +204,8 @@ def lines(document: PerfReport) -> list[str]:
         )
     sync_ms = document.majority_sync_ms
     if sync_ms:
-        times = f", p50 is {document.p50_ms / sync_ms:.1f} of it" if document.p50_ms else ""
+        times = f"; p50 is {document.p50_ms / sync_ms:.1f} times that" if document.p50_ms else ""
         said.append(f"a small sync takes {sync_ms} ms on a majority of the disks{times}")
     said += [f"FAIL: {one}" for one in document.failed] or ["PASS"]
-    said.append(f"written to {RESOURCE}-N of client-metrics, and removed again")
+    said.append(f"wrote configs of the client-metrics resources {RESOURCE}-N, and removed them")
     return said

@@ -1,4 +1,4 @@
-"""``raftlog diff``, ``plan`` and ``apply``: states compared, and changed by one reviewed file."""
+"""``raftlog diff``, ``plan`` and ``apply``: compare states, and change one by a reviewed file."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ if TYPE_CHECKING:
 LIVE = "live"
 _AT = re.compile(r"(.+)@(\d+)")
 ShowValues = Annotated[
-    bool, opt("--show-values", "Print the values of keys, too, which may be secrets.")
+    bool, opt("--show-values", "Also print the values of keys, which may be secrets.")
 ]
-PlanFile = Annotated[Path, arg("FILE", "What is to be there: YAML.")]
+PlanFile = Annotated[Path, arg("FILE", "The desired state, in YAML.")]
 _SIGNS = {"create": "+", "delete": "-", "change": "~"}
 
 
@@ -80,7 +80,7 @@ class DeclaredChange:
     action: str
     """create, delete or change."""
     change: str
-    """What changes, in words; of a key the sizes alone, without --show-values."""
+    """What changes, in words; without --show-values, only the sizes of a key's values."""
 
 
 @dataclass
@@ -94,21 +94,21 @@ class StateDifferences:
 
 @dataclass
 class Planned:
-    """A plan, and the decision of the active controller on it."""
+    """A plan, and the active controller's decision on it."""
 
     plan: str
-    """Name of exactly these changes, for `apply --plan`; empty if there is nothing to do."""
+    """Id of exactly these changes, for `apply --plan`, or "" if there is nothing to change."""
     cluster_id: str
     generation: int
     offset: int
-    """The last offset of the state that it was made on."""
+    """Last offset of the state that the plan was made from."""
     changes: Sequence[DeclaredChange]
     records: int
     """Number of records that the controller would write, or has written."""
     refused: str | None
-    """Reason why the controller would refuse it."""
+    """Why the controller would refuse the plan, or None."""
     problems: Sequence[str]
-    """Requests of the file that no plan can carry out."""
+    """Requests in the file that no plan can carry out."""
 
 
 @dataclass
@@ -116,7 +116,7 @@ class Applied(Planned):
     """A plan that was applied."""
 
     token: Token | None
-    """Position of its batch in the log."""
+    """Position of the plan's batch in the log."""
 
 
 class _State(NamedTuple):
@@ -130,17 +130,17 @@ def diff_(
         str,
         arg(
             "BEFORE",
-            "A state: an export (directory or URI, EXPORT@OFFSET for a point of it), a backup, a"
-            " stopped controller's directory, HOST:PORT of a cluster, or `live`.",
+            "A state: an export (directory or URI, or EXPORT@OFFSET for one point), a backup, a "
+            "stopped controller's directory, HOST:PORT of a cluster, or `live`.",
         ),
     ],
-    after: Annotated[str, arg("AFTER", "Another one.")],
+    after: Annotated[str, arg("AFTER", "The state to compare it with.")],
     yaml: Annotated[
         bool,
         opt(
             "--yaml",
-            "Print the file for `raftlog plan` that makes the first state as the second one; keys"
-            " are in it only with --show-values.",
+            "Print a file for `raftlog plan` that makes the first state equal to the second one; "
+            "it includes keys only with --show-values.",
         ),
     ] = False,
     show_values: ShowValues = False,
@@ -149,8 +149,8 @@ def diff_(
 ) -> Answer[StateDifferences]:
     """Compare topics, configs, entries and keys of two states.
 
-    Keys that belong to a lease are left out. For two points of one export, `raftlog replay diff`
-    shows all kinds of entities, and who changed them.
+    Ignores keys that belong to a lease. For two points of one export, `raftlog replay diff` shows
+    all kinds of entities, and who changed them.
 
     \b
     Examples:
@@ -174,7 +174,7 @@ def diff_(
 
 
 def _state(text: str, bootstrap_controller: str, timeout_s: float) -> _State:
-    """Return the state that an argument of diff names. Raises ConfigError, among others."""
+    """Return the state that an argument of diff names. Raises ConfigError, among other errors."""
     found = _AT.fullmatch(text)
     place, at = (found[1], int(found[2])) if found else (text, None)
     path = Path(place)
@@ -200,11 +200,11 @@ def _state(text: str, bootstrap_controller: str, timeout_s: float) -> _State:
 
 
 def _note_unvouched(place: str, state: ExportedState) -> None:
-    """Say so if no controller has recorded the hash of a state that was read from an export."""
+    """Warn if no controller has recorded the hash of a state that was read from an export."""
     if state.vouched_by == "":
         print_note(
-            f"note: no controller vouches for the state at offset {state.image.offset} of {place}:"
-            " none has recorded its hash there or later"
+            f"note: no controller vouches for the state at offset {state.image.offset} of {place}: "
+            "no state hash is recorded at that offset or later"
         )
 
 
@@ -240,15 +240,15 @@ def _print_file(changes: Sequence[Change], *, with_values: bool) -> None:
     typer.echo(text, nl=False)
     if left_out:
         keys = counted(left_out, "key")
-        print_error(f"left out: {keys}, whose values may be secrets (--show-values)")
+        print_error(f"omitted: {keys}, whose values may be secrets (--show-values)")
 
 
 @command()
 def plan_(
-    file: Annotated[Path | None, arg("[FILE]", "What is to be there: YAML.")] = None,
+    file: Annotated[Path | None, arg("[FILE]", "The desired state, in YAML.")] = None,
     from_export: Annotated[
         str,
-        opt("--from-export EXPORT", "Print the file of the state in an export, and plan nothing."),
+        opt("--from-export EXPORT", "Print the file for the state in an export, without planning."),
     ] = "",
     at_offset: AtOffset = None,
     at_time: AtTime = None,
@@ -256,11 +256,11 @@ def plan_(
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> Answer[Planned] | None:
-    """Say what would change for a cluster to agree with a file.
+    """Show what would change to make a cluster match a file.
 
-    The active controller decides on it, and writes nothing. What the file does not name stays as it
-    is: nothing is deleted but what has `absent: true`. The last line is the command that applies
-    exactly this plan.
+    The active controller decides on the plan, but writes nothing. Entities that the file does not
+    name stay unchanged; only those with `absent: true` are deleted. The last line is the command
+    that applies exactly this plan.
 
     \b
     Examples:
@@ -278,7 +278,7 @@ def plan_(
         _print_file(differences({}, declared(state.image)), with_values=show_values)
         return None
     if at_offset is not None or at_time is not None:
-        raise ConfigError("--at-offset and --at-time go with --from-export")
+        raise ConfigError("--at-offset and --at-time need --from-export")
     assert file is not None
     with _live(bootstrap_controller, timeout) as source:
         plan, planned, refusal = _planned(source, file, show_values=show_values)
@@ -291,16 +291,21 @@ def plan_(
 def apply_(
     file: PlanFile,
     plan: Annotated[
-        str, opt("--plan ID", "Apply this plan and no other, without asking: see `raftlog plan`.")
+        str,
+        opt(
+            "--plan ID",
+            "Apply only this plan, without asking for confirmation: see `raftlog plan`.",
+        ),
     ] = "",
     show_values: ShowValues = False,
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> Answer[Applied]:
-    """Make a cluster agree with a file, as planned: all or nothing.
+    """Make a cluster match a file, as planned: all or nothing.
 
-    If anything that the plan changes has moved since, nothing is changed, and
-    INVALID_UPDATE_VERSION says what. Without --plan the command shows the plan and asks.
+    If anything that the plan changes has been changed since, nothing is applied, and
+    INVALID_UPDATE_VERSION names it. Without --plan the command shows the plan and asks for
+    confirmation.
 
     \b
     Examples:
@@ -313,8 +318,8 @@ def apply_(
             _show_plan(planned, file)
             raise ApiError(
                 ErrorCode.INVALID_UPDATE_VERSION,
-                f"the state or the file has changed: {file} is plan {planned.plan or 'of nothing'}"
-                f" now, not {plan}. Nothing was changed",
+                f"the state or the file has changed: the plan for {file} is now "
+                f"{planned.plan or 'empty'}, not {plan}; nothing was changed",
                 field="plan",
             )
         if refusal is not None or made.problems or not made.changes:
@@ -341,10 +346,11 @@ def apply_(
 
 
 def _ask(planned: Planned, file: Path) -> None:
-    """Show the plan, and raise FailedError unless a person accepts it."""
+    """Show the plan, and raise FailedError unless the operator accepts it."""
     if not sys.stdin.isatty():
         raise FailedError(
-            f"not a terminal: pass --plan ID, as shown by `raftlog plan {file}`",
+            "cannot ask for confirmation without a terminal: give --plan ID, as shown by `raftlog "
+            f"plan {file}`",
             Exit.USAGE,
         )
     _show_plan(planned, file)
@@ -362,7 +368,7 @@ def _live(bootstrap_controller: str, timeout_s: float) -> Iterator[RunningLog]:
 def _planned(
     source: RunningLog, file: Path, *, show_values: bool
 ) -> tuple[Plan, Planned, ApiError | None]:
-    """Return the plan of a file on the live state, and the controller's refusal, if any."""
+    """Return the plan for a file on the live state, and the controller's refusal, or None."""
     wanted = read_file(_text_of(file), str(file))
     image = fold(source, None)
     plan = plan_of(image, wanted)
@@ -401,13 +407,13 @@ _PASSING = frozenset(
     }
 )
 _DECIDED = frozenset(ErrorCode) - _PASSING
-"""Codes of errors that are a decision on the plan."""
+"""Error codes that are a decision on the plan."""
 
 
 def _text_of(file: Path) -> str:
     try:
         if file.stat().st_size > MAX_FILE_BYTES:
-            raise ConfigError(f"{file} has more than {MAX_FILE_BYTES} bytes")
+            raise ConfigError(f"{file} is larger than {MAX_FILE_BYTES} bytes")
         return file.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"can't read {file}: {error.strerror}") from error
@@ -428,7 +434,7 @@ def _apply_line(file: Path, planned: Planned, bootstrap_controller: str) -> str:
 
 
 def _show_plan(planned: Planned, file: Path, command_line: str = "") -> None:
-    """``command_line``: the last line, of a plan that can be applied."""
+    """Show a plan. ``command_line``: the last line, if the plan can be applied."""
     _print_changes(planned.changes)
     at = f"offset {planned.offset} of cluster {planned.cluster_id}"
     if not planned.changes:

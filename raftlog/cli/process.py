@@ -1,6 +1,6 @@
 """The process of a command: the signals that end it, and its descendants.
 
-It is imported before anything else: with as little as it needs at once.
+Imported before anything else, so it imports as little as possible.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from raftlog.cli.streams import (
     unwritten,
 )
 
-TYPE_CHECKING = False  # As typing has it, whose import takes longer than all of these.
+TYPE_CHECKING = (
+    False  # Replaces the constant in typing, whose import takes longer than all of these.
+)
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Task
     from collections.abc import Callable, Coroutine, Set
@@ -38,15 +40,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopOnSignal:
-    """A context in which Ctrl-C and SIGTERM ask to stop; a second one interrupts.
-
+    """A context in which the first Ctrl-C or SIGTERM requests a stop and the second one interrupts.
     Main thread only.
     """
 
     def __init__(self) -> None:
         self.asked = False
         self.interrupted = False
-        """True if the signal was Ctrl-C."""
+        """Whether the signal was Ctrl-C."""
         self._before: list[object] = []
 
     def __enter__(self) -> StopOnSignal:
@@ -69,19 +70,19 @@ class StopOnSignal:
 
 
 GARBAGE_AFTER = 100_000
-"""Number of new objects after which Python looks for garbage: 700 by default."""
+"""Number of new objects after which Python collects garbage; its default is 700."""
 AGAIN_S = 0.02
 STUCK_S = 1.0
-"""Time in seconds after which a write that still waits hinders the end."""
+"""Seconds after which a blocked write is considered to prevent the command from ending."""
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 class TerminationError(KeyboardInterrupt):
-    """The arrival of SIGTERM: treated as Ctrl-C, but for the exit code."""
+    """SIGTERM has arrived: treated like Ctrl-C, except for the exit code."""
 
 
 class EndedBySignal(SystemExit):
-    """The end of a command by a signal, after its cleaning up."""
+    """A signal has ended the command, which has cleaned up."""
 
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
@@ -89,15 +90,15 @@ class EndedBySignal(SystemExit):
 
 
 def raise_at_sigterm(number: int, frame: FrameType | None) -> NoReturn:
-    """Raise TerminationError: a handler for SIGTERM."""
+    """Raise TerminationError, as a handler for SIGTERM."""
     raise TerminationError
 
 
 def interrupt_again(swallowed: UnraisableHookArgs) -> None:
-    """Send the signal once more whose exception was swallowed: a ``sys.unraisablehook``.
+    """Send the signal again whose exception was swallowed, as a ``sys.unraisablehook``.
 
-    [It comes while an import ends, whose lock is freed by a callback: Python prints the exception
-    of a callback and goes on, and the command never ends.]
+    If a signal arrives while the lock of an import is released, its exception is raised in a
+    callback: Python prints it and continues, and the command would never end.
     """
     if not issubclass(swallowed.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(swallowed)
@@ -109,16 +110,16 @@ def interrupt_again(swallowed: UnraisableHookArgs) -> None:
         time.sleep(AGAIN_S)
         os.kill(os.getpid(), number)
 
-    # Not from here: this is within the callback still.
+    # From another thread, since this one is still in the callback.
     _thread.start_new_thread(send, ())
 
 
 def run_cancellable(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on an event loop, and cancel it at a signal that would end the process.
+    """Run a coroutine on an event loop, and cancel it on a signal that would end the process.
 
-    By default SIGTERM and SIGHUP end a process at once: what it started would go on, and what it
-    holds would stay held. A signal that is ignored (nohup) or that somebody heeds stays so. Raises
-    EndedBySignal once the work has cleaned up.
+    By default SIGTERM and SIGHUP end a process at once: child processes would keep running, and
+    held resources would stay held. Signals that are ignored (nohup) or have a handler are left
+    alone. Raises EndedBySignal once the coroutine has cleaned up.
     """
     import asyncio
     import threading
@@ -132,7 +133,7 @@ def run_cancellable(work: Coroutine[Any, Any, T]) -> T:
     here = threading.current_thread() is threading.main_thread()
     ends = [one for one in ENDING if here and signal.getsignal(one) is signal.SIG_DFL]
     for one in ends:
-        signal.signal(one, ending.heed)
+        signal.signal(one, ending.on_signal)
     try:
         return asyncio.run(heeding())
     except asyncio.CancelledError:
@@ -145,9 +146,7 @@ def run_cancellable(work: Coroutine[Any, Any, T]) -> T:
 
 
 class _Ending:
-    """The reaction to a signal. It may arrive while a write waits for a reader that hangs: the loop
-    does not come to the end then.
-    """
+    """The reaction to a signal, even one that arrives while a write blocks the event loop."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -156,13 +155,13 @@ class _Ending:
         self._cancelled = False
 
     def begin(self, loop: AbstractEventLoop, task: Task[Any] | None) -> None:
-        """Note the loop and the task of the work."""
+        """Set the loop and the task to cancel."""
         self._loop, self._task = loop, task
         if self.number:
             self._cancel()
 
-    def heed(self, number: int, frame: FrameType | None) -> None:
-        """Cancel the work, and if the loop does not come to it, free what it waits for."""
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Cancel the task; if the loop does not get to it, drop the output that blocks it."""
         if not self.number:
             self.number = number
             _thread.start_new_thread(self._once_more, ())
@@ -172,7 +171,8 @@ class _Ending:
             self._loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
-        # Once: `timeout` sends its signal twice, and none is to cut the cleaning up short.
+        # Only once: `timeout` sends its signal twice, and the second must not interrupt the
+        # clean-up.
         if not self._cancelled and self._task is not None:
             self._cancelled = True
             self._task.cancel()
@@ -186,14 +186,12 @@ class _Ending:
 def run_interruptible(load: Callable[[], Callable[[], object]]) -> NoReturn:
     """Import a command's main function by ``load``, run it, and end the process. Main thread only.
 
-    ``main`` ends as usual: it returns an exit code (None: 0), or raises SystemExit or
-    KeyboardInterrupt. Where SIGINT is ignored, as in the background of a shell script, it stays so.
-
-    Each line that it prints goes out at once, into a pipe too, and if nobody reads it any more, the
-    command ends (UNREAD).
+    ``main`` returns an exit code (None: 0), or raises SystemExit or KeyboardInterrupt. Where SIGINT
+    is ignored, as in the background of a shell script, it stays ignored. Each printed line is
+    written at once, even to a pipe; if the pipe loses its reader, the command ends with UNREAD.
     """
     prepare_streams()
-    # Of what a command imports nothing is garbage: looking for it takes a tenth of its time.
+    # Imports create no garbage, and looking for it takes a tenth of a command's time.
     gc.set_threshold(GARBAGE_AFTER, 10, 10)
     number = 0
 
@@ -201,16 +199,16 @@ def run_interruptible(load: Callable[[], Callable[[], object]]) -> NoReturn:
         if number:
             from contextlib import suppress
 
-            # The interpreter flushes them after its exit handlers, and never comes to it.
+            # The interpreter would flush them after its exit handlers: the signal comes first.
             for stream in (sys.stdout, sys.stderr):
                 with suppress(OSError, ValueError):
                     stream.flush()
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
-    # Exit handlers run in reverse order: the others, which clean up, run before this one.
+    # Exit handlers run in reverse order: those that clean up run before this one.
     atexit.register(end_by_signal)
-    # By default Python has its own handler; the program has taken it off again before it came here.
+    # Python's own handler; the program has removed it before this call.
     heeds = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_DFL)
     if heeds:
         # Importing takes a while and leaves nothing to clean up: a Ctrl-C meanwhile needs no
@@ -250,8 +248,8 @@ def run_interruptible(load: Callable[[], Callable[[], object]]) -> NoReturn:
 
 
 def _end(code: object) -> NoReturn:
-    """End the process after its exit handlers, without the interpreter's own end, which takes a
-    quarter of the CPU time of a short command.
+    """End the process after its exit handlers, skipping the interpreter's own shutdown, which takes
+    a quarter of a short command's CPU time.
     """
     threading = sys.modules.get("threading")
     alone = threading is None or threading.active_count() == 1
@@ -261,7 +259,7 @@ def _end(code: object) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError):  # There is nobody left to report it to.
+        except (OSError, ValueError):  # No stream is left to report the error to.
             continue
     os._exit(code or 0)
 
@@ -277,7 +275,7 @@ _ENDED = frozenset("ZX")
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent ends, so that none is lost sight of."""
+    """Become the parent of orphaned descendants, so that none escapes."""
     import ctypes
     from contextlib import suppress
 
@@ -286,8 +284,8 @@ def adopt_orphans() -> None:
 
 
 def descendants(*, but: Set[int] = frozenset()) -> set[int]:
-    """Return the ids of all descendants of this process that have not ended; ``but``: children that
-    do not count, nor their descendants.
+    """Return the ids of all running descendants of this process. ``but``: children to exclude, with
+    their own descendants.
     """
     from collections import defaultdict
     from contextlib import suppress
@@ -296,7 +294,7 @@ def descendants(*, but: Set[int] = frozenset()) -> set[int]:
     children: dict[int, list[int]] = defaultdict(list)
     for directory in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            # The command's name, in parentheses, may hold blanks.
+            # The command's name, in parentheses, may contain spaces.
             state, parent = (directory / "stat").read_text().rpartition(")")[2].split()[:2]
             if state not in _ENDED:
                 children[int(parent)].append(int(directory.name))

@@ -68,18 +68,18 @@ _AUTO_JOIN = "controller.quorum.auto.join.enable"
 _VOTER_ID = opt("--voter-id N", "The node's id.", min=0)
 _VOTER = opt("--voter-id N", "The voter's node id.", min=0, autocompletion=completion.voter_ids)
 DirectoryId = Annotated[
-    str, opt("--directory-id UUID", "Its directory id, as `storage format` printed it.")
+    str, opt("--directory-id UUID", "The directory id printed by `storage format`.")
 ]
 
 
 @dataclass
 class QuorumNode:
-    """A controller, as it sees itself; null in all but three: it did not answer."""
+    """A controller as it describes itself; most fields are None if it did not answer."""
 
     node_id: int | None
     endpoint: str
     failure: str | None = None
-    """Reason why it has not answered."""
+    """Why it has not answered, or None."""
     directory_id: str | None = None
     role: str | None = None
     epoch: int | None = None
@@ -96,7 +96,7 @@ class QuorumNode:
 
 @dataclass
 class QuorumMember:
-    """A voter or an observer, as the leader sees it."""
+    """A voter or an observer, as the leader describes it."""
 
     node_id: int
     directory_id: str | None
@@ -113,7 +113,7 @@ class QuorumMember:
 
 @dataclass
 class QuorumDescription:
-    """The controllers: not a view of the metadata, so it has no offset but theirs."""
+    """The controllers. Not read from the metadata image, so the only offsets are the nodes' own."""
 
     cluster_id: str
     generation: int
@@ -133,7 +133,7 @@ class QuorumDescription:
 
 @dataclass
 class VoterAdded:
-    """A new voter."""
+    """The new voter."""
 
     voter_id: int
     directory_id: str
@@ -142,17 +142,17 @@ class VoterAdded:
 
 @dataclass
 class VoterRemoved:
-    """A node that is no longer a voter."""
+    """The node that is no longer a voter."""
 
     voter_id: int
     directory_id: str
     auto_join: bool | None
-    """It joins again by itself; null if it does not answer."""
+    """Whether the node joins again by itself, or None if it does not answer."""
 
 
 @dataclass
 class LeadershipTransferred:
-    """The successor."""
+    """The successor of the leader."""
 
     target_id: int
 
@@ -170,13 +170,12 @@ def describe(
         opt("--replication", "Each voter and observer as the leader sees it, with directory ids."),
     ] = False,
 ) -> Answer[QuorumDescription]:
-    """Ask every node itself: role, epoch, vote, log end, lag.
+    """Show what each controller reports: role, epoch, vote, log end, lag.
 
-    Also the leader that it knows, and its high watermark. Answers without a leader too.
-
-    LAG is what a node's log lacks of the leader's, in records; AGE how long ago the leader had its
-    last fetch. Exit code 3 if no leader answers or an address is another cluster's, 4 if nobody
-    answers.
+    Also shows the leader that each node knows, and its high watermark. Needs no leader. LAG is the
+    number of records that a node's log lacks; AGE the time since the leader received the node's
+    last fetch. Exit code 3 if no leader answers or an address belongs to another cluster, 4 if no
+    node answers.
 
     \b
     Examples:
@@ -217,7 +216,7 @@ def _collector() -> Collector:
 
 
 def _is_stranger(node: AskedNode, survey: Survey) -> bool:
-    """Return whether a node of another cluster answers there."""
+    """Return whether a node of another cluster answers at the address."""
     one, best = node.description, survey.best
     return one is not None and best is not None and one.cluster_id != best.cluster_id
 
@@ -225,11 +224,11 @@ def _is_stranger(node: AskedNode, survey: Survey) -> bool:
 def _failure(node: AskedNode, survey: Survey) -> str:
     if node.description is None or not _is_stranger(node, survey):
         return node.failure
-    return f"it is node {node.description.node_id} of cluster {node.description.cluster_id}"
+    return f"node {node.description.node_id} of cluster {node.description.cluster_id} answers"
 
 
 def _node_row(node: AskedNode, survey: Survey) -> QuorumNode:
-    """Return the row of a node; of one that does not answer, what the others know of it."""
+    """Return the row for a node; if it does not answer, from what the others know about it."""
     one, leader = node.description, survey.leader
     if one is None or _is_stranger(node, survey):
         ids = {
@@ -307,12 +306,12 @@ def _show_nodes(survey: Survey, rows: Sequence[QuorumNode]) -> None:
     _print_rows(_NODE_COLUMNS, shown)
     for one in rows:
         if one.failure:
-            verb = "is of another cluster" if one.endpoint in strange else "does not answer"
+            verb = "belongs to another cluster" if one.endpoint in strange else "does not answer"
             print_line(f"{one.endpoint} {verb}: {one.failure}")
     leader = survey.leader
     if leader is None:
         led = {one.leader_id for one in survey.answers if one.role == "follower"}
-        followed = "{}, which does not answer, leads for those that follow"
+        followed = "followers report {} as leader, which does not answer"
         print_line(followed.format(nodes_in_words(led)) if led else "no leader")
         return
     lao = leader.lowest_acknowledged_offset
@@ -349,9 +348,9 @@ def _show_replicas(best: QuorumAnswer, leader: QuorumAnswer | None) -> None:
     rows = []
     for status, replicas in (("voter", best.voters), ("observer", best.observers)):
         for one in (_member(best, replica) for replica in replicas):
-            # A node that follows nobody remembers the last leader, which may be gone.
+            # A node without a leader still reports the last one, which may be dead.
             leads = leader is not None and status == "voter" and one.node_id == leader.node_id
-            # Others know no address of an observer, but the one from which it connects.
+            # Of an observer, the other nodes know only the address it connects from.
             source = one.connected_from and f"from {one.connected_from}"
             where = ", ".join(one.endpoints) or one.endpoint or source
             shown = {"status": "leader" if leads else status, "endpoint": where}
@@ -364,7 +363,7 @@ def _show_replicas(best: QuorumAnswer, leader: QuorumAnswer | None) -> None:
 
 @dataclass
 class AutopilotReplica:
-    """A voter or an observer, as autopilot judges it."""
+    """A voter or an observer, as autopilot sees it."""
 
     node_id: int
     directory_id: str
@@ -375,7 +374,7 @@ class AutopilotReplica:
 
 @dataclass
 class AutopilotPlan:
-    """The step that autopilot takes next, or would take."""
+    """The step that autopilot takes next, or would take if it were enabled."""
 
     enabled: bool
     after_ms: int
@@ -393,11 +392,11 @@ def autopilot(
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> Answer[AutopilotPlan]:
-    """Show how dead voters are replaced, and what that waits for.
+    """Show how autopilot replaces dead voters, and what it waits for.
 
-    Changes nothing. Where controller.quorum.voter.replace.after.ms is 0, it shows what would be
-    done now for a voter that is silent. A spare is a controller that is not a voter, has that key
-    too, and follows without a gap. Exit code 3 while a replacement is under way.
+    Changes nothing. If controller.quorum.voter.replace.after.ms is 0, shows what autopilot would do
+    now for a silent voter. A spare is a controller that is not a voter, sets that key too, and has
+    caught up with the log. Exit code 3 while a replacement is in progress.
 
     \b
     Examples:
@@ -407,7 +406,7 @@ def autopilot(
     survey = asyncio.run(_collector().survey(controllers(bootstrap_controller), timeout, looks=1))
     told = survey.leader.autopilot if survey.leader is not None else None
     if told is None:
-        raise FailedError("no leader answers, and only the leader decides", Exit.UNREACHABLE)
+        raise FailedError("no leader answers; only the leader knows the plan", Exit.UNREACHABLE)
     plan = AutopilotPlan(
         told.after_ms > 0,
         told.after_ms,
@@ -446,7 +445,7 @@ def autopilot(
         now = step.get(plan.step, "nothing")
         print_text(f"{'now' if plan.enabled else 'would do now'}: {now} ({plan.reason})")
 
-    found = [FailedError("a replacement is under way", Exit.FOUND)] if told.is_replacing else []
+    found = [FailedError("a replacement is in progress", Exit.FOUND)] if told.is_replacing else []
     return Answer(plan, show, found)
 
 
@@ -457,12 +456,15 @@ async def add_voter(
     flags: SetFlags = None,
     voter_id: Annotated[int | None, _VOTER_ID] = None,
     directory_id: DirectoryId = "",
-    endpoint: Annotated[str, opt("--endpoint HOST:PORT", "Where the other nodes reach it.")] = "",
+    endpoint: Annotated[
+        str, opt("--endpoint HOST:PORT", "The address at which the other nodes reach it.")
+    ] = "",
 ) -> Answer[VoterAdded]:
     """Make a running observer a voter.
 
-    The observer was formatted with --no-initial-controllers, runs, and has caught up. Give its
-    configuration, on its own machine, or all three of --voter-id, --directory-id and --endpoint.
+    The observer must have been formatted with --no-initial-controllers, be running, and have caught
+    up. Give its configuration on its own machine, or all of --voter-id, --directory-id and
+    --endpoint.
 
     \b
     Examples:
@@ -472,14 +474,14 @@ async def add_voter(
     if config is not None or flags:
         if voter_id is not None or directory_id or endpoint:
             raise ConfigError(
-                "give either a configuration or --voter-id, --directory-id and --endpoint, not both"
+                "give either --config, or --voter-id, --directory-id and --endpoint, not both"
             )
         voter_id, directory_id, endpoint = _of_configuration(config, flags)
     elif voter_id is None or not directory_id or not endpoint:
         raise ConfigError("give --config FILE, or all of --voter-id, --directory-id and --endpoint")
     await client.quorum.add_voter(voter_id, directory_id, endpoint)
     added = VoterAdded(voter_id, directory_id, endpoint)
-    return Answer(added, lambda: print_line(f"node {voter_id} is a voter"))
+    return Answer(added, lambda: print_line(f"node {voter_id} is now a voter"))
 
 
 @command(app, shared=ASK, also="remove-controller")
@@ -490,11 +492,9 @@ async def remove_voter(
 ) -> Answer[VoterRemoved]:
     """Remove a voter, dead or alive, from the quorum.
 
-    A leader that is removed resigns when the removal is committed.
-
-    Without --directory-id, the directory that the voter set has for it. Stop a node with
-    controller.quorum.auto.join.enable before: it comes back by itself within seconds, and the
-    command says so of a node that runs.
+    A removed leader resigns once the removal is committed. Default for --directory-id: the
+    directory in the voter set. Stop a node that has controller.quorum.auto.join.enable first: it
+    would become a voter again within seconds. The command warns if such a node is running.
 
     \b
     Examples:
@@ -502,7 +502,7 @@ async def remove_voter(
     """
     collector, timeout_s = _collector(), client.options.timeout_s
     best = (await collector.survey(client.options.controllers, timeout_s, looks=1)).best
-    # The controller says what is wrong with an id that is not a voter's.
+    # The controller reports an id that is not a voter's.
     voters = best.voters if best is not None else []
     listed = next((one for one in voters if one.replica_id == voter_id), None)
     directory_id = directory_id or (listed.replica_directory_id if listed else "")
@@ -513,8 +513,8 @@ async def remove_voter(
     joins = None if config is None else config.get(_AUTO_JOIN) == "true"
     if joins:
         print_error(
-            f"warning: node {voter_id} runs with {_AUTO_JOIN}, and becomes a voter again by itself"
-            " within seconds: stop it, then remove it again"
+            f"warning: node {voter_id} runs with {_AUTO_JOIN} and becomes a voter again within "
+            "seconds: stop it, then remove it again"
         )
     removed = VoterRemoved(voter_id, directory_id, joins)
     return Answer(removed, lambda: print_line(f"node {voter_id} is no longer a voter"))
@@ -527,7 +527,7 @@ async def transfer(
         int | None,
         opt(
             "--to N",
-            "The voter that is to lead; default: the one with the most complete log.",
+            "The voter that becomes leader; default: the one with the most complete log.",
             min=0,
             autocompletion=completion.voter_ids,
         ),
@@ -535,7 +535,7 @@ async def transfer(
 ) -> Answer[LeadershipTransferred]:
     """Transfer the leadership to another voter.
 
-    No accepted write is lost; writes wait a moment.
+    No accepted write is lost; writes are delayed briefly.
 
     \b
     Examples:
@@ -543,7 +543,7 @@ async def transfer(
     """
     successor = await client.quorum.transfer(to)
     done = LeadershipTransferred(successor)
-    return Answer(done, lambda: print_line(f"node {successor} takes over"))
+    return Answer(done, lambda: print_line(f"node {successor} becomes the leader"))
 
 
 def _of_configuration(config: Path | None, flags: list[str] | None) -> tuple[int, str, str]:
@@ -552,6 +552,6 @@ def _of_configuration(config: Path | None, flags: list[str] | None) -> tuple[int
 
     loaded = load_config(config, flags=flags or [])
     if loaded.controller is None:
-        raise ConfigError("only a controller can vote; the configuration is a broker's")
+        raise ConfigError("a voter must be a controller, but the configuration is a broker's")
     identity = read_identity(loaded.directory)
     return loaded.node_id, identity.directory_id, loaded.controller.advertised

@@ -44,7 +44,7 @@ _ERRORS_SHOWN = 5
 
 
 class DataAcks(StrEnum):
-    """A condition on which a record counts as written."""
+    """The condition on which a record counts as written."""
 
     ALL = "all"
     LEADER = "1"
@@ -59,23 +59,29 @@ async def produce(
     client: AsyncClient,
     topic: Annotated[str, arg("TOPIC", "The topic to write to.", autocompletion=completion.topics)],
     values: Annotated[
-        list[str] | None, opt("--value", "A record's value; may be repeated. Instead of stdin.")
+        list[str] | None,
+        opt("--value", "The value of a record, instead of reading stdin; may be repeated."),
     ] = None,
     key_separator: Annotated[
-        str, opt("--key-separator", "The text between key and value in a line; none: no keys.")
+        str,
+        opt(
+            "--key-separator",
+            "The text between key and value in a line. Default: lines have no keys.",
+        ),
     ] = "",
     partition: Annotated[
-        int, opt("--partition", "The partition to write to; -1: by the key, or any.", min=-1)
+        int, opt("--partition", "The partition to write to; -1: chosen by the key, or any.", min=-1)
     ] = -1,
     acks: Annotated[
         DataAcks,
         opt(
             "--acks",
-            "all: the in-sync replicas have it durably; 1: the leader has; 0: do not wait.",
+            "all: every in-sync replica has stored it durably; 1: the leader has; 0: do not wait.",
         ),
     ] = DataAcks.ALL,
     retry_unknown: Annotated[
-        bool, opt("--retry-unknown", "Retry writes of unknown outcome: at least once, not at most.")
+        bool,
+        opt("--retry-unknown", "Retry writes of unknown outcome: records may be written twice."),
     ] = False,
     as_json: JsonLines = False,
 ) -> None:
@@ -99,7 +105,7 @@ async def produce(
     try:
         source = _given(values) if values else _lines()
         async for line in source:
-            if outcome.unsaid is not None:
+            if outcome.unprinted is not None:
                 break
             key, value = _split(line, separator)
             while True:
@@ -125,8 +131,10 @@ class _Outcome:
         self._written = 0
         self._unknown = 0
         self._errors: list[ApiError] = []
-        self.unsaid: OSError | None = None
-        """Error that prevented the print of a result. Nothing is written from then on."""
+        self.unprinted: OSError | None = None
+        """The error that prevented a result from being printed; nothing is written to the topic
+        after it.
+        """
 
     def add(self, future: asyncio.Future[RecordMetadata]) -> None:
         self._pending[future] = None
@@ -145,10 +153,10 @@ class _Outcome:
             try:
                 self._say(future.result())
             except OSError as failed:
-                self.unsaid = self.unsaid or failed
+                self.unprinted = self.unprinted or failed
 
     def _say(self, done: RecordMetadata) -> None:
-        if self.unsaid is not None:
+        if self.unprinted is not None:
             return
         if self._as_json:
             print_json_line(done)
@@ -156,19 +164,19 @@ class _Outcome:
             typer.echo(f"{done.topic}-{done.partition} at offset {done.offset}")
 
     async def some(self) -> None:
-        """Wait until there is room again."""
+        """Wait until more records may be in flight."""
         await asyncio.wait(list(self._pending), return_when=asyncio.FIRST_COMPLETED)
 
     async def all(self) -> None:
-        """Wait for the rest."""
+        """Wait for all records in flight."""
         while self._pending:
             await asyncio.wait(list(self._pending))
 
     def finish(self, topic: str) -> None:
-        """Raise an error if any record failed, or a result could not be printed."""
+        """Raise an error if any record failed or a result could not be printed."""
         if not self._errors:
-            if self.unsaid is not None:
-                raise self.unsaid
+            if self.unprinted is not None:
+                raise self.unprinted
             return
         for error in list({str(error): error for error in self._errors}.values())[:_ERRORS_SHOWN]:
             print_error(f"raftlog: {error}")
@@ -197,7 +205,7 @@ async def _given(values: list[str]) -> AsyncIterator[bytes]:
 
 
 async def _lines() -> AsyncIterator[bytes]:
-    """Yield the lines of stdin as they arrive."""
+    """Yield the lines of standard input as they arrive."""
     rest = b""
     while data := await _read():
         *lines, rest = (rest + data).split(b"\n")
@@ -208,7 +216,7 @@ async def _lines() -> AsyncIterator[bytes]:
 
 
 async def _read() -> bytes:
-    """Return available bytes; wait for a pipe or a terminal without a thread, which could not be
+    """Return available bytes. Waits for a pipe or a terminal without a thread, which could not be
     interrupted.
     """
     loop = asyncio.get_running_loop()
@@ -244,7 +252,7 @@ class RecordHeader:
 
 @dataclass
 class ConsumedRecord:
-    """A record of a topic. Text is in ``value`` if it is UTF-8, else ``value_base64`` has it."""
+    """A record of a topic. A text that is not UTF-8 is in ``value_base64`` instead of ``value``."""
 
     topic: str
     partition: int
@@ -270,16 +278,16 @@ async def consume(
     ] = False,
     partition: Annotated[int, opt("--partition", "The partition to read; -1: all.", min=-1)] = -1,
     offset: Annotated[
-        int, opt("--offset", "Begin at this offset; -1: not given. Needs --partition.", min=-1)
+        int, opt("--offset", "Start at this offset; needs --partition.", min=-1)
     ] = -1,
     max_messages: Annotated[
-        int, opt("--max-messages", "End after this many records; 0: never.", min=0)
+        int, opt("--max-messages", "Stop after this many records; 0: never.", min=0)
     ] = 0,
     timeout_s: Annotated[
         float,
         opt(
             "--timeout S",
-            "End when all records were read and none arrives for this long; 0: never.",
+            "Stop when all records have been read and none arrives for S seconds; 0: never.",
             min=0.0,
         ),
     ] = 0.0,
@@ -287,8 +295,8 @@ async def consume(
 ) -> None:
     """Print the committed records of a topic, until interrupted.
 
-    They are in order within a partition. Prints the values, each with a line break after it. With
-    --json what is no UTF-8 is in base64: value_base64.
+    Prints one value per line, in order within each partition. With --json, a value that is not
+    UTF-8 is in value_base64.
 
     \b
     Examples:
@@ -296,12 +304,12 @@ async def consume(
       raftlog consume orders --partition 2 --offset 100 --max-messages 10 --json
     """
     if offset >= 0 and partition < 0:
-        raise typer.BadParameter("--offset goes with --partition")
+        raise typer.BadParameter("--offset needs --partition")
     if offset >= 0 and from_beginning:
         raise typer.BadParameter("give --offset or --from-beginning, not both")
     begin = offset if offset >= 0 else EARLIEST if from_beginning else LATEST
 
-    # What was there when it began to read may be dropped before it is read.
+    # Records that existed at the start may be deleted before they are read.
     reset = EARLIEST if from_beginning else None
     settings = ConsumerSettings(offset_reset=reset, metadata_max_age_ms=METADATA_MAX_AGE_MS)
     consumer = client.core.consumer(settings)
@@ -335,7 +343,7 @@ async def consume(
 
 
 def _why_nothing_comes(consumer: Consumer, topic: str, failing_s: float) -> tuple[str, Exit]:
-    """Return the known reason why no records arrive, and the exit code for it."""
+    """Return the known reason why no records arrive, and its exit code."""
     if consumer.failure:
         return consumer.failure, Exit.UNREACHABLE
     if consumer.unknown_topics:
@@ -345,7 +353,7 @@ def _why_nothing_comes(consumer: Consumer, topic: str, failing_s: float) -> tupl
         return "", Exit.OK
     said = "; ".join(f"{name}:{index}: {error}" for (name, index), error in failing[:_SHOWN])
     more = f"; and {len(failing) - _SHOWN} more" if len(failing) > _SHOWN else ""
-    # Something that should have come has not: it is not certain that there was nothing to read.
+    # Reads have failed, so it is not certain that there was nothing to read.
     return f"{counted(len(failing), 'partition')} cannot be read: {said}{more}", Exit.UNREACHABLE
 
 
@@ -353,7 +361,7 @@ def _print(record: Record, as_json: bool) -> None:
     if as_json:
         print_json_line(_consumed(record))
     elif sys.stdout.isatty():
-        # A terminal would obey what was produced; a program gets it as it is.
+        # A terminal would interpret control characters; a program gets the raw value.
         text = (record.value or b"").decode(errors="backslashreplace")
         typer.echo(printable(text, keep="\n\t"))
     else:

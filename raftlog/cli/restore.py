@@ -1,4 +1,4 @@
-"""``raftlog restore``: a cluster with the state that another one had at some point."""
+"""``raftlog restore``: start a cluster with the state that another one had at some point."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class RestoredState:
-    """The state that a cluster begins with."""
+    """The state that the restored cluster starts with."""
 
     cluster_id: str
     generations: list[int]
@@ -50,29 +50,33 @@ class RestoredState:
 
 @dataclass
 class AfterRestore:
-    """Numbers of entities that belong to programs of the old cluster."""
+    """Numbers of entities that belong to programs using the old cluster."""
 
     brokers: int
-    """Brokers, fenced until they register."""
+    """Number of brokers, which are fenced until they register."""
     leases: int
-    """Leases, which nobody keeps alive any more: they end after their time to live."""
+    """Number of leases. Their holders have lost them: they expire after their time to live."""
     lease_keys: int
-    """Keys that end with them."""
+    """Number of keys that are deleted with the leases."""
     clients: int
-    """Exactly-once clients, whose next numbered write is refused: they open anew."""
+    """Number of exactly-once clients. Their next numbered write is refused: they must open a new
+    session.
+    """
     export_cursors: int
-    """Export cursors, which hold the log for exports that end at the restore."""
+    """Number of export cursors, which hold the log for exports that end at the restore."""
 
 
 @dataclass
 class StorageRestored(StorageIdentity):
-    """A directory made from the state of another cluster."""
+    """A directory created from the state of another cluster."""
 
     restored_from: RestoredState
     vouched_by: str
-    """Nodes that recorded the state; empty: a backup, which has a hash of its own, or nobody."""
+    """Nodes that recorded the state's hash; empty for a backup, which contains its own hash, or if
+    no node did.
+    """
     left_out: Mapping[str, int]
-    """Of an imported log: number of entities by kind that raftlog does not have."""
+    """For an imported log: number of entities that raftlog does not support, by kind."""
     after: AfterRestore
     state_hash: str
     epoch: int
@@ -80,17 +84,17 @@ class StorageRestored(StorageIdentity):
 
 
 WARNING = """\
-The directory will be of the same cluster, {cluster_id}, which goes on from an earlier state.
-  * What was committed after that state is lost.
-  * Brokers delete the partitions that the state does not know.
-  * Never start a directory of the old controllers again: it would go on with another history under the same cluster id."""  # noqa: E501
+The directory will belong to the same cluster, {cluster_id}, which continues from an earlier state.
+  * Everything committed after that state is lost.
+  * Brokers delete partitions that do not exist in that state.
+  * Never start a directory of the old controllers again: it would continue a different history under the same cluster id."""  # noqa: E501
 
 
 @command()
 def restore_(
     source: Annotated[
         str,
-        opt("--from SOURCE", "An export (directory or URI), or a file that `backup` has written."),
+        opt("--from SOURCE", "An export (directory or URI), or a file written by `backup`."),
     ],
     directory: Annotated[Path | None, arg("[DIR]", "The new data directory.")] = None,
     at_offset: AtOffset = None,
@@ -105,25 +109,23 @@ def restore_(
         bool,
         opt(
             "--same-cluster",
-            "Keep the cluster's id, and so its brokers: all its controllers are lost for good.",
+            "Keep the cluster id, and so its brokers; only if all its controllers are lost for "
+            "good.",
         ),
     ] = False,
     unvouched: Annotated[
         bool,
-        opt("--unvouched", "Also a state of which no controller has recorded the hash."),
+        opt("--unvouched", "Accept a state whose hash no controller has recorded."),
     ] = False,
-    yes: Annotated[
-        bool, opt("--yes", "With --same-cluster: do not ask for the cluster id.")
-    ] = False,
+    yes: Annotated[bool, opt("--yes", "With --same-cluster: do not ask for confirmation.")] = False,
 ) -> Answer[StorageRestored]:
-    """Make a controller's directory from an export or a backup.
+    """Create a controller's directory from an export or a backup.
 
-    Run it for every controller, with the same point, before any is started. The state is folded
-    from the export and compared with what controllers have recorded: another one is refused. The
-    cluster needs an id of its own, unless it takes the place of one that is lost (--same-cluster).
-    Its voters are those of controller.quorum.voters, or of the options that `storage format` has
-    too. Its first leader gives the log a generation that no other log has, by which clients and
-    brokers notice.
+    Run it for every controller, with the same point, before starting any of them. Folds the export
+    and compares the state's hash with the one that controllers have recorded; a mismatch is
+    refused. The cluster needs a new id, unless it replaces one that is lost (--same-cluster). Its
+    voters come from controller.quorum.voters, or from the same options as for `storage format`. Its
+    first leader gives the log a new generation, by which clients and brokers detect the restore.
 
     \b
     Examples:
@@ -133,7 +135,7 @@ def restore_(
     """
     where, cluster, node = identity_asked(config, flags or [], directory, cluster_id, node_id)
     if node < 0:
-        raise ConfigError("a state is restored for a controller, which has a node.id")
+        raise ConfigError("--config must be a controller's configuration with a node.id")
     loaded = None
     if config is not None or flags:
         loaded = load_config(config, flags=flags or [])
@@ -168,7 +170,7 @@ def restore_(
 def _state(
     source: str, at_offset: int | None, at_time: str | None, *, unvouched: bool
 ) -> ExportedState:
-    """Return the state at a point of an export, or that in a backup."""
+    """Return the state at a point of an export, or the state in a backup."""
     path = Path(source)
     if not path.is_file():
         time_ms = export_time_ms(at_time, source)
@@ -176,7 +178,9 @@ def _state(
     from raftlog.ops.backup import inspect
 
     if at_offset is not None or at_time is not None:
-        raise ConfigError(f"{source} is a backup, which has one state: leave the point away")
+        raise ConfigError(
+            f"{source} is a backup with a single state: omit --at-offset and --at-time"
+        )
     read = inspect(path)
     return ExportedState(read.image, read.header, None, {})
 
@@ -216,7 +220,7 @@ def _show(done: StorageRestored, source: str, *, is_export: bool) -> None:
         f" {done.directory_id}"
     )
     rows: list[tuple[str, object]] = [
-        ("state of", f"cluster {of.cluster_id}, offset {of.end_offset - 1}"),
+        ("state from", f"cluster {of.cluster_id}, offset {of.end_offset - 1}"),
         ("time", time_text(of.last_timestamp_ms)),
         ("state hash", done.state_hash),
         *([("recorded by", done.vouched_by or "nobody")] if is_export else []),
@@ -226,15 +230,16 @@ def _show(done: StorageRestored, source: str, *, is_export: bool) -> None:
     told = (
         (after.brokers, "broker", "fenced until they register"),
         (after.leases, "lease",
-         f"lost to their holders; each ends after its time, with {counted(after.lease_keys, 'key')}"
-         " in all"),
-        (after.clients, "exactly-once client", "their next write is refused; they open anew"),
-        (after.export_cursors, "export cursor", "delete those whose exports do not go on"),
+         "lost to their holders; they expire after their time to live and delete "
+         f"{counted(after.lease_keys, 'key')}"),
+        (after.clients, "exactly-once client",
+         "their next write is refused; they must open a new session"),
+        (after.export_cursors, "export cursor", "delete those whose exports have ended"),
     )  # fmt: skip
     rows += [(f"{what}s", f"{count}: {text}") for count, what, text in told if count]
     print_table(("", ""), rows)
     if is_export:
         print_line(
-            f"On each other controller: raftlog restore --from {shlex.quote(source)}"
+            f"On every other controller: raftlog restore --from {shlex.quote(source)}"
             f" --at-offset {of.end_offset - 1} …"
         )

@@ -1,4 +1,4 @@
-"""``raftlog storage`` and ``backup``: data directories, made, shown, saved and recovered."""
+"""``raftlog storage`` and ``backup``: create, show, back up and recover data directories."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ app = group()
 
 @dataclass
 class StorageIdentity:
-    """A data directory with its node."""
+    """A data directory and its node's identity."""
 
     directory: str
     cluster_id: str
     node_id: int
     directory_id: str
     generation: int
-    """The generation of the log; 0: none yet."""
+    """The generation of the log, or 0 if it has none yet."""
     format_version: int
 
 
@@ -78,7 +78,7 @@ class StorageInfo(StorageIdentity):
 
 @dataclass
 class SurvivorDescription(StorageIdentity):
-    """A directory with its part of the log."""
+    """The directory of a surviving node, with its part of the log."""
 
     vote_epoch: int
     last_record_epoch: int
@@ -89,18 +89,17 @@ class SurvivorDescription(StorageIdentity):
 
 @dataclass
 class Recovered:
-    """A recovery, with --unsafe."""
+    """The result of a recovery with --unsafe."""
 
     before: SurvivorDescription
     epoch: int
     voter: Voter
-    """The only voter."""
     end_offset: int
 
 
 @dataclass
 class BackupWritten:
-    """A backup: the committed state before ``end_offset``."""
+    """A backup: the committed state up to ``end_offset``, exclusive."""
 
     file: str
     cluster_id: str
@@ -125,7 +124,7 @@ class BackupInspected(BackupWritten):
 
 @command(app)
 def random_uuid() -> None:
-    """Print a new random id, as for cluster.id."""
+    """Print a new random id, such as for cluster.id."""
     typer.echo(str(uuid.uuid4()))
 
 
@@ -142,7 +141,7 @@ def format_(
     directory: Directory = None,
     ignore_formatted: Annotated[
         bool,
-        opt("--ignore-formatted -g", "Accept a directory that is formatted for this node already."),
+        opt("--ignore-formatted -g", "Accept a directory that is already formatted for this node."),
     ] = False,
     standalone: Standalone = False,
     initial_controllers: InitialControllers = "",
@@ -157,35 +156,34 @@ def format_(
         int | None,
         opt(
             "--release-version -r LEVEL",
-            "metadata.version that a new cluster starts with; default: the latest. 1 for"
-            " programs before voter sets.",
+            "metadata.version of a new cluster; default: the latest. Use 1 for programs that do "
+            "not support voter sets.",
         ),
     ] = None,
     super_user: Annotated[
         list[str] | None,
         opt(
             "--super-user PRINCIPAL",
-            "Let this principal, for instance User:alice, do everything in the new cluster,"
-            " by access control entries. Give it to each first controller. Can be repeated.",
+            "Add access control entries that let this principal, such as User:alice, do everything "
+            "in the new cluster. Give it to each initial controller. May be repeated.",
         ),
     ] = None,
 ) -> Answer[StorageIdentity]:
     """Format an empty data directory for a node.
 
-    It gets the cluster id, the node id and a new directory id. A directory of another node or
-    cluster is refused. A node starts only on a formatted directory: a directory that is empty
-    because its disk is not mounted must not pass for a new one.
+    Writes the cluster id, the node id and a new directory id. Refuses the directory of another node
+    or cluster. A node starts only on a formatted directory: one that is empty because its disk is
+    not mounted must not pass for a new one.
 
-    The voters of a new quorum are those of controller.quorum.voters, or, where that is empty, one
-    of: this node alone (--standalone; others are added later), a list with directory ids
-    (--initial-controllers; make the ids with `raftlog storage random-uuid`), or none
-    (--no-initial-controllers: a node that joins a quorum through
-    controller.quorum.bootstrap.servers). A voter's new disk is formatted with
-    --no-initial-controllers too: it must not count before the quorum says so.
+    A new quorum's voters are those in controller.quorum.voters or, if that is empty, one of: this
+    node alone (--standalone; add others later), a list with directory ids (--initial-controllers;
+    create the ids with `raftlog storage random-uuid`), or none (--no-initial-controllers: the node
+    joins a quorum through controller.quorum.bootstrap.servers). Format a voter's replacement disk
+    with --no-initial-controllers, too: it must not count for a majority before the quorum adds it.
 
     A broker whose configuration has no node.id, or a directory formatted --without-node-id, gets
-    its id at its first start: that of its hostname, or the one that is missing, or a new one; see
-    `raftlog cluster hostnames`.
+    its id at its first start: the id mapped to its hostname, else a missing one, else a new one;
+    see `raftlog cluster hostnames`.
 
     \b
     Examples:
@@ -219,9 +217,9 @@ def format_(
     )
     asked = NodeIdentity(cluster_id=cluster, node_id=node, directory_id=directory_id)
     identity = format_storage(where, asked, ignore_formatted=ignore_formatted, bootstrap=bootstrap)
-    done = "formatted" if identity == asked else "was formatted already"
+    done = "formatted" if identity == asked else "was already formatted"
     has_id = identity.node_id != NO_NODE_ID
-    who = f"node {identity.node_id}" if has_id else "a broker that has no id yet,"
+    who = f"node {identity.node_id}" if has_id else "a broker without an id yet,"
     text = f"{who} of cluster {cluster}, directory id {identity.directory_id}"
     document = StorageIdentity(str(where), **asdict(identity))
     return Answer(document, lambda: print_line(f"{where} {done}: {text}"))
@@ -244,11 +242,11 @@ def info(
     """
     from raftlog.node.storage.files import damaged_copies
     from raftlog.node.storage.reader import open_read_only
-    from raftlog.ops.logs import say_left_out
+    from raftlog.ops.logs import warn_left_out
 
     where = _directory_asked(config, flags or [], directory)
     with open_read_only(where) as log:
-        say_left_out(log)
+        warn_left_out(log)
         vote, damaged = log.vote, damaged_copies(where)
         found = StorageInfo(
             str(where),
@@ -262,7 +260,7 @@ def info(
             vote_copy_damaged=bool(damaged),
         )
     for what in damaged:
-        print_error(f"{what}; the node's next start writes both anew")
+        print_error(f"{what}; the node rewrites both copies when it starts")
     return Answer(found, lambda: _print_fields(vars(found)))
 
 
@@ -274,7 +272,7 @@ def _directory_asked(config: Path | None, flags: list[str], directory: Path | No
     if directory is not None:
         return directory
     if config is None and not flags and not environment_configures():
-        raise ConfigError("give --directory DIR, --config FILE or variables RAFTLOG_...")
+        raise ConfigError("give --directory DIR or --config FILE, or set RAFTLOG_... variables")
     return load_config(config, flags=flags).directory
 
 
@@ -288,9 +286,8 @@ def beginning(
     release_version: int | None,
     super_users: Sequence[str] = (),
 ) -> tuple[str, Bootstrap]:
-    """Return the node's directory id, a new one unless it is given, and what its directory records.
-
-    Raises ConfigError.
+    """Return the node's directory id (a new one unless given) and what its directory records about
+    the quorum. Raises ConfigError.
     """
     level = _level(release_version)
     administrators = _administrators(super_users)
@@ -299,11 +296,11 @@ def beginning(
     controller = config.controller if config is not None else None
     if ways > 1:
         raise ConfigError(
-            "only one of --standalone, --initial-controllers and --no-initial-controllers"
+            "give only one of --standalone, --initial-controllers and --no-initial-controllers"
         )
     if (standalone or initial_controllers) and controller is not None and controller.voters:
         raise ConfigError(
-            "the voters are given by controller.quorum.voters: leave that empty, or the option away"
+            "controller.quorum.voters already names the voters: leave it empty, or omit the option"
         )
     if not ways:
         if controller is not None and not controller.voters:
@@ -315,15 +312,13 @@ def beginning(
     if no_initial_controllers:
         if administrators:
             raise ConfigError(
-                "--super-user is for the first controllers of a cluster: a node that joins takes"
-                " the entries from the log"
+                "--super-user is only for the initial controllers of a cluster: a joining node "
+                "gets the entries from the log"
             )
         return directory_id, Bootstrap((), level)
     if standalone:
         if controller is None:
-            raise ConfigError(
-                "--standalone needs a controller's configuration, which says where it listens"
-            )
+            raise ConfigError("--standalone needs a controller's configuration with its listener")
         return directory_id, Bootstrap(
             (Voter(node_id, controller.advertised, directory_id),), level, administrators
         )
@@ -333,8 +328,8 @@ def beginning(
         raise ConfigError(f"--initial-controllers: node {node_id} is not among them")
     if controller is not None and own.endpoint != controller.advertised:
         raise ConfigError(
-            f"--initial-controllers: node {node_id} is at {own.endpoint} there, and at"
-            f" {controller.advertised} by its configuration"
+            f"--initial-controllers: the list has node {node_id} at {own.endpoint}, but its "
+            f"configuration at {controller.advertised}"
         )
     return own.directory_id, Bootstrap(voters, level, administrators)
 
@@ -349,8 +344,8 @@ def parse_initial_controllers(value: str) -> tuple[Voter, ...]:
             known = str(uuid.UUID(directory_id))
         except ValueError as error:
             raise ConfigError(
-                f"--initial-controllers: {part.strip()!r} is not id@host:port:directory-id, the"
-                f" last a UUID ({error})"
+                f"--initial-controllers: {part.strip()!r} is not id@host:port:directory-id with a "
+                f"UUID as directory id ({error})"
             ) from error
         voters.append(Voter(voter.node_id, voter.endpoint, known))
     for what, values in (
@@ -359,12 +354,12 @@ def parse_initial_controllers(value: str) -> tuple[Voter, ...]:
         ("directory id", [voter.directory_id for voter in voters]),
     ):
         if len(set(values)) != len(values):
-            raise ConfigError(f"--initial-controllers: the same {what} twice")
+            raise ConfigError(f"--initial-controllers: two voters have the same {what}")
     return tuple(sorted(voters, key=lambda voter: voter.node_id))
 
 
 def _administrators(super_users: Sequence[str]) -> tuple[str, ...]:
-    """Raises ConfigError."""
+    """Return the principals to make administrators. Raises ConfigError."""
     try:
         found = tuple(sorted(parse_super_users(";".join(super_users))))
     except ValueError as error:
@@ -377,8 +372,8 @@ def _level(release_version: int | None) -> int:
         return 0
     if not MIN_METADATA_VERSION <= release_version <= LATEST_METADATA_VERSION:
         raise ConfigError(
-            f"--release-version: {MIN_METADATA_VERSION} to {LATEST_METADATA_VERSION}, not"
-            f" {release_version}"
+            f"--release-version must be {MIN_METADATA_VERSION} to {LATEST_METADATA_VERSION}, not "
+            f"{release_version}"
         )
     return release_version
 
@@ -390,8 +385,8 @@ def identity_asked(
     cluster_id: str,
     node_id: int | None,
 ) -> tuple[Path, str, int]:
-    """Return what to format, from a configuration (of the environment, too) or from the three
-    options, never from both.
+    """Return the directory, cluster id and node id to format, from either a configuration (or the
+    environment) or the three options. Raises ConfigError if both are given.
     """
     options_given = directory is not None or cluster_id or node_id is not None
     if config is None and not flags and (options_given or not environment_configures()):
@@ -411,7 +406,7 @@ def identity_asked(
         return directory, cluster_id, node_id
     if options_given:
         raise ConfigError(
-            "give either a configuration or --directory, --cluster-id and --node-id, not both"
+            "give either --config, or --directory, --cluster-id and --node-id, not both"
         )
     loaded = load_config(config, flags=flags)
     return loaded.directory, loaded.cluster_id, loaded.node_id
@@ -420,34 +415,36 @@ def identity_asked(
 Where = Annotated[Path, arg("DIR", "The data directory of a stopped node.")]
 
 WARNING = """\
-This gives up what the quorum promised.
+This breaks the quorum's guarantees.
   * Committed records that are not in this directory are lost. Records in it that were never committed become committed.
-  * Node {node_id} will be the only voter. Add others afterwards, with directories formatted anew.
-  * Never start another directory of the old quorum again: it would go on with another history under the same cluster id."""  # noqa: E501
+  * Node {node_id} will be the only voter. Add others afterwards, with newly formatted directories.
+  * Never start another directory of the old quorum again: it would continue a different history under the same cluster id."""  # noqa: E501
 
 
 @command(app)
 def recover(
     directory: Where,
-    unsafe: Annotated[bool, opt("--unsafe", "Recover. Without it nothing is changed.")] = False,
+    unsafe: Annotated[
+        bool, opt("--unsafe", "Recover; without it the command changes nothing.")
+    ] = False,
     endpoint: Annotated[
         str,
         opt(
             "--endpoint HOST:PORT",
-            "Where this node listens; default: its endpoint in the voter set.",
+            "The address at which this node listens; default: its endpoint in the voter set.",
         ),
     ] = "",
-    reason: Annotated[str, opt("--reason TEXT", "Why, for the record in the log.")] = "",
-    yes: Annotated[bool, opt("--yes", "Do not ask for the cluster id.")] = False,
+    reason: Annotated[str, opt("--reason TEXT", "The reason, recorded in the log.")] = "",
+    yes: Annotated[bool, opt("--yes", "Do not ask for confirmation.")] = False,
 ) -> Answer[SurvivorDescription | Recovered]:
     """Recover a quorum whose majority is lost, from one directory.
 
-    Only when the directories of a majority are lost. Without --unsafe the command only
-    shows what the directory has. Do that for every remaining directory, and recover the one with
-    the highest last record epoch and, among equals, the highest log end offset: no other has more
-    committed records. Committed records that it lacks are lost. The log records the recovery: a
-    RecoveryRecord and a voter set of this node alone. When the node starts, it gives the log a new
-    generation.
+    Use it only if the directories of a majority are lost. Without --unsafe the command only shows
+    what the directory contains. Do that for every remaining directory, then recover the one with
+    the highest last record epoch and, among equals, the highest log end offset: no other contains
+    more committed records. Committed records that it lacks are lost. The log records the recovery:
+    a RecoveryRecord, and a voter set with only this node. When the node starts, it gives the log a
+    new generation.
 
     \b
     Examples:
@@ -460,7 +457,7 @@ def recover(
 
     if endpoint:
         _check_endpoint(endpoint)
-    # What opening the directory has to say is not what the command prints.
+    # Log lines from opening the directory are not part of the command's output.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     survivor = asyncio.run(examine(directory))
     if not unsafe:
@@ -476,8 +473,8 @@ def recover(
     )
     text = (
         f"{directory}: node {done.voter.node_id} at {done.voter.endpoint} is the only voter of"
-        f" cluster {done.before.identity.cluster_id}, from offset {done.before.end_offset} and"
-        f" epoch {done.epoch} on; the log gets a new generation when the node starts"
+        f" cluster {done.before.identity.cluster_id}, from offset {done.before.end_offset} and "
+        f"epoch {done.epoch} onwards; the log gets a new generation when the node starts"
     )
     before = _described(directory, done.before)
     recovered = Recovered(before, done.epoch, done.voter, done.end_offset)
@@ -494,13 +491,13 @@ def _check_endpoint(endpoint: str) -> None:
 
 
 def confirm(cluster_id: str) -> None:
-    """Ask for the cluster id. Raises FailedError unless it is typed."""
+    """Ask the operator to type the cluster id. Raises FailedError if it does not match."""
     try:
-        typed = typer.prompt(f"Type the cluster id ({cluster_id}) to go on", err=True)
+        typed = typer.prompt(f"Type the cluster id ({cluster_id}) to continue", err=True)
     except typer.Abort:
         typed = ""
     if typed.strip() != cluster_id:
-        raise FailedError("that is not the cluster id: nothing was changed", Exit.USAGE)
+        raise FailedError("the cluster id does not match: nothing was changed", Exit.USAGE)
 
 
 def _described(directory: Path, survivor: Survivor) -> SurvivorDescription:
@@ -520,9 +517,8 @@ def _show_survivor(found: SurvivorDescription) -> None:
     voters = ", ".join(f"{voter.node_id}@{voter.endpoint}" for voter in found.voters)
     _print_fields({**vars(found), "voters": voters or "as configured"})
     typer.echo(
-        "Nothing was changed. Of all directories that are left, the one with the highest last"
-        " record epoch, then the highest log end offset, has the most: recover that one, with"
-        " --unsafe.",
+        "Nothing was changed. Of all remaining directories, recover, with --unsafe, the one with "
+        "the highest last record epoch and, among equals, the highest log end offset.",
         err=True,
     )
 
@@ -532,18 +528,16 @@ INSPECT = "inspect"
 
 @command()
 def backup_(
-    file: Annotated[
-        Path, arg("FILE|inspect", "Where the backup is to be; it must not be there yet.")
-    ],
-    inspected: Annotated[Path | None, arg("[FILE]", "`inspect FILE`: what is in a backup.")] = None,
+    file: Annotated[Path, arg("FILE|inspect", "The backup to write; the file must not exist yet.")],
+    inspected: Annotated[Path | None, arg("[FILE]", "The backup to inspect.")] = None,
     controller: BackupController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> Answer[BackupWritten | BackupInspected]:
     """Write the committed state to a file, while writes continue.
 
-    The file is a snapshot: the state at one committed offset, its hash, the voter set and what
-    names the log. It is read back and checked before it gets its name. --timeout bounds each
-    answer, not the whole.
+    The file is a snapshot: the state at one committed offset, its hash, the voter set, and the
+    log's identity. The command reads the file back and checks it before naming it FILE. --timeout
+    applies to each response, not to the whole backup.
 
     \b
     Examples:
@@ -552,7 +546,9 @@ def backup_(
     """
     if inspected is not None:
         if str(file) != INSPECT:
-            raise typer.BadParameter(f"{inspected}: one file is wanted, or `inspect FILE`")
+            raise typer.BadParameter(
+                f"unexpected argument {str(inspected)!r}: give one FILE, or `inspect FILE`"
+            )
         return _inspect(inspected)
     from raftlog.ops.backup import backup
 
@@ -584,7 +580,7 @@ def _written(file: Path, header: SnapshotHeader, state_hash: int, size: int) -> 
 
 
 def _inspect(file: Path) -> Answer[BackupWritten | BackupInspected]:
-    """Verify a backup and say what is in it. Raises ConfigError, CorruptLogError."""
+    """Verify a backup and describe it. Raises ConfigError, CorruptLogError."""
     from raftlog.metadata.record_text import time_text
     from raftlog.ops.backup import inspect
 
@@ -620,14 +616,13 @@ def _inspect(file: Path) -> Answer[BackupWritten | BackupInspected]:
             ("state hash", found.state_hash),
         ]
         print_table(("", ""), rows)
-        print_line(f"{file}: {found.bytes} bytes, whole and verified")
+        print_line(f"{file}: {found.bytes} bytes, complete and verified")
 
     return Answer(found, show)
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """Show a bar on a terminal, and nothing in a pipe."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -1,7 +1,7 @@
-"""The standard streams of a command: each may be closed, and what is printed may find no reader or
-no space. Also the exit codes of a command that something else has ended.
+"""The standard streams of a command: each may be closed, and output may meet a vanished reader or a
+full disk. Also the exit codes for such an end, or for one by a signal.
 
-It is imported before anything else: with as little as it needs at once.
+Imported before anything else, so it imports as little as possible.
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ import os
 import select
 import sys
 
-TYPE_CHECKING = False  # As typing has it, whose import takes longer than all of these.
+TYPE_CHECKING = (
+    False  # Replaces the constant in typing, whose import takes longer than all of these.
+)
 if TYPE_CHECKING:
     from typing import Any, TextIO
 
 # Exit codes as a shell reports a signal: 128 and its number. Others: raftlog.cli.exits.
 INTERRUPTED = 130
-"""SIGINT ended the command, after its cleaning up."""
+"""SIGINT ended the command, after it cleaned up."""
 TERMINATED = 143
-"""SIGTERM ended the command before it was done, after its cleaning up."""
+"""SIGTERM ended the command before it was done, after it cleaned up."""
 UNREAD = 141
-"""The output has lost its reader, as ``head`` that has seen enough. Most programs die of SIGPIPE
-then.
+"""The reader of the output has gone, such as ``head`` once it has enough. Most programs then die of
+SIGPIPE.
 """
 NAME = "standard output"
 _INPUT, _OUTPUT, _ERRORS = 0, 1, 2
@@ -36,18 +38,18 @@ def prepare_streams() -> None:
 
 
 def _open_closed() -> None:
-    """Open closed descriptors, so that the output is dropped.
+    """Open closed standard descriptors, so that output to them is dropped.
 
-    Left closed it would be given to what is opened next: a database's file or a socket would get
-    what is printed, by us or by a library. ``sys.stdin`` stays None, since no input is not an empty
-    one. What is printed is dropped without an error, after which a change would stay untold; the
-    exit code says it in the end (``lost``).
+    A closed descriptor's number would be reused by the next file or socket that is opened, which
+    would then receive what is printed by raftlog or by a library. ``sys.stdin`` stays None, since
+    no input is not an empty one. Dropped output raises no error, so a successful change might go
+    unreported; the exit code shows it at the end (``lost``).
     """
     for number in (_INPUT, _OUTPUT, _ERRORS):
         try:
             os.fstat(number)
         except OSError:
-            # The lowest number that is free is this one.
+            # open() returns the lowest free number, which is this one.
             os.open(os.devnull, os.O_RDONLY if number == _INPUT else os.O_WRONLY)
     if sys.stdout is None:
         sys.stdout = _text(_Closed(_OUTPUT, "w", closefd=False))
@@ -56,8 +58,10 @@ def _open_closed() -> None:
 
 
 def _forgive_errors() -> None:
-    """Drop what stderr does not take: there is nobody to tell, and the exit code stays that of the
-    error. By default a full disk behind stderr makes 120 of every code.
+    """Drop output that stderr does not accept: there is nowhere to report it, and the exit code
+    must stay that of the error.
+
+    By default Python replaces every exit code with 120 when the disk behind stderr is full.
     """
     if isinstance(sys.stderr, io.TextIOWrapper) and sys.stderr.fileno() == _ERRORS:
         sys.stderr.flush()
@@ -68,7 +72,7 @@ class _Closed(io.FileIO):
     lost = False
 
     def write(self, data: Any, /) -> int:
-        """Drop the data, and note that."""
+        """Drop the data, and record that output was lost."""
         _Closed.lost = True
         return memoryview(data).nbytes
 
@@ -83,23 +87,25 @@ class _Forgiving(io.FileIO):
 
 
 def _text(raw: io.FileIO, encoding: str = "utf-8") -> TextIO:
-    """Return a stream of lines, as ``sys.stderr`` is."""
+    """Return a line-buffered text stream, like ``sys.stderr``."""
     return io.TextIOWrapper(
         io.BufferedWriter(raw), encoding, errors="backslashreplace", line_buffering=True
     )
 
 
 def _write_lines_at_once() -> None:
-    """Write each line at once. By default Python keeps what it prints into a pipe or a file until 8
-    KiB are full or the program ends: a reader of ``--follow`` sees nothing for hours, and a full
-    disk shows only when no command is there any more to report it.
+    """Make standard output write each line at once.
+
+    By default Python buffers output to a pipe or a file until 8 KiB are full or the program ends: a
+    reader of ``--follow`` would see nothing for hours, and a full disk would show only when no
+    command is left to report it.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
 
 
 def lost() -> bool:
-    """Return whether output was dropped because standard output was closed from the beginning."""
+    """Return whether output was dropped because standard output was closed from the start."""
     return _Closed.lost
 
 
@@ -115,8 +121,8 @@ def has_no_reader() -> bool:
 
 
 def drop_unread() -> None:
-    """Drop from now on what is printed into a pipe that is full, even if a write waits for it. For
-    a signal handler: it touches descriptors alone.
+    """Drop further output to a pipe that is full, even if a write is blocked on it. For a signal
+    handler: it only touches descriptors.
     """
     for number in (_OUTPUT, _ERRORS):
         poll = select.poll()
@@ -126,21 +132,22 @@ def drop_unread() -> None:
 
 
 def cannot_be_written() -> bool:
-    """Return whether standard output does not accept the output."""
+    """Return whether standard output accepts no output."""
     try:
         sys.stdout.flush()
     except OSError:
         return True
-    except (AttributeError, ValueError):  # It is none of ours, or closed.
+    except (AttributeError, ValueError):  # Not one of our streams, or closed.
         return False
     return False
 
 
 def unwritten() -> OSError | None:
-    """Return the error of the disk behind standard output; None also for a pipe without a reader.
+    """Return the error of the disk behind standard output, or None if there is none or it is a pipe
+    without a reader.
 
-    What could not be written is dropped. Else the interpreter tries once more after all exit
-    handlers, and ends with 120 and words of its own.
+    Drops unwritten output. Otherwise the interpreter would retry after all exit handlers, and exit
+    with 120 and its own message.
     """
     if not isinstance(sys.stdout, io.TextIOWrapper):
         return None

@@ -30,35 +30,38 @@ if TYPE_CHECKING:
 
 app = group()
 TOPIC = 2
-"""Kafka's number of this kind of resource."""
+"""Number of the resource kind TOPIC in Kafka's protocol."""
 Names = Annotated[list[str], arg("TOPIC...", "Topic names.", autocompletion=completion.topics)]
 
 
 @dataclass
 class TopicDescriptions:
-    """The topics given, with their partitions."""
+    """The requested topics, with their partitions."""
 
     offset: int
     items: Sequence[Topic]
     missing: Sequence[str]
-    """Topics that are not there: the exit code is 1."""
+    """Topics that do not exist; the exit code is then 1."""
     not_served: Mapping[str, str]
-    """Reason why partitions cannot be used now, by name, as ``orders:0``."""
+    """Why a partition cannot be used now, by name such as ``orders:0``."""
 
 
 @command(app, shared=WRITE)
 async def create(
     client: AsyncClient,
     names: Names,
-    partitions: Annotated[int, opt("--partitions -p", "Partitions of each; -1: the default.")] = -1,
+    partitions: Annotated[
+        int, opt("--partitions -p", "Number of partitions per topic; -1: the default.")
+    ] = -1,
     replication_factor: Annotated[
-        int, opt("--replication-factor -r", "Replicas of each partition; -1: the default.")
+        int, opt("--replication-factor -r", "Number of replicas per partition; -1: the default.")
     ] = -1,
     replica_assignment: Annotated[
         str,
         opt(
             "--replica-assignment 1:2:3,2:3:1",
-            "The replicas of each partition, the preferred leader first; instead of the two above.",
+            "The replicas of each partition, preferred leader first; instead of the two options "
+            "above.",
         ),
     ] = "",
     configs: Annotated[
@@ -131,13 +134,10 @@ async def list_(client: AsyncClient) -> Answer[Listing[Topic]]:
 async def describe(client: AsyncClient, names: Topics = None) -> Answer[TopicDescriptions]:
     """Show the partitions of topics, or of all: leader, epoch, replicas.
 
-    Only the leader of a partition knows the in-sync replicas (KIP-24).
-
-    ELR, replicas that may lead if the ISR is empty, and LAST KNOWN ELR, the last leader while
-    nobody may lead, are shown where a partition has any (KIP-966).
-
-    The leaders are asked whether they lead: NOT SERVED says which partitions cannot be used now,
-    and why.
+    Only a partition's leader knows its in-sync replicas (KIP-24): see `raftlog partitions isr`. Two
+    columns appear only if a partition has such replicas (KIP-966): ELR, which may lead while the
+    ISR is empty, and LAST KNOWN ELR, the last leader while no replica may lead. Also queries the
+    leaders: NOT SERVED shows why a partition cannot be used now.
 
     \b
     Examples:
@@ -169,7 +169,7 @@ async def describe(client: AsyncClient, names: Topics = None) -> Answer[TopicDes
             )  # fmt: skip
             print_line(f"at offset {topics.offset}")
 
-    why = f"UNKNOWN_TOPIC_OR_PARTITION: there is no topic {', '.join(topics.missing)}"
+    why = f"UNKNOWN_TOPIC_OR_PARTITION: no such topic: {', '.join(topics.missing)}"
     errors = [FailedError(why, Exit.REFUSED)] if topics.missing else []
     return Answer(
         TopicDescriptions(topics.offset, [*topics], topics.missing, not_served), show, errors

@@ -1,4 +1,4 @@
-"""Values as people type them: times, spans, partitions, replicas and plans."""
+"""Parsers for values on the command line: times, durations, partitions, replicas and plans."""
 
 from __future__ import annotations
 
@@ -28,25 +28,27 @@ _UNIT_MS = {
 }
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?Z?")
 
-Since = Annotated[str, opt("--since SPAN", "From so long before the end on: 90s, 15m, 1h, 7d.")]
-From = Annotated[str, opt("--from TIME", "From then on (UTC): 2026-01-31T12:00:00Z, 12:00.")]
-To = Annotated[str, opt("--to TIME", "Until then. Default: to the end.")]
+Since = Annotated[str, opt("--since SPAN", "Start this long before the end: 90s, 15m, 1h, 7d.")]
+From = Annotated[str, opt("--from TIME", "Start at this time (UTC): 2026-01-31T12:00:00Z, 12:00.")]
+To = Annotated[str, opt("--to TIME", "End at this time. Default: no end.")]
 FOR_EVER_MS = 1 << 62
 
 
 def parse_span_ms(text: str) -> int:
-    """Parse ``90s``, ``1h30m``, ``7d``; return milliseconds. Raises BadParameter."""
+    """Parse a duration such as ``90s``, ``1h30m``, ``7d``; return milliseconds. Raises
+    BadParameter.
+    """
     parts = _SPAN.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise typer.BadParameter(f"{text!r} is not a span of time like 90s, 15m, 1h or 7d")
+        raise typer.BadParameter(f"{text!r} is not a duration like 90s, 15m, 1h or 7d")
     return round(sum(float(number) * _UNIT_MS[unit] for number, unit in parts))
 
 
 def parse_when_ms(text: str, now_ms: Callable[[], int]) -> int:
-    """Parse a time in ISO 8601, of a clock (the last time that it showed that) or in milliseconds,
-    in UTC where no zone is named. Raises BadParameter.
+    """Parse a time; return milliseconds. Raises BadParameter.
 
-    ``now_ms`` is asked for a clock's only.
+    Accepts ISO 8601, a time of day (its most recent occurrence before ``now_ms``), or milliseconds;
+    UTC unless a zone is given. Calls ``now_ms`` only for a time of day.
     """
     if text.isdigit() and len(text) > 8:
         return int(text)
@@ -71,8 +73,9 @@ def parse_when_ms(text: str, now_ms: Callable[[], int]) -> int:
 
 
 def export_time_ms(text: str | None, export: str) -> int | None:
-    """Parse the value of --at-time; a clock's is of the last day of the export. Raises
-    BadParameter, also for an empty one [an unset variable of a script would mean the end].
+    """Parse the value of --at-time; a time of day is on the last day of the export. Raises
+    BadParameter, also for an empty value [an unset variable in a script would otherwise mean the
+    end].
     """
     if text is None:
         return None
@@ -83,9 +86,9 @@ def export_time_ms(text: str | None, export: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """The period that --since, --from and --to name.
+    """The period between --since or --from, and --to.
 
-    ``default``: the span where there is neither --since nor --from; empty: from the beginning on.
+    ``default``: the duration if neither --since nor --from is given; empty for no lower bound.
     Raises BadParameter.
     """
 
@@ -104,15 +107,15 @@ class Period:
 
     @property
     def is_given(self) -> bool:
-        """True if one of the options is given."""
+        """Whether one of the options is given."""
         return bool(self.since or self.begin or self.end)
 
     def at(self, now_ms: Callable[[], int]) -> tuple[int, int]:
-        """Return its first and last millisecond; FOR_EVER_MS: it goes to the end.
+        """Return the period's first and last millisecond; the last is FOR_EVER_MS if it is open.
+        Raises BadParameter.
 
-        ``now_ms``: the time by the clock that the log and the journals go by, never that of the
-        machine that reads them [one whose clock is behind would see nothing of the last seconds].
-        It is asked only if it matters. Raises BadParameter.
+        ``now_ms`` returns the time by the clock that stamps the log and the journals, never the
+        local one [a reader whose clock is slow would miss the last seconds]. Called only if needed.
         """
         last_ms = parse_when_ms(self.end, now_ms) if self.end else FOR_EVER_MS
         span = self.since or self.default
@@ -123,7 +126,7 @@ class Period:
         else:
             first_ms = 0
         if first_ms >= last_ms:
-            raise typer.BadParameter("the period ends before it begins")
+            raise typer.BadParameter("--to must be later than the start of the period")
         return first_ms, last_ms
 
 
@@ -136,7 +139,7 @@ Topics = Annotated[
     list[str] | None,
     arg(
         "[TOPIC...]",
-        "Only these; default: all.",
+        "Only these topics; default: all.",
         show_default=False,
         autocompletion=completion.topics,
     ),
@@ -144,7 +147,7 @@ Topics = Annotated[
 
 
 def partition_name(text: str) -> PartitionName:
-    """Parse TOPIC:PARTITION; no topic's name has a colon in it. Raises ConfigError."""
+    """Parse TOPIC:PARTITION; topic names contain no colon. Raises ConfigError."""
     topic, colon, index = text.rpartition(":")
     if not colon or not topic or not (index.isascii() and index.isdigit() and len(index) < 10):
         raise ConfigError(f"{text!r}: write it as TOPIC:PARTITION, for instance orders:0")
@@ -160,8 +163,8 @@ def broker_ids(text: str, separator: str = ",") -> list[int]:
 
 
 def assignments(text: str) -> list[list[int]]:
-    """Parse the replicas of several partitions in a row: 1:2:3,2:3:1; empty: none. Raises
-    ConfigError.
+    """Parse the replicas of successive partitions, such as 1:2:3,2:3:1; return an empty list for
+    "". Raises ConfigError.
     """
     return [broker_ids(part, ":") for part in text.split(",")] if text else []
 
@@ -177,8 +180,8 @@ def assigned(text: str) -> tuple[PartitionName, list[int]]:
 
 
 def read_plan(path: Path) -> list[tuple[PartitionName, list[int]]]:
-    """Read a plan as Kafka's tools write it: {"version": 1, "partitions": [{"topic", "partition",
-    "replicas"}, ...]}. Raises ConfigError.
+    """Read a plan in the format of Kafka's tools: {"version": 1, "partitions": [{"topic",
+    "partition", "replicas"}, ...]}. Raises ConfigError.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8-sig"))
@@ -187,7 +190,7 @@ def read_plan(path: Path) -> list[tuple[PartitionName, list[int]]]:
             for one in document["partitions"]
         ]
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from None
+        raise ConfigError(f"cannot read {path}: {error}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f'{path} is not a plan like {{"version": 1, "partitions": [{{"topic": "orders",'
@@ -197,7 +200,7 @@ def read_plan(path: Path) -> list[tuple[PartitionName, list[int]]]:
 
 
 def plan_of(entries: Iterable[tuple[PartitionName, Sequence[int]]]) -> dict[str, Any]:
-    """Return a plan that ``read_plan`` reads."""
+    """Return a plan in the format that ``read_plan`` reads."""
     return {
         "version": 1,
         "partitions": [
@@ -207,7 +210,7 @@ def plan_of(entries: Iterable[tuple[PartitionName, Sequence[int]]]) -> dict[str,
 
 
 def by_topic(names: Iterable[PartitionName]) -> dict[str, list[int]]:
-    """Group partitions by topic, in the given order."""
+    """Group partitions by topic, in the order given."""
     found: dict[str, list[int]] = {}
     for topic, index in names:
         found.setdefault(topic, []).append(index)
@@ -216,7 +219,7 @@ def by_topic(names: Iterable[PartitionName]) -> dict[str, list[int]]:
 
 def _entry(topic: Any, index: Any) -> PartitionName:
     if not isinstance(topic, str) or not isinstance(index, int) or isinstance(index, bool):
-        raise TypeError(f"{topic!r} and {index!r} name no partition")
+        raise TypeError(f"{topic!r}, {index!r}: expected a topic name and a partition number")
     return topic, index
 
 

@@ -1,4 +1,4 @@
-"""``raftlog watch``: the changes of the metadata as they come."""
+"""``raftlog watch``: print metadata changes as they happen."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class WatchedChange:
     """A change of one entity."""
 
     token: str
-    """``watch --since`` with it continues after this change."""
+    """The token with which ``watch --since`` continues after this change."""
     offset: int
     epoch: int
     timestamp_ms: int
@@ -34,7 +34,7 @@ class WatchedChange:
     key: str
     path: str
     initial: bool
-    """The entity existed when the watch began."""
+    """Whether the entity already existed when the watch began."""
     before: Any
     """The entity as JSON; null if it does not exist."""
     after: Any
@@ -47,28 +47,35 @@ async def watch(
         list[str] | None,
         arg(
             "[SELECTOR]...",
-            "topics/orders, configs/topic/orders, partitions/orders/0, brokers/5, a kind"
-            " (topics), or the beginning of paths (topics/ord*). Default: everything but"
-            " book-keeping.",
+            "topics/orders, configs/topic/orders, partitions/orders/0, brokers/5, a kind (topics), "
+            "or a prefix of paths (topics/ord*). Default: everything except internal book-keeping.",
         ),
     ] = None,
-    since: Annotated[str, opt("--since TOKEN", "Go on after this token of a watch.")] = "",
+    since: Annotated[
+        str, opt("--since TOKEN", "Continue after this token of an earlier watch.")
+    ] = "",
     initial: Annotated[
-        bool, opt("--initial --from-beginning", "Begin with what there is.")
+        bool, opt("--initial --from-beginning", "Begin with the existing entities.")
     ] = False,
     tip: Annotated[
-        bool, opt("--tip", "Show a change once it is committed, not once every broker can show it.")
+        bool,
+        opt(
+            "--tip",
+            "Show each change once it is committed, before every unfenced broker has applied it.",
+        ),
     ] = False,
-    max_changes: Annotated[int, opt("--max-changes N", "End after N; 0: never.", min=0)] = 0,
+    max_changes: Annotated[
+        int, opt("--max-changes N", "Stop after N changes; 0: never.", min=0)
+    ] = 0,
     idle_s: Annotated[
-        float, opt("--timeout S", "End when nothing comes for S seconds; 0: never.", min=0.0)
+        float, opt("--timeout S", "Stop when no change arrives for S seconds; 0: never.", min=0.0)
     ] = 0.0,
     as_json: JsonLines = False,
 ) -> None:
     """Print each change of the metadata in order, until interrupted.
 
-    It goes on at another broker when one is lost; no change is missed, and none comes twice. At the
-    end it says how to go on later.
+    Continues at another broker if one is lost; misses no change, and shows none twice. At the end
+    it prints how to continue later.
 
     \b
     Examples:
@@ -93,7 +100,7 @@ async def follow(
     max_changes: int = 0,
     timeout_s: float = 0.0,
 ) -> None:
-    """Print the changes that the selectors choose, and in the end the token to continue with."""
+    """Print the changes that the selectors match and, at the end, the token to continue with."""
     from raftlog.cli.output import print_error
     from raftlog.client.watch import CompactedError
 
@@ -110,13 +117,13 @@ async def follow(
     try:
         await _show(one, max_changes, timeout_s, as_json, unprinted)
     except CompactedError as error:
-        why = f"{error.message}. Begin anew with --initial, or --since {error.oldest}"
+        why = f"{error.message}. Start again with --initial, or with --since {error.oldest}"
         raise FailedError(why, Exit.REFUSED) from error
     finally:
         token = unprinted[0] if unprinted else one.token
         one.close()
         if token is not None:
-            print_error(f"raftlog: to go on: --since {token}")
+            print_error(f"raftlog: to continue: --since {token}")
 
 
 def _token(text: str) -> Token:
@@ -135,8 +142,8 @@ async def _show(
     as_json: bool,
     unprinted: list[Token | None],
 ) -> None:
-    """Print changes until the limits are reached. ``unprinted``: gets the token before a change
-    that could not be printed.
+    """Print changes until a limit is reached. ``unprinted`` receives the token before a change that
+    could not be printed.
     """
     count = 0
     await watch.started()
