@@ -1,7 +1,7 @@
-"""The check of the servers before the first call: whether they exist and accept this client.
+"""The check before the first call that the servers exist and accept this client.
 
-A call retries until its deadline, as servers restart; for a wrong port or certificate, an error at
-once is better.
+A call retries until its deadline, since servers restart; for a wrong port or certificate, an
+immediate error is better.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from raftlog.transport.probe import TlsSeen
 
 PATIENCE_S = 0.1
-"""Longest wait for the refusals of present hosts and for name servers, in seconds."""
+"""Longest wait in seconds for a connection to be refused, and for name servers."""
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-"""Opening bytes of a gRPC client: the preface, and empty settings."""
+"""First bytes sent by a gRPC client: the preface, and empty settings."""
 _NO_GRPC = (b"HTTP/", b"<")
-"""First bytes of an HTTP/1 server's answer: some servers omit the status line."""
+"""First bytes of an HTTP/1 server's response: some servers omit the status line."""
 _ALERT = b"\x15"
-"""First byte of a TLS server's answer, if it does not just close the connection."""
+"""First byte of a TLS server's response to plain text, unless it just closes the connection."""
 REFUSES = "nothing listens at {} (connection refused)"
-UNKNOWN_NAME = "the host of {} is not known (mistyped?)"
-WANTS_TLS = "{} speaks TLS: set RAFTLOG_TLS_CA_FILE and a certificate, or a token"
-NO_TLS = "{} does not use TLS: leave RAFTLOG_TLS_... unset, or give the address of another listener"
+UNKNOWN_NAME = "the host name in {} cannot be resolved (mistyped?)"
+WANTS_TLS = "{} requires TLS: set RAFTLOG_TLS_CA_FILE, and a certificate or a token"
+NO_TLS = "{} does not use TLS: unset RAFTLOG_TLS_..., or give the address of a TLS listener"
 HTTP = "{} answers as an HTTP server, not gRPC: give the port of a listener, not of http.listener"
 LOOK_TIMEOUT_S = 2.0
 """Timeout of each step of a handshake, in seconds."""
 LOOK_AGAIN_S = 0.2
-"""Pause before a second look, in seconds: a stopping server closes connections, too."""
+"""Pause in seconds before a second check: a stopping server closes connections, too."""
 
 
 def require_listener(
@@ -47,9 +47,8 @@ def require_listener(
     """Raise ApiError (NETWORK_EXCEPTION) if every address refuses connections, or has a server that
     this client cannot use.
 
-    The second check needs ``plaintext``, or the TLS ``files`` of the client.
-
-    Returns at the first address of a possible node, or when the check takes too long.
+    Checking the server needs ``plaintext``, or the client's TLS ``files``. Returns at the first
+    address with a possible node, or when the check takes too long.
     """
     found: list[dict[str, list[str]]] = []
 
@@ -62,7 +61,7 @@ def require_listener(
             wrong.setdefault(what, []).append(address)
         found.append(wrong)
 
-    # A daemon: the lookup of a name must not keep the process from ending.
+    # A daemon, so that a slow name lookup does not keep the process from ending.
     looking = threading.Thread(target=look, daemon=True)
     looking.start()
     looking.join(PATIENCE_S)
@@ -72,7 +71,7 @@ def require_listener(
 
 
 def _what_is_wrong(address: str, plaintext: bool, files: TlsFiles | None) -> str:
-    """Return a sentence about the fault of an address; empty: none is visible."""
+    """Return what is wrong with an address, as a sentence, or "" if no fault is visible."""
     host, port = parse_endpoint(address).socket_address
     try:
         with socket.create_connection((host, port), PATIENCE_S) as connection:
@@ -104,7 +103,7 @@ def _of_tls(host: str, port: int, files: TlsFiles) -> str:
 
     seen = tls_trouble(host, port, files, PATIENCE_S)
     if seen.trouble in (TlsTrouble.NONE, TlsTrouble.OWN_REFUSED):
-        return ""  # One that is about to stop hangs up, too, and another takes its place.
+        return ""  # A stopping server closes connections, too, and may be replaced.
     if seen.trouble is TlsTrouble.PLAINTEXT:
         with socket.create_connection((host, port), PATIENCE_S) as connection:
             return _of_plaintext(connection, host, port) or NO_TLS
@@ -119,7 +118,9 @@ def require_servers(options: Options) -> None:
 
 
 async def require_tls(options: Options) -> None:
-    """Raise TlsError if no present broker can be used because of its certificate or ours."""
+    """Raise TlsError if no reachable broker can be used because of its certificate or the
+    client's.
+    """
     if options.tls is not None:
         await asyncio.to_thread(_require_tls, options.servers, options.tls.files)
 
@@ -138,7 +139,7 @@ def _require_tls(addresses: Sequence[str], files: TlsFiles) -> None:
 
 
 def _looked_at(addresses: Sequence[str], files: TlsFiles) -> dict[str, TlsSeen]:
-    """Return the TLS trouble of each address; empty if one of them shows none."""
+    """Return the TLS trouble of each address; empty if one of them has none."""
     from raftlog.transport.probe import TlsTrouble, tls_trouble
 
     wrong: dict[str, TlsSeen] = {}

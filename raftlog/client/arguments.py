@@ -1,4 +1,4 @@
-"""Checked arguments: each call compares its arguments with their types before a request."""
+"""Argument checks: each call compares its arguments with their types before it sends a request."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from raftlog.client.values import ConfigValue, Unconditional
 
 F = TypeVar("F", bound=Callable[..., Any])
 Headers = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
-"""Headers of a record; pairs may repeat a name."""
+"""Headers of a record; with pairs, a name may occur several times."""
 Check = Callable[[Any, str], Any]
-"""Function that returns the value in the form of the call. Raises TypeError and ValueError, which
-begin with the name of the argument.
+"""Function that returns a value in the form that the call uses. Raises TypeError and ValueError,
+whose messages begin with the argument's name.
 """
 _LONG = frozenset({"end_offset", "generation", "lease_id", "offset"})
 """Names of 64-bit integers; all others have 32 bits."""
 _INTEGRAL: Any = Integral
 _REAL: Any = Real
-"""Real numbers, those of numpy included."""
+"""Real numbers, including those of numpy."""
 _CHECKED_WHERE_USED = (Unconditional, ConfigValue, Headers)
 
 
 def checked(call: F) -> F:
-    """Return a method, or coroutine method, whose arguments are checked against its annotations."""
+    """Return a method, or coroutine method, that checks its arguments against its annotations."""
 
     @functools.cache
     def checks() -> tuple[dict[str, Check], list[str], str]:
-        # At the first call: then all names of the module are there.
+        # At the first call, when all names in the module are defined.
         parameters = [*inspect.signature(call).parameters.values()][1:]
         rest = next((one.name for one in parameters if one.kind is one.VAR_POSITIONAL), "")
         names = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
@@ -46,7 +46,7 @@ def checked(call: F) -> F:
         of, names, rest = checks()
         positional = [of[name](value, name) for name, value in zip(names, args, strict=False)]
         for index, value in enumerate(args[len(names) :]):
-            # Without such a parameter the call itself says that there are too many.
+            # Without such a parameter, the call itself reports too many arguments.
             one = _one_of_rest(of[rest], value, f"{rest}[{index}]") if rest else value
             positional.append(one)
         if unknown := named.keys() - of.keys():
@@ -73,7 +73,7 @@ def checked(call: F) -> F:
 
 
 def hints_of(call: Callable[..., Any]) -> dict[str, Any]:
-    """Return the types of a call's arguments by name, those of ``**options`` included."""
+    """Return the types of a call's arguments by name, including those of ``**options``."""
     call = inspect.unwrap(call)
     hints = {
         name: eval(hint, call.__globals__)
@@ -89,13 +89,13 @@ def hints_of(call: Callable[..., Any]) -> dict[str, Any]:
 
 def _one_of_rest(check: Check, value: Any, name: str) -> Any:
     if isinstance(value, list):
-        raise TypeError(f"{name} is {shown(value)}: a list goes as *list")
+        raise TypeError(f"{name} must not be a list, but is {shown(value)}: unpack it as *list")
     return check(value, name)
 
 
 @functools.cache
 def check_of(hint: Any) -> Check:
-    """Return the check of a type. Types that are checked at their use pass."""
+    """Return the check for a type. Types that are checked where they are used get no check here."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
         return _check_of_union(hint, args)
@@ -124,7 +124,7 @@ def _check_of_union(hint: Any, args: tuple[Any, ...]) -> Check:
         if len(several) == 1:
             return check_of(several[0])(value, name)
         kinds = " or ".join(sorted({one.__name__ for one in checks}, reverse=True))
-        raise TypeError(f"{name} is {kinds}, not {shown(value)}")
+        raise TypeError(f"{name} must be {kinds}, not {shown(value)}")
 
     return check
 
@@ -139,7 +139,7 @@ def _unchecked(value: Any, _name: str) -> Any:
 
 def _text(value: Any, name: str) -> Any:
     if not isinstance(value, str):
-        raise TypeError(f"{name} is str, not {shown(value)}")
+        raise TypeError(f"{name} must be str, not {shown(value)}")
     _utf_8(value, name)
     return value
 
@@ -148,35 +148,35 @@ def _utf_8(text: str, name: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{name}={text!r:.80}: {error.reason} (UTF-8)") from None
+        raise ValueError(f"{name}={text!r:.80}: not valid UTF-8 ({error.reason})") from None
 
 
 def _integer(value: Any, name: str) -> Any:
     if isinstance(value, bool) or not isinstance(value, _INTEGRAL):
-        raise TypeError(f"{name} is int, not {shown(value)}")
+        raise TypeError(f"{name} must be int, not {shown(value)}")
     bits = 64 if name.rpartition(".")[2] in _LONG else 32
     if not -(1 << bits - 1) <= value < 1 << bits - 1:
-        raise ValueError(f"{name}={value}: an integer of {bits} bits")
+        raise ValueError(f"{name}={value}: must fit into {bits} bits")
     return value if isinstance(value, int) else int(value)
 
 
 def _number(value: Any, name: str) -> Any:
     if isinstance(value, bool) or not isinstance(value, _REAL):
-        raise TypeError(f"{name} is a number, not {shown(value)}")
+        raise TypeError(f"{name} must be a number, not {shown(value)}")
     if math.isnan(value):
-        raise ValueError(f"{name} is a number, not {shown(value)}")
+        raise ValueError(f"{name} must be a number, not {shown(value)}")
     return value
 
 
 def _truth(value: Any, name: str) -> Any:
     if not isinstance(value, bool):
-        raise TypeError(f"{name} is bool, not {shown(value)}")
+        raise TypeError(f"{name} must be bool, not {shown(value)}")
     return value
 
 
 def _instance(kind: Any, value: Any, name: str) -> Any:
     if isinstance(kind, type) and not isinstance(value, kind):
-        raise TypeError(f"{name} is {kind.__name__}, not {shown(value)}")
+        raise TypeError(f"{name} must be {kind.__name__}, not {shown(value)}")
     return value
 
 
@@ -186,13 +186,13 @@ _CHECKS: dict[Any, Check] = {str: _text, int: _integer, float: _number, bool: _t
 def _items(of: Check, value: Any, name: str) -> list[Any]:
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         hint = f": [{value!r:.80}]" if isinstance(value, str) else f", not {shown(value)}"
-        raise TypeError(f"{name} is a list{hint}")
+        raise TypeError(f"{name} must be a list{hint}")
     return [of(one, f"{name}[{index}]") for index, one in enumerate(value)]
 
 
 def _mapping(of_key: Check, of_value: Check, value: Any, name: str) -> dict[Any, Any]:
     if not isinstance(value, Mapping):
-        raise TypeError(f"{name} is a mapping of keys to values, not {shown(value)}")
+        raise TypeError(f"{name} must be a mapping of keys to values, not {shown(value)}")
     return {
         of_key(key, f"{name} key"): of_value(one, f"{name}[{key!r:.80}]")
         for key, one in value.items()
@@ -216,23 +216,27 @@ def _field_checks(kind: Any) -> list[tuple[str, Check]]:
 
 
 def bytes_of(text: bytes | str, what: str) -> bytes:
-    """Return bytes, of text as UTF-8. Raises TypeError, ValueError."""
+    """Return a value as bytes; a str as UTF-8. Raises TypeError, ValueError."""
     if isinstance(text, str):
         return _utf_8(text, what)
     if isinstance(text, bytes):
         return text
-    raise TypeError(f"{what} is str or bytes, not {shown(text)}")
+    raise TypeError(f"{what} must be str or bytes, not {shown(text)}")
 
 
 def headers_of(headers: Headers) -> list[tuple[str, bytes | None]]:
     """Return a record's headers, from a mapping or from pairs. Raises TypeError, ValueError."""
     if not isinstance(headers, (Mapping, Iterable)):
-        raise TypeError(f"headers are a mapping or pairs of a name and a value: {shown(headers)}")
+        raise TypeError(
+            f"headers must be a mapping, or pairs of a name and a value, not {shown(headers)}"
+        )
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     found: list[tuple[str, bytes | None]] = []
     for pair in pairs:
         if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
-            raise TypeError(f"headers are a mapping or pairs of a name and a value: {shown(pair)}")
+            raise TypeError(
+                f"headers must be a mapping, or pairs of a name and a value, not {shown(pair)}"
+            )
         name, value = pair
         _utf_8(name, "headers: name")
         found.append((name, None if value is None else bytes_of(value, f"headers[{name!r}]")))
@@ -240,7 +244,7 @@ def headers_of(headers: Headers) -> list[tuple[str, bytes | None]]:
 
 
 def config_text(key: str, value: ConfigValue) -> str:
-    """Return a configuration value in its wire form. Raises TypeError for a value without one."""
+    """Return a config value in its wire form. Raises TypeError if it has none."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
@@ -250,13 +254,13 @@ def config_text(key: str, value: ConfigValue) -> str:
         return str(value)
     if isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value):
         return ",".join(value)
-    hint = "; to have the default, delete the key" if value is None else ""
+    hint = "; delete the key to restore the default" if value is None else ""
     raise TypeError(
-        f"the value of {key} is a str, a number, a truth value or a list of str, not"
-        f" {shown(value)}{hint}"
+        f"the value of {key} must be a str, a number, a bool or a list of str, not "
+        f"{shown(value)}{hint}"
     )
 
 
 def shown(value: object) -> str:
-    """Return a value for people, with its type."""
+    """Return a value with its type, for error messages."""
     return f"{type(value).__name__}: {value!r:.80}"

@@ -56,21 +56,21 @@ NAMESPACES = {
     "export_cursors": ("cluster", "AsyncExportCursors"),
     "hostnames": ("cluster", "AsyncHostnames"),
 }
-"""Module and class of each namespace, imported at its first use: a command uses one."""
+"""Module and class of each namespace, imported on first use: a command uses only one."""
 
 
 class Surroundings(Protocol):
-    """The surroundings of clients: the process in which they are made."""
+    """What a client takes from the process in which it is created."""
 
     bootstrap: str
-    """Brokers of a client without given ones."""
+    """Brokers for a client that is created without any."""
 
     def admit(self, client: AsyncClient) -> tuple[Callable[[], Transport], random.Random]:
-        """Return the transport factory of a new client, and its random numbers."""
+        """Return the transport factory of a new client, and its random number generator."""
 
 
 SURROUNDINGS: ContextVar[Surroundings | None] = ContextVar("raftlog_surroundings", default=None)
-"""Surroundings of new clients; None: the real network."""
+"""Surroundings of new clients, or None for the real network."""
 
 
 UNIQUE_NAME_CHARS = 20
@@ -81,11 +81,10 @@ LET_IN_TIMEOUT_S = 5.0
 class AsyncClient:
     """A client of one cluster, for one event loop.
 
-    ``bootstrap``: ``host:port`` of brokers, several with commas between; one that is up is enough.
-    Empty: what the environment says. Options: :class:`ClientOptions`. Nothing connects before the
-    first call. Raises ConfigError.
-
-    What this client has seen or written it never unsees, whatever broker answers.
+    ``bootstrap``: ``host:port`` of brokers, separated by commas; one that is running is enough. If
+    empty, the environment names them. Options: :class:`ClientOptions`. Nothing connects before the
+    first call. Raises ConfigError. A client never reads a state older than one that it has read or
+    written, whichever broker answers.
     """
 
     topics: AsyncTopics
@@ -114,11 +113,11 @@ class AsyncClient:
         self._made_by = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ends_with_loop = surroundings is None
-        """True except in a simulated process, whose end after a kill could not be awaited."""
+        """False only in a simulated process, whose end after a kill could not be awaited."""
         if surroundings is not None:
             self._make_transport, self._rng = surroundings.admit(self)
 
-    if not TYPE_CHECKING:  # For whom the namespaces are all the attributes there are.
+    if not TYPE_CHECKING:  # Type checkers then accept only the attributes that are declared.
 
         def __getattr__(self, name: str) -> Any:
             if name not in NAMESPACES:
@@ -141,29 +140,33 @@ class AsyncClient:
         rng: random.Random | None = None,
         **options: Unpack[ClientOptions],
     ) -> Self:
-        """Return a client over another transport. ``rng``: for pauses, and for the first broker."""
+        """Return a client over another transport. ``rng``: for pauses, and for choosing the first
+        broker.
+        """
         client = cls(bootstrap, **options)
         client._make_transport = transport
         client._rng = rng or client._rng
         return client
 
     def _unique_name(self) -> str:
-        """Return a name that no other client makes."""
+        """Return a name that no other client generates."""
         return f"{self._rng.getrandbits(64):0{UNIQUE_NAME_CHARS}}"
 
     @property
     def options(self) -> Options:
-        """Checked options of the client."""
+        """The client's checked options."""
         return self._options
 
     @property
     def core(self) -> Core:
-        """Shared state of the calls, made on the loop of the first call. Raises RaftlogError."""
+        """Shared state of the calls, created on the event loop of the first call. Raises
+        RaftlogError.
+        """
         return self._opened()
 
     @property
     def is_closed(self) -> bool:
-        """True if the client is closed: each call then raises ClientClosedError."""
+        """Whether the client is closed: every call then raises ClientClosedError."""
         return self._closed
 
     def __repr__(self) -> str:
@@ -171,7 +174,9 @@ class AsyncClient:
 
     @property
     def token(self) -> Token | None:
-        """The newest position that this client has read or written; None before the first one."""
+        """The newest position that this client has read or written, or None before the
+        first one.
+        """
         token = self._core.brokers.token if self._core is not None else None
         return token_from_wire(token) if token is not None else None
 
@@ -187,7 +192,7 @@ class AsyncClient:
     ) -> RecordMetadata:
         """Write one record, wait until all in-sync replicas have it, and return its position.
 
-        ``partition`` -1: by the hash of the key. Concurrent calls share requests. Raises
+        ``partition``: -1 chooses it by the key's hash. Concurrent calls share requests. Raises
         UnknownOutcomeError, among others: the record may then be stored.
         """
         core = self._opened()
@@ -209,11 +214,11 @@ class AsyncClient:
         offset: int | Literal["earliest", "latest"] = "latest",
         idle_timeout_s: float | None = None,
     ) -> AsyncRecords:
-        """Read a topic's committed records, of all its partitions or of one.
+        """Read a topic's committed records, from all its partitions or from one.
 
-        Raises UnknownTopicOrPartitionError. ``idle_timeout_s``: the records end when none has
-        arrived for this long; None if they never do. There are no consumer groups: readers keep
-        their offsets.
+        Raises UnknownTopicOrPartitionError. ``idle_timeout_s``: iteration ends when no record has
+        arrived for this long; None to never end. There are no consumer groups: readers keep their
+        own offsets.
         """
         from raftlog.client.consumer import AsyncRecords
 
@@ -230,18 +235,17 @@ class AsyncClient:
     ) -> AsyncChanges:
         """Watch the changes of the metadata, in order and each once, across brokers.
 
-        A selector is a path or the beginning of paths: "configs/topic/orders", "topics/ord*",
-        "brokers/"; none: every change except periodic bookkeeping. ``since``: continue after this
-        token. ``initial``: begin with the existing entities. ``tip``: changes as soon as a broker
-        has applied them, and not only when every broker can show them. ``idle_timeout_s``: the
-        changes end when none has arrived for this long.
-
-        With ``async with`` the watch has begun before the first line inside.
+        A selector is a path or a prefix of paths: "configs/topic/orders", "topics/ord*",
+        "brokers/". Without selectors: every change except periodic bookkeeping. ``since``: continue
+        after this token. ``initial``: begin with the existing entities. ``tip``: deliver each
+        change as soon as a broker has applied it, instead of when every broker can show it.
+        ``idle_timeout_s``: iteration ends when no change has arrived for this long. With ``async
+        with``, the watch has started before the first line of the block.
         """
         from raftlog.client.watch import AsyncChanges
 
         if initial and since is not None:
-            raise ValueError("initial and since exclude each other")
+            raise ValueError("initial and since cannot be combined")
         core = self._opened()
         token = None if since is None else _token(since, "since")
         watch = core.watch(selectors, since=token, initial=initial, tip=tip)
@@ -251,21 +255,21 @@ class AsyncClient:
     async def see(self, token: Token | str) -> None:
         """Make later reads show this position or a later one, such as another client's write.
 
-        ``token``: the token or its text. Raises InconsistentGenerationError if this client has read
+        ``token``: a token or its text. Raises InconsistentGenerationError if this client has read
         another log.
         """
         self._opened().brokers.see(token_to_wire(_token(token, "token")))
 
     async def forget(self) -> None:
-        """Forget the position and the session, as after InconsistentGenerationError.
+        """Forget the position and the session, as needed after InconsistentGenerationError.
 
-        The cluster was restored or recovered, and earlier reads and writes may be lost. Reads
-        require no earlier position, and writes are those of a new client.
+        Use it when the cluster was restored or recovered, so that earlier reads and writes may be
+        lost. Later reads require no earlier position, and later writes are those of a new client.
         """
         self._opened().forget()
 
     async def __aenter__(self) -> Self:
-        """Check the servers' certificates. Raises TlsError here, not at the first call."""
+        """Check the servers' certificates. Raises TlsError here instead of at the first call."""
         await require_tls(self._options)
         self._opened()
         return self
@@ -288,7 +292,7 @@ class AsyncClient:
             await core.close()
 
     async def _let_in(self) -> None:
-        """Let a broker check the token. Raises SaslAuthenticationFailedError alone."""
+        """Let a broker check the token. Raises only SaslAuthenticationFailedError."""
         try:
             await self._opened().offered(min(LET_IN_TIMEOUT_S, self._options.timeout_s))
         except SaslAuthenticationFailedError:
@@ -302,7 +306,9 @@ class AsyncClient:
         return GrpcTransport(tls=self._options.tls, token=self._options.token)
 
     def _opened(self) -> Core:
-        """Return the shared state of the calls, made at the first one. Raises RaftlogError."""
+        """Return the shared state of the calls, which the first call creates. Raises
+        RaftlogError.
+        """
         if self._closed:
             raise ClientClosedError()
         require_same_process(self._made_by)
@@ -315,8 +321,8 @@ class AsyncClient:
                     self._open.__anext__().send(None)
         elif self._loop is not loop:
             raise RaftlogError(
-                "this client belongs to another event loop: make one in each, or use"
-                " raftlog.Client, which works from several threads"
+                "this client belongs to another event loop: create one client per loop, or use "
+                "raftlog.Client, which works from several threads"
             )
         return self._core
 
@@ -329,8 +335,8 @@ def _token(given: Token | str, argument: str) -> Token:
 
 
 async def _until_closed(core: Core) -> AsyncGenerator[None]:
-    """Close a client's connections: at ``close``, when the client is dropped, or when its loop ends
-    and closes the generators that were begun on it.
+    """Close a client's connections when it is closed or dropped, or when its loop ends and closes
+    the generators that were started on it.
     """
     try:
         yield

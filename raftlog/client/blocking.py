@@ -1,4 +1,6 @@
-"""Blocking twins of asynchronous methods: the same arguments, a result instead of an awaitable."""
+"""Blocking twins of asynchronous methods: the same arguments, but a result instead of an
+awaitable.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,9 @@ Close = Callable[[], Coroutine[Any, Any, None]]
 STOP_TIMEOUT_S = 5.0
 """Longest time that the end of a process waits, in seconds."""
 CALLS_TIMEOUT_S = 1.0
-"""Time in seconds for calls in progress to end after their client was closed."""
+"""Time in seconds that calls in progress have to end after their client was closed."""
 _MAIN_ENDED = (
-    "the main thread has ended, and a wait without a timeout would keep the process alive for ever:"
+    "the main thread has ended, and a wait without a timeout would keep the process alive forever:"
     " join this thread in the main thread"
 )
 
@@ -47,7 +49,7 @@ class _Process:
             os.register_at_fork(after_in_child=cls._after_fork)
             atexit.register(cls._at_exit)
             try:
-                # Before the interpreter joins the other threads, which may wait for us.
+                # Before the interpreter joins the other threads, which may be waiting for ours.
                 threading._register_atexit(cls._at_end_of_main)  # type: ignore[attr-defined]
             except RuntimeError:
                 cls.main_ended = True
@@ -71,17 +73,16 @@ class _Process:
 
 
 class LoopThread:
-    """A thread with an event loop, started by the first call. Any thread may call, also several at
-    a time.
+    """A thread with an event loop, started by the first call.
 
-    The thread is a daemon, and ends with :meth:`stop`, which the end of the interpreter calls as
-    well: gRPC is then shut down while all that it needs still exists. Before that the interpreter
-    waits for all other threads; so that it does not wait for ever, waits without a timeout end with
-    the main thread.
+    Any thread may call, also several concurrently. The thread is a daemon. It ends with
+    :meth:`stop`, which the interpreter's exit also calls, so that gRPC shuts down while everything
+    it needs still exists. Before that, the interpreter waits for all other threads; to keep that
+    wait finite, waits without a timeout end with the main thread.
     """
 
     def __init__(self, close: Close) -> None:
-        """``close``: ends the objects on the loop."""
+        """Create an instance. ``close``: coroutine function that closes the objects on the loop."""
         self._close = close
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -98,11 +99,10 @@ class LoopThread:
             raise ClientClosedError()
 
     def call(self, make: Callable[[], Coroutine[Any, Any, T]], *, endless: bool = False) -> T:
-        """Run a coroutine on the loop, and wait for it.
+        """Run a coroutine on the loop, and wait for it. Raises ClientClosedError once stopped.
 
-        ``endless``: it may never end, and is cancelled when the main thread ends.
-
-        An interrupt of the wait (Ctrl-C) cancels it. Raises ClientClosedError once stopped.
+        ``endless``: the coroutine may never end, and is cancelled when the main thread ends. An
+        interrupt of the wait (Ctrl-C) cancels it.
         """
         if threading.current_thread() is self._thread:
             raise RaftlogError("a call from the client's own thread would wait for itself")
@@ -114,7 +114,7 @@ class LoopThread:
             if endless and _Process.main_ended and isinstance(error, CancelledError):
                 raise RaftlogError(_MAIN_ENDED) from None
             if _Process.ending and threading.current_thread() is not threading.main_thread():
-                # A daemon thread that the process does not wait for: nobody looks at its errors.
+                # The process does not wait for this daemon thread: its errors go unnoticed.
                 threading.Event().wait()
             if isinstance(error, CancelledError):
                 raise ApiError(
@@ -123,7 +123,7 @@ class LoopThread:
             raise
 
     def _begin_call(self, make: Callable[[], Coroutine[Any, Any, T]], endless: bool) -> Future[T]:
-        """Begin a call, on a new loop if none runs. Raises RaftlogError."""
+        """Start a call, on a new loop if none is running. Raises RaftlogError."""
         calls = self._calls
 
         async def counted() -> T:
@@ -137,8 +137,8 @@ class LoopThread:
 
         require_same_process(self._made_by)
         with self._lock:
-            # Under the lock: nothing is scheduled after the end of the loop, where it would wait
-            # for ever.
+            # Under the lock, so that nothing is scheduled after the end of the loop, where it
+            # would wait forever.
             self.require_open()
             if self._loop is None:
                 self._begin()
@@ -163,16 +163,16 @@ class LoopThread:
     def _begin(self) -> None:
         if _Process.forked:
             raise RaftlogError(
-                "this process was forked from one in which a client had been used, and gRPC does"
-                " not survive that, even if the client was closed: start processes with the method"
-                " 'spawn' or 'forkserver', or make the first client after the fork"
+                "this process was forked from one that had used a client, and gRPC does not "
+                "survive a fork, even if the client was closed: start processes with the method "
+                "'spawn' or 'forkserver', or create the first client after the fork"
             )
         _Process.watch(self)
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=_run, args=(loop,), name="raftlog client", daemon=True)
         thread.start()
         self._loop, self._thread = loop, thread
-        # For one that is dropped without being closed.
+        # For a client that is dropped without being closed.
         self._finalizer = weakref.finalize(
             self, _stop, loop, thread, os.getpid(), self._close, self._calls
         )
@@ -184,7 +184,7 @@ class LoopThread:
             return
         with self._lock:
             self._stopped = True
-        # Called by itself: at the end of the process a finalizer may have been switched off.
+        # Called explicitly: at the end of the process a finalizer may have been disabled.
         begun = self._finalizer.detach() if self._finalizer is not None else None
         if begun is not None:
             _, stop, arguments, _ = begun
@@ -217,7 +217,7 @@ async def _end(
 ) -> None:
     try:
         async with asyncio.timeout(STOP_TIMEOUT_S):
-            # A cancelled call may still have to give back what it holds, as a place in a queue.
+            # A cancelled call may still have to release a resource, such as a place in a queue.
             if leaving := [call for call in calls if call.cancelling()]:
                 await asyncio.wait(leaving, timeout=CALLS_TIMEOUT_S)
             await close()
@@ -249,10 +249,10 @@ class Blocking(Generic[A]):
 
 
 class BlockingContext(Blocking[C]):
-    """A blocking twin with ``with``. The end of a client ends all objects made by it."""
+    """A blocking twin that is a context manager. Closing a client closes all objects made by it."""
 
     _exit_waits = False
-    """True if the end of ``with`` has no time limit."""
+    """Whether leaving the ``with`` block has no time limit."""
 
     def __enter__(self) -> Self:
         self._thread.require_open()
@@ -312,7 +312,7 @@ def blocking(
 def making(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, C]], kind: Callable[[LoopThread, C], T]
 ) -> Callable[Concatenate[Blocking[Any], P], T]:
-    """Return the blocking twin of a method whose result needs a twin of its own, of this kind."""
+    """Return the blocking twin of a method whose result needs a twin of the given kind."""
 
     @functools.wraps(method)
     def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -322,7 +322,7 @@ def making(
 
 
 def begun(method: Callable[P, S]) -> Callable[P, Coroutine[Any, Any, S]]:
-    """Return a method that returns once its stream has begun."""
+    """Return a function that opens a stream and returns once it has started."""
 
     @functools.wraps(method)
     async def begin(*args: P.args, **kwargs: P.kwargs) -> S:
@@ -334,7 +334,9 @@ def begun(method: Callable[P, S]) -> Callable[P, Coroutine[Any, Any, S]]:
 def waiting(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Blocking[Any], P], T]:
-    """Return the twin of a method without a time limit if ``timeout_s``, its first, is None."""
+    """Return the blocking twin of a method that has no time limit if ``timeout_s``, its first
+    argument, is None.
+    """
 
     @functools.wraps(method)
     def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -347,7 +349,7 @@ def waiting(
 
 
 def on_loop(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Blocking[Any], P], T]:
-    """Return the twin of a method that never waits, but must run on the loop's thread."""
+    """Return the blocking twin of a method that never waits, but must run on the loop's thread."""
 
     @functools.wraps(method)
     async def there(self: A, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -357,10 +359,12 @@ def on_loop(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Bloc
 
 
 class Attribute(Generic[T]):
-    """A read-only property of the twin, with its type: pyright does not infer it from a getter."""
+    """A read-only property of the twin, with its type, which pyright does not infer from a
+    getter.
+    """
 
     def __init__(self, of: Callable[[Any], T] | property) -> None:
-        """``of``: property of the asynchronous twin."""
+        """Create an instance. ``of``: the property of the asynchronous twin."""
         self._of = cast("property", of)
         self.__doc__ = of.__doc__
 
@@ -377,4 +381,4 @@ class Attribute(Generic[T]):
         return value
 
     def __set__(self, instance: Blocking[Any], value: Any) -> None:
-        raise AttributeError("this is only for reading")
+        raise AttributeError("this attribute is read-only")

@@ -22,9 +22,11 @@ from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
 LEARN_FIRST_S, LEARN_AGAIN_S, LEARN_EVERY_S = 1.0, 10.0, 300.0
-"""Seconds until the list of brokers is first read, is read after a failure, and is read again."""
+"""Delays in seconds before the list of brokers is first read, read again after a failure, and
+refreshed.
+"""
 _BROKERS_ALONE = broker_pb2.MetadataRequest(response_partition_limit=1, cursor="~")
-"""Request for the topics after the last possible name: the answer lists brokers alone."""
+"""Request for the topics after the last possible name, so that the answer lists only brokers."""
 
 ELSEWHERE = frozenset(
     {ErrorCode.BROKER_FENCED, ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.NO_READ_LEASE}
@@ -32,12 +34,12 @@ ELSEWHERE = frozenset(
 
 
 class BrokerClient(Writer):
-    """Calls to the first of several brokers that answers; the brokers named in metadata are added.
+    """Calls to any of several brokers that answers; brokers named in metadata are added.
 
-    Every reply names its image, and the next read requires that image or a later one: reads of this
-    client never go back, across brokers, its own writes included. A read that fails on the way is
-    retried at another broker; a write only if it was definitely not executed. Must be made on the
-    event loop.
+    Every reply names its image, and the next read requires that image or a later one: this client's
+    reads never go back, across brokers, and include its own writes. A failed read is retried at
+    another broker; a write only if it was definitely not executed. Must be created on the event
+    loop.
     """
 
     conversation = Conversation.BROKER
@@ -51,7 +53,7 @@ class BrokerClient(Writer):
         cluster_id: str = "",
     ) -> None:
         self.endpoints = known_endpoints(endpoints)
-        """The known brokers, those named by brokers included."""
+        """The known brokers, including those named by brokers."""
         super().__init__(transport, self.endpoints, rng=rng, cluster_id=cluster_id)
         self._token: common_pb2.MetadataToken | None = None
         self._offered: broker_pb2.ApiVersionsResponse | None = None
@@ -63,8 +65,8 @@ class BrokerClient(Writer):
 
     @override
     def refusal(self, response: broker_pb2.BrokerResponse) -> Refusal | None:
-        # A fenced broker serves no new requests, one without a lease no strict reads, and one of
-        # another cluster none.
+        # A fenced broker serves no new requests, a broker without a lease no strict reads, and a
+        # broker of another cluster none at all.
         elsewhere = response.HasField("error") and response.error.error_code in ELSEWHERE
         return Refusal() if elsewhere else None
 
@@ -78,22 +80,24 @@ class BrokerClient(Writer):
 
     @property
     def token(self) -> common_pb2.MetadataToken | None:
-        """The newest image that this client has read or written; None before the first one."""
+        """The newest image that this client has read or written, or None before the first one."""
         return self._token
 
     def see(self, token: common_pb2.MetadataToken) -> None:
-        """Record an image read elsewhere: later reads show it or a later one. Raises ApiError."""
+        """Make later reads show this image or a later one. Raises ApiError."""
         if not self._saw(token):
             assert self._token is not None
             raise ApiError(
                 ErrorCode.INCONSISTENT_GENERATION,
-                f"the token is of generation {token.generation} of the log, this client has seen"
-                f" generation {self._token.generation}",
+                f"the token belongs to generation {token.generation} of the log, but this client "
+                f"has read generation {self._token.generation}",
                 field="token.generation",
             )
 
     def _saw(self, token: common_pb2.MetadataToken) -> bool:
-        """Record an image; returns False for one of another log: the next read reports that."""
+        """Record an image. Return False if it belongs to another log; the next read reports
+        that.
+        """
         mine = self._token
         if mine is not None and token.generation != mine.generation:
             return False
@@ -102,14 +106,16 @@ class BrokerClient(Writer):
         return True
 
     def forget(self) -> None:
-        """Forget all positions, as after INCONSISTENT_GENERATION: earlier reads may be lost."""
+        """Forget all positions, as needed after INCONSISTENT_GENERATION: earlier reads may
+        be lost.
+        """
         self._token = None
 
     async def api_versions(
         self, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> broker_pb2.ApiVersionsResponse:
-        """Return the cluster's APIs and features, requested once and updated by notices. Raises
-        ApiError.
+        """Return the cluster's APIs and features, requested once and then updated by notices.
+        Raises ApiError.
         """
         if self._offered is None:
             request = broker_request(broker_pb2.ApiVersionsRequest(), cluster_id=self._cluster_id)
@@ -121,7 +127,7 @@ class BrokerClient(Writer):
         return self._offered
 
     def _learn(self, offered: broker_pb2.ApiVersionsResponse) -> None:
-        """Record the newest feature levels: they are the cluster's, not a broker's."""
+        """Record the newest feature levels, which are the cluster's, not a single broker's."""
         known = self._offered
         if (
             known is None
@@ -132,7 +138,7 @@ class BrokerClient(Writer):
 
     @override
     def greeting(self) -> broker_pb2.BrokerRequest | None:
-        # After the first connection: a notice on the old one may be lost.
+        # On every connection after the first: a notice on the old one may be lost.
         if self._offered is None:
             return None
         return broker_request(broker_pb2.ApiVersionsRequest(), cluster_id=self._cluster_id)
@@ -155,8 +161,8 @@ class BrokerClient(Writer):
         *,
         idempotent: bool = False,
     ) -> asyncio.Future[broker_pb2.BrokerResponse]:
-        """Send a request, which the caller must not change any more; the future ends with the
-        response, an error in it included. Tokens are the caller's.
+        """Send a request, which the caller must not change any more. The future's result is the
+        response, even if it contains an error. The caller handles tokens.
         """
         return self.start(request, timeout_s, idempotent=idempotent)
 
@@ -167,7 +173,7 @@ class BrokerClient(Writer):
         mode: broker_pb2.ReadMode = broker_pb2.REPEATABLE,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> broker_pb2.BrokerResponse:
-        """Send one body of a read. Raises ApiError."""
+        """Send one read request body. Raises ApiError."""
         request = broker_request(body, cluster_id=self._cluster_id)
         request.read.mode = mode
         request.read.timeout_ms = timeout_ms(timeout_s)
@@ -180,7 +186,7 @@ class BrokerClient(Writer):
         return response
 
     async def keep_learning(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        """Refresh the list of brokers without end, so that all given ones may go."""
+        """Refresh the list of brokers periodically, so that all the given ones may be replaced."""
         pause_s = LEARN_FIRST_S
         while True:
             await asyncio.sleep(pause_s)
@@ -195,7 +201,7 @@ class BrokerClient(Writer):
                     pause_s = LEARN_AGAIN_S
 
     def _learn_from(self, response: broker_pb2.BrokerResponse) -> None:
-        """Record the brokers that metadata names."""
+        """Record the brokers named in metadata."""
         self.endpoints.learn(address_of(one.host, one.port) for one in response.metadata.brokers)
 
     write = Writer.call

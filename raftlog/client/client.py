@@ -43,7 +43,7 @@ from raftlog.outcome import LogOffset, Token, WriteResult
 
 
 class Topics(Blocking[AsyncTopics]):
-    """``client.topics``."""
+    """Calls about topics: ``client.topics``."""
 
     create = blocking(AsyncTopics.create)
     create_all = blocking(AsyncTopics.create_all)
@@ -56,20 +56,20 @@ class Topics(Blocking[AsyncTopics]):
 
 
 class Configs(Blocking[AsyncConfigs]):
-    """``client.configs``."""
+    """Calls about dynamic configs: ``client.configs``."""
 
     alter = blocking(AsyncConfigs.alter)
     describe = blocking(AsyncConfigs.describe)
 
 
 class Cluster(Blocking[AsyncCluster]):
-    """``client.cluster``."""
+    """Calls about the cluster as a whole: ``client.cluster``."""
 
     describe = blocking(AsyncCluster.describe)
 
 
 class Brokers(Blocking[AsyncBrokers]):
-    """``client.brokers``."""
+    """Calls about registered brokers: ``client.brokers``."""
 
     list = blocking(AsyncBrokers.list)
     api_versions = blocking(AsyncBrokers.api_versions)
@@ -78,14 +78,14 @@ class Brokers(Blocking[AsyncBrokers]):
 
 
 class Features(Blocking[AsyncFeatures]):
-    """``client.features``."""
+    """Calls about feature levels: ``client.features``."""
 
     describe = blocking(AsyncFeatures.describe)
     update = blocking(AsyncFeatures.update)
 
 
 class Quorum(Blocking[AsyncQuorum]):
-    """``client.quorum``."""
+    """Calls about the controllers and their voter set: ``client.quorum``."""
 
     add_voter = blocking(AsyncQuorum.add_voter)
     describe = blocking(AsyncQuorum.describe)
@@ -94,7 +94,7 @@ class Quorum(Blocking[AsyncQuorum]):
 
 
 class Acls(Blocking[AsyncAcls]):
-    """``client.acls``."""
+    """Calls about access control entries: ``client.acls``."""
 
     create = blocking(AsyncAcls.create)
     delete = blocking(AsyncAcls.delete)
@@ -102,7 +102,7 @@ class Acls(Blocking[AsyncAcls]):
 
 
 class KeyValueStore(Blocking[AsyncKeyValues]):
-    """``client.kv``."""
+    """Calls to the key-value store: ``client.kv``."""
 
     alter = blocking(AsyncKeyValues.alter)
     delete = blocking(AsyncKeyValues.delete)
@@ -112,7 +112,7 @@ class KeyValueStore(Blocking[AsyncKeyValues]):
 
 
 class Lease(BlockingContext[AsyncLease]):
-    """A lease from :meth:`Client.leases.grant`, for ``with``, kept alive in the background."""
+    """A lease from :meth:`Client.leases.grant`, kept alive in the background; a context manager."""
 
     abandon = on_loop(AsyncLease.abandon)
     revoke = blocking(AsyncLease.revoke)
@@ -123,12 +123,12 @@ class Lease(BlockingContext[AsyncLease]):
 
     @property
     def granted(self) -> WriteResult[PlaceResult]:
-        """The write that granted it; its items are the keys that were put with it."""
+        """The write that granted the lease; its items are the keys that were put with it."""
         return self._twin.granted
 
     @property
     def id(self) -> LogOffset:
-        """Id of the lease: keys put with it are deleted with it."""
+        """Id of the lease: keys put with it are deleted when it ends."""
         return self._twin.id
 
     @property
@@ -138,7 +138,7 @@ class Lease(BlockingContext[AsyncLease]):
 
 
 class Leases(Blocking[AsyncLeases]):
-    """``client.leases``."""
+    """Calls about leases: ``client.leases``."""
 
     keep_alive = blocking(AsyncLeases.keep_alive)
     list = blocking(AsyncLeases.list)
@@ -148,7 +148,7 @@ class Leases(Blocking[AsyncLeases]):
 
 
 class Partitions(Blocking[AsyncPartitions]):
-    """``client.partitions``."""
+    """Calls about partitions, their replicas and leaders: ``client.partitions``."""
 
     cancel_reassignment = blocking(AsyncPartitions.cancel_reassignment)
     describe = blocking(AsyncPartitions.describe)
@@ -160,7 +160,7 @@ class Partitions(Blocking[AsyncPartitions]):
 
 
 class ExportCursors(Blocking[AsyncExportCursors]):
-    """``client.export_cursors``."""
+    """Calls about export cursors: ``client.export_cursors``."""
 
     delete = blocking(AsyncExportCursors.delete)
     delete_all = blocking(AsyncExportCursors.delete_all)
@@ -169,7 +169,7 @@ class ExportCursors(Blocking[AsyncExportCursors]):
 
 
 class Hostnames(Blocking[AsyncHostnames]):
-    """``client.hostnames``."""
+    """Calls about the mapping of hosts to broker ids: ``client.hostnames``."""
 
     delete = blocking(AsyncHostnames.delete)
     delete_all = blocking(AsyncHostnames.delete_all)
@@ -178,7 +178,7 @@ class Hostnames(Blocking[AsyncHostnames]):
 
 
 class Records(BlockingStream[AsyncRecords]):
-    """The stream that :meth:`Client.consume` returns, for ``with`` and ``for``."""
+    """The stream returned by :meth:`Client.consume`; a context manager and an iterable."""
 
     def __init__(self, thread: LoopThread, twin: AsyncRecords) -> None:
         super().__init__(thread, twin)
@@ -193,10 +193,8 @@ class Records(BlockingStream[AsyncRecords]):
             return self._ready.popleft()
 
     def poll(self, timeout_s: float = POLL_TIMEOUT_S) -> list[Record]:
-        """Return the records that are buffered or arrive within the time: several of one partition,
-        or none.
-
-        Raises RaftlogError once the consumer is closed.
+        """Return records that are buffered or arrive within the time: several from one partition,
+        or none. Raises RaftlogError once the consumer is closed.
         """
         with self._reader:
             if not self._ready:
@@ -207,7 +205,7 @@ class Records(BlockingStream[AsyncRecords]):
 
 
 class Changes(BlockingStream[AsyncChanges]):
-    """The stream that :meth:`Client.watch` returns, for ``with`` and ``for``."""
+    """The stream returned by :meth:`Client.watch`; a context manager and an iterable."""
 
     token = Attribute[Token | None](AsyncChanges.token)
 
@@ -225,18 +223,17 @@ class Changes(BlockingStream[AsyncChanges]):
 class Client(Blocking[AsyncClient]):
     """A client of one cluster, for one or several threads.
 
-    ``bootstrap``: ``host:port`` of brokers, several with commas between; one that is up is enough.
-    Empty: what the environment says. Options: :class:`ClientOptions`. Nothing connects before the
-    first call. Raises ConfigError.
-
-    Its calls are those of :class:`AsyncClient`, which it runs in a thread of its own. Ctrl-C
-    interrupts a call; whether an interrupted write was executed is not known.
+    ``bootstrap``: ``host:port`` of brokers, separated by commas; one that is running is enough. If
+    empty, the environment names them. Options: :class:`ClientOptions`. Nothing connects before the
+    first call. Raises ConfigError. Its calls are those of :class:`AsyncClient`, which it runs in
+    its own thread. Ctrl-C interrupts a call; whether an interrupted write was executed is unknown.
     """
 
     def __init__(self, bootstrap: Addresses = "", **options: Unpack[ClientOptions]) -> None:
         if SURROUNDINGS.get() is not None:
             raise RaftlogError(
-                "raftlog.Client needs a thread, which simulations forbid: use raftlog.AsyncClient"
+                "raftlog.Client needs a thread, which a simulation cannot provide: use "
+                "raftlog.AsyncClient"
             )
         twin = AsyncClient(bootstrap, **options)
         thread = LoopThread(twin.close)
@@ -261,7 +258,7 @@ class Client(Blocking[AsyncClient]):
 
     @property
     def parts(self) -> tuple[LoopThread, AsyncClient]:
-        """Its thread and its asynchronous twin, for objects built on it."""
+        """The client's thread and its asynchronous twin, for objects built on them."""
         return self._thread, self._twin
 
     produce = blocking(AsyncClient.produce)
@@ -290,10 +287,9 @@ class Client(Blocking[AsyncClient]):
 
 
 def connect(bootstrap: Addresses = "", **options: Unpack[ClientOptions]) -> Client:
-    """Return a blocking client whose servers are present and accept it; otherwise raise at once,
-    and not after the first call's timeout.
-
-    Raises NetworkError, TlsError, SaslAuthenticationFailedError and ConfigError.
+    """Return a blocking client whose servers exist and accept it; otherwise raise at once instead
+    of after the first call's timeout. Raises NetworkError, TlsError, SaslAuthenticationFailedError
+    and ConfigError.
     """
     from raftlog.client.admission import require_servers
 

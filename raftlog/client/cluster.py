@@ -52,10 +52,10 @@ _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 
 
 class AsyncCluster(Namespace):
-    """``client.cluster``."""
+    """Calls about the cluster as a whole: ``client.cluster``."""
 
     async def describe(self, **how: Unpack[ReadOptions]) -> Cluster:
-        """Return the cluster's id, its controller and its brokers, fenced ones included."""
+        """Return the cluster id, the controller and the brokers, including fenced ones."""
         body = broker_pb2.DescribeClusterRequest(include_fenced_brokers=True)
         response = await self._core.read(body, **how)
         cluster = response.describe_cluster
@@ -65,23 +65,25 @@ class AsyncCluster(Namespace):
 
 
 class AsyncBrokers(Namespace):
-    """``client.brokers``."""
+    """Calls about registered brokers: ``client.brokers``."""
 
     async def list(self, **how: Unpack[ReadOptions]) -> Listing[Broker]:
-        """Return the registered brokers by id, fenced ones included."""
+        """Return the registered brokers sorted by id, including fenced ones."""
         body = broker_pb2.DescribeClusterRequest(include_fenced_brokers=True)
         response = await self._core.read(body, **how)
         brokers = map(_broker, response.describe_cluster.brokers)
         return Listing(brokers, response.token.offset)
 
     async def visibility(self, *, timeout_s: float | None = None) -> Visibility:
-        """Ask the controller how far each broker has applied the log, and which hold LAO back."""
+        """Return the controller's view of how far each broker has applied the log, and which hold
+        LAO back.
+        """
         body = controller_pb2.DescribeBrokersRequest()
         response = await self._core.ask_controller(body, timeout_s)
         return _visibility(response.describe_brokers)
 
     async def api_versions(self, *, timeout_s: float | None = None) -> ApiVersions:
-        """Return the request versions and feature levels that the answering broker offers."""
+        """Return the request versions and feature levels of the answering broker."""
         answer = await self._core.offered(timeout_s)
         return ApiVersions(
             tuple(map(_api, answer.api_keys)),
@@ -96,7 +98,7 @@ class AsyncBrokers(Namespace):
 
 
 def _visibility(answer: controller_pb2.DescribeBrokersResponse) -> Visibility:
-    """Return the brokers in the controller's answer, with how far each is behind."""
+    """Return the brokers in the controller's answer, with each broker's lag."""
     broker = reader(
         BrokerStatus,
         id="broker_id",
@@ -119,10 +121,12 @@ def _visibility(answer: controller_pb2.DescribeBrokersResponse) -> Visibility:
 
 
 class AsyncFeatures(Namespace):
-    """``client.features``."""
+    """Calls about feature levels: ``client.features``."""
 
     async def describe(self, *, timeout_s: float | None = None) -> dict[str, Feature]:
-        """Return the finalized level of each feature, and the support of the answering broker."""
+        """Return the finalized level of each feature, and the levels that the answering broker
+        supports.
+        """
         return {one.name: one for one in _features(await self._core.offered(timeout_s))}
 
     async def update(
@@ -133,9 +137,10 @@ class AsyncFeatures(Namespace):
         unsafe: bool = False,
         **how: Unpack[WriteOptions],
     ) -> FeatureUpdate:
-        """Raise levels, all or none; with ``downgrade``, lower them. Raises InvalidUpdateVersion
-        errors that say what prevents it; ``unsafe`` requests an unsafe downgrade (KIP-584), which
-        is refused likewise.
+        """Raise levels, all or none; with ``downgrade``, lower them.
+
+        Raises InvalidUpdateVersionError, whose message states what prevents the change. ``unsafe``
+        requests an unsafe downgrade (KIP-584), which is refused likewise.
         """
         kind = _UNSAFE_DOWNGRADE if unsafe else _SAFE_DOWNGRADE if downgrade else _UPGRADE
         body = controller_pb2.UpdateFeaturesRequest(
@@ -158,14 +163,14 @@ class AsyncFeatures(Namespace):
 
 
 class AsyncQuorum(Namespace):
-    """``client.quorum``."""
+    """Calls about the controllers and their voter set: ``client.quorum``."""
 
     async def transfer(self, to: int | None = None, *, timeout_s: float | None = None) -> int:
-        """Transfer the leadership to a voter, by default to the one with the most complete log, and
+        """Transfer the leadership to a voter, by default the one with the most complete log, and
         return its id.
 
-        No accepted write is lost; writes wait a moment. The request is sent once: after an
-        UnknownOutcomeError ``describe`` says which node leads.
+        No accepted write is lost; writes are delayed briefly. The request is sent once: after an
+        UnknownOutcomeError, ``describe`` shows which node leads.
         """
         body = controller_pb2.TransferLeadershipRequest(target_id=-1 if to is None else to)
         response = await self._once(body, timeout_s)
@@ -174,7 +179,7 @@ class AsyncQuorum(Namespace):
     async def add_voter(
         self, id: int, directory_id: str, address: str, *, timeout_s: float | None = None
     ) -> None:
-        """Make a running observer a voter, once it has caught up."""
+        """Make a running observer a voter. It must have caught up."""
         body = controller_pb2.AddRaftVoterRequest(
             voter_id=id, voter_directory_id=directory_id, endpoint=address
         )
@@ -195,7 +200,7 @@ class AsyncQuorum(Namespace):
             )
 
     async def describe(self, *, timeout_s: float | None = None) -> QuorumInfo:
-        """Ask the controllers about the quorum, node by node: it needs no leader.
+        """Return each controller's view of the quorum. Needs no leader.
 
         Raises ConfigError without ``controllers``, and NetworkError if none of them answers.
         """
@@ -205,7 +210,7 @@ class AsyncQuorum(Namespace):
         options = self._core.options
         if not options.controllers:
             raise ConfigError(
-                "quorum.describe asks the controllers themselves: give controllers=host:port,…"
+                "quorum.describe queries the controllers directly: pass controllers=host:port,…"
             )
         security = ClientSecurity(options.tls, options.token)
         quorum = await ask_quorum(options.controllers, self._core.timeout_s(timeout_s), security)
@@ -263,24 +268,24 @@ def _node(answer: Any) -> QuorumNode:
 
 
 class _Alterable(Namespace):
-    """Entities that are set and deleted by name, on conditions."""
+    """Entities that are set and deleted by name, conditionally."""
 
     _alteration: Any
     _name: str
-    """Field of an alteration that has the name."""
+    """The field with the name in an alteration."""
     _requests: Any
     _answers: str
 
     async def delete(
         self, name: str, *, expected_offset: Expected = UNCONDITIONAL, **how: Unpack[WriteOptions]
     ) -> WriteResult[OffsetResult]:
-        """Delete one. ``expected_offset``: see ``set``."""
+        """Delete one entity. ``expected_offset``: see ``set``."""
         return await self._alter({name: expected_offset}, how)
 
     async def delete_all(
         self, expected: Mapping[str, Expected], **how: Unpack[WriteOptions]
     ) -> WriteResult[OffsetResult]:
-        """Delete several at once, each on its condition: all, or none."""
+        """Delete several entities, each on its condition: all, or none."""
         return await self._alter(expected, how, argument="expected")
 
     async def _alter(
@@ -309,18 +314,20 @@ class _Alterable(Namespace):
 
 @dataclass(frozen=True, slots=True)
 class ExportCursor:
-    """How far one export has come. ``lag``: the committed records from there on."""
+    """The progress of one export. ``lag``: number of committed records that it does not
+    have yet.
+    """
 
     name: str
     end_offset: int
-    """End of the exported part, exclusive; nodes keep their logs from here on."""
+    """End of the exported part, exclusive; nodes keep their logs from this offset onwards."""
     lag: int
     passed: bool
-    """True if the answering controller has dropped records that the export needs next."""
+    """Whether the answering controller has already deleted records that the export needs next."""
     target: str
-    """Place of the export, as its owner named it."""
+    """Location of the export, as its owner named it."""
     offset: int
-    """Offset of its record, which ``expected_offset`` is compared with."""
+    """Offset of the cursor's record, which ``expected_offset`` is compared with."""
     timestamp_ms: int
 
 
@@ -332,13 +339,15 @@ class CursorListing(Listing[ExportCursor]):
 
 
 class AsyncExportCursors(_Alterable):
-    """``client.export_cursors``. Without its cursor, the log is not kept for an export."""
+    """Calls about export cursors: ``client.export_cursors``. Nodes keep the log for an export only
+    if it has a cursor.
+    """
 
     _alteration, _name = controller_pb2.ExportCursorAlteration, "name"
     _requests, _answers = controller_pb2.AlterExportCursorsRequest, "alter_export_cursors"
 
     async def list(self, *, timeout_s: float | None = None) -> CursorListing:
-        """Return all export cursors by name, from the controller."""
+        """Return all export cursors sorted by name, from the controller."""
         body = controller_pb2.ListExportCursorsRequest()
         response = await self._core.ask_controller(body, timeout_s)
         answer = response.list_export_cursors
@@ -362,51 +371,50 @@ class AsyncExportCursors(_Alterable):
         expected_offset: Expected = UNCONDITIONAL,
         **how: Unpack[WriteOptions],
     ) -> WriteResult[OffsetResult]:
-        """Keep the log from this offset on.
+        """Keep the log from this offset onwards.
 
-        ``expected_offset``: only if the cursor was set there; ABSENT: if none exists. Else
-        InvalidUpdateVersionError.
-
-        A cursor of another ``target`` is moved only with ``expected_offset``.
+        ``expected_offset``: only if the cursor was last set at that offset, or ABSENT if it must
+        not exist; otherwise raises InvalidUpdateVersionError. A cursor with another ``target`` is
+        moved only with ``expected_offset``.
         """
         return await self._alter({name: expected_offset}, how, end_offset=end_offset, target=target)
 
 
 @dataclass(frozen=True, slots=True)
 class Hostname:
-    """A host, and the id of the broker that runs there."""
+    """A host, and the id of its broker."""
 
     hostname: str
     broker_id: int
     address: str | None
-    """Address of the registered broker; None if it is not registered."""
+    """Address of the registered broker, or None if it is not registered."""
     reason: str
-    """Reason for this id, for people."""
+    """Why the host has this id, for people."""
     cause: str | None
-    """Cause, for programs."""
+    """Why the host has this id, for programs; or None."""
     offset: int
-    """Offset of its record, which ``expected_offset`` is compared with."""
+    """Offset of the mapping's record, which ``expected_offset`` is compared with."""
     version: int = 0
-    """Version of the form of the mapping (KIP-426)."""
+    """Format version of the mapping (KIP-426)."""
 
 
 @dataclass(frozen=True, slots=True)
 class AbsentId:
-    """An id that holds replicas, and whose broker is absent."""
+    """A broker id that has replicas assigned, but whose broker is absent."""
 
     broker_id: int
     address: str | None
-    """Address of the registered broker; None if it is not registered."""
+    """Address of the registered broker, or None if it is not registered."""
     replica_count: int
     absent_for_ms: int
     missing: bool
-    """True if a broker without an id may get it."""
+    """Whether a broker without an id may get this one."""
     missing_in_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingBroker:
-    """A broker without an id that waits for one."""
+    """A broker without an id that is waiting for one."""
 
     address: str
     waiting_for_ms: int
@@ -415,7 +423,7 @@ class WaitingBroker:
 
 
 class HostnameListing(Listing[Hostname]):
-    """The mappings by host, and the ids and brokers that lack one."""
+    """The mappings sorted by host, and the ids without a host and brokers without an id."""
 
     absent_ids: tuple[AbsentId, ...]
     waiting_brokers: tuple[WaitingBroker, ...]
@@ -434,13 +442,15 @@ _waiting_broker = reader(
 
 
 class AsyncHostnames(_Alterable):
-    """``client.hostnames``. A broker whose mapping is deleted is mapped again when it registers."""
+    """Calls about the mapping of hosts to broker ids: ``client.hostnames``. A broker whose mapping
+    is deleted is mapped again when it registers.
+    """
 
     _alteration, _name = controller_pb2.HostnameAlteration, "hostname"
     _requests, _answers = controller_pb2.AlterHostnamesRequest, "alter_hostnames"
 
     async def list(self, *, timeout_s: float | None = None) -> HostnameListing:
-        """Return all mappings by host, from the controller."""
+        """Return all mappings sorted by host, from the controller."""
         body = controller_pb2.ListHostnamesRequest()
         response = await self._core.ask_controller(body, timeout_s)
         answer = response.list_hostnames
@@ -461,8 +471,8 @@ class AsyncHostnames(_Alterable):
     ) -> WriteResult[OffsetResult]:
         """Reserve an id for a host: a broker that starts there without an id gets it.
 
-        ``expected_offset``: only if the mapping was made there; ABSENT: if none exists. Else
-        InvalidUpdateVersionError.
+        ``expected_offset``: only if the mapping was last set at that offset, or ABSENT if it must
+        not exist; otherwise raises InvalidUpdateVersionError.
         """
         return await self._alter({hostname: expected_offset}, how, broker_id=broker_id)
 
@@ -473,15 +483,15 @@ _Entry, _Filter = controller_pb2.AccessControlEntry, controller_pb2.AccessContro
 
 @dataclass(frozen=True, slots=True)
 class AclResult(ItemResult):
-    """What became of an entry that was to be created, or an entry that was deleted."""
+    """The result of creating an entry, or an entry that was deleted."""
 
     acl: Acl | None = None
     existed: bool = False
-    """True if the entry existed already."""
+    """Whether the entry already existed."""
 
 
 class AclListing(Listing[Acl]):
-    """The entries that a filter chooses, and the other settings of the authorizer."""
+    """The entries that match a filter, and the authorizer's other settings."""
 
     authorizer_enabled: bool
     super_users: tuple[str, ...]
@@ -497,12 +507,12 @@ def _acl_to_wire(kind: Any, acl: Acl | AclFilter) -> Any:
 
 
 class AsyncAcls(Namespace):
-    """``client.acls``."""
+    """Calls about access control entries: ``client.acls``."""
 
     async def list(
         self, chosen: AclFilter = _EVERYTHING, *, timeout_s: float | None = None
     ) -> AclListing:
-        """Return the entries that a filter chooses; without one, all."""
+        """Return the entries that match a filter, or all entries without one."""
         body = controller_pb2.DescribeAclsRequest(filter=_acl_to_wire(_Filter, chosen))
         response = await self._core.ask_controller(body, timeout_s)
         answer = response.describe_acls
@@ -515,7 +525,7 @@ class AsyncAcls(Namespace):
         )
 
     async def create(self, *acls: Acl, **how: Unpack[WriteOptions]) -> WriteResult[AclResult]:
-        """Add entries. An existing one changes nothing."""
+        """Add entries. An existing one is left unchanged."""
         body = controller_pb2.CreateAclsRequest(
             creations=[_acl_to_wire(_Entry, one) for one in acls]
         )
@@ -531,10 +541,10 @@ class AsyncAcls(Namespace):
     async def delete(
         self, *filters: AclFilter, **how: Unpack[WriteOptions]
     ) -> WriteResult[AclResult]:
-        """Remove the entries that any of the filters chooses. ``AclFilter()`` chooses all.
+        """Remove the entries that match any of the filters; ``AclFilter()`` matches all.
 
-        With acks "acknowledged", every unfenced broker refuses from then on what only these
-        entries allowed.
+        With acks "acknowledged", every unfenced broker has stopped granting what only these entries
+        allowed.
         """
         body = controller_pb2.DeleteAclsRequest(
             filters=[_acl_to_wire(_Filter, one) for one in filters]

@@ -1,4 +1,4 @@
-"""Dynamic configs: stored in the log, equal on every node."""
+"""Dynamic configs, stored in the log and equal on every node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ from raftlog.wire.controller.v1 import controller_pb2
 
 
 class AsyncConfigs(Namespace):
-    """``client.configs``. ``name`` is the topic, broker id or group; empty for the cluster."""
+    """Calls about dynamic configs: ``client.configs``. ``name``: the topic, broker id or group;
+    empty for the whole cluster.
+    """
 
     async def describe(
         self,
@@ -39,8 +41,8 @@ class AsyncConfigs(Namespace):
         keys: Iterable[str] = (),
         **how: Unpack[ReadOptions],
     ) -> dict[str, ConfigEntry]:
-        """Return the configs of one resource by key, all or some. An unknown key is left out.
-        Raises UnknownTopicOrPartitionError, among others.
+        """Return the configs of one resource by key, all or some. Unknown keys are omitted. Raises
+        UnknownTopicOrPartitionError, among others.
         """
         resource = broker_pb2.DescribeConfigsResource(
             resource_type=resource_of(kind), resource_name=str(name), configuration_keys=keys
@@ -67,10 +69,11 @@ class AsyncConfigs(Namespace):
     ) -> WriteResult:
         """Change configs of one resource, all or none. Raises InvalidConfigError, among others.
 
-        ``delete``: back to the default. ``append``, ``subtract``: items of keys that are lists.
-        ``expected``, of keys that are set or deleted: do it only if the resource itself has these
-        values now (None: has none). Otherwise nothing changes, and InvalidUpdateVersionError says
-        so; UnknownOutcomeError: it may have happened.
+        ``delete``: keys to reset to their defaults. ``append``, ``subtract``: items to add to or
+        remove from keys that are lists. ``expected``: current values that keys being set or deleted
+        must have on the resource itself (None: no value). If one differs, nothing changes and
+        InvalidUpdateVersionError is raised; after UnknownOutcomeError, the change may have been
+        made.
         """
         operations = (
             (controller_pb2.SET, set or {}),
@@ -90,7 +93,9 @@ class AsyncConfigs(Namespace):
         )
         stray = present.keys() - {config.name for config in resource.configs}
         if stray:
-            raise ValueError(f"expected, but neither set nor deleted: {', '.join(sorted(stray))}")
+            raise ValueError(
+                f"expected names keys that are neither set nor deleted: {', '.join(sorted(stray))}"
+            )
         body = controller_pb2.IncrementalAlterConfigsRequest(resources=[resource])
         item = f"{ResourceType(resource.resource_type).name.lower().replace('_', '-')}"
         item = f"{item} {name}" if name != "" else f"{item} (default)"
@@ -130,11 +135,11 @@ def _change(
     value: str,
     expected: Mapping[str, ConfigValue | None],
 ) -> controller_pb2.AlterableConfig:
-    """Return the change of a key, on condition if it is an expected one. Raises ValueError."""
+    """Return the change of a key, conditional if the key is in ``expected``. Raises ValueError."""
     if key not in expected:
         return controller_pb2.AlterableConfig(name=key, config_operation=operation, value=value)
     if operation not in _COMPARING:
-        raise ValueError(f"expected, but neither set nor deleted: {key}")
+        raise ValueError(f"expected names a key that is neither set nor deleted: {key}")
     present = expected[key]
     return controller_pb2.AlterableConfig(
         name=key,

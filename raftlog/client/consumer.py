@@ -1,7 +1,7 @@
-"""The consumer: committed records of topics, in order within a partition, from the partitions'
-leaders.
+"""The consumer: committed records of topics, read from the partitions' leaders in order within each
+partition.
 
-There are no groups and no stored positions: a reader states its position, and keeps it itself.
+There are no groups and no stored positions: a reader states its position, and stores it itself.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ DATA_RECORD = 1
 class Record(NamedTuple):
     """One committed record.
 
-    ``leader_epoch``: in which it was written. ``timestamp_ms``: its producer's, or else its
-    leader's.
+    ``leader_epoch``: the epoch in which it was written. ``timestamp_ms``: set by its producer, or
+    else by its leader.
     """
 
     topic: str
@@ -63,7 +63,9 @@ class Record(NamedTuple):
 
 
 def records_from(topic: str, partition: int, chunk: bytes, offset: int) -> Iterator[Record]:
-    """Yield the records of whole batches from ``offset`` on. Raises ApiError CORRUPT_MESSAGE."""
+    """Yield the records of whole batches from ``offset`` onwards. Raises ApiError
+    CORRUPT_MESSAGE.
+    """
     try:
         for header in batch.headers(chunk, verify=True):
             at = header.base_offset
@@ -105,11 +107,11 @@ def _record(
 
 
 LATEST, EARLIEST = -1, -2
-"""Symbolic offsets: after the last committed record; the first record of the log."""
+"""Symbolic offsets: after the last committed record, and the first record of the log."""
 METADATA_MAX_AGE_MS = 30_000
 """Interval in ms at which the library and the command look for added partitions."""
 RETRY_BACKOFF_S = 0.1
-_NO_LEADER = ApiError(ErrorCode.LEADER_NOT_AVAILABLE, "no leader is known that can be asked")
+_NO_LEADER = ApiError(ErrorCode.LEADER_NOT_AVAILABLE, "no reachable leader is known")
 RETRIABLE = STALE_LEADER | {ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.THROTTLING_QUOTA_EXCEEDED}
 
 
@@ -117,9 +119,9 @@ RETRIABLE = STALE_LEADER | {ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.THROTTLING
 class ConsumerSettings:
     """Settings of a consumer, with Kafka's names and meanings.
 
-    ``offset_reset``: the offset to continue from when one is out of range; None: an error.
-    ``metadata_max_age_ms``: interval of looking for added partitions of topics that are read whole;
-    None: never.
+    ``offset_reset``: the offset to continue from when the position is out of range, or None to
+    raise an error. ``metadata_max_age_ms``: interval at which to look for added partitions of
+    topics that are read as a whole, or None for never.
     """
 
     fetch_max_wait_ms: int = 500
@@ -127,14 +129,16 @@ class ConsumerSettings:
     fetch_max_bytes: int = 4 << 20
     max_partition_fetch_bytes: int = 1 << 20
     buffer_bytes: int = 16 << 20
-    """Size of the fetched records that are not polled yet, in bytes, at which fetching pauses."""
+    """Size in bytes of the fetched but unpolled records at which fetching pauses."""
     request_timeout_ms: int = 10_000
     offset_reset: int | None = None
     metadata_max_age_ms: int | None = None
 
 
 class _Position:
-    """The read position in one partition; below 0: LATEST or EARLIEST, not resolved yet."""
+    """The read position in one partition. A negative offset is LATEST or EARLIEST, not resolved
+    yet.
+    """
 
     __slots__ = (
         "busy",
@@ -156,7 +160,7 @@ class _Position:
         self.failing_since = 0.0
 
     def failing(self, error: ApiError | None, now: float) -> None:
-        """Record the error of its last answer; None if there was none."""
+        """Record the error in the last answer, or None if it had none."""
         if self.error is None:
             self.failing_since = now
         self.error = error
@@ -176,10 +180,10 @@ class Consumer(PartitionClient):
     ) -> None:
         super().__init__(transport, bootstrap, rng, cluster_id)
         self._settings = settings or ConsumerSettings()
-        # Topics whose partitions are not known yet: partition (-1: all) -> offset.
+        # Topics whose partitions are unknown so far: partition (-1 for all) -> offset.
         self._wanted: dict[str, dict[int, int]] = {}
         self._positions: dict[PartitionKey, _Position] = {}
-        # Topics that are read whole, as they were when their partitions were last looked at.
+        # Topics that are read as a whole, as of the last look for added partitions.
         self._whole: dict[str, TopicView] = {}
         self._look_at = 0.0
         self._parts_asked = 0
@@ -189,9 +193,9 @@ class Consumer(PartitionClient):
         self._consumed: dict[tuple[str, int], int] = {}
         self._failure: ApiError | None = None
         self._news = asyncio.Event()
-        """Set when a caller of ``poll`` has to look again."""
+        """Set when a caller of ``poll`` has to check again."""
 
-    # --- what is read ----------------------------------------------------------------------------
+    # --- assignment ------------------------------------------------------------------------------
 
     def assign(self, topic: str, partition: int = -1, offset: int = EARLIEST) -> None:
         """Read a partition (-1: all of the topic) from an offset, EARLIEST or LATEST."""
@@ -199,8 +203,8 @@ class Consumer(PartitionClient):
         self._schedule()
 
     async def locate(self, timeout_s: float) -> None:
-        """Wait until each begin offset is known, or an error, or the timeout: later records are
-        read.
+        """Wait until each start offset is known or has failed, or until the timeout. Only records
+        after these offsets are read.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -211,19 +215,21 @@ class Consumer(PartitionClient):
                     await self._news.wait()
 
     def position(self, topic: str, partition: int) -> int:
-        """Return the offset of a partition's next record for ``poll``; -1 before the first."""
+        """Return the offset of the next record that ``poll`` will return from a partition, or -1
+        before the first.
+        """
         return self._consumed.get((topic, partition), -1)
 
     def high_watermark(self, topic: str, partition: int) -> int:
-        """High watermark of the last fetch; -1 if there was none."""
+        """High watermark of the last fetch, or -1 if there was none."""
         found = (
             one for one in self._positions.values() if (one.topic, one.key[1]) == (topic, partition)
         )
         return next((one.high_watermark for one in found), -1)
 
     async def poll(self, timeout_s: float) -> list[Record]:
-        """Return the next records, of any of the partitions; empty if none arrived in time, or if
-        the consumer was closed.
+        """Return the next records from any of the partitions; empty if none arrived in time or the
+        consumer was closed.
 
         Raises ApiError OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID,
         CORRUPT_MESSAGE and any other error that a retry does not cure.
@@ -244,7 +250,7 @@ class Consumer(PartitionClient):
             assert self._failure is not None
             failure = self._failure
             if self._positions or self._wanted:
-                self._failure = None  # The others are read on.
+                self._failure = None  # Reading the other partitions continues.
             raise failure
         position, records, size = self._buffer.popleft()
         self._buffered_bytes -= size
@@ -258,12 +264,12 @@ class Consumer(PartitionClient):
 
     @property
     def unknown_topics(self) -> list[str]:
-        """Return the assigned topics whose partitions are not known yet."""
+        """Return the assigned topics whose partitions are unknown so far."""
         return sorted(self._wanted)
 
     @property
     def failure(self) -> str:
-        """Return the last failure of the metadata: no records may arrive; empty: none."""
+        """Return why metadata could not be read last time, so that no records may arrive; or ""."""
         return self._leaders.failure
 
     def failing(self, for_s: float = 0.0) -> dict[tuple[str, int], ApiError]:
@@ -277,12 +283,13 @@ class Consumer(PartitionClient):
 
     @property
     def answered(self) -> bool:
-        """True if the leader of any partition has answered."""
+        """Whether the leader of any partition has answered."""
         return any(one.high_watermark >= 0 for one in self._positions.values())
 
     def unread(self, *, unanswered: bool = False) -> ApiError | None:
-        """Return why ``poll`` may not have returned all records; None if it has. ``unanswered``:
-        only for partitions whose leader has never answered.
+        """Return why ``poll`` may not have returned all records, or None if it has.
+
+        ``unanswered``: consider only partitions whose leader has never answered.
         """
         if self._wanted:
             if failure := self._leaders.failure:
@@ -302,7 +309,7 @@ class Consumer(PartitionClient):
         }
         error = next((one.error for one in unread if one.error is not None), None)
         code = ErrorCode.REQUEST_TIMED_OUT if error is None else error.code
-        return ApiError(code, f"no records in time from {with_reasons(reasons)}")
+        return ApiError(code, f"no records arrived in time from {with_reasons(reasons)}")
 
     @override
     def close(self) -> None:
@@ -347,7 +354,9 @@ class Consumer(PartitionClient):
                     )
 
     def _find_added(self, now: float) -> float:
-        """Read added partitions from their beginning; return the time of the next look."""
+        """Start to read added partitions from their first record; return the time of the
+        next look.
+        """
         max_age_ms = self._settings.metadata_max_age_ms
         if max_age_ms is None or not self._whole:
             return float("inf")
@@ -359,7 +368,7 @@ class Consumer(PartitionClient):
                     self._positions[key] = _Position(topic, key, EARLIEST)
                 self._whole[topic] = view
         if now >= self._look_at:
-            if self._look_at:  # When they are found, they are known.
+            if self._look_at:  # Once they are found, they are no longer unknown.
                 self._leaders.refresh()
             self._look_at = now + max_age_ms / 1000
         return self._look_at
@@ -373,7 +382,7 @@ class Consumer(PartitionClient):
             self._fetch(leader_id, self._next_of(positions))
 
     def _next_of(self, positions: list[tuple[_Position, int]]) -> list[tuple[_Position, int]]:
-        """Return the positions of the next request: all, or the next part of them in turn."""
+        """Return the positions for the next request: all, or the next part of them in turn."""
         if len(positions) <= DATA_REQUEST_MAX_PARTITIONS:
             return positions
         self._parts_asked += 1
@@ -433,7 +442,7 @@ class Consumer(PartitionClient):
         future: asyncio.Future[broker_pb2.BrokerResponse],
     ) -> None:
         if self._closed:
-            future.exception()  # Looked at: nobody is left to whom it matters.
+            future.exception()  # Retrieved to avoid a warning: no caller is left.
             return
         del self._busy[leader_id]
         for position in asked:
@@ -488,8 +497,8 @@ class Consumer(PartitionClient):
             return
         position.next_offset = max(position.next_offset, end)
         if position.key in self._positions:
-            # To the end of the next request: one answer may have no room for all, and those in
-            # front are served first.
+            # To the end of the next request: one answer may not have room for all, and the first
+            # ones are served first.
             self._positions[position.key] = self._positions.pop(position.key)
         if records:
             self._buffer.append((position, records, len(chunk)))
@@ -497,7 +506,7 @@ class Consumer(PartitionClient):
             self._news.set()
 
     def _refused(self, positions: list[_Position], error: ApiError) -> None:
-        """Look for the leader again and retry later. Other errors are raised by the next poll."""
+        """Look up the leader again, and retry later. Other errors are raised by the next poll."""
         if error.code in STALE_LEADER:
             self._leaders.refresh()
         for position in positions:
@@ -505,12 +514,12 @@ class Consumer(PartitionClient):
             position.failing(error, self._loop.time())
             view = self._leaders.want(position.topic)
             if view is None or view.id != position.key[0]:
-                # It was known: no broker that has been asked since has it.
+                # The topic was known before, and the brokers asked since do not have it.
                 self._positions.pop(position.key, None)
                 self._whole.pop(position.topic, None)
                 code, other = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ""
                 if view is not None:
-                    code, other = ErrorCode.UNKNOWN_TOPIC_ID, ", and another one has its name"
+                    code, other = ErrorCode.UNKNOWN_TOPIC_ID, ", and a new topic has its name"
                 self._fail(ApiError(code, f"topic {position.topic} was deleted{other}"))
             elif (
                 error.code is ErrorCode.OFFSET_OUT_OF_RANGE
@@ -528,11 +537,13 @@ class Consumer(PartitionClient):
 Offset = int | Literal["earliest", "latest"]
 POLL_TIMEOUT_S = 1.0
 _LOOK_AGAIN_S = 0.05
-"""Time between two looks whether everything has been read, in seconds."""
+"""Seconds between two checks whether everything has been read."""
 
 
 class AsyncRecords(AsyncStream[Record]):
-    """The stream that :meth:`AsyncClient.consume` returns, for ``async with`` and ``async for``."""
+    """The stream returned by :meth:`AsyncClient.consume`; an asynchronous context manager and
+    iterable.
+    """
 
     what = "consumer"
 
@@ -553,7 +564,9 @@ class AsyncRecords(AsyncStream[Record]):
         offset: Offset,
         idle_timeout_s: float | None,
     ) -> Self:
-        """Return once the begin is known. Raises UnknownTopicOrPartitionError, ValueError."""
+        """Return a stream once its start offsets are known. Raises UnknownTopicOrPartitionError,
+        ValueError.
+        """
         position = {"earliest": EARLIEST, "latest": LATEST}.get(str(offset), offset)
         if (
             not isinstance(position, int)
@@ -561,7 +574,9 @@ class AsyncRecords(AsyncStream[Record]):
             or (position < 0 and isinstance(offset, int))
             or position > OFFSET_MAX
         ):
-            raise ValueError(f"offset={offset!r:.80}: a number from 0 on, 'earliest' or 'latest'")
+            raise ValueError(
+                f"offset={offset!r:.80}: must be a number of at least 0, 'earliest' or 'latest'"
+            )
         response = await core.read(broker_pb2.MetadataRequest(topics=[topic]))
         (found,) = response.metadata.topics
         error = item_error(found, f"there is no topic {topic!r}", field="topic")
@@ -569,7 +584,7 @@ class AsyncRecords(AsyncStream[Record]):
             error = no_partition(topic, partition, len(found.partitions))
         if error is not None:
             raise error
-        # What was there when it began to read may be dropped before it is read.
+        # Records that existed at the start may be deleted before they are read.
         reset = EARLIEST if position == EARLIEST else None
         consumer = core.consumer(
             ConsumerSettings(offset_reset=reset, metadata_max_age_ms=METADATA_MAX_AGE_MS)
@@ -586,10 +601,8 @@ class AsyncRecords(AsyncStream[Record]):
 
     @checked
     async def poll(self, timeout_s: float = POLL_TIMEOUT_S) -> list[Record]:
-        """Return the records that are buffered or arrive within the time: several of one partition,
-        or none.
-
-        Raises RaftlogError once the consumer is closed.
+        """Return records that are buffered or arrive within the time: several from one partition,
+        or none. Raises RaftlogError once the consumer is closed.
         """
         if self.closed:
             raise RaftlogError("this consumer was closed")
@@ -601,7 +614,7 @@ class AsyncRecords(AsyncStream[Record]):
             return await self._poll(timeout_s)
 
     async def _poll(self, timeout_s: float) -> list[Record]:
-        """Poll, and raise once why a partition has not answered since the beginning."""
+        """Poll; raise, once, why a partition has never answered."""
         left_s = max(0.0, self._answers_by - self._loop.time())
         if timeout_s < left_s:
             return await self._consumer.poll(timeout_s)
@@ -614,7 +627,7 @@ class AsyncRecords(AsyncStream[Record]):
         return await self._consumer.poll(timeout_s - left_s)
 
     async def next_batch(self) -> list[Record]:
-        """Return the next records, without a time limit; empty once they have ended."""
+        """Return the next records, without a time limit; empty once the stream has ended."""
         with self.reader:
             return await self._next_batch()
 
@@ -627,8 +640,8 @@ class AsyncRecords(AsyncStream[Record]):
                 return records
             if idle_timeout_s is None:
                 continue
-            # It is idle once it has read all there is: not before its first answer, nor while the
-            # next records are on their way.
+            # A stream is idle once it has read all records: not before its first answer, nor while
+            # the next records are in flight.
             wait_s = _LOOK_AGAIN_S
             error = self._consumer.unread()
             if error is None:

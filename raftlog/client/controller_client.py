@@ -1,4 +1,4 @@
-"""Calls to the active controller, also after a change of the leader."""
+"""Calls to the active controller, which continue across a change of the leader."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from raftlog.wire.controller.v1 import controller_pb2
 
 
 class ControllerClient(Writer):
-    """A link to the active controller among ``bootstrap`` (host:port each) and the controllers that
-    they name.
+    """A link to the active controller, found among ``bootstrap`` (host:port each) and the
+    controllers they name.
 
-    A definite NOT_CONTROLLER is retried, at the named controller or at the others in turn, until
-    the deadline. An unknown outcome is never retried: it is reported; ``session`` has writes that
-    are. A committed write that waits for brokers when the leader changes continues to wait at the
-    next leader, until the deadline. Must be made on the event loop.
+    A definite NOT_CONTROLLER is retried until the deadline, at the named controller or at the
+    others in turn. An unknown outcome is reported, never retried; ``session`` offers writes that
+    are retried. A committed write that waits for brokers when the leader changes continues to wait
+    at the next leader, until the deadline. Must be created on the event loop.
     """
 
     conversation = Conversation.CONTROLLER
 
     @override
     def refusal(self, response: controller_pb2.ControllerResponse) -> Refusal | None:
-        # NOT_CONTROLLER has an unknown outcome from a controller that lost leadership meanwhile.
+        # From a controller that has lost leadership, NOT_CONTROLLER has an unknown outcome.
         code = response.error.error_code if response.HasField("error") else ErrorCode.NONE
         if code == ErrorCode.INCONSISTENT_CLUSTER_ID:
             return Refusal(foreign=True)
@@ -51,8 +51,8 @@ class ControllerClient(Writer):
 
     @override
     def notice(self, notice: controller_pb2.ControllerResponse) -> bool:
-        # A controller that stops says unasked that it is none: what it has not answered yet it
-        # still answers.
+        # A stopping controller announces that it no longer leads; it still answers pending
+        # requests.
         return self.refusal(notice) is not None
 
     @override
@@ -82,13 +82,11 @@ class ControllerClient(Writer):
         request: controller_pb2.ControllerRequest | ConfigWrite,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> asyncio.Future[controller_pb2.ControllerResponse]:
-        """Send a request, which the caller must not change any more; the future ends with the
-        response, an error in it included.
+        """Send a request, which the caller must not change any more. The hot path.
 
-        The hot path. The future itself fails with ApiError without a response: REQUEST_TIMED_OUT or
-        NETWORK_EXCEPTION, with whether the outcome is unknown. ``timeout_ms`` of the request is set
-        from ``timeout_s`` unless it has its own.
-
+        The future's result is the response, even if it contains an error. Without a response, it
+        fails with ApiError REQUEST_TIMED_OUT or NETWORK_EXCEPTION, which tells whether the outcome
+        is unknown. The request's ``timeout_ms`` is set from ``timeout_s`` unless it is already set.
         A ConfigWrite is the cheapest write: it is sent without a message object.
         """
         if not request.timeout_ms:

@@ -57,22 +57,24 @@ log = get_logger(__name__)
 ItemT = TypeVar("ItemT", bound=ItemResult)
 T = TypeVar("T")
 ItemsOf = Callable[[controller_pb2.ControllerResponse], Iterable[ItemT]]
-"""Function that returns the result of each item from the answer to a write."""
+"""Function that returns each item's result from the response to a write."""
 CLOSE_TIMEOUT_S = 1.0
-"""Time to close the session, in seconds. It need not be long: a cluster that does not answer
+"""Time to close the session, in seconds. A longer one has no use: a cluster that does not answer
 forgets the client by itself.
 """
 _PAUSES = TransportLimits(reconnect_backoff_min_ms=20, reconnect_backoff_max_ms=500)
 _NO_NUMBERS = frozenset({ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
-"""Errors for which writes are sent unnumbered: an old level, or no right to open clients."""
+"""Errors after which writes are sent unnumbered: an old feature level, or no right to open
+clients.
+"""
 
 
 def require_same_process(made_by: int) -> None:
     """Raise RaftlogError if called from a process other than the one that made the client."""
     if made_by != os.getpid():
         raise RaftlogError(
-            "this client belongs to the process that this one was forked from, and connections"
-            " do not survive a fork: make a client in each process, after the fork"
+            "this client belongs to the parent process, and connections do not survive a fork: "
+            "create a client in each process, after the fork"
         )
 
 
@@ -80,12 +82,13 @@ class EndsWithClient(Protocol):
     """A watch, consumer or lease that ends with its client."""
 
     def end(self, why: str, /) -> None:
-        """End it, with the reason for its waiting callers."""
+        """Close it; waiting callers get the reason."""
 
 
 class Core:
-    """The shared core of one client. Most commands use no producers, consumers and watches: they
-    are imported when one is made.
+    """The shared core of one client.
+
+    Most commands use no producers, consumers or watches, so these are imported when one is created.
     """
 
     def __init__(self, options: Options, transport: Transport, rng: random.Random) -> None:
@@ -119,7 +122,7 @@ class Core:
 
     @property
     def producer(self) -> Producer:
-        """The one producer for all records of this client."""
+        """The single producer for all records of this client."""
         if self._producer is None:
             from raftlog.client.producer import ProducerSettings
 
@@ -128,13 +131,13 @@ class Core:
         return self._producer
 
     def new_producer(self, settings: ProducerSettings) -> Producer:
-        """Return a producer with settings of its own. The caller closes it."""
+        """Return a producer with its own settings. The caller closes it."""
         from raftlog.client.producer import Producer
 
         return Producer(self.transport, self._known, settings=settings, **self._shared)
 
     def consumer(self, settings: ConsumerSettings) -> Consumer:
-        """Return a new consumer for one reader, who closes it."""
+        """Return a new consumer for one reader. The caller closes it."""
         from raftlog.client.consumer import Consumer
 
         return Consumer(self.transport, self._known, settings=settings, **self._shared)
@@ -148,7 +151,9 @@ class Core:
         tip: bool,
         waiting: Callable[[str], None] = lambda _: None,
     ) -> Watch:
-        """Return a new watch, to be closed. ``waiting`` gets the reason for a wait."""
+        """Return a new watch. The caller closes it. ``waiting`` is called with the reason for a
+        wait.
+        """
         from raftlog.client.watch import Watch, WatchStreams
 
         if self._watch_streams is None:
@@ -167,13 +172,13 @@ class Core:
         )
 
     def log_reader(self, timeout_s: float) -> LogReader:
-        """Return a reader of the committed log, closed with the client. Raises ConfigError without
-        controllers.
+        """Return a reader of the committed log, which is closed with the client. Raises ConfigError
+        without controllers.
         """
         from raftlog.client.log_reader import LogReader
 
         if not self.options.controllers:
-            raise ConfigError("the log is read from controllers: pass controllers=host:port,…")
+            raise ConfigError("reading the log needs controllers: pass controllers=host:port,…")
         reader = LogReader(
             self.transport, self.options.controllers, rng=self.rng, timeout_s=timeout_s
         )
@@ -183,16 +188,16 @@ class Core:
     async def read(
         self, body: Message, read: str | None = None, timeout_s: float | None = None
     ) -> broker_pb2.BrokerResponse:
-        """Send one read, to any broker that answers in time. Raises ConfigError without brokers."""
+        """Send a read to any broker that answers in time. Raises ConfigError without brokers."""
         if self._controllers is not None:
-            raise ConfigError("brokers answer reads, and only controllers are named")
+            raise ConfigError("reads need a broker, but only controllers are given")
         mode = mode_to_wire(self.options.read if read is None else read)
         return await self._until_answered(
             lambda left_s: self.brokers.read(body, mode=mode, timeout_s=left_s), timeout_s
         )
 
     async def offered(self, timeout_s: float | None = None) -> broker_pb2.ApiVersionsResponse:
-        """Ask a broker for its present requests and features."""
+        """Return a broker's present requests and features."""
         request = broker_request(
             broker_pb2.ApiVersionsRequest(), cluster_id=self.options.cluster_id
         )
@@ -214,7 +219,7 @@ class Core:
     async def write(
         self, body: Message, how: WaitOptions, items: ItemsOf[ItemT] = lambda _: ()
     ) -> WriteResult[ItemT]:
-        """Send one write; return its result. Raises the error of the one refused item, or
+        """Send one write, and return its result. Raises the error of a single refused item, or
         ItemsRefusedError.
         """
         result, _ = await self.write_and_answer(body, how, items)
@@ -223,7 +228,7 @@ class Core:
     async def write_and_answer(
         self, body: Message, how: WaitOptions, items: ItemsOf[ItemT] = lambda _: ()
     ) -> tuple[WriteResult[ItemT], controller_pb2.ControllerResponse]:
-        """Send one write as ``write`` does, and also return the answer itself."""
+        """Send one write as ``write`` does, and also return the response."""
         acks, timeout_s = how.get("acks"), how.get("timeout_s")
         validate_only = cast("WriteOptions", how).get("validate_only", False)
         asked = self.options.acks if acks is None else acks
@@ -258,21 +263,23 @@ class Core:
             except NoSessionError as error:
                 if self.options.exactly_once or error.code not in _NO_NUMBERS:
                     raise ApiError(error.code, error.message, field=error.field) from error
-                log.info("writes are not numbered from now on", reason=str(error))
+                log.info("sending writes without numbers from now on", reason=str(error))
                 self._numbered = False
         return await self.send(body, **how)
 
     def send(
         self, body: Message, **how: Any
     ) -> Coroutine[Any, Any, controller_pb2.ControllerResponse]:
-        """Send one attempt, through a broker, or straight to the active controller without one."""
+        """Send one attempt, through a broker if one is given, else directly to the active
+        controller.
+        """
         if self._controllers is not None:
             return self._controllers.call(body, **how)
         return self.brokers.write(body, **how)
 
     @contextlib.contextmanager
     def until_closed(self) -> Generator[None]:
-        """Turn the end of a connection inside into ClientClosedError once the client is closed."""
+        """Convert the error of a closed connection to ClientClosedError if the client is closed."""
         try:
             yield
         except NetworkError as error:
@@ -281,20 +288,20 @@ class Core:
             raise
 
     def timeout_s(self, given: float | None) -> float:
-        """Return the timeout of a call, by default the client's. Raises ValueError."""
+        """Return a call's timeout in seconds, by default the client's. Raises ValueError."""
         return self.options.timeout_s if given is None else positive(given)
 
     async def _until_answered(
         self, attempt: Callable[[float], Awaitable[T]], timeout_s: float | None
     ) -> T:
-        """Retry a request without effects until there is an answer or the time is over."""
+        """Retry a request without effects until it is answered or the time is over."""
         deadline = self._loop.time() + self.timeout_s(timeout_s)
 
         async def ask() -> T:
             try:
                 return await attempt(max(0.001, deadline - self._loop.time()))
             except UnknownOutcomeError as error:
-                # Of a question nothing can be unknown but the answer.
+                # A query changes nothing, so its outcome is never unknown.
                 raise ApiError(error.code, error.message, field=error.field) from error
 
         with self.until_closed():
@@ -306,22 +313,22 @@ class Core:
         self._streams[self._last_stream] = one
 
     def forget(self) -> None:
-        """Forget all positions and numbered writes: the log may be another one."""
+        """Forget all positions and numbered writes: the log may be a different one."""
         self.brokers.forget()
         self._session.forget()
 
     async def close(self) -> None:
-        """Close all connections, and the session in the cluster if that can be reached."""
+        """Close all connections, and the client's session in the cluster if it can be reached."""
         self.closed.set()
         if self._learning is not None:
             self._learning.cancel()
-        # In the order of their beginning: that of a set changes from process to process.
+        # In the order of creation; a set's order differs between processes.
         for one in list(self._streams.values()):
             one.end("the client was closed")
         try:
             await self._session.close(CLOSE_TIMEOUT_S)
         except ApiError as error:
-            log.debug("the session was not closed", reason=str(error))
+            log.debug("could not close the session in the cluster", reason=str(error))
         finally:
             if self._producer is not None:
                 self._producer.close()

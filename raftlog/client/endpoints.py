@@ -16,7 +16,8 @@ from raftlog.transport.links import Backoff
 def with_reasons(failures: Mapping[str, str]) -> str:
     """Return ``a:1 and b:1 (Connection refused), c:1`` from reasons by address.
 
-    Each reason once [that of three controllers filled a screen, three times for each broker].
+    Each reason appears once [those of three controllers filled a screen, three times for each
+    broker].
     """
     by: dict[str, list[str]] = defaultdict(list)
     for address, reason in failures.items():
@@ -27,32 +28,32 @@ def with_reasons(failures: Mapping[str, str]) -> str:
 
 
 UNREACHABLE_FOR_S = 0.5
-"""Time in seconds for which an unreachable server is left out, also as a hint: other servers notice
+"""Time in seconds for which an unreachable server is skipped, even as a hint: other servers notice
 a dead leader later than the client.
 """
 
 NAMED_MAX = 100
-"""Most servers that are remembered because servers have named them."""
+"""Maximum number of servers that are remembered because other servers named them."""
 
 _PAUSES = TransportLimits(reconnect_backoff_min_ms=20, reconnect_backoff_max_ms=500)
 
 
 class KnownEndpoints:
-    """The given servers of one kind, and those that servers have named; links share them."""
+    """The given servers of one kind, and those named by servers. Shared by several links."""
 
     def __init__(self, given: Iterable[str]) -> None:
-        """Raise ConfigError if there is no endpoint."""
+        """Create an instance. Raises ConfigError if there is no endpoint."""
         self.given = tuple(dict.fromkeys(given))
         if not self.given:
-            raise ConfigError("no endpoint to connect to was given")
+            raise ConfigError("give at least one endpoint to connect to")
         self._named: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the given servers, and then over the others, the last named first."""
+        """Iterate over the given servers, then over the others, most recently named first."""
         return iter(dict.fromkeys((*self.given, *self._named)))
 
     def learn(self, named: Iterable[str]) -> None:
-        """Remember the servers that a server has named; an invalid endpoint is dropped."""
+        """Remember the servers that a server has named; invalid endpoints are dropped."""
         found = [one for one in named if one not in self.given and not endpoints_error(one)]
         self._named = tuple(dict.fromkeys((*found, *self._named)))[:NAMED_MAX]
 
@@ -61,20 +62,22 @@ Endpoints = KnownEndpoints | Sequence[str]
 
 
 def known_endpoints(endpoints: Endpoints) -> KnownEndpoints:
-    """Return the known servers of which these are the given ones. Raises ConfigError."""
+    """Return a KnownEndpoints for the given servers. Raises ConfigError."""
     return endpoints if isinstance(endpoints, KnownEndpoints) else KnownEndpoints(endpoints)
 
 
 class EndpointSelector:
     """The current target among known endpoints, and the pause before a new one is tried.
 
-    A hint is followed at once, but each endpoint once only between two pauses: hints that are
-    wrong, or that point at each other while an election is on, cost a bounded backoff and lead back
-    to the round robin.
+    A hint is followed at once, but each endpoint only once between two pauses: hints that are
+    wrong, or that point at each other during an election, cost a bounded back-off and lead back to
+    the round robin.
     """
 
     def __init__(self, endpoints: Endpoints, rng: random.Random, *, shuffled: bool = False) -> None:
-        """``shuffled``: begin with any given endpoint. Raises ConfigError without one."""
+        """Create an instance. ``shuffled``: start with a random given endpoint. Raises ConfigError
+        if there is no endpoint.
+        """
         self._endpoints = known_endpoints(endpoints)
         given = self._endpoints.given
         self._order = tuple(rng.sample(given, len(given))) if shuffled else given
@@ -89,14 +92,14 @@ class EndpointSelector:
         return tuple(dict.fromkeys((*self._order, *self._endpoints)))
 
     def reached(self) -> None:
-        """Record an answer of the target."""
+        """Record that the target has answered."""
         if len(self._asked) > 1 or self._unreachable_until:
             self._asked = {self.target}
             self._unreachable_until = {}
         self._backoff.reset()
 
     def redirected(self, endpoint: str, now: float) -> float:
-        """Record that the target names another server (empty: it knows none); return the pause
+        """Record that the target names another server, or "" if it knows none. Return the pause
         before the new target is used, in seconds.
         """
         if endpoint:
@@ -108,8 +111,8 @@ class EndpointSelector:
         return 0.0
 
     def unreachable(self, now: float, *, served: bool = False) -> float:
-        """Record that the target does not answer; return the pause in seconds, none if it
-        ``served`` until now.
+        """Record that the target does not answer. Return the pause in seconds; 0 if it ``served``
+        until now.
         """
         self._unreachable_until[self.target] = now + UNREACHABLE_FOR_S
         self._turn(now)

@@ -29,22 +29,24 @@ from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
 _NEW_LEASE = -1
-"""Lease id, in a request that grants a lease, of a key that goes with it."""
+"""Lease id of a key that is put in the same request that grants the lease."""
 _CONDITION = re.compile(r"alterations\[(\d+)\]\.expected_(create_offset|offset|generation)")
 
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:
-    """A key, as a broker shows it."""
+    """A key as a broker shows it."""
 
     key: str
     value: bytes
     offset: LogOffset
-    """Offset of its last put, which ``expected`` is compared with."""
+    """Offset of the key's last put, which ``expected`` is compared with."""
     create_offset: LogOffset
-    """Offset of the record that created it: of two keys the lower one was created first."""
+    """Offset of the record that created the key: of two keys, the one with the lower offset is
+    older.
+    """
     lease_id: LogOffset | None
-    """Id of the lease with which it is deleted; None if it stays."""
+    """Id of the lease that the key is deleted with, or None if it has no lease."""
 
     @property
     def text(self) -> str:
@@ -54,24 +56,25 @@ class KeyValue:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """A put: the key has this value and this lease from now on."""
+    """A put: sets the key's value and lease."""
 
     key: str
     value: bytes | str = b""
     lease_id: int | None = None
     expected: Expected = UNCONDITIONAL
-    """Offset of the key, or ABSENT."""
+    """Required offset of the key, or ABSENT."""
     expected_create: Expected = UNCONDITIONAL
-    """Create offset of the key, or ABSENT."""
+    """Required create offset of the key, or ABSENT."""
     generation: int | None = None
-    """Of the log that these offsets are of (``Token.generation``): in another one, as after an
-    unsafe recovery, they may be of other records. None: what they know themselves (LogOffset).
+    """Generation of the log to which these offsets belong (``Token.generation``); in another one,
+    as after an unsafe recovery, they may belong to other records. If None, the offsets' own
+    generation is used (LogOffset).
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """A deletion of a key. A missing key stays missing."""
+    """A deletion of a key. Deleting a missing key is not an error."""
 
     key: str
     expected: Expected = UNCONDITIONAL
@@ -81,7 +84,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """A condition on an unchanged key: unless it holds, the other keys are unchanged, too."""
+    """A condition on a key that is not changed: unless it holds, no other key is changed either."""
 
     key: str
     expected: Expected = UNCONDITIONAL
@@ -93,10 +96,10 @@ KeyChange = Put | Delete | Expect
 
 
 class AsyncKeyValues(Namespace):
-    """``client.kv``."""
+    """Calls to the key-value store: ``client.kv``."""
 
     async def get(self, key: str, **how: Unpack[ReadOptions]) -> KeyValue | None:
-        """Return a key; None if it does not exist, or may not be read."""
+        """Return a key, or None if it does not exist or may not be read."""
         body = broker_pb2.ListKeyValuesRequest(keys=[key])
         response = await self._core.read(body, **how)
         return next(iter(_from_wire(response)), None)
@@ -104,10 +107,10 @@ class AsyncKeyValues(Namespace):
     async def list(
         self, prefix: str = "", *, keys_only: bool = False, **how: Unpack[ReadOptions]
     ) -> Listing[KeyValue]:
-        """Return the keys that begin with the prefix, by name.
+        """Return the keys that begin with ``prefix``, sorted by name.
 
-        Above 1,000 keys or a megabyte the result takes several requests, and each part may be newer
-        than the one before it.
+        More than 1,000 keys or a megabyte take several requests, and each part may be newer than
+        the one before it.
         """
         found: Listing[KeyValue] = Listing((), -1)
         after = ""
@@ -131,12 +134,12 @@ class AsyncKeyValues(Namespace):
         generation: int | None = None,
         **how: Unpack[WaitOptions],
     ) -> WriteResult[OffsetResult]:
-        """Put a key; the result's offset is the key's from now on.
+        """Put a key; the result's offset is the key's new offset.
 
-        ``expected``: only if the key has this offset, or is ABSENT. Otherwise nothing changes, and
-        InvalidUpdateVersionError is raised; UnknownOutcomeError: the write may have happened.
-        ``generation``: generation of the log of ``expected`` and ``lease_id``, if they are stored
-        numbers: see :class:`raftlog.LogOffset`.
+        ``expected``: the key's required offset, or ABSENT if it must not exist. If it differs,
+        nothing changes and InvalidUpdateVersionError is raised; after UnknownOutcomeError, the
+        write may have happened. ``generation``: the log's generation for ``expected`` and
+        ``lease_id``, if these are stored numbers: see :class:`raftlog.LogOffset`.
         """
         change = Put(key, value, lease_id, expected, generation=generation)
         return await self.alter(change, **how)
@@ -156,12 +159,11 @@ class AsyncKeyValues(Namespace):
     async def alter(
         self, *changes: KeyChange, **how: Unpack[WriteOptions]
     ) -> WriteResult[OffsetResult]:
-        """Make several changes at once, all or none, each on its condition, with no key twice.
+        """Make several changes to different keys at once, each on its condition: all, or none.
 
-        Without changes, no request is sent, and the result has no token.
-
-        Raises InvalidUpdateVersionError for a condition that does not hold: its ``field`` names it;
-        UnknownOutcomeError: all changes may have happened, or none.
+        Without changes, no request is sent, and the result has no token. Raises
+        InvalidUpdateVersionError for a condition that does not hold, which its ``field`` names;
+        after UnknownOutcomeError, all changes may have happened, or none.
         """
         if not changes:
             return WriteResult(None, None)
@@ -181,7 +183,7 @@ class AsyncKeyValues(Namespace):
 async def put_with_lease(
     core: Core, puts: Sequence[Put], lease: controller_pb2.GrantLeaseRequest, how: WaitOptions
 ) -> WriteResult[PlaceResult]:
-    """Put keys with a lease that the same write grants, all or nothing."""
+    """Put keys in the same write that grants their lease: all, or none."""
     alterations = [*_to_wire(puts)]
     for one in alterations:
         one.lease_id = _NEW_LEASE
@@ -211,19 +213,19 @@ async def _alter(
 
 
 def _never_holds(error: ApiError, changes: Sequence[KeyChange]) -> bool:
-    """Return whether the refusal of a numbered write, of which an earlier attempt may be on its
-    way, is final.
+    """Return whether the refusal of a numbered write is final although an earlier attempt may be in
+    flight.
 
-    An executed attempt would have been found. One that is yet to be decided fails, too, if it
-    expects an offset: a key that has left an offset never has it again. One that expects an absent
-    key may find it absent.
+    An executed attempt would have been found. An attempt that is yet to be decided fails, too, if
+    it expects an offset: a key never has an earlier offset again. If it expects an absent key, the
+    key may become absent.
     """
     found = _CONDITION.fullmatch(error.field)
     if error.code is not ErrorCode.INVALID_UPDATE_VERSION or found is None:
         return False
     change = changes[int(found[1])]
     if found[2] == "generation":
-        return True  # They grow.
+        return True  # Offsets only grow.
     expected = change.expected_create if found[2] == "create_offset" else change.expected
     return expected not in {UNCONDITIONAL, ABSENT}
 

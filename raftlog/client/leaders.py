@@ -1,9 +1,9 @@
-"""The leaders of partitions, and the links to those brokers, for producers and consumers.
+"""The leaders of partitions, and links to those brokers, for producers and consumers.
 
-Metadata is read from any broker that answers, newest image first, and monotone over all of them
-(the token of each answer is in the next read). It is read again when it proves stale, one read at a
-time, and never more often than the back-off allows. A leader is also the first to know its ISRs
-(KIP-24's BrokerMetadata).
+Metadata is read from any broker that answers, newest image first, and never goes back across
+brokers (each read carries the token of the last answer). It is read again when it proves stale, one
+read at a time, and never more often than the back-off allows. A leader is also the first to know
+its ISRs (KIP-24's BrokerMetadata).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PartitionKey = tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """The last known leader of a partition. ``leader_id`` -1: nobody leads."""
+    """The last known leader of a partition. ``leader_id``: -1 if there is no leader."""
 
     leader_id: int
     leader_epoch: int
@@ -47,7 +47,9 @@ class Leadership:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """The last known state of a topic. A topic that is made again has another ``id``."""
+    """The last known state of a topic. A topic that is deleted and created again has another
+    ``id``.
+    """
 
     name: str
     id: bytes
@@ -61,8 +63,9 @@ def no_partition(topic: str, index: int | None, count: int) -> ApiError:
 
 
 class Leaders:
-    """The metadata cache of producers and consumers. ``changed`` is called after each refresh, a
-    failed one included: records may time out.
+    """The metadata cache of producers and consumers.
+
+    ``changed`` is called after each refresh, even a failed one: records may time out.
     """
 
     def __init__(
@@ -90,17 +93,17 @@ class Leaders:
         self._closed = False
         self._failure: str | None = None
         self.turned_away: ApiError | None = None
-        """Error with which the brokers refuse this client; None if they accept it."""
+        """The error with which the brokers refuse this client, or None if they accept it."""
 
     @property
     def failure(self) -> str:
-        """Reason why the last refresh failed; empty if it succeeded."""
+        """Why the last refresh failed, or "" if it succeeded."""
         if self._failure is None:
             return f"none of {self._client.servers} has answered yet"
         return self._failure
 
     def want(self, topic: str) -> TopicView | None:
-        """Return a topic if it is known; otherwise request it."""
+        """Return a topic if it is known; otherwise request it, and return None."""
         found = self._topics.get(topic)
         if found is None:
             self._wanted[topic] = None
@@ -108,12 +111,12 @@ class Leaders:
         return found
 
     def leader(self, key: PartitionKey) -> Leadership | None:
-        """Return the leader of a partition if it can be asked; None if it is unknown."""
+        """Return a partition's leader if it is known and reachable, else None."""
         found = self._led.get(key)
         return found if found is not None and found.leader_id in self._endpoints else None
 
     def trouble(self, key: PartitionKey) -> str:
-        """Return why the leader of a partition cannot be asked; empty if the reason is unknown."""
+        """Return why a partition's leader cannot be used, or "" if the reason is unknown."""
         leader = self.leader(key)
         if leader is None:
             return self.failure or "no leader is known"
@@ -137,19 +140,19 @@ class Leaders:
             self._task = self._loop.create_task(self._refresh(), name="metadata refresh")
 
     def settled(self) -> None:
-        """Record an answer of a leader: the next refresh is immediate."""
+        """Record an answer from a leader: the next refresh is immediate."""
         self._backoff.reset()
 
     def call(
         self, leader_id: int, body: Any, timeout_s: float, callers: Collection[Any] = ()
     ) -> asyncio.Future[Any]:
-        """Send a request's body to a broker that ``leader`` named. ``callers``: spans of the
-        callers.
+        """Send a request body to a broker that ``leader`` returned. ``callers``: the callers'
+        spans.
         """
         endpoint = self._endpoints[leader_id]
         caller = self._callers.get(endpoint)
         if caller is not None and caller.silent:
-            # What it still owes keeps its time; nothing more is asked on a connection that says
+            # Requests in flight keep their deadlines; no more are sent on a connection that says
             # nothing.
             caller.retire()
             caller = None
@@ -163,8 +166,8 @@ class Leaders:
             request = tracing.active.calling(request, future, callers)
         caller.start(request, self._loop.time() + timeout_s + ANSWER_MARGIN_S, future)
         if caller.stuck:
-            # Nobody says that it is dead but the next metadata, in which it is fenced: then its
-            # link is given up.
+            # Only the next metadata, in which it is fenced, shows that it is dead: its link is then
+            # closed.
             self.refresh()
         return future
 
@@ -199,7 +202,7 @@ class Leaders:
                 throttled_s = pause_after(error, 0.0)
                 self._stale = True
                 if error.code is ErrorCode.INCONSISTENT_GENERATION:
-                    # The cluster was restored: what was seen before may be gone.
+                    # The cluster was restored: earlier reads may be lost.
                     self._client.forget()
                     self._led.clear()
             else:
@@ -214,7 +217,7 @@ class Leaders:
             broker.node_id: address_of(broker.host, broker.port) for broker in metadata.brokers
         }
         for endpoint in sorted(set(self._callers) - set(self._endpoints.values())):
-            # Fenced or gone: what it still owes gets its outcome from the closed link.
+            # Fenced or unregistered: closing the link ends its requests in flight.
             self._callers.pop(endpoint).close()
         for topic in metadata.topics:
             self._take_topic(topic)
@@ -227,16 +230,17 @@ class Leaders:
         for partition in topic.partitions:
             key = (topic.topic_id, partition.partition_index)
             known = self._led.get(key)
-            # A broker may have named a newer leader than this image knows.
+            # A broker may have named a newer leader than the one in this image.
             if known is None or partition.leader_epoch >= known.leader_epoch:
                 self._led[key] = Leadership(partition.leader_id, partition.leader_epoch)
 
 
 class PartitionClient(ABC):
-    """The common part of producers and consumers: work that is done at the end of a turn of the
-    loop, for all calls of the turn at once, and again when metadata or time brings news.
+    """The common part of producers and consumers: work done once at the end of an event-loop turn
+    for all calls in the turn, and again when metadata or time requires it. Must be created on the
+    event loop.
 
-    Must be made on the event loop. ``bootstrap``: brokers to begin with, host:port each.
+    ``bootstrap``: the first brokers to contact, host:port each.
     """
 
     def __init__(
@@ -262,7 +266,7 @@ class PartitionClient(ABC):
 
     @abstractmethod
     def _work(self, now: float) -> None:
-        """Send what can be sent, end what is late, and set the timer."""
+        """Send what can be sent, end what is overdue, and set the timer."""
 
     def close(self) -> None:
         """End all calls and links. Idempotent."""
@@ -286,23 +290,23 @@ STALE_LEADER = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-"""Errors after which the leader is looked up again: it is the wrong one, or cannot answer."""
+"""Errors after which the leader is looked up again: it is wrong, or cannot answer."""
 
 
 REQUEST_PARTITIONS_MAX = 1000
-"""Most partitions in one request."""
+"""Maximum number of partitions in one request."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderAnswer:
-    """The answer of one broker. ``failure``: why it is missing or wrong; then ``led`` is empty."""
+    """The answer of one broker. ``failure``: why it is missing or wrong; ``led`` is then empty."""
 
     broker_id: int
     broker_epoch: int = -1
     led: tuple[data_pb2.LedPartition, ...] = ()
-    """Partitions that it leads, by topic id and index."""
+    """Partitions that the broker leads, sorted by topic id and index."""
     refused: Mapping[PartitionKey, str] = field(default_factory=dict)
-    """Reasons why it does not lead requested partitions, by key."""
+    """Why the broker does not lead a requested partition, by key."""
     failure: str = ""
 
 
@@ -314,7 +318,9 @@ async def ask_leaders(
     keys: Sequence[PartitionKey] = (),
     cluster_id: str = "",
 ) -> dict[int, LeaderAnswer]:
-    """Ask brokers, by id, all at once, which of ``keys`` they lead, or what they lead."""
+    """Query brokers, by id and concurrently, for which of ``keys`` they lead, or for all
+    they lead.
+    """
 
     async def ask(broker_id: int) -> LeaderAnswer:
         try:

@@ -24,42 +24,42 @@ from raftlog.wire.controller.v1 import controller_pb2
 log = get_logger(__name__)
 
 BELIEVED_SHARE = 0.75
-"""Share of a lease's time for which its holder relies on it. The rest covers clocks of different
-speed: it suffices unless one runs a third faster than another.
+"""Share of a lease's time to live for which its holder relies on it. The rest covers differences
+between clocks: it suffices unless one clock runs a third faster than another.
 """
 _KEEP_SHARE = 0.25
-"""Pause between two keep-alives, as a share of a lease's time."""
+"""Pause between two keep-alives, as a share of a lease's time to live."""
 _PAUSE_S = 0.1
 _ATTEMPT_MIN_S = 0.2
 _KEPT_AT_ONCE = 1_000
-"""Most leases in one request."""
+"""Maximum number of leases in one request."""
 _OVER = frozenset({ErrorCode.RESOURCE_NOT_FOUND, ErrorCode.INCONSISTENT_GENERATION})
-"""Errors of a lease that has ended, or belongs to another log."""
+"""Errors for a lease that has ended, or belongs to another log."""
 
 
 _TTL_MAX_S = 2**31
-"""Longest time to live, in seconds, above any cluster's limit."""
+"""Longest time to live in seconds; above any cluster's limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseInfo:
-    """A lease, as the active controller sees it."""
+    """A lease as the active controller sees it."""
 
     id: LogOffset
     name: str
     ttl_s: float
     remaining_s: float
-    """Time until the lease ends without a keep-alive, in seconds."""
+    """Seconds until the lease ends without a keep-alive."""
     principal: str
     key_count: int
 
 
 class AsyncLease:
-    """A lease that is kept alive in the background until it is revoked, or lost.
+    """A lease that is kept alive in the background until it is revoked or lost.
 
-    It is lost when no keep-alive was confirmed for three quarters of its time, counted from when
-    the confirmed request was *sent*: before the cluster ends it, within the error of clocks. A lost
-    lease stays lost.
+    It is lost when no keep-alive was confirmed for three quarters of its time to live, counted from
+    when the confirmed request was *sent*: before the cluster ends it, allowing for the error of
+    clocks. A lost lease stays lost.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class AsyncLease:
     ) -> None:
         self._core, self.id, self.ttl_s = core, lease_id, ttl_s
         self.granted = granted
-        """The write that granted it; its items are the keys that were put with it."""
+        """The write that granted the lease; its items are the keys that were put with it."""
         self._loop = asyncio.get_running_loop()
         self._believed_s = ttl_s * BELIEVED_SHARE
         self._until = sent_at + self._believed_s
@@ -86,24 +86,24 @@ class AsyncLease:
 
     @property
     def is_held(self) -> bool:
-        """True if, by this clock, the cluster cannot have ended it."""
+        """Whether, by the local clock, the cluster cannot have ended the lease."""
         return not self._lost.is_set() and self._loop.time() < self._until
 
     @property
     def remaining_s(self) -> float:
-        """Time for which, by this clock, the cluster keeps the lease without a keep-alive, in
-        seconds; 0 if the cluster has reported its end.
+        """Seconds for which, by the local clock, the cluster keeps the lease without a keep-alive;
+        0 if the cluster has reported its end.
         """
         return max(0.0, self._ends_at - self._loop.time())
 
     @property
     def why_lost(self) -> str:
-        """Reason of the loss, for people; empty while it is held."""
+        """Why the lease was lost, for people; "" while it is held."""
         return self._why
 
     @checked
     async def wait_lost(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is lost or revoked; False: the timeout was first."""
+        """Wait until the lease is lost or revoked. Return False if the timeout passes first."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._lost.wait()
@@ -111,7 +111,7 @@ class AsyncLease:
 
     @checked
     async def revoke(self, *, timeout_s: float | None = None) -> None:
-        """End it, and delete its keys. No error if it has ended already."""
+        """End the lease, and delete its keys. Not an error if it has already ended."""
         self.end("revoked")
         body = controller_pb2.RevokeLeaseRequest(lease_id=self.id, generation=self.id.generation)
         try:
@@ -134,35 +134,37 @@ class AsyncLease:
         try:
             await self.revoke()
         except ApiError as failed:
-            # It ends by itself.
-            log.info("a lease was not revoked", lease_id=self.id, reason=str(failed))
+            # The lease will expire.
+            log.info("could not revoke a lease", lease_id=self.id, reason=str(failed))
 
     def abandon(self) -> None:
-        """Stop the keep-alives and the reliance on it; in the cluster its time continues."""
+        """Stop the keep-alives, and stop relying on the lease; in the cluster it runs until it
+        expires.
+        """
         self.end("abandoned")
 
     # --- in the background -----------------------------------------------------------------------
 
     def kept(self, sent_at: float) -> None:
-        """Process the confirmation of a request that was sent at this time."""
-        if self.is_held:  # Else it is too late: somebody may have been told that it is lost.
+        """Process the confirmation of a keep-alive sent at ``sent_at``."""
+        if self.is_held:  # Otherwise too late: its loss may already have been reported.
             self._until = max(self._until, sent_at + self._believed_s)
             self._ends_at = max(self._ends_at, sent_at + self.ttl_s)
 
     def gone(self, why: str) -> None:
-        """Process the report that it has ended."""
+        """Process the report that the lease has ended."""
         self._ends_at = self._loop.time()
         self.end(why)
 
     def _look(self) -> None:
         now = self._loop.time()
         if now >= self._until:
-            self.end(f"it has not been confirmed for {self._believed_s:g} s")
+            self.end(f"no keep-alive was confirmed for {self._believed_s:g} s")
         elif not self._lost.is_set():
             self._timer = self._loop.call_at(self._until, self._look)
 
     def end(self, why: str) -> None:
-        """Stop the keep-alives, and do not rely on it any more."""
+        """Stop the keep-alives, and stop relying on the lease."""
         if not self._lost.is_set():
             self._why = why
             self._lost.set()
@@ -171,8 +173,8 @@ class AsyncLease:
 
 
 class LeaseKeeper:
-    """Keeps the leases of one client alive that have the same time to live: by one request for all
-    of them.
+    """The keep-alives for one client's leases with the same time to live, one request for all of
+    them.
     """
 
     def __init__(self, core: Core, ttl_s: float, generation: int) -> None:
@@ -183,18 +185,18 @@ class LeaseKeeper:
 
     @classmethod
     def of(cls, core: Core, ttl_s: float, generation: int) -> LeaseKeeper:
-        """Return the keeper of the client's leases of this time to live and log."""
+        """Return the keeper for the client's leases with this time to live and log."""
         keepers = core.lease_keepers
         return keepers.setdefault((ttl_s, generation), cls(core, ttl_s, generation))
 
     def add(self, lease: AsyncLease) -> None:
-        """Keep a lease alive."""
+        """Start to keep a lease alive."""
         self._leases[lease.id] = lease
         if self._task is None:
             self._task = self._loop.create_task(self._run())
 
     def discard(self, lease: AsyncLease) -> None:
-        """Keep a lease alive no longer."""
+        """Stop keeping a lease alive."""
         known = self._leases.pop(lease.id, None)
         if known is not None and not self._leases and self._task is not None:
             self._core.lease_keepers.pop((self._ttl_s, self._generation), None)
@@ -214,19 +216,19 @@ class LeaseKeeper:
                 pause_s = min(_PAUSE_S, self._ttl_s * _KEEP_SHARE / 4)
 
     async def _keep(self, leases: list[AsyncLease], sent_at: float) -> bool:
-        """Send one request for these leases; return whether there was an answer for each."""
+        """Send one request for these leases; return whether each was answered."""
         first, *more = (lease.id for lease in leases)
         body = controller_pb2.KeepLeaseAliveRequest(
             lease_id=first, generation=self._generation, more_lease_ids=more
         )
-        # Several attempts fit into what is left when one gets lost.
+        # Leaves time for several more attempts if one is lost.
         attempt_s = max(_ATTEMPT_MIN_S, self._ttl_s * _KEEP_SHARE / 2)
         principal = self._core.options.principal
         try:
             response = await self._core.send(body, timeout_s=attempt_s, principal=principal)
         except ApiError as error:
             if error.code is not ErrorCode.RESOURCE_NOT_FOUND:
-                log.debug("leases were not kept alive", count=len(leases), reason=str(error))
+                log.debug("could not keep leases alive", count=len(leases), reason=str(error))
                 return False
             for lease in leases:
                 lease.gone(error.message)
@@ -242,19 +244,21 @@ class LeaseKeeper:
 
 
 def ttl_ms_of(ttl_s: float) -> int:
-    """Return a lease's time in milliseconds. Raises ValueError; the cluster has own limits."""
+    """Return a time to live in milliseconds. Raises ValueError; the cluster has its own limits."""
     if not 0 < ttl_s <= _TTL_MAX_S:
-        raise ValueError(f"ttl_s={ttl_s!r:.80}: seconds, above 0 and at most {_TTL_MAX_S}")
+        raise ValueError(f"ttl_s={ttl_s!r:.80}: must be above 0 and at most {_TTL_MAX_S} seconds")
     return round(ttl_s * 1000)
 
 
 def first_of(granted: WriteResult[PlaceResult], puts: int) -> LogOffset:
-    """Return the id of the lease that a write granted with its puts: its first record's offset."""
+    """Return the id of the lease that a write granted together with its puts: the first record's
+    offset.
+    """
     return LogOffset(granted.offset - puts, granted.offset.generation)
 
 
 class AsyncLeases(Namespace):
-    """``client.leases``."""
+    """Calls about leases: ``client.leases``."""
 
     async def grant(
         self,
@@ -264,10 +268,11 @@ class AsyncLeases(Namespace):
         puts: Sequence[Put] = (),
         **how: Unpack[WaitOptions],
     ) -> AsyncLease:
-        """Grant a lease, which is kept alive in the background. ``name``: for people.
+        """Grant a lease, which is kept alive in the background.
 
-        ``puts``: keys that are put with it in the same write, all or nothing; their ``lease_id`` is
-        not used. Raises what ``client.kv.alter`` raises of their conditions.
+        ``name``: a description for people. ``puts``: keys to put in the same write, all or none;
+        their ``lease_id`` is ignored. Raises the same errors as ``client.kv.alter`` for their
+        conditions.
         """
         core = self._core
         sent_at = asyncio.get_running_loop().time()
@@ -281,10 +286,11 @@ class AsyncLeases(Namespace):
     async def keep_alive(
         self, lease_id: int, *, generation: int | None = None, timeout_s: float | None = None
     ) -> float:
-        """Restart a lease's time; return how long it lives from the time of the call, in seconds.
+        """Restart a lease's time to live; return its remaining time from the moment of the call, in
+        seconds. Raises ResourceNotFoundError.
 
-        ``generation``: generation of the id's log, if the id is a stored number: see
-        :class:`raftlog.LogOffset`. Raises ResourceNotFoundError.
+        ``generation``: the log's generation for the id, if it is a stored number: see
+        :class:`raftlog.LogOffset`.
         """
         of = generation_of(lease_id) if generation is None else generation
         body = controller_pb2.KeepLeaseAliveRequest(lease_id=lease_id, generation=of)
@@ -300,7 +306,7 @@ class AsyncLeases(Namespace):
         return await self._core.write(body, how, lambda _: (ItemResult(f"lease {lease_id}"),))
 
     async def list(self, *, timeout_s: float | None = None) -> Listing[LeaseInfo]:
-        """Return all leases by id, from the controller."""
+        """Return all leases sorted by id, from the controller."""
         response = await self._core.ask_controller(controller_pb2.ListLeasesRequest(), timeout_s)
         answer = response.list_leases
         lease = reader(

@@ -1,6 +1,6 @@
-"""A reader of the committed log of a running cluster, as an observer whose progress is ignored.
+"""A reader of a running cluster's committed log, as an observer whose progress is ignored.
 
-Also the snapshots with which logs begin (KIP-630), and the image that follows from both.
+Also reads the snapshots with which logs begin (KIP-630), and the image that follows from both.
 """
 
 from __future__ import annotations
@@ -31,22 +31,26 @@ from raftlog.wire.quorum.v1 import quorum_pb2
 PIECE_BYTES = 32 << 10
 """Size of one requested piece in bytes: processing it blocks the loop for a few milliseconds."""
 FOOTER_BYTES_MAX = 256
-"""Bytes fetched for a footer, which takes about half of them."""
+"""Number of bytes fetched for a footer, which takes about half of them."""
 NO_EPOCH = -1
-"""Epoch of a reader without a leader: any node with the snapshot answers."""
+"""Epoch of a reader that does not know the leader: any node that has the snapshot answers."""
 OBSERVER_ID = -1
 CHUNK_MAX_BYTES = 4 << 20
 SNAPSHOT_PIECE_BYTES = 1 << 20
 LINK_TIMEOUT_S = 1.0
-"""Time in seconds after which a controller without a link is left out for another one."""
+"""Time in seconds after which a controller without a link is skipped."""
 LINK_TIMEOUT_MIN_S = 0.05
-"""The same minimum where many have to be asked in little time: each gets its share of the rest."""
+"""Minimum of LINK_TIMEOUT_S when many controllers must be tried in little time, each within its
+share of the rest.
+"""
 
 ATTEMPTS = 5
-"""Attempts to read the state: the log may be dropped below the position, or the node may die."""
+"""Maximum number of attempts to read the state: the log may be deleted below the position, or the
+node may die.
+"""
 _AGAIN = (ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR)
 Progress = Callable[[int, int], None]
-"""Called with (offset reached, offset to reach), both exclusive."""
+"""Function called with (offset reached, offset to reach), both exclusive."""
 
 
 async def fetch_snapshot(
@@ -62,12 +66,11 @@ async def fetch_snapshot(
 ) -> None:
     """Fetch a snapshot, or its last bytes, piece by piece into ``sink``.
 
-    Raises ApiError (SNAPSHOT_NOT_FOUND: the node has dropped the snapshot meanwhile;
-    REQUEST_TIMED_OUT: it stays silent), and what ``sink`` raises.
-
-    A piece that does not arrive within ``timeout_s`` is requested once more, on another link; only
-    then the node counts as silent. Counter-example to failing at once: one piece in a hundred is
-    late, and a snapshot of a thousand pieces begins anew for ever.
+    Raises ApiError (SNAPSHOT_NOT_FOUND: the node has deleted the snapshot meanwhile;
+    REQUEST_TIMED_OUT: it does not answer), and the errors of ``sink``. A piece that does not arrive
+    within ``timeout_s`` is requested once more, on another link, before the node counts as silent.
+    Counter-example to failing at once: if one piece in a hundred is late, a snapshot of a thousand
+    pieces would restart forever.
     """
     loop = asyncio.get_running_loop()
     id_ = quorum_pb2.SnapshotId(end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch)
@@ -82,17 +85,17 @@ async def fetch_snapshot(
                 current_leader_epoch=NO_EPOCH,
                 snapshot_id=id_,
                 position=position,
-                # A byte tells the size, from which the beginning of the last ones follows.
+                # One byte reveals the size, from which the start of the last bytes follows.
                 max_bytes=1 if last_bytes else piece_bytes,
             )
             try:
                 response = await caller.call(request, deadline - loop.time())
             except ApiError as error:
                 if error.code is ErrorCode.NETWORK_EXCEPTION:
-                    continue  # The link was lost: the next one has the rest of the time.
-                # The first piece is not repeated: a new fetch costs nothing then.
+                    continue  # The link was lost: the next one gets the rest of the time.
+                # The first piece is not retried, since starting a new fetch costs nothing.
                 if asked_again_at >= position:
-                    message = f"{address} sends no snapshot"
+                    message = f"{address} did not send the snapshot in time"
                     raise ApiError(ErrorCode.REQUEST_TIMED_OUT, message) from None
                 asked_again_at, deadline = position, loop.time() + timeout_s
                 caller.close()
@@ -118,10 +121,10 @@ def _require_piece(
         error = error_from_wire(common_pb2.Error(error_code=response.error_code))
         why = error.message.rstrip(": ") or error.code.name
         raise ApiError(
-            error.code, f"{address} does not give snapshot {snapshot_id.end_offset}: {why}"
+            error.code, f"{address} refuses to send snapshot {snapshot_id.end_offset}: {why}"
         )
     if response.position != position or not response.bytes:
-        message = f"{address} sent another piece than was asked for"
+        message = f"{address} sent a different piece than the one requested"
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, message)
 
 
@@ -133,8 +136,8 @@ async def fetch_footer(
     cluster_id: str,
     timeout_s: float,
 ) -> Footer | None:
-    """Return the footer of a node's snapshot, with the hashes of its state and of the log below;
-    None if it does not come in time.
+    """Return the footer of a node's snapshot, with the hashes of its state and of the log below it;
+    None if it does not arrive in time.
     """
     tail: list[bytes] = []
     with contextlib.suppress(TimeoutError, ApiError):
@@ -153,11 +156,10 @@ async def fetch_footer(
 
 @dataclass(frozen=True, slots=True)
 class LogInfo:
-    """The identity of a log, and how far it was committed at the answer: ``high_watermark`` is
-    exclusive.
+    """The identity of a log, and how far it was committed when the node answered.
 
-    ``snapshot_id``: the state to begin with where the log begins above 0; ``address``: address of
-    the answering node.
+    ``high_watermark``: exclusive. ``snapshot_id``: the state to start with if the log begins above
+    0. ``address``: the answering node's address.
     """
 
     cluster_id: str
@@ -175,21 +177,21 @@ class LogInfo:
 
 
 class BelowLogStartError(ApiError):
-    """The log begins at ``log_start_offset``: the requested records are in ``snapshot_id``."""
+    """The log begins at ``log_start_offset``; the requested records are only in ``snapshot_id``."""
 
     def __init__(self, offset: int, log_start_offset: int, snapshot_id: SnapshotId) -> None:
         super().__init__(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"the log begins at offset {log_start_offset}: {offset} lies before that, and was"
-            " dropped after a snapshot",
+            f"the log begins at offset {log_start_offset}: records before it, such as {offset}, "
+            "were deleted after a snapshot",
             field="fetch_offset",
         )
         self.log_start_offset, self.snapshot_id = log_start_offset, snapshot_id
 
 
 class LogReader:
-    """A reader of committed chunks from the active controller and its successors, within
-    ``timeout_s`` for each answer.
+    """A reader of committed chunks from the active controller and its successors; each answer must
+    arrive within ``timeout_s``.
     """
 
     def __init__(
@@ -212,15 +214,15 @@ class LogReader:
         self.connections = 0
         """Number of connections made."""
         self._refusal = ""
-        """Message of the last node that does not lead."""
+        """Message of the last node that refused because it does not lead."""
         self._failures: dict[str, str] = {}
-        """Controllers that did not answer, or refuse this client, with the reasons."""
+        """Controllers that did not answer or refuse this client, with the reasons."""
         self._round: set[str] = set()
-        """Controllers among them that were asked in the present round."""
+        """The controllers in ``_failures`` that were tried in the present round."""
 
     async def info(self) -> LogInfo:
-        """Ask the active controller for the state of its log. Raises ApiError."""
-        # High watermark -1: it knows better in any case, so that it answers at once.
+        """Return the state of the active controller's log. Raises ApiError."""
+        # With a high watermark of -1 the controller always has news, and answers at once.
         response = await self._fetch(0, 1, max_wait_ms=0)
         return LogInfo(
             response.cluster_id,
@@ -234,10 +236,9 @@ class LogReader:
     async def read(
         self, offset: int, max_bytes: int = CHUNK_MAX_BYTES, *, max_wait_ms: int = 0
     ) -> bytes:
-        """Return whole committed batches from the one that begins at ``offset``, verified; empty if
-        none arrives within ``max_wait_ms``.
-
-        Raises BelowLogStartError, other ApiErrors, and CorruptLogError naming the offset.
+        """Return whole, verified committed batches, starting with the one at ``offset``; empty if
+        none arrives within ``max_wait_ms``. Raises BelowLogStartError, other ApiErrors, and
+        CorruptLogError naming the offset.
         """
         response = await self._fetch(offset, max_bytes, max_wait_ms=max_wait_ms)
         snapshot_id = _snapshot_of(response)
@@ -251,7 +252,7 @@ class LogReader:
         """Yield committed chunks from ``offset``, a batch boundary, until one reaches ``until``
         (exclusive); waits for new ones.
 
-        The last chunk may have batches beyond ``until``. Raises as ``read`` does.
+        The last chunk may contain batches beyond ``until``. Raises as ``read`` does.
         """
         while offset < until:
             chunk = await self.read(offset, max_wait_ms=int(self._timeout_s * 500))
@@ -287,7 +288,7 @@ class LogReader:
     async def _fetch(
         self, offset: int, max_bytes: int, *, max_wait_ms: int
     ) -> pb.MetadataFetchResponse:
-        """Ask controllers until one answers as the active controller."""
+        """Query controllers until one answers as the active controller."""
         request = pb.MetadataFetchRequest(
             cluster_id=self._cluster_id,
             replica_id=OBSERVER_ID,
@@ -315,7 +316,7 @@ class LogReader:
             why = f": {why}" if why else ""
             raise ApiError(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"no active controller answered in time; asked {nodes}{why}",
+                f"no active controller answered in time; tried {nodes}{why}",
             ) from None
         if response.HasField("error"):
             raise error_from_wire(response.error, leader_id=response.leader_id)
@@ -327,10 +328,11 @@ class LogReader:
     async def _attempt(
         self, request: pb.MetadataFetchRequest, deadline: float
     ) -> pb.MetadataFetchResponse | None:
-        """Ask the current target; None: another node has to be asked, after the pause that was due.
+        """Send the request to the current target. Return None if another node must be tried, after
+        any pause that is due.
 
-        A silent node does not use up the time of the others. [Two of three nodes hang: with a
-        second for each of them a reader that has two never asks the third.]
+        A silent node does not use up the others' time. [Two of three nodes hang: with a second for
+        each, a reader that has two seconds would never try the third.]
         """
         left_s = deadline - self._loop.time()
         address = self._endpoints.target
@@ -357,7 +359,7 @@ class LogReader:
             unled = (
                 response.HasField("error") and response.error.error_code == ErrorCode.NOT_CONTROLLER
             )
-            # A new leader knows no high watermark before its own first commit.
+            # A new leader does not know the high watermark before its own first commit.
             if not unled and (response.HasField("error") or response.high_watermark >= 0):
                 self._endpoints.reached()
                 return response
@@ -382,7 +384,7 @@ async def committed_state(
 
 
 def _may_be_gone_next_time(error: BaseException) -> bool:
-    """Return whether another attempt may succeed: a damaged transfer looks like a damaged log."""
+    """Return whether another attempt may succeed: damage in transit looks like a damaged log."""
     again = isinstance(error, ApiError) and error.code in _AGAIN
     return again or isinstance(error, BelowLogStartError | CorruptLogError)
 
@@ -403,8 +405,8 @@ async def _committed_state(reader: LogReader, progress: Progress | None) -> tupl
 
 
 class CommittedImage:
-    """The committed image, read incrementally: the first read costs the log, or its newest snapshot
-    and the log after it, later ones the new records.
+    """The committed image, read incrementally: the first read fetches the whole log, or its newest
+    snapshot and the log after it; later reads fetch only new records.
     """
 
     def __init__(self, reader: LogReader) -> None:
@@ -417,7 +419,7 @@ class CommittedImage:
             try:
                 return await self._read_on(self._builder)
             except BelowLogStartError:
-                # The log was dropped below where this had come to.
+                # The log was deleted beyond the position of this reader.
                 pass
         _, image = await committed_state(self._reader)
         self._builder = ImageBuilder(image)
@@ -456,7 +458,7 @@ class _Connection:
     async def ask(
         self, request: pb.MetadataFetchRequest, link_timeout_s: float, answer_timeout_s: float
     ) -> pb.MetadataFetchResponse:
-        """Send a request, and wait for the response. Raises LinkClosedError."""
+        """Send a request, and return the response. Raises LinkClosedError."""
         try:
             async with asyncio.timeout(link_timeout_s):
                 link = await asyncio.shield(self._link)

@@ -1,4 +1,4 @@
-"""The options of a client, and the certificates and tokens that the environment names."""
+"""The options of a client, and the certificates and tokens named by the environment."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _TLS_VARIABLES = ("RAFTLOG_TLS_CERTIFICATE_FILE", "RAFTLOG_TLS_KEY_FILE", _CA_VA
 
 
 class ClientSecurity(NamedTuple):
-    """Credentials of a client. ``tls`` None: plain text; then there is no token either."""
+    """Credentials of a client. ``tls``: None for plain text; there is no token then."""
 
     tls: ClientTls | None = None
     token: TokenSource | None = None
 
 
 def security_of_environment() -> ClientSecurity:
-    """Return the credentials in the environment. Raises ConfigError for files that do not fit
-    together, and for a missing token.
+    """Return the credentials named by the environment. Raises ConfigError for files that do not
+    match, and for a missing token.
     """
     token_path = os.environ.get(TOKEN_VARIABLE, "")
     tls = _tls_of_environment(has_token=bool(token_path))
     if not token_path:
         return ClientSecurity(tls)
     if tls is None:
-        raise ConfigError(f"{TOKEN_VARIABLE} needs {_CA_VARIABLE}: a token is sent over TLS only")
+        raise ConfigError(f"{TOKEN_VARIABLE} needs {_CA_VARIABLE}: a token is sent only over TLS")
     token = token_file(Path(token_path))
     try:
         token()
@@ -58,13 +58,13 @@ def _tls_of_environment(*, has_token: bool) -> ClientTls | None:
         return TlsTrust(Path(ca))
     missing = [variable for variable, path in zip(_TLS_VARIABLES, paths, strict=True) if not path]
     raise ConfigError(
-        f"TLS needs all of {', '.join(_TLS_VARIABLES)}; missing: {', '.join(missing)}. With"
-        f" {TOKEN_VARIABLE}, {_CA_VARIABLE} alone is enough"
+        f"TLS needs all of {', '.join(_TLS_VARIABLES)}; missing: {', '.join(missing)}. With "
+        f"{TOKEN_VARIABLE}, only {_CA_VARIABLE} is needed"
     )
 
 
 Addresses = str | Sequence[str]
-"""Addresses ``host:port``, several of them with commas between, or in a list."""
+"""Addresses ``host:port``, separated by commas or in a list."""
 PathLike = str | os.PathLike[str]
 BROKERS_VARIABLE, CONTROLLERS_VARIABLE = "RAFTLOG_BOOTSTRAP_SERVER", "RAFTLOG_BOOTSTRAP_CONTROLLER"
 
@@ -73,42 +73,45 @@ class ClientOptions(TypedDict, total=False):
     """Keyword arguments of ``Client``, ``AsyncClient`` and ``connect``."""
 
     controllers: Addresses
-    """Controllers for ``quorum.describe``. A client with controllers and no broker sends its writes
-    and queries to the active controller itself, and cannot read.
+    """Controllers for ``quorum.describe``. A client with controllers but no brokers sends its
+    writes and queries directly to the active controller, and cannot read.
     """
     client_id: str
-    """Name for people: the cluster stores it with the client's numbered writes."""
+    """Name of the client, for people; the cluster stores it with numbered writes."""
     cluster_id: str
-    """Id of the cluster: requests that reach another cluster are refused. Empty: any cluster."""
+    """Id of the cluster: a request that reaches another cluster is refused. Empty for any
+    cluster.
+    """
     acks: AcksLike
     """Level at which writes return: "committed" (default), "acknowledged" or "visible"."""
     read: ReadModeLike
     """Mode of reads: "repeatable" (default), "latest" or "strict"."""
     timeout_s: float
-    """Timeout of each whole call, all attempts included, in seconds. Default: 10."""
+    """Timeout of each call, including all attempts, in seconds. Default: 10."""
     exactly_once: bool | None
-    """Number the writes, so that they are retried across failovers and executed once. None
-    (default): where the cluster allows it. True: fail where it does not. False: never."""
+    """Whether to number writes, so that they are retried across failovers but executed once. None
+    (default): if the cluster allows it. True: raise an error if it does not. False: never.
+    """
     principal: str
-    """Principal of the writes, for audits, where the cluster has no other proof of it. Default: the
+    """Principal of the writes, for audits, if the cluster cannot prove another one. Default: the
     user who runs this program. Empty: User:ANONYMOUS.
     """
     tls_ca_file: PathLike
-    """PEM file of the authority of the servers' certificates; without it: plain text."""
+    """PEM file of the authority for the servers' certificates; without it, plain text."""
     tls_certificate_file: PathLike
-    """PEM file of this client's own certificate, with ``tls_key_file``."""
+    """PEM file of this client's certificate, together with ``tls_key_file``."""
     tls_key_file: PathLike
     token: str | TokenSource
-    """Bearer token, or a function (a coroutine function, too) that returns the next one."""
+    """Bearer token, or a function or coroutine function that returns the next one."""
     token_file: PathLike
-    """File with the token; it is read for each connection, so that it can be renewed."""
+    """File with the bearer token, read for each connection, so that it can be renewed."""
 
 
 _HINTS = get_type_hints(ClientOptions)
 _PLAIN = _HINTS.keys() - {"acks", "controllers", "read", "timeout_s"}
-"""Options whose types imply all checks; the others have checks of their own."""
+"""Options that are fully checked by their types; the others have their own checks."""
 _FILES = {"tls_ca_file", "tls_certificate_file", "tls_key_file", "token", "token_file"}
-"""Options for which None equals a missing one."""
+"""Options for which None is the same as omitting them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +132,7 @@ class Options:
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """Servers that the client contacts first: brokers, or controllers without any."""
+        """The servers to contact first: brokers, or controllers if there are no brokers."""
         return self.bootstrap or self.controllers
 
     @classmethod
@@ -138,14 +141,14 @@ class Options:
         unknown = sorted(given.keys() - ClientOptions.__annotations__.keys())
         if unknown:
             known = ", ".join(ClientOptions.__annotations__)
-            raise TypeError(f"there is no option {', '.join(unknown)}; there are: {known}")
+            raise TypeError(f"unknown option {', '.join(unknown)}; the options are {known}")
         controllers = _addresses(given.get("controllers", ""), "controllers", CONTROLLERS_VARIABLE)
         direct = not bootstrap and bool(given.get("controllers"))
         brokers = () if direct else _addresses(bootstrap, "bootstrap", BROKERS_VARIABLE)
         if not brokers and not direct:
             raise ConfigError(
-                "no broker is named: give host:port of one or more, as 127.0.0.1:9092, or set"
-                f" {BROKERS_VARIABLE}; `raftlog dev` runs a cluster to try it on"
+                "no broker is given: pass host:port of at least one, such as 127.0.0.1:9092, or "
+                f"set {BROKERS_VARIABLE}; `raftlog dev` runs a cluster to try"
             )
         acks, read = given.get("acks", "committed"), given.get("read", "repeatable")
         timeout_s = given.get("timeout_s", 10.0)
@@ -176,20 +179,22 @@ class Options:
 
 
 def positive(timeout_s: float) -> float:
-    """Return a valid timeout. Raises ValueError, which names the argument."""
+    """Return a valid timeout in seconds. Raises ValueError, which names the argument."""
     if (
         isinstance(timeout_s, bool)
         or not isinstance(timeout_s, (int, float))
         or not 0.001 <= timeout_s <= 86_400
     ):
-        raise ValueError(f"timeout_s={timeout_s!r:.80}: seconds, at least 0.001 and at most a day")
+        raise ValueError(f"timeout_s={timeout_s!r:.80}: must be from 0.001 seconds to a day")
     return timeout_s
 
 
 def _addresses(given: Addresses, what: str, variable: str) -> tuple[str, ...]:
     parts = given.split(",") if isinstance(given, str) else given
     if not isinstance(parts, (list, tuple)) or not all(isinstance(one, str) for one in parts):
-        raise ConfigError(f"{what}={given!r:.80}: host:port, several with commas or in a list")
+        raise ConfigError(
+            f"{what}={given!r:.80}: must be host:port, or several separated by commas or in a list"
+        )
     if not any(part.strip() for part in parts):
         parts = os.environ.get(variable, "").split(",")
     try:
@@ -202,8 +207,8 @@ def _addresses(given: Addresses, what: str, variable: str) -> tuple[str, ...]:
 
 
 def _security(given: ClientOptions) -> tuple[ClientTls | None, TokenSource | None]:
-    """Return the TLS files and the token source. Raises ConfigError for options that do not fit
-    together, and for files that cannot be read.
+    """Return the TLS files and the token source. Raises ConfigError for options that do not match,
+    and for files that cannot be read.
     """
     token = _token(given)
     ca, certificate, key = (
@@ -217,8 +222,8 @@ def _security(given: ClientOptions) -> tuple[ClientTls | None, TokenSource | Non
         return security_of_environment()
     if ca is None:
         raise ConfigError(
-            "tls_ca_file is missing: certificates and tokens are shown to servers only that prove"
-            " who they are"
+            "tls_ca_file is missing: a certificate or token is sent only to servers that prove "
+            "their identity"
         )
     tls: ClientTls
     if certificate is not None and key is not None:
@@ -226,7 +231,7 @@ def _security(given: ClientOptions) -> tuple[ClientTls | None, TokenSource | Non
     elif certificate is None and key is None:
         tls = TlsTrust(Path(ca))
     else:
-        raise ConfigError("tls_certificate_file and tls_key_file go together")
+        raise ConfigError("give both of tls_certificate_file and tls_key_file, or neither")
     tls.channel_credentials()
     return tls, token
 
@@ -234,7 +239,7 @@ def _security(given: ClientOptions) -> tuple[ClientTls | None, TokenSource | Non
 def _token(given: ClientOptions) -> TokenSource | None:
     path, token = given.get("token_file"), given.get("token")
     if path is not None and token is not None:
-        raise ConfigError("token and token_file: give one of them")
+        raise ConfigError("give either token or token_file, not both")
     if path is not None:
         source = token_file(Path(path))
         try:

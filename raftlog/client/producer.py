@@ -1,9 +1,9 @@
 """The producer: batches to the partitions' leaders, in order within a partition, without duplicates
 by default.
 
-A batch is retried if it was definitely not executed: refused by a broker that does not lead (any
-more) or is fenced, for want of in-sync replicas, or never sent. An unknown outcome is reported as
-such; ``retry_unknown`` retries those again too, at the price of duplicates.
+A batch is retried if it was definitely not executed: refused by a broker that does not lead or is
+fenced, refused for too few in-sync replicas, or never sent. An unknown outcome is reported as such;
+``retry_unknown`` retries those, too, at the price of duplicates.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from raftlog.wire.data.v1 import data_pb2
 
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
-    """The position of a record; with acks 0, its position if it stays."""
+    """The position of a record; with acks 0, its position unless it is lost."""
 
     topic: str
     partition: int
@@ -41,7 +41,7 @@ class RecordMetadata:
 
 
 class Waiting:
-    """One record in the producer. ``deadline``: after it, it is not sent any more."""
+    """One record in the producer. ``deadline``: time after which it is not sent any more."""
 
     __slots__ = ("caller", "data", "deadline", "future", "unknown")
 
@@ -52,12 +52,12 @@ class Waiting:
         self.deadline = deadline
         self.future = future
         self.caller: Any = None
-        """Span in which it was written, if calls are traced."""
+        """The span in which the record was written, if calls are traced."""
         self.unknown = False
-        """True after an attempt with an unknown outcome: no error is definite any more."""
+        """Whether an attempt had an unknown outcome: no later error is definite."""
 
     def fail(self, error: ApiError) -> None:
-        """End it with an error, which states whether an earlier attempt may have been executed."""
+        """Fail with an error, which states whether an earlier attempt may have been executed."""
         if self.future.done():
             return
         if self.unknown and not error.outcome_unknown:
@@ -71,8 +71,8 @@ class Waiting:
 
 
 class PartitionQueue:
-    """A queue with one batch in flight at a time, so that records stay in order over retries;
-    records that arrive meanwhile share the next one.
+    """A partition's queue, with one batch in flight at a time, so that records stay in order across
+    retries; records that arrive meanwhile share the next batch.
     """
 
     def __init__(self, topic: str, index: int) -> None:
@@ -82,7 +82,7 @@ class PartitionQueue:
         """Earliest time of the retry after a definite refusal."""
         self.last_error: ApiError | None = None
         self.max_bytes = 1 << 62
-        """Largest size of a batch that the leader accepts, in bytes."""
+        """Largest batch that the leader accepts, in bytes."""
         self._waiting: deque[Waiting] = deque()
 
     def __len__(self) -> int:
@@ -90,7 +90,7 @@ class PartitionQueue:
 
     @property
     def next_deadline(self) -> float:
-        """Deadline of the oldest waiting record; infinite without one."""
+        """Deadline of the oldest waiting record, or infinity if there is none."""
         return self._waiting[0].deadline if self._waiting else float("inf")
 
     def add(self, record: Waiting) -> None:
@@ -98,7 +98,7 @@ class PartitionQueue:
         self._waiting.append(record)
 
     def ready(self, now: float) -> bool:
-        """Return whether a batch could leave."""
+        """Return whether a batch could be sent."""
         return bool(self._waiting) and not self.in_flight and now >= self.not_before
 
     def waiting(self) -> list[Waiting]:
@@ -120,14 +120,16 @@ class PartitionQueue:
         return cancelled
 
     def halve(self) -> bool:
-        """Halve the largest batch, which the leader has refused; False if it has one record."""
+        """Halve the maximum batch size, after the leader has refused a batch; return False if it
+        had one record.
+        """
         if len(self.in_flight) < 2:
             return False
         self.max_bytes = sum(len(record.data) for record in self.in_flight) // 2
         return True
 
     def stored(self, base_offset: int) -> list[Waiting]:
-        """Complete the batch in flight, which begins at this offset, and return its records."""
+        """Complete the batch in flight, which begins at ``base_offset``, and return its records."""
         done, self.in_flight = self.in_flight, []
         self.last_error = None
         for number, record in enumerate(done):
@@ -137,14 +139,16 @@ class PartitionQueue:
         return done
 
     def failed(self, error: ApiError) -> list[Waiting]:
-        """End the batch in flight with an error, and return its records."""
+        """Fail the batch in flight, and return its records."""
         done, self.in_flight = self.in_flight, []
         for record in done:
             record.fail(error)
         return done
 
     def again(self, error: ApiError, not_before: float) -> None:
-        """Return the batch to the front: it was not executed, or may be executed twice."""
+        """Return the batch to the front of the queue: it was not executed, or duplicates are
+        allowed.
+        """
         for record in self.in_flight:
             record.unknown = record.unknown or error.outcome_unknown
         self._waiting.extendleft(reversed(self.in_flight))
@@ -152,7 +156,7 @@ class PartitionQueue:
         self.last_error, self.not_before = error, not_before
 
     def expire(self, now: float, why: str) -> list[Waiting]:
-        """Remove and return the records past their deadline, which are definitely not written."""
+        """Remove, fail and return the records past their deadline."""
         gone: list[Waiting] = []
         while self._waiting and (
             self._waiting[0].deadline <= now or self._waiting[0].future.done()
@@ -168,7 +172,7 @@ class PartitionQueue:
         return gone
 
     def give_up(self, error: ApiError) -> list[Waiting]:
-        """End all waiting records with this error, and return them; those in flight continue."""
+        """Fail all waiting records, and return them; those in flight continue."""
         gone, self._waiting = list(self._waiting), deque()
         for record in gone:
             record.fail(error)
@@ -177,10 +181,12 @@ class PartitionQueue:
 
 ACKS_ALL, ACKS_LEADER, ACKS_NONE = -1, 1, 0
 RETRY_BACKOFF_S = 0.1
-"""Pause before a retry, in seconds: retry.backoff.ms"""
+"""Pause before a retry, in seconds: retry.backoff.ms."""
 RECORD_OVERHEAD_BYTES = 16
 _FIELD = re.compile(r"(.*) \(field ([^ ()]+)\)", re.DOTALL)
-"""Pattern of a message that ends with the field: a partition's result has no other place for it."""
+"""Pattern of a message that ends with the field: a partition's result has no separate place
+for it.
+"""
 RETRIABLE = STALE_LEADER | {
     ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
@@ -190,17 +196,15 @@ RETRIABLE = STALE_LEADER | {
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """Settings of a producer, with Kafka's names. ``retry_unknown``: unknown outcomes are sent
-    again.
-    """
+    """Settings of a producer, with Kafka's names. ``retry_unknown``: retry unknown outcomes."""
 
     acks: int = ACKS_ALL
     batch_bytes: int = 256 << 10
-    """batch.size: largest size of one partition's records in one request, in bytes."""
+    """batch.size: largest total size of one partition's records in one request, in bytes."""
     request_bytes: int = 4 << 20
     """max.request.size: largest size of one request, and of one record, in bytes."""
     buffer_bytes: int = 32 << 20
-    """buffer.memory: largest size of the unfinished records in bytes; more are refused."""
+    """buffer.memory: largest total size of unfinished records, in bytes; more are refused."""
     request_timeout_ms: int = 10_000
     delivery_timeout_ms: int = 30_000
     retry_unknown: bool = False
@@ -222,9 +226,9 @@ class Producer(PartitionClient):
         self._settings = settings or ProducerSettings()
         if self._settings.acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
             raise ApiError(
-                ErrorCode.INVALID_REQUIRED_ACKS, "acks is -1 (all), 1 or 0", field="acks"
+                ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1 (all), 1 or 0", field="acks"
             )
-        # Records of topics not known yet: what their partition will be chosen by.
+        # Records of unknown topics, with the input for choosing their partition.
         self._unrouted: dict[str, list[tuple[Waiting, bytes | None, int]]] = {}
         self._queues: dict[PartitionKey, PartitionQueue] = {}
         self._sticky: dict[str, int] = {}
@@ -232,7 +236,7 @@ class Producer(PartitionClient):
 
     @property
     def buffered_bytes(self) -> int:
-        """Total size of the records that wait or are in flight, in bytes."""
+        """Total size of the records that are waiting or in flight, in bytes."""
         return self._bytes
 
     async def send(
@@ -259,12 +263,11 @@ class Producer(PartitionClient):
         timestamp_ms: int = 0,
         headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> asyncio.Future[RecordMetadata]:
-        """Queue a record; the future ends as :meth:`send` does, at the latest at the delivery
-        timeout.
+        """Queue a record; the future ends like :meth:`send`, no later than the delivery timeout.
 
-        ``partition`` -1: by the hash of the key, or, without one, the same for all records that
-        share a batch. Raises ApiError THROTTLING_QUOTA_EXCEEDED when the buffer is full,
-        MESSAGE_TOO_LARGE: nothing was sent then.
+        ``partition``: -1 chooses it by the key's hash, or, without a key, the same one for all
+        records that share a batch. Raises ApiError THROTTLING_QUOTA_EXCEEDED when the buffer is
+        full, or MESSAGE_TOO_LARGE; nothing is sent then.
         """
         record = data_pb2.DataRecord(key=key, value=value, timestamp_ms=timestamp_ms)
         for name, content in headers:
@@ -289,7 +292,7 @@ class Producer(PartitionClient):
 
     @override
     def close(self) -> None:
-        """End all records: those in flight have an unknown outcome. Idempotent."""
+        """End all records; those in flight have an unknown outcome. Idempotent."""
         if self._closed:
             return
         super().close()
@@ -303,18 +306,20 @@ class Producer(PartitionClient):
             self._ended(queue.failed(unknown))
             self._ended(queue.give_up(error))
 
-    # --- what waits ------------------------------------------------------------------------------
+    # --- the queue -------------------------------------------------------------------------------
 
     def _admit(self, size: int) -> None:
         settings = self._settings
         if self._closed:
             raise ApiError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed")
         if size > settings.request_bytes:
-            message = f"a record of {size} bytes; max.request.size is {settings.request_bytes}"
+            message = (
+                f"the record has {size} bytes, but max.request.size is {settings.request_bytes}"
+            )
             raise ApiError(ErrorCode.MESSAGE_TOO_LARGE, message, field="value")
         if self._bytes + size > settings.buffer_bytes:
             message = (
-                f"{self._bytes} bytes of records wait or are in flight; buffer.memory is"
+                f"{self._bytes} bytes of records are waiting or in flight, but buffer.memory is"
                 f" {settings.buffer_bytes}"
             )
             raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message)
@@ -334,7 +339,7 @@ class Producer(PartitionClient):
         queue.add(waiting)
 
     def _choose(self, topic: str, key: bytes | None, count: int) -> int:
-        """Return the partition of a record; not by Kafka's hash."""
+        """Return the partition of a record; the hash is not Kafka's."""
         if key is not None:
             return xxhash.xxh3_64_intdigest(key) % count
         if topic not in self._sticky:
@@ -386,14 +391,16 @@ class Producer(PartitionClient):
                     self._route(topic, waiting, key, partition)
 
     def _check_topic(self, key: PartitionKey, queue: PartitionQueue) -> None:
-        """End the records of a topic that was deleted: another one may have its name."""
+        """Fail the waiting records of a deleted topic whose name a new topic has taken."""
         view = self._leaders.want(queue.topic)
         if view is not None and view.id != key[0]:
-            message = f"topic {queue.topic} was deleted, and another one has its name"
+            message = f"topic {queue.topic} was deleted, and a new topic has its name"
             self._ended(queue.give_up(ApiError(ErrorCode.UNKNOWN_TOPIC_ID, message)))
 
     def _send(self, leader_id: int, queues: list[tuple[PartitionKey, PartitionQueue, int]]) -> None:
-        """Send one request to one broker; the rest is sent in another."""
+        """Send one request to one broker; partitions that do not fit are sent in another
+        request.
+        """
         settings = self._settings
         size = count = 0
         body = data_pb2.ProduceRequest(acks=settings.acks, timeout_ms=settings.request_timeout_ms)
@@ -438,7 +445,7 @@ class Producer(PartitionClient):
         future = self._leaders.call(leader_id, body, timeout_s, callers)
         future.add_done_callback(partial(self._answered, sent))
 
-    # --- what becomes of it ----------------------------------------------------------------------
+    # --- results ---------------------------------------------------------------------------------
 
     def _answered(
         self,
@@ -446,7 +453,7 @@ class Producer(PartitionClient):
         future: asyncio.Future[broker_pb2.BrokerResponse],
     ) -> None:
         if self._closed:
-            future.exception()  # Looked at: the records have their outcome.
+            future.exception()  # Retrieved to avoid a warning: the records have their outcome.
             return
         failure: ApiError | None = None
         results: Sequence[data_pb2.ProducePartitionResult] = ()
@@ -531,7 +538,7 @@ class Producer(PartitionClient):
         )
 
     def _arm(self, now: float) -> None:
-        """Set the one timer to the earliest deadline, or end of a back-off."""
+        """Set the single timer to the earliest deadline or end of a back-off."""
         at = min(
             (waiting[0][0].deadline for waiting in self._unrouted.values()), default=float("inf")
         )

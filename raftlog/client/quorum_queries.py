@@ -23,7 +23,7 @@ _PLAINTEXT = ClientSecurity()
 
 
 class Asked(Protocol):
-    """The answer of one address. ``description``: None if it has not answered."""
+    """The answer from one address. ``description``: None if it has not answered."""
 
     @property
     def endpoint(self) -> str:
@@ -31,7 +31,7 @@ class Asked(Protocol):
 
     @property
     def description(self) -> Any:
-        """A DescribeQuorumResponse, or what has its fields."""
+        """A DescribeQuorumResponse, or an object with its fields."""
 
 
 A = TypeVar("A", bound=Asked)
@@ -39,9 +39,9 @@ A = TypeVar("A", bound=Asked)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of one address: a description, or the reason of its absence.
+    """The answer from one address: a description, or why there is none.
 
-    ``other_cluster``: id of the cluster of a node that is of another cluster than the others.
+    ``other_cluster``: the node's cluster id, if it differs from the other nodes'.
     """
 
     endpoint: str
@@ -51,25 +51,25 @@ class Answer:
 
     @property
     def said(self) -> str:
-        """Reason why it has no description, as a sentence."""
-        verb = "is of another cluster" if self.other_cluster else "does not answer"
+        """Why there is no description, as a sentence."""
+        verb = "belongs to another cluster" if self.other_cluster else "does not answer"
         return f"{self.endpoint} {verb}: {self.failure}"
 
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """All answers, by address, of one cluster: the leader's, or that of most of the nodes."""
+    """The answers from one cluster, by address: the leader's cluster, or that of most nodes."""
 
     answers: tuple[Answer, ...]
 
     @property
     def descriptions(self) -> list[pb.DescribeQuorumResponse]:
-        """The descriptions of the nodes that answered."""
+        """The descriptions from the nodes that answered."""
         return [answer.description for answer in self.answers if answer.description is not None]
 
     @property
     def leader(self) -> pb.DescribeQuorumResponse | None:
-        """The node that claims to lead; of several, the one of the highest epoch."""
+        """The node that claims to lead; if several do, the one in the highest epoch."""
         leaders = [one for one in self.descriptions if one.role == "leader"]
         return max(leaders, key=lambda one: one.leader_epoch, default=None)
 
@@ -77,12 +77,14 @@ class Quorum:
 async def ask_quorum(
     addresses: Sequence[str], timeout_s: float, security: ClientSecurity = _PLAINTEXT
 ) -> Quorum:
-    """Ask these addresses and the voters that they name, all at once, each within ``timeout_s``."""
+    """Query these addresses and the voters that they name, concurrently, each within
+    ``timeout_s``.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     asked: dict[str, Answer] = {}
     ask = list(dict.fromkeys(addresses))
-    # Twice: a voter may be named only by a node that was named itself.
+    # Twice: a voter may be named only by a node that was itself named by another.
     while ask and len(asked) < 1000:
         left_s = max(0.01, deadline - loop.time())
         answers = await asyncio.gather(*(ask_node(address, left_s, security) for address in ask))
@@ -95,7 +97,7 @@ async def ask_quorum(
 
 
 def cluster_of(descriptions: Sequence[pb.DescribeQuorumResponse]) -> str:
-    """Return the cluster of the leader, or of most nodes that answer; empty if it is unknown."""
+    """Return the cluster id of the leader, or of most nodes that answered; "" if it is unknown."""
     leads = next((one.cluster_id for one in descriptions if one.role == "leader"), "")
     counts = Counter(one.cluster_id for one in descriptions).most_common(2)
     if leads or not counts:
@@ -107,12 +109,12 @@ def _of_cluster(answer: Answer, cluster_id: str) -> Answer:
     one = answer.description
     if one is None or one.cluster_id == cluster_id:
         return answer
-    failure = f"it is node {one.node_id} of cluster {one.cluster_id}"
+    failure = f"node {one.node_id} of cluster {one.cluster_id} answers"
     return Answer(answer.endpoint, None, failure, other_cluster=one.cluster_id)
 
 
 async def ask_node(address: str, timeout_s: float, security: ClientSecurity = _PLAINTEXT) -> Answer:
-    """Ask one node. Never raises for a failure of the node or the network."""
+    """Query one node. Never raises for a failure of the node or the network."""
     (called,) = await call_all(address, [DESCRIBE_QUORUM], timeout_s, security)
     return Answer(address, called.response, called.failure)
 
@@ -144,7 +146,7 @@ DESCRIBE_QUORUM = Call(
 async def call_all(
     address: str, calls: Sequence[Call], timeout_s: float, security: ClientSecurity = _PLAINTEXT
 ) -> list[Called]:
-    """Send unary calls at once, on one connection of their own. Never raises for a failure."""
+    """Send unary calls concurrently, on one new connection. Never raises for a failure."""
     credentials = None if security.tls is None else security.tls.channel_credentials()
     channel = open_channel(address, credentials, TransportLimits())
     try:
@@ -173,14 +175,14 @@ async def _called(channel: Any, one: Call, timeout_s: float, metadata: Any) -> C
 
 
 def _named(asked: dict[str, Answer]) -> dict[str, None]:
-    """Return the addresses of the voters, as the nodes know them."""
+    """Return the addresses of the voters that the nodes know."""
     described = (answer.description for answer in asked.values() if answer.description is not None)
     return {voter.endpoint: None for one in described for voter in one.voters}
 
 
 def once_a_node(answers: Iterable[A]) -> list[tuple[int, A]]:
-    """Return each node once with its id, -1 if no node names it, under the address by which the
-    others know it. The nodes are ordered by id, and then by address.
+    """Return each node once with its id (-1 if no node names it), under the address by which the
+    others know it; sorted by id, then by address.
     """
     seen = list(answers)
     described = [one.description for one in seen if one.description is not None]

@@ -1,4 +1,4 @@
-"""Requests made of their bodies, and the errors, refused items and retry delays of responses."""
+"""Requests built from their bodies, and the errors, refused items and retry delays in responses."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ def controller_request(
     principal: str = "",
     cluster_id: str = "",
 ) -> controller_pb2.ControllerRequest:
-    """Return a request of one of its bodies; a whole request is returned as it is. Raises
-    TypeError.
-    """
+    """Return a request with this body; a whole request is returned unchanged. Raises TypeError."""
     if isinstance(body, controller_pb2.ControllerRequest):
         return body
     request = controller_pb2.ControllerRequest(cluster_id=cluster_id, acks=acks, client=client)
@@ -55,7 +53,7 @@ def timeout_ms(timeout_s: float) -> int:
 
 
 def broker_request(body: Message, *, cluster_id: str = "") -> broker_pb2.BrokerRequest:
-    """Return a request to a broker. Raises TypeError if ``body`` is none of its bodies."""
+    """Return a request to a broker. Raises TypeError if ``body`` is not one of its bodies."""
     request = broker_pb2.BrokerRequest(cluster_id=cluster_id)
     getattr(request, _field(_BROKER, body)).CopyFrom(body)
     return request
@@ -64,14 +62,14 @@ def broker_request(body: Message, *, cluster_id: str = "") -> broker_pb2.BrokerR
 def _field(fields: dict[type[Message], str], body: Message) -> str:
     name = fields.get(type(body))
     if name is None:
-        raise TypeError(f"{type(body).__name__} is not a request of this conversation")
+        raise TypeError(f"{type(body).__name__} is not a request in this conversation")
     return name
 
 
 def joined(
     first: controller_pb2.ControllerResponse, last: controller_pb2.ControllerResponse
 ) -> controller_pb2.ControllerResponse:
-    """Return the first response to a write, with the level that it has reached by the last one."""
+    """Return the first response to a write, with the level that the last one reached."""
     if not last.HasField("write"):
         return first
     if (body := first.WhichOneof("body")) is not None:
@@ -83,11 +81,11 @@ def joined(
 
 _ERROR = common_pb2.Error.DESCRIPTOR
 _NO_REFUSAL = frozenset({ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED})
-"""Codes of items that are in the requested state."""
+"""Codes of items that are already in the requested state."""
 
 
 class RefusedItemsError(ItemsRefusedError):
-    """At least one item of a write was refused. The others are written: see ``response.write``."""
+    """At least one item of a write was refused. The others were written: see ``response.write``."""
 
     def __init__(self, errors: list[ApiError], response: controller_pb2.ControllerResponse) -> None:
         super().__init__(errors, leader_id=response.leader_id)
@@ -95,7 +93,7 @@ class RefusedItemsError(ItemsRefusedError):
 
 
 def check_items(response: controller_pb2.ControllerResponse) -> controller_pb2.ControllerResponse:
-    """Return a response without refused items. Raises RefusedItemsError."""
+    """Return the response if no item was refused. Raises RefusedItemsError."""
     kind = response.WhichOneof("body")
     if kind is not None:
         errors = list(_refused(getattr(response, kind)))
@@ -114,7 +112,9 @@ def _refused(message: Message) -> Iterator[ApiError]:
 
 
 def item_error(item: Any, message: str = "", *, field: str = "") -> ApiError | None:
-    """Return the error of an item, if any. ``message`` and ``field``: for one with a code alone."""
+    """Return the error of an item, or None. ``message`` and ``field``: for an error that has only a
+    code.
+    """
     fields = item.DESCRIPTOR.fields_by_name
     if "error" in fields and fields["error"].message_type is _ERROR:
         return error_from_wire(item.error) if item.error.error_code else None
@@ -132,7 +132,7 @@ def item_error(item: Any, message: str = "", *, field: str = "") -> ApiError | N
 
 @cache
 def _lists(descriptor: Descriptor) -> tuple[str, ...]:
-    """Return the fields of a message that are lists of messages."""
+    """Return the names of a message's fields that are lists of messages."""
     return tuple(
         field.name
         for field in descriptor.fields
@@ -141,16 +141,18 @@ def _lists(descriptor: Descriptor) -> tuple[str, ...]:
 
 
 THROTTLE_MAX_S = 30.0
-"""Longest wait that a server can impose, in seconds: a call's deadline may be far, or missing."""
+"""Longest wait in seconds that a server can impose: a call's deadline may be distant, or
+missing.
+"""
 
 
 def pause_after(error: ApiError, backoff_s: float) -> float:
-    """Return the pause in seconds: the back-off, and at least the server's ``throttle_time_ms``."""
+    """Return the pause in seconds: at least the back-off and the server's ``throttle_time_ms``."""
     return max(backoff_s, min(error.throttle_time_ms / 1000, THROTTLE_MAX_S))
 
 
 async def happens(event: asyncio.Event, within_s: float) -> bool:
-    """Wait for an event; False: the timeout was first."""
+    """Wait for an event. Return False if the timeout passes first."""
     try:
         async with asyncio.timeout(within_s):
             return await event.wait()
@@ -159,10 +161,9 @@ async def happens(event: asyncio.Event, within_s: float) -> bool:
 
 
 def retrying(deadline: float, pauses: Backoff, closed: asyncio.Event) -> AsyncRetrying:
-    """Return a caller that repeats a call after each retriable ApiError, with the pauses that the
-    server demands, until the deadline of the loop's clock; then it raises the last error.
-
-    It raises ClientClosedError in a pause when ``closed`` is set.
+    """Return a retrier that repeats a call after each retriable ApiError, with the pauses that the
+    server demands, until the deadline on the loop's clock; it then raises the last error. Raises
+    ClientClosedError in a pause when ``closed`` is set.
     """
     loop = asyncio.get_running_loop()
 
@@ -188,7 +189,7 @@ Response = TypeVar("Response", broker_pb2.BrokerResponse, controller_pb2.Control
 
 
 def require_success(response: Response) -> Response:
-    """Return the response, unless it has an error, which is raised as ApiError."""
+    """Return the response if it has no error; otherwise raise that as ApiError."""
     if response.HasField("error"):
         raise error_from_wire(
             response.error,

@@ -1,9 +1,9 @@
-"""Calls that reach the right one of several servers, within a deadline, and are never executed
-twice by mistake.
+"""Calls that reach the right one of several servers within a deadline, and are never executed twice
+by mistake.
 
-A call is retried if it was never sent, or if a server refused it for certain because it was the
-wrong one. A call whose outcome is unknown is not retried: its caller decides. (Reads are
-``idempotent``: they change nothing.)
+A call is retried if it was never sent, or if a server definitely refused it because it was the
+wrong one. A call whose outcome is unknown is not retried: its caller decides. Reads are
+``idempotent``: they change nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from raftlog.transport.rpc_client import RpcClient
 from raftlog.transport.statuses import error_from_wire
 
 PAUSE_S = 0.02
-"""Shortest pause in seconds before a wait is retried that a server had no room for."""
+"""Shortest pause in seconds before retrying a wait for which a server had no room."""
 
 
 class RoutedCall(msgspec.Struct, eq=False):
@@ -37,15 +37,16 @@ class RoutedCall(msgspec.Struct, eq=False):
     future: asyncio.Future[Any]
     idempotent: bool
     waits: bool = False
-    """True if a response may have ended the server's wait too early."""
+    """Whether a response may have ended the server's wait too early."""
     attempts: int = 0
     route: Route | None = None
-    """Route of the current attempt."""
+    """The route of the current attempt, or None."""
     last: Any = None
-    """Response of the last server that refused the call."""
+    """The response of the last server that refused the call."""
     standing: Any = None
-    """The response to a write that is done, while its wait continues at another server. The call
-    ends with it, or with a better one: no error of a later attempt is the outcome of the write.
+    """The response to a write that is committed, while its wait continues at another server. The
+    call ends with it, or with a better one: no error of a later attempt is the outcome of the
+    write.
     """
 
     def done(self) -> bool:
@@ -54,7 +55,7 @@ class RoutedCall(msgspec.Struct, eq=False):
 
     def set_result(self, response: Any) -> None:
         """End the current attempt with a response."""
-        # Nearly every answer: no error, so no refusal either.
+        # Nearly every response has no error, and so is no refusal.
         refusal = self.router.refusal(response) if response.HasField("error") else None
         if refusal is None:
             future, router = self.future, self.router
@@ -70,24 +71,24 @@ class RoutedCall(msgspec.Struct, eq=False):
             self.last = response
         may_retry = elsewhere and (refusal.definite or self.idempotent) and not self.future.done()
         if not (may_retry and self.router.retry(self)):
-            self.expired("no controller of this cluster answered; the request was not executed")
+            self.expired("no node of this cluster answered; the request was not executed")
 
     def expired(self, message: str) -> None:
-        """End it at the deadline: with the refusal of the last server, if there was one."""
+        """End the call at its deadline, with the refusal of the last server if there was one."""
         if self.last is not None:
             self._end_refused()
         else:
             self.fail(ApiError(ErrorCode.REQUEST_TIMED_OUT, message))
 
     def _end_refused(self) -> None:
-        """End it with the last refusal, unless that names a server that could not be asked.
+        """End the call with the last refusal, unless that names a server that could not be reached.
 
-        [The leader was out of descriptors, and the only message was that another node is no
-        leader.]
+        [The leader was out of descriptors, and the only message was that another node did not
+        lead.]
         """
         refusal, unreached = self.router.refusal(self.last), self.router.unreached
         if refusal is not None and refusal.definite and refusal.hint and unreached:
-            said = f"{self.last.error.error_message}; {unreached} could not be asked in time"
+            said = f"{self.last.error.error_message}; {unreached} could not be reached in time"
             self.fail(
                 ApiError(ErrorCode.REQUEST_TIMED_OUT, f"{said}; the request was not executed")
             )
@@ -95,14 +96,14 @@ class RoutedCall(msgspec.Struct, eq=False):
             self._resolve(self.last)
 
     def turned_away(self, error: ApiError) -> None:
-        """End it as at the deadline, but with the cause: no server accepts this client."""
+        """End the call as at the deadline, but with the cause: no server accepts this client."""
         if self.last is not None:
             self._resolve(self.last)
         else:
             self.fail(error.saying(f"{error.message}; the request was not executed"))
 
     def fail(self, error: BaseException) -> None:
-        """End it with an error, unless the write is known to be committed."""
+        """Fail the call, unless the write is known to be committed."""
         if self.standing is not None:
             self._resolve(self.standing)
         elif not self.future.done():
@@ -120,11 +121,11 @@ class RoutedCall(msgspec.Struct, eq=False):
             self.fail(error)
 
     def _route(self) -> Route:
-        assert self.route is not None, "an attempt ended that was never begun"
+        assert self.route is not None, "an attempt ended that was never started"
         return self.route
 
     def _after_wait(self, response: Any) -> Any:
-        """Return the response that the call ends with; None: the wait continues elsewhere."""
+        """Return the response that ends the call, or None if its wait continues elsewhere."""
         router = self.router
         if not response.HasField("error"):
             if self.standing is not None:
@@ -153,19 +154,21 @@ class RoutedCall(msgspec.Struct, eq=False):
 
 PATIENCE_MIN_S = 0.25
 PATIENCE_MAX_S = 2.0
-"""Seconds until another server is tried; doubled each time, for a slow machine."""
+"""Seconds until another server is tried; doubled each time, for slow machines."""
 ROUTES_MAX = 16
-"""Most links, the present ones included, up to which a server's notice makes one in advance."""
+"""Maximum number of links, including present ones, up to which a server's notice opens one in
+advance.
+"""
 ANSWER_MARGIN_S = 0.5
 """Extra seconds for an answer that the server sends at the deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A response of a server that is the wrong one for a request.
+    """A response from a server that is the wrong one for a request.
 
-    ``hint``: the right server, or empty. ``definite``: nothing was executed, so the call may be
-    retried there. ``foreign``: the server is of another cluster; it counts once all known ones are.
+    ``hint``: the right server, or "". ``definite``: nothing was executed, so the call may be
+    retried. ``foreign``: the server belongs to another cluster; reported once all known servers do.
     """
 
     hint: str = ""
@@ -174,9 +177,8 @@ class Refusal:
 
 
 class Router(ABC):
-    """Calls over one conversation to the right one of several servers.
-
-    Links are made when first needed. Must be made on the event loop.
+    """Calls in one conversation to the right one of several servers. Links are opened when first
+    needed. Must be created on the event loop.
     """
 
     conversation: Conversation
@@ -196,14 +198,16 @@ class Router(ABC):
         self._routes: dict[str, Route] = {}
         self._retired: list[Route] = []
         self._failures: dict[str, str] = {}
-        """Servers that could not be dialled, or refuse this client, with the reasons."""
+        """Servers that could not be reached or refuse this client, with the reasons."""
         self._foreign: set[str] = set()
         """Servers of another cluster, since the last successful answer."""
         self._waiting: dict[RoutedCall, asyncio.TimerHandle] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._pausing = False
         self.settled = False
-        """True once the target has answered without a refusal: ``succeeded`` has no more effect."""
+        """Whether the target has answered without a refusal; ``succeeded`` then has no further
+        effect.
+        """
         self._patience_s = PATIENCE_MIN_S
         self._closed = False
 
@@ -211,12 +215,12 @@ class Router(ABC):
 
     @property
     def max_attempts(self) -> int:
-        """Most attempts of one call."""
+        """Maximum number of attempts of one call."""
         return 1 << 30
 
     @abstractmethod
     def refusal(self, response: Any) -> Refusal | None:
-        """Return the refusal in a response, if any."""
+        """Return the refusal in a response, or None."""
 
     @abstractmethod
     def again(self, request: Any, remaining_s: float) -> Any:
@@ -234,50 +238,51 @@ class Router(ABC):
         return False
 
     def successor(self, notice: Any) -> tuple[str, bool]:
-        """Return the successor that a notice names, empty if none, and whether it serves from now
-        on: a link to it then exists in time.
+        """Return the successor that a notice names, or "", and whether it serves already: a link to
+        it can then be opened in time.
         """
         return "", False
 
     def waits(self, request: Any) -> bool:
-        """Return whether the server holds back the response until a condition holds, so that
-        another server may have to continue the wait.
+        """Return whether the server delays the response until a condition holds, so that another
+        server may have to continue the wait.
         """
         return False
 
     def wait_on(self, request: Any, response: Any) -> Any:
-        """Return the request that continues a wait that has ended too early; None if it has not."""
+        """Return the request that continues a wait that ended too early, or None if it did not."""
         return None
 
     # --- calls -----------------------------------------------------------------------------------
 
     @property
     def target(self) -> str:
-        """Server of the next call."""
+        """The server for the next call."""
         return self._selector.target
 
     @property
     def connected(self) -> bool:
-        """True if a call would leave at once."""
+        """Whether a call would be sent at once."""
         return self._ready() is not None
 
     @property
     def servers(self) -> str:
-        """The servers, each with the reason why it could not be reached, for people."""
+        """The servers, each with the reason why it could not be reached, for messages."""
         return with_reasons({one: self._failure_of(one) for one in self._selector.known})
 
     @property
     def unreached(self) -> str:
-        """The servers that could not be reached, with the reasons; empty if all could."""
+        """The servers that could not be reached, with the reasons; "" if there are none."""
         every = dict.fromkeys((*self._selector.known, *self._failures))
         return with_reasons({one: why for one in every if (why := self._failure_of(one))})
 
     def start(
         self, request: Any, timeout_s: float, *, idempotent: bool = False
     ) -> asyncio.Future[Any]:
-        """Send a request, which the caller must not change any more; the future ends with the
-        response, or an ApiError, by ``timeout_s`` + ANSWER_MARGIN_S. On a live link this makes no
-        Task.
+        """Send a request, which the caller must not change any more. The future ends with the
+        response or an ApiError, by ``timeout_s`` + ANSWER_MARGIN_S.
+
+        Creates no Task if a link is open.
         """
         loop = self._loop
         future: asyncio.Future[Any] = loop.create_future()
@@ -303,8 +308,8 @@ class Router(ABC):
     # --- one call --------------------------------------------------------------------------------
 
     def _dispatch(self, call: RoutedCall, deadline: float) -> None:
-        """Send a call on the current route, or queue it for one."""
-        # As ``_ready``: this is on the way of every call.
+        """Send a call on the current route, or queue it until there is one."""
+        # ``_ready`` inlined, since every call passes here.
         route = None if self._pausing else self._routes.get(self._selector.target)
         if route is None or route.link is None:
             self._wait(call)
@@ -322,10 +327,10 @@ class Router(ABC):
             self._patience_s = PATIENCE_MIN_S
 
     def refused(self, route: Route, refusal: Refusal) -> bool:
-        """Leave a route that is not the right one; returns whether another may be."""
+        """Leave a route that is not the right one; return whether another may be."""
         if refusal.foreign:
             self._foreign.add(route.address)
-            self._failures[route.address] = "is of another cluster"
+            self._failures[route.address] = "belongs to another cluster"
         if self._is_current(route):
             self._retarget(self._selector.redirected(refusal.hint, self._loop.time()))
         return not (refusal.foreign and self._foreign.issuperset(self._selector.known))
@@ -333,10 +338,8 @@ class Router(ABC):
     def silent(self, route: Route) -> None:
         """Leave a route on which a call timed out: the next call tries another server.
 
-        A link without any received message is not used again.
-
-        [One of several connections to a server is dead, and nothing closes it: each call that
-        returns to it times out.]
+        A link that has never received a message is not used again. [One of several connections to a
+        server is dead, and nothing closes it: every call that returned to it would time out.]
         """
         current = self._is_current(route)
         if route.silent:
@@ -345,7 +348,7 @@ class Router(ABC):
             self._retarget(self._selector.lost(self._loop.time()))
 
     def retry(self, call: RoutedCall) -> bool:
-        """Retry a call if time and an attempt are left; returns whether it will be."""
+        """Retry a call if time and attempts are left; return whether it will be retried."""
         remaining_s = call.deadline - self._loop.time()
         if self._closed or remaining_s <= 0 or call.attempts >= self.max_attempts:
             return False
@@ -363,20 +366,20 @@ class Router(ABC):
             self._send_waiting()
 
     def route_closed(self, route: Route) -> None:
-        """Drop a client whose link was lost, so that its unsent calls go elsewhere at once."""
+        """Drop a route whose link was lost, so that its unsent calls go elsewhere at once."""
         if self._routes.get(route.address) is not route:
             return
         current = self._is_current(route)
         del self._routes[route.address]
         if current:
-            # Others may know the next leader already: each is asked at once, and once.
+            # Others may already know the next leader: each is tried at once, and once.
             now = self._loop.time()
             self._retarget(self._selector.unreachable(now, served=self.settled))
         route.close()
 
     def route_turned_away(self, route: Route, error: ApiError) -> None:
-        """Record that a server refuses this client. Waiting calls fail once all have: an expired
-        token is reported before the deadline.
+        """Record that a server refuses this client. Waiting calls fail once all servers do, so that
+        an expired token is reported before the deadline.
         """
         if self._routes.get(route.address) is not route:
             return
@@ -392,18 +395,18 @@ class Router(ABC):
         route.close()
 
     def route_noticed(self, route: Route, notice: Any) -> None:
-        """Process a server's notice: calls may use a new connection from now on."""
+        """Process a server's notice: later calls may need a new connection."""
         ahead, serves = self.successor(notice)
         if ahead and ahead not in self._routes and len(self._routes) < ROUTES_MAX:
             self._dial(ahead)
         if ahead and serves:
-            # What was sent here already is answered here.
+            # Requests already sent on this route are answered on it.
             self.refused(route, Refusal(ahead))
         if self.notice(notice):
             self._retire(route)
             refusal = self.refusal(notice) if notice.HasField("error") else None
             if refusal is not None:
-                # It stops: another one is asked from now on.
+                # The server is stopping: later calls go to another one.
                 self.refused(route, refusal)
 
     def _retire(self, route: Route) -> None:
@@ -427,7 +430,7 @@ class Router(ABC):
             message = (
                 "the client was closed"
                 if self._closed
-                else f"{self.max_waiting} calls wait for a connection"
+                else f"{self.max_waiting} calls are already waiting for a connection"
             )
             code = (
                 ErrorCode.NETWORK_EXCEPTION if self._closed else ErrorCode.THROTTLING_QUOTA_EXCEEDED
@@ -474,7 +477,7 @@ class Router(ABC):
             self._connect()
 
     def _connect(self) -> None:
-        """Dial the target if it is not dialled yet, and set a time limit for it."""
+        """Connect to the target unless an attempt is in progress, and set a time limit for it."""
         address = self._selector.target
         if address not in self._routes:
             self._dial(address)

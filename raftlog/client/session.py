@@ -2,10 +2,10 @@
 or the deadline is reached.
 
 The active controller stores the outcome of a numbered write across failovers, so that a second
-attempt gets the first result and is not executed again. A definite error of a write that was sent
-more than once proves nothing: an earlier attempt, delayed on its way, may still arrive, find
-another state and be executed. Such an error is an unknown outcome, and so is a reply that wrote
-nothing. An attempt that its receiver has refused is at its end, and does not count.
+attempt gets the first one's result and is not executed again. A definite error of a write that was
+sent more than once proves nothing: an earlier attempt, delayed in transit, may still arrive, find a
+different state and be executed. Such an error is an unknown outcome, and so is a reply that wrote
+nothing. An attempt that its receiver has refused is over, and does not count.
 
 Why: docs/decisions/017-exactly-once-writes.md
 """
@@ -47,42 +47,43 @@ class OpenClient:
         self.id = client_id
         self.generation = generation
         self._next = FIRST_SEQUENCE
-        # In order of numbers: the first key is the oldest.
+        # Keys in the order of numbers, so the first key is the oldest.
         self._in_flight: dict[int, None] = {}
 
     @property
     def all_below_done(self) -> int:
-        """Lowest number whose outcome is unknown, or the next one."""
+        """Lowest number whose outcome is unknown, or the next number."""
         return next(iter(self._in_flight), self._next)
 
     @property
     def room(self) -> int:
-        """Number of further writes within the window, for any outcome of the writes before."""
+        """Number of further writes that fit into the window, whatever the outcome of
+        earlier ones.
+        """
         return self.all_below_done + WINDOW - self._next
 
     def begin(self) -> int:
-        """Take the next number for a write."""
+        """Return the next number, for a write that is now in flight."""
         number, self._next = self._next, self._next + 1
         self._in_flight[number] = None
         return number
 
     def put_into(self, request: controller_pb2.ControllerRequest, number: int) -> None:
-        """Number an attempt of a write: each attempt has the same number."""
+        """Number an attempt of a write; all its attempts have the same number."""
         identity = request.client
         identity.client_id, identity.generation = self.id, self.generation
         identity.sequence, identity.all_below_done = number, self.all_below_done
 
     def finish(self, number: int) -> None:
-        """Complete a write: its outcome is known, or will never be, and no attempt follows."""
+        """Complete a write: its outcome is known or will never be, and no attempt follows."""
         del self._in_flight[number]
 
 
 DEFAULT_TIMEOUT_S = 10.0
 ATTEMPT_S = 2.0
-"""Longest time of one attempt, in seconds: its receiver may have stopped answering.
-
-A write that waits for brokers is sent again as often, under its number: a controller that is silent
-or cut off would delay it for as long as that lasts, while its successor knows its visibility.
+"""Longest time of one attempt, in seconds: its receiver may have stopped answering. A write that
+waits for brokers is also sent again this often, under its number: otherwise a silent or partitioned
+controller would delay it, while the controller's successor knows its visibility.
 """
 MAX_WAITING = 65_536
 _PAUSES = TransportLimits(reconnect_backoff_min_ms=5, reconnect_backoff_max_ms=200)
@@ -96,14 +97,14 @@ TRANSIENT = frozenset(
         ErrorCode.BROKER_NOT_AVAILABLE,
     }
 )
-"""Errors that are independent of the request: it is sent again."""
-_EARLIER_ATTEMPT = "; an earlier attempt may have been executed, or be yet"
+"""Errors that do not depend on the request: it is sent again."""
+_EARLIER_ATTEMPT = "; an earlier attempt may have been executed, or may still be"
 
 Attempt = Callable[
     [controller_pb2.ControllerRequest, float], Awaitable[controller_pb2.ControllerResponse]
 ]
-"""Function that sends a request once, within a number of seconds, and again only after a refusal:
-returns the response, or raises ApiError.
+"""Function that sends a request once within a number of seconds, and again only after a refusal.
+Returns the response, or raises ApiError.
 """
 
 
@@ -131,7 +132,7 @@ class Session:
 
     @property
     def client_id(self) -> int:
-        """Id of the open client in the cluster; 0 without one."""
+        """Id of the open client in the cluster, or 0 if there is none."""
         return self._client.id if self._client is not None else 0
 
     async def write(
@@ -143,12 +144,12 @@ class Session:
         principal: str = "",
         raise_refused: bool = True,
     ) -> controller_pb2.ControllerResponse:
-        """Send one body of ControllerRequest and return the response.
+        """Send one body of ControllerRequest, and return the response.
 
-        With ``write.duplicate`` it has no body: the write is at the token, and the answer of the
-        executed attempt is lost. Raises ApiError; unless that has ``outcome_unknown`` the write was
-        not executed and never will be. A refused item raises RefusedItemsError: the others are
-        written. With ``raise_refused`` false the response has the results.
+        A response with ``write.duplicate`` has no body: the write is at the token, and the executed
+        attempt's answer is lost. Raises ApiError; unless it has ``outcome_unknown``, the write was
+        not executed and never will be. Raises RefusedItemsError for a refused item: the others are
+        written. If ``raise_refused`` is false, the response has the results instead.
         """
         deadline = self._loop.time() + timeout_s
         request = controller_request(
@@ -169,23 +170,23 @@ class Session:
                 self._forget(client)
                 if error.outcome_unknown:
                     raise
-                # The first attempt came to nothing, and its number is of no client: begin again as
-                # a new one.
+                # The first attempt had no effect, and its client no longer exists: start again as a
+                # new client.
                 await self._pause(pauses, deadline, error)
             finally:
                 client.finish(number)
                 self._wake()
 
     def forget(self) -> None:
-        """Write as a new client from now on: the log may be another one. Writes in progress keep
-        their numbers.
+        """Write as a new client from now on, since the log may be a different one. Writes in
+        progress keep their numbers.
         """
         self._client = None
         self._wake()
 
     async def close(self, timeout_s: float = 10.0) -> None:
-        """Close the client in the cluster, which forgets its results. Raises ApiError if it may not
-        have.
+        """Close the client in the cluster, which forgets its results. Raises ApiError if it may
+        still be open.
         """
         client, self._client = self._client, None
         self._wake()
@@ -248,7 +249,7 @@ class Session:
                 if client is None or not on_the_way or response.HasField("write"):
                     return response
                 _unknown(
-                    "an attempt wrote nothing, but an earlier one may yet be executed",
+                    "an attempt wrote nothing, but an earlier one may still be executed",
                     ErrorCode.NETWORK_EXCEPTION,
                 )
             if error.outcome_unknown:
@@ -260,7 +261,7 @@ class Session:
             await self._pause(pauses, deadline, error, on_the_way)
 
     async def _paused(self, pause_s: float, deadline: float) -> bool:
-        """Pause; False: the deadline would be reached, or the session is closed."""
+        """Pause. Return False if the deadline would be reached or the session is closed."""
         if self._loop.time() + pause_s >= deadline:
             return False
         return not await happens(self._closed, pause_s)
@@ -270,8 +271,8 @@ class Session:
     ) -> None:
         """Pause before the next attempt, at least as long as the last refusing server demands.
 
-        If that is at the deadline or later, or the session is closed, raise the error: as unknown
-        if an attempt is on its way.
+        If that would reach the deadline, or the session is closed, raise the error instead, as
+        unknown if an attempt is in flight.
         """
         if not await self._paused(pause_after(error, pauses.next_s()), deadline):
             earlier = "" if error.outcome_unknown or not on_the_way else _EARLIER_ATTEMPT
@@ -292,7 +293,8 @@ class Session:
                 return client
             if len(self._turns) >= MAX_WAITING:
                 raise ApiError(
-                    ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{MAX_WAITING} writes wait for their turn"
+                    ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                    f"{MAX_WAITING} writes are already waiting for their turn",
                 )
             turn = self._loop.create_future()
             self._turns.append(turn)
@@ -301,7 +303,7 @@ class Session:
                     turn, deadline, "too many writes were in flight; this one was not sent"
                 )
             except BaseException:
-                self._wake()  # it may have been called up just now
+                self._wake()  # its turn may just have come
                 raise
 
     async def _open(self, deadline: float) -> OpenClient:
@@ -310,7 +312,7 @@ class Session:
         )
         try:
             if self._client is None:
-                # Twice if an answer is lost: the cluster closes an unused client.
+                # A lost answer may leave two clients: the cluster closes an unused one.
                 request = controller_request(
                     controller_pb2.OpenClientRequest(name=self._name), cluster_id=self._cluster_id
                 )
@@ -322,7 +324,7 @@ class Session:
         except OtherServerError:
             raise
         except ApiError as error:
-            # Nothing of the write itself was sent.
+            # The write itself was not sent.
             raise NoSessionError(
                 error.code, f"opening a client: {error.message}", field=error.field
             ) from error
@@ -337,12 +339,14 @@ class Session:
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, message) from None
 
     def _forget(self, client: OpenClient) -> None:
-        """Forget a client that the cluster does not know: the next write opens another."""
+        """Forget a client that the cluster does not know; the next write opens another."""
         if self._client is client:
             self.forget()
 
     def _wake(self) -> None:
-        """Wake as many waiting writes as there is room for: the oldest number may have ended."""
+        """Wake as many waiting writes as there is room for, since the oldest write may have
+        ended.
+        """
         room = self._client.room if self._client is not None else len(self._turns)
         while room > 0 and self._turns:
             turn = self._turns.popleft()
@@ -357,13 +361,13 @@ def _unknown(message: str, code: ErrorCode, cause: ApiError | None = None) -> No
 
 
 class Writer(Router):
-    """A router of writes to the active controller: one by one, or numbered in a session."""
+    """A router for writes to the active controller, sent singly or numbered in a session."""
 
     @abstractmethod
     def attempt(
         self, request: controller_pb2.ControllerRequest, timeout_s: float, /
     ) -> Awaitable[controller_pb2.ControllerResponse]:
-        """See :data:`Attempt`."""
+        """Send one attempt of a request: see :data:`Attempt`."""
 
     async def call(
         self,
@@ -374,10 +378,10 @@ class Writer(Router):
         principal: str = "",
         raise_refused: bool = True,
     ) -> controller_pb2.ControllerResponse:
-        """Send one body of ControllerRequest, or a whole one, and return the response.
+        """Send one body of ControllerRequest, or a whole request, and return the response.
 
-        Raises ApiError for an error of the request, and RefusedItemsError for a refused item; with
-        ``raise_refused`` false the response has the results of all. A write is at
+        Raises ApiError for an error of the request, and RefusedItemsError for a refused item; if
+        ``raise_refused`` is false, the response has all results instead. The write's position is
         ``response.write.token``.
         """
         request = controller_request(
@@ -388,5 +392,7 @@ class Writer(Router):
         return check_items(response) if raise_refused else response
 
     def session(self, name: str = "") -> Session:
-        """Return exactly-once writes, retried across failovers. ``name`` is for people."""
+        """Return a session of exactly-once writes, retried across failovers. ``name``: a
+        description for people.
+        """
         return Session(self.attempt, name=name, rng=self._rng, cluster_id=self._cluster_id)

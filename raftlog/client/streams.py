@@ -1,4 +1,6 @@
-"""Streams of ``client.watch`` and ``client.consume``: items that arrive until the close."""
+"""The streams of ``client.watch`` and ``client.consume``: items that arrive until the stream is
+closed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ class Source(Protocol):
     """A source of a stream."""
 
     def close(self) -> None:
-        """Close its connections. Idempotent."""
+        """Close the source's connections. Idempotent."""
 
 
 class OneReader:
@@ -35,8 +37,7 @@ class OneReader:
     def __enter__(self) -> None:
         if not self._lock.acquire(blocking=False):
             raise RaftlogError(
-                f"another task or thread reads this {self._what}: one may at a time; make one for"
-                " each reader"
+                f"another task or thread is reading this {self._what}: create one for each reader"
             )
 
     def __exit__(self, *_: object) -> None:
@@ -46,12 +47,12 @@ class OneReader:
 class AsyncStream(ABC, Generic[T]):
     """An iterator over items that arrive over time, for one task at a time.
 
-    ``close``, by any task, ends the iteration; so does the end of the client. A stream that is
+    ``close``, called by any task, ends the iteration; so does closing the client. A stream that is
     dropped without being closed is closed with a ResourceWarning.
     """
 
     what: str
-    """Name of the stream, for people."""
+    """Name of the kind of stream, for messages."""
 
     def __init__(self, core: Core, source: Source) -> None:
         self._loop = asyncio.get_running_loop()
@@ -97,5 +98,5 @@ class AsyncStream(ABC, Generic[T]):
     def __del__(self) -> None:
         if not getattr(self, "closed", True):
             warnings.warn(f"unclosed {self.what}", ResourceWarning, source=self, stacklevel=1)
-            with contextlib.suppress(RuntimeError):  # The loop is over, and all on it.
+            with contextlib.suppress(RuntimeError):  # The loop has ended, with everything on it.
                 self._loop.call_soon_threadsafe(self._source.close)

@@ -33,13 +33,13 @@ from raftlog.wire.records.v1 import records_pb2
 
 
 class TopicListing(Listing[Topic]):
-    """Topics, and the names of the missing ones."""
+    """Topics, and the names of those that do not exist."""
 
     missing: tuple[str, ...]
 
 
 class AsyncTopics(Namespace):
-    """``client.topics``."""
+    """Calls about topics: ``client.topics``."""
 
     async def create(
         self,
@@ -53,8 +53,8 @@ class AsyncTopics(Namespace):
     ) -> WriteResult[TopicResult]:
         """Create one topic. Raises TopicAlreadyExistsError, among others.
 
-        -1: the cluster's default. ``assignments``: the replicas of each partition, the preferred
-        leader first, instead of the two numbers.
+        A number of -1 stands for the cluster's default. ``assignments``: the replicas of each
+        partition, preferred leader first, instead of the two numbers.
         """
         configs = {} if configs is None else configs
         topic = NewTopic(name, partitions, replication_factor, configs, assignments)
@@ -86,7 +86,7 @@ class AsyncTopics(Namespace):
     ) -> WriteResult:
         """Raise the number of a topic's partitions to ``count``.
 
-        ``assignments``: the replicas of each new one, the preferred leader first.
+        ``assignments``: the replicas of each new partition, preferred leader first.
         """
         topic = controller_pb2.CreatePartitionsTopic(
             name=name,
@@ -101,7 +101,7 @@ class AsyncTopics(Namespace):
         )
 
     async def list(self, **how: Unpack[ReadOptions]) -> Listing[Topic]:
-        """Return all topics that this client may read, by name."""
+        """Return all topics that this client may read, sorted by name."""
         response = await self._core.read(broker_pb2.MetadataRequest(), **how)
         topics = map(_topic, response.metadata.topics)
         return Listing(sorted(topics, key=lambda topic: topic.name), response.token.offset)
@@ -109,12 +109,11 @@ class AsyncTopics(Namespace):
     async def page(
         self, cursor: str = "", *, partitions: int = 2_000, **how: Unpack[ReadOptions]
     ) -> TopicsPage:
-        """Return some of the topics by name: about as many as have this number of partitions, at
-        least one.
+        """Return some of the topics, sorted by name: at least one, and about as many as have this
+        number of partitions.
 
-        For clusters whose list is too long for one answer. Continue with the page's ``next``.
-
-        Each page is of the broker's present image.
+        For clusters whose list is too long for one answer. Continue with the page's ``next``. Each
+        page shows the broker's present image.
         """
         body = broker_pb2.MetadataRequest(response_partition_limit=partitions, cursor=cursor)
         response = await self._core.read(body, **how)
@@ -133,7 +132,7 @@ class AsyncTopics(Namespace):
         return found[0]
 
     async def describe_all(self, *names: str, **how: Unpack[ReadOptions]) -> TopicListing:
-        """Return topics in the given order; ``missing`` are the unknown names."""
+        """Return topics in the given order; ``missing`` has the unknown names."""
         response = await self._core.read(broker_pb2.MetadataRequest(topics=names), **how)
         metadata = response.metadata
         return TopicListing(
@@ -179,17 +178,19 @@ def _results(results: Iterable[Any]) -> Iterator[TopicResult]:
 
 
 ROUNDS_MAX = 1_000
-"""Most requests of an election of all partitions: a request has as many as one batch."""
+"""Maximum number of requests for an election of all partitions: one request is limited to the
+elections that fit into a batch.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """A move of replicas that is under way. It is done when all that are added are in sync."""
+    """A move of replicas in progress. It is done when all added replicas are in sync."""
 
     topic: str
     partition: int
     replicas: tuple[int, ...]
-    """Future replicas, the preferred leader first, and then the leaving ones."""
+    """Future replicas, preferred leader first, followed by those to be removed."""
     adding: tuple[int, ...]
     removing: tuple[int, ...]
     in_sync: tuple[int, ...]
@@ -211,14 +212,14 @@ class Election(PartitionResult):
 
     leader: int | None = None
     needed: bool = True
-    """False: the partition had the right leader."""
+    """False if the partition already had the right leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """A partition as its leader knows it, before all others (KIP-24).
+    """A partition as its leader knows it, which is before all others (KIP-24).
 
-    Without a leader ``leader`` is None, and nothing is known.
+    ``leader`` is None if there is no leader; nothing else is known then.
     """
 
     index: int
@@ -232,7 +233,9 @@ class PartitionState:
 
 
 class AsyncPartitions(Namespace):
-    """``client.partitions``. More partitions for a topic: ``client.topics.create_partitions``."""
+    """Calls about partitions, their replicas and leaders: ``client.partitions``. To add partitions
+    to a topic, see ``client.topics.create_partitions``.
+    """
 
     async def reassign(
         self,
@@ -242,11 +245,10 @@ class AsyncPartitions(Namespace):
         keep_replication_factor: bool = False,
         **how: Unpack[WriteOptions],
     ) -> WriteResult[PartitionResult]:
-        """Move partitions to other brokers: the first of each is to lead.
+        """Move partitions to other brokers; the first broker becomes the preferred leader.
 
-        Returns when the moves have begun; ``reassignments`` lists them until they are done.
-
-        ``keep_replication_factor``: refuse more or fewer replicas than there are (KIP-860).
+        Returns when the moves have started; ``reassignments`` lists them until they are done.
+        ``keep_replication_factor``: refuse a change of the number of replicas (KIP-860).
         """
         return await self.reassign_all(
             {topic: replicas}, keep_replication_factor=keep_replication_factor, **how
@@ -259,9 +261,8 @@ class AsyncPartitions(Namespace):
         keep_replication_factor: bool = False,
         **how: Unpack[WriteOptions],
     ) -> WriteResult[PartitionResult]:
-        """Move partitions of several topics, or cancel their moves (None).
-
-        Each partition succeeds or fails by itself; see ItemsRefusedError.
+        """Move partitions of several topics, or cancel their moves (None). Each partition succeeds
+        or fails by itself; see ItemsRefusedError.
         """
         body = controller_pb2.AlterPartitionReassignmentsRequest(
             topics=[
@@ -293,9 +294,8 @@ class AsyncPartitions(Namespace):
     async def cancel_reassignment(
         self, topic: str, *partitions: int, **how: Unpack[WriteOptions]
     ) -> WriteResult[PartitionResult]:
-        """Drop the replicas that are being added, and keep the old ones.
-
-        Raises NoReassignmentInProgressError.
+        """Remove the replicas that are being added, and keep the old ones. Raises
+        NoReassignmentInProgressError.
         """
         cancelled: Mapping[int, Sequence[int] | None] = dict.fromkeys(partitions)
         return await self.reassign_all({topic: cancelled}, **how)
@@ -303,7 +303,7 @@ class AsyncPartitions(Namespace):
     async def reassignments(
         self, *topics: str, timeout_s: float | None = None
     ) -> Listing[Reassignment]:
-        """Return the moves in progress, of these topics or of all, from the controller."""
+        """Return the moves in progress, for these topics or for all, from the controller."""
         asked = [controller_pb2.ListReassignmentsTopic(name=name) for name in topics]
         body = controller_pb2.ListPartitionReassignmentsRequest(topics=asked)
         response = await self._core.ask_controller(body, timeout_s)
@@ -332,14 +332,14 @@ class AsyncPartitions(Namespace):
         unclean: bool = False,
         **how: Unpack[WriteOptions],
     ) -> WriteResult[Election]:
-        """Make the preferred replicas leaders: of these partitions, of the whole topic, or, without
-        one, of all that need it.
+        """Make the preferred replicas leaders: for these partitions, for the whole topic, or,
+        without a topic, for all partitions that need it.
 
-        ``unclean``: where there is no leader, any live replica. Acknowledged records that it lacks
-        are lost. A partition that needs no election is not an error.
+        ``unclean``: for partitions without a leader, elect any live replica; acknowledged records
+        that it lacks are lost. A partition that needs no election is not an error.
         """
         if topic is None and partitions:
-            raise ValueError("partitions of which topic?")
+            raise ValueError("partitions are given without a topic")
         return await self.elect_all(
             {} if topic is None else {topic: partitions}, unclean=unclean, **how
         )
@@ -351,10 +351,10 @@ class AsyncPartitions(Namespace):
         unclean: bool = False,
         **how: Unpack[WriteOptions],
     ) -> WriteResult[Election]:
-        """Make the preferred replicas of several topics leaders: of a topic without partitions,
-        all; without topics, of all that need it.
+        """Make the preferred replicas leaders in several topics: of all partitions of a topic given
+        without partitions; without topics, of all partitions that need it.
 
-        See ``elect_leaders``. The result is that of the last request, if it took several, with the
+        See ``elect_leaders``. If it took several requests, the result is the last one's, with the
         elections of all.
         """
         body = controller_pb2.ElectLeadersRequest(
@@ -381,10 +381,9 @@ class AsyncPartitions(Namespace):
         return result
 
     async def describe(self, topic: str, *, timeout_s: float | None = None) -> list[PartitionState]:
-        """Ask the leaders of a topic's partitions for its in-sync replicas and the replicas'
-        progress.
-
-        Raises UnknownTopicOrPartitionError, and the error of a leader that does not answer.
+        """Query the leaders of a topic's partitions for the in-sync replicas and the replicas'
+        progress. Raises UnknownTopicOrPartitionError, and the error of a leader that does not
+        answer.
         """
         from raftlog.client.leaders import ask_leaders
 
@@ -411,7 +410,7 @@ class AsyncPartitions(Namespace):
         )
         for answer in answers.values():
             if answer.failure:
-                message = f"broker {answer.broker_id} does not say: {answer.failure}"
+                message = f"broker {answer.broker_id} did not answer the query: {answer.failure}"
                 raise ApiError(ErrorCode.NETWORK_EXCEPTION, message)
         told = {
             one.partition_index: PartitionState(
@@ -436,7 +435,9 @@ class AsyncPartitions(Namespace):
 
 
 def _named(topic: str, one: Any) -> tuple[str, ApiError | None, str, int]:
-    """Return the name, the refusal, and the parts of the name. The message begins with the name."""
+    """Return the partition's name, its refusal, and the parts of the name. The refusal's message
+    begins with the name.
+    """
     name, error = f"{topic}:{one.partition_index}", item_error(one)
     if error is not None:
         error = error.saying(f"{name}: {error.message}")

@@ -18,7 +18,7 @@ OFFSET_MAX = (1 << 63) - 1
 
 
 class Absent(int):
-    """The type of ABSENT: an int, accepted as an offset, while no other -1 is ABSENT."""
+    """The type of ABSENT: an int that is accepted as an offset, while no other -1 is."""
 
     def __reduce__(self) -> str:
         return "ABSENT"
@@ -38,56 +38,57 @@ class Unconditional(Enum):
 
 
 UNCONDITIONAL: Final = Unconditional.UNCONDITIONAL
-"""Default of every ``expected`` argument: the write has no condition.
-
-A type of its own: None is often the result of a read or write without an offset, and a write on it
-is refused.
+"""Default of every ``expected`` argument: the write is unconditional. A separate type, because None
+is often the result of a read or write without an offset, and a write conditional on None must be
+refused.
 """
 Expected = int | Unconditional
 """An offset, ABSENT or UNCONDITIONAL."""
 
 
 def expected_offset(expected: Expected, argument: str) -> int | None:
-    """Return the condition in its wire form, None for UNCONDITIONAL.
+    """Return the condition in its wire form, or None for UNCONDITIONAL.
 
-    Raises TypeError for anything else than an integer, ValueError for a negative one. Both name the
+    Raises TypeError for anything but an integer, and ValueError for a negative one; both name the
     argument.
     """
     if expected is UNCONDITIONAL:
         return None
     if not isinstance(expected, int) or isinstance(expected, bool):
         raise TypeError(
-            f"{argument} is an offset, raftlog.ABSENT or raftlog.UNCONDITIONAL, not"
-            f" {type(expected).__name__}: {expected!r:.80}"
+            f"{argument} must be an offset, raftlog.ABSENT or raftlog.UNCONDITIONAL, not "
+            f"{type(expected).__name__}: {expected!r:.80}"
         )
     if not isinstance(expected, Absent) and not 0 <= expected <= OFFSET_MAX:
         raise ValueError(
-            f"{argument}={expected}: an offset from 0 on; raftlog.ABSENT for what must not be there"
+            f"{argument}={expected}: must be at least 0, or raftlog.ABSENT if it must not exist"
         )
     return expected
 
 
 def expected_values(expected: Mapping[str, T] | Unconditional) -> Mapping[str, T]:
-    """Return the expected values by key, none for UNCONDITIONAL. Raises TypeError for None."""
+    """Return the expected values by key; empty for UNCONDITIONAL. Raises TypeError for None."""
     if expected is UNCONDITIONAL:
         return {}
     if not isinstance(expected, Mapping):
         raise TypeError(
-            "expected is a mapping of keys to values or raftlog.UNCONDITIONAL, not"
-            f" {type(expected).__name__}: {expected!r:.80}"
+            "expected must be a mapping of keys to values or raftlog.UNCONDITIONAL, not "
+            f"{type(expected).__name__}: {expected!r:.80}"
         )
     return expected
 
 
 class ReadMode(StrEnum):
-    """The freshness of a read: never less than this client has read or written before."""
+    """The freshness of a read. A read never shows less than this client has read or written
+    before.
+    """
 
     REPEATABLE = "repeatable"
-    """State that every unfenced broker can show."""
+    """The state that every unfenced broker can show."""
     LATEST = "latest"
-    """Newest state that the answering broker has applied."""
+    """The newest state that the answering broker has applied."""
     STRICT = "strict"
-    """State with every write that was acknowledged before the read began: linearizable."""
+    """A state that includes every write acknowledged before the read began: linearizable."""
 
 
 class ConfigSource(IntEnum):
@@ -104,12 +105,12 @@ class ConfigSource(IntEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> ConfigSource:
-        """Return a member for a value of a newer server."""
+        """Return a member for a value from a newer server."""
         return cls.UNKNOWN
 
 
 class BrokerState(IntEnum):
-    """The state of a broker, as the controller has decided it (KIP-343)."""
+    """The state of a broker, as decided by the controller (KIP-343)."""
 
     INITIAL = 0
     INACTIVE = 1
@@ -122,19 +123,19 @@ AcksLike = Acks | Literal["committed", "acknowledged", "visible"]
 
 
 class WaitOptions(TypedDict, total=False):
-    """Options of a write: the time of its return."""
+    """Options for when a write returns."""
 
     acks: AcksLike | None
-    """Level of visibility to wait for; None: that of the client's options."""
+    """Level of visibility to wait for, or None for the client's option."""
     timeout_s: float | None
-    """Timeout of the whole call in seconds, all attempts included; None: the client's."""
+    """Timeout of the call in seconds, including all attempts, or None for the client's option."""
 
 
 class WriteOptions(WaitOptions, total=False):
     """Options of a write that can be validated."""
 
     validate_only: bool
-    """True to check the write and return its results without writing."""
+    """Whether to check the write and return its results without writing."""
 
 
 ReadModeLike = ReadMode | Literal["repeatable", "latest", "strict"]
@@ -145,17 +146,17 @@ class ReadOptions(TypedDict, total=False):
     """Options of a read."""
 
     read: ReadModeLike | None
-    """Freshness; None: that of the client's options."""
+    """Freshness of the read, or None for the client's option."""
     timeout_s: float | None
-    """Timeout of the whole call in seconds, all attempts included; None: the client's."""
+    """Timeout of the call in seconds, including all attempts, or None for the client's option."""
 
 
 ResourceLike = ResourceType | Literal["topic", "broker", "cluster", "client-metrics", "group"]
-"""A kind of resource, or its name; ``cluster``: the defaults of all brokers."""
+"""A kind of resource, or its name; ``cluster`` stands for the defaults of all brokers."""
 
 
 def resource_of(kind: ResourceLike) -> ResourceType:
-    """Return the kind with a name. Raises ValueError, which names the argument."""
+    """Return the kind with this name. Raises ValueError, which names the argument."""
     if isinstance(kind, ResourceType):
         return kind
     if kind == "cluster":
@@ -163,22 +164,24 @@ def resource_of(kind: ResourceLike) -> ResourceType:
     name = str(kind).upper().replace("-", "_")
     if name not in ResourceType.__members__:
         known = "topic, broker, cluster, client-metrics, group"
-        raise ValueError(f"kind={kind!r:.80}: it is one of {known}")
+        raise ValueError(f"kind={kind!r:.80}: must be one of {known}")
     return ResourceType[name]
 
 
 ConfigValue = str | int | float | bool | Sequence[str]
-"""Configs are text on the wire: numbers, truth values and lists are written as Kafka does."""
+"""A config's value. Configs are text on the wire: numbers, booleans and lists are written as Kafka
+does.
+"""
 
 
 class Listing(list[T]):
-    """A list with the offset of its metadata."""
+    """A list with the offset of the metadata that it shows."""
 
     offset: int
-    """Offset of that metadata in the log."""
+    """Offset of the metadata in the log."""
 
     def __init__(self, items: Iterable[T], offset: int, **more: Any) -> None:
-        """``more``: attributes that a subclass declares."""
+        """Create an instance. ``more``: attributes that a subclass declares."""
         super().__init__(items)
         self.offset = offset
         vars(self).update(more)
@@ -190,7 +193,7 @@ class ItemResult:
 
     name: str
     error: ApiError | None = None
-    """Reason why the item was refused; None if it was not."""
+    """Why the item was refused, or None if it was not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +201,7 @@ class TopicResult(ItemResult):
     """The result of creating or deleting a topic."""
 
     id: str = ""
-    """Id of the topic, in hexadecimal; empty if the answer has none."""
+    """Id of the topic, in hexadecimal, or "" if the answer has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +209,8 @@ class OffsetResult(ItemResult):
     """The result of writing a key, an export cursor or a hostname mapping."""
 
     offset: int | None = None
-    """Offset of its record, which ``expected`` arguments are compared with; None if it is deleted,
-    or nothing was written.
+    """Offset of the entity's record, which ``expected`` arguments are compared with; None if it was
+    deleted, or nothing was written.
     """
 
 
@@ -216,47 +219,48 @@ class PlaceResult(OffsetResult):
     """The result of writing a key in the write that granted its lease."""
 
     siblings: int | None = None
-    """Number of other keys in its directory before the write; None: the answer is a later
-    controller's, which does not know it."""
+    """Number of other keys in the key's directory before the write, or None if the answer is from a
+    later controller, which does not know it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to be created.
+    """A topic to create.
 
-    ``assignments``: the replicas of each partition, the preferred leader first, instead of two
+    ``assignments``: the replicas of each partition, preferred leader first, instead of the two
     numbers.
     """
 
     name: str
     partitions: int = -1
-    """-1: the cluster's default."""
+    """Number of partitions, or -1 for the cluster's default."""
     replication_factor: int = -1
-    """-1: the cluster's default."""
+    """Number of replicas per partition, or -1 for the cluster's default."""
     configs: Mapping[str, ConfigValue] = field(default_factory=dict)
     assignments: Sequence[Sequence[int]] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One partition. The in-sync replicas are known to its leader alone (KIP-24)."""
+    """One partition. Its in-sync replicas are known only to its leader (KIP-24)."""
 
     index: int
     leader: int | None
-    """The broker that leads; None: none that this client could reach."""
+    """Id of the leading broker, or None if there is none that this client could reach."""
     leader_epoch: int
     replicas: tuple[int, ...]
-    """Broker ids, the preferred leader first."""
+    """Broker ids, preferred leader first."""
     offline_replicas: tuple[int, ...]
     elr: tuple[int, ...] = ()
-    """Eligible leader replicas: out of the ISR, with everything up to the high watermark."""
+    """Eligible leader replicas: not in the ISR, but with all records up to the high watermark."""
     last_known_elr: tuple[int, ...] = ()
     """The last leader, while there is neither an ISR nor an eligible leader replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic. ``id`` is never that of another one, also not of one with the same name."""
+    """A topic. ``id`` is unique, even among topics with the same name."""
 
     name: str
     id: str
@@ -265,32 +269,32 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class TopicsPage:
-    """Some of the topics, by name."""
+    """Some of the topics, sorted by name."""
 
     topics: tuple[Topic, ...]
     next: str
-    """The cursor of the next page; empty on the last one."""
+    """The cursor of the next page, or "" on the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """The value of one key, and where it comes from."""
+    """The value of one key, and its source."""
 
     name: str
     value: str
     source: ConfigSource
     is_default: bool
     without_effect: str = ""
-    """Reason why the value changes nothing in the build of this library; empty if it does."""
+    """Why the value has no effect in this library's build, or "" if it has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A registered broker, and where this client reaches it."""
+    """A registered broker, and the address at which this client reaches it."""
 
     id: int
     host: str
-    """Name or address; an IPv6 address without brackets."""
+    """Host name or address; an IPv6 address without brackets."""
     port: int
     rack: str | None
     epoch: int
@@ -298,7 +302,7 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """host:port."""
+        """Host and port, as host:port."""
         return address_of(self.host, self.port)
 
 
@@ -312,40 +316,44 @@ class BrokerStatus:
     address: str
     rack: str | None
     applied_offset: int | None
-    """Last applied offset, inclusive; None if it has not reported one to this controller yet."""
+    """Last applied offset, inclusive, or None if the broker has not reported one to this controller
+    yet.
+    """
     last_contact_age_ms: int | None
     leader_count: int
     replica_count: int
     reason: str
-    """Cause of its state, for people."""
+    """Why the broker is in its state, for people."""
     cause: str | None
-    """Cause, for programs."""
+    """Why the broker is in its state, for programs; or None."""
     state_age_ms: int
     """Time in its state, in ms."""
     state_age_is_at_least: bool
-    """True if it has been in its state for longer than this controller leads."""
+    """Whether ``state_age_ms`` is a lower bound: the broker was already in its state when this
+    controller became active.
+    """
     told_lowest_acknowledged_offset: int | None
-    """Lowest acknowledged offset that it has received, inclusive."""
+    """Lowest acknowledged offset that the broker has received, inclusive, or None."""
     lag: int | None
-    """Number of committed records that it has not applied."""
+    """Number of committed records that the broker has not applied, or None if unknown."""
     registration_version: int
     holds_lao_back: bool
     cordoned: bool
-    """True if it gets no new replicas."""
+    """Whether the broker is excluded from receiving new replicas."""
     low_on_space: bool
-    """True if its disk is below its free-space reserve."""
+    """Whether the broker's disk is below its free-space reserve."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionCounts:
-    """Partitions, by what they lack."""
+    """Numbers of partitions, in total and by what needs attention."""
 
     total: int
     offline: int
     not_led_by_preferred: int
     reassigning: int
     recovering: int
-    """Number of partitions that recover under an unclean leader."""
+    """Number of partitions recovering under an unclean leader."""
     with_elr: int = 0
     """Number of partitions with eligible leader replicas."""
     awaiting_recovery: int = 0
@@ -359,7 +367,9 @@ class Visibility:
     high_watermark: int
     """High watermark, exclusive: every record below it is committed."""
     lowest_acknowledged_offset: int | None
-    """Highest offset that every unfenced broker has applied, inclusive; None if unknown now."""
+    """Highest offset that every unfenced broker has applied, inclusive, or None if it is unknown
+    now.
+    """
     unknown_reason: str
     held_back_by: tuple[int, ...]
     held_back_ms: int
@@ -378,18 +388,18 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A feature level: the cluster's, and those that the answering broker supports."""
+    """A feature's level in the cluster, and the levels that the answering broker supports."""
 
     name: str
     finalized_level: int
-    """0: none."""
+    """Finalized level, or 0 if there is none."""
     min_supported: int
     max_supported: int
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """The versions of one request that are offered."""
+    """The offered versions of one request."""
 
     key: int
     name: str
@@ -408,15 +418,15 @@ class ApiVersions:
 
 @dataclass(frozen=True, slots=True)
 class FeatureUpdate(WriteResult[ItemResult]):
-    """An accepted change of levels."""
+    """An accepted change of feature levels."""
 
     warnings: tuple[str, ...] = ()
-    """Losses of the change, in sentences for people."""
+    """What the change gives up, in sentences for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class Voter:
-    """A voter of the quorum. Progress is known to the leader alone."""
+    """A voter of the quorum. Only the leader knows its progress."""
 
     id: int
     directory_id: str
@@ -427,7 +437,7 @@ class Voter:
 
 @dataclass(frozen=True, slots=True)
 class QuorumNode:
-    """A controller's report; ``failure``: reason why none came, else empty."""
+    """A controller's report. ``failure``: why there is no report, or ""."""
 
     address: str
     id: int | None
@@ -440,7 +450,7 @@ class QuorumNode:
 
 @dataclass(frozen=True, slots=True)
 class QuorumInfo:
-    """The quorum, asked node by node: it needs no leader."""
+    """The quorum, queried node by node; needs no leader."""
 
     leader_id: int | None
     leader_epoch: int | None
@@ -452,10 +462,10 @@ class QuorumInfo:
 
 @dataclass(frozen=True, slots=True)
 class Acl:
-    """One access control entry, which allows or denies a principal an operation."""
+    """An access control entry, which allows or denies a principal an operation."""
 
     principal: str
-    """``User:alice``, or ``User:*`` for everybody."""
+    """``User:alice``, or ``User:*`` for every principal."""
     operation: AclOperation
     resource_type: AclResourceType
     resource_name: str
@@ -478,7 +488,7 @@ class Acl:
 
 @dataclass(frozen=True, slots=True)
 class AclFilter:
-    """A filter of entries: it chooses those that match all its fields."""
+    """A filter of access control entries: it matches those that agree with all its fields."""
 
     principal: str | None = None
     operation: AclOperation = AclOperation.ANY

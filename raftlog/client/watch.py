@@ -1,6 +1,7 @@
-"""Watches: the changes of the metadata from a point on, in order, each once, across brokers.
+"""Watches: the changes of the metadata from a position onwards, in order, each once, across
+brokers.
 
-A watch is one call to one broker. When that broker is lost, is fenced or has no room, the watch
+A watch is one call to one broker. If that broker is lost, is fenced or has no room, the watch
 continues at another one, after the last token that it received. The watches of one client share a
 stream to each broker that any of them uses; a stream lives as long as its link.
 """
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
     from raftlog.client.core import Core
 
 LINK_TIMEOUT_S = 2.0
-"""Time in seconds after which a broker without a link or a first response is left out."""
+"""Time in seconds after which a broker without a link or a first response is skipped."""
 SILENT = "does not answer"
 START_TIMEOUT_S = 30.0
 PROGRESS_MS = 5_000
 SILENT_INTERVALS = 3
 """Number of intervals without a message after which a broker is abandoned."""
 BUFFERED_MAX = 10_000
-"""Most changes that a slow reader leaves unread before the call ends for a while."""
+"""Maximum number of changes that a slow reader leaves unread before the call is suspended."""
 _ELSEWHERE = frozenset(
     {
         ErrorCode.BROKER_FENCED,
@@ -54,8 +55,8 @@ _ELSEWHERE = frozenset(
 class CompactedError(ApiError):
     """No broker keeps the changes after the token any more.
 
-    ``oldest``: the image to begin with, which a watch with ``initial`` shows, and the oldest token
-    from which the last broker could have continued.
+    ``oldest``: the oldest token from which the last broker could have continued. Start again from
+    it, which misses changes, or with ``initial``.
     """
 
     def __init__(self, message: str, oldest: Token) -> None:
@@ -65,40 +66,41 @@ class CompactedError(ApiError):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One entity that one record has changed.
+    """A change of one entity by one record.
 
-    ``before`` and ``after`` are None where the entity does not exist. ``initial``: it existed when
-    the watch began, and ``offset`` is the image's; its token lies after the whole list.
+    ``before`` and ``after`` are None where the entity does not exist. ``initial``: the entity
+    existed when the watch began; ``offset`` is then the image's, and the token follows the whole
+    list.
     """
 
     kind: str
-    """topic, partition, config, broker, feature, acl …"""
+    """Kind of the entity: topic, partition, config, broker, feature, acl …"""
     key: str
     path: str
     """Selector of this entity alone: "configs/topic/orders/retention.ms"."""
     before: Any
-    """Entity before the change, as in its JSON: a config's value, others' fields."""
+    """The entity before the change, as in its JSON: a config's value, or the fields of others."""
     after: Any
     offset: int
     timestamp_ms: int
     principal: str
     initial: bool
     token: Token
-    """A watch since this one continues after the change."""
+    """A watch since this token continues after the change."""
 
 
 # --- calls to brokers ----------------------------------------------------------------------------
 
 
 class WatchCall(Protocol):
-    """One request to one broker. Once it is closed or lost, it delivers nothing more."""
+    """One request to one broker. Once closed or lost, it delivers nothing more."""
 
     def close(self) -> None:
         """End the request. Idempotent."""
 
 
 class WatchStreams:
-    """The streams that the watches of one client share, one for each used broker."""
+    """The streams shared by one client's watches, one for each broker in use."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -107,7 +109,9 @@ class WatchStreams:
     def begin(
         self, watch: Watch, address: str, request: pb.WatchRequest, silence_s: float
     ) -> WatchCall:
-        """Begin a watch at a broker. ``silence_s``: longest silence of one that has answered."""
+        """Begin a watch at a broker. ``silence_s``: longest silence of a broker that has
+        answered.
+        """
         stream = self._open.get(address)
         if stream is None or stream.over:
             stream = self._open[address] = _Stream(self._transport, address)
@@ -140,7 +144,7 @@ class _Stream:
         self._last_id = 0
         self._link: Link | None = None
         self.over = False
-        """True if it delivers nothing more."""
+        """Whether the stream delivers nothing more."""
         self._silence_s, self._heard_at = 0.0, self._loop.time()
         self._silence: asyncio.TimerHandle | None = None
         self._dialer: Dialer = transport.dial(address, Conversation.WATCH_MANY, self)
@@ -149,7 +153,7 @@ class _Stream:
         """Add a watch."""
         self._last_id += 1
         call = self._calls[self._last_id] = _Call(self, self._last_id, watch, request)
-        # A broker that lives sends something for every watch now and then.
+        # A live broker sends a message for every watch from time to time.
         self._silence_s = max(self._silence_s, silence_s)
         self._send(call.request)
         return call
@@ -166,7 +170,7 @@ class _Stream:
 
     def _send(self, request: pb.WatchManyRequest) -> None:
         if self._link is not None:
-            with suppress(LinkClosedError):  # ``closed`` follows.
+            with suppress(LinkClosedError):  # ``closed`` is called next.
                 self._link.send(request)
 
     def opened(self, link: Link) -> None:
@@ -182,7 +186,7 @@ class _Stream:
         self._heard_at = self._loop.time()
         for message in messages:
             for watch_id in message.watch_ids:
-                # The broker answers watches a little longer that were ended here.
+                # The broker may still answer watches that have just ended here.
                 if (call := self._calls.get(watch_id)) is not None:
                     call.timer.cancel()
                     call.watch.told(call, message.response)
@@ -196,7 +200,7 @@ class _Stream:
         self._lost(reason, None)
 
     def _check_silence(self) -> None:
-        # A point in time: a span that is left may be too short to move the clock at all.
+        # An absolute time: a remaining duration may be too short to advance the clock at all.
         due = self._heard_at + self._silence_s
         if self._loop.time() < due:
             self._silence = self._loop.call_at(due, self._check_silence)
@@ -221,12 +225,13 @@ class _Stream:
 
 
 class Watch:
-    """An asynchronous iterator over changes, which ends by an error or by ``close``.
+    """An asynchronous iterator over changes, which ends with an error or by ``close``. Must be
+    created on the event loop.
 
-    Must be made on the event loop. ``since`` and ``initial`` exclude each other; with neither it
-    begins with the next change. ``tip``: changes as soon as a broker has applied them, and not only
-    when every broker can show them. The initial list is held until it is complete, so that a broker
-    that is lost in the middle of it is not noticed.
+    ``since`` and ``initial`` cannot be combined; with neither, it begins with the next change.
+    ``tip``: deliver each change as soon as a broker has applied it, instead of when every broker
+    can show it. The initial list is held until it is complete, so that a broker lost in the middle
+    of it goes unnoticed.
     """
 
     def __init__(
@@ -245,15 +250,16 @@ class Watch:
         calls: WatchStreams | None = None,
         waiting: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """``start_timeout_s``: timeout of the first response; later the watch waits without end.
+        """Create an instance.
 
-        ``waiting`` gets the reason then, and the empty string when a broker serves it again.
-        ``calls``: factory of its calls; None: on streams of its own.
+        ``start_timeout_s``: timeout of the first response; later the watch waits indefinitely,
+        calling ``waiting`` with the reason, and with "" when a broker serves it again. ``calls``:
+        factory of its calls, or None to use its own streams.
         """
         self._loop = asyncio.get_running_loop()
         self._calls = calls or WatchStreams(transport)
-        # Anywhere: programs have the same list, and the first broker in it would carry them all. A
-        # short watch would also begin at the same dead broker each time.
+        # At a random broker: programs have the same list, and its first broker would serve them
+        # all. Short watches would also begin at the same dead broker each time.
         self._endpoints = EndpointSelector(endpoints, rng, shuffled=True)
         self._selectors, self._cluster_id = tuple(selectors), cluster_id
         self._mode = pb.LATEST if tip else pb.REPEATABLE
@@ -266,7 +272,7 @@ class Watch:
         self._list: list[pb.WatchChange] = []
         self._error: BaseException | None = None
         self._news = asyncio.Event()
-        """Set when a waiting reader has to look again."""
+        """Set when a waiting reader has to check again."""
         self._call: WatchCall | None = None
         self._call_answered = False
         self._pause: asyncio.TimerHandle | None = None
@@ -274,7 +280,7 @@ class Watch:
         self._failures: dict[str, str] = {}
         self._waiting, self._told_why = waiting, ""
         self._refusal: ApiError | None = None
-        """The error of the last broker that refused it."""
+        """The error of the last broker that refused the watch, or None."""
         self._started = self._closed = self._full = False
         self.failovers = 0
         """Number of continuations at another broker."""
@@ -282,7 +288,9 @@ class Watch:
 
     @property
     def token(self) -> Token | None:
-        """Token to continue from; None: none yet, or part of the initial list is unread."""
+        """Token to continue from, or None if there is none yet or part of the initial list is
+        unread.
+        """
         return self._since if not self._ready else self._read_to
 
     @property
@@ -295,7 +303,7 @@ class Watch:
 
     async def __anext__(self) -> Change:
         """Return the next change. Raises CompactedError, other ApiErrors, and StopAsyncIteration
-        once it is closed.
+        once closed.
         """
         while not self._ready or self._closed:
             if self._closed:
@@ -312,12 +320,12 @@ class Watch:
         return change
 
     async def started(self) -> None:
-        """Wait until a broker has reported the begin of the watch. Raises ApiError."""
+        """Wait until a broker has reported the start of the watch. Raises ApiError."""
         while not self._started:
             if self._error is not None:
                 raise self._error
             if self._closed:
-                message = "the watch was closed before a broker had answered"
+                message = "the watch was closed before any broker answered"
                 raise ApiError(ErrorCode.NETWORK_EXCEPTION, message)
             await self._until_news()
 
@@ -362,7 +370,7 @@ class Watch:
         self._call = self._calls.begin(self, self._endpoints.target, request, silence_s)
 
     def _not_started(self) -> ApiError:
-        """Return the error of the last refusal, or the failure of each broker."""
+        """Return the error of the last refusal, or each broker's failure."""
         refused = self._refusal
         if refused is not None:
             return ApiError(refused.code, refused.message, field=refused.field)
@@ -386,7 +394,7 @@ class Watch:
         self._pause = self._loop.call_later(pause_s, self._attempt)
 
     def lost(self, call: WatchCall, reason: str, error: ApiError | None = None) -> None:
-        """Continue at another broker: the present one is gone, silent, or refuses this client
+        """Continue at another broker: the present one is lost, silent, or refuses this client
         (``error``).
         """
         if call is not self._call:
@@ -411,7 +419,7 @@ class Watch:
             return
         self._list.extend(response.changes)
         if not response.HasField("token"):
-            # Part of a list, which a token completes.
+            # Part of the changes; the last part has a token.
             return
         at = response.token
         self._ready.extend(_change(one, at.generation) for one in self._list)
@@ -438,7 +446,7 @@ class Watch:
             pause_s = self._endpoints.lost(self._loop.time())
             self._go_elsewhere(max(pause_s, error.throttle_time_ms / 1000))
         elif error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            # Another broker may keep more.
+            # Another broker may keep older changes.
             self._asked_in_vain.add(self._endpoints.target)
             if self._asked_in_vain.issuperset(self._endpoints.known):
                 self._fail(CompactedError(error.message, _token(response.oldest)))
@@ -478,7 +486,9 @@ def _change(change: pb.WatchChange, generation: int) -> Change:
 
 
 class AsyncChanges(AsyncStream[Change]):
-    """The stream that :meth:`AsyncClient.watch` returns, for ``async with`` and ``async for``."""
+    """The stream returned by :meth:`AsyncClient.watch`; an asynchronous context manager and
+    iterable.
+    """
 
     what = "watch"
 
@@ -488,18 +498,18 @@ class AsyncChanges(AsyncStream[Change]):
 
     @property
     def token(self) -> Token | None:
-        """Token from which a watch would continue; None before the first."""
+        """Token from which a watch would continue, or None before the first."""
         return self._watch.token
 
     async def started(self) -> None:
-        """Wait until a broker has reported the begin of the watch. Raises ApiError."""
+        """Wait until a broker has reported the start of the watch. Raises ApiError."""
         with self._core.until_closed():
             await self._watch.started()
 
     @override
     async def _next(self) -> Change:
-        """Return the next change. Raises CompactedError, whose ``oldest`` is the image to begin
-        anew with.
+        """Return the next change. Raises CompactedError, whose ``oldest`` is a token to start again
+        from.
         """
         if not self.closed:
             await self.started()

@@ -32,12 +32,12 @@ _MODES = {
 
 
 def acks_to_wire(acks: str) -> common_pb2.Acks:
-    """Return the level with a name. Raises ValueError, which lists the levels."""
+    """Return the level with this name. Raises ValueError, which lists the levels."""
     return _ACKS[_member(Acks, acks, "acks")]
 
 
 def mode_to_wire(mode: str) -> broker_pb2.ReadMode:
-    """Return the mode with a name. Raises ValueError, which lists the modes."""
+    """Return the mode with this name. Raises ValueError, which lists the modes."""
     return _MODES[_member(ReadMode, mode, "read")]
 
 
@@ -45,16 +45,16 @@ def _member(kind: Any, value: str, what: str) -> Any:
     try:
         return kind(value)
     except ValueError:
-        raise ValueError(f"{what}={value!r}: it is one of {', '.join(kind)}") from None
+        raise ValueError(f"{what}={value!r}: must be one of {', '.join(kind)}") from None
 
 
 def token_from_wire(token: common_pb2.MetadataToken) -> Token:
-    """Return a position in the log."""
+    """Return the position in a message."""
     return Token(token.generation, token.epoch, token.offset)
 
 
 def token_to_wire(token: Token) -> common_pb2.MetadataToken:
-    """Return the message of a position."""
+    """Return the message for a position."""
     return common_pb2.MetadataToken(
         generation=token.generation, epoch=token.epoch, offset=token.offset
     )
@@ -63,7 +63,7 @@ def token_to_wire(token: Token) -> common_pb2.MetadataToken:
 def write_result(
     response: controller_pb2.ControllerResponse, items: Iterable[ItemT]
 ) -> WriteResult[ItemT]:
-    """Return the token of a write, with the results of its items."""
+    """Return the result of a write, with its token and the results of its items."""
     if not response.HasField("write"):
         return WriteResult(None, None, items=tuple(items))
     write = response.write
@@ -83,10 +83,12 @@ def named_items(results: Iterable[Any]) -> Iterator[ItemResult]:
 
 
 def reader(kind: type[T], /, **sources: str | Callable[[Any], Any]) -> Callable[[Any], T]:
-    """Return the function that makes a value of a message: each field from that of the same name,
-    or from its source: the name of another one, or a function of the message.
+    """Return a function that creates a value from a message: each field comes from the message's
+    field with the same name, or from its source, which is another name or a function of the
+    message.
 
-    Where a field may be None, the message has -1 or an empty text; a repeated one becomes a tuple.
+    For a field that may be None, the message has -1 or an empty text; a repeated field becomes a
+    tuple.
     """
 
     @cache
@@ -99,7 +101,9 @@ def reader(kind: type[T], /, **sources: str | Callable[[Any], Any]) -> Callable[
 
 @cache
 def _hints(kind: type[Any]) -> dict[str, Any]:
-    """Return the types of the fields, once: to find them takes longer than to read a message."""
+    """Return the types of the fields; cached, since finding them takes longer than reading a
+    message.
+    """
     hints = get_type_hints(kind)
     return {one.name: hints[one.name] for one in fields(kind)}
 
@@ -118,5 +122,5 @@ def _getter(hint: Any, source: str | Callable[[Any], Any]) -> Callable[[Any], An
 
 
 def known(number: int) -> int | None:
-    """Return a number; None for -1, which means unknown."""
+    """Return a number, or None for -1, which means unknown."""
     return None if number < 0 else number
