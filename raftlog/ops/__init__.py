@@ -1,1 +1,1 @@
-"""Evidence of a cluster, and its evaluation: findings, stories, changes, pages, bundles."""
+"""Evidence about a cluster, and its evaluation: findings, stories, changes, pages, bundles."""

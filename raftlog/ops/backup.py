@@ -1,9 +1,9 @@
-"""A backup: the newest committed state of a running cluster, as one snapshot file
+"""Backups: the newest committed state of a running cluster, as one snapshot file
 (raftlog/metadata/snapshot_file.py).
 
-The state is folded from the log, from its beginning or from the snapshot with which it begins, so
-that writes continue meanwhile. The file is written under another name, read back and checked
-against the state's hash, and renamed only then.
+The state is folded from the log, from its start or from the snapshot with which it begins, so that
+writes continue meanwhile. The file is written under a temporary name, read back, checked against
+the state's hash, and only then renamed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BackupSummary:
 
 @dataclass(frozen=True, slots=True)
 class InspectedBackup:
-    """A whole backup: its checksums, and its state against its hash, were verified."""
+    """A complete backup, whose checksums and state hash were verified."""
 
     header: SnapshotHeader
     image: Image
@@ -43,22 +43,22 @@ class InspectedBackup:
 
 
 def inspect(file: Path) -> InspectedBackup:
-    """Read a backup and verify all of it. Raises ConfigError, CorruptLogError."""
+    """Read a backup and verify it completely. Raises ConfigError, CorruptLogError."""
     try:
         with file.open("rb") as source:
             header, image = load(iter(lambda: source.read(_READ_BYTES), b""))
         return InspectedBackup(header, image, file.stat().st_size)
     except CorruptLogError as error:
         raise CorruptLogError(
-            f"{file} is not a sound snapshot: {error}", offset=error.offset
+            f"{file} is not a valid snapshot: {error}", offset=error.offset
         ) from error
     except OSError as error:
         raise ConfigError(f"can't read {file}: {error.strerror}") from error
 
 
 async def backup(reader: LogReader, file: Path, progress: Progress | None = None) -> BackupSummary:
-    """Write the newest committed state to ``file``, which must not exist yet: whole and checked, or
-    not at all.
+    """Write the newest committed state to ``file``, which must not exist yet: complete and checked,
+    or not at all.
 
     Raises ConfigError, ApiError, StorageError, CorruptLogError, UnknownRecordError, FoldError.
     """
@@ -70,15 +70,14 @@ async def backup(reader: LogReader, file: Path, progress: Progress | None = None
 
 def _check_target(file: Path) -> None:
     if file.exists():
-        raise ConfigError(f"{file} is there already: a backup is never overwritten")
+        raise ConfigError(f"{file} already exists: a backup is never overwritten")
     if not file.parent.is_dir():
         raise ConfigError(f"{file.parent} is not a directory")
 
 
 def write_backup(file: Path, image: Image, header: SnapshotHeader) -> BackupSummary:
-    """Write, sync, read back, compare and rename a backup, and sync the directory.
-
-    Raises StorageError, CorruptLogError.
+    """Write, sync, read back, compare and rename a backup, and sync its directory. Raises
+    StorageError, CorruptLogError.
     """
     temporary = file.with_name(f".{file.name}.tmp-{os.getpid()}")
     try:
@@ -90,13 +89,13 @@ def write_backup(file: Path, image: Image, header: SnapshotHeader) -> BackupSumm
             size = out.tell()
         written, read_back = load(_pieces_of(temporary))
         if written != header or read_back.state_hash != image.state_hash:
-            raise CorruptLogError(f"{temporary} does not hold what was written to it")
-        # Not replace: another backup may have got the name meanwhile.
+            raise CorruptLogError(f"{temporary} differs from the data written to it")
+        # Not replace: another backup may have taken the name meanwhile.
         os.link(temporary, file)
         fsync_directory(file.parent)
     except FileExistsError as error:
         raise ConfigError(
-            f"{error.filename2 or error.filename} is there already: a backup is never overwritten"
+            f"{error.filename2 or error.filename} already exists: a backup is never overwritten"
         ) from error
     except OSError as error:
         raise StorageError(f"cannot write {file}: {error.strerror or error}") from error

@@ -1,16 +1,16 @@
-"""A debug bundle: the evidence of a cluster at one time, as one tar.gz for offline reading.
+"""A debug bundle: evidence about a cluster at one time, in a tar.gz for offline reading.
 
 ::
 
-    bundle.json               when, by which build, of which period, who was asked
-    doctor.txt, explain.txt   what these commands said
-    doctor.json, log.json     what they saw: enough to run them again
+    bundle.json               time, build, period, and the nodes queried
+    doctor.txt, explain.txt   the output of these commands
+    doctor.json, log.json     their input: enough to run them again
     nodes/NAME/node.json      build, configuration without secrets, disk
     nodes/NAME/events.jsonl   the journal
     nodes/NAME/log.jsonl      the newest lines of its log
     nodes/NAME/metrics.txt    as Prometheus reads them
 
-A bundle is foreign: reads of it have bounds, and an invalid one is refused in one line.
+A bundle is untrusted: reading it is bounded, and an invalid one is refused with one line.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from raftlog.process import build_text
 FORMAT = 2
 MEMBER_MAX_BYTES, BUNDLE_MAX_BYTES, MEMBERS_MAX = 64 << 20, 512 << 20, 10_000
 READ_MAX_BYTES = 128 << 20
-"""Size limit of the parts that are read here, in bytes: as objects they take six times as much
-memory.
+"""Total size limit of the parts that are read here, in bytes: as objects they take six times as
+much memory.
 """
 LOG_LINES = 1_000
 DIAGNOSE_S = 6.0
 TEXT_MAX = 200
-"""Most characters of an error, which may quote all of a part."""
+"""Maximum length of an error, which may quote a whole part."""
 _READ = frozenset({"bundle.json", "doctor.json", "log.json"})
 _EVENTS = "/events.jsonl"
 _BLOCK = 512
 
 
 class About(msgspec.Struct):
-    """``bundle.json``. The events of ``nodes`` are parts of their own."""
+    """The content of ``bundle.json``. The events of ``nodes`` are in separate parts."""
 
     format: int
     created_ms: int
@@ -64,7 +64,7 @@ class About(msgspec.Struct):
 async def diagnose(
     survey: Survey, brokers: Sequence[str], timeout_s: float, *, disk: bool
 ) -> list[Diagnosis]:
-    """Ask each node of a surveyed cluster for the parts that only a bundle has."""
+    """Query each node of a surveyed cluster for the parts that only a bundle contains."""
     collector = Collector(security_of_environment())
     nodes = nodes_of(survey, brokers)
     timeout_s = min(timeout_s, DIAGNOSE_S)
@@ -74,7 +74,7 @@ async def diagnose(
 def parts_of(
     survey: Survey, timeline: Timeline, diagnoses: Sequence[Diagnosis]
 ) -> tuple[dict[str, bytes], list[NodeEvents]]:
-    """Return the parts of a bundle by name, and its nodes, with the reason for what is missing."""
+    """Return the parts of a bundle by name, and its nodes, with the reason for missing data."""
     failures = {one.node.name: one.failure for one in diagnoses}
     nodes = [
         msgspec.structs.replace(one, failure=one.failure or failures.get(one.name, ""))
@@ -125,7 +125,7 @@ def _json(value: Any) -> bytes:
 
 
 def _value(text: str) -> Any:
-    """Return the value of a configuration key; its text, if the node has sent no JSON."""
+    """Return the value of a configuration key, or its text if it is not JSON."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
@@ -133,32 +133,32 @@ def _value(text: str) -> Any:
 
 
 def write_bundle(file: Path, parts: Mapping[str, bytes], created_ms: int) -> None:
-    """Write the parts by their names; the file is its owner's alone. Raises ConfigError."""
+    """Write the parts under their names to a file that only its owner can read. Raises
+    ConfigError.
+    """
     made = False
     try:
         with file.open("xb") as out:
             made = True
             file.chmod(0o600)
-            # Only headers of files: the reader refuses others.
+            # Only file headers: the reader refuses others.
             with tarfile.open(fileobj=out, mode="w:gz", format=tarfile.USTAR_FORMAT) as tar:
                 for name, data in parts.items():
                     info = tarfile.TarInfo(f"{file.name.split('.')[0][:60]}/{name}")
                     info.size, info.mtime, info.mode = len(data), created_ms // 1000, 0o600
                     tar.addfile(info, io.BytesIO(data))
     except FileExistsError:
-        raise ConfigError(f"{file} is there already") from None
+        raise ConfigError(f"{file} already exists") from None
     except OSError as error:
         if made:
-            file.unlink(missing_ok=True)  # A part of one is of no use.
-        raise ConfigError(f"can't write {file}: {error.strerror}") from error
+            file.unlink(missing_ok=True)  # A partial bundle is useless.
+        raise ConfigError(f"cannot write {file}: {error.strerror}") from error
 
 
 @contextmanager
 def read_bundle(file: Path) -> Iterator[Bundle]:
-    """Open a bundle while it is in use.
-
-    Raises ConfigError for an invalid bundle, and in place of the errors that its content causes in
-    the rules about clusters.
+    """Open a bundle while it is in use. Raises ConfigError for an invalid bundle, also instead of
+    the errors that its content causes in the rules about clusters.
     """
     try:
         yield Bundle(file)
@@ -172,11 +172,11 @@ def read_bundle(file: Path) -> Iterator[Bundle]:
         msgspec.MsgspecError,
     ) as error:
         what = f"{type(error).__name__}: {error!s:.{TEXT_MAX}}"
-        raise ConfigError(f"{file} holds what no node says ({what})") from error
+        raise ConfigError(f"{file} contains data that no node reports ({what})") from error
 
 
 class Bundle:
-    """A bundle that was read. Raises ConfigError for an invalid one."""
+    """An opened bundle. Its methods raise ConfigError if it is invalid."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -184,16 +184,16 @@ class Bundle:
         self.about = self._decode("bundle.json", About)
         if self.about.format != FORMAT:
             raise ConfigError(
-                f"{file} has the format {self.about.format}; this build reads {FORMAT}"
+                f"{file} has format {self.about.format}, but this build reads only {FORMAT}"
             )
 
     def survey(self) -> Survey:
-        """Return the doctor's evidence."""
+        """Return the evidence for the doctor."""
         found: Survey = self._decode("doctor.json", Survey)
         return found
 
     def timeline(self, period: Period | None) -> Timeline:
-        """Return the timeline of a period, as far as the bundle has it; None: all of it."""
+        """Return the timeline of a period, as far as the bundle covers it, or all of it if None."""
         first_ms, last_ms = self.about.from_ms, self.about.to_ms
         if period is not None:
             first_ms, last_ms = period(lambda: self.about.to_ms)
@@ -220,8 +220,8 @@ class Bundle:
 def _parts_of(file: Path) -> dict[str, bytes]:
     """Return the parts that are read here, by name.
 
-    Not by ``tarfile``, which reads headers of any size [11 MB made 2.5 GB]: a bundle has only those
-    of files.
+    Does not use ``tarfile``, which reads headers of any size [11 MB became 2.5 GB]: a bundle has
+    only headers of files.
     """
     parts: dict[str, bytes] = {}
     members = total = kept = 0
@@ -230,7 +230,9 @@ def _parts_of(file: Path) -> dict[str, bytes]:
             while (header := stream.read(_BLOCK)).strip(b"\0"):
                 member = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
                 if not member.isreg():
-                    raise ConfigError(f"{file} is not a debug bundle: it has more than files in it")
+                    raise ConfigError(
+                        f"{file} is not a debug bundle: it contains entries that are not files"
+                    )
                 name = member.name.partition("/")[2]
                 needed = name in _READ or name.endswith(_EVENTS)
                 members, total = members + 1, total + member.size
@@ -250,7 +252,8 @@ def _parts_of(file: Path) -> dict[str, bytes]:
         raise ConfigError(f"{file} does not exist") from None
     except IsADirectoryError:
         raise ConfigError(
-            f"{file} is a directory: give the file that raftlog debug bundle wrote, as it is"
+            f"{file} is a directory: give the tar.gz written by `raftlog debug bundle`, not "
+            "unpacked"
         ) from None
     except (OSError, EOFError, UnicodeError, tarfile.TarError, zlib.error) as error:
         raise ConfigError(f"{file} is not a debug bundle: {error}") from error

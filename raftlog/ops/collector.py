@@ -1,7 +1,7 @@
-"""The collector of evidence from the nodes of a cluster: each over one connection, all at once,
-within a time limit.
+"""The collector of evidence from a cluster's nodes: one connection per node, concurrently, within a
+time limit.
 
-No failure of a node or the network is raised: each missing answer has its reason.
+No failure of a node or the network is raised: every missing answer has a reason.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ import grpc  # isort: skip
 
 T = TypeVar("T")
 LOOK_S = 1.0
-"""Time for a whole survey, by default."""
+"""Default duration of a whole survey, in seconds."""
 GRACE = 0.1
 """Share of the time for the other nodes once a leader has answered: a hanging node must not delay
-the survey that looks for it.
+the survey that detects it.
 """
 PAUSE = 0.5
 """Pause before a second look, as a share of the time: an election takes less."""
@@ -59,9 +59,9 @@ LEADERS_SHARE = 0.4
 """Share of the time for an answering leader to describe the brokers."""
 MAX_ADDRESSES, MAX_BROKERS = 100, 50
 MAX_AT_ONCE = 100
-"""Most connections that are open at once."""
+"""Maximum number of open connections."""
 PAGES_MAX = 20
-"""Most pages of a journal, a thousand events each: more than a node keeps."""
+"""Maximum number of pages of a journal, a thousand events each: more than a node keeps."""
 _PROBE_S, _TLS_S = 0.05, 0.1
 
 
@@ -80,9 +80,10 @@ _DESCRIBE_BROKERS = Call(
 
 
 class NodeAt(msgspec.Struct, frozen=True):
-    """A node and its address. ``node_id`` -1: unknown.
+    """A node and its address.
 
-    ``cluster_id``: answers of a node of another cluster are ignored; empty: any cluster.
+    ``node_id``: -1 if unknown. ``cluster_id``: answers from other clusters are ignored; empty for
+    any cluster.
     """
 
     role: str
@@ -92,15 +93,15 @@ class NodeAt(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """``broker-4``; the address of a node whose id is unknown."""
+        """Name such as ``broker-4``, or the address of a node whose id is unknown."""
         return f"{self.role}-{self.node_id}" if self.node_id >= 0 else self.endpoint
 
 
 class Diagnosis(NamedTuple):
-    """A node's account of its process.
+    """A node's report about its process.
 
-    ``described`` and ``diagnosed``: fields by name; empty: no answer, and ``failure`` is the
-    reason.
+    ``described`` and ``diagnosed``: fields by name; empty if it has not answered, and ``failure``
+    is the reason.
     """
 
     node: NodeAt
@@ -110,7 +111,9 @@ class Diagnosis(NamedTuple):
 
 
 class LogLevelAnswer(NamedTuple):
-    """The log level of one node. ``level`` empty: no answer, and ``failure`` is the reason."""
+    """The log level of one node. ``level``: empty if the node has not answered, and ``failure`` is
+    the reason.
+    """
 
     node: NodeAt
     level: str = ""
@@ -119,7 +122,7 @@ class LogLevelAnswer(NamedTuple):
 
 
 class Collector:
-    """A collector with the credentials of one client."""
+    """A collector that uses one client's credentials."""
 
     def __init__(self, security: ClientSecurity) -> None:
         self._security = security
@@ -128,13 +131,12 @@ class Collector:
     async def survey(
         self, addresses: Sequence[str], timeout_s: float = LOOK_S, *, looks: int = 2
     ) -> Survey:
-        """Ask these addresses and the voters that they name, and the leader for the brokers.
+        """Query these addresses and the voters that they name, and the leader for the brokers.
 
-        It takes about a tenth of ``timeout_s`` if a leader answers, all of it if no node answers,
-        and two and a half of it if controllers answer and none of them leads: a second look tells
-        an outage from an election (``looks=1``: it is left out).
-
-        Raises ConfigError for TLS files that cannot be used.
+        Takes about a tenth of ``timeout_s`` if a leader answers, all of it if no node answers, and
+        two and a half times as long if controllers answer but none leads: a second look
+        distinguishes an outage from an election (``looks=1`` omits it). Raises ConfigError for
+        unusable TLS files.
         """
         found = await _Look(self, addresses, timeout_s).survey()
         if looks > 1 and found.answers and found.leader is None:
@@ -145,15 +147,14 @@ class Collector:
     async def journals(
         self, survey: Survey, nodes: Iterable[NodeAt], max_age_ms: int, timeout_s: float
     ) -> list[NodeEvents]:
-        """Read the journal of each node, up to ``max_age_ms`` back by the node's own clock.
-
-        Times are converted to the clock of the surveyed cluster, where a node's clock differs now.
+        """Read the journal of each node, up to ``max_age_ms`` back by the node's own clock. Times
+        are converted to the surveyed cluster's clock if the node's clock differs now.
         """
         ahead_ms = survey.ahead_ms or 0
         found = await asyncio.gather(
             *(self._journal(one, max_age_ms, ahead_ms, timeout_s) for one in nodes)
         )
-        # A node whose id was unknown is one with the node whose name it has answered.
+        # A node whose id was unknown is the same as the node whose name it reports.
         by_name: dict[str, NodeEvents] = {}
         for one in found:
             if one.name not in by_name or by_name[one.name].failure:
@@ -163,7 +164,7 @@ class Collector:
     async def diagnoses(
         self, nodes: Iterable[NodeAt], timeout_s: float, *, log_lines: int, disk: bool
     ) -> list[Diagnosis]:
-        """Read each node's configuration, metrics and log, and measure its disk (``disk``)."""
+        """Read each node's configuration, metrics and log and, with ``disk``, measure its disk."""
         request = node_pb2.DiagnoseNodeRequest(log_lines=log_lines, probe_disk=disk)
         diagnose = _of_node("DiagnoseNode", request, node_pb2.DiagnoseNodeResponse)
 
@@ -183,7 +184,7 @@ class Collector:
     ) -> list[LogLevelAnswer]:
         """Set the log level of each node for ``for_ms`` milliseconds, and return it.
 
-        Empty: the configured level; None: the level is unchanged.
+        ``level``: empty for the configured level; None to leave it unchanged.
         """
         call = _DESCRIBE_NODE
         if level is not None:
@@ -202,25 +203,27 @@ class Collector:
         return list(await asyncio.gather(*map(ask, nodes)))
 
     async def versions(self, addresses: Iterable[str], timeout_s: float) -> dict[str, str]:
-        """Return the builds of the nodes that report one, by address."""
+        """Return the builds of the nodes that report theirs, by address."""
         timeout_s, there = min(timeout_s, LOOK_S), list(dict.fromkeys(addresses))
         found = await asyncio.gather(*(self.report(one, one, timeout_s) for one in there))
         return {one.name: one.node.version for one in found if one and one.node.version}
 
     async def config_of(self, address: str, timeout_s: float) -> dict[str, str] | None:
-        """Return a node's configuration by key, as JSON; None if it does not answer."""
+        """Return a node's configuration by key, as JSON, or None if it does not answer."""
         (found,) = await self.call(address, [_DESCRIBE_NODE], timeout_s)
         return found.response and {one.name: one.value for one in found.response.config}
 
     async def call(self, address: str, calls: Sequence[Call], timeout_s: float) -> list[Called]:
-        """Make unary calls at once, over one connection of their own."""
+        """Make unary calls concurrently, over one separate connection."""
         async with self._places:
             return await call_all(address, calls, timeout_s, self._security)
 
     async def look_at(
         self, address: str, timeout_s: float, resolved: Callable[[], None]
     ) -> AskedNode:
-        """Ask one address as a controller. ``resolved`` is called once its host is resolved."""
+        """Query one address as a controller. ``resolved`` is called once its host name is
+        resolved.
+        """
         unknown = await host_failure(address, timeout_s)
         resolved()
         if unknown:
@@ -235,13 +238,15 @@ class Collector:
         return AskedNode(address, reach, None, quorum.failure, round(timeout_s * 1000), tls=tls)
 
     async def report(self, name: str, address: str, timeout_s: float) -> NodeReport | None:
-        """Ask a node about itself; None if it does not answer, or refuses this client."""
+        """Return a node's report about itself, or None if it does not answer or refuses this
+        client.
+        """
         begun_ms = _now_ms()
         (found,) = await self.call(address, [_DESCRIBE_NODE], timeout_s)
         return _report(name, found, begun_ms)
 
     async def brokers(self, address: str, timeout_s: float) -> Called:
-        """Ask the active controller for the brokers."""
+        """Query the active controller for the brokers."""
         (found,) = await self.call(address, [_DESCRIBE_BROKERS], timeout_s)
         if found.response is None:
             return found
@@ -262,13 +267,13 @@ class Collector:
         if self._security.tls is not None:
             return tls_trouble(host, port, self._security.tls.files, _TLS_S)
         if speaks_tls(host, port, _TLS_S):
-            return TlsSeen(TlsTrouble.WANTS_TLS, "speaks TLS, and this command does not")
+            return TlsSeen(TlsTrouble.WANTS_TLS, "requires TLS, and this command does not use it")
         return NOTHING
 
     async def _journal(
         self, node: NodeAt, max_age_ms: int, ahead_ms: int, timeout_s: float
     ) -> NodeEvents:
-        """``ahead_ms``: the cluster's clock against the clock here."""
+        """Read one node's journal. ``ahead_ms``: lead of the cluster's clock over the local one."""
         events: list[NodeEvent] = []
         failure = ""
         for _ in range(PAGES_MAX):
@@ -303,9 +308,9 @@ class _Look:
         self._until = self._begun + timeout_s
         self._asked: dict[str, asyncio.Task[AskedNode]] = {}
         self._unresolved: set[str] = set()
-        """Addresses whose host names are being looked up."""
+        """Addresses whose host names are being resolved."""
         self._brokers: dict[tuple[str, int], asyncio.Task[Called]] = {}
-        """Brokers' answers by cluster and leader: addresses of two clusters have two leaders."""
+        """Brokers' answers by cluster and leader: addresses in two clusters lead to two leaders."""
         for address in addresses:
             self._ask(address)
 
@@ -330,7 +335,7 @@ class _Look:
         for address, task in self._asked.items():
             if address not in seen:
                 await _end(task)
-                failure = f"nothing came within {waited_ms} ms"
+                failure = f"no answer within {waited_ms} ms"
                 reach = Reach.UNRESOLVED if address in self._unresolved else Reach.SILENT
                 seen[address] = AskedNode(address, reach, None, failure, waited_ms)
         nodes = tuple(
@@ -351,7 +356,7 @@ class _Look:
             )
 
     def _learn(self, node: AskedNode) -> None:
-        """Ask the voters that a node names, and a leader for the brokers; a leader shortens the
+        """Query the voters that a node names, and a leader for the brokers. A leader shortens the
         wait for silent nodes.
         """
         one = node.description
@@ -367,7 +372,7 @@ class _Look:
                 )
 
     async def _brokers_of(self, leader: QuorumAnswer | None) -> Called:
-        """Return this leader's answer, and end the calls to others."""
+        """Return this leader's answer, and cancel the calls to others."""
         asked = None
         if leader is not None:
             asked = self._brokers.pop((leader.cluster_id, leader.node_id), None)
@@ -375,13 +380,13 @@ class _Look:
             await _end(other)
         if asked is None:
             return Called(None)
-        # The leader has just answered: it does not hang, and its answer matters most.
+        # The leader has just answered, so it does not hang, and its answer matters most.
         patience_s = max(self._until - self._loop.time(), LEADERS_SHARE * self._timeout_s)
         (called,) = await _within(patience_s, [asked])
-        return called or Called(None, f"nothing came within {round(patience_s * 1000)} ms")
+        return called or Called(None, f"no answer within {round(patience_s * 1000)} ms")
 
     async def _reports_of(self, found: BrokersAnswer | None) -> tuple[NodeReport, ...]:
-        """Return the reports of serving brokers, without a longer wait than before."""
+        """Return the reports of serving brokers, without extending the survey."""
         serving = [
             one
             for one in (found.brokers if found is not None else ())
@@ -402,9 +407,9 @@ class _Look:
 
 
 def nodes_of(survey: Survey, brokers: Iterable[str] = ()) -> list[NodeAt]:
-    """Return the nodes of a surveyed cluster, each once: controllers first.
+    """Return the nodes of a surveyed cluster, each once, controllers first.
 
-    ``brokers``: further addresses of brokers: without a leader no node names them.
+    ``brokers``: further addresses of brokers, which no node names while there is no leader.
     """
     found = {one.endpoint: NodeAt("controller", one.node_id, one.endpoint) for one in survey.nodes}
     for broker in survey.brokers.brokers if survey.brokers is not None else ():
@@ -425,7 +430,7 @@ def nodes_of(survey: Survey, brokers: Iterable[str] = ()) -> list[NodeAt]:
 
 
 def plain(message: Message) -> dict[str, Any]:
-    """Return a message as plain containers, with all of its fields."""
+    """Return a message as plain containers, with all its fields."""
     return {field.name: _plain(getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
 
 
@@ -460,7 +465,7 @@ def _event(of: Any, one: Any, shift_ms: int) -> NodeEvent:
 
 
 async def _within(seconds: float, asked: Sequence[asyncio.Task[T]]) -> list[T | None]:
-    """Return the results of tasks, None for those that do not end in time, which are cancelled."""
+    """Return the results of tasks; None for those that do not end in time, which are cancelled."""
     if not asked:
         return []
     done, late = await asyncio.wait(asked, timeout=seconds)
@@ -470,7 +475,7 @@ async def _within(seconds: float, asked: Sequence[asyncio.Task[T]]) -> list[T | 
 
 
 async def _end(task: asyncio.Task[Any]) -> None:
-    """Cancel a task and wait for its end: no connection may outlive the event loop."""
+    """Cancel a task, and wait for its end: no connection may outlive the event loop."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 

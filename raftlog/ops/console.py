@@ -1,4 +1,6 @@
-"""The console over HTTP: access, one look at the cluster for all subscribers, the page's files."""
+"""The console over HTTP: access control, one view of the cluster shared by all subscribers, the
+page's files.
+"""
 
 from __future__ import annotations
 
@@ -32,58 +34,63 @@ _BEARER = "Bearer "
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A refusal. ``status``: the HTTP status; ``reason``: a sentence for the page."""
+    """The refusal of a request. ``status``: the HTTP status. ``reason``: a sentence for the
+    page.
+    """
 
     status: int
     reason: str
 
 
 class Door:
-    """Access rules of the console.
+    """The access rules of the console.
 
     ``secured``: the node authenticates its clients, so the console does, too. ``token``: the
-    configured token; empty: none.
+    configured token, or "" if there is none.
     """
 
     def __init__(self, *, secured: bool, token: str = "") -> None:
         self._secured, self._token = secured, token.encode()
 
     def refusal(self, headers: Mapping[str, str]) -> Refused | None:
-        """Return the refusal of a request; None if it is permitted. Header names are lower case."""
+        """Return the refusal of a request, or None if it is permitted. Header names must be in
+        lower case.
+        """
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return Refused(403, "the console answers its own page only")
+            return Refused(403, "the console only answers requests from its own page")
         if not self._token:
             if self._secured:
                 return Refused(
                     403,
-                    "this node is secured: its console needs http.console.token.file in the"
-                    " configuration",
+                    "this node authenticates its clients: to use the console, set "
+                    "http.console.token.file in its configuration",
                 )
             return None
         given = headers.get("authorization", "")
         shown = given[len(_BEARER) :] if given.startswith(_BEARER) else ""
         if not hmac.compare_digest(shown.encode(), self._token):
-            return Refused(401, "the token is wrong" if shown else "a token is needed")
+            return Refused(401, "the token is wrong" if shown else "a token is required")
         return None
 
 
 def read_token(path: Path) -> str:
-    """Return the token in a file. Raises ConfigError for a missing file or one that other users may
-    read, and for a token that can be guessed.
+    """Return the token in a file. Raises ConfigError for a missing file or one that other users can
+    read, and for a token that is easy to guess.
     """
     try:
         if exposed(path):
             raise ConfigError(
-                f"http.console.token.file: others than its owner have access to {path}: chmod 600"
+                f"http.console.token.file: users other than its owner have access to {path}: run "
+                "chmod 600"
             )
         token = path.read_text("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
+        reason = error.strerror if isinstance(error, OSError) else "not ASCII text"
         raise ConfigError(f"http.console.token.file: {path}: {reason}") from error
     if len(token) < MIN_TOKEN_CHARS or not token.isprintable() or " " in token:
         raise ConfigError(
-            f"http.console.token.file: {path}: one word of at least {MIN_TOKEN_CHARS} characters"
-            " is needed"
+            f"http.console.token.file: {path}: must contain one word of at least {MIN_TOKEN_CHARS} "
+            "characters"
         )
     return token
 
@@ -94,11 +101,11 @@ Look = Callable[[], Awaitable[bytes]]
 
 
 class Feed:
-    """A feed of documents about the cluster, collected while a subscriber waits, at most once in
+    """A feed of documents about the cluster, collected while a subscriber waits, at most once per
     ``pause_s``.
 
-    Nothing is queued: a slow subscriber gets the newest document, and for one that does not read no
-    document is collected.
+    Nothing is queued: a slow subscriber gets the newest document, and none is collected for a
+    subscriber that does not read.
     """
 
     def __init__(self, look: Look, *, pause_s: float, max_subscribers: int) -> None:
@@ -113,22 +120,22 @@ class Feed:
 
     @property
     def subscribers(self) -> int:
-        """Number of subscribers."""
+        """Current number of subscribers."""
         return self._places.total
 
     def subscribe(self, host: str) -> bool:
-        """Reserve a place for a client of this address; False if all are taken.
+        """Reserve a place for a client at this address; return False if all are taken.
         ``unsubscribe`` releases it.
         """
         return not self.closed and self._places.take(host)
 
     def unsubscribe(self, host: str) -> None:
-        """Release a place."""
+        """Release a subscriber's place."""
         self._places.give_back(host)
 
     async def after(self, seen: int) -> tuple[int, bytes]:
-        """Return the newest document and its number, once it is not number ``seen`` (0: no
-        document). Number 0: the feed is closed.
+        """Wait for a document newer than number ``seen`` (0: any); return its number and the
+        document. Number 0 means that the feed is closed.
         """
         loop = asyncio.get_running_loop()
         if loop.time() - self._looked_at > self._pause_s:
@@ -160,11 +167,11 @@ class Feed:
             try:
                 newest = await self._look()
             except Exception as error:
-                # It only looks: whatever fails here is no reason to end a node.
-                log.warning("the console cannot look at the cluster", error=str(error))
+                # The console only observes: no failure here may end the node.
+                log.warning("the console could not survey the cluster", error=str(error))
                 self._looked_at = loop.time()
                 continue
-            # A look that takes long is followed by as long a pause.
+            # A slow look is followed by an equally long pause.
             self._looked_at = loop.time()
             async with self._changed:
                 self._newest, self._number = newest, self._number + 1
@@ -173,23 +180,23 @@ class Feed:
 
 
 class Local(NamedTuple):
-    """Access to the node's memory; each function is called for each document."""
+    """Access to the node's memory; each function is called once per document."""
 
     role: str
     node_id: int
     image: Callable[[], Image]
     newest_chunks: Callable[[int], Sequence[bytes]]
-    """Function that returns at most this number of chunks of the log in memory, ascending."""
+    """Function that returns at most this many chunks of the log from memory, ascending."""
     committed_end: Callable[[], int]
     controllers: Callable[[], Sequence[str]]
-    """Function that returns the addresses of controllers, to survey the rest of the cluster."""
+    """Function that returns the addresses of controllers, for surveying the rest of the cluster."""
 
 
 MAX_SUBSCRIBERS = 32
-"""Most event streams; one address has at most half of the remaining places."""
+"""Maximum number of event streams; one address gets at most half of the free places."""
 PAUSE_S = 2.0
 STALLED_S = 10.0
-"""Seconds after which a stream without a reading client is closed."""
+"""Seconds after which a stream whose client does not read is closed."""
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
@@ -227,7 +234,7 @@ class Console:
         self.feed = Feed(look, pause_s=pause_s, max_subscribers=max_subscribers)
 
     def routes(self, guard: Callable[[Answer], Answer]) -> list[Route]:
-        """Return the routes; ``guard`` restricts an answer to permitted clients."""
+        """Return the routes; ``guard`` restricts answers to permitted clients."""
         return [
             Route("/console", guard(_asset("index.html"))),
             *(
@@ -252,7 +259,7 @@ class Console:
         peer: HttpPeer = getattr(request.state, PEER)
         if not self.feed.subscribe(peer.host):
             return PlainTextResponse(
-                "too many pages show this node's console; the limit is reached\n",
+                "too many console sessions are open at this node\n",
                 503,
                 {**HEADERS, "Retry-After": "5"},
             )
@@ -260,7 +267,9 @@ class Console:
 
 
 class _Stream(StreamingResponse):
-    """A place of the feed, kept until the connection ends or its client stops reading."""
+    """An event stream's place in the feed, held until the connection ends or its client stops
+    reading.
+    """
 
     def __init__(self, feed: Feed, peer: HttpPeer) -> None:
         super().__init__(_told(feed), media_type="text/event-stream", headers=HEADERS)
@@ -281,7 +290,7 @@ class _Stream(StreamingResponse):
 
 
 async def _told(feed: Feed) -> AsyncIterator[bytes]:
-    # At once, so that a page knows that it is let in before the first look is over.
+    # Sent at once, so that the page knows that it is admitted before the first look ends.
     yield b"retry: 2000\n\n"
     number = 0
     while True:
@@ -304,15 +313,13 @@ def _content(name: str) -> bytes:
 
 
 def console_of(config: NodeConfig, local: Local) -> Console:
-    """Return the console of one node. Raises ConfigError for a token that cannot be used."""
+    """Return the console of one node. Raises ConfigError for an unusable token."""
     return Console(_LateLooker(local, ClientSecurity(peer_tls(config))).look, door_of(config))
 
 
 class _LateLooker:
-    """An import of the collector at the first document, so that a node with a closed console does
-    not pay for it.
-
-    The calls of ``look`` do not overlap.
+    """A proxy that imports the collector with the first document, so that a node whose console is
+    never opened does not pay for the import. Calls of ``look`` do not overlap.
     """
 
     def __init__(self, local: Local, security: ClientSecurity) -> None:

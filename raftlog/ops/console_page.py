@@ -1,4 +1,4 @@
-"""The document of the console, as plain containers: the cluster, and the image of its own node."""
+"""The console's document, as plain containers: the cluster, and the image of the serving node."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ MAX_BROKERS = 200
 MAX_TOPICS = 200
 MAX_CONFIGS = 200
 MAX_READ = 5_000
-"""Most topics that one document reads: among more, the first by name may be missing."""
+"""Maximum number of topics that one document reads: beyond it, topics that sort first by name may
+be missing.
+"""
 MAX_LINES = 100
 MAX_FINDINGS = 50
 
@@ -47,7 +49,7 @@ def document(
 ) -> dict[str, Any]:
     """Return the page's document.
 
-    ``node``: the node that serves it. ``story``: the last hour; None: no journal was read yet.
+    ``node``: the serving node. ``story``: the last hour, or None if no journal has been read yet.
     """
     findings = diagnose(survey)
     said = to_json(report(survey, findings[:MAX_FINDINGS]))
@@ -130,7 +132,7 @@ def _registered_brokers(image: Image) -> dict[str, Any]:
                 "rack": one.rack,
                 "holds_lao": False,
                 "replicas": len(image.replicas_of.get(one.id) or ()),
-                "reason": "only a leader knows, and none answers",
+                "reason": "unknown without a leader",
             }
             for one in (image.brokers[broker_id] for broker_id in ids)
         ],
@@ -142,7 +144,7 @@ def _brokers(survey: Survey, image: Image) -> dict[str, Any]:
     if found is None:
         return _registered_brokers(image)
     held = set(found.held_back_by)
-    # Brokers that need a look come first.
+    # Brokers that need attention come first.
     ordered = sorted(
         found.brokers,
         key=lambda one: (
@@ -227,9 +229,9 @@ _ALTERATIONS: Mapping[str, str] = {
 def change_lines(changes: Sequence[Mapping[str, Any]], from_ms: int) -> list[Line]:
     """Return lines for the changes since a time.
 
-    ``changes``: rows of the last changes, the newest first. A change that the controller wrote by
-    itself, as the first records of a new cluster, is not an incident, but a broker that it fenced
-    is: the journals of nodes have no such event.
+    ``changes``: rows of the last changes, newest first. Changes that the controller makes by
+    itself, such as the first records of a new cluster, are omitted, except for the fencing of a
+    broker, which no node's journal records.
     """
     told = (
         one
@@ -253,7 +255,7 @@ def _lines(together: Sequence[Mapping[str, Any]]) -> list[Line]:
     if len(together) > ALONE_MAX:
         first, last = together[0], together[-1]
         made = f"{counted(len(together), 'change')} of {_ALTERATIONS[first['type']]}"
-        text = f"{first['who']} made {made}; the last: {last['sentence']}"
+        text = f"{first['who']} made {made}, the last one: {last['sentence']}"
         return [_line(first, text, last["at_ms"])]
     return [_line(one, f"{one['who']}: {one['sentence']}", one["at_ms"]) for one in together]
 
@@ -265,7 +267,7 @@ def _line(one: Mapping[str, Any], text: str, until_ms: int) -> Line:
 MAX_CHANGES = 50
 MAX_CHUNKS = 200
 MAX_RECORDS = 500
-"""Most records that one document decodes: the newest ones."""
+"""Maximum number of records that one document decodes: the newest ones."""
 TEXT_MAX_CHARS = 240
 _UNTOLD = frozenset(
     {
@@ -287,17 +289,21 @@ class RecentChanges:
     def __init__(self) -> None:
         self._kept: deque[dict[str, Any]] = deque(maxlen=MAX_CHANGES)
         self._behind = 0
-        """End of the read or skipped records, exclusive."""
+        """End of the records that were read or skipped, exclusive."""
         self._before = Image()
-        """Image of the document before: a topic that was removed since has its name there."""
+        """The previous document's image, which still has the name of a topic that was removed
+        since.
+        """
         self._new_names: dict[str, str] = {}
-        """Names by id of topics created since: one may be removed before the next document."""
+        """Names of topics created since the previous document, by id: a topic may be removed before
+        the next one.
+        """
 
     def read(self, newest: Sequence[bytes], until: int, image: Image) -> list[dict[str, Any]]:
-        """Return the rows of the newest changes, the newest first.
+        """Return the rows of the newest changes, newest first.
 
-        ``newest``: chunks of the log, ascending; ``until``: the high watermark, exclusive;
-        ``image``: names the topics.
+        ``newest``: chunks of the log, ascending. ``until``: the high watermark, exclusive.
+        ``image``: source of the topics' names.
         """
         found: list[tuple[int, batch.BatchHeader, Any]] = []
         for chunk in reversed(newest):
@@ -319,11 +325,11 @@ class RecentChanges:
     def _add(
         self, offset: int, header: batch.BatchHeader, data: batch.RecordData, image: Image
     ) -> None:
-        """Add a row, merged with an earlier one where they are one change.
+        """Add a row for a record, merged with an earlier row if both are one change.
 
-        The partitions of a new topic are in the topic's row, and changes of partitions at one time
-        in one [a fenced broker is in hundreds: they pushed out the changes of people]. So are
-        repeated puts of a key by a program.
+        The partitions of a new topic are merged into the topic's row, and simultaneous changes of
+        partitions into one row [a fenced broker changes hundreds, which displaced the changes made
+        by people]. So are repeated puts of a key by a program.
         """
         last = self._kept[-1] if self._kept else None
         if last is not None and _goes_with(last, header, data):
@@ -336,7 +342,7 @@ class RecentChanges:
         self._kept.append(row)
 
     def _name_of(self, data: batch.RecordData, image: Image) -> Callable[[str], str]:
-        """Return a function from a topic's id to its name; empty if unknown."""
+        """Return a function from a topic's id to its name, or "" if unknown."""
         if data.type == RecordType.TOPIC:
             fields = record_to_dict(data)
             self._new_names[str(fields["topic_id"])] = str(fields["name"])
@@ -370,7 +376,7 @@ def _is_repeated(last: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
 def _newest_of(
     chunk: bytes, header: batch.BatchHeader, most: int
 ) -> list[tuple[int, batch.BatchHeader, batch.RecordData]]:
-    """Return the last records of a batch; the others are not copied."""
+    """Return the last records of a batch, without copying the others."""
     first = max(0, header.record_count - most)
     bodies = islice(batch.bodies(chunk, header), first, None)
     return [
@@ -385,11 +391,11 @@ def _told(
     """Return the row of a record. ``name_of`` returns a topic's name by its id."""
     fields = record_to_dict(data)
     if fields.get("proposer_id") == fields.get("proposer_epoch") == 0:
-        # The controller by itself. No registration has epoch 0.
+        # Fenced by the controller itself: no registration has epoch 0.
         fields = {key: fields[key] for key in fields if not key.startswith("proposer_")}
     topic = name_of(str(fields.get("topic_id", "")))
     if topic and data.type != RecordType.TOPIC:
-        # People know topics by name.
+        # People refer to topics by name.
         fields = {"topic": topic} | {k: v for k, v in fields.items() if k != "topic_id"}
     return {
         "offset": offset,
@@ -405,7 +411,7 @@ def _told(
 
 
 def _is_trouble(fields: Mapping[str, Any]) -> bool:
-    """Return whether a broker was fenced without its own request."""
+    """Return whether a broker was fenced without having requested it."""
     return bool(fields.get("fenced")) and int(fields["cause"]) not in PLANNED
 
 
@@ -417,13 +423,11 @@ Fields = Mapping[str, Any]
 
 
 def sentence(type_: int, fields: Fields) -> str:
-    """Return a sentence about a record. ``topic`` among the fields names the topic of a
-    ``topic_id``.
-
-    A type without a sentence is shown by its fields.
+    """Return a sentence about a record, or its fields if its type has no sentence. ``topic`` among
+    the fields is the name for ``topic_id``.
     """
     known = _SENTENCES.get(type_)
-    # A version of a record that this build does not know has no fields.
+    # A record version that this build does not support has no fields.
     return fields_text(fields) if known is None or "undecoded" in fields else known(fields)
 
 
@@ -454,7 +458,7 @@ def _broker_changed(fields: Fields) -> str:
     if fields.get("fenced") is not None:
         return f"{broker} was {'fenced' if fields['fenced'] else 'unfenced'}{_because(fields)}"
     if fields.get("in_controlled_shutdown"):
-        return f"{broker} is shutting down in order"
+        return f"{broker} is in controlled shutdown"
     return f"the registration of {broker} was changed{_because(fields)}"
 
 
@@ -542,9 +546,9 @@ _SENTENCES: Mapping[int, Callable[[Fields], str]] = {
 
 
 def shortened_value(value: bytes, most: int) -> str:
-    """Return the beginning of a value: its text, or hex for other bytes."""
+    """Return the beginning of a value: its text, or hex if it is not text."""
     head = value[:most]
-    # A cut may fall into a character.
+    # The value may be truncated inside a character.
     text = head.decode(errors="ignore" if len(value) > most else "replace")
     shown = printable(text) if text.isprintable() and "\ufffd" not in text else f"0x{head.hex()}"
     return shown + ("…" if len(value) > most else "")
@@ -559,7 +563,7 @@ _PLACE_DIGITS = 20
 
 
 def stored(image: Image) -> dict[str, Any]:
-    """Return the four lists of the document, by name."""
+    """Return the document's four lists, by name."""
     read = list(islice(image.key_values.values(), MAX_READ))
     total = len(image.key_values)
     return {
@@ -601,7 +605,9 @@ def _key(one: KeyValue) -> dict[str, Any]:
 
 
 def _locks(read: Iterable[KeyValue], total: int) -> dict[str, Any]:
-    """Return locks and elections: the lowest create_offset is the holder's, the others wait."""
+    """Return locks and elections: the key with the lowest create_offset is the holder's, the others
+    are waiting.
+    """
     queues: dict[tuple[str, str], list[KeyValue]] = {}
     count = 0
     for one in read:
@@ -625,7 +631,7 @@ def _locks(read: Iterable[KeyValue], total: int) -> dict[str, Any]:
 
 
 def _partitions(image: Image) -> dict[str, Any]:
-    """Return partitions: without a leader first, then with replicas out of sync."""
+    """Return partitions: those without a leader first, then those with replicas out of sync."""
     read = list(islice(image.partitions.values(), MAX_READ))
 
     def name(one: Partition) -> str:
@@ -661,7 +667,7 @@ HOUR_MS = 3_600_000
 
 
 class Looker:
-    """The collector of one node's documents. ``security``: its credentials for other nodes."""
+    """The collector of one node's documents. ``security``: credentials for querying other nodes."""
 
     def __init__(self, local: Local, security: ClientSecurity) -> None:
         self._local, self._collector = local, Collector(security)
@@ -684,7 +690,9 @@ class Looker:
         return msgspec.json.encode(cleaned(made))
 
     def _ask_journals(self, survey: Survey) -> None:
-        """Read the journals from time to time, without a wait: the last story stays meanwhile."""
+        """Read the journals from time to time, in the background; the last story is shown
+        meanwhile.
+        """
         now = asyncio.get_running_loop().time()
         if self._asking is not None:
             if not self._asking.done():
@@ -698,7 +706,7 @@ class Looker:
 
     async def _tell(self, survey: Survey) -> Story:
         if survey.brokers is not None:
-            # Without a leader no node names them, and they alone tell of controllers that are dead.
+            # Without a leader no node names the brokers, yet only they report dead controllers.
             self._brokers = [one.endpoint for one in nodes_of(survey) if one.role == "broker"]
         nodes = nodes_of(survey, self._brokers)[:MAX_JOURNALS]
         told = await self._collector.journals(survey, nodes, HOUR_MS, JOURNALS_S)
@@ -706,7 +714,7 @@ class Looker:
 
 
 def cleaned(value: Any) -> Any:
-    """Return a document without control characters."""
+    """Return a document with all control characters escaped."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):

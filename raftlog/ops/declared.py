@@ -1,15 +1,12 @@
 """The declared part of a state: topics, configs, access control entries and keys; as a file, as the
-differences between two states, and as the plan that makes a cluster agree with a file.
+differences between two states, and as the plan that makes a cluster match a file.
 
-A file says what is to be there. What it does not name stays as it is: a topic, an entry or a key is
-deleted only where the file says ``absent: true``, and a config is only reset where it is listed
-under ``reset`` [a tool that deletes what its file does not name deletes the topics of every other
-team at its first run].
-
-All scalars of the file are text for the parser: ``no``, ``010`` and ``1_000`` are values of configs
-like any other. A key that is named twice is an error.
-
-Keys that belong to a lease are no declared state: their holder puts and deletes them.
+A file states what must exist. Entities that it does not name stay unchanged: a topic, an entry or a
+key is deleted only if the file has ``absent: true``, and a config is reset only if it is listed
+under ``reset`` [a tool that deletes what its file does not name would delete every other team's
+topics at its first run]. The parser treats all scalars in the file as text: ``no``, ``010`` and
+``1_000`` are config values like any other. A duplicate key is an error. Keys that belong to a lease
+are not declared state: their holder puts and deletes them.
 """
 
 from __future__ import annotations
@@ -42,12 +39,12 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 T = TypeVar("T")
 MAX_FILE_BYTES = 32 << 20
 DEFAULT = -1
-"""A number of partitions or replicas that is left to the cluster."""
+"""A number of partitions or replicas that is left to the cluster's default."""
 _TOPIC = TYPE_NUMBERS["topic"]
 
 
 class Topic(NamedTuple):
-    """A topic as it is declared. ``id``: in hex, of a state; empty in a file."""
+    """A declared topic. ``id``: in hex if it comes from a state; empty if it comes from a file."""
 
     partitions: int
     replication_factor: int
@@ -64,14 +61,14 @@ class ConfigOf(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key. ``offset``: of its last put in this state, which is not a part of what is declared."""
+    """A key. ``offset``: offset of its last put in this state; not a declared property."""
 
     value: bytes
     offset: int = field(default=-1, compare=False)
 
 
 Name = str | ConfigOf | Binding
-"""Name of a topic or key, of a config, or an entry, which is its own name."""
+"""Name of a topic, key or config, or an entry, which is its own name."""
 Value = Topic | str | Binding | Key
 Declared = dict[tuple[str, Name], Value]
 """Entities by kind (topic, config, acl, key) and name."""
@@ -79,7 +76,7 @@ KINDS = ("topic", "config", "acl", "key")
 
 
 class Change(NamedTuple):
-    """A difference between two states; None: absent."""
+    """A difference between two states; None stands for an absent entity."""
 
     kind: str
     name: Name
@@ -88,7 +85,7 @@ class Change(NamedTuple):
 
     @property
     def action(self) -> str:
-        """The change in a word: create, delete or change."""
+        """The change in one word: create, delete or change."""
         return "create" if self.before is None else "delete" if self.after is None else "change"
 
 
@@ -112,12 +109,12 @@ def declared(image: Image) -> Declared:
 
 
 def _replication_factor(partition: Partition) -> int:
-    """Return the number of replicas that a partition has once its reassignment is done."""
+    """Return the number of replicas of a partition after its reassignment."""
     return sum(one not in partition.removing_replicas for one in partition.replicas)
 
 
 def differences(before: Declared, after: Declared) -> list[Change]:
-    """Return what has to change for the first state to be as the second one."""
+    """Return the changes that make the first state equal to the second."""
     names = sorted(before.keys() | after.keys(), key=_order)
     return [
         Change(*name, before.get(name), after.get(name))
@@ -169,21 +166,21 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 Wanted = dict[tuple[str, Name], Value | None]
-"""The declared values by kind and name; None: the entity must be absent."""
+"""The declared values by kind and name; None if the entity must be absent."""
 
 
 def read_file(text: str, name: str) -> Wanted:
-    """Parse a file. ``name``: of it, for errors. Raises ConfigError."""
+    """Parse a file. ``name``: its name in errors. Raises ConfigError."""
     content = _loaded(text, name)
     if isinstance(content, dict):
-        # A heading with nothing below it is an empty text.
+        # A heading with no content is parsed as an empty text.
         content = {part: each for part, each in content.items() if each}
     document = _converted(content, _File, name)
     wanted: Wanted = {}
 
     def add(kind: str, of: Name, value: Value | None) -> None:
         if (kind, of) in wanted:
-            raise ConfigError(f"{name}: {kind} {in_words(kind, of)} is named twice")
+            raise ConfigError(f"{name}: {kind} {in_words(kind, of)} is defined twice")
         wanted[kind, of] = value
 
     for topic, content in document.topics.items():
@@ -193,8 +190,8 @@ def read_file(text: str, name: str) -> Wanted:
         number = TYPE_NUMBERS.get(kind)
         if number is None or number == _TOPIC:
             raise ConfigError(
-                f"{name}: configs.{kind}: it is broker, client-metrics or group (a topic's configs"
-                " are with the topic)"
+                f"{name}: configs.{kind}: must be broker, client-metrics or group (put a topic's "
+                "configs under the topic)"
             )
         for resource, content in resources.items():
             where = f"{name}: configs.{kind}.{resource}"
@@ -216,23 +213,23 @@ def _loaded(text: str, name: str) -> Any:
     import yaml
 
     class Loader(yaml.BaseLoader):
-        """A loader that refuses a key that is named twice."""
+        """A loader that refuses duplicate keys."""
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-            """Return a mapping."""
+            """Return a mapping. Raises ConfigError for a duplicate key."""
             found = super().construct_mapping(node, deep)
             seen = set[str]()
             for key, _ in node.value:
                 if key.value in seen:
                     line = key.start_mark.line + 1
-                    raise ConfigError(f"{name}: {key.value!r} is named twice, at line {line}")
+                    raise ConfigError(f"{name}: duplicate key {key.value!r} at line {line}")
                 seen.add(key.value)
             return found
 
     try:
         found = yaml.load(text, Loader)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{name} is no YAML: {error}") from error
+        raise ConfigError(f"{name} is not valid YAML: {error}") from error
     except RecursionError:
         raise ConfigError(f"{name} is nested too deeply") from None
     if found is None:
@@ -291,7 +288,7 @@ def _binding(one: _Entry, where: str) -> Binding:
                 for each in names.__members__
                 if each not in ("ANY", "MATCH")
             )
-            raise ConfigError(f"{where}: {field} {text!r}: it is one of {known}")
+            raise ConfigError(f"{where}: {field} {text!r}: must be one of {known}")
         return int(found)
 
     return Binding(
@@ -306,9 +303,8 @@ def _binding(one: _Entry, where: str) -> Binding:
 
 
 def write_file(changes: Iterable[Change], *, with_values: bool) -> tuple[str, int]:
-    """Return the file that makes these changes, and the number of keys that it leaves out.
-
-    ``with_values``: also keys, whose values may be secrets.
+    """Return a file that makes these changes, and the number of keys that it omits.
+    ``with_values``: include keys, whose values may be secrets.
     """
     import yaml
 
@@ -381,7 +377,7 @@ def _key_as_document(value: Value | None) -> dict[str, Any]:
         return {"absent": True}
     assert isinstance(value, Key)
     text, base64 = text_and_base64(value.value)
-    # A parser changes control characters and line ends of text.
+    # A parser would change control characters and line ends in the text.
     if text is None or not text.isprintable():
         from base64 import b64encode
 
@@ -397,7 +393,9 @@ def in_words(kind: str, name: Name) -> str:
 
 
 def change_in_words(one: Change, *, with_values: bool) -> str:
-    """Return what changes. ``with_values``: also values of keys, which may be secrets."""
+    """Return what changes, in words. ``with_values``: include the values of keys, which may be
+    secrets.
+    """
     before, after = one.before, one.after
     if one.kind == "topic":
         return _topic_in_words(before, after)
@@ -410,7 +408,7 @@ def change_in_words(one: Change, *, with_values: bool) -> str:
         return show(after if before is None else before)
     also = ""
     if one.kind == "key" and show(before) == show(after):
-        also = ", another value"
+        also = ", different value"
     return f"{show(before)} → {show(after)}{also}"
 
 
@@ -437,26 +435,26 @@ def _topic_in_words(before: Any, after: Any) -> str:
     return "; ".join(
         f"{field.replace('_', ' ')} {getattr(before, field)} → {number(getattr(after, field))}"
         if field != "id"
-        else "another topic of that name"
+        else "a different topic with that name"
         for field in Topic._fields
         if getattr(before, field) != getattr(after, field)
     )
 
 
 class Plan(NamedTuple):
-    """The changes that make a cluster agree with a file."""
+    """The changes that make a cluster match a file."""
 
     changes: list[Change]
     problems: list[str]
-    """Requests of the file that no plan can carry out."""
+    """Requests in the file that no plan can carry out."""
     topics: dict[str, Topic]
-    """The present topics whose configs change: a plan is about these, and no others of their
-    names.
+    """The existing topics whose configs change: the plan applies only to these, not to later topics
+    with the same names.
     """
 
 
 def plan_of(image: Image, wanted: Wanted) -> Plan:
-    """Return the plan that makes a state agree with a file."""
+    """Return the plan that makes a state match a file."""
     live = declared(image)
     changes: list[Change] = []
     problems: list[str] = []
@@ -466,7 +464,10 @@ def plan_of(image: Image, wanted: Wanted) -> Plan:
             after = _topic_wanted(str(name), present, want, problems)
         held = image.key_values.get(str(name)) if kind == "key" else None
         if held is not None and held.lease_id:
-            problems.append(f"key {name} belongs to lease {held.lease_id}: its holder changes it")
+            problems.append(
+                f"key {name} belongs to lease {held.lease_id}, so only the lease's holder may "
+                "change it"
+            )
         elif after != present:
             changes.append(Change(kind, name, present, after))
     of = {
@@ -479,30 +480,30 @@ def plan_of(image: Image, wanted: Wanted) -> Plan:
 
 
 def _topic_wanted(name: str, present: Topic, want: Topic, problems: list[str]) -> Topic:
-    """Return the topic as it is to be, with what the file leaves open as it is."""
+    """Return the desired topic; properties that the file omits keep their present values."""
     partitions = present.partitions if want.partitions == DEFAULT else want.partitions
     if partitions < present.partitions:
         problems.append(
-            f"topic {name} has {present.partitions} partitions, and partitions are never removed:"
-            f" {partitions} need another topic"
+            f"topic {name} has {present.partitions} partitions, and partitions cannot be removed: "
+            f"{partitions} partitions need a new topic"
         )
         partitions = present.partitions
     if want.replication_factor not in (DEFAULT, present.replication_factor):
         problems.append(
             f"topic {name} has replication factor {present.replication_factor}, not"
-            f" {want.replication_factor}: `raftlog partitions reassign` changes that"
+            f" {want.replication_factor}: change it with `raftlog partitions reassign`"
         )
     return present._replace(partitions=partitions)
 
 
 def plan_id(plan: Plan, cluster_id: str, generation: int) -> str:
-    """Return a short name of exactly these changes, from what they found to what they make.
+    """Return a short id of exactly these changes, covering both the present and the new values.
 
-    Slow on purpose: a plan's name is printed, and values of keys may be secrets that somebody could
-    guess [a hash of a short one can be searched].
+    Slow on purpose: the id is printed, and the values of keys may be guessable secrets [the hash of
+    a short value can be found by search].
     """
     found = [[one.kind, one.name, one.before, one.after] for one in plan.changes]
-    # With the offset of each key that is there: put anew, it has moved.
+    # Includes the offset of each existing key, which changes if the key is put again.
     ids = {name: one.id for name, one in plan.topics.items()}
     content = msgspec.json.encode([cluster_id, generation, found, plan.problems, ids])
     return hashlib.scrypt(content, salt=b"raftlog plan", n=1 << 13, r=8, p=1, dklen=8).hex()
@@ -512,12 +513,12 @@ _ITEM = re.compile(r"(\w{1,40})\[(\d{1,9})\]", re.ASCII)
 
 
 def named_error(error: ApiError, request: rpc.ApplyPlanRequest) -> ApiError:
-    """Return an error whose message names the item of the plan that its field is about."""
+    """Return an error whose message names the plan's item that its field refers to."""
     found = _ITEM.match(error.field)
     if found is None or found[1] not in request.DESCRIPTOR.fields_by_name:
         return error
     items = getattr(request, found[1])
-    # The field is the controller's word: it may name what was not sent.
+    # The field comes from the controller, and may name an item that was not sent.
     if not isinstance(items, Sequence) or int(found[2]) >= len(items):
         return error
     item = items[int(found[2])]
@@ -531,7 +532,7 @@ def named_error(error: ApiError, request: rpc.ApplyPlanRequest) -> ApiError:
 
 
 def request_of(plan: Plan, generation: int, *, validate_only: bool) -> rpc.ApplyPlanRequest:
-    """Return the request that makes the changes of a plan, on condition that nothing has moved."""
+    """Return the request that makes the plan's changes, provided that nothing has changed since."""
     request = rpc.ApplyPlanRequest(generation=generation, validate_only=validate_only)
     created: dict[str, rpc.CreatableTopic] = {}
     deleted: set[str] = set()
@@ -555,7 +556,7 @@ def request_of(plan: Plan, generation: int, *, validate_only: bool) -> rpc.Apply
 
 
 def _expect(request: rpc.ApplyPlanRequest, name: str, present: Topic | None) -> None:
-    """Let the plan apply only while the topic is the one that it was made for; None: is absent."""
+    """Make the plan conditional on the topic it was made for, or on its absence if None."""
     expected = request.expected_topics.add(name=name)
     if present is not None:
         expected.topic_id, expected.num_partitions = bytes.fromhex(present.id), present.partitions

@@ -27,22 +27,22 @@ _WIDTH_MIN, _WIDTH_MAX = 60, 100
 
 
 class Verdict(StrEnum):
-    """The state of the cluster as a whole: as bad as its worst finding."""
+    """The state of the whole cluster: as bad as its worst finding."""
 
     HEALTHY = "healthy"
-    """There are no findings, or notices only."""
+    """No findings, or only notices."""
     DEGRADED = "degraded"
     DOWN = "down"
 
 
 def diagnose(survey: Survey) -> list[Finding]:
-    """Return the findings, the worst first."""
+    """Return the findings, worst first."""
     found = [finding for rule in RULES for finding in rule(survey)]
     return sorted(found, key=lambda one: -one.severity)
 
 
 def verdict(findings: Sequence[Finding]) -> Verdict:
-    """Return the verdict on findings."""
+    """Return the verdict that follows from the findings."""
     worst = max((one.severity for one in findings), default=Severity.NOTICE)
     if worst is Severity.DOWN:
         return Verdict.DOWN
@@ -50,7 +50,7 @@ def verdict(findings: Sequence[Finding]) -> Verdict:
 
 
 def serves(survey: Survey) -> bool:
-    """Return whether any broker is unfenced, so that clients are served."""
+    """Return whether any broker is unfenced, so that it serves clients."""
     brokers = survey.brokers.brokers if survey.brokers is not None else ()
     return any(one.state == BrokerState.ACTIVE for one in brokers)
 
@@ -64,8 +64,8 @@ class _LocalCluster(msgspec.Struct):
 
 
 def with_local_commands(findings: Sequence[Finding], addresses: Collection[str]) -> list[Finding]:
-    """Return the findings; for addresses of the cluster of `raftlog local` here, with the command
-    that starts its nodes: their configurations have names of their own.
+    """Return the findings; if the addresses belong to the `raftlog local` cluster on this machine,
+    with the command that starts its nodes, since their configurations have other names.
     """
     directory = os.environ.get(LOCAL_DIRECTORY, "")
     try:
@@ -82,7 +82,7 @@ def with_local_commands(findings: Sequence[Finding], addresses: Collection[str])
 
 @dataclass(frozen=True, slots=True)
 class SeenNode:
-    """A controller that was asked."""
+    """A controller that was queried."""
 
     node_id: int | None
     endpoint: str
@@ -104,9 +104,9 @@ class DoctorReport:
     findings: Sequence[Finding]
     nodes: Sequence[SeenNode]
     brokers: Mapping[str, int] | None
-    """Number of brokers in each state; None: no node could say."""
+    """Number of brokers in each state, or None if no node could report them."""
     unreported: Sequence[str]
-    """Nodes that serve, and whose disk, clock, certificate and build are not known."""
+    """Serving nodes whose disk, clock, certificate and build are unknown."""
 
 
 def report(survey: Survey, findings: Sequence[Finding]) -> DoctorReport:
@@ -136,29 +136,29 @@ def report(survey: Survey, findings: Sequence[Finding]) -> DoctorReport:
 
 
 def screen(survey: Survey, findings: Sequence[Finding]) -> str:
-    """Return the text for people: findings, then nodes, as wide as the terminal within bounds."""
+    """Return the report for people: findings, then nodes, as wide as the terminal within bounds."""
     width = screen_width()
     parts = ["\n".join(paragraph(_headline(survey, verdict(findings)), width))]
     parts += [_finding(one, width) for one in findings[:MOST_FINDINGS]]
     if len(findings) > MOST_FINDINGS:
-        parts.append(f"... and {len(findings) - MOST_FINDINGS} more: raftlog doctor --json")
+        parts.append(f"… and {len(findings) - MOST_FINDINGS} more findings: raftlog doctor --json")
     if survey.nodes:
         parts.append(_table([_row(node, survey.leader) for node in survey.nodes]))
     if survey.brokers is not None:
         parts.append("\n".join(textwrap.wrap(_brokers(survey), width)))
     if names := survey.unreported:
         what = f"disk, clock, certificate and build of {named(names)}"
-        parts.append("\n".join(paragraph(f"Not known, as there was no answer: {what}.", width)))
+        parts.append("\n".join(paragraph(f"Unknown for lack of an answer: {what}.", width)))
     return "\n\n".join(parts)
 
 
 def screen_width() -> int:
-    """Return the columns of the terminal, within the bounds of a readable line."""
+    """Return the terminal's width in columns, within the bounds of a readable line."""
     return min(max(shutil.get_terminal_size().columns, _WIDTH_MIN), _WIDTH_MAX)
 
 
 def paragraph(text: str, width: int, first: str = "", then: str = "  ") -> list[str]:
-    """Return the lines of a text: ``first`` and ``then`` begin the first line and the others."""
+    """Return a text as lines. ``first`` and ``then``: prefixes of the first and of later lines."""
     return textwrap.wrap(
         printable(text),
         width,
@@ -182,7 +182,7 @@ def _headline(survey: Survey, verdict: Verdict) -> str:
 
 
 def _finding(one: Finding, width: int) -> str:
-    """Return a finding as text. The command has a line of its own, for copying."""
+    """Return a finding as text. The command has its own line, for copying."""
     lines = paragraph(f"{one.severity.name} {one.cause}", width)
     lines += paragraph(f"So: {one.consequence}", width, "  ", "      ")
     lines += paragraph(f"Do: {one.remedy}", width, "  ", "      ")
@@ -206,7 +206,7 @@ def _row(node: AskedNode, leader: QuorumAnswer | None) -> list[str]:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Return a table without borders, in which no cell is broken."""
+    """Return a table without borders, whose cells are never wrapped."""
     widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

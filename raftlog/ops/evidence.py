@@ -1,7 +1,7 @@
-"""Evidence of a cluster: its nodes at one time, and a period by its journals and log.
+"""Evidence about a cluster: its nodes at one time, and a period from its journals and log. Plain
+data, for rules without I/O.
 
-Plain data, for rules without I/O. The fields of answers have the names of ``raftlog.wire``, which
-documents them.
+Fields of answers are named as in ``raftlog.wire``, which documents them.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from raftlog.transport.probe import NOTHING, TlsSeen, TlsTrouble
 
 
 class Reach(StrEnum):
-    """The result of asking one address."""
+    """The result of querying one address."""
 
     ANSWERS = "answers"
     REFUSES = "refuses connections"
     """No process listens there."""
     SILENT = "does not answer"
-    """No answer arrived in time: the process hangs, or the host or the network is gone."""
+    """No answer arrived in time: the process hangs, or the host or the network is down."""
     UNRESOLVED = "does not resolve"
-    """Name servers have no address of the host."""
-    OTHER = "gives another answer"
-    """Another program than a node of a quorum answers, or the node refuses this client."""
+    """Name servers know no address for the host."""
+    OTHER = "gives an unexpected answer"
+    """A program that is not a node of a quorum answers, or the node refuses this client."""
 
 
 class BrokerState(IntEnum):
-    """``BrokerLifecycleState`` of controller.proto."""
+    """A broker's state: ``BrokerLifecycleState`` of controller.proto."""
 
     INITIAL = 0
     INACTIVE = 1
@@ -52,7 +52,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Feature(msgspec.Struct, frozen=True):
-    """A feature's level, and the levels that a node's program supports."""
+    """A feature's level, and the levels that a node's build supports."""
 
     name: str = ""
     finalized_level: int = 0
@@ -61,7 +61,7 @@ class Feature(msgspec.Struct, frozen=True):
 
 
 class Replica(msgspec.Struct, frozen=True):
-    """A voter or observer, as the answering node knows it."""
+    """A voter or observer, as the answering node sees it."""
 
     replica_id: int = 0
     replica_directory_id: str = ""
@@ -78,7 +78,7 @@ class Replica(msgspec.Struct, frozen=True):
 
 
 class AutopilotReplica(msgspec.Struct, frozen=True):
-    """A replica as autopilot judges it."""
+    """A replica as autopilot sees it."""
 
     replica_id: int = 0
     replica_directory_id: str = ""
@@ -88,7 +88,9 @@ class AutopilotReplica(msgspec.Struct, frozen=True):
 
 
 class AutopilotAnswer(msgspec.Struct, frozen=True):
-    """The replacement of dead voters, as the leader decides it. ``after_ms`` 0: it is off."""
+    """The replacement of dead voters, as the leader decides it. ``after_ms``: 0 if autopilot is
+    off.
+    """
 
     after_ms: int = 0
     seats: int = 0
@@ -100,12 +102,12 @@ class AutopilotAnswer(msgspec.Struct, frozen=True):
 
     @property
     def is_replacing(self) -> bool:
-        """True while a replacement is begun and not complete."""
+        """Whether a replacement has started and is not complete."""
         return self.seats not in (0, sum(one.is_voter for one in self.replicas))
 
 
 class QuorumAnswer(msgspec.Struct, frozen=True):
-    """A controller's answer to ``DescribeQuorum``."""
+    """A controller's response to ``DescribeQuorum``."""
 
     cluster_id: str = ""
     generation: int = 0
@@ -147,7 +149,7 @@ class Partitions(msgspec.Struct, frozen=True):
 
 
 class Broker(msgspec.Struct, frozen=True):
-    """A registered broker, as the active controller knows it."""
+    """A registered broker, as the active controller sees it."""
 
     broker_id: int = 0
     state: int = BrokerState.INITIAL
@@ -164,13 +166,13 @@ class Broker(msgspec.Struct, frozen=True):
 
     @property
     def state_name(self) -> str:
-        """``active``; the number of a state that this build does not support."""
+        """Name such as ``active``, or the number of a state that this build does not support."""
         known = self.state in tuple(BrokerState)
         return BrokerState(self.state).name.lower() if known else str(self.state)
 
 
 class BrokersAnswer(msgspec.Struct, frozen=True):
-    """The active controller's answer to ``DescribeBrokers``."""
+    """The active controller's response to ``DescribeBrokers``."""
 
     brokers: list[Broker] = []
     lowest_acknowledged_offset: int = 0
@@ -185,7 +187,7 @@ class BrokersAnswer(msgspec.Struct, frozen=True):
 
 
 class NodeAnswer(msgspec.Struct, frozen=True):
-    """A node's answer to ``DescribeNode``."""
+    """A node's response to ``DescribeNode``."""
 
     cluster_id: str = ""
     node_id: int = 0
@@ -205,7 +207,7 @@ class NodeAnswer(msgspec.Struct, frozen=True):
 class NodeReport(msgspec.Struct, frozen=True):
     """The report of a controller or broker about its machine.
 
-    ``ahead_ms``: its clock against the clock here, as exact as half of the time of the answer.
+    ``ahead_ms``: lead of its clock over the local one, accurate to half the response time.
     """
 
     name: str
@@ -214,13 +216,13 @@ class NodeReport(msgspec.Struct, frozen=True):
 
     @property
     def room(self) -> str:
-        """``12 of 200 MiB are free``."""
+        """Free space in words, such as ``12 of 200 MiB are free``."""
         free, total = self.node.disk_free_bytes >> 20, self.node.disk_total_bytes >> 20
         return f"{free} of {total} MiB are free"
 
 
 class AskedNode(msgspec.Struct, frozen=True):
-    """An address that was asked. ``failure``: the reason why there is no description."""
+    """An address that was queried. ``failure``: why there is no description."""
 
     endpoint: str
     reach: Reach
@@ -228,22 +230,22 @@ class AskedNode(msgspec.Struct, frozen=True):
     failure: str = ""
     waited_ms: int = 0
     node_id: int = -1
-    """Id by which the others know the node, or which it reports itself; -1 if unknown."""
+    """Id by which the other nodes know the node, or which it reports itself; -1 if unknown."""
     report: NodeReport | None = None
-    """Report of the node about its machine; None if it gave none or was not asked."""
+    """The node's report about its machine, or None if it gave none or was not queried."""
     tls: TlsSeen = NOTHING
-    """TLS obstacle to a connection."""
+    """The TLS obstacle to a connection, if any."""
 
     @property
     def fails_for_tls(self) -> bool:
-        """True if TLS prevents the connection: another finding reports that."""
+        """Whether TLS prevents the connection, which a separate finding reports."""
         return self.tls.trouble is not TlsTrouble.NONE
 
 
 class Survey(msgspec.Struct, frozen=True):
-    """The answers of all nodes at ``at_ms`` (milliseconds since 1970, by the cluster's clock).
+    """The answers from all nodes at ``at_ms`` (milliseconds since 1970, by the cluster's clock).
 
-    ``brokers``: None if no active controller described them; ``brokers_failure`` is the reason.
+    ``brokers``: None if no active controller described them, and ``brokers_failure`` is the reason.
     """
 
     nodes: tuple[AskedNode, ...]
@@ -251,20 +253,19 @@ class Survey(msgspec.Struct, frozen=True):
     brokers_failure: str = ""
     at_ms: int = 0
     broker_reports: tuple[NodeReport, ...] = ()
-    """Reports of brokers: of some, if there are many."""
+    """Reports from brokers; from only some of them if there are many."""
 
     @property
     def reports(self) -> list[NodeReport]:
-        """Reports of the nodes of this cluster."""
+        """Reports from the nodes of this cluster."""
         best = self.best
         every = (*(one.report for one in self.nodes if one.report), *self.broker_reports)
         return [one for one in every if best is None or one.node.cluster_id == best.cluster_id]
 
     @property
     def unreported(self) -> list[str]:
-        """Serving nodes without a report: it is late, or refused, or there are too many brokers.
-
-        Their disks, clocks, certificates and builds are not known.
+        """Names of serving nodes whose report is late or refused, or was omitted because there are
+        too many brokers. Their disks, clocks, certificates and builds are unknown.
         """
         serving = [
             f"broker {one.broker_id}"
@@ -280,11 +281,10 @@ class Survey(msgspec.Struct, frozen=True):
 
     @property
     def ahead_ms(self) -> int | None:
-        """Time in ms by which the cluster's clock is ahead of the clock here.
-
-        The leader's time, or the median of the nodes' times; None: no node reports its time.
+        """Lead of the cluster's clock over the local one in ms: by the leader's time, or the median
+        of the nodes' times; None if no node reports its time.
         """
-        # A node goes by its own clock only as far as the voters' agree with it.
+        # A node uses its own clock only as far as the voters' clocks agree with it.
         told = {
             one.name: one.ahead_ms + one.node.time_ms - one.node.now_ms
             for one in self.reports
@@ -296,21 +296,19 @@ class Survey(msgspec.Struct, frozen=True):
 
     @property
     def answers(self) -> list[QuorumAnswer]:
-        """Answers of the answering controllers."""
+        """The controllers' answers."""
         return [node.description for node in self.nodes if node.description is not None]
 
     @property
     def leader(self) -> QuorumAnswer | None:
-        """The node that claims to lead; of several the one with the highest epoch."""
+        """The node that claims to lead; if several do, the one with the highest epoch."""
         leaders = [one for one in self.answers if one.role == "leader"]
         return max(leaders, key=lambda one: one.leader_epoch, default=None)
 
     @property
     def heard_leader(self) -> tuple[int, list[int]]:
-        """Return the leader that does not answer here, and the nodes that follow and reach it; -1:
-        none.
-
-        Of several leaders the one with the highest epoch.
+        """Return the leader that does not answer here, and the nodes that follow and reach it; -1
+        if there is none. Of several leaders, the one with the highest epoch.
         """
         if self.leader is not None:
             return -1, []
@@ -329,7 +327,9 @@ class Survey(msgspec.Struct, frozen=True):
 
     @property
     def cluster_id(self) -> str:
-        """Cluster of the leader, or of most of the answering nodes; empty: no cluster has most."""
+        """Cluster id of the leader, or of most answering nodes, or "" if no cluster has most of
+        them.
+        """
         if self.leader is not None:
             return self.leader.cluster_id
         counts = Counter(one.cluster_id for one in self.answers).most_common(2)
@@ -338,7 +338,9 @@ class Survey(msgspec.Struct, frozen=True):
 
     @property
     def best(self) -> QuorumAnswer | None:
-        """The answer with the newest voter set: the leader's, or that of the newest log."""
+        """The answer with the newest voter set: the leader's, or that of the node with the newest
+        log.
+        """
         return self.leader or max(
             self.answers,
             key=lambda one: (one.voters_offset, one.leader_epoch, one.log_end_offset),
@@ -346,9 +348,8 @@ class Survey(msgspec.Struct, frozen=True):
         )
 
     def voters(self) -> Iterator[tuple[Replica, AskedNode | None]]:
-        """Yield each voter of the voter set in ``best``, with the answer of its address.
-
-        None if it was not asked, or its address is another cluster's.
+        """Yield each voter in ``best``'s voter set, with the answer from its address; None if it
+        was not queried, or another cluster answers there.
         """
         best = self.best
         if best is None:
@@ -381,7 +382,7 @@ class Survey(msgspec.Struct, frozen=True):
 
     @property
     def replaced(self) -> dict[int, Replica]:
-        """Return the voters in whose place a node runs with another data directory: an observer."""
+        """Return the voters whose node runs as an observer with a different data directory."""
         return {
             voter.replica_id: voter
             for voter, node in self.voters()
@@ -405,8 +406,8 @@ class Survey(msgspec.Struct, frozen=True):
         )
 
     def unreachable_ms(self, node_id: int) -> int:
-        """Return the longest time in ms for which another node has had no answer from a voter; 0:
-        each has one.
+        """Return the longest time in ms for which any other node has had no answer from a voter; 0
+        if all get answers.
         """
         return max(
             (
@@ -420,10 +421,10 @@ class Survey(msgspec.Struct, frozen=True):
 
 
 class NodeEvents(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The journal of one node. ``failure``: reason why some or all of it is missing; empty if it is
-    whole.
+    """The journal of one node.
 
-    ``endpoint``: empty if it was read from a directory.
+    ``failure``: why some or all of it is missing, or "" if it is complete. ``endpoint``: empty if
+    it was read from a directory.
     """
 
     name: str
@@ -437,8 +438,8 @@ class NodeEvents(msgspec.Struct, frozen=True, omit_defaults=True):
 class LogPeriod(msgspec.Struct, frozen=True):
     """A period of the log.
 
-    ``writes_ms``: append times of clients' writes, ascending; ``failure``: reason why the log could
-    not be read; ``late``: description of the gap at its beginning.
+    ``writes_ms``: append times of clients' writes, ascending. ``failure``: why the log could not be
+    read. ``late``: description of the gap at its start.
     """
 
     changes: tuple[Changed, ...] = ()
@@ -454,8 +455,8 @@ NO_LOG = LogPeriod()
 class Timeline:
     """A period.
 
-    Times are milliseconds since 1970: of events by the cluster's clock, as far as the difference of
-    their node's clock is known; of changes by the clock of the leader of that time.
+    Times are milliseconds since 1970. Events use the cluster's clock, if the difference to their
+    node's clock is known; changes use the clock of the leader at the time.
     """
 
     from_ms: int
@@ -473,11 +474,13 @@ class Timeline:
         return cls(from_ms, max([now_ms, *newest]), nodes, log)
 
     def events(self, *kinds: Kind) -> Iterator[NodeEvent]:
-        """Yield the events of all nodes in the order of time; without kinds: all events."""
+        """Yield the events of all nodes in order of time: of these kinds, or all events if none is
+        given.
+        """
         return (one for one in self._events if not kinds or one.kind in kinds)
 
     def of_node(self, node_id: int, *kinds: Kind) -> list[NodeEvent]:
-        """Return the events of one node."""
+        """Return one node's events."""
         return [one for one in self.events(*kinds) if one.node_id == node_id]
 
     @cached_property
@@ -496,6 +499,6 @@ class Timeline:
 
 
 def decoded(value: str | None) -> dict[str, Any]:
-    """Return a value of a change as an object; an empty one without a value."""
+    """Return a change's value as an object, or an empty one if there is no value."""
     found = msgspec.json.decode(value) if value else {}
     return found if isinstance(found, dict) else {}

@@ -1,4 +1,4 @@
-"""The cursor of ``raftlog export --cursor``, stored at the active controller over the export's own
+"""The cursor for ``raftlog export --cursor``, stored at the active controller over the export's own
 connection.
 """
 
@@ -30,9 +30,9 @@ RETRY_PAUSE_S = 0.2
 class ClusterCursors:
     """The export cursors of the cluster whose log is read.
 
-    A request of unknown outcome is repeated: to list changes nothing, and to set a cursor twice is
-    to set it once. A first attempt that arrives late sets the cursor back, which keeps more of the
-    log than is needed and loses nothing.
+    A request of unknown outcome is retried: listing changes nothing, and setting a cursor is
+    idempotent. A first attempt that arrives late sets the cursor back, which keeps more of the log
+    than needed but loses nothing.
     """
 
     def __init__(self, log: RunningLog, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -69,12 +69,13 @@ class ClusterCursors:
 
 
 def keep_cursor(name: str, source: LogSource, place: Place) -> CursorKeeper:
-    """Keep the log for the export at ``place`` from here on.
-
-    Raises ConfigError, ExportError, ApiError.
+    """Make the nodes keep the log for the export at ``place`` from its next offset onwards. Raises
+    ConfigError, ExportError, ApiError.
     """
     if not isinstance(source, RunningLog):
-        raise ConfigError("--cursor is kept by a running cluster: not with --directory")
+        raise ConfigError(
+            "--cursor needs a running cluster, and cannot be combined with --directory"
+        )
     keeper = CursorKeeper(ClusterCursors(source), name, _target(place), failed=warn)
     keeper.begin(_next_offset(place, source.start_offset))
     source.listener = keeper.hear
@@ -82,14 +83,14 @@ def keep_cursor(name: str, source: LogSource, place: Place) -> CursorKeeper:
 
 
 def _target(place: Place) -> str:
-    """Return the name of this export with its host: a path alone is ambiguous elsewhere."""
+    """Return the export's location with its host: a path alone is ambiguous on other hosts."""
     if isinstance(place, LocalPlace):
         return f"{socket.gethostname()}:{Path(place.directory).absolute()}"
     return str(place)
 
 
 def _next_offset(place: Place, start_offset: int) -> int:
-    """Return the next offset of the export."""
+    """Return the offset at which the export continues."""
     try:
         place.size(MANIFEST_NAME)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""History of a cluster: the changes of an entity, and the timeline of a period."""
+"""The history of a cluster: the changes of an entity, and the timeline of a period."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raftlog.client.options import security_of_environment
 from raftlog.errors import ApiError, ConfigError, CorruptLogError, DirectoryInUseError, StorageError
 from raftlog.metadata.changes import Changed, ChangeRecorder, changes_of_chunk
 from raftlog.metadata.fold import ImageBuilder
-from raftlog.metadata.selectors import Question
+from raftlog.metadata.selectors import Query
 from raftlog.metadata.words import (
     field_changes,
     id_field,
@@ -36,21 +36,20 @@ Period = Callable[[Callable[[], int]], tuple[int, int]]
 present time if needed.
 """
 JOURNAL_S, LOG_TIMEOUT_S = 2.0, 5.0
-"""Timeouts of a node's journal, and of the leader's answer with a part of the log, in seconds."""
+"""Timeouts in seconds for a node's journal, and for the leader's answer with a part of the log."""
 MAX_CHANGES, MAX_WRITES = 100_000, 1_000_000
-"""Most changes and writes of a period, the newest: a longer story would not be read."""
+"""Maximum numbers of changes and writes in a period, of which the newest are kept: nobody would
+read a longer story.
+"""
 _UNTOLD = frozenset(
     {"applied", "progress", "client", "client_result", "export_cursor", "kv", "lease"}
 )
-"""Kinds of changes without a line in a story."""
+"""Kinds of changes that get no line in a story."""
 
 
-def changes_of(
-    source: LogSource, asked: Question, first_ms: int, last_ms: int
-) -> Iterator[Changed]:
-    """Yield the changes that a question selects, oldest first.
-
-    The log before the period is folded, and its changes are left out.
+def changes_of(source: LogSource, asked: Query, first_ms: int, last_ms: int) -> Iterator[Changed]:
+    """Yield the changes that a query selects, oldest first. The log before the period is folded,
+    and its changes are omitted.
     """
     recorder = ChangeRecorder(source.image_up_to(source.high_watermark - 1))
     for chunk in chunks(source, source.high_watermark, begin=recorder.offset + 1):
@@ -62,11 +61,11 @@ def changes_of(
 def changes_of_topic_id(
     source: LogSource, key: str, first_ms: int, last_ms: int
 ) -> Iterator[Changed]:
-    """Yield the changes of the topic with this id, and of its partitions."""
+    """Yield the changes of the topic with this id and of its partitions."""
     id_ = parse_topic_id(key)
     if id_ is None:
         return
-    topics = Question(frozenset({"topic", "partition"}), lambda of, at: True)
+    topics = Query(frozenset({"topic", "partition"}), lambda of, at: True)
     for one in changes_of(source, topics, first_ms, last_ms):
         value = decode(one.after or one.before or "{}")
         if parse_topic_id(value.get(id_field(one.kind), "")) == id_:
@@ -87,9 +86,9 @@ async def journals_of(
     timeout_s: float,
     period: Period,
 ) -> tuple[Survey, Timeline]:
-    """Survey a cluster and read the journals of a period: a timeline without a log.
+    """Survey a cluster and read the journals of a period, as a timeline without a log.
 
-    ``brokers``: further addresses to ask, as without a leader no node names the brokers.
+    ``brokers``: further addresses to query, since without a leader no node names the brokers.
     """
     survey = await collector.survey(addresses, min(timeout_s, LOOK_S))
     first_ms, last_ms = period(lambda: survey.at_ms)
@@ -110,9 +109,8 @@ def with_log(timeline: Timeline, log: LogPeriod, now_ms: int) -> Timeline:
 def timeline_of_cluster(
     addresses: Sequence[str], brokers: Sequence[str], timeout_s: float, period: Period
 ) -> tuple[Survey, Timeline]:
-    """Survey a cluster, and read all journals and the log of a period. Blocks.
-
-    Never raises for a failure of a node.
+    """Survey a cluster, and read all journals and the log of a period. Blocks. Never raises for a
+    failure of a node.
     """
     collector = Collector(security_of_environment())
     survey, timeline = asyncio.run(journals_of(collector, addresses, brokers, timeout_s, period))
@@ -127,9 +125,8 @@ def timeline_of_cluster(
 def timeline_of_directories(directories: Sequence[Path], period: Period) -> Timeline:
     """Read the journals of stopped nodes, and the longest log among them.
 
-    A period without an end ends with the last event or write of any node.
-
-    Raises ConfigError for an invalid data directory.
+    A period without an end ends with the last event or write of any node. Raises ConfigError for an
+    invalid data directory.
     """
     with StoppedNodes(directories) as stopped:
         first_ms, last_ms = period(lambda: stopped.now_ms)
@@ -140,7 +137,9 @@ def timeline_of_directories(directories: Sequence[Path], period: Period) -> Time
 def log_of_cluster(
     addresses: Sequence[str], timeout_s: float, first_ms: int, last_ms: int
 ) -> LogPeriod:
-    """Read a period of a running cluster's log. Blocks. Never raises for its failures."""
+    """Read a period of a running cluster's log. Blocks. Never raises for failures of the
+    cluster.
+    """
     try:
         with open_log(None, None, lambda: addresses, timeout_s) as source:
             return log_of(source, first_ms, last_ms)
@@ -149,9 +148,8 @@ def log_of_cluster(
 
 
 def log_of(source: LogSource, first_ms: int, last_ms: int) -> LogPeriod:
-    """Read a period of a log; the log before is folded, and its changes are left out.
-
-    Raises ApiError, CorruptLogError, ConfigError.
+    """Read a period of a log; the earlier log is folded, and its changes are omitted. Raises
+    ApiError, CorruptLogError, ConfigError.
     """
     end = source.high_watermark
     builder = ImageBuilder(source.image_up_to(end - 1))
@@ -177,14 +175,15 @@ def log_of(source: LogSource, first_ms: int, last_ms: int) -> LogPeriod:
         ]
     late = [begins_late(source)]
     if total > len(changes):
-        late.append(f"of {total} changes in the period the newest {len(changes)} are told")
+        late.append(f"only the newest {len(changes)} of {total} changes in the period are shown")
     return LogPeriod(tuple(changes), tuple(writes), late="; ".join(filter(None, late)))
 
 
 class StoppedNodes:
-    """The journals of stopped nodes' directories, and the longest log among them.
+    """The journals of stopped nodes' directories, and the longest log among them; a context
+    manager.
 
-    A context manager. Raises ConfigError for an invalid data directory.
+    Raises ConfigError for an invalid data directory.
     """
 
     _log: LogSource | None = None
@@ -214,7 +213,7 @@ class StoppedNodes:
     def log(self, first_ms: int, last_ms: int) -> LogPeriod:
         """Read a period of the log."""
         if self._log is None:
-            why = "; ".join(self._failures) or "no directory of a controller was given"
+            why = "; ".join(self._failures) or "no controller's directory was given"
             return LogPeriod(failure=why)
         return log_of(self._log, first_ms, last_ms)
 
@@ -233,15 +232,15 @@ class StoppedNodes:
                 self._log = source
         except DirectoryInUseError as error:
             self._failures.append(
-                f"{error}: its node runs. Ask the cluster instead, without --directory:"
-                " --bootstrap-controller, or RAFTLOG_BOOTSTRAP_CONTROLLER"
+                f"{error}: its node is running. Query the cluster instead: omit --directory, and "
+                "give --bootstrap-controller or set RAFTLOG_BOOTSTRAP_CONTROLLER"
             )
         except (ConfigError, CorruptLogError, StorageError) as error:
             self._failures.append(str(error))
 
 
 def _journal_of(directory: Path, role: str) -> NodeEvents:
-    # Only here: clients have no storage.
+    # Imported only here: a client installation has no storage.
     from raftlog.node.storage.directory import read_identity
 
     node_id = read_identity(directory).node_id
@@ -254,7 +253,7 @@ def _journal_of(directory: Path, role: str) -> NodeEvents:
 
 
 def _as_kafka(one: Changed) -> Changed:
-    """Return a change with the ids of topics as Kafka prints them."""
+    """Return a change with topic ids in the form that Kafka prints."""
     before, after = (
         None if value is None else encode(with_kafka_id(one.kind, decode(value))).decode()
         for value in (one.before, one.after)

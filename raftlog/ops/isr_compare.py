@@ -1,8 +1,8 @@
-"""The leaders' view of their ISRs, alone or compared with the committed one, with the reason for
-each difference.
+"""The leaders' view of their ISRs, alone or compared with the committed one, with a reason for each
+difference.
 
-The committed image must be read *after* the leaders' answers: it then has all that a leader knows
-as committed, and a change in the image alone is on its way to the leader.
+The committed image must be read *after* the leaders' answers: it then contains everything that a
+leader knows as committed, and a change only in the image is on its way to the leader.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ LOOK_EVERY_S = 0.5
 
 
 class Why(StrEnum):
-    """Reason of a difference between the leader and the controller about one partition."""
+    """Why the leader and the controller differ about a partition."""
 
     PROPOSED = "proposed and unanswered"
-    """The leader has proposed an ISR, and has no answer yet."""
+    """The leader has proposed an ISR, and has no response yet."""
     LEADER_BEHIND = "leader's image behind"
-    """The leader has not applied what is committed."""
+    """The leader has not applied a committed change."""
     STALE_LEADER = "stale leader"
     """A broker leads by its own view, but not, or no longer, by the controller's."""
     NO_ANSWER = "no answer"
-    """The leader could not be asked."""
+    """The leader did not answer."""
     NO_LEADER = "no leader"
-    """No leader is elected: there is nobody to ask."""
+    """No leader is elected, so none can be queried."""
     CONFLICT = "conflict"
-    """Both have different states under the same epochs, or the leader is ahead of the committed
-    log: that must never be.
+    """The leader and the log have different states under the same epochs, or the leader is ahead of
+    the committed log. Must never happen.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One difference of a partition. ``text`` is for people."""
+    """A difference about one partition. ``text``: a description for people."""
 
     why: Why
     text: str
     mark: tuple[object, ...]
-    """Mark that is constant while the leader makes no progress: a repeated comparison shows whether
-    the difference lasts.
+    """A value that stays equal while the leader makes no progress, so that a repeated comparison
+    shows whether the difference lasts.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One partition. ``committed`` None: deleted. ``led``: the leader's view, if any."""
+    """One partition. ``committed``: None if deleted. ``led``: the leader's view, or None."""
 
     key: PartitionKey
     topic: str
@@ -77,12 +77,12 @@ class IsrMember:
 
     broker_id: int
     broker_epoch: int | None
-    """Broker epoch of the in-sync incarnation; None: the leader does not report it."""
+    """Broker epoch of the in-sync incarnation, or None if the leader does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Follower:
-    """A follower, as its leader knows it."""
+    """A follower as its leader sees it."""
 
     replica_id: int
     replica_epoch: int | None
@@ -92,7 +92,7 @@ class Follower:
 
 @dataclass(frozen=True, slots=True)
 class LeaderView:
-    """A partition, as its leader knows it."""
+    """A partition as its leader sees it."""
 
     topic: str
     partition: int
@@ -101,7 +101,7 @@ class LeaderView:
     partition_epoch: int
     isr: tuple[IsrMember, ...]
     proposed_isr: tuple[IsrMember, ...] | None
-    """ISR that the leader has proposed without an answer yet."""
+    """ISR that the leader has proposed without a response yet, or None."""
     high_watermark: int | None
     log_end_offset: int
     followers: tuple[Follower, ...]
@@ -109,17 +109,17 @@ class LeaderView:
 
 @dataclass(frozen=True, slots=True)
 class AskedBroker:
-    """A broker that was asked."""
+    """A broker that was queried."""
 
     broker_id: int
     broker_epoch: int | None
     failure: str | None
-    """Reason why the broker has not answered."""
+    """Why the broker has not answered, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderViews:
-    """Partitions as their leaders know them, by topic and index, and the asked brokers."""
+    """Partitions as their leaders see them, sorted by topic and index, and the queried brokers."""
 
     partitions: tuple[LeaderView, ...]
     brokers: tuple[AskedBroker, ...]
@@ -141,12 +141,12 @@ class IsrDifference:
     why: Why
     text: str
     lasting: bool
-    """True if it has stayed the same during the whole comparison."""
+    """Whether the difference stayed the same during the whole comparison."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedPartition:
-    """A partition, as its leader and as the controller know it."""
+    """A partition as its leader and as the controller see it."""
 
     topic: str
     partition: int
@@ -158,7 +158,7 @@ class ComparedPartition:
 
 @dataclass(frozen=True, slots=True)
 class IsrComparison:
-    """The ISRs of the leaders beside the committed ones."""
+    """The leaders' ISRs compared with the committed ones."""
 
     offset: int
     """Offset of the committed metadata."""
@@ -169,8 +169,7 @@ class IsrComparison:
 
 
 async def ask_for_isrs(client: AsyncClient, topics: Sequence[str]) -> LeaderViews:
-    """Ask every broker that clients know for the partitions of these topics, or for all.
-
+    """Query every broker that clients know for the partitions of these topics, or of all topics.
     Raises UnknownTopicOrPartitionError.
     """
     described = await client.topics.describe_all(*topics, read="latest") if topics else ()
@@ -192,9 +191,8 @@ async def ask_for_isrs(client: AsyncClient, topics: Sequence[str]) -> LeaderView
 async def compare_until_settled(
     client: AsyncClient, topics: Sequence[str], settle_s: float
 ) -> IsrComparison:
-    """Compare until each of the first differences has gone, or the time is over.
-
-    Raises UnknownTopicOrPartitionError.
+    """Compare until each of the first differences has disappeared, or the time is over. Raises
+    UnknownTopicOrPartitionError.
     """
     loop = asyncio.get_running_loop()
     core, timeout_s = client.core, client.options.timeout_s
@@ -208,7 +206,7 @@ async def compare_until_settled(
         answers = await leaders.ask_leaders(
             core.transport, endpoints, timeout_s=timeout_s, keys=keys or ()
         )
-        # After the leaders: all that they know as committed is in it.
+        # Read after the leaders, so that it contains everything they know as committed.
         image = await committed.read()
         rows = compare(image, answers, keys)
         lasting = marks(rows) if lasting is None else lasting & marks(rows)
@@ -221,7 +219,7 @@ async def compare_until_settled(
 
 
 def _keys(image: Image, topics: Sequence[str]) -> list[PartitionKey] | None:
-    """Return the partitions of these topics; None: all."""
+    """Return the partitions of these topics, or None for all partitions."""
     if not topics:
         return None
     _require_topics([name for name in topics if name not in image.topic_ids])
@@ -274,8 +272,8 @@ def _compared(row: Compared, lasting: set[Any]) -> ComparedPartition:
 def compare(
     image: Image, answers: Mapping[int, LeaderAnswer], keys: Collection[PartitionKey] | None = None
 ) -> list[Compared]:
-    """Compare all partitions of ``keys`` (None: all there are), by topic name and index; the
-    answers are those of every registered broker.
+    """Compare the partitions in ``keys``, or all if None; sorted by topic name and index.
+    ``answers``: from every registered broker.
     """
     claims: dict[PartitionKey, dict[int, pb.LedPartition]] = {}
     for broker_id in sorted(answers):
@@ -315,7 +313,7 @@ def _of_the_leader(
     committed: Partition | None,
     led: pb.LedPartition | None,
 ) -> list[Difference]:
-    """Return the differences of the leader's view, a missing view included."""
+    """Return the differences of the leader's view, even if that is missing."""
     if committed is None:
         return []
     leader = committed.leader
@@ -327,10 +325,10 @@ def _of_the_leader(
         why = answer.failure if answer is not None else "it is not registered"
         return [Difference(Why.NO_ANSWER, f"broker {leader}: {why}", (Why.NO_ANSWER, leader))]
     if led is None:
-        # Asked for all that it leads, it does not say why this is not among it; asked by name it
+        # Queried for everything it leads, it gives no reason for a missing partition; by name it
         # does.
         why = answer.refused.get(
-            (committed.topic_id, committed.index), "it does not know yet, or cannot"
+            (committed.topic_id, committed.index), "it has not learnt of it yet, or cannot"
         )
         text = f"broker {leader} does not lead in leader epoch {committed.leader_epoch}: {why}"
         return [Difference(Why.LEADER_BEHIND, text, (Why.LEADER_BEHIND, leader))]
@@ -340,13 +338,13 @@ def _of_the_leader(
     )
     found: list[Difference] = []
     if theirs < ours:
-        text = f"broker {leader} is at {_epochs(*theirs)}, committed is {_epochs(*ours)}"
+        text = f"broker {leader} is at {_epochs(*theirs)}, but {_epochs(*ours)} is committed"
         found.append(Difference(Why.LEADER_BEHIND, text, (Why.LEADER_BEHIND, leader, *theirs)))
     elif theirs > ours:
-        text = f"broker {leader} is at {_epochs(*theirs)}, but committed is only {_epochs(*ours)}"
+        text = f"broker {leader} is at {_epochs(*theirs)}, but only {_epochs(*ours)} is committed"
         found.append(Difference(Why.CONFLICT, text, (Why.CONFLICT, leader, *theirs)))
     elif {one.broker_id for one in led.isr} != set(committed.isr):
-        text = f"the same {_epochs(*ours)}, but another ISR"
+        text = f"the same {_epochs(*ours)}, but a different ISR"
         found.append(Difference(Why.CONFLICT, text, (Why.CONFLICT, leader, *theirs)))
     else:
         found.extend(_other_incarnations(image, leader, led))
@@ -357,14 +355,14 @@ def _of_the_leader(
 
 
 def _other_incarnations(image: Image, leader: int, led: pb.LedPartition) -> list[Difference]:
-    """Return the members with another broker epoch at the leader than the registered one."""
+    """Return the members whose broker epoch at the leader differs from the registered one."""
     found = []
     for one in led.isr:
         broker = image.brokers.get(one.broker_id)
         if broker is not None and one.broker_epoch >= 0 and broker.epoch != one.broker_epoch:
             text = (
-                f"broker {leader} knows broker {one.broker_id} in epoch {one.broker_epoch},"
-                f" registered is {broker.epoch}"
+                f"broker {leader} has broker {one.broker_id} in epoch {one.broker_epoch},"
+                f" but {broker.epoch} is registered"
             )
             mark = (Why.LEADER_BEHIND, leader, one.broker_id, one.broker_epoch)
             found.append(Difference(Why.LEADER_BEHIND, text, mark))
@@ -372,18 +370,18 @@ def _other_incarnations(image: Image, leader: int, led: pb.LedPartition) -> list
 
 
 def _proposed(led: pb.LedPartition) -> str:
-    """Return the proposed change, as ``+2 -3``, or an empty string."""
+    """Return the proposed change, such as ``+2 -3``, or ""."""
     if not led.proposed_isr:
         return ""
     before, after = ({one.broker_id for one in isr} for isr in (led.isr, led.proposed_isr))
     changes = [f"+{one}" for one in sorted(after - before)] + [
         f"-{one}" for one in sorted(before - after)
     ]
-    return " ".join(changes) or "the same members in other epochs"
+    return " ".join(changes) or "the same members with different epochs"
 
 
 def _stale(broker_id: int, led: pb.LedPartition) -> Difference:
-    text = f"broker {broker_id} takes itself for the leader in leader epoch {led.leader_epoch}"
+    text = f"broker {broker_id} believes it is the leader in leader epoch {led.leader_epoch}"
     return Difference(Why.STALE_LEADER, text, (Why.STALE_LEADER, broker_id, led.leader_epoch))
 
 

@@ -1,6 +1,5 @@
-"""Sources of a log with one interface: a running cluster, a stopped node's directory, an export.
-
-Also the nodes' hashes of state and log, by which a replay is checked.
+"""Sources of a log behind one interface: a running cluster, a stopped node's directory, an export.
+Also the hashes of state and log reported by nodes, against which a replay is checked.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
 READ_BYTES = 1 << 20
 POLL_GRACE_S = 2.0
-"""Extra time for the answer to a poll before another controller is tried."""
+"""Extra seconds for the response to a poll before another controller is tried."""
 
 
 class LogSource(Protocol):
@@ -56,11 +55,11 @@ class LogSource(Protocol):
 
     @property
     def connections(self) -> int:
-        """Number of connections made to the cluster; 0 if it is read from files."""
+        """Number of connections made to the cluster; 0 if the log is read from files."""
 
     @property
     def origin(self) -> str:
-        """Kind of the cluster that wrote it; empty: raftlog."""
+        """Kind of the cluster that wrote the log, or "" for raftlog."""
 
     @property
     def start_offset(self) -> int:
@@ -68,33 +67,31 @@ class LogSource(Protocol):
 
     @property
     def high_watermark(self) -> int:
-        """End of the log that is certainly committed."""
+        """End of the log that is known to be committed."""
 
     @property
     def end_offset(self) -> int:
-        """End of the readable log: above the high watermark only in a stopped node's directory."""
+        """End of the readable log; above the high watermark only in a stopped node's directory."""
 
     def now_ms(self) -> int:
-        """Return the time by the clock that wrote the log: of a running cluster its leader's, else
-        that of the last batch. Raises ConfigError if no node reports it.
+        """Return the time by the clock that stamps the log: the leader's in a running cluster,
+        otherwise the last batch's. Raises ConfigError if no node reports it.
         """
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Return whole verified batches from the one that begins at ``offset``: at least one, then
-        as many as fit.
+        """Return whole verified batches starting at ``offset``: at least one, then as many
+        as fit.
         """
 
-    def said(self) -> list[StateHash]:
-        """Return the nodes' hashes; their offsets may lie beyond the end.
-
-        Raises StorageError.
+    def reported_hashes(self) -> list[StateHash]:
+        """Return the hashes reported by nodes; their offsets may lie beyond the end. Raises
+        StorageError.
         """
 
     def image_up_to(self, last: int) -> Image:
-        """Return an image at or below offset ``last`` that the log continues: the empty image, or
-        that of a snapshot.
-
-        Raises ConfigError if the log begins above 0 without one; CorruptLogError, ApiError.
+        """Return an image at or below offset ``last`` from which the log continues: the empty
+        image, or a snapshot's. Raises ConfigError if the log begins above 0 without a snapshot;
+        CorruptLogError, ApiError.
         """
 
 
@@ -105,9 +102,8 @@ def open_log(
     addresses: Callable[[], Sequence[str]],
     timeout_s: float,
 ) -> Iterator[LogSource]:
-    """Open the log of a stopped node's directory, of an export, or of the running cluster with the
-    controllers that ``addresses`` returns. Raises ConfigError, CorruptLogError, ApiError,
-    ExportError.
+    """Open the log of a stopped node's directory, of an export, or of the running cluster whose
+    controllers ``addresses`` returns. Raises ConfigError, CorruptLogError, ApiError, ExportError.
     """
     if directory is not None and export is not None:
         raise ConfigError("give either --directory or --export, not both")
@@ -116,7 +112,7 @@ def open_log(
 
         require_node(directory)
         with open_read_only(directory) as log:
-            say_left_out(log)
+            warn_left_out(log)
             yield DirectoryLog(log)
     elif export is not None:
         source = ExportLog(export)
@@ -128,20 +124,20 @@ def open_log(
             yield running
 
 
-def say_left_out(log: DirectoryReader) -> None:
-    """Warn of damaged snapshots: the log is still read, but less of it may be proven to be
+def warn_left_out(log: DirectoryReader) -> None:
+    """Warn about damaged snapshots: the log can still be read, but less of it may be proven
     committed.
     """
     for what in log.left_out:
-        warn(f"{what}; it is left out")
+        warn(f"{what}; ignoring it")
 
 
 def chunks(source: LogSource, until: int, *, begin: int | None = None) -> Iterator[bytes]:
-    """Yield all chunks until one reaches ``until`` (exclusive); the last may end beyond.
+    """Yield all chunks until one reaches ``until`` (exclusive); the last one may end beyond it.
 
-    From ``begin``, where a batch must begin, or from the log's start, where one is known to. Each
-    chunk must begin at the requested offset: a source that skips records would not be noticed
-    later. Raises CorruptLogError.
+    Starts at ``begin``, which must be a batch boundary, or at the log's start. Each chunk must
+    begin at the requested offset: otherwise a source that skips records would go unnoticed. Raises
+    CorruptLogError.
     """
     offset = source.start_offset if begin is None else begin
     while offset < min(until, source.end_offset):
@@ -151,8 +147,8 @@ def chunks(source: LogSource, until: int, *, begin: int | None = None) -> Iterat
             end = header.end_offset
         if end == offset:
             raise CorruptLogError(
-                f"the log has nothing at offset {offset}, and says that it ends at"
-                f" {source.end_offset}",
+                f"the log has no records at offset {offset}, although it reports "
+                f"{source.end_offset} as its end",
                 offset=offset,
             )
         yield chunk
@@ -160,10 +156,10 @@ def chunks(source: LogSource, until: int, *, begin: int | None = None) -> Iterat
 
 
 def begins_late(source: LogSource) -> str:
-    """Return a sentence about a log that does not begin at 0; empty if it does."""
+    """Return a sentence about a log that does not begin at 0, or "" if it does."""
     start = source.start_offset
     return (
-        f"history begins at offset {start}: what was before was dropped after a snapshot"
+        f"history begins at offset {start}: earlier records were deleted after a snapshot"
         if start
         else ""
     )
@@ -171,12 +167,12 @@ def begins_late(source: LogSource) -> str:
 
 def _not_before(last: int, first: int) -> ConfigError:
     return ConfigError(
-        f"offset {last}: the oldest state that is still there is the one at offset {first}"
+        f"offset {last} is too early: the oldest available state is at offset {first}"
     )
 
 
 def _loaded(read: Callable[[int], bytes]) -> Image:
-    """Return the image of a snapshot; ``read`` returns its bytes from a position on."""
+    """Return the image in a snapshot; ``read`` returns its bytes from a position onwards."""
     loader = SnapshotLoader()
     position = 0
     while data := read(position):
@@ -186,10 +182,10 @@ def _loaded(read: Callable[[int], bytes]) -> Image:
 
 
 class DirectoryLog:
-    """A stopped node's log. Of its tail only the part that the log itself proves is committed.
+    """A stopped node's log, of which only the part that the log itself proves is committed.
 
-    Proof is a progress record, which names the high watermark at its write; a log with a single
-    voter is committed to its end.
+    Proof is a progress record, which contains the high watermark at the time it was written; a log
+    with a single voter is committed to its end.
     """
 
     def __init__(self, log: DirectoryReader) -> None:
@@ -204,7 +200,7 @@ class DirectoryLog:
 
     @property
     def high_watermark(self) -> int:
-        """End of the part that is proven to be committed, found by reading the whole log once."""
+        """End of the part that is proven committed, determined by reading the whole log once."""
         if self._high_watermark is None:
             self._high_watermark = self._find_high_watermark()
         return self._high_watermark
@@ -218,13 +214,12 @@ class DirectoryLog:
         return last
 
     def assume_committed(self) -> None:
-        """Treat all of the log as committed, by the operator's decision."""
+        """Treat the whole log as committed, by the operator's decision."""
         self._high_watermark = self.end_offset
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Return whole verified batches.
-
-        Certainly committed batches, once their end is known, are never mixed with others.
+        """Return whole verified batches. Once the end of the committed part is known, committed
+        batches are never mixed with others.
         """
         proven = self._high_watermark
         until = proven if proven is not None and offset < proven else self.end_offset
@@ -240,12 +235,12 @@ class DirectoryLog:
             raise _not_before(last, min(one.end_offset for one in ends) - 1)
         return _loaded(lambda position: self._log.read_snapshot(fitting[-1], position, READ_BYTES))
 
-    def said(self) -> list[StateHash]:
-        """Return the hashes of the snapshots beside the log."""
-        return said_by_directory(self._log)
+    def reported_hashes(self) -> list[StateHash]:
+        """Return the hashes in the snapshots next to the log."""
+        return hashes_in_directory(self._log)
 
     def _find_high_watermark(self) -> int:
-        # What a snapshot holds is committed.
+        # The content of a snapshot is committed.
         proven, single = (
             max([self.start_offset, *(one.end_offset for one in self._log.snapshots)]),
             False,
@@ -277,7 +272,7 @@ class ExportLog:
         self.generation = manifest.generation
         self.origin = manifest.origin
         self.doubt = manifest.doubt
-        """Known error of the exported state; empty: none."""
+        """Known error in the exported state, or ""."""
         self.start_offset = manifest.history_begin
         self.high_watermark = self.end_offset = manifest.end_offset
 
@@ -286,7 +281,7 @@ class ExportLog:
         return self._segments[-1].max_timestamp_ms if self._segments else 0
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Return whole verified batches; cheap if ``offset`` is where the last read ended."""
+        """Return whole verified batches; cheap if ``offset`` is the end of the last read."""
         if offset != self._next:
             self._batches = self._all_from(offset)
         parts: list[bytes] = []
@@ -301,7 +296,7 @@ class ExportLog:
             self._next = header.end_offset
         return chunk
 
-    def said(self) -> list[StateHash]:
+    def reported_hashes(self) -> list[StateHash]:
         """Return the hashes in the manifest."""
         return list(self._said)
 
@@ -309,8 +304,8 @@ class ExportLog:
         """See LogSource; an export has no snapshots."""
         if self.start_offset:
             raise ConfigError(
-                f"this export begins at offset {self.start_offset}: the state before that is not"
-                " in it"
+                f"this export begins at offset {self.start_offset}, and does not contain the state "
+                "before that"
             )
         return Image()
 
@@ -323,9 +318,8 @@ class ExportLog:
 
 
 class RunningLog:
-    """The committed log of a running cluster, up to its high watermark at the creation of this.
-
-    Close it.
+    """The committed log of a running cluster, up to its high watermark when this was created. Close
+    it.
     """
 
     def __init__(self, addresses: Sequence[str], timeout_s: float) -> None:
@@ -347,7 +341,7 @@ class RunningLog:
         """All generations of the log, oldest first."""
         self._client: ControllerClient | None = None
         self.listener: Callable[[bytes], None] | None = None
-        """Callback with every chunk that is read."""
+        """Function that is called with every chunk read, or None."""
         self._state_hashes = _StateHashes(self._transport, addresses, info)
 
     async def _connect(self) -> tuple[Transport, LogReader, LogInfo]:
@@ -380,8 +374,8 @@ class RunningLog:
         survey = self._runner.run(look())
         if survey.ahead_ms is None:
             raise ConfigError(
-                "no controller tells its time (DescribeNode, which needs DESCRIBE on CLUSTER):"
-                " give --from with a date in place of --since"
+                "no controller reports its time (DescribeNode, which needs DESCRIBE on CLUSTER): "
+                "give --from with a date instead of --since"
             )
         return survey.at_ms
 
@@ -398,9 +392,8 @@ class RunningLog:
         return chunk
 
     def call(self, body: Message, *, principal: str = "") -> ControllerResponse:
-        """Send another request to the active controller.
-
-        Raises ApiError; refused items are in the response.
+        """Send another request to the active controller. Raises ApiError; refused items are in the
+        response.
         """
         from raftlog.client.controller_client import ControllerClient
 
@@ -414,9 +407,8 @@ class RunningLog:
         return self._runner.run(ask())
 
     def poll(self, offset: int, max_bytes: int, wait_s: float) -> bytes:
-        """Read as ``read`` does; empty if nothing new is committed within ``wait_s``.
-
-        Raises ApiError, at the latest ``POLL_GRACE_S`` after that.
+        """Read as ``read`` does, but return b"" if no new records are committed within ``wait_s``.
+        Raises ApiError at most ``POLL_GRACE_S`` later.
         """
         chunk = self._runner.run(self._poll(offset, max_bytes, wait_s))
         for header in batch.headers(chunk, verify=False):
@@ -430,16 +422,18 @@ class RunningLog:
             async with asyncio.timeout(wait_s + POLL_GRACE_S):
                 return await self._reader.read(offset, max_bytes, max_wait_ms=int(wait_s * 1000))
         except TimeoutError:
-            # Its late answer must not be taken for that to the next question.
+            # Its late response must not be taken for that to the next request.
             self._reader.close()
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "no active controller answers") from None
 
-    def said(self) -> list[StateHash]:
-        """Return the hashes of the nodes of the quorum."""
+    def reported_hashes(self) -> list[StateHash]:
+        """Return the hashes reported by the quorum's nodes."""
         return self._runner.run(self._state_hashes.ask())
 
     def image_up_to(self, last: int) -> Image:
-        """See LogSource: the image of the newest snapshot, the only one that the cluster names."""
+        """Return the image of the newest snapshot, the only one that the cluster names: see
+        LogSource.
+        """
         if self._snapshot_id is None:
             return Image()
         if self._snapshot_id.end_offset - 1 > last:
@@ -461,11 +455,11 @@ class RunningLog:
 
 
 ANSWER_WITHIN_S = 2.0
-"""Timeout of each answer in seconds: the export does not wait for a later node."""
+"""Timeout of each answer in seconds: the export does not wait for slower nodes."""
 
 
 class _StateHashes:
-    """Queries to all nodes of a running quorum for the hash of their image, and once for that of
+    """Queries to all nodes of a running quorum for their image's hash, and once for the hash of
     each of their snapshots.
     """
 
@@ -520,9 +514,9 @@ class _StateHashes:
         return said
 
 
-def said_by_directory(log: DirectoryReader) -> list[StateHash]:
-    """Return the hashes of the sound snapshots in a stopped node's directory; damaged ones are left
-    out. Raises StorageError.
+def hashes_in_directory(log: DirectoryReader) -> list[StateHash]:
+    """Return the hashes of the valid snapshots in a stopped node's directory; damaged ones are
+    ignored. Raises StorageError.
     """
     said: list[StateHash] = []
     for snapshot_id in log.snapshots:
@@ -540,9 +534,8 @@ def said_by_directory(log: DirectoryReader) -> list[StateHash]:
 
 
 def _footer_of(log: DirectoryReader, snapshot_id: SnapshotId) -> Footer:
-    """Return the footer of a snapshot, checked from end to end.
-
-    Raises CorruptLogError, StorageError.
+    """Return the footer of a snapshot that is checked from end to end. Raises CorruptLogError,
+    StorageError.
     """
     verifier, position = SnapshotVerifier(), 0
     while data := log.read_snapshot(snapshot_id, position, READ_BYTES):
@@ -570,12 +563,12 @@ _NAMED = 3
 
 
 def warn(text: str) -> None:
-    """Print a line on stderr, with foreign text made harmless."""
+    """Print a line to stderr, escaping control characters in foreign text."""
     print(printable(text), file=sys.stderr, flush=True)
 
 
 def require_node(directory: Path) -> None:
-    """Raise ConfigError for an invalid data directory; the message names valid ones in it."""
+    """Raise ConfigError for an invalid data directory; the message names valid ones inside it."""
     if (directory / META_FILE).exists():
         return
     if not directory.is_dir():
@@ -583,15 +576,17 @@ def require_node(directory: Path) -> None:
     elif (directory / MANIFEST_NAME).exists():
         why = "it is an export"
     else:
-        why = f"it has no {META_FILE}"
+        why = f"it contains no {META_FILE}"
     raise ConfigError(f"{directory} is not a data directory of a node: {why}. {_where(directory)}")
 
 
 def _where(directory: Path) -> str:
     patterns = (f"*/{META_FILE}", f"*/*/{META_FILE}")
     there = [path.parent for pattern in patterns for path in sorted(directory.glob(pattern))]
-    # Brokers keep no log: they come last.
+    # Brokers, which keep no log, come last.
     found = [str(path) for path in sorted(there, key=lambda path: (path / "partitions").exists())]
     if not found:
-        return "The configuration of a node names it under log.dirs"
-    return f"There are some in it: {', '.join(found[:_NAMED])}" + (", …" if found[_NAMED:] else "")
+        return "A node's configuration names its data directory in log.dirs"
+    return f"Data directories in it: {', '.join(found[:_NAMED])}" + (
+        ", …" if found[_NAMED:] else ""
+    )

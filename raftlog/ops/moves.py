@@ -1,11 +1,10 @@
-"""Plans that move replicas between brokers: a broker is drained, or the replicas are balanced.
+"""Plans that move replicas between brokers, to drain brokers or to balance replicas.
 
-A plan is computed from one image alone, and from the target of each partition where a move is under
-way. So a plan that was interrupted goes on: it is computed again, and names what is left. Nothing
-is moved to a broker that is cordoned, fenced, low on space, or about to be drained.
-
-A throttle is the config of all brokers, so that it holds for moves that go on without this command.
-It is removed when the plan is carried out; if the command ends before, it says how to remove it.
+A plan is computed from a single image, using the target of each partition that is already moving.
+An interrupted plan therefore continues: it is computed again, and contains the remaining moves.
+Nothing is moved to a broker that is cordoned, fenced, low on space, or being drained. A throttle is
+a config of all brokers, so that it also applies to moves that continue without this command. It is
+removed when the plan has been carried out; if the command ends earlier, it prints how to remove it.
 """
 
 from __future__ import annotations
@@ -29,19 +28,23 @@ if TYPE_CHECKING:
     from raftlog.client.async_client import AsyncClient
 
 AT_ONCE = 10
-"""Partitions that move at a time, unless the caller chooses another number."""
+"""Default number of partitions that move at the same time."""
 LOOK_S = 0.5
-"""Interval in seconds at which the moves are looked at."""
+"""Interval in seconds at which the moves are checked."""
 REMOVE_THROTTLE = f"raftlog configs alter broker '' --delete {THROTTLES[0]} --delete {THROTTLES[1]}"
 ASK_S = 5.0
-"""Interval in seconds at which the leaders are asked what is left, and the timeout of an answer."""
+"""Interval in seconds at which the leaders are queried for the remaining bytes, and the timeout of
+an answer.
+"""
 ASKED_MAX = 1000
-"""Largest number of moves whose leaders are asked: of more the bytes that are left are not told."""
+"""Largest number of moves whose leaders are queried; with more, the remaining bytes are not
+shown.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A partition that gets other replicas."""
+    """A partition whose replicas change."""
 
     topic: str
     partition: int
@@ -61,9 +64,8 @@ class StuckPartition:
 
 @dataclass(frozen=True, slots=True)
 class MovePlan:
-    """The moves that are left, in order of topic and partition.
-
-    ``under_way``: number of partitions that are moving already.
+    """The remaining moves, sorted by topic and partition. ``under_way``: number of partitions that
+    are already moving.
     """
 
     moves: tuple[Move, ...]
@@ -72,7 +74,7 @@ class MovePlan:
 
 
 def target_of(partition: Partition) -> tuple[int, ...]:
-    """Return the replicas of a partition once its move, if any, is complete."""
+    """Return the replicas of a partition after its move, if any."""
     return tuple(one for one in partition.replicas if one not in partition.removing_replicas)
 
 
@@ -94,7 +96,7 @@ class _Room:
         self.usable = [one for one in self.sources if one not in low_on_space]
 
     def rack(self, broker_id: int) -> str:
-        """Return the rack of a broker; empty: none."""
+        """Return the rack of a broker, or "" if it has none."""
         broker = self._image.brokers.get(broker_id)
         return "" if broker is None else broker.rack
 
@@ -106,14 +108,14 @@ class _Room:
         return len(racks) - len(set(racks))
 
     def best(self, others: Collection[int], instead_of: int) -> int | None:
-        """Return the broker that should hold a replica beside ``others``, or None."""
+        """Return the broker that should hold a replica in addition to ``others``, or None."""
         free = [one for one in self.usable if one not in others and one != instead_of]
         return min(
             free, key=lambda one: (self.crowding((*others, one)), self.load[one], one), default=None
         )
 
     def move(self, source: int, target: int) -> None:
-        """Count a replica on another broker."""
+        """Count a replica as moved to another broker."""
         self.load[source] -= 1
         self.load[target] += 1
 
@@ -121,10 +123,10 @@ class _Room:
 def drain_plan(
     image: Image, broker_ids: Collection[int], low_on_space: Collection[int] = ()
 ) -> MovePlan:
-    """Return the moves after which these brokers hold no replica, and none is about to come.
+    """Return the moves after which these brokers have no replica, and none is moving to them.
 
-    A move that is under way to a broker that cannot take it any more gets another target [it would
-    wait for that broker for ever].
+    A move in progress to a broker that can no longer take the replica gets a new target [otherwise
+    it would wait for that broker forever].
     """
     room = _Room(image, low_on_space, broker_ids)
     moves, stuck, under_way = [], [], 0
@@ -143,8 +145,8 @@ def drain_plan(
             found = room.best([each for each in replicas if each not in gone], one)
             if found is None:
                 why = (
-                    f"{counted(len(target), 'replica')}, and"
-                    f" {counted(len(room.usable), 'broker')} that can take one"
+                    f"{counted(len(target), 'replica')}, but only"
+                    f" {counted(len(room.usable), 'broker')} can take one"
                 )
                 if low := sorted({*room.sources} - {*room.usable}):
                     why += f"; low on space: {', '.join(map(str, low))}"
@@ -158,11 +160,12 @@ def drain_plan(
 
 
 def balance_plan(image: Image, low_on_space: Collection[int] = ()) -> MovePlan:
-    """Return moves after which racks and counts are even: one replica of a partition at the most.
+    """Return moves after which racks and counts are balanced, with at most one replica moved per
+    partition.
 
-    First those whose replicas share a rack while another rack has room, then from the broker with
-    the most replicas to the one with the fewest, until they differ by one. Partitions that are
-    moving stay as they are.
+    Replicas that share a rack while another rack has room move first; then replicas move from the
+    broker with the most to the one with the fewest, until they differ by one. Partitions that are
+    already moving are left alone.
     """
     room = _Room(image, low_on_space)
     moved: dict[tuple[str, int], Move] = {}
@@ -210,9 +213,9 @@ def _level(
     held: dict[int, dict[tuple[str, int], None]],
     moved: dict[tuple[str, int], Move],
 ) -> tuple[str, int] | None:
-    """Move one replica from a broker with many to one with few; None: none can be moved.
+    """Move one replica from a broker with many to one with few; return None if none can be moved.
 
-    ``held``: broker id -> its partitions that stay as they are so far.
+    ``held``: broker id -> its partitions that have not been moved so far.
     """
     loaded = sorted(room.sources, key=lambda one: (-room.load[one], one))
     for source in loaded:
@@ -247,7 +250,7 @@ def _move(
 
 
 def _partitions(image: Image) -> Iterator[tuple[str, Partition]]:
-    """Yield all partitions with the names of their topics, in order."""
+    """Yield all partitions with their topics' names, in order."""
     for name in sorted(image.topic_ids):
         topic_id = image.topic_ids[name]
         for index in range(image.topics[topic_id].partition_count):
@@ -256,45 +259,45 @@ def _partitions(image: Image) -> Iterator[tuple[str, Partition]]:
 
 @dataclass(frozen=True, slots=True)
 class MoveOutcome:
-    """The end of a plan that was carried out."""
+    """The outcome of a plan that was carried out."""
 
     moved: int
-    """Number of moves that were begun."""
+    """Number of moves that were started."""
     stuck: tuple[StuckPartition, ...]
     refused: tuple[str, ...]
-    """Errors of the moves that the controller has refused."""
+    """Errors of the moves that the controller refused."""
     waiting: tuple[str, ...]
-    """Moves that made no progress for too long, and the brokers that they wait for."""
+    """Moves that made no progress for too long, with the brokers they wait for."""
 
     @property
     def is_complete(self) -> bool:
-        """True if nothing of the plan is left."""
+        """Whether nothing in the plan is left to do."""
         return not (self.stuck or self.refused or self.waiting)
 
 
 class BytesLeft:
-    """The bytes that a plan has left to copy, as the leaders tell from time to time."""
+    """The bytes that a plan still has to copy, as the leaders report from time to time."""
 
     def __init__(self) -> None:
         self._asked_at = -math.inf
         self._now: int | None = None
         self._first: tuple[int, float] | None = None
         self.least: int | None = None
-        """The fewest so far: more are no progress."""
+        """The smallest value so far, or None; a larger one is not progress."""
 
     def is_due(self, now: float) -> bool:
-        """Return whether to ask again."""
+        """Return whether it is time to query the leaders again."""
         return now >= self._asked_at + ASK_S
 
     def saw(self, size_bytes: int | None, now: float) -> None:
-        """Note what the leaders told; None if not all have answered."""
+        """Record the leaders' total, or None if not all have answered."""
         self._asked_at, self._now = now, size_bytes
         if size_bytes is not None:
             self._first = self._first or (size_bytes, now)
             self.least = min(size_bytes, size_bytes if self.least is None else self.least)
 
     def in_words(self) -> str:
-        """Return the bytes and an estimate of the time; empty if unknown, or none."""
+        """Return the bytes and an estimate of the time in words, or "" if unknown or zero."""
         if not self._now or self._first is None:
             return ""
         first, since = self._first
@@ -306,8 +309,8 @@ class BytesLeft:
 
 
 async def set_throttle(client: AsyncClient, rate: int) -> None:
-    """Limit what each broker sends to replicas that are being added, and fetches for them, to
-    ``rate`` bytes a second. Raises ApiError.
+    """Limit each broker's rate of sending to, and of fetching for, replicas that are being added to
+    ``rate`` bytes per second. Raises ApiError.
     """
     await client.configs.alter("broker", "", set=dict.fromkeys(THROTTLES, rate))
 
@@ -323,10 +326,10 @@ async def remove_throttle(client: AsyncClient, rate: int) -> None:
 
 
 class Mover:
-    """Carries out plans: a bounded number of partitions moves at a time, over the whole cluster.
+    """Carries out a plan, moving a bounded number of partitions at a time across the cluster.
 
-    The plan is computed again from the newest image before each step, so it may be interrupted at
-    any time, and follows what happens meanwhile.
+    Computes the plan again from the newest image before each step, so it may be interrupted at any
+    time, and takes concurrent changes into account.
     """
 
     def __init__(
@@ -339,10 +342,12 @@ class Mover:
         report: Callable[[str], None],
         throttle: int | None = None,
     ) -> None:
-        """``plan``: called with the image and the brokers that are low on space; ``stalled_s``:
-        time without progress after which it gives up, in seconds; ``report``: called with the
-        progress in words, when it has changed; ``throttle``: bytes a second that a broker sends to
-        new replicas, and fetches for them.
+        """Create an instance.
+
+        ``plan``: called with the image and the brokers that are low on space. ``stalled_s``:
+        seconds without progress after which it gives up. ``report``: called with the progress in
+        words when it has changed. ``throttle``: bytes per second that a broker sends to new
+        replicas, and fetches for them.
         """
         self._client, self._plan, self._throttle = client, plan, throttle
         self._bytes = BytesLeft()
@@ -352,26 +357,26 @@ class Mover:
         self._moved = 0
 
     async def present(self) -> tuple[Image, MovePlan]:
-        """Return the image, and what the plan has left now. Raises ApiError, NetworkError."""
+        """Return the image, and the plan's remaining moves. Raises ApiError, NetworkError."""
         image = await self._committed.read()
         seen = await self._client.brokers.visibility()
         return image, self._plan(image, {one.id for one in seen.brokers if one.low_on_space})
 
     async def run(self) -> MoveOutcome:
-        """Move until nothing is left, or nothing has moved for too long.
-
-        Raises ApiError, NetworkError.
+        """Move replicas until nothing is left, or nothing has moved for too long. Raises ApiError,
+        NetworkError.
         """
         if self._throttle is None:
             present = broker_value(await self._committed.read(), -1, THROTTLES[0])
             if present is not None:
                 rate = size(int(present))
                 self._report(
-                    f"a throttle of {rate} a second is set; to remove it: {REMOVE_THROTTLE}"
+                    f"a throttle of {rate} per second is already set; to remove it: "
+                    f"{REMOVE_THROTTLE}"
                 )
             return await self._move()
         await set_throttle(self._client, self._throttle)
-        self._report(f"new replicas get {size(self._throttle)} a second of each broker at the most")
+        self._report(f"each broker sends at most {size(self._throttle)} per second to new replicas")
         removed = False
         try:
             outcome = await self._move()
@@ -399,7 +404,7 @@ class Mover:
                 return self._outcome(plan, {})
             if loop.time() - changed_at >= self._stalled_s:
                 return self._outcome(plan, waiting)
-            text = f"{self._moved} begun, {len(waiting)} under way, {len(left)} to begin"
+            text = f"{self._moved} started, {len(waiting)} in progress, {len(left)} to start"
             text += self._bytes.in_words()
             if text != said:
                 said = text
@@ -419,8 +424,8 @@ class Mover:
         waiting: Mapping[tuple[str, int], tuple[int, ...]],
         now: float,
     ) -> None:
-        """Ask the leaders how many bytes are left, from time to time; one that does not answer
-        leaves that unknown.
+        """Query the leaders from time to time for the remaining bytes, which are unknown if one
+        does not answer.
         """
         if not self._bytes.is_due(now):
             return
@@ -463,7 +468,7 @@ class Mover:
             if item.error is None:
                 self._moved += 1
             else:
-                # The plan would name it again and again.
+                # The plan would name it again at every step.
                 self._refused[item.topic, item.partition] = str(item.error)
 
     def _outcome(
@@ -481,7 +486,7 @@ class Mover:
 
 
 def _waiting(image: Image) -> Iterator[tuple[tuple[str, int], tuple[int, ...]]]:
-    """Yield the partitions that are moving, each with the new replicas that are not in sync."""
+    """Yield the partitions that are moving, each with the new replicas that are not in sync yet."""
     for topic, one in _partitions(image):
         if one.adding_replicas or one.removing_replicas:
             yield (topic, one.index), tuple(i for i in one.adding_replicas if i not in one.isr)

@@ -15,38 +15,48 @@ from raftlog.text import brokers, counted, named, nodes, span
 from raftlog.transport.probe import TlsTrouble
 
 CLOCKS_MS = 1_000
-"""Difference of two clocks that is worth a finding: ten times the time of an answer."""
+"""Difference of two clocks in ms that is worth a finding: ten times the response time."""
 ENDS_SOON_MS = 14 * 86_400_000
 NEARLY_FULL = 0.1
 NEARLY_FULL_BYTES = 20 << 30
-"""Free space that is enough, however large the disk is."""
+"""Free space that is sufficient however large the disk is, in bytes."""
 _OURS = (
-    "Give the certificate, the token and the authority that these nodes know, by RAFTLOG_TLS_..."
+    "Set RAFTLOG_TLS_... to the certificate or token, and the authority, that these nodes accept."
 )
 _INSPECT = "raftlog certs inspect FILE"
 _TLS: dict[TlsTrouble, tuple[str, str, str]] = {
     TlsTrouble.EXPIRED: (
         "CERTIFICATE_EXPIRED",
-        "Renew it: write the new files over the old ones; the node uses them from its next"
-        " connection on (docs/security.md, Renewal).",
+        "Renew it: overwrite the old files; the node uses the new ones from its next connection "
+        "onwards (docs/security.md, Renewal).",
         _INSPECT,
     ),
     TlsTrouble.NOT_YET_VALID: (
         "CERTIFICATE_EXPIRED",
-        "Compare the clocks of the authority, the node and this machine; then issue it again.",
+        "Compare the clocks of the authority, the node and this machine, then issue the "
+        "certificate again.",
         _INSPECT,
     ),
-    TlsTrouble.OTHER_AUTHORITY: ("CERTIFICATE_REFUSED", _OURS + " Or renew the node's.", _INSPECT),
+    TlsTrouble.OTHER_AUTHORITY: (
+        "CERTIFICATE_REFUSED",
+        _OURS + " Or renew the node's certificate.",
+        _INSPECT,
+    ),
     TlsTrouble.OTHER_NAME: (
         "CERTIFICATE_REFUSED",
-        "Use an address that the certificate names, or issue it with this name, too.",
+        "Use an address that the certificate names, or issue a certificate that also has this "
+        "name.",
         _INSPECT,
     ),
-    TlsTrouble.OWN_EXPIRED: ("OWN_CERTIFICATE_EXPIRED", "Renew the certificate here.", _INSPECT),
+    TlsTrouble.OWN_EXPIRED: (
+        "OWN_CERTIFICATE_EXPIRED",
+        "Renew this client's certificate.",
+        _INSPECT,
+    ),
     TlsTrouble.OWN_REFUSED: ("OWN_CERTIFICATE_REFUSED", _OURS, _INSPECT),
     TlsTrouble.PLAINTEXT: (
         "TLS_DIFFERS",
-        "Leave RAFTLOG_TLS_... unset, or correct the address.",
+        "Unset RAFTLOG_TLS_..., or correct the address.",
         "raftlog doctor --bootstrap-controller HOST:PORT",
     ),
     TlsTrouble.WANTS_TLS: ("TLS_DIFFERS", _OURS, _INSPECT),
@@ -85,8 +95,8 @@ def _where(node: AskedNode) -> str:
 def _follows(trouble: TlsTrouble, *, known: bool) -> str:
     if trouble is TlsTrouble.EXPIRED:
         return (
-            "New connections to it fail. Open connections stay until they break: then other nodes"
-            " cannot reach it either."
+            "New connections to it fail. Open connections last until they break; then other nodes "
+            "cannot reach it either."
         )
     return "Its state is unknown from here." if known else "The state of the cluster is unknown."
 
@@ -102,15 +112,15 @@ def _certificates(survey: Survey) -> Iterator[Finding]:
         said = named([f"of {name} {_when(at_ms - survey.at_ms)}" for name, at_ms in soon])
         yield notice(
             "CERTIFICATE_ENDS_SOON",
-            f"Certificates end: that {said}.",
-            "From then on new connections to that node fail.",
-            "Renew it in time; nodes need no restart (docs/security.md, Renewal).",
+            f"Certificates expire: that {said}.",
+            "After that, new connections to that node fail.",
+            "Renew it before then; nodes need no restart (docs/security.md, Renewal).",
             _INSPECT,
         )
 
 
 def _when(left_ms: int) -> str:
-    return f"in {span(left_ms)}" if left_ms > 0 else f"has ended {span(-left_ms)} ago"
+    return f"in {span(left_ms)}" if left_ms > 0 else f"expired {span(-left_ms)} ago"
 
 
 @rule
@@ -128,9 +138,9 @@ def _clocks(survey: Survey) -> Iterator[Finding]:
         yield notice(
             "CLOCKS_DIFFER",
             f"Clocks differ: that {said}.",
-            "Elections, leases and LAO do not use the time of day. The log, partition records and"
-            " retention use the clocks of a majority of the voters. But on that machine,"
-            " certificates and tokens may appear to have expired.",
+            "Elections, leases and LAO do not use the wall clock. The log, partition records and "
+            "time-based retention follow the clocks of a majority of the voters. But that machine "
+            "may consider valid certificates and tokens expired.",
             "Let chrony or another NTP client set the clock of that machine.",
             "timedatectl",
         )
@@ -147,13 +157,14 @@ def _full_brokers(survey: Survey) -> Iterator[Finding]:
             "BROKER_LOW_ON_SPACE",
             Severity.DOWN if every else Severity.DEGRADED,
             f"The disk of {said} is below its free-space reserve.",
-            "All brokers refuse producers and serve consumers."
+            "All brokers refuse producers; consumers are served."
             if every
-            else "It stores no records. It leads only partitions that no other in-sync replica can"
-            " lead, and leaves the ISRs of partitions that receive records. It serves consumers.",
-            "Free space, give it a larger disk, lower retention.ms or retention.bytes of large"
-            " topics, or drain it. It then leads and follows again by itself."
-            " docs/operations.md, A disk fills up.",
+            else "It stores no records: it leads only partitions that no other in-sync replica can"
+            " lead, and leaves the ISR of every partition that receives records. Consumers are"
+            " served.",
+            "Free space, install a larger disk, reduce the retention of large topics "
+            "(retention.ms, retention.bytes), or drain the broker. It recovers by itself. "
+            "docs/operations.md, A disk fills up.",
             "raftlog topics describe",
         )
 
@@ -178,9 +189,9 @@ def _disks(survey: Survey) -> Iterator[Finding]:
         yield notice(
             "DISK_NEARLY_FULL",
             f"The disk {said} is nearly full.",
-            "Below its reserve, a controller does not lead if another can, and a broker stores no"
-            " records.",
-            "Free space, or give it a larger disk. docs/operations.md, A disk fills up.",
+            "Below its reserve, a controller no longer leads if another can; a broker stores no "
+            "records.",
+            "Free space, or install a larger disk. docs/operations.md, A disk fills up.",
             "raftlog quorum describe --replication",
         )
 
@@ -204,15 +215,17 @@ def _builds(survey: Survey) -> Iterator[Finding]:
     yield notice(
         "MIXED_BUILDS",
         " ".join(filter(None, (cause, *levels))),
-        "Feature levels cannot be raised above those that all nodes support. Until one is raised,"
-        " every node can return to the older build.",
+        "Feature levels cannot be raised above what all nodes support. Until one is raised, every "
+        "node can be rolled back.",
         "Finish the upgrade, or roll it back: docs/operations.md, Upgrade and rollback.",
         "raftlog cluster features describe",
     )
 
 
 def _levels(survey: Survey) -> Iterator[str]:
-    """Yield the features that controllers know up to different levels."""
+    """Yield a sentence for each feature whose highest supported level differs between
+    controllers.
+    """
     features: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     best = survey.best
     for one in survey.answers:
@@ -223,25 +236,29 @@ def _levels(survey: Survey) -> Iterator[str]:
     for name, of in features.items():
         if len(of) > 1:
             said = ", ".join(f"{nodes(who)} to {level}" for level, who in sorted(of.items()))
-            yield f"Controllers know {name} up to different levels: {said}."
+            yield f"Controllers support {name} up to different levels: {said}."
 
 
-_START_IT = ("Start it, or look at its log.", "raftlog broker run -c FILE")
+_START_IT = ("Start it, or check its log.", "raftlog broker run -c FILE")
 _BY_CAUSE: dict[int, tuple[str, str]] = {
     Cause.SESSION_TIMED_OUT: (
-        "It hangs, or its machine or network is down. End a hanging process and start it again.",
+        "It hangs, or its machine or network is down: check these. Kill a hanging process, and "
+        "start it again.",
         "raftlog brokers list",
     ),
     Cause.DISK_HANGS: (
-        "Its disk or file system does not complete writes: check them. It returns by itself.",
+        "Its disk, or the file system of its data directory, does not complete writes: check "
+        "these. It is unfenced automatically.",
         "raftlog brokers list",
     ),
     Cause.METADATA_LAG: (
-        "It does not apply the log: look at its CPU, memory and log. It returns by itself.",
+        "It does not apply the log: check its CPU, memory and log. It is unfenced automatically.",
         "raftlog brokers list",
     ),
 }
-"""Remedy and next command by cause. No command removes anything [operators in a hurry copy it]."""
+"""Remedy and next command by cause. No command removes anything [operators in a hurry copy
+commands].
+"""
 SESSION_TIMEOUT_MS = Settings.broker_session_timeout_ms
 """Session timeout of a leader that does not report its own."""
 HELD_BACK_MS = 1_000
@@ -255,8 +272,8 @@ def _brokers_unknown(survey: Survey) -> Iterator[Finding]:
             "BROKERS_UNKNOWN",
             f"The leader, node {survey.leader.node_id}, does not describe the brokers:"
             f" {survey.brokers_failure}.",
-            "A leader that has just been elected folds its log first, and decides nothing yet.",
-            "Look again in a second; if this stays, look at its log.",
+            "A newly elected leader folds its log first, and decides nothing until then.",
+            "Check again in a second; if this persists, check its log.",
             "raftlog doctor --watch",
         )
 
@@ -269,15 +286,15 @@ def _fenced(survey: Survey) -> Iterator[Finding]:
         heard = one.last_contact_age_ms
         last = f"; last heard {span(heard)} ago" if heard >= 0 else ""
         if heard < 0 and one.state_age_is_at_least:
-            last = "; this leader has not heard of it"
+            last = "; this leader has never heard from it"
         at_least = "more than " if one.state_age_is_at_least else ""
         why = f": {one.reason}" if one.reason else ""
         remedy, command = _BY_CAUSE.get(one.cause, _START_IT)
         yield degraded(
             "BROKER_FENCED",
-            f"Broker {one.broker_id} ({one.endpoint}) is fenced for {at_least}"
-            f"{span(one.state_age_ms)}{why}{last}.",
-            "It leads nothing and is in no ISR; writes do not wait for it.",
+            f"Broker {one.broker_id} ({one.endpoint}) has been fenced for "
+            f"{at_least}{span(one.state_age_ms)}{why}{last}.",
+            "It leads no partition and is in no ISR; writes do not wait for it.",
             f"{remedy} If it will not come back: docs/operations.md, A broker is fenced.",
             command,
         )
@@ -289,11 +306,11 @@ def _replicas_without_broker(survey: Survey) -> Iterator[Finding]:
         are = "is" if len(missing) == 1 else "are"
         yield degraded(
             "BROKER_UNREGISTERED",
-            f"{brokers(missing).capitalize()} {are} not registered, and replicas are assigned"
-            " there.",
-            "Acknowledged records of these partitions are on fewer disks until the replicas are"
-            " moved or the broker returns.",
-            "Start the broker, which registers itself, or move its replicas to others.",
+            f"{brokers(missing).capitalize()} {are} not registered, but {_have(len(missing))} "
+            "replicas assigned.",
+            "Acknowledged records in these partitions are on fewer disks until the replicas are "
+            "moved or the broker is back.",
+            "Start the broker, which registers itself, or move its replicas to other brokers.",
             "raftlog partitions reassign --help",
         )
 
@@ -308,9 +325,9 @@ def _silent(survey: Survey) -> Iterator[Finding]:
                 "BROKER_SILENT",
                 f"Broker {one.broker_id} ({one.endpoint}) was last heard"
                 f" {span(one.last_contact_age_ms)} ago.",
-                f"If it stays silent, it is fenced {span(session_ms)} after it was last heard."
-                " Until then writes with acks=acknowledged or visible wait for it.",
-                "Look at its process, its machine and the network.",
+                f"If it stays silent, it will be fenced {span(session_ms)} after it was last "
+                "heard. Until then, writes with acks=acknowledged or visible wait for it.",
+                "Check its process, its machine and the network.",
                 "raftlog brokers list",
             )
 
@@ -321,16 +338,17 @@ def _lao_stalled(survey: Survey) -> Iterator[Finding]:
     if found is None or found.held_back_ms < HELD_BACK_MS:
         return
     consequence = (
-        "Plain reads are stale on every broker, and writes with acks=acknowledged or visible wait."
+        "Plain reads on every broker show the state as of then; writes with acks=acknowledged or "
+        "visible wait."
     )
     if found.lowest_acknowledged_offset < 0:
         yield degraded(
             "LAO_UNKNOWN",
-            f"The lowest acknowledged offset is unknown for {span(found.held_back_ms)}:"
+            f"The lowest acknowledged offset has been unknown for {span(found.held_back_ms)}:"
             f" {found.lao_unknown_reason}.",
             consequence,
-            "A leader that has just been elected waits for the first reports of its brokers: look"
-            " again. If this stays, they do not reach it; their /readyz and logs say why.",
+            "A newly elected leader waits for the first reports from its brokers: check again. If "
+            "this persists, the reports do not reach it; the brokers' /readyz and logs show why.",
             "raftlog brokers list",
         )
     elif found.held_back_by:
@@ -341,8 +359,8 @@ def _lao_stalled(survey: Survey) -> Iterator[Finding]:
             f" lowest acknowledged offset at {found.lowest_acknowledged_offset}, {behind} behind,"
             f" for {span(found.held_back_ms)}.",
             consequence,
-            "Look at the disk and the load of that broker; a broker that cannot follow is fenced"
-            " when its session ends.",
+            "Check the disk and the load of that broker; a broker that cannot keep up is fenced "
+            "when its session ends.",
             "raftlog brokers list",
         )
 
@@ -355,32 +373,31 @@ def _partitions(survey: Survey) -> Iterator[Finding]:
     if counts.offline:
         yield down(
             "PARTITIONS_OFFLINE",
-            f"{counted(counts.offline, 'partition')} of {counts.total} {_have(counts.offline)} no"
-            " leader: no live replica has every acknowledged record.",
-            "They can be neither written nor read.",
-            "Start the brokers in columns ELR and LAST KNOWN ELR, or those of all replicas."
-            " docs/operations.md, A partition has no leader.",
+            f"{counted(counts.offline, 'partition')} of {counts.total} {_have(counts.offline)} no "
+            "leader: no replica with all acknowledged records is available.",
+            "Records cannot be produced to or consumed from them.",
+            "Start the brokers in the columns ELR and LAST KNOWN ELR, or else those of all "
+            "replicas. docs/operations.md, A partition has no leader.",
             "raftlog topics describe",
         )
     if counts.under_min_isr:
         yield down(
             "PARTITIONS_NOT_WRITABLE",
             f"{counted(counts.under_min_isr, 'partition')} of {counts.total}"
-            f" {_have(counts.under_min_isr)} fewer replicas in sync than min.insync.replicas.",
-            "Producers with acks=all are refused there, with NOT_ENOUGH_REPLICAS; consumers are"
-            " served.",
-            "Start the brokers of their replicas: column OFFLINE.",
+            f" {_have(counts.under_min_isr)} fewer in-sync replicas than min.insync.replicas.",
+            "They refuse producers with acks=all (NOT_ENOUGH_REPLICAS); consumers are served.",
+            "Start the brokers in column OFFLINE.",
             "raftlog topics describe",
         )
     elif counts.under_replicated and not _inactive(survey) and not _unregistered(survey):
         yield degraded(
             "PARTITIONS_UNDER_REPLICATED",
             f"{counted(counts.under_replicated, 'partition')} of {counts.total}"
-            f" {_have(counts.under_replicated)} fewer replicas in sync than there should be, and no"
-            " broker is fenced.",
-            "Acknowledged records are on fewer disks, and fewer brokers can take over.",
-            "If a broker has just been started, wait until it has caught up. Otherwise look at its"
-            " disk, its log and the network between brokers.",
+            f" {_have(counts.under_replicated)} replicas that are not in sync, although no broker "
+            "is fenced.",
+            "Acknowledged records there are on fewer disks, and fewer brokers can take over.",
+            "If a broker has just been started, wait for it to catch up. Otherwise check its disk, "
+            "its log and the network between brokers.",
             "raftlog topics describe",
         )
     if counts.recovering:
@@ -389,7 +406,7 @@ def _partitions(survey: Survey) -> Iterator[Finding]:
             f"{counted(counts.recovering, 'partition')} {_s('recover', counts.recovering)} under an"
             " unclean leader.",
             "Acknowledged records may be missing there.",
-            "Wait, then compare with what was produced.",
+            "Wait, then compare with the records that were produced.",
             "raftlog topics describe",
         )
 
@@ -400,8 +417,8 @@ def _none_registered(survey: Survey) -> Iterator[Finding]:
         yield notice(
             "NO_BROKERS",
             "No broker is registered.",
-            "No broker serves reads; every write is acknowledged and visible at once.",
-            "Start a broker, if there should be one.",
+            "There are no readers: every write is acknowledged and visible at once.",
+            "Start a broker if there should be one.",
             "raftlog broker run -c FILE",
         )
 
@@ -414,10 +431,10 @@ def _throttle_left(survey: Survey) -> Iterator[Finding]:
         yield notice(
             "THROTTLE_LEFT",
             f"A replication throttle is set for {named(of)}, and no replica is being moved.",
-            "It would slow down the next reassignment. Clients, and replicas that only catch up,"
-            " are not affected.",
-            "Remove it unless a move is about to begin. It was left by an interrupted command, or"
-            " set by `partitions reassign`.",
+            "It slows down the next reassignment, whoever starts it. It does not affect clients or "
+            "replicas that are only catching up.",
+            "Remove it unless a move is about to start: the command that set it was interrupted, "
+            "or was `partitions reassign`.",
             f"raftlog configs alter broker '{throttled[0]}'"
             f" --delete {THROTTLES[0]} --delete {THROTTLES[1]}",
         )

@@ -1,4 +1,4 @@
-"""Findings about the quorum: its leader, its voters, one cluster and one state."""
+"""Findings about the quorum: its leader, its voters, and the consistency of cluster and state."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ class Severity(IntEnum):
     """The severity of a finding."""
 
     NOTICE = 1
-    """Worth knowing; nothing needs to be done now."""
+    """Worth knowing; no action is needed now."""
     DEGRADED = 2
-    """Promises hold, but something is slower, unavailable in part, or one failure from an outage.
+    """All guarantees hold, but something is slower, partly unavailable, or one failure from an
+    outage.
     """
     DOWN = 3
-    """Writes, or a promise, are lost until an operator acts."""
+    """Writes are down, or a guarantee is broken, until an operator acts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A fault of a cluster."""
+    """A problem in a cluster."""
 
     code: str
-    """For programs: it never changes, and the sentences may."""
+    """Identifier for programs, which never changes; the sentences may."""
     severity: Severity
     cause: str
     consequence: str
     remedy: str
     command: str = ""
-    """The next command to type; empty: none fits."""
+    """The next command to run, or "" if there is none."""
 
 
 def _of(severity: Severity) -> Callable[..., Finding]:
@@ -50,24 +51,24 @@ RULES: list[Rule] = []
 
 
 def rule(check: Rule) -> Rule:
-    """Add a function from the evidence to findings to the doctor's rules."""
+    """Register a function that yields findings from the evidence as one of the doctor's rules."""
     RULES.append(check)
     return check
 
 
 HEARD_MS = 2_000
-"""Age in ms of the last fetch up to which a voter is alive, whatever it answers here."""
+"""Largest age in ms of a voter's last fetch at which the voter is considered alive, even if it does
+not answer here.
+"""
 START = "raftlog controller run -c FILE"
 READY = "ready"
-"""Condition of a spare that may become a voter now."""
+"""Condition of a spare that could become a voter now."""
 
 
 def unanswering(survey: Survey) -> Iterator[tuple[AskedNode, int]]:
-    """Yield the voters that do not answer, and the age of each one's last fetch; -1 if it never
-    fetched, or no node leads.
-
-    A voter whose port refuses connections from here and from the leader has ended, however recent
-    its last fetch is.
+    """Yield the voters that do not answer, with the age of each voter's last fetch, or -1 if it
+    never fetched or there is no leader. A voter whose port refuses connections from here and from
+    the leader has ended, however recent its last fetch.
     """
     leader = survey.leader
     states = {voter.replica_id: voter for voter in (leader.voters if leader is not None else ())}
@@ -80,7 +81,7 @@ def unanswering(survey: Survey) -> Iterator[tuple[AskedNode, int]]:
 
 
 def heard(age_ms: int) -> bool:
-    """Return whether the leader has heard a voter recently; -1 if it never has."""
+    """Return whether the leader has heard a voter recently. ``age_ms``: -1 if it never has."""
     return 0 <= age_ms < HEARD_MS
 
 
@@ -90,20 +91,20 @@ def gone_voters(survey: Survey) -> list[AskedNode]:
 
 
 def voters_left(survey: Survey) -> tuple[int, int]:
-    """Return the number of voters that are neither gone, replaced nor of another cluster, and of
-    all voters.
+    """Return the number of voters that are neither gone, replaced nor in another cluster, and the
+    number of all voters.
     """
     total = len(list(survey.voters()))
     return total - len(gone_voters(survey)) - len(survey.strays) - len(survey.replaced), total
 
 
 def how_many_left(survey: Survey) -> str:
-    """Return ``2 of 3 voters are left: one more failure stops all writes``."""
+    """Return text such as ``2 of 3 voters are left: one more failure stops all writes``."""
     left, total = voters_left(survey)
     spare = left - (total // 2 + 1)
     count = f"{left} of {total} voters {'is' if left == 1 else 'are'} left"
     if spare < 0:
-        return f"{count}, {total // 2 + 1} are needed"
+        return f"{count}, but {total // 2 + 1} are needed"
     return (
         f"{count}: {spare} more may fail"
         if spare
@@ -112,7 +113,9 @@ def how_many_left(survey: Survey) -> str:
 
 
 def lost_voters(survey: Survey, lost: list[AskedNode], *, capital: bool = False) -> str:
-    """Return ``nodes 1 and 2 refuse connections since 04:54:25Z``, grouped by result."""
+    """Return text such as ``nodes 1 and 2 refuse connections since 04:54:25Z``, grouped by
+    result.
+    """
     by: dict[Reach, list[AskedNode]] = defaultdict(list)
     for node in lost:
         by[node.reach].append(node)
@@ -132,13 +135,13 @@ def _found(survey: Survey, reach: Reach, lost: list[AskedNode]) -> str:
 
 
 def ended_first(survey: Survey, missing: list[int]) -> str:
-    """Return the steps before a process can be started in place of a hanging one."""
+    """Return a note on ending hanging processes before their replacements can be started."""
     silent = [
         node.node_id
         for node in survey.nodes
         if node.node_id in missing and node.reach is Reach.SILENT
     ]
-    return f" (a process that hangs has to be ended first: {nodes(silent)})" if silent else ""
+    return f" (kill the hanging process first: {nodes(silent)})" if silent else ""
 
 
 def _plural(reach: Reach) -> str:
@@ -147,13 +150,13 @@ def _plural(reach: Reach) -> str:
         Reach.REFUSES: "refuse connections",
         Reach.SILENT: "do not answer",
         Reach.UNRESOLVED: "do not resolve",
-        Reach.OTHER: "give another answer",
+        Reach.OTHER: "give an unexpected answer",
     }[reach]
 
 
 _NO_WRITES = (
-    "Nothing can be written. Brokers serve reads until they have been without contact for"
-    " broker.fencing.timeout.ms (12 s by default), then they fence themselves."
+    "Writes are not possible. Brokers serve reads until they have had no contact for "
+    "broker.fencing.timeout.ms (12 s by default), then they fence themselves."
 )
 
 
@@ -170,8 +173,8 @@ def _nobody_answers(survey: Survey) -> Iterator[Finding]:
         yield down(
             "NOBODY_ANSWERS",
             f"No controller answers: {reasons}.",
-            "The state of the cluster is unknown: the responding process is not a controller, or"
-            " refuses access.",
+            "The state of the cluster is unknown: the responding process is not a controller, or "
+            "refuses access.",
             "Give the addresses on which controllers serve gRPC (listeners in their"
             " configuration), and the certificate or token that they require: raftlog certs"
             " inspect shows its expiry.",
@@ -203,9 +206,9 @@ def _no_leader(survey: Survey) -> Iterator[Finding]:
     if not voters:
         yield down(
             "NO_VOTERS",
-            "No leader: the nodes that answer know no voters.",
-            "Nothing can be written.",
-            "Give one controller a voter set when it is formatted, then let the others join.",
+            "No leader: the nodes that answer have no voter set.",
+            "Writes are not possible.",
+            "Format one controller with a voter set, then let the others join.",
             "raftlog storage format -c FILE --standalone",
         )
         return
@@ -219,13 +222,13 @@ def _no_leader(survey: Survey) -> Iterator[Finding]:
         founds = needed > majority
         yield down(
             "NO_QUORUM",
-            f"No leader: {count}, {needed} are needed{' to found a quorum' if founds else ''}"
+            f"No leader: {count}, but {needed} are needed{' to found a quorum' if founds else ''}"
             f"{'; ' + lost if lost else ''}.",
             _NO_WRITES,
             f"Start {whom}{ended_first(survey, missing)}."
             + (
-                " All configured voters must be up once before a new quorum writes anything:"
-                " docs/deployment.md, Formatting."
+                " All configured voters must be up together once before a new quorum accepts "
+                "writes: docs/deployment.md, Formatting."
                 if founds
                 else " If their disks are gone for good: docs/operations.md, A quorum lost for"
                 " good."
@@ -238,23 +241,25 @@ def _no_leader(survey: Survey) -> Iterator[Finding]:
             "VOTERS_APART",
             f"No leader: {count}, but they do not reach each other: {named(apart)}.",
             _NO_WRITES,
-            "Compare each address with that node's listeners, and check the network between the"
-            " nodes.",
+            "Compare each dialed address with the listeners of that node, and check the network "
+            "between the nodes.",
             "raftlog quorum describe --replication",
         )
         return
     ask = max(one.leader_epoch for one in survey.answers)
     yield down(
         "ELECTION",
-        f"No leader: {count}, which is enough; an election is under way in epoch {ask}.",
-        "Nothing can be written until it ends, which takes a second at most.",
-        "Look again. If this stays, look at the logs of the voters.",
+        f"No leader: {count}, which is enough; an election is in progress in epoch {ask}.",
+        "Writes are not possible until it ends, which takes at most a second.",
+        "Check again. If this persists, check the logs of the voters.",
         "raftlog doctor --watch",
     )
 
 
 def _apart(survey: Survey, needed: int) -> Iterator[str]:
-    """Yield the voters that others do not reach, where none reaches enough to be elected."""
+    """Yield a sentence for each voter that others do not reach, if no voter reaches enough others
+    to be elected.
+    """
     ids = [voter.replica_id for voter, _ in survey.voters()]
     answers = [one for one in survey.answers if one.node_id in ids]
     lost = {
@@ -276,14 +281,13 @@ def _leader_unseen(survey: Survey) -> Iterator[Finding]:
     if leader_id < 0:
         return
     where = next((node for _, node in survey.voters() if node and node.node_id == leader_id), None)
-    how = f"{where.reach} here ({where.endpoint})" if where else "was not asked"
+    how = f"{where.reach} here ({where.endpoint})" if where else "was not queried"
     yield degraded(
         "LEADER_UNSEEN",
-        f"Node {leader_id} leads, as {nodes(hears)} {'hears' if len(hears) == 1 else 'hear'} it,"
-        f" and {how}.",
-        "Brokers, partitions and LAO are unknown here, as only the leader knows them. The cluster"
-        " may still work.",
-        "Look again. If this stays, look at the load of that node, and at the network from here.",
+        f"Node {leader_id} leads, according to {nodes(hears)}, but {how}.",
+        "State that only the leader knows is unknown here: brokers, partitions, LAO. The cluster "
+        "may be serving normally.",
+        "Check again. If this persists, check the load of that node, and the network from here.",
         "raftlog doctor --watch",
     )
 
@@ -294,9 +298,9 @@ def _writes_refused(survey: Survey) -> Iterator[Finding]:
         yield down(
             "WRITES_REFUSED",
             f"Every write is refused: {survey.leader.writes_refused}.",
-            "Nothing can be written. Reads are served.",
-            "Free space on these disks, or give the nodes larger ones. docs/operations.md, A disk"
-            " fills up.",
+            "Writes are not possible. Reads are served.",
+            "Free space on these disks, or install larger ones. docs/operations.md, A disk fills "
+            "up.",
             "raftlog quorum describe --replication",
         )
 
@@ -306,7 +310,9 @@ def _tells_more(node: AskedNode) -> bool:
 
 
 BEHIND_MS = 10_000
-"""Age in ms of the last complete log from which a voter is behind; a slow disk is milliseconds."""
+"""Time in ms since a voter last had the whole log from which it counts as behind; a slow disk
+causes milliseconds.
+"""
 
 
 @rule
@@ -321,8 +327,8 @@ def _missing_voters(survey: Survey) -> Iterator[Finding]:
                 "NODE_SLOW",
                 f"Node {node.node_id} {how}, but fetches from the leader"
                 f" (last {span(age_ms)} ago).",
-                "It still replicates.",
-                "If this stays, look at its load, and at the network from here.",
+                "None: it is replicating.",
+                "If this persists, check its load, and the network from here.",
                 f"raftlog quorum describe --bootstrap-controller {node.endpoint}",
             )
     gone = gone_voters(survey)
@@ -339,7 +345,7 @@ def _missing_voters(survey: Survey) -> Iterator[Finding]:
 
 
 def _replaced_by_itself(survey: Survey) -> str:
-    """Return what autopilot does about a voter that is down; empty if it is off."""
+    """Return what autopilot does about a voter that is down, or "" if it is off."""
     autopilot = survey.leader.autopilot if survey.leader is not None else None
     if autopilot is None or not autopilot.after_ms:
         return ""
@@ -357,9 +363,9 @@ def _no_spare(survey: Survey) -> Iterator[Finding]:
         yield notice(
             "NO_SPARE",
             f"Autopilot has no spare{f' ({named(said)})' if said else ''}.",
-            "A voter that dies is not replaced.",
-            "Start a non-voter controller with"
-            " controller.quorum.voter.replace.after.ms: docs/operations.md, Voters come and go.",
+            "A voter that dies will not be replaced.",
+            "Start a controller that is not a voter with controller.quorum.voter.replace.after.ms: "
+            "docs/operations.md, Voters come and go.",
             "raftlog quorum autopilot",
         )
 
@@ -376,7 +382,7 @@ def _replacement_under_way(survey: Survey) -> Iterator[Finding]:
         f"{counted(voters, 'voter')} on {counted(autopilot.seats, 'seat')}: a dead voter is being"
         " replaced.",
         f"{how_many_left(survey)}.",
-        "Autopilot is off: add a voter, or remove the dead one, by hand."
+        "Autopilot is off: add a voter or remove the dead one manually."
         if off
         else f"Autopilot: {autopilot.reason}.",
         "raftlog quorum autopilot",
@@ -384,27 +390,30 @@ def _replacement_under_way(survey: Survey) -> Iterator[Finding]:
 
 
 def _revive(gone: list[AskedNode]) -> str:
-    """Return the remedy for voters that are gone."""
+    """Return the remedy for voters that are down."""
     reaches = {node.reach for node in gone}
     said = []
     if Reach.REFUSES in reaches:
-        said.append("Start the nodes that do not run.")
+        said.append("Start the processes that are not running.")
     if Reach.SILENT in reaches:
         said.append(
-            "A node that does not answer hangs, or its machine or network is down. End a hanging"
-            " process (kill -9 loses nothing) and start it again."
+            "A node that does not answer hangs, or its machine or network is down: check these. "
+            "Kill a hanging process (kill -9 loses nothing), and start it again."
         )
     if Reach.UNRESOLVED in reaches:
-        said.append("If a host name does not resolve, check the name servers of this machine.")
+        said.append("If a host name does not resolve, check the name servers from here.")
     if Reach.OTHER in reaches:
         said.append(
-            "If another program answers, end it or give the node another port, then start the node."
+            "If another program answers, find and stop it on that machine, or change the node's "
+            "port; then start the node."
         )
     return " ".join(said)
 
 
 def _to_revive(gone: list[AskedNode]) -> str:
-    """Return the next command: a program that holds the port must be found before a start."""
+    """Return the next command: a program that holds the port must be found before the node is
+    started.
+    """
     taken = [node for node in gone if node.reach is Reach.OTHER and not node.fails_for_tls]
     if len(taken) == len(gone):
         return f"ss -ltnp 'sport = :{taken[0].endpoint.rpartition(':')[2]}'"
@@ -416,12 +425,12 @@ def _other_directories(survey: Survey) -> Iterator[Finding]:
     for node_id, voter in survey.replaced.items():
         yield degraded(
             "VOTER_REPLACED",
-            f"Node {node_id} runs with another data directory than the voter has, which is"
-            f" {voter.replica_directory_id}: it follows as an observer.",
-            f"It does not count. {how_many_left(survey)}.",
-            "If that directory still exists (its disk is not mounted), stop the node and start it"
-            " on that directory. If it is lost: docs/operations.md, Replacing a controller's disk,"
-            " from step 3 on.",
+            f"Node {node_id} runs with a different data directory than that of the voter "
+            f"({voter.replica_directory_id}): it follows as an observer.",
+            f"It does not count for a majority. {how_many_left(survey)}.",
+            "If the voter's directory still exists (on a disk that is not mounted), restart the "
+            "node with it. If it is lost: docs/operations.md, Replacing a controller's disk, from "
+            "step 3 onwards.",
             f"raftlog quorum remove-voter --voter-id {node_id}",
         )
     yield from _twins(survey)
@@ -445,16 +454,16 @@ def _twins(survey: Survey) -> Iterator[Finding]:
                 f"Two nodes run as node {voter.replica_id}: the voter"
                 f"{f' at {voter.endpoint}' if voter.endpoint else ''}, and one"
                 f" {named([_twin(one) for one in twins])}.",
-                "The second follows as an observer and does not count. If it should be another"
-                " voter, that voter is missing.",
-                "Stop the second, and give it a node.id and a directory of its own; on its machine"
-                " ss -tnp shows the process to which a port belongs.",
+                "The second follows as an observer, and does not count for a majority. If it was "
+                "meant to be a different voter, that voter is missing.",
+                "Stop the second, and give it its own node.id and directory; ss -tnp on its "
+                "machine shows which process owns a port.",
                 "raftlog quorum describe --replication",
             )
 
 
 def _twin(one: Replica) -> str:
-    where = f"that connects from {one.connected_from}, " if one.connected_from else ""
+    where = f"connected from {one.connected_from}, " if one.connected_from else ""
     return f"{where}with data directory {one.replica_directory_id}"
 
 
@@ -478,14 +487,15 @@ def _behind(survey: Survey) -> Iterator[Finding]:
         if voter.replica_id not in up or voter.replica_id == leader.node_id:
             continue
         if since == -1 or since > BEHIND_MS:
-            last = f"it had all of them {span(since)} ago"
+            last = f"it last had all records {span(since)} ago"
             if since == -1:
-                last = f"it has not had all of them since node {leader.node_id} leads"
+                last = f"it has never had all records since node {leader.node_id} became leader"
             yield degraded(
                 "VOTER_BEHIND",
                 f"Node {voter.replica_id} lacks {max(0, lag)} records of the leader's log; {last}.",
-                "It counts for elections, but not for current writes.",
-                "If it has just been started, wait. Otherwise look at its disk and network.",
+                "It counts for elections, but does not contribute to the majority for current "
+                "writes.",
+                "If it has just been started, wait. Otherwise check its disk and the network.",
                 "raftlog quorum describe --replication",
             )
 
@@ -519,8 +529,8 @@ def _several_clusters(survey: Survey) -> Iterator[Finding]:
         yield degraded(
             "NODE_OF_OTHER_CLUSTER",
             f"Node {strays[node.endpoint]} ({node.endpoint}) runs with cluster id"
-            f" {one.cluster_id}; the others are of {best.cluster_id}.",
-            f"The others refuse it, and it refuses them: {left} of {total} voters are left.",
+            f" {one.cluster_id}; the others belong to {best.cluster_id}.",
+            f"It and the others refuse each other: {left} of {total} voters are left.",
             "Correct cluster.id in its configuration. Its directory was formatted with the wrong"
             " id: keep it, and format an empty one"
             " (docs/operations.md, Replacing a controller's disk).",
@@ -532,7 +542,7 @@ def _several_clusters(survey: Survey) -> Iterator[Finding]:
             "Nodes of several clusters answer: "
             + "; ".join(f"{', '.join(where)} of {cluster}" for cluster, where in of.items())
             + ".",
-            "They refuse each other, and the rest of this output mixes them.",
+            "They refuse each other; the rest of this report mixes them.",
             "Correct the addresses, or the configuration of the node that was formatted with"
             " another cluster id.",
         )
@@ -544,12 +554,10 @@ def _contradicted(survey: Survey) -> Iterator[Finding]:
         if one.node.log_contradiction:
             yield down(
                 "LOG_CONTRADICTED",
-                f"{one.name[:1].upper()}{one.name[1:]} says: {one.node.log_contradiction}.",
-                "The committed log is not the same on all nodes: an acknowledged write may be"
-                " lost.",
-                "Find the controller whose directory was put back, copied or formatted anew, and"
-                " stop it; keep all directories (docs/operations.md, A log that contradicts"
-                " another).",
+                f"{one.name[:1].upper()}{one.name[1:]} reports: {one.node.log_contradiction}.",
+                "Committed records differ between nodes: an acknowledged write may be lost.",
+                "Find the controller whose directory was restored, copied or reformatted, and stop "
+                "it; keep all directories (docs/operations.md, A log that contradicts another).",
                 "raftlog quorum describe --replication",
             )
 
@@ -568,10 +576,10 @@ def _diverged(survey: Survey) -> Iterator[Finding]:
             sides = " against ".join(nodes(ids) for ids in by_hash.values())
             yield down(
                 "STATE_DIVERGED",
-                f"At offset {offset} {sides} have different states of the same records.",
-                "One of them answers wrongly.",
-                "Stop the minority, keep its directory, and let it join again with an empty one."
-                " Report it.",
+                f"At offset {offset}, {sides} have different states for the same records.",
+                "One of them gives wrong answers.",
+                "Stop the minority, keep its directory, and let it rejoin with an empty one. "
+                "Report this as a bug.",
                 f"raftlog log image --at {offset}",
             )
     for offset, by_hash in logs.items():
@@ -579,10 +587,10 @@ def _diverged(survey: Survey) -> Iterator[Finding]:
             sides = " against ".join(nodes(ids) for ids in by_hash.values())
             yield down(
                 "LOG_DIVERGED",
-                f"Up to offset {offset} {sides} have different bytes in their logs.",
-                "The committed log is not the same on all nodes.",
-                "Stop the minority, keep its directory, and let it join again with an empty one."
-                " Report it.",
+                f"Up to offset {offset}, {sides} have different bytes in their logs.",
+                "Committed records differ between nodes.",
+                "Stop the minority, keep its directory, and let it rejoin with an empty one. "
+                "Report this as a bug.",
                 f"raftlog log dump --directory DIR --until {offset}",
             )
 
@@ -594,9 +602,9 @@ def _low_space(survey: Survey) -> Iterator[Finding]:
             "LOW_ON_SPACE",
             f"The disk of {named([_with_room(survey, one) for one in low])} is below its free-space"
             " reserve.",
-            "Such a node does not lead if another can; if none can, writes are refused.",
-            "Free space on it; the cursor of an abandoned export keeps the log."
-            " docs/operations.md, A disk fills up.",
+            "Such a node does not lead if another can; if no node can, writes are refused.",
+            "Free space; note that the cursor of an abandoned export retains the log. "
+            "docs/operations.md, A disk fills up.",
             "raftlog cluster cursors list",
         )
 
@@ -618,7 +626,7 @@ def _refusals(survey: Survey) -> Iterator[Finding]:
             yield notice(
                 "ADDRESS_WRONG",
                 f"{node.endpoint} {node.reach}: {node.failure or 'no reason'}.",
-                "No effect on the cluster: no voter has this address.",
+                "None for the cluster: no voter has this address.",
                 "Remove it from --bootstrap-controller, or correct it.",
             )
 
@@ -642,11 +650,11 @@ def _feature_levels(survey: Survey) -> Iterator[Finding]:
         if 0 < feature.finalized_level < highest:
             yield notice(
                 "FEATURE_LEVEL_LOW",
-                f"{feature.name} is {feature.finalized_level}; all controllers that answer know"
-                f" {highest}.",
-                "The features of the higher level are not used. Until you raise it, every node can"
-                " return to the older build.",
-                "Raise it once you are sure to keep the upgrade.",
+                f"{feature.name} is {feature.finalized_level}; all controllers that answer support "
+                f"{highest}.",
+                "What the higher level adds is unused. Until it is raised, every node can still be "
+                "rolled back to the older build.",
+                "Raise it once the upgrade is final.",
                 f"raftlog cluster features upgrade {feature.name}={highest}",
             )
 
@@ -671,11 +679,11 @@ def _removed_ahead(survey: Survey) -> Iterator[Finding]:
             continue
         yield degraded(
             "REMOVED_AHEAD",
-            f"Node {one.node_id} is not a voter, and is in epoch {one.leader_epoch}; the leader's"
-            f" is {leader.leader_epoch}.",
-            "It cannot follow the leader or be added until the others' epochs have passed its own."
-            " The quorum does not need it.",
-            "Stop it. If it is to come back, give it an empty directory and add it again:"
-            " docs/operations.md, Replacing a controller's disk, from step 2 on.",
+            f"Node {one.node_id} is not a voter, and is in epoch {one.leader_epoch}, but the "
+            f"leader in epoch {leader.leader_epoch}.",
+            "It cannot follow the leader or become a voter until the others' epoch exceeds its "
+            "own. The quorum does not need it.",
+            "Stop it. To bring it back, give it an empty directory and add it again: "
+            "docs/operations.md, Replacing a controller's disk, from step 2 onwards.",
             "raftlog storage format -c FILE --no-initial-controllers",
         )

@@ -1,4 +1,6 @@
-"""Availability of partitions, by asking the leaders that the metadata names: they alone know it."""
+"""The availability of partitions, determined by querying the leaders named in the metadata: only
+they know it.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ from raftlog.metadata.entities import NO_LEADER
 from raftlog.transport.api import Transport
 
 ASK_TIMEOUT_S = 2.0
-"""Timeout of a broker's answer in seconds: a silent broker must not hide the others."""
+"""Timeout of a broker's answer in seconds: a silent broker must not delay the others."""
 
 
 class Named(NamedTuple):
-    """A partition, and its leader by the metadata."""
+    """A partition, with its leader according to the metadata."""
 
     topic: str
     key: PartitionKey
@@ -33,9 +35,8 @@ async def not_served(
     timeout_s: float,
     cluster_id: str = "",
 ) -> dict[PartitionKey, str]:
-    """Return the partitions that cannot be used now, each with the reason.
-
-    ``endpoints``: addresses of the brokers that may be asked.
+    """Return the partitions that cannot be used now, each with the reason. ``endpoints``: addresses
+    of the brokers to query.
     """
     found: dict[PartitionKey, str] = {}
     asked: dict[int, list[PartitionKey]] = defaultdict(list)
@@ -43,7 +44,9 @@ async def not_served(
         if one.leader_id == NO_LEADER:
             found[one.key] = "no leader"
         elif one.leader_id not in endpoints:
-            found[one.key] = f"broker {one.leader_id} leads, and clients are not told of it"
+            found[one.key] = (
+                f"broker {one.leader_id} leads, but has no address that clients can use"
+            )
         else:
             asked[one.leader_id].append(one.key)
 
@@ -64,14 +67,14 @@ async def not_served(
 def _judged(answer: LeaderAnswer, keys: Sequence[PartitionKey]) -> dict[PartitionKey, str]:
     who = f"broker {answer.broker_id}"
     if answer.failure:
-        return dict.fromkeys(keys, f"{who} does not say: {answer.failure}")
+        return dict.fromkeys(keys, f"{who} did not answer: {answer.failure}")
     led = {(one.topic_id, one.partition_index): one for one in answer.led}
     found = {}
     for key in keys:
         if key in answer.refused:
             found[key] = f"{who} does not lead it: {answer.refused[key]}"
         elif key not in led:
-            found[key] = f"{who} says nothing about it"
+            found[key] = f"{who} did not report it"
         elif led[key].high_watermark < 0:
             silent = {one.replica_id for one in led[key].followers if one.log_end_offset < 0}
             waits = any(one.broker_id in silent for one in led[key].isr)
@@ -86,7 +89,7 @@ async def unfenced(client: AsyncClient) -> dict[int, str]:
 
 
 async def not_served_of(client: AsyncClient, topics: Iterable[Topic]) -> dict[str, str]:
-    """Return why partitions of these topics cannot be used, by name, as ``orders:0``."""
+    """Return why partitions of these topics cannot be used, by name such as ``orders:0``."""
     named = [
         Named(
             topic.name,
@@ -102,8 +105,8 @@ async def not_served_of(client: AsyncClient, topics: Iterable[Topic]) -> dict[st
 async def not_served_among(
     client: AsyncClient, wanted: Collection[tuple[str, int]]
 ) -> dict[str, str]:
-    """Return why some of these partitions cannot be used, by the leaders that a broker names, or
-    the committed log if the client has controllers alone.
+    """Return why some of these partitions cannot be used, according to the leaders named by a
+    broker, or by the committed log if the client has only controllers.
     """
     names = sorted({topic for topic, _ in wanted})
     if not names:

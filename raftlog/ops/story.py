@@ -1,4 +1,4 @@
-"""The story of a period: its lines in the order of time, and their display."""
+"""The story of a period: its lines in order of time, and their display."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raftlog.ops.story_lines import RULES, Line, Weight, took
 from raftlog.text import counted, moment
 
 BEFORE_MS = 10 * 60 * 1000
-"""Time in ms before the first trouble in which a change may have caused it."""
+"""Time in ms before the first trouble within which a change counts as a possible cause."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class Story:
     suspects: tuple[Line, ...]
     """Changes within ten minutes before the first trouble."""
     missing: tuple[str, ...]
-    """The unreadable evidence, with reasons."""
+    """Evidence that could not be read, with the reasons."""
 
 
 def tell(timeline: Timeline) -> Story:
     """Return the story of a period."""
     found = [line for rule in RULES for line in rule(timeline)]
-    # A leader that hung is why there was another: what it tells comes before.
+    # A hung leader is the cause of the election, so its line comes first.
     lines = tuple(
         sorted(
             _without_doubles(found, timeline.to_ms),
@@ -49,11 +49,11 @@ def tell(timeline: Timeline) -> Story:
 
 
 def _without_doubles(lines: list[Line], to_ms: int) -> list[Line]:
-    """Leave out lines that others explain.
+    """Return the lines, without those that others explain.
 
-    A lost link adds nothing where the node's own journal has its stop or pause. Nor do brokers that
-    reach no controller where the controllers report a time without a leader, or a single broker
-    with a fence line.
+    A lost link adds nothing if the node's own journal records its stop or pause. Nor do brokers
+    that reach no controller while the controllers report a time without a leader, or a single
+    broker that has a line about its fencing.
     """
     kept = []
     for line in lines:
@@ -72,10 +72,9 @@ def _without_doubles(lines: list[Line], to_ms: int) -> list[Line]:
 
 
 def _is_told(line: Line, lines: list[Line], to_ms: int) -> bool:
-    """Return whether other lines explain that brokers reached no controller.
-
-    Either the fence of the only one, or outages that are more than half of the time [controllers
-    that start after a minute know no leader for a moment, too].
+    """Return whether other lines explain that brokers reached no controller: the fencing of the
+    only broker, or outages covering more than half of the time [controllers that start a minute
+    later briefly know no leader, too].
     """
     alone_ms = _both_ms(line, line, to_ms)
     if any(
@@ -88,7 +87,7 @@ def _is_told(line: Line, lines: list[Line], to_ms: int) -> bool:
 
 
 def _both_ms(one: Line, other: Line, to_ms: int) -> int:
-    """Return how long two lines overlap."""
+    """Return the time for which two lines overlap, in ms."""
     ends = [to_ms if line.until_ms < 0 else line.until_ms for line in (one, other)]
     return max(0, min(ends) - max(one.at_ms, other.at_ms))
 
@@ -119,11 +118,11 @@ _IN_SHORT = {
     "ELECTION": ("change of the leader", "changes of the leader"),
     "NO_LEADER": ("outage without a leader", "outages without a leader"),
     "NO_CONTROLLER": (
-        "time in which brokers reached no controller",
-        "times in which brokers reached no controller",
+        "period in which brokers reached no controller",
+        "periods in which brokers reached no controller",
     ),
     "CRASHED": ("crash", "crashes"),
-    "STOPPED": ("stop by an error", "stops by an error"),
+    "STOPPED": ("stop after an error", "stops after an error"),
     "LOOP_STALL": ("stalled process", "stalled processes"),
     "LOG_DAMAGED": ("damaged log", "damaged logs"),
     "DISK_STALL": ("hung disk", "hung disks"),
@@ -158,14 +157,14 @@ def _missing(timeline: Timeline) -> list[str]:
     for event in timeline.events():
         left_out[f"{event.role}-{event.node_id}"] += event.left_out
     missing += [
-        f"{name}: {counted(count, 'event')}, too many at once for its journal"
+        f"{name}: {counted(count, 'event')} lost, which arrived too fast for its journal"
         for name, count in left_out.items()
         if count
     ]
     if timeline.log.failure:
         missing.append(f"the log: {timeline.log.failure}")
     if timeline.log.late:
-        missing.append(f"the log before: {timeline.log.late}")
+        missing.append(f"the earlier log: {timeline.log.late}")
     return missing
 
 
@@ -188,19 +187,19 @@ class ExplainedLine:
 
     at_ms: int
     until_ms: int | None
-    """Its end; None: an instant, or no end is known."""
+    """The line's end, or None if it is an instant or has no known end."""
     code: str
-    """For programs: it never changes, and ``text`` may."""
+    """Identifier for programs, which never changes; ``text`` may."""
     weight: Weight
     subject: str
     text: str
     because: tuple[str, ...]
-    """Further evidence that explains it."""
+    """Further evidence that explains the line."""
 
 
 @dataclass(frozen=True)
 class Explained:
-    """The story of a period, and the state of the cluster now."""
+    """The story of a period, and the cluster's present state."""
 
     from_ms: int
     to_ms: int
@@ -210,13 +209,13 @@ class Explained:
     suspects: tuple[ExplainedLine, ...]
     """Changes within ten minutes before the first trouble."""
     missing: tuple[str, ...]
-    """The unreadable evidence, with reasons."""
+    """Evidence that could not be read, with the reasons."""
     now: Now | None
-    """None: nobody was asked."""
+    """The present state, or None if no node was queried."""
 
 
 def explained(story: Story, now: Sequence[Finding] | None) -> Explained:
-    """Return what ``raftlog explain`` prints. ``now``: see ``screen``."""
+    """Return the document for ``raftlog explain``. ``now``: see ``screen``."""
     line = reader(ExplainedLine, until_ms=lambda one: one.until_ms if one.until_ms > 0 else None)
     return reader(
         Explained,
@@ -227,7 +226,7 @@ def explained(story: Story, now: Sequence[Finding] | None) -> Explained:
 
 
 def screen(story: Story, now: Sequence[Finding] | None, *, everything: bool) -> str:
-    """Return the text for people. ``now``: the doctor's findings; None if it did not run."""
+    """Return the story for people. ``now``: the doctor's findings, or None if it did not run."""
     width = screen_width()
     shown = [one for one in story.lines if everything or one.weight > Weight.NOTE]
     left_out = len(story.lines) - len(shown)
@@ -241,7 +240,7 @@ def screen(story: Story, now: Sequence[Finding] | None, *, everything: bool) -> 
         text = "; ".join(f"{_clock(one.at_ms, dated)} {one.text}" for one in story.suspects)
         parts.append(paragraph(f"Changed before the first trouble: {text}.", width))
     if left_out:
-        parts.append([f"({counted(left_out, 'line')} of what is normal: --all)"])
+        parts.append([f"({counted(left_out, 'line')} about normal events omitted: --all)"])
     if now is not None:
         lines = [f"Now: {verdict(now).value.upper()}"]
         for one in now:
@@ -252,8 +251,8 @@ def screen(story: Story, now: Sequence[Finding] | None, *, everything: bool) -> 
 
 def _head(story: Story, width: int) -> list[str]:
     period = f"{_iso(story.from_ms)}Z to {_iso(story.to_ms)}Z"
-    nothing = "nothing that looks like trouble" + (
-        " in what could be read" if story.missing else ""
+    nothing = "no sign of trouble" + (
+        " in the evidence that could be read" if story.missing else ""
     )
     text = "; ".join(story.summary) if story.summary else nothing
     lines = [f"{period} ({took(story.to_ms - story.from_ms)})"]

@@ -1,4 +1,4 @@
-"""The lines of a story: elections, nodes, brokers and changes, by rules without I/O."""
+"""The lines of a story about elections, nodes, brokers and changes, by rules without I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from raftlog.text import counted, nodes
 
 
 class Weight(IntEnum):
-    """The weight of a line."""
+    """The importance of a line."""
 
     NOTE = 1
     """A normal event."""
@@ -36,23 +36,23 @@ class Line:
 
     at_ms: int
     code: str
-    """For programs: it never changes, and ``text`` may."""
+    """Identifier for programs, which never changes; ``text`` may."""
     weight: Weight
     subject: str
     text: str
     until_ms: int = 0
-    """Its end; at or before ``at_ms`` for an instant, -1 if no end is known."""
+    """End of the line in ms; at or before ``at_ms`` for an instant, -1 if no end is known."""
     because: tuple[str, ...] = ()
-    """Further evidence that explains it."""
+    """Further evidence that explains the line."""
 
     @property
     def lasted_ms(self) -> int:
-        """Length in milliseconds; 0: none, or unknown."""
+        """Duration in ms; 0 if it is an instant or has no known end."""
         return max(0, self.until_ms - self.at_ms) if self.until_ms > 0 else 0
 
 
 def took(ms: int) -> str:
-    """Return a duration in words: 120 ms, 9.3 s, 4 min 10 s, 2 h 5 min."""
+    """Return a duration in words, such as 120 ms, 9.3 s, 4 min 10 s, 2 h 5 min."""
     if ms < 1_000:
         return f"{ms} ms"
     if ms < 60_000:
@@ -69,28 +69,30 @@ _LIFE = (Kind.STARTED, Kind.STOPPED)
 
 
 class Span(NamedTuple):
-    """A state of one node. ``ended``: the event that closed it; None if it is open at the end."""
+    """A period in which one node was in a state. ``ended``: the event that closed it, or None if it
+    is still open.
+    """
 
     begun: NodeEvent
     ended: NodeEvent | None
 
     @property
     def until_ms(self) -> int:
-        """End of the span; -1 if it is open at the end of the evidence."""
+        """End of the span in ms, or -1 if it is open at the end of the evidence."""
         return -1 if self.ended is None else self.ended.at_ms
 
     def lasted_ms(self, to_ms: int) -> int:
-        """Return the length; ``to_ms``: the end of the evidence."""
+        """Return the duration in ms. ``to_ms``: the end of the evidence."""
         return (to_ms if self.ended is None else self.ended.at_ms) - self.begun.at_ms
 
 
 def spans(timeline: Timeline, opens: Kind, closes: Iterable[Kind], subject: str = "") -> list[Span]:
-    """Return all spans that one kind of event opens, by their beginnings.
+    """Return all spans that one kind of event opens, sorted by start.
 
-    Only the node that opened a span closes it, by an event of ``closes`` about the same
-    ``subject`` (a detail), or by its own start or stop. Where its journal left events out, the
-    closing event may be among them: such a span has no length, and is dropped [the story names the
-    gap as missing].
+    A span is closed only by the node that opened it: by an event in ``closes`` with the same
+    ``subject`` (a detail), or by the node's own start or stop. If the node's journal omitted
+    events, the closing event may be among them: the span then has no known length, and is dropped
+    [the story reports the gap as missing].
     """
     closing = frozenset(closes)
     open_: dict[tuple[str, int, int], NodeEvent] = {}
@@ -112,7 +114,7 @@ def spans(timeline: Timeline, opens: Kind, closes: Iterable[Kind], subject: str 
 
 
 def overlapping(found: Iterable[Span]) -> Iterator[list[Span]]:
-    """Yield groups of overlapping spans, ascending."""
+    """Yield groups of overlapping spans, in ascending order."""
     group: list[Span] = []
     for one in found:
         if group and one.begun.at_ms > until_ms(group) >= 0:
@@ -124,15 +126,16 @@ def overlapping(found: Iterable[Span]) -> Iterator[list[Span]]:
 
 
 def until_ms(group: list[Span]) -> int:
-    """Return the end of the last span of a group; -1: one is open at the end."""
+    """Return the end of a group's last span, or -1 if one is open at the end."""
     ends = [one.until_ms for one in group]
     return -1 if -1 in ends else max(ends)
 
 
 def for_how_long(group: list[Span], before_ms: int = 0) -> str:
-    """Return ``for 22 s``; ``for up to 22 s`` where the lengths of the ended spans differ.
+    """Return text such as ``for 22 s``, or ``for up to 22 s`` if the durations of the ended spans
+    differ.
 
-    ``before_ms``: length of each before its detection.
+    ``before_ms``: duration of each before it was detected.
     """
     lengths = sorted(one.lasted_ms(0) + before_ms for one in group if one.ended is not None)
     most = "" if took(lengths[0]) == took(lengths[-1]) else "up to "
@@ -140,14 +143,16 @@ def for_how_long(group: list[Span], before_ms: int = 0) -> str:
 
 
 BEFORE_MS = 60_000
-"""Time in ms before an election in which events of the old leader may explain it."""
+"""Time in ms before an election within which events of the old leader may explain it."""
 
 
 _LEADER_KNOWN = (Kind.BECAME_LEADER, Kind.LEADER_CHANGED)
 
 
 class Elected(NamedTuple):
-    """An election. ``before``: the leader of the epoch before; -1: none, or unknown."""
+    """An election. ``before``: the leader of the previous epoch, or -1 if there was none or it is
+    unknown.
+    """
 
     at_ms: int
     epoch: int
@@ -156,7 +161,7 @@ class Elected(NamedTuple):
 
 
 def elected(timeline: Timeline) -> list[Elected]:
-    """Return the elections of the log, and of the journals where the log cannot be read."""
+    """Return the elections in the log, and those in the journals where the log cannot be read."""
     found: dict[int, Elected] = {}
     for change in timeline.changes("leader"):
         new, old = decoded(change.after), decoded(change.before)
@@ -167,7 +172,7 @@ def elected(timeline: Timeline) -> list[Elected]:
     for event in timeline.events(Kind.BECAME_LEADER):
         epoch = event.number("epoch")
         if epoch not in found:
-            # Who won an epoch that nobody here tells of is not known.
+            # The winner of an epoch without evidence is unknown.
             before = found.get(epoch - 1)
             before_id = before.leader_id if before is not None else -1
             found[epoch] = Elected(event.at_ms, epoch, event.node_id, before_id)
@@ -200,13 +205,15 @@ def elections(timeline: Timeline) -> Iterator[Line]:
             _weight(one, reason, lost),
             f"controller-{one.leader_id}",
             f"{text}: {_why(one, reason, lost)}",
-            # An upper bound is not a length.
+            # An upper bound is not a duration.
             until_ms if is_known else one.at_ms,
         )
 
 
 def outages(timeline: Timeline) -> Iterator[Line]:
-    """Yield a line for each time of more than a second without a leader, by the nodes' journals."""
+    """Yield a line for each period of more than a second without a leader, by the nodes'
+    journals.
+    """
     found = spans(timeline, Kind.NO_LEADER, _LEADER_KNOWN)
     return (_outage(group) for group in overlapping(found))
 
@@ -226,10 +233,10 @@ def _outage(group: list[Span]) -> Line:
 
 
 def _since(earlier: Elected | None) -> Elected:
-    """Return the election before; a very old one where none is known.
+    """Return the previous election, or a very old one if none is known.
 
-    An earlier event of its leader ended another leadership [a node that led, was restarted, led
-    again and transferred the leadership had been without a leader for all of that time].
+    Earlier events of its leader ended another leadership [a node that led, was restarted, led again
+    and transferred the leadership seemed to have been without a leader all that time].
     """
     return Elected(0, -1, -1, -1) if earlier is None else earlier
 
@@ -237,13 +244,12 @@ def _since(earlier: Elected | None) -> Elected:
 def _begun_ms(
     timeline: Timeline, one: Elected, lost: list[NodeEvent], since_ms: int
 ) -> tuple[int, bool]:
-    """Return the begin of the time without a leader, and whether that is known.
+    """Return the start of the time without a leader, and whether it is known exactly.
 
-    It is known if the old leader resigned, stopped, hung, or was missed. Else it is its last write:
-    it led until then at least.
-
-    ``since_ms``: time of the election before. An earlier event of that leader, and its report after
-    its successor's election [a leader that hung notices it when it continues], are no begin.
+    It is known if the old leader resigned, stopped, hung, or was missed. Otherwise it is that
+    leader's last write, until which it certainly led. ``since_ms``: time of the previous election.
+    Earlier events of that leader do not count, nor does its report after its successor's election
+    [a leader that hung notices that only when it continues].
     """
 
     def belongs(at_ms: int) -> bool:
@@ -259,7 +265,7 @@ def _begun_ms(
     begun += [
         event.at_ms
         for event in timeline.events(Kind.CAMPAIGN_BEGAN)
-        # Who has to ask nobody before is in the new epoch already.
+        # A voter that need not ask others first is already in the new epoch.
         if event.number("epoch") in (one.epoch - 1, one.epoch)
     ]
     if begun := [at_ms for at_ms in begun if belongs(at_ms)]:
@@ -272,31 +278,32 @@ def _begun_ms(
 def _why(one: Elected, reason: str, lost: list[NodeEvent]) -> str:
     before = f"node {one.before}" if one.before >= 0 else "the leader"
     if reason == "leader gone":
-        return f"the process of {before} had ended, its port refused connections"
+        return f"the process of {before} had ended: its port refused connections"
     if reason == "leader resigned":
         said = lost[-1].text("reason") if lost else ""
         return f"{before} resigned{f' ({said})' if said else ''}"
     if reason == "fetch timeout":
         return (
-            f"{before} had answered no fetch for the fetch timeout: it hung, or the network was cut"
+            f"{before} had answered no fetch for the fetch timeout: it hung, or the network was "
+            "partitioned"
         )
     if reason == "another voter asked":
-        return f"another voter heard {before} no more"
+        return f"another voter no longer heard {before}"
     if reason == "cold start":
         return "no leader was known when the nodes started"
     if reason == "election timeout":
         return "no leader was known for the election timeout"
     if lost and lost[-1].details.get("handed_over") is True:
-        return f"{before} handed over ({lost[-1].text('reason')})"
+        return f"{before} transferred the leadership ({lost[-1].text('reason')})"
     if lost:
-        return f"{before} led no more ({lost[-1].text('reason')})"
-    return "why is not known: the node that won was not heard"
+        return f"{before} no longer led ({lost[-1].text('reason')})"
+    return "cause unknown: there is no evidence from the winner"
 
 
 def _weight(one: Elected, reason: str, lost: list[NodeEvent]) -> Weight:
     if one.before < 0 or reason == "cold start":
         return Weight.NOTE
-    # Of a transfer one of the two journals is enough.
+    # One of the two journals suffices to recognise a transfer.
     handed_over = bool(lost) and lost[-1].details.get("handed_over") is True
     return Weight.CHANGE if reason == "leader resigned" or handed_over else Weight.TROUBLE
 
@@ -306,13 +313,15 @@ def _last_of_epoch(events: list[NodeEvent], epoch: int) -> NodeEvent | None:
 
 
 AROUND_MS = 15_000
-"""Time in ms before a fence in which events of the broker may explain it: more than a session."""
+"""Time in ms before a fencing within which events of the broker may explain it: more than a
+session.
+"""
 ALONE_MS = 2_000
-"""Time in ms without a controller that is worth a line: a failover takes less."""
+"""Time in ms without a controller from which a line is written: a failover takes less."""
 
 
 def fences(timeline: Timeline) -> Iterator[Line]:
-    """Yield the fences, registrations and removals of brokers."""
+    """Yield lines about brokers that are fenced, registered or removed."""
     changes = timeline.changes("broker")
     for at, change in enumerate(changes):
         old, new = decoded(change.before), decoded(change.after)
@@ -350,11 +359,11 @@ def _fence(timeline: Timeline, change: Changed, new: dict[str, Any], later: list
         -1,
     )
     cause = new.get("cause", 0)
-    # A broker that registers anew is fenced until it has caught up.
+    # A broker that registers again is fenced until it has caught up.
     again = change.type_name == "REGISTER_BROKER"
     text = f"broker {change.key} was fenced"
     if again:
-        text += ": its process had begun anew, and registered"
+        text += ": its process had restarted, and registered again"
     elif new["reason"]:
         text += f": {new['reason']}"
     text += f"; unfenced after {took(back_ms - change.timestamp_ms)}" if back_ms > 0 else ""
@@ -370,7 +379,7 @@ def _fence(timeline: Timeline, change: Changed, new: dict[str, Any], later: list
 
 
 def _own_words(timeline: Timeline, broker_id: int, at_ms: int, back_ms: int) -> Iterator[str]:
-    """Yield the broker's own journal entries about the time around a fence."""
+    """Yield the broker's own journal entries from around the time of a fencing."""
     until_ms = back_ms if back_ms > 0 else at_ms + AROUND_MS
     for event in timeline.of_node(
         broker_id, Kind.LOOP_STALL, Kind.CONTROLLER_LOST, Kind.STOPPED, Kind.STARTED, Kind.SPACE_LOW
@@ -382,9 +391,9 @@ def _own_words(timeline: Timeline, broker_id: int, at_ms: int, back_ms: int) -> 
 def _in_words(event: NodeEvent) -> str:
     match event.kind:
         case Kind.LOOP_STALL:
-            return f"it did not run for {took(event.number('gap_ms', 0))}"
+            return f"its process was paused for {took(event.number('gap_ms', 0))}"
         case Kind.CONTROLLER_LOST:
-            return "it heard no controller"
+            return "it reached no controller"
         case Kind.STOPPED:
             return f"it ended: {event.text('reason')}"
         case Kind.STARTED if event.text("after") == "crash":
@@ -395,9 +404,8 @@ def _in_words(event: NodeEvent) -> str:
 
 
 def alone(timeline: Timeline) -> Iterator[Line]:
-    """Yield the times in which brokers reached no controller, one line for overlapping ones.
-
-    Of dead controllers no other node has evidence.
+    """Yield the periods in which brokers reached no controller, one line for overlapping ones. No
+    other node has evidence of dead controllers.
     """
     found = spans(
         timeline,
@@ -437,7 +445,7 @@ def _alone(timeline: Timeline, group: list[Span]) -> Line:
 
 
 def lao_stalls(timeline: Timeline) -> Iterator[Line]:
-    """Yield the times in which LAO made no progress, and the brokers that held it back."""
+    """Yield the periods in which LAO made no progress, and the brokers that held it back."""
     for begun, ended in spans(timeline, Kind.LAO_STALLED, (Kind.LAO_RESUMED, Kind.LOST_LEADERSHIP)):
         if ended is None:
             yield _stall(begun, begun.at_ms - 1_000, -1)
@@ -450,9 +458,9 @@ def _stall(begun: NodeEvent, from_ms: int, until_ms: int) -> Line:
     who = begun.text("brokers").split(",")
     ids = [int(one) for one in who if one.isascii() and one.isdecimal()]
     by = f"held back by {broker_list(ids)}" if ids else begun.text("reason")
-    lasted = f" for {took(until_ms - from_ms)}" if until_ms > 0 else ", and stands still"
+    lasted = f" for {took(until_ms - from_ms)}" if until_ms > 0 else ", and still does not advance"
     offset = begun.number("offset")
-    stood = f"stood at {offset}" if offset >= 0 else "was not known"
+    stood = f"was stuck at {offset}" if offset >= 0 else "was unknown"
     return Line(
         from_ms,
         "LAO_STALL",
@@ -464,13 +472,13 @@ def _stall(begun: NodeEvent, from_ms: int, until_ms: int) -> Line:
 
 
 NOTICED_MS = 1_000
-"""Silence of a peer in ms after which its loss is noted."""
+"""Silence of a peer in ms after which its loss is recorded."""
 SLOW_TOGETHER_MS = 5_000
-"""Largest gap in ms between slow flushes of a node that share a line."""
+"""Largest gap in ms between a node's slow flushes that share a line."""
 
 
 def processes(timeline: Timeline) -> Iterator[Line]:
-    """Yield starts and ends of processes. A crash is known only by the next start."""
+    """Yield starts and ends of processes. A crash is known only from the next start."""
     for node in timeline.nodes:
         for event in node.events:
             if timeline.from_ms <= event.at_ms <= timeline.to_ms:
@@ -502,7 +510,7 @@ def _process(event: NodeEvent, name: str) -> Line | None:
 
 
 def links(timeline: Timeline) -> Iterator[Line]:
-    """Yield the nodes that others did not reach: one line for each, for any number of witnesses."""
+    """Yield a line for each node that others did not reach, whatever the number of witnesses."""
     by_peer: dict[int, list[Span]] = defaultdict(list)
     for one in spans(timeline, Kind.PEER_LOST, (Kind.PEER_REGAINED,), subject="peer_id"):
         by_peer[one.begun.number("peer_id")].append(one)
@@ -528,13 +536,13 @@ def _link(peer: int, group: list[Span]) -> Line:
 
 
 def stalls(timeline: Timeline) -> Iterator[Line]:
-    """Yield processes that did not run, disks that were slow, hung or full, and wrong clocks."""
+    """Yield lines about paused processes, slow, hung or full disks, and wrong clocks."""
     slow: dict[int, list[NodeEvent]] = defaultdict(list)
     for event in timeline.events():
         name = f"{event.role}-{event.node_id}"
         if event.kind == Kind.LOOP_STALL:
             gap_ms = event.number("gap_ms", 0)
-            text = f"{name} did not run for {took(gap_ms)}: stopped, swapped out, or starved of CPU"
+            text = f"{name} was paused for {took(gap_ms)}: stopped, swapped out, or starved of CPU"
             yield Line(event.at_ms - gap_ms, "LOOP_STALL", Weight.TROUBLE, name, text, event.at_ms)
         elif event.kind == Kind.DISK_STALL:
             busy_ms = event.number("busy_ms", 0)
@@ -549,7 +557,7 @@ def stalls(timeline: Timeline) -> Iterator[Line]:
         elif event.kind == Kind.CLOCK_OVERRULED:
             ahead_ms = event.number("ahead_ms", 0)
             side = "ahead" if ahead_ms > 0 else "behind"
-            text = f"the clock of {name} was {took(abs(ahead_ms))} {side}, and was not used"
+            text = f"the clock of {name} was {took(abs(ahead_ms))} {side}, and was ignored"
             yield Line(event.at_ms, "CLOCK_WRONG", Weight.TROUBLE, name, text, -1)
         elif event.kind == Kind.SPACE_LOW:
             free = event.number("free_bytes", 0) >> 20
@@ -557,24 +565,31 @@ def stalls(timeline: Timeline) -> Iterator[Line]:
             yield Line(event.at_ms, "SPACE_LOW", Weight.TROUBLE, name, text, -1)
         elif event.kind == Kind.DIRECTORY_REPLACED:
             where = event.text("set_aside")
-            text = f"the log of {name} was damaged: it began anew, the damaged data is in {where}"
+            text = (
+                f"the log of {name} was damaged: the node started with an empty log, and the "
+                f"damaged data is in {where}"
+            )
             yield Line(event.at_ms, "LOG_DAMAGED", Weight.TROUBLE, name, text, -1)
         elif event.kind == Kind.LOG_MENDED:
             where = event.text("set_aside")
-            text = f"the log of {name} was damaged: it was mended, the damaged log is in {where}"
+            text = (
+                f"the log of {name} was damaged and has been repaired; the damaged log is in "
+                f"{where}"
+            )
             yield Line(event.at_ms, "LOG_DAMAGED", Weight.TROUBLE, name, text, -1)
         elif event.kind == Kind.SPACE_REGAINED:
-            text = f"the disk of {name} had space again"
+            text = f"the disk of {name} had enough space again"
             yield Line(event.at_ms, "SPACE_REGAINED", Weight.NOTE, name, text, event.at_ms)
         elif event.kind == Kind.WRITES_REFUSED:
             text = f"{name} refused writes: {event.text('reason')}"
             yield Line(event.at_ms, "WRITES_REFUSED", Weight.TROUBLE, name, text, -1)
         elif event.kind == Kind.WRITES_RESUMED:
-            text = f"{name} took writes again"
+            text = f"{name} accepted writes again"
             yield Line(event.at_ms, "WRITES_RESUMED", Weight.NOTE, name, text, event.at_ms)
         elif event.kind == Kind.SNAPSHOT_LOADED:
             text = (
-                f"{name} took its state from a snapshot, up to offset {event.number('end_offset')}"
+                f"{name} loaded its state from a snapshot, up to offset "
+                f"{event.number('end_offset')}"
             )
             yield Line(event.at_ms, "SNAPSHOT_LOADED", Weight.NOTE, name, text, event.at_ms)
     for events in slow.values():
@@ -599,7 +614,9 @@ def _slow(events: list[NodeEvent]) -> Line:
 T = TypeVar("T")
 
 ALONE_MAX = 3
-"""Number of changes of a kind by one principal at a time above which one line counts them."""
+"""Number of simultaneous changes of one kind by one principal above which a single line counts
+them.
+"""
 TOGETHER_MS = 5_000
 BURST_MS = 2_000
 GAP_MIN_MS = 1_000
@@ -615,7 +632,7 @@ def alterations(timeline: Timeline) -> Iterator[Line]:
         changes = [
             one
             for one in timeline.changes(kind)
-            # A value that is set again is not a change.
+            # Setting the same value again is not a change.
             if one.before != one.after and not _autopilot_reason(one)
         ]
         for together in groups(changes, _belong):
@@ -623,7 +640,7 @@ def alterations(timeline: Timeline) -> Iterator[Line]:
 
 
 def autopilot(timeline: Timeline) -> Iterator[Line]:
-    """Yield the changes of the voter set that the controller has made by itself."""
+    """Yield the changes of the voter set that the controller made by itself."""
     for one in timeline.changes("voters"):
         if reason := _autopilot_reason(one):
             before, after = _voter_ids(one.before), _voter_ids(one.after)
@@ -634,7 +651,7 @@ def autopilot(timeline: Timeline) -> Iterator[Line]:
 
 
 def _autopilot_reason(one: Changed) -> str:
-    """Return why the controller has changed the voter set by itself; empty if it has not."""
+    """Return why the controller changed the voter set by itself, or "" if it did not."""
     if one.kind != "voters" or one.after is None:
         return ""
     reason: str = decoded(one.after).get("reason", "")
@@ -646,7 +663,7 @@ def _voter_ids(text: str | None) -> set[int]:
 
 
 def groups(items: Iterable[T], belong: Callable[[T, T], bool]) -> Iterator[list[T]]:
-    """Yield runs of items of which each belongs to the one before it."""
+    """Yield runs of items in which each item belongs with the previous one."""
     group: list[T] = []
     for one in items:
         if group and not belong(group[-1], one):
@@ -688,7 +705,7 @@ def _changed_line(one: Changed, text: str, until_ms: int) -> Line:
 
 
 def partitions(timeline: Timeline) -> Iterator[Line]:
-    """Yield the moves and losses of partitions' leaders, a line for each burst."""
+    """Yield moves and losses of partition leaders, one line per burst."""
     moved = (
         one
         for one in timeline.changes("partition")
@@ -706,7 +723,7 @@ def partitions(timeline: Timeline) -> Iterator[Line]:
 
 
 def _election_kind(one: Changed) -> str:
-    """Return the code of an election from outside the ISR; empty if it is none."""
+    """Return the code of an election from outside the ISR, or "" for any other change."""
     before, after = decoded(one.before), decoded(one.after)
     leader = after["leader"]
     if leader < 0 or leader in before.get("isr", ()):
@@ -717,17 +734,19 @@ def _election_kind(one: Changed) -> str:
 
 
 def _outside_isr(kind: str, changes: list[Changed]) -> Iterator[Line]:
-    """Yield the lines of elections from outside ISRs at a time: each, or their number."""
+    """Yield the lines of simultaneous elections from outside ISRs: each one, or their number."""
     first, last = changes[0], changes[-1]
     if kind == "ELECTED_FROM_ELR":
         keys = _some({one.key for one in changes})
-        text = f"{keys}: led by an eligible leader replica; nothing is lost"
+        text = f"{keys}: led by an eligible leader replica; no records are lost"
         yield Line(first.timestamp_ms, kind, Weight.NOTE, "partitions", text, last.timestamp_ms)
         return
     told = changes if len(changes) <= ALONE_MAX else []
     for one in told:
         text = f"{one.key}: broker {decoded(one.after)['leader']} leads after an unclean election"
-        because: tuple[str, ...] = ("elected without reports of replicas: what it lacks is lost",)
+        because: tuple[str, ...] = (
+            "elected without reports from replicas: records that it lacks are lost",
+        )
         weight = Weight.TROUBLE
         if one.recovery:
             recovery = decoded(one.recovery)
@@ -755,10 +774,11 @@ def _near(before: Changed, one: Changed) -> bool:
 def _burst(changes: list[Changed]) -> Line:
     states = {one.key: decoded(one.after) for one in changes}
     without = [key for key, state in states.items() if state["leader"] < 0]
-    text = f"{counted(len(states), 'partition')} got another leader"
+    text = f"{counted(len(states), 'partition')} changed leaders"
     if without:
+        its = "its" if len(without) == 1 else "their"
         text = (
-            f"{counted(len(without), 'partition')} lost the last leader that could serve:"
+            f"{counted(len(without), 'partition')} lost {its} last available leader:"
             f" {_some(without)}"
         )
     return Line(
@@ -774,19 +794,20 @@ def _burst(changes: list[Changed]) -> Line:
 
 def _waited_for(key: str, state: dict[str, Any]) -> str:
     if members := state.get("isr") or state.get("elr"):
-        return f"{key} waits for one of {broker_list(members)}: each has all that was acknowledged"
+        return f"{key} waits for one of {broker_list(members)}: each has all acknowledged records"
     if last := state.get("last_known_elr"):
         return (
-            f"{key} waits for {broker_list(last)}, its last leader, or for what all replicas report"
+            f"{key} waits for {broker_list(last)}, its last leader, or for reports from all "
+            "replicas"
         )
-    return f"{key} waits for what all replicas report: the disk of its last leader is lost"
+    return f"{key} waits for reports from all replicas: the disk of its last leader is lost"
 
 
 def gaps(timeline: Timeline) -> Iterator[Line]:
-    """Yield times without a write in which no write could be committed, after frequent writes.
+    """Yield periods without a write after frequent writes, if no write could be committed.
 
-    Idle clients leave no gap: at least half of it must be a time in which the nodes report no
-    leader, a stopped or silent leader, or refused writes.
+    Idle clients also write nothing: at least half of the period must be explained by nodes
+    reporting no leader, a stopped or silent leader, or refused writes.
     """
     halts = list(_halts(timeline))
     pauses: list[int] = []
@@ -809,15 +830,15 @@ def gaps(timeline: Timeline) -> Iterator[Line]:
                 "WRITE_GAP",
                 Weight.TROUBLE,
                 "cluster",
-                f"no write was committed for {took(pause)}; before, one came every"
-                f" {took(round(usual))}",
+                f"no write was committed for {took(pause)}; before that, one arrived every "
+                f"{took(round(usual))}",
                 after,
                 tuple(f"for {took(ms)} of it {what}" for what, ms in longest.items()),
             )
 
 
 def _halts(timeline: Timeline) -> Iterator[tuple[int, int, str]]:
-    """Yield the times in which no write could be committed: begin, end, and the cause."""
+    """Yield the periods in which no write could be committed: start, end, and the cause."""
     known = elected(timeline)
 
     def led(node_id: int, at_ms: int) -> bool:
@@ -834,7 +855,7 @@ def _halts(timeline: Timeline) -> Iterator[tuple[int, int, str]]:
         name = "gap_ms" if event.kind == Kind.LOOP_STALL else "busy_ms"
         begin_ms = event.at_ms - event.number(name, 0)
         if event.role == "controller" and led(event.node_id, begin_ms):
-            what = "did not run" if event.kind == Kind.LOOP_STALL else "waited for its disk"
+            what = "was paused" if event.kind == Kind.LOOP_STALL else "waited for its disk"
             yield begin_ms, event.at_ms, f"the leader, node {event.node_id}, {what}"
     for one in spans(timeline, Kind.PEER_LOST, (Kind.PEER_REGAINED,), subject="peer_id"):
         peer, begin_ms = one.begun.number("peer_id"), one.begun.at_ms - NOTICED_MS

@@ -1,12 +1,12 @@
 "use strict";
-// All that comes from the cluster is put into the page as text, never as markup.
+// Everything from the cluster is inserted into the page as text, never as markup.
 
 const at = (id) => document.getElementById(id);
-let token = ""; // Lives as long as the page, and is stored nowhere.
-let last = 0; // Time of the last look, by the node's clock: the browser's may differ.
+let token = ""; // Kept in memory only, as long as the page is open.
+let last = 0; // Time of the last survey, by the node's clock: the browser's may differ.
 let heard = 0; // By the page's own monotonic clock.
 let connection = null;
-const SILENT_MS = 15000; // A node that is paused sends nothing, and its connection stays open.
+const SILENT_MS = 15000; // A paused node sends nothing, but its connection stays open.
 
 function make(tag, className, ...inside) {
   const made = document.createElement(tag);
@@ -44,7 +44,7 @@ function table(caption, columns, rows) {
   return around;
 }
 
-// A section is made anew only if it shows something else: focus, selection and scrolling stay.
+// A section is rebuilt only if its content changes, so that focus, selection and scrolling stay.
 const before = {};
 function fill(id, value, ...inside) {
   const text = JSON.stringify(value);
@@ -76,11 +76,11 @@ const some = (list, total, command) => (total > list.length
   ? [make("p", "quiet", list.length + " of " + total + " are shown: ", make("code", "", command))]
   : []);
 
-// A list of what clients have stored: bounded, and of very many only the first are looked at.
+// A bounded list of entities that clients have stored; of very many, only the first are examined.
 function listed(id, caption, of, columns, row, command) {
   fill(id, of, () => [table(caption, columns, of.shown.map(row)),
     ...some(of.shown, of.total, command),
-    ...(of.partial ? [make("p", "quiet", "There are too many to look at all of them here.")] : [])]);
+    ...(of.partial ? [make("p", "quiet", "There are too many to examine all of them here.")] : [])]);
 }
 
 const size = (bytes) => (bytes < 1024 ? bytes + " B" : (bytes / 1024).toFixed(1) + " KiB");
@@ -118,7 +118,7 @@ function show(d) {
     ". Read-only. Times are UTC.";
   at("figures").replaceChildren(
     figure("Leader", d.leader_id === null ? "none" : "node " + d.leader_id,
-      d.leader_id === null ? "nothing can be written" : ""),
+      d.leader_id === null ? "writes are not possible" : ""),
     figure("Epoch", d.leader_epoch), figure("High watermark", d.high_watermark),
     figure("Lowest acknowledged offset", d.lao.offset, d.lao.why, d.brokers.total === 0),
     figure("Brokers", d.brokers.total),
@@ -129,7 +129,7 @@ function show(d) {
   curves();
   showStored(d);
   fill("findings", d.findings, () => (d.findings.length ? d.findings.map(finding)
-    : [make("p", "", "Nothing is wrong.")]));
+    : [make("p", "", "No problems.")]));
   fill("quorum", d.quorum, () => [table("Quorum", [["Node", "short"], ["Endpoint", "text"],
     ["State"], ["Epoch", "number"], ["Log end", "number"], ["Lag", "number"]],
     d.quorum.map((one) => [one.node_id, one.endpoint,
@@ -160,9 +160,9 @@ function show(d) {
 }
 
 function incidents(of) {
-  if (of.shown === null) return [make("p", "quiet", "The nodes' journals are being asked …")];
+  if (of.shown === null) return [make("p", "quiet", "Reading the nodes' journals …")];
   const parts = [make("p", "", of.summary.length ? of.summary.join("; ") + "."
-    : "The nodes' journals tell of no trouble.")];
+    : "The nodes' journals show no trouble.")];
   parts.push(table("Incidents", [["Time", "short"], ["Weight"], ["What", "text"],
     ["Lasted", "short"], ["Because", "text"]],
     of.shown.map((one) => [time(one.at_ms), badge(one.weight), one.text, one.lasted,
@@ -226,7 +226,7 @@ async function listen() {
       if (data.length) show(JSON.parse(data.map((line) => line.slice(6)).join("\n")));
     }
   }
-  problem("The node has ended the stream. Trying again …");
+  problem("The node has ended the stream. Retrying …");
   return true;
 }
 
@@ -237,8 +237,8 @@ async function run() {
       again = await listen();
     } catch (error) {
       problem(connection.signal.aborted
-        ? "The node has sent nothing for " + SILENT_MS / 1000 + " s. Trying again …"
-        : "The node does not answer. Trying again …");
+        ? "The node has sent nothing for " + SILENT_MS / 1000 + " s. Retrying …"
+        : "The node does not answer. Retrying …");
     }
     if (!again) return;
     await new Promise((done) => setTimeout(done, 2000));

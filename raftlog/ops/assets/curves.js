@@ -1,20 +1,20 @@
 "use strict";
-// Curves of the last minutes, as inline SVG. The points are kept in this page alone.
+// Curves of the last minutes, as inline SVG. The points are kept only in this page.
 
-const POINTS = 150; // At one look in 2 s: five minutes.
+const POINTS = 150; // With one survey every 2 s: five minutes.
 const WIDTH = 300, HEIGHT = 60;
-const GAP_MS = 15000; // Between two looks further apart nothing is known.
+const GAP_MS = 15000; // A longer interval between two surveys is shown as a gap.
 const points = [];
 
-// A look of the node: its clock alone counts, whatever the browser's clock says.
+// Adds a survey by the node. Only the node's clock counts, not the browser's.
 function remember(d) {
   const end = d.high_watermark, lao = d.lao.offset;
   const before = points[points.length - 1];
   const ms = before ? d.at_ms - before.ms : 0;
-  if (before && ms < 0) points.length = 0; // The node's clock went back, or it is another node.
+  if (before && ms < 0) points.length = 0; // The node's clock was set back, or it is a different node.
   if (before && ms === 0) return;
   const known = Number.isInteger(end);
-  // After a restore the log may end earlier: that is no negative rate.
+  // After a restore the log may end earlier, which is not a negative rate.
   const rate = before && known && before.end !== null && end >= before.end && ms > 0 && ms <= GAP_MS
     ? (end - before.end) * 1000 / ms : null;
   const lag = known && Number.isInteger(lao) && lao >= 0 ? Math.max(0, end - 1 - lao) : null;
@@ -67,5 +67,5 @@ function curves() {
   const since = minutes < 1 ? "since this page was opened"
     : "over the last " + minutes.toFixed(0) + (minutes < 1.5 ? " minute" : " minutes");
   at("curves").replaceChildren(curve("Records written per second", "rate", 1),
-    curve("Records that LAO is behind", "lag", 0), make("p", "quiet", "Seen by this page " + since + "."));
+    curve("Records between LAO and the high watermark", "lag", 0), make("p", "quiet", "Recorded by this page " + since + "."));
 }
