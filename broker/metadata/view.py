@@ -36,7 +36,7 @@ from raftlog.metadata.entities import Broker, Voters
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import ConfigKey, Image
 from raftlog.metadata.records import Record, RecordType, decoded
-from raftlog.metadata.versions import heartbeats_in_force
+from raftlog.metadata.versions import heartbeats_enabled
 from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.quorum.admission import MAX_EPOCH
 
@@ -706,7 +706,7 @@ class View:
             self._unfenced_epoch = None
         elif self._unfenced_epoch is None:
             self._unfenced_epoch = epoch
-        if heartbeats_in_force(builder.features) != self.heartbeats:
+        if heartbeats_enabled(builder.features) != self.heartbeats:
             self.heartbeats = not self.heartbeats
             self._heartbeats_from = builder.offset
 

@@ -54,7 +54,7 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.versions import (
     BROKER_HEARTBEAT_VERSION,
     LAO_VERSION,
-    heartbeats_in_force,
+    heartbeats_enabled,
 )
 from raftlog.node.security.authorization import Authorization, authorization_of
 
@@ -233,7 +233,7 @@ def heartbeats_off(state: ControllerState) -> bool:
     """Return whether brokers count as active without heartbeats."""
     # Runs at each fetch of a broker. Configs do not affect feature levels, so they need not be
     # folded for it.
-    return not heartbeats_in_force(state.log.pending_but_configs.features)
+    return not heartbeats_enabled(state.log.pending_but_configs.features)
 
 
 def why_without_heartbeats(

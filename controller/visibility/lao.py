@@ -47,7 +47,7 @@ from raftlog.metadata.versions import (
     BROKER_HEARTBEAT_VERSION,
     LAO_VERSION,
     METADATA_VERSION,
-    heartbeats_in_force,
+    heartbeats_enabled,
 )
 
 Position = tuple[int, int, int]
@@ -542,7 +542,7 @@ class LaoTracker(LaoView):
         """
         self._features = {name: image.features[name] for name in image.features}
         self._levels_changed()
-        self._heartbeats_off = not heartbeats_in_force(self._features)
+        self._heartbeats_off = not heartbeats_enabled(self._features)
         for broker_id in sorted(image.brokers):
             broker = image.brokers[broker_id]
             registration = self._registrations.register(
@@ -644,7 +644,7 @@ class LaoTracker(LaoView):
         before B has applied it.]
         """
         was_off = self._heartbeats_off
-        self._heartbeats_off = not heartbeats_in_force(self._features)
+        self._heartbeats_off = not heartbeats_enabled(self._features)
         if self._heartbeats_off and not was_off:
             self._heartbeats_off_from = batch_end - 1
         if was_off and not self._heartbeats_off:

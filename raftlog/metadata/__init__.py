@@ -1,1 +1,1 @@
-"""Record types, and the image that records fold into."""
+"""Record types, and the image into which records are folded."""

@@ -1,16 +1,13 @@
-"""Access control entries: the operations that a principal may or may not do (KIP-11, KIP-290).
+"""Access control entries: the operations that a principal may or may not do (KIP-11, KIP-290), and
+the index of one image's entries, for verdicts.
 
-The numbers are Kafka's; from 100 on they are resource types that Kafka does not have.
+The numbers are Kafka's; from 100 upwards they are resource types that Kafka does not have.
 
-
-The index of one image's access control entries, for verdicts.
-
-It is a part of the image, and derived from its entries. Verdicts are cached in the index that they
-were made by, and nowhere else, so none outlives a change [an entry is removed and acknowledged by
-every broker, and an older cached verdict still admits its principal].
-
-The cost of a look-up does not depend on the number of entries: two keys, and for prefixes a walk
-down a trie that ends at the first letter with which no prefix goes on.
+The index is part of the image, and derived from its entries. Verdicts are cached only in the index
+that made them, so none outlives a change [an entry is removed, which every broker has acknowledged,
+but an older cached verdict still admits its principal]. The cost of a look-up does not depend on
+the number of entries: two keys, and for prefixes a walk down a trie that ends at the first letter
+with which no prefix continues.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ CLUSTER_NAME = "kafka-cluster"
 
 
 class AclResourceType(IntEnum):
-    """The type of the resource that an entry is about."""
+    """The type of resource that an entry applies to."""
 
     ANY = 1
     TOPIC = 2
@@ -46,7 +43,7 @@ class AclResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """The meaning of an entry's resource name."""
+    """How an entry names its resources."""
 
     ANY = 1
     MATCH = 2
@@ -71,7 +68,7 @@ class AclOperation(IntEnum):
 
 
 class AclPermission(IntEnum):
-    """The verdict of an entry: deny or allow."""
+    """The effect of an entry: deny or allow."""
 
     ANY = 1
     DENY = 2
@@ -110,11 +107,11 @@ IMPLIED_BY: dict[AclOperation, frozenset[AclOperation]] = {
     ),
     AclOperation.DESCRIBE_CONFIGS: frozenset({AclOperation.ALTER_CONFIGS}),
 }
-"""An operation -> the operations whose ALLOW includes it. A DENY denies its own operation only."""
+"""An operation -> the operations whose ALLOW implies it. A DENY denies only its own operation."""
 
 
 class Resource(NamedTuple):
-    """A resource that a request works on."""
+    """A resource that a request needs a right on."""
 
     type: AclResourceType
     name: str
@@ -127,7 +124,7 @@ CLUSTER = Resource(AclResourceType.CLUSTER, CLUSTER_NAME)
 
 
 class AccessControlEntry(msgspec.Struct, frozen=True, array_like=True):
-    """An access control entry. ``id``: 16 bytes, random; it names the entry in the log."""
+    """An access control entry. ``id``: 16 random bytes that identify the entry in the log."""
 
     id: bytes
     resource_type: int
@@ -140,7 +137,7 @@ class AccessControlEntry(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def binding(self) -> Binding:
-        """The entry without its id: no two entries have the same."""
+        """The entry without its id; no two entries have the same binding."""
         return Binding.of(self)
 
     def __str__(self) -> str:
@@ -148,7 +145,7 @@ class AccessControlEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Binding(NamedTuple):
-    """The content of an entry, without an id."""
+    """An access control entry without its id."""
 
     resource_type: int
     resource_name: str
@@ -160,7 +157,7 @@ class Binding(NamedTuple):
 
     @classmethod
     def of(cls, entry: Any) -> Binding:
-        """Return the binding of an entry of the image, of a record or of a message."""
+        """Return the binding of an entry in the image, a record or a message."""
         return cls(
             entry.resource_type,
             entry.resource_name,
@@ -184,44 +181,44 @@ _KNOWN = frozenset(map(int, AclOperation))
 
 
 def bit_of(operation: int) -> int:
-    """Return 1 << AclOperation; 0 for an unknown number: a log can hold any, and no request asks
-    for it.
+    """Return 1 << AclOperation, or 0 for an unknown number: a log can contain any, and no request
+    asks for it.
     """
     return 1 << operation if operation in _KNOWN else 0
 
 
 class Bits(NamedTuple):
-    """Operations as bits (``bit_of``): those denied, and those allowed."""
+    """Operations as bits (``bit_of``): the denied and the allowed ones."""
 
     denied: int = 0
     allowed: int = 0
 
 
 class Rules(NamedTuple):
-    """The entries of one principal on one pattern, and the operations that they allow and deny."""
+    """One principal's entries on one pattern, and the operations that they allow and deny."""
 
     entries: tuple[AccessControlEntry, ...]
-    """Sorted, so that every node names the same one as the reason of a verdict."""
+    """Sorted, so that every node names the same entry as the reason for a verdict."""
     any_host: Bits
     by_host: Mapping[str, Bits]
-    """Host -> operations, of the entries that name a host."""
+    """Host -> operations, from the entries that name a host."""
 
 
 Bucket = Mapping[str, Rules]
-"""Principal -> the rules about it, on one pattern. Never changed."""
+"""Principal -> its rules on one pattern. Immutable."""
 
 
 Trie = Mapping[str, Any]
-"""A node of a trie: a letter -> the node below; HERE -> the bucket of the prefix that ends here."""
+"""A node of a trie: letter -> child node; HERE -> bucket of the prefix that ends at this node."""
 HERE = ""
 VERDICTS_MAX = 4_096
 VERDICT_NAME_MAX_CHARS = 1_024
-"""Longest name of a resource whose verdict is cached: a refused request may have any name."""
+"""Longest name of a resource whose verdict is cached: a refused request may contain any name."""
 T = TypeVar("T")
 
 
 class AclIndex:
-    """An immutable index; a change makes another one, which shares almost everything with it."""
+    """An immutable index; a change creates a new one that shares almost everything with it."""
 
     __slots__ = ("_literal", "_prefixed", "_whole", "verdicts")
 
@@ -238,10 +235,12 @@ class AclIndex:
         self._prefixed = prefixed or {}
         """Resource type -> the trie of its prefixed patterns."""
         self.verdicts: dict[Hashable, Any] = {}
-        """Cache of verdicts, at most VERDICTS_MAX."""
+        """Cache of verdicts, with at most VERDICTS_MAX entries."""
 
     def remember(self, question: tuple[Any, ...], verdict: T) -> T:
-        """Cache a verdict of this index, and return it. The question ends with its resource."""
+        """Cache a verdict made with this index, and return it. ``question`` ends with its
+        resource.
+        """
         if len(question[-1].name) > VERDICT_NAME_MAX_CHARS:
             return verdict
         if len(self.verdicts) >= VERDICTS_MAX:
@@ -250,20 +249,20 @@ class AclIndex:
         return verdict
 
     def with_entry(self, entry: AccessControlEntry) -> AclIndex:
-        """Return the index with one more entry."""
+        """Return the index with an additional entry."""
         bucket = self._bucket(entry)
         rules = bucket.get(entry.principal)
         entries = (*(rules.entries if rules else ()), entry)
         return self._with(entry, bucket, tuple(sorted(entries, key=lambda one: one.binding)))
 
     def without(self, entry: AccessControlEntry) -> AclIndex:
-        """Return the index without this entry, which it has."""
+        """Return the index without this entry, which it must contain."""
         bucket = self._bucket(entry)
         left = tuple(one for one in bucket[entry.principal].entries if one.id != entry.id)
         return self._with(entry, bucket, left)
 
     def matching(self, resource_type: int, name: str) -> list[Bucket]:
-        """Return the buckets of every pattern that this resource matches."""
+        """Return the buckets of all patterns that match this resource."""
         found: list[Bucket] = []
         if (bucket := self._literal.get((resource_type, name))) is not None:
             found.append(bucket)
@@ -279,7 +278,7 @@ class AclIndex:
         return found
 
     def items(self) -> Iterator[tuple[tuple[int, int, str], Bucket]]:
-        """Yield (pattern type, resource type, name) of each pattern, and its bucket."""
+        """Yield each pattern as (pattern type, resource type, name), with its bucket."""
         for (type_, name), bucket in self._literal.items():
             yield (PatternType.LITERAL, type_, name), bucket
         for type_, bucket in self._whole.items():
@@ -308,7 +307,9 @@ class AclIndex:
     def _with(
         self, entry: AccessControlEntry, old: Bucket, entries: tuple[AccessControlEntry, ...]
     ) -> AclIndex:
-        """Return the index with these entries of the principal on the pattern of ``entry``."""
+        """Return the index with ``entries`` as the principal's entries on the pattern of
+        ``entry``.
+        """
         bucket = {**old, entry.principal: _rules(entries)}
         if not entries:
             del bucket[entry.principal]
@@ -343,9 +344,8 @@ def _rules(entries: tuple[AccessControlEntry, ...]) -> Rules:
 
 
 def _put(node: Trie, rest: str, bucket: Bucket) -> Trie:
-    """Return the node with this bucket at the path ``rest`` below; empty if no bucket is left.
-
-    Only the nodes on the path are copied.
+    """Return the node with this bucket at the path ``rest``, or an empty node if no bucket is left.
+    Copies only the nodes on the path.
     """
     path: list[Trie] = [node]
     for letter in rest:

@@ -1,11 +1,10 @@
-"""Changes of entities by the records of a log, with the value before and after.
+"""Changes of entities by the records of a log, with the values before and after.
 
 The fold itself reports each change (:meth:`ImageDraft.replace`, for the state hash), and the
-recorder here keeps it. The one notion of a change, for `raftlog history`, watches and replays.
-
-All changes of a log have an order, the same on every node. A record may change several entities (a
-deleted topic takes its partitions along), so a place in it is the record's offset and the number of
-its changes before.
+recorder here stores it. This is the only definition of a change, for `raftlog history`, watches and
+replays. All changes in a log have an order, the same on every node. A record may change several
+entities (deleting a topic also deletes its partitions), so a position in that order is the record's
+offset and the number of preceding changes by the same record.
 """
 
 from __future__ import annotations
@@ -25,7 +24,9 @@ from raftlog.metadata.words import to_json
 
 
 class ChangeRecorder(ImageBuilder):
-    """A draft that records each change of an entity as (kind, key, before, after); None: absent."""
+    """A draft that records each change of an entity as (kind, key, before, after); None stands for
+    an absent entity.
+    """
 
     __slots__ = ("changes",)
 
@@ -36,16 +37,16 @@ class ChangeRecorder(ImageBuilder):
     def replace(
         self, kind: str, key: tuple[object, ...], old: object | None, new: object | None
     ) -> None:
-        """Account a change, and record it."""
+        """Account for a change in the state hash, and record it."""
         super().replace(kind, key, old, new)
         self.note(kind, key, old, new)
 
     def note(
         self, kind: str, key: tuple[object, ...], old: object | None, new: object | None
     ) -> None:
-        """Record a change, without accounting it in the state hash."""
+        """Record a change without accounting for it in the state hash."""
         if kind == "topic":
-            # The state hash has the id in the key, and the name for the value.
+            # In the state hash, the key contains the id, and the value is the name.
             old, new = (
                 None if name is None else NamedTopic(cast("bytes", key[0]), str(name))
                 for name in (old, new)
@@ -65,8 +66,8 @@ class ChangeRecorder(ImageBuilder):
     def record_batch(
         self, chunk: bytes, header: batch.BatchHeader
     ) -> Iterator[tuple[int, str, str, list[tuple[str, str, Any, Any]]]]:
-        """Fold one batch. Returns the offset, the type, the recovery (as ``Changed``) and the
-        changes of each record that has any.
+        """Fold one batch. Yield the offset, the type, the recovery (as ``Changed``) and the changes
+        of each record that has any.
 
         The result of a numbered write belongs to the last record.
         """
@@ -96,10 +97,11 @@ class ChangeRecorder(ImageBuilder):
 
 
 class Changed(NamedTuple):
-    """One change of one entity. ``before`` and ``after`` are JSON; None if it was absent.
+    """One change of one entity.
 
-    ``principal``: the author; empty: the controller itself, or unknown. ``recovery``: an
-    UncleanRecovery as JSON, of a partition whose leader was elected by what replicas reported.
+    ``before`` and ``after``: JSON, or None if absent. ``principal``: the author; empty for the
+    controller itself, or if unknown. ``recovery``: for a partition whose leader was elected from
+    the replicas' reports, an UncleanRecovery as JSON.
     """
 
     offset: int
@@ -119,9 +121,9 @@ class Changed(NamedTuple):
 def changes_of_chunk(
     recorder: ChangeRecorder, chunk: bytes, wanted: Callable[[str], bool] = lambda kind: True
 ) -> Iterator[Changed]:
-    """Fold the batches of a chunk that follow the recorder's image, and return their changes.
+    """Fold the batches of a chunk that follow the recorder's image, and yield their changes.
 
-    ``wanted``: the kinds to return. Raises FoldError, UnknownRecordError, CorruptLogError.
+    ``wanted``: the kinds to yield. Raises FoldError, UnknownRecordError, CorruptLogError.
     """
     for header in batch.headers(chunk, verify=False):
         if header.last_offset > recorder.offset:
@@ -144,28 +146,31 @@ def _changes_of_batch(
 
 
 def record_type_name(type_: int) -> str:
-    """Return the name of a record type, as in columns; the number of an unknown one."""
+    """Return the name of a record type as used in columns, or the number of an unknown type."""
     return RecordType(type_).name if type_ in list(RecordType) else str(type_)
 
 
 WHOLE = 2**31 - 1
-"""The part of a position after all changes of its record."""
+"""The part of a position that is after all changes of its record."""
 
 
 class Position(NamedTuple):
-    """A place in the order of all changes: after the first ``part`` changes of the record."""
+    """A position in the order of all changes: after the first ``part`` changes of the record at
+    ``offset``.
+    """
 
     offset: int
     part: int = WHOLE
 
 
 class Change(NamedTuple):
-    """One change of one entity by the record at ``position.offset``. ``before`` and ``after``: its
-    value in the image, None: absent.
+    """One change of one entity by the record at ``position.offset``.
+
+    ``before`` and ``after``: the entity in the image, or None if absent.
     """
 
     position: Position
-    """Position after this change: WHOLE if it is the last of its record."""
+    """The position after this change; its part is WHOLE for the last change of a record."""
     epoch: int
     timestamp_ms: int
     principal: str
@@ -176,16 +181,16 @@ class Change(NamedTuple):
 
 
 def ordered_changes(draft: ChangeRecorder, chunk: bytes) -> list[Change]:
-    """Fold a chunk of the log into the draft, and return all its changes, in order.
+    """Fold a chunk of the log into the draft, and return all its changes in order.
 
-    Batches at or below the draft's offset are skipped. The bytes must have been verified before.
-    Raises FoldError, UnknownRecordError.
+    Skips batches at or below the draft's offset. The bytes must already be verified. Raises
+    FoldError, UnknownRecordError.
     """
     found: list[Change] = []
     for header in batch.headers(chunk, verify=False):
         if header.last_offset <= draft.offset:
             continue
-        # The result of a numbered write is a change of its own, at the offset of its last record.
+        # The result of a numbered write is a separate change, at the offset of its last record.
         of_record: dict[int, list[tuple[str, str, Any, Any]]] = {}
         for offset, _, _, changes in draft.record_batch(chunk, header):
             of_record.setdefault(offset, []).extend(changes)

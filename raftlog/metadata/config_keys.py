@@ -1,12 +1,12 @@
 """The configuration keys of each kind of resource: type, default, meaning, and valid values; and
 the layers of a topic's config.
 
-Names, defaults and bounds are Kafka's. One table to validate writes, fill in defaults on reads, and
-explain keys to people. Values travel as text, as in Kafka.
+Names, defaults and bounds are Kafka's. One table validates writes, fills in defaults on reads, and
+explains keys to people. Values travel as text, as in Kafka.
 
-A topic's own value counts, else the value set for all brokers under the broker's name of the key,
-else the default. The configs of a single broker are no layer of a topic: answers would differ from
-broker to broker.
+A topic's own value takes precedence over the value set for all brokers under the broker's name for
+the key, and that over the default. The configs of a single broker are not a layer of a topic's
+config: answers would differ from broker to broker.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ class ResourceType(IntEnum):
 
 
 Check = Callable[[str], str | None]
-"""Returns the error of a value, or None."""
+"""Function that returns what is wrong with a value, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """A configuration key. ``type``: Kafka's name of it; ``check`` None: any text is valid."""
+    """A configuration key. ``type``: the type's name in Kafka. ``check``: None if any text is
+    valid.
+    """
 
     name: str
     type: str
@@ -47,8 +49,8 @@ class ConfigKey:
 
 
 def config_keys(resource_type: int) -> Mapping[str, ConfigKey] | None:
-    """Return the keys of a kind of resource by name, in alphabetical order; None for a kind without
-    configs.
+    """Return the keys of a kind of resource by name, in alphabetical order, or None for a kind
+    without configs.
     """
     return _KEYS.get(resource_type)
 
@@ -85,9 +87,8 @@ _ACTED_ON: Mapping[int, frozenset[str]] = MappingProxyType(
 
 
 def is_acted_on(resource_type: int, name: str) -> bool:
-    """Return whether this build acts on the key, besides storing and showing it.
-
-    Configs of clients and groups are stored for the clients that read them.
+    """Return whether this build acts on the key, apart from storing and showing it. Configs of
+    clients and groups are stored for the clients that read them.
     """
     acted_on = _ACTED_ON.get(resource_type)
     return acted_on is None or name in acted_on
@@ -99,42 +100,44 @@ _POLICIES = frozenset({"cleanup.policy", "log.cleanup.policy"})
 _OF_ONE_BROKER = frozenset(
     {"cordoned", "follower.replication.throttled.rate", "leader.replication.throttled.rate"}
 )
-"""Keys that are acted on where one broker has them. The others are defaults of topics, the same for
-all brokers [brokers would disagree about which partitions have too few replicas in sync].
+"""Keys that take effect on a single broker. The others are defaults for topics, the same for all
+brokers [otherwise brokers would disagree about which partitions have too few in-sync replicas].
 """
 
 
 def without_effect(
     resource_type: int, name: str, value: str, *, of_one_broker: bool = False
 ) -> str:
-    """Return, in words, why this value changes nothing in this build; empty if it does, or there is
-    no such key. ``of_one_broker``: it is one broker's own value.
+    """Return why this value has no effect in this build, or "" if it has, or the key does not
+    exist.
+
+    ``of_one_broker``: whether the value is set on a single broker.
     """
     if name not in _KEYS.get(resource_type, _NO_KEYS):
         return ""
     if not is_acted_on(resource_type, name):
-        return "not acted on"
+        return "no effect in this build"
     if of_one_broker and name not in _OF_ONE_BROKER:
-        return "acted on for all brokers alone"
+        return "effective only if set for all brokers"
     if name in _POLICIES and "compact" in value:
-        return "nothing is compacted"
+        return "this build does not compact"
     return ""
 
 
 def find(resource_type: int, name: str) -> ConfigKey | None:
-    """Return the key of a name, or None."""
+    """Return the key with a name, or None."""
     return _KEYS.get(resource_type, _NO_KEYS).get(name)
 
 
 def _number(low: int, high: int) -> Check:
     def check(value: str) -> str | None:
-        # str.isdigit accepts digits of every script and int() accepts underscores and blanks: Kafka
-        # reads neither.
+        # str.isdigit accepts digits of every script, and int() accepts underscores and spaces;
+        # Kafka accepts neither.
         digits = value[1:] if value[:1] in ("-", "+") else value
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
-            return "is not a whole number"
+            return "must be a whole number"
         if not low <= int(value) <= high:
-            return f"is not in {low} .. {high}"
+            return f"must be {low} to {high}"
         return None
 
     return check
@@ -144,13 +147,13 @@ def _ratio(value: str) -> str | None:
     try:
         number = float(value)
     except ValueError:
-        return "is not a number"
-    return None if math.isfinite(number) and 0 <= number <= 1 else "is not in 0 .. 1"
+        return "must be a number"
+    return None if math.isfinite(number) and 0 <= number <= 1 else "must be 0 to 1"
 
 
 def _one_of(*allowed: str) -> Check:
     def check(value: str) -> str | None:
-        return None if value in allowed else f"is none of {', '.join(allowed)}"
+        return None if value in allowed else f"must be one of {', '.join(allowed)}"
 
     return check
 
@@ -159,7 +162,7 @@ def _list_of(*allowed: str) -> Check:
     def check(value: str) -> str | None:
         for item in value.split(","):
             if item.strip() not in allowed:
-                return f"has an item that is none of {', '.join(allowed)}"
+                return f"may only contain {', '.join(allowed)}"
         return None
 
     return check
@@ -168,7 +171,7 @@ def _list_of(*allowed: str) -> Check:
 def _offset_reset(value: str) -> str | None:
     if value in ("earliest", "latest") or value.startswith("by_duration:P"):
         return None
-    return "is neither earliest, latest nor by_duration:<ISO 8601 duration>"
+    return "must be earliest, latest or by_duration:<ISO 8601 duration>"
 
 
 def _int(name: str, default: int, doc: str, low: int = 0, high: int = INT_MAX) -> ConfigKey:
@@ -199,32 +202,37 @@ _TOPIC = (
         "cleanup.policy",
         "LIST",
         "delete",
-        "What happens to old records: delete, compact or both. Nothing is compacted in this build.",
+        "What happens to old records: delete, compact or both. This build does not compact.",
         _CLEANUP,
     ),
     _text("compression.type", "STRING", "producer", "How records are compressed.", _COMPRESSION),
-    _long("delete.retention.ms", _DAY_MS, "How long delete markers of a compacted topic stay."),
-    _long("file.delete.delay.ms", 60_000, "How long a removed segment's file stays."),
-    _long("flush.messages", LONG_MAX, "After how many records a partition is flushed.", 1),
-    _long("flush.ms", LONG_MAX, "After how long a partition is flushed."),
-    _int("index.interval.bytes", 4096, "How many bytes between entries of the offset index."),
+    _long("delete.retention.ms", _DAY_MS, "How long delete markers in a compacted topic are kept."),
+    _long("file.delete.delay.ms", 60_000, "How long the file of a removed segment is kept."),
     _long(
-        "max.compaction.lag.ms", LONG_MAX, "The longest that a record stays out of compaction.", 1
+        "flush.messages", LONG_MAX, "The number of records after which a partition is flushed.", 1
+    ),
+    _long("flush.ms", LONG_MAX, "The time after which a partition is flushed."),
+    _int("index.interval.bytes", 4096, "The number of bytes between entries of the offset index."),
+    _long(
+        "max.compaction.lag.ms",
+        LONG_MAX,
+        "The longest time for which a record may stay uncompacted.",
+        1,
     ),
     _int(
         "max.message.bytes",
         1_048_588,
-        "The largest record batch; more than 24 MiB counts as 24 MiB.",
+        "The largest record batch; at most 24 MiB.",
     ),
     _long(
         "message.timestamp.after.max.ms",
         3_600_000,
-        "How far a record's time may be ahead of the broker's.",
+        "How far a record's timestamp may be ahead of the broker's clock.",
     ),
     _long(
         "message.timestamp.before.max.ms",
         LONG_MAX,
-        "How far a record's time may be behind the broker's.",
+        "How far a record's timestamp may be behind the broker's clock.",
     ),
     _text(
         "message.timestamp.type",
@@ -237,40 +245,45 @@ _TOPIC = (
         "min.cleanable.dirty.ratio",
         "DOUBLE",
         "0.5",
-        "The part of a log that is dirty before it is compacted.",
+        "The share of a log that must be dirty before it is compacted.",
         _ratio,
     ),
-    _long("min.compaction.lag.ms", 0, "The least that a record stays out of compaction."),
+    _long("min.compaction.lag.ms", 0, "The shortest time for which a record stays uncompacted."),
     _int(
-        "min.insync.replicas", 1, "How many replicas must be in sync for a write with acks=all.", 1
+        "min.insync.replicas",
+        1,
+        "The number of replicas that must be in sync for a write with acks=all.",
+        1,
     ),
-    _boolean("preallocate", "false", "Whether a segment's file is allocated when it is created."),
+    _boolean("preallocate", "false", "Whether to preallocate a segment's file."),
     _long(
         "retention.bytes",
         -1,
-        "The size of a partition above which its oldest records go; -1: no bound.",
+        "The size of a partition above which its oldest records are deleted; -1: no bound.",
         -1,
     ),
-    _long("retention.ms", _WEEK_MS, "How long records stay; -1: for ever.", -1),
+    _long("retention.ms", _WEEK_MS, "How long records are kept; -1: forever.", -1),
     _int("segment.bytes", 1 << 30, "The size of a segment.", 1 << 20),
     _int("segment.index.bytes", 10 << 20, "The size of a segment's index.", 4),
     _long(
         "segment.jitter.ms",
         0,
-        "At most this is taken off segment.ms at random, to spread the rolling of segments.",
+        "The maximum random time subtracted from segment.ms, to spread the rolling of segments.",
     ),
-    _long("segment.ms", _WEEK_MS, "After how long a segment is rolled.", 1),
+    _long("segment.ms", _WEEK_MS, "The time after which a segment is rolled.", 1),
     _boolean(
         "unclean.leader.election.enable",
         "false",
-        "Whether a replica out of the ISR may lead as a last resort, at once and unasked.",
+        "Whether a replica outside the ISR may become leader as a last resort, at once and "
+        "automatically.",
     ),
     _text(
         "unclean.recovery.strategy",
         "STRING",
         "balanced",
-        "How a partition gets a leader when its ISR and its eligible leader replicas are gone:"
-        " balanced asks every replica, aggressive waits for a while, none leaves it to a person.",
+        "How a partition gets a leader when its ISR and its eligible leader replicas are lost: "
+        "balanced queries every replica, aggressive waits only a limited time, none leaves it to "
+        "an operator.",
         _RECOVERY,
     ),
 )
@@ -280,36 +293,38 @@ _BROKER = (
         "compression.type",
         "STRING",
         "producer",
-        "compression.type of topics that have none.",
+        "The default compression.type of topics.",
         _COMPRESSION,
     ),
     _boolean(
-        "cordoned", "false", "Whether a broker gets no new replicas (KIP-1066); it keeps its own."
+        "cordoned",
+        "false",
+        "Whether a broker receives no new replicas (KIP-1066); it keeps those it has.",
     ),
     _long(
         "follower.replication.throttled.rate",
         LONG_MAX,
-        "Bytes a second that a broker fetches for replicas that are being added to it.",
+        "Bytes per second that a broker fetches for replicas that are being added to it.",
         1,
     ),
     _long(
         "leader.replication.throttled.rate",
         LONG_MAX,
-        "Bytes a second that a broker sends to replicas that are being added.",
+        "Bytes per second that a broker sends to replicas that are being added.",
         1,
     ),
     _int("log.cleaner.threads", 1, "Threads that compact logs."),
     _text(
-        "log.cleanup.policy", "LIST", "delete", "cleanup.policy of topics that have none.", _CLEANUP
+        "log.cleanup.policy", "LIST", "delete", "The default cleanup.policy of topics.", _CLEANUP
     ),
-    _long("log.retention.bytes", -1, "retention.bytes of topics that have none.", -1),
-    _long("log.retention.ms", _WEEK_MS, "retention.ms of topics that have none.", -1),
-    _int("log.segment.bytes", 1 << 30, "segment.bytes of topics that have none.", 1 << 20),
-    _int("max.connection.creation.rate", INT_MAX, "New connections a second."),
-    _int("max.connections", INT_MAX, "Connections at a time."),
-    _int("max.connections.per.ip", INT_MAX, "Connections at a time from one address."),
-    _int("message.max.bytes", 1_048_588, "max.message.bytes of topics that have none."),
-    _int("min.insync.replicas", 1, "min.insync.replicas of topics that have none.", 1),
+    _long("log.retention.bytes", -1, "The default retention.bytes of topics.", -1),
+    _long("log.retention.ms", _WEEK_MS, "The default retention.ms of topics.", -1),
+    _int("log.segment.bytes", 1 << 30, "The default segment.bytes of topics.", 1 << 20),
+    _int("max.connection.creation.rate", INT_MAX, "Maximum number of new connections per second."),
+    _int("max.connections", INT_MAX, "Maximum number of open connections."),
+    _int("max.connections.per.ip", INT_MAX, "Maximum number of open connections from one address."),
+    _int("message.max.bytes", 1_048_588, "The default max.message.bytes of topics."),
+    _int("min.insync.replicas", 1, "The default min.insync.replicas of topics.", 1),
     _int("num.io.threads", 8, "Threads that handle requests.", 1),
     _int("num.network.threads", 3, "Threads for the network.", 1),
     _int(
@@ -322,13 +337,13 @@ _BROKER = (
     _boolean(
         "unclean.leader.election.enable",
         "false",
-        "unclean.leader.election.enable of topics that have none.",
+        "The default unclean.leader.election.enable of topics.",
     ),
     _text(
         "unclean.recovery.strategy",
         "STRING",
         "balanced",
-        "unclean.recovery.strategy of topics that have none.",
+        "The default unclean.recovery.strategy of topics.",
         _RECOVERY,
     ),
 )
@@ -336,33 +351,37 @@ _CLIENT_METRICS = (
     _int(
         "interval.ms",
         300_000,
-        "How often a client that matches pushes its metrics.",
+        "How often a matching client pushes its metrics.",
         100,
         3_600_000,
     ),
-    _text("match", "LIST", "", "Which clients: name=pattern pairs; empty: all of them."),
-    _text("metrics", "LIST", "", "Prefixes of the names of metrics to push; empty: none."),
+    _text("match", "LIST", "", "The clients, as name=pattern pairs; empty for all clients."),
+    _text("metrics", "LIST", "", "Prefixes of the names of the metrics to push; empty for none."),
 )
 _GROUP = (
     _int(
         "consumer.heartbeat.interval.ms",
         5_000,
-        "How often members of a consumer group say that they live.",
+        "How often members of a consumer group send heartbeats.",
         1,
     ),
     _int(
         "consumer.session.timeout.ms",
         45_000,
-        "After what silence a member of a consumer group is removed.",
+        "The silence after which a member of a consumer group is removed.",
         1,
     ),
     _text(
-        "share.auto.offset.reset", "STRING", "latest", "Where a share group starts.", _offset_reset
+        "share.auto.offset.reset",
+        "STRING",
+        "latest",
+        "The position at which a share group starts.",
+        _offset_reset,
     ),
     _int(
         "share.heartbeat.interval.ms",
         5_000,
-        "How often members of a share group say that they live.",
+        "How often members of a share group send heartbeats.",
         1,
     ),
     _int(
@@ -375,20 +394,20 @@ _GROUP = (
     _int(
         "share.session.timeout.ms",
         45_000,
-        "After what silence a member of a share group is removed.",
+        "The silence after which a member of a share group is removed.",
         1,
     ),
     _int(
         "streams.heartbeat.interval.ms",
         5_000,
-        "How often members of a streams group say that they live.",
+        "How often members of a streams group send heartbeats.",
         1,
     ),
     _int("streams.num.standby.replicas", 0, "Standby replicas for each task."),
     _int(
         "streams.session.timeout.ms",
         45_000,
-        "After what silence a member of a streams group is removed.",
+        "The silence after which a member of a streams group is removed.",
         1,
     ),
 )
@@ -410,7 +429,7 @@ _KEYS: Mapping[int, Mapping[str, ConfigKey]] = MappingProxyType(
 
 
 ALL_BROKERS = ""
-"""The resource name of the configs of all brokers: the cluster default."""
+"""The resource name for the configs of all brokers: the cluster defaults."""
 BROKER_NAME: Mapping[str, str] = MappingProxyType(
     {
         "cleanup.policy": "log.cleanup.policy",
@@ -424,7 +443,7 @@ BROKER_NAME: Mapping[str, str] = MappingProxyType(
         "unclean.recovery.strategy": "unclean.recovery.strategy",
     }
 )
-"""Topic key -> the broker key that gives its default, as in Kafka."""
+"""Topic key -> the broker key that provides its default, as in Kafka."""
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
 UNCLEAN_RECOVERY = "unclean.recovery.strategy"
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
@@ -440,8 +459,7 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def inherited(view: Any) -> dict[str, str]:
-    """Return the values that topics inherit from the configs of all brokers: topic key -> value.
-
+    """Return the values that topics inherit from the configs of all brokers, by topic key.
     ``view``: an image or a draft.
     """
     shared: Mapping[str, str] = view.configs.get((_BROKER_TYPE, ALL_BROKERS)) or _NOTHING
@@ -449,9 +467,8 @@ def inherited(view: Any) -> dict[str, str]:
 
 
 def topic_config(view: Any, topic: str, key: str) -> str:
-    """Return the value in force of a topic's key, as text like in the log.
-
-    Raises KeyError for a key that topics do not have.
+    """Return the effective value of a topic's key, as text in the log's form. Raises KeyError for a
+    key that topics do not have.
     """
     own: Mapping[str, str] = view.configs.get((_TOPIC_TYPE, topic)) or _NOTHING
     if key in own:
@@ -464,39 +481,38 @@ def topic_config(view: Any, topic: str, key: str) -> str:
 
 
 def is_cordoned(view: Any, broker_id: int) -> bool:
-    """Return whether a broker gets no new replicas: by its own config, else by that of all
+    """Return whether a broker receives no new replicas: by its own config, else by that of all
     brokers.
     """
     return broker_value(view, broker_id, CORDONED) == "true"
 
 
 def broker_value(view: Any, broker_id: int, key: str) -> str | None:
-    """Return a broker's own value of a key, else that of all brokers; None: neither is set."""
+    """Return a broker's own value of a key, else that of all brokers, or None if neither is set."""
     own: Mapping[str, str] = view.configs.get((_BROKER_TYPE, str(broker_id))) or _NOTHING
     shared: Mapping[str, str] = view.configs.get((_BROKER_TYPE, ALL_BROKERS)) or _NOTHING
     return own.get(key, shared.get(key))
 
 
 def topic_value(view: Any, topic_id: bytes, key: str) -> str:
-    """Return the value in force of a topic's key, by the topic's id; of an unknown topic the one
-    that a new topic would have.
+    """Return the effective value of a topic's key, by the topic's id; for an unknown topic, the
+    value that a new topic would have.
     """
     topic = view.topics.get(topic_id)
     return topic_config(view, "" if topic is None else topic.name, key)
 
 
 def needed_in_sync(wanted: int, replicas: int) -> int:
-    """Return how many replicas must be in sync for a write with acks=all, where
-    ``min.insync.replicas`` is ``wanted`` and the partition has ``replicas`` replicas.
+    """Return how many replicas must be in sync for a write with acks=all.
 
-    A replica that is only being added does not count: it would make writes harder before it makes
-    them safer.
+    ``wanted``: ``min.insync.replicas``. ``replicas``: the partition's number of replicas; one that
+    is only being added does not count, as it would make writes harder before it makes them safer.
     """
     return min(wanted, max(1, replicas))
 
 
 def unclean_election_enabled(view: Any, topic_id: bytes) -> bool:
-    """Return whether a replica outside the ISR may lead a partition of this topic when no other
-    can.
+    """Return whether a replica outside the ISR may lead a partition of this topic if no
+    other can.
     """
     return topic_id in view.topics and topic_value(view, topic_id, UNCLEAN_ELECTION) == "true"

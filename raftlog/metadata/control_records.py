@@ -1,18 +1,17 @@
-"""What the control records of a log say of it: generations, voter sets, and the leader epochs that
-may be led.
+"""The control records of a log: generations, voter sets, and the leader epochs that may be led.
 
 The first leader of a new log chooses a *generation*, a random number, and writes it into its
-LeaderChangeRecord; every later leader repeats it. An unsafe recovery or a restore ends it (a
-RecoveryRecord), and the next leader chooses another one. Two generations are compared for equality
-alone. One log descends from another only if it names the other's generation as one of its own
-earlier ones (docs/decisions/033-log-generations.md).
+LeaderChangeRecord; every later leader repeats it. An unsafe recovery or a restore ends the
+generation (a RecoveryRecord), and the next leader chooses another one. Two generations can only be
+compared for equality. One log descends from another only if it names the other's generation as one
+of its own earlier ones (docs/decisions/033-log-generations.md).
 
-Each recovery also begins a new range of partitions' *leader epochs*, so that no leader epoch has
-two histories. A restore or an unsafe recovery takes the metadata back, and brokers keep their logs:
+Each recovery also starts a new range of partitions' *leader epochs*, so that no leader epoch has
+two histories. A restore or an unsafe recovery takes the metadata back, but brokers keep their logs,
 with records of leader epochs that the metadata has lost. If these epochs were led again, records of
-two histories would have one (offset, epoch), and no comparison of logs could tell them apart.
+two histories would share an (offset, epoch), and no comparison of logs could tell them apart.
 Brokers' reports do not help: a broker may return an hour later. So no epoch below the range of the
-newest recovery is led, whichever brokers are there (docs/decisions/016-leader-epoch-ranges.md).
+newest recovery is led, whichever brokers are present (docs/decisions/016-leader-epoch-ranges.md).
 
 Voter sets (KIP-853) are encoded by the leader, and decoded by every replica as it appends them.
 """
@@ -29,18 +28,19 @@ from raftlog.metadata.records import RecordType, parse
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 RECOVERED, RESTORED = "unsafe recovery", "restore"
-"""The kinds of a RecoveryRecord."""
 
 NO_GENERATION = 0
-"""No leader has chosen one yet, or it is not known."""
+"""The generation if no leader has chosen one yet, or it is unknown."""
 GENERATION_BITS = 53
-"""Bits of a generation: readers of JSON keep a number of this size exactly."""
+"""Number of bits in a generation: JSON readers represent numbers of this size exactly."""
 SNAPSHOT = -1
-"""The offset of a generation that a snapshot's header names: no truncation reaches it."""
+"""The offset of a generation named in a snapshot's header: no truncation reaches it."""
 
 
 class GenerationAt(NamedTuple):
-    """A generation that begins at ``offset``; NO_GENERATION: a recovery ends the one before."""
+    """A generation that begins at ``offset``; NO_GENERATION if a recovery ends the previous one
+    there.
+    """
 
     offset: int
     generation: int
@@ -49,17 +49,18 @@ class GenerationAt(NamedTuple):
 def new_generation(*origin: object) -> int:
     """Return a number that no other log has.
 
-    ``origin``: the leader's directory id, which is random; and the epoch, the offset and the time,
-    which distinguish two leaders with copies of one directory.
+    ``origin``: the leader's directory id, which is random. The epoch, the offset and the time
+    distinguish two leaders with copies of one directory.
     """
     digest = hashlib.sha256("\n".join(map(str, origin)).encode()).digest()
     return max(1, int.from_bytes(digest[:8], "big") >> (64 - GENERATION_BITS))
 
 
 def generations_in(chunk: bytes, control_at: Iterable[int]) -> tuple[GenerationAt, ...]:
-    """Return the generations in the control batches of a checked chunk, in order.
+    """Return the generations in the control batches of a checked chunk, in order. Raises
+    UnknownRecordError, CorruptLogError.
 
-    ``control_at``: as of ``batch.Scan``. Raises UnknownRecordError, CorruptLogError.
+    ``control_at``: see ``batch.Scan``.
     """
     found: list[GenerationAt] = []
     for position in control_at:
@@ -78,24 +79,24 @@ class Lineage:
     def __init__(self, entries: Iterable[GenerationAt] = ()) -> None:
         self._entries: list[GenerationAt] = []
         self.current = NO_GENERATION
-        """The generation at the log's end; NO_GENERATION: its next leader chooses one."""
+        """The generation at the log end; NO_GENERATION if the next leader will choose one."""
         self.append(entries)
 
     def append(self, entries: Iterable[GenerationAt]) -> None:
-        """Process appended records that name generations. A repeated one changes nothing."""
+        """Process appended records that name generations. A repeated generation changes nothing."""
         for entry in entries:
             if entry.generation != self.current:
                 self._entries.append(entry)
                 self.current = entry.generation
 
     def truncate(self, end_offset: int) -> None:
-        """Drop the generations above ``end_offset``, at which the log was cut."""
+        """Remove the generations above ``end_offset``, to which the log was truncated."""
         while self._entries and self._entries[-1].offset >= end_offset:
             self._entries.pop()
         self._take_last()
 
     def reset(self, generations: Sequence[int]) -> None:
-        """Begin anew with the generations of a snapshot that has replaced the log."""
+        """Start again with the generations in a snapshot that has replaced the log."""
         self._entries = [GenerationAt(SNAPSHOT, generation) for generation in generations]
         self._take_last()
 
@@ -103,7 +104,7 @@ class Lineage:
         self.current = self._entries[-1].generation if self._entries else NO_GENERATION
 
     def below(self, end_offset: int) -> tuple[int, ...]:
-        """Return the generations of the log below ``end_offset``, oldest first."""
+        """Return the log's generations below ``end_offset``, oldest first."""
         return tuple(
             entry.generation
             for entry in self._entries
@@ -117,7 +118,9 @@ class Lineage:
 
     @property
     def ended(self) -> bool:
-        """True after a recovery or restore, until a leader has chosen the next generation."""
+        """Whether a recovery or restore is the last event, so that a leader has yet to choose a
+        generation.
+        """
         return bool(self._entries) and self.current == NO_GENERATION
 
     def __contains__(self, generation: object) -> bool:
@@ -131,7 +134,7 @@ class Lineage:
 
 
 def to_entries(voters: Iterable[Voter]) -> list[pb.VoterEntry]:
-    """Return voters as a record holds them."""
+    """Return voters in the form that records contain."""
     return [
         pb.VoterEntry(
             voter_id=voter.node_id, voter_directory_id=voter.directory_id, endpoint=voter.endpoint
@@ -141,18 +144,17 @@ def to_entries(voters: Iterable[Voter]) -> list[pb.VoterEntry]:
 
 
 def from_entries(entries: Iterable[pb.VoterEntry]) -> tuple[Voter, ...]:
-    """Return the voters of a record."""
+    """Return the voters in a record."""
     return tuple(
         Voter(entry.voter_id, entry.endpoint, entry.voter_directory_id) for entry in entries
     )
 
 
 def voters_in(chunk: bytes, control_at: Iterable[int]) -> tuple[VotersAt, ...]:
-    """Return the VotersRecords in a checked chunk, in order.
+    """Return the VotersRecords in a checked chunk, in order. Raises UnknownRecordError,
+    CorruptLogError.
 
     ``control_at``: its control batches (``batch.Scan.control_at``).
-
-    Raises UnknownRecordError, CorruptLogError.
     """
     found: list[VotersAt] = []
     for position in control_at:
@@ -166,11 +168,11 @@ def voters_in(chunk: bytes, control_at: Iterable[int]) -> tuple[VotersAt, ...]:
 
 
 EPOCHS_PER_RECOVERY = 1 << 22
-"""Size of a range: more elections than one partition ever has between two recoveries: one a second
-for seven weeks.
+"""Size of a range: more elections than a partition ever has between two recoveries (one per second
+for seven weeks).
 """
 MAX_RECOVERIES = (1 << 31) // EPOCHS_PER_RECOVERY - 1
-"""Most recoveries that have a range: leader epochs are int32."""
+"""Maximum number of recoveries that have a range: leader epochs are int32."""
 
 
 def first_leader_epoch(recoveries: int) -> int:

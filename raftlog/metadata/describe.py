@@ -15,12 +15,12 @@ from raftlog.metadata.kinds import KINDS, Kind, entities_of
 from raftlog.metadata.words import plain
 
 KEY_FIELDS = {kind.plural: kind.key_field for kind in KINDS if kind.key_field}
-"""Field that has the key of an entity, by the name that its kind has in the document."""
+"""Name of a kind in the document -> the field that contains an entity's key."""
 
 
 def image_to_dict(image: Image) -> dict[str, Any]:
-    """Return the whole image as JSON-able containers: topics by name, all else by key; topic ids
-    and the state hash in hex. O(image).
+    """Return the whole image as JSON-able containers: topics sorted by name, other entities by key;
+    topic ids and the state hash in hex. O(image).
     """
     document: dict[str, Any] = {
         "offset": image.offset,
@@ -38,7 +38,7 @@ def image_to_dict(image: Image) -> dict[str, Any]:
 
 
 def _plain(image: Image, kind: Kind) -> Any:
-    """Return all entities of a kind as JSON; of one that is alone, that one or None."""
+    """Return all entities of a kind as JSON; for a kind with a single entity, that one or None."""
     found = [plain(value) for _, value in entities_of(image, kind)]
     if kind.key_field:
         return found
@@ -99,4 +99,4 @@ _OWN: dict[str, Callable[[Image], Any]] = {
         _topic(image, image.topics[image.topic_ids[name]]) for name in sorted(image.topic_ids)
     ],
 }
-"""Kinds that have a form of their own."""
+"""Kinds with a special form."""

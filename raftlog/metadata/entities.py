@@ -4,8 +4,8 @@ An entity's canonical bytes are the MessagePack array of its fields, in order: t
 process and build, and the input of the state hash. Adding a field is therefore a change of the
 metadata version.
 
-Decisions use the *cause* of a fencing, an unfencing or a mapping of a host; the ``reason`` beside
-it is for people alone.
+Decisions use the *cause* of a fencing, an unfencing or a mapping of a host; the accompanying
+``reason`` is only for people.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import xxhash
 
 
 class Cause(IntEnum):
-    """``BrokerCause`` of records.proto, which explains each one."""
+    """Cause of a broker's state: ``BrokerCause`` of records.proto, which explains each one."""
 
     UNSPECIFIED = 0
     REGISTERED = 1
@@ -35,7 +35,7 @@ class Cause(IntEnum):
 
 
 class HostnameCause(IntEnum):
-    """``HostnameCause`` of records.proto, which explains each one."""
+    """Cause of a hostname mapping: ``HostnameCause`` of records.proto, which explains each one."""
 
     UNSPECIFIED = 0
     BY_REGISTRATION = 1
@@ -46,16 +46,18 @@ class HostnameCause(IntEnum):
 UNVOUCHED = frozenset(
     {Cause.ACTIVE_WITHOUT_HEARTBEATS, Cause.CONTROLLED_SHUTDOWN_WITHOUT_HEARTBEATS}
 )
-"""Causes of unfencing whatever the broker had applied: LAO does not vouch for it."""
+"""Causes of unfencing that do not depend on the broker's applied offset, so that LAO does not vouch
+for the broker.
+"""
 SHUT_DOWN = frozenset({Cause.CONTROLLED_SHUTDOWN, Cause.CONTROLLED_SHUTDOWN_WITHOUT_HEARTBEATS})
-"""Causes of fencing a broker whose process stops in order."""
+"""Causes of fencing a broker whose process is in controlled shutdown."""
 PLANNED = SHUT_DOWN | {Cause.ASKED_TO_BE_FENCED}
 """Causes of fencing a broker at its own request."""
 
 
 def cause_name(kind: type[IntEnum], cause: int) -> str | None:
-    """Return the name of a cause, as in the Parquet form, or the number of an unknown one. None: no
-    cause is stated.
+    """Return the name of a cause as in the Parquet form, the number of an unknown one, or None if
+    there is no cause.
     """
     if not cause:
         return None
@@ -66,11 +68,11 @@ def cause_name(kind: type[IntEnum], cause: int) -> str | None:
 HASH_BITS = 128
 HASH_MASK = (1 << HASH_BITS) - 1
 entity_bytes = msgspec.msgpack.Encoder().encode
-"""The canonical bytes of an entity: of the tuple of its kind, key and fields."""
+"""Encoder of an entity's canonical bytes, from the tuple of its kind, key and fields."""
 bytes_hash = xxhash.xxh3_128_intdigest
-"""The hash of canonical bytes."""
+"""Hash function for canonical bytes."""
 _HEADS: dict[tuple[str, int], bytes] = {}
-"""The first canonical bytes of an entity, by its kind and by the first byte of the rest."""
+"""The first canonical bytes of an entity, by its kind and the first byte of the rest."""
 
 
 class Listener(msgspec.Struct, frozen=True, array_like=True):
@@ -82,12 +84,12 @@ class Listener(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def bare_host(self) -> str:
-        """The host for sockets: an IPv6 address without its brackets."""
+        """The host for sockets; an IPv6 address without its brackets."""
         return self.host.strip("[]")
 
     @property
     def address(self) -> str:
-        """host:port."""
+        """Host and port, as host:port."""
         return f"{self.host}:{self.port}"
 
 
@@ -103,10 +105,9 @@ class Process(msgspec.Struct, frozen=True, array_like=True):
 def has_left(fenced: Any, in_controlled_shutdown: Any) -> Any:
     """Return whether a broker has completed its controlled shutdown, which is final for its epoch.
 
-    The arguments are bools, or columns of Spark.
-
-    Only the end of a controlled shutdown writes fenced *and* in controlled shutdown, so that a new
-    controller sees it too; all other fencing clears the second flag.
+    The arguments are bools, or columns of Spark. Only the end of a controlled shutdown writes
+    fenced *and* in controlled shutdown, so that a new controller recognises it; any other fencing
+    clears the second flag.
     """
     return fenced & in_controlled_shutdown
 
@@ -114,9 +115,8 @@ def has_left(fenced: Any, in_controlled_shutdown: Any) -> Any:
 class Broker(msgspec.Struct, frozen=True, array_like=True):
     """The registration of a broker.
 
-    ``epoch`` is the offset of its RegisterBroker record (KIP-343's incarnation id).
-
-    ``reason`` is for people: decisions use ``cause``.
+    ``epoch``: offset of its RegisterBroker record (KIP-343's incarnation id). ``reason``: for
+    people only; decisions use ``cause``.
     """
 
     id: int
@@ -135,23 +135,23 @@ class Broker(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def endpoint(self) -> str:
-        """host:port of the first listener, which is the one for brokers; empty if none."""
+        """host:port of the first listener, which brokers use; "" if there is none."""
         return self.listeners[0].address if self.listeners else ""
 
     def endpoint_for_brokers(self, name: str) -> str:
-        """Return the endpoint for other brokers, on the listener of this name or else on the first,
-        as ``NAME://host:port`` for the network of a node; without a name as host:port.
+        """Return the endpoint for other brokers, on the listener with this name or else the first:
+        ``NAME://host:port``, for a node's network, or host:port without a name.
         """
         named = (one.address for one in self.listeners if one.name == name)
         address = next(named, self.endpoint)
         return f"{name}://{address}" if name and address else address
 
     def listener_for_clients(self, name: str) -> Listener | None:
-        """Return the listener for a client that connected to a listener of this name; empty: the
-        first.
+        """Return the listener for a client that connected to a listener with this name (empty: the
+        first), or None.
 
-        The only listener counts whatever its name is: earlier builds called it PLAINTEXT. None if
-        there are several, and none of this name.
+        A broker's only listener counts whatever its name: earlier builds called it PLAINTEXT. None
+        if there are several, and none has this name.
         """
         if not name or len(self.listeners) == 1:
             return self.listeners[0] if self.listeners else None
@@ -159,7 +159,7 @@ class Broker(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def active(self) -> bool:
-        """True if the broker may lead and join an ISR: unfenced and not shutting down."""
+        """Whether the broker may lead and join an ISR: unfenced and not shutting down."""
         return not self.fenced and not self.in_controlled_shutdown
 
     @property
@@ -169,9 +169,8 @@ class Broker(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Topic(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A topic.
-
-    Its partitions are 0 .. partition_count-1; the count is derived and not part of the hash.
+    """A topic. Its partitions are 0 to partition_count-1; the count is derived and not part of the
+    hash.
     """
 
     id: bytes
@@ -180,11 +179,12 @@ class Topic(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Partition(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A partition. ``leader`` -1: none.
+    """A partition.
 
-    ``elr``: the eligible leader replicas (KIP-966), which have left the ISR with everything up to
-    the high watermark, in the order of the replicas; while there are any, the high watermark stays.
-    ``last_known_elr``: the last leader, while neither an ISR nor an ELR is left.
+    ``leader``: -1 if there is none. ``elr``: eligible leader replicas (KIP-966), which have left
+    the ISR with all records up to the high watermark, in the order of the replicas; while there are
+    any, the high watermark does not advance. ``last_known_elr``: the last leader, while there is
+    neither an ISR nor an ELR.
     """
 
     topic_id: bytes
@@ -206,17 +206,17 @@ RECOVERED, RECOVERING = 0, 1
 
 
 class Standing(NamedTuple):
-    """All that DescribeBrokers counts of a partition that is not as it was assigned.
+    """The properties of a partition that DescribeBrokers counts, if it is not as assigned.
 
-    ``topic_id``, ``isr`` and ``replicas``: of a partition that has a leader and fewer replicas in
-    sync than it has, those that are being added apart; else empty, 0 and 0.
+    ``topic_id``, ``isr`` and ``replicas``: set for a partition that has a leader and fewer in-sync
+    replicas than replicas, not counting those being added; otherwise empty, 0 and 0.
     """
 
     topic_id: bytes
     isr: int
     replicas: int
     away: bool
-    """Led by another broker than its first replica, or by none."""
+    """Whether the partition is led by a broker other than its first replica, or by none."""
     reassigning: bool
     recovering: bool
     has_elr: bool
@@ -224,12 +224,12 @@ class Standing(NamedTuple):
 
 
 def standing_of(partition: Partition) -> Standing | None:
-    """Return the standing of a partition; None if it is as it was assigned."""
+    """Return the standing of a partition, or None if it is as assigned."""
     replicas, isr, leader = partition.replicas, partition.isr, partition.leader
     adding, recovering = partition.adding_replicas, partition.leader_recovery_state == RECOVERING
     reassigning = bool(adding or partition.removing_replicas)
     away = not replicas or leader != replicas[0]
-    # A replica that is being added is not missing yet.
+    # A replica that is being added does not count as missing.
     wanted = len(replicas) - len(adding)
     behind = len(isr) < wanted and leader != NO_LEADER
     if not (away or behind or reassigning or recovering or partition.elr):
@@ -247,7 +247,7 @@ def standing_of(partition: Partition) -> Standing | None:
 
 
 class Leader(msgspec.Struct, frozen=True, array_like=True):
-    """The controller of an epoch, as the epoch's first record names it."""
+    """The controller of an epoch, as named by the epoch's first record."""
 
     epoch: int
     leader_id: int
@@ -263,11 +263,12 @@ class VoterEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Voters(msgspec.Struct, frozen=True, array_like=True):
-    """The voter set of the last VotersRecord (KIP-853); ``offset``: of that record.
+    """The voter set from the last VotersRecord (KIP-853).
 
-    ``seats``: number of voters that there should be, where a dead one is being replaced; 0: as many
-    as there are. ``leaving_id``: the voter that leaves next, as a spare has its seat; -1: none.
-    ``reason``: why the controller changed the set by itself, if it did.
+    ``offset``: the record's offset. ``seats``: number of voters that there should be while a dead
+    one is being replaced, or 0 if as many as there are. ``leaving_id``: the voter that will be
+    removed next because a spare has its seat, or -1. ``reason``: why the controller changed the set
+    by itself, or "".
     """
 
     offset: int
@@ -278,7 +279,7 @@ class Voters(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
-    """The last progress record: a lower bound of LAO (inclusive, -1 unknown) and of the high
+    """The last progress record: lower bounds of LAO (inclusive; -1 if unknown) and of the high
     watermark (exclusive).
     """
 
@@ -287,7 +288,9 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Applied(msgspec.Struct, frozen=True, array_like=True):
-    """The offset that a broker had applied (inclusive) when a progress record last named it."""
+    """The applied offset (inclusive) of a broker in the last progress record that named the
+    broker.
+    """
 
     broker_id: int
     broker_epoch: int
@@ -295,8 +298,8 @@ class Applied(msgspec.Struct, frozen=True, array_like=True):
 
 
 WINDOW = 256
-"""Number of valid sequence numbers from ``all_below_done`` on: the most writes that one client may
-have in flight.
+"""Number of valid sequence numbers from ``all_below_done`` upwards: the maximum number of writes
+that one client may have in flight.
 """
 FIRST_SEQUENCE = 1
 
@@ -307,16 +310,16 @@ class Client(msgspec.Struct, frozen=True, array_like=True):
     id: int
     name: str
     last_write_ms: int
-    """Log time of its newest write, or of its opening."""
+    """Log time of the client's newest write, or of its opening, in ms."""
     all_below_done: int
-    """Lower bound of the valid sequence numbers: results of those below are dropped."""
+    """Lower bound of the valid sequence numbers: results of lower ones are dropped."""
     principal: str
-    """The only principal that may use it; empty: any may."""
+    """The only principal that may use the client, or "" if any may."""
 
 
 class ClientResult(msgspec.Struct, frozen=True, array_like=True):
-    """The result of one numbered write: the offset of its last record (inclusive), and the epoch it
-    was written in.
+    """The result of one numbered write: the offset of its last record (inclusive), and that
+    record's epoch.
     """
 
     client_id: int
@@ -326,25 +329,28 @@ class ClientResult(msgspec.Struct, frozen=True, array_like=True):
 
 
 MAPPING_VERSION = 0
-"""Form of the mappings that this build writes. Extended forms will have a higher one."""
+"""Format version of the mappings that this build writes; extended formats will have a
+higher one.
+"""
 
 
 def hostname_key(host: str) -> str:
-    """Return the key of a host: hostnames differ neither by case nor by the dot at the end."""
+    """Return the key of a host: host names are compared without case and without the
+    trailing dot.
+    """
     return host.lower().rstrip(".")
 
 
 def host_of(broker: Broker) -> str:
-    """Return the key of a registered broker's host; empty if it has no listener."""
+    """Return the key of a registered broker's host, or "" if it has no listener."""
     return hostname_key(broker.listeners[0].host) if broker.listeners else ""
 
 
 class Hostname(msgspec.Struct, frozen=True, array_like=True):
     """The mapping of a host to the broker that runs on it (KIP-426).
 
-    ``version``: of the mapping's form. ``offset``: of its record, used by compare-and-set.
-
-    ``reason`` is for people: decisions use ``cause``.
+    ``version``: format version of the mapping. ``offset``: offset of its record, for
+    compare-and-set. ``reason``: for people only; decisions use ``cause``.
     """
 
     name: str
@@ -356,11 +362,11 @@ class Hostname(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ExportCursor(msgspec.Struct, frozen=True, array_like=True):
-    """The progress of an export: it holds everything below ``end_offset`` (exclusive), and nodes
-    keep the log from there on.
+    """The progress of an export, which has everything below ``end_offset`` (exclusive); nodes keep
+    the log from there onwards.
 
-    ``target``: the location of the export, as its program states it. ``offset`` and
-    ``timestamp_ms``: of the cursor's record, and its log time.
+    ``target``: location of the export, as stated by its program. ``offset`` and ``timestamp_ms``:
+    offset and log time of the cursor's record.
     """
 
     name: str
@@ -373,8 +379,8 @@ class ExportCursor(msgspec.Struct, frozen=True, array_like=True):
 class KeyValue(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A key of the key-value store.
 
-    ``offset``: of the record that last put it, used by compare-and-set; ``create_offset``: of the
-    record that created it. ``lease_id``: the lease with which it is deleted; 0: none.
+    ``offset``: offset of the record that last put it, for compare-and-set. ``create_offset``:
+    offset of the record that created it. ``lease_id``: the lease that it is deleted with, or 0.
     """
 
     key: str
@@ -385,7 +391,7 @@ class KeyValue(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A lease. ``id``: the offset of its LeaseRecord. ``principal`` empty: any principal may use
+    """A lease. ``id``: the offset of its LeaseRecord. ``principal``: empty if any principal may use
     it.
     """
 
@@ -396,19 +402,19 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def entity_hash(*content: object) -> int:
-    """Return one entity's share of the state hash, from its kind, key and fields: XXH3-128 of their
-    canonical bytes.
+    """Return one entity's contribution to the state hash from its kind, key and fields: XXH3-128 of
+    their canonical bytes.
 
-    The state hash is the sum of these modulo 2**128: no order, O(1) for each change, and it adds up
-    over parts of the state. It finds divergence and corruption; it is not a defence against forged
-    entities.
+    The state hash is the sum of these modulo 2**128: independent of order, O(1) per change, and
+    additive over parts of the state. It detects divergence and corruption; it does not protect
+    against forged entities.
     """
     return bytes_hash(entity_bytes(content))
 
 
 def encoded_hash(kind: str, encoded: bytes) -> int:
-    """Return ``entity_hash`` of a kind and the rest of the content, given as a MessagePack array of
-    fewer than 15 elements.
+    """Return ``entity_hash`` for a kind and the rest of the content, given as a MessagePack array
+    of fewer than 15 elements.
     """
     head = _HEADS.get((kind, encoded[0]))
     if head is None:
@@ -418,5 +424,5 @@ def encoded_hash(kind: str, encoded: bytes) -> int:
 
 
 def format_hash(state_hash: int) -> str:
-    """Return a state hash as 32 hex digits, for people and JSON."""
+    """Return a state hash as 32 hex digits."""
     return f"{state_hash:032x}"

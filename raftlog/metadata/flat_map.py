@@ -1,14 +1,14 @@
 """A map for folding one log forward: a dict updated in place, with an undo log per older version.
 
-``FlatMap`` is a ``pmap.Map``. The newest version is the dict itself. Each older version still
-referenced keeps the old values of the keys that the next referenced version has changed; its
-look-ups check those first. Other versions pay nothing: a write costs one more entry in a small
-dict, where a persistent map copies a path of nodes and counts the references of all their
-neighbours.
+``FlatMap`` is a ``pmap.Map``. The newest version is the dict itself. Each older version that is
+still referenced keeps the old values of the keys changed by the next referenced version; its
+look-ups check those first. Other versions cost nothing: a write costs one more entry in a small
+dict, whereas a persistent map copies a path of nodes and updates the reference counts of all their
+neighbours. Values are never None.
 
-Values are never None. A mutation of any version but the newest copies the whole map, unless all
-newer ones are gone: code that often goes back to old versions uses a persistent map (``pmap``). [A
-broker that shows LAO folds an older image forward again and again.]
+Mutating any version but the newest copies the whole map, unless all newer ones have been released:
+code that often goes back to old versions uses a persistent map (``pmap``). [A broker that serves
+reads at LAO repeatedly folds an older image forward.]
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ class _State(Generic[K, V]):
     def __init__(self, older: _State[K, V] | None) -> None:
         self.older, self.newer = older, None
         self.undo: dict[K, V | None] = {}
-        """Its values of the keys that ``newer`` has changed; None: the key is absent."""
+        """This version's values of the keys that ``newer`` has changed, or None for an
+        absent key.
+        """
         self.length = 0
-        """Its number of keys, once there is a newer version."""
+        """Number of keys in this version, once there is a newer one."""
 
     newer: _State[K, V] | None
 
@@ -45,10 +47,8 @@ class _Table(Generic[K, V]):
         self.values = values
         """The newest version's values."""
         self.released: list[_State[K, V]] = []
-        """Versions that are no longer referenced.
-
-        They stay in the line until the next write: the last reference may be freed by the garbage
-        collector, in another thread.
+        """Versions that are no longer referenced. They stay in the line until the next write, since
+        the garbage collector may free the last reference in another thread.
         """
 
     def settle(self) -> None:
@@ -62,7 +62,7 @@ class _Table(Generic[K, V]):
         if newer is not None:
             newer.older = older
             if older is not None:
-                # The older version keeps the values that it had before this one changed them.
+                # The older version keeps the values from before this version's changes.
                 older.newer = newer
                 for key, value in state.undo.items():
                     older.undo.setdefault(key, value)
@@ -115,7 +115,7 @@ class FlatMap(Generic[K, V]):
         return len(self._table.values) if self._state.newer is None else self._state.length
 
     def __iter__(self) -> Iterator[K]:
-        """Iterate over a copy of the keys: the dict changes while an iterator waits."""
+        """Iterate over a copy of the keys, since the dict may change during iteration."""
         values, changed = self._table.values, self._changed()
         if not changed:
             return iter(list(values))
@@ -134,11 +134,13 @@ class FlatMap(Generic[K, V]):
             yield self[key]
 
     def mutate(self) -> FlatMutation[K, V]:
-        """Return a mutation, which makes the next version."""
+        """Return a mutation that creates the next version."""
         return FlatMutation(self)
 
     def _changed(self) -> dict[K, V | None]:
-        """Return the values of this version that differ from the newest version's; None: absent."""
+        """Return the values of this version that differ from the newest version's, or None for an
+        absent key.
+        """
         changed: dict[K, V | None] = {}
         state = self._state
         while state.newer is not None:
@@ -148,13 +150,13 @@ class FlatMap(Generic[K, V]):
         return changed
 
     def begin(self) -> tuple[_Table[K, V], _State[K, V], dict[K, V | None]]:
-        """Return the table and state of the next version, and the undo log of this one, for
+        """Return the table and state for the next version, and this version's undo log, for
         ``FlatMutation``.
         """
         table, state = self._table, self._state
         table.settle()
         if state.newer is not None:
-            # A newer version is referenced: this one gets a table of its own.
+            # A newer version is referenced, so this one gets a separate table.
             table, state = _Table(dict(self.items())), _State(None)
             return table, state, {}
         newer: _State[K, V] = _State(state)
@@ -163,7 +165,7 @@ class FlatMap(Generic[K, V]):
 
 
 class FlatMutation(Generic[K, V]):
-    """The next version in the making. Nothing happens before its first write."""
+    """The next version under construction. Has no effect before its first write."""
 
     __slots__ = ("_base", "_state", "_table", "_undo")
 
@@ -176,15 +178,15 @@ class FlatMutation(Generic[K, V]):
             self.abandon()
 
     def abandon(self) -> None:
-        """Undo the writes; this mutation must not be used any more."""
+        """Undo the writes. The mutation must not be used afterwards."""
         table, self._table = self._table, None
         if table is not None:
             table.released.append(self._state)
         self._base = None
 
     def written(self) -> tuple[dict[K, V], dict[K, V | None]]:
-        """Return the dict to change, and the one that must keep each key's value before its first
-        change (None: absent): for many writes.
+        """Return the dict to change, and the dict in which to store each key's value before its
+        first change (None if absent). For many writes.
         """
         if self._table is None:
             assert self._base is not None
@@ -225,7 +227,7 @@ class FlatMutation(Generic[K, V]):
         undo.setdefault(key, old)
 
     def finish(self) -> FlatMap[K, V]:
-        """Return the version; this mutation must not be used any more."""
+        """Return the new version. The mutation must not be used afterwards."""
         base, table = self._base, self._table
         self._base = self._table = None
         assert base is not None

@@ -1,17 +1,15 @@
-"""The fold: the effect of each record type on the image; ``partitions.py`` has that of topics and
-partitions.
+"""The fold: the effect of each record type on the image; ``partitions.py`` has the effects on
+topics and partitions. The only place where state changes, for every program of raftlog.
 
-The one place where state changes, for every program of raftlog.
-
-A client numbers its writes. The header of the batch that a numbered write became names the client
-and the number, and folding it keeps the result: a retry finds it, in this controller's pending
-image or in the next one's, and is not executed again. Results of numbers that the client declares
-finished are dropped, so that a client never has more than ``WINDOW`` results
+A client numbers its writes. The header of a numbered write's batch names the client and the number,
+and folding it stores the result: a retry finds it in this controller's pending image or the next
+controller's, and is not executed again. Results of numbers that the client declares finished are
+dropped, so that a client never has more than ``WINDOW`` results
 (docs/decisions/017-exactly-once-writes.md).
 
-Keys of the key-value store and leases are groups of their own, so neither fold looks at the other.
-The keys of a lease are an index of the keys alone; the controller ensures that no key outlives its
-lease: it deletes them before, or in the batch, that removes it.
+Keys of the key-value store and leases are separate groups, so neither fold looks at the other. The
+keys of a lease are indexed from the keys alone. The controller ensures that no key outlives its
+lease: it deletes the keys before, or in the batch, that removes the lease.
 
 Why: docs/decisions/020-one-fold-everywhere.md
 """
@@ -67,12 +65,12 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 _CAUSES: frozenset[int] = frozenset(Cause)
 RUN_RECORDS_MIN = 3
-"""Least size of a batch in which runs of records of one type are looked for."""
+"""Minimum size of a batch in which to look for runs of records of one type."""
 
 
 class ImageBuilder(ImageDraft):
-    """The builder of an image: it folds records into the image after ``base``: the same code in
-    controller, broker and replay.
+    """A builder that folds records into the image after ``base``: the same code in controller,
+    broker and replay.
     """
 
     __slots__ = ()
@@ -89,7 +87,6 @@ class ImageBuilder(ImageDraft):
         all_below_done: int = 0,
     ) -> None:
         """Fold one whole batch of decoded records, and the parts of its header that change state.
-
         Raises FoldError.
         """
         self._begin_batch(base_offset, timestamp_ms)
@@ -105,13 +102,13 @@ class ImageBuilder(ImageDraft):
     def apply_configs(
         self, changes: Sequence[Change], *, base_offset: int, epoch: int, timestamp_ms: int
     ) -> None:
-        """Fold a batch of config records that are decoded as changes: as ``apply_batch``."""
+        """Fold a batch of config records that are decoded as changes; see ``apply_batch``."""
         self._begin_batch(base_offset, timestamp_ms)
         change_configs(self, changes)
         self.offset, self.epoch = base_offset + len(changes) - 1, epoch
 
     def apply_decoded(self, header: batch.BatchHeader, records: list[Record]) -> None:
-        """Fold one whole batch of the log whose records were decoded before. Raises FoldError."""
+        """Fold one whole batch of the log whose records are already decoded. Raises FoldError."""
         self.apply_batch(
             records,
             base_offset=header.base_offset,
@@ -124,10 +121,9 @@ class ImageBuilder(ImageDraft):
 
     def apply_chunk(self, chunk: bytes, *, until: int | None = None, verify: bool = False) -> None:
         """Fold the batches of a chunk, up to the offset ``until`` (exclusive, a batch boundary) if
-        given.
+        given. Raises FoldError, UnknownRecordError, CorruptLogError.
 
-        Batches at or below the image's offset are skipped. Raises FoldError, UnknownRecordError,
-        CorruptLogError.
+        Skips batches at or below the image's offset.
         """
         for header in batch.headers(chunk, verify=verify):
             if header.last_offset <= self.offset:
@@ -137,9 +133,8 @@ class ImageBuilder(ImageDraft):
             self.apply_encoded(chunk, header)
 
     def apply_encoded(self, chunk: bytes, header: batch.BatchHeader) -> None:
-        """Fold one batch of a chunk.
-
-        The hot path of every node that did not make the records itself.
+        """Fold one batch of a chunk. The hot path of every node that did not create the records
+        itself.
         """
         changes = config_records.decoded(chunk, header)
         if changes is None:
@@ -154,7 +149,7 @@ class ImageBuilder(ImageDraft):
         self._remember_write(header)
 
     def apply_bodies(self, header: batch.BatchHeader, bodies: Iterable[batch.Body]) -> None:
-        """Fold one batch of the log, given as its header and bodies. Raises FoldError,
+        """Fold one batch of the log, given as header and bodies. Raises FoldError,
         UnknownRecordError.
         """
         offset, epoch = header.base_offset, header.epoch
@@ -190,20 +185,21 @@ class ImageBuilder(ImageDraft):
 
 
 class FileBuilder(ImageBuilder):
-    """A builder that folds a log on file: nobody asks its images for counts of partitions."""
+    """A builder that folds a log from a file, without maintaining the counts of partitions."""
 
     __slots__ = ()
     counts_standings = False
 
 
 def apply(image: ImageDraft, type_: int, message: Any, offset: int, epoch: int) -> None:
-    """Fold one record; ``image.timestamp_ms`` is its batch's.
-
-    Raises FoldError if it contradicts the state, UnknownRecordError.
+    """Fold one record; ``image.timestamp_ms`` is its batch's. Raises FoldError if it contradicts
+    the state, UnknownRecordError.
     """
     handler = _HANDLERS.get(type_)
     if handler is None:
-        raise UnknownRecordError(f"record type {type_} at offset {offset} is unknown to this build")
+        raise UnknownRecordError(
+            f"record type {type_} at offset {offset} is not supported by this build"
+        )
     try:
         handler(image, message, offset, epoch)
     except KeyError as error:
@@ -211,7 +207,7 @@ def apply(image: ImageDraft, type_: int, message: Any, offset: int, epoch: int) 
 
 
 Of = TypeVar("Of", bound=tuple[Any, ...])
-"""A tuple with a record, its type first."""
+"""A tuple that contains a record, with the record's type first."""
 
 
 def _apply_runs(
@@ -285,12 +281,12 @@ def _change_registration(
     old = image.brokers[message.broker_id]
     if old.epoch != message.broker_epoch:
         raise FoldError(
-            f"registration change at offset {offset} is for epoch {message.broker_epoch} of broker"
-            f" {old.id}, not {old.epoch}"
+            f"registration change at offset {offset} is for epoch {message.broker_epoch} of broker "
+            f"{old.id}, whose epoch is {old.epoch}"
         )
     if message.cause not in _CAUSES:
         raise UnknownRecordError(
-            f"the cause {message.cause} at offset {offset} is unknown to this build"
+            f"cause {message.cause} at offset {offset} is not supported by this build"
         )
     new = replace(
         old,
@@ -317,8 +313,8 @@ def _config(image: ImageDraft, message: pb.ConfigRecord, offset: int, epoch: int
 def change_configs(image: ImageDraft, changes: Sequence[Change]) -> None:
     """Fold ConfigRecords that are decoded as changes; a value of None deletes the key.
 
-    The hot path of all nodes: one loop, and no call but into C. A draft that accounts in its own
-    way gets each change.
+    The hot path of all nodes: one loop, without calls except into C. A draft with its own
+    accounting receives each change.
     """
     configs, state_hash, state_bytes = image.configs, image.state_hash, image.state_bytes
     accounts = image.accounts_in_its_own_way
@@ -364,7 +360,7 @@ def _feature_level(
     ):
         raise UnknownRecordError(
             f"the record at offset {offset} raises {message.name} to {message.feature_level}: "
-            f"this build knows {versions.LATEST_METADATA_VERSION} at most"
+            f"this build supports at most {versions.LATEST_METADATA_VERSION}"
         )
     if message.feature_level:
         image.features[message.name] = message.feature_level
@@ -402,7 +398,7 @@ def _voters(image: ImageDraft, message: pb.VotersRecord, offset: int, epoch: int
 
 
 def _no_op(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
-    """Fold a no-op: the batch itself moves the offset."""
+    """Fold a no-op: only the batch itself advances the offset."""
 
 
 def open_client(image: ImageDraft, message: pb.OpenClientRecord, offset: int, epoch: int) -> None:
@@ -413,9 +409,8 @@ def open_client(image: ImageDraft, message: pb.OpenClientRecord, offset: int, ep
 
 
 def close_client(image: ImageDraft, message: pb.CloseClientRecord, offset: int, epoch: int) -> None:
-    """Fold a CloseClientRecord: the client and its results are removed.
-
-    Raises KeyError if it is not open.
+    """Fold a CloseClientRecord, which removes the client and its results. Raises KeyError if it is
+    not open.
     """
     old = image.clients[message.client_id]
     _forget(image, old, old.all_below_done + WINDOW)
@@ -431,12 +426,11 @@ def fold_identity(
     last_offset: int,
     epoch: int,
 ) -> None:
-    """Fold the identity in a batch's header, after the batch's records.
+    """Fold the identity in a batch's header, after the batch's records. Raises FoldError for a
+    number outside the window.
 
-    Raises FoldError for a number out of the window.
-
-    An id that is not open changes nothing: headers of metadata.version 1 hold any number that was
-    sent, and a client may close itself.
+    An id that is not open changes nothing: headers at metadata.version 1 contain any number that
+    was sent, and a client may close itself.
     """
     old = image.clients.get(client_id)
     if old is None or not sequence:
@@ -445,8 +439,8 @@ def fold_identity(
     key = (client_id, sequence)
     if not done <= sequence < done + WINDOW or key in image.client_results:
         raise FoldError(
-            f"batch up to offset {last_offset} is write {sequence} of client {client_id}, whose"
-            f" window begins at {done}"
+            f"the batch up to offset {last_offset} is write {sequence} of client {client_id}, "
+            f"outside its window, which begins at {done}"
         )
     _forget(image, old, done)
     result = ClientResult(client_id, sequence, last_offset, epoch)
@@ -471,15 +465,13 @@ _HOSTNAME_CAUSES: frozenset[int] = frozenset(HostnameCause)
 
 
 def fold_hostname(image: ImageDraft, message: pb.HostnameRecord, offset: int, epoch: int) -> None:
-    """Fold a HostnameRecord.
-
-    Raises KeyError for the deletion of a mapping that does not exist, UnknownRecordError for an
-    unknown cause.
+    """Fold a HostnameRecord. Raises KeyError if a mapping to delete does not exist,
+    UnknownRecordError for an unknown cause.
     """
     name = message.hostname
     if message.cause not in _HOSTNAME_CAUSES:
         raise UnknownRecordError(
-            f"the cause {message.cause} at offset {offset} is unknown to this build"
+            f"cause {message.cause} at offset {offset} is not supported by this build"
         )
     old = image.hostnames.get(name)
     if message.HasField("broker_id"):
@@ -495,7 +487,7 @@ def fold_hostname(image: ImageDraft, message: pb.HostnameRecord, offset: int, ep
 def fold_export_cursor(
     image: ImageDraft, message: pb.ExportCursorRecord, offset: int, epoch: int
 ) -> None:
-    """Fold an ExportCursorRecord. Raises KeyError if a cursor to be removed does not exist."""
+    """Fold an ExportCursorRecord. Raises KeyError if a cursor to remove does not exist."""
     name = message.name
     old = image.export_cursors.get(name)
     if message.HasField("end_offset"):
@@ -508,7 +500,7 @@ def fold_export_cursor(
 
 
 def fold_key_value(image: ImageDraft, message: pb.KeyValueRecord, offset: int, epoch: int) -> None:
-    """Fold a KeyValueRecord. Raises KeyError for the deletion of a key that does not exist."""
+    """Fold a KeyValueRecord. Raises KeyError if a key to delete does not exist."""
     key = message.key
     old = image.key_values.get(key)
     new = None
@@ -522,7 +514,7 @@ def fold_key_value(image: ImageDraft, message: pb.KeyValueRecord, offset: int, e
 
 
 def put_key_value(image: ImageDraft, key: str, old: KeyValue | None, new: KeyValue | None) -> None:
-    """Put or remove a key, and update the facts derived from it."""
+    """Put or remove a key, and update the derived data."""
     if old is not None:
         image.key_value_bytes -= _size(old)
         if old.lease_id and (new is None or new.lease_id != old.lease_id):
@@ -554,7 +546,7 @@ def _leave(image: ImageDraft, key: str, lease_id: int) -> None:
 
 
 def directory_of(key: str) -> str:
-    """Return the part of a key before its last slash; empty if it has none."""
+    """Return the part of a key before its last slash, or "" if it has none."""
     return key[: max(0, key.rfind("/"))]
 
 
@@ -581,7 +573,7 @@ def add_entry(
 ) -> None:
     """Fold an AccessControlEntryRecord. Raises FoldError if the id exists."""
     if message.id in image.acls:
-        raise FoldError(f"the entry {message.id.hex()} at offset {offset} is there already")
+        raise FoldError(f"the entry {message.id.hex()} at offset {offset} already exists")
     put_entry(image, AccessControlEntry(message.id, *Binding.of(message)))
     image.replace("acl", (), None, image.acls[message.id])
 

@@ -1,9 +1,8 @@
 """The image: all metadata at one offset, immutable; and the draft of the next one.
 
-An image costs a handful of references, so a pending one, a committed one and one at LAO live side
-by side for the price of their difference. ``Image`` and ``ImageDraft`` both offer the maps below
-for look-ups (``ImageView``); only an ``Image`` may be iterated, and iteration order means
-nothing.
+An image costs a handful of references, so a pending one, a committed one and one at LAO can coexist
+for the price of their differences. ``Image`` and ``ImageDraft`` both offer the maps below for
+look-ups (``ImageView``); only an ``Image`` may be iterated, in no meaningful order.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ from raftlog.metadata.sorted_keys import SortedKeys
 
 BLOCK_BITS = 6
 BLOCK = 1 << BLOCK_BITS
-"""Number of partitions of a topic in one entry. Small: each write makes a new number of this many
-bits.
+"""Number of partitions of a topic in one entry. Small, because each write creates a new integer
+with this many bits.
 """
 
 PartitionKey = tuple[bytes, int]
@@ -54,19 +53,19 @@ BlockKey = tuple[bytes, int]
 
 
 class Replicas(Set[PartitionKey]):
-    """The partitions of one broker, immutable, in order."""
+    """The partitions of one broker, immutable and ordered."""
 
     __slots__ = ("_blocks", "_count", "_order")
 
     def __init__(self, blocks: pmap.Map[BlockKey, int], count: int) -> None:
-        """``blocks``: without empty ones; ``count``: number of bits in them."""
+        """Create an instance. ``blocks``: without empty ones. ``count``: number of bits in them."""
         self._blocks, self._count = blocks, count
         self._order: list[BlockKey] = []
-        """The keys of the blocks in order, once they are needed."""
+        """Sorted keys of the blocks, computed on first use."""
 
     @staticmethod
     def of(keys: Iterable[PartitionKey]) -> Replicas:
-        """Return the set of these partitions, made outside any image."""
+        """Return the set of these partitions, created outside any image."""
         index = ReplicaIndex(pmap.empty())
         for key in keys:
             index.add(0, key)
@@ -75,7 +74,7 @@ class Replicas(Set[PartitionKey]):
 
     @classmethod
     def _from_iterable(cls, keys: Iterable[Any]) -> Any:
-        """Support the operators of sets: their results are no part of an image."""
+        """Support set operators, whose results are not part of an image."""
         return frozenset(keys)
 
     def __len__(self) -> int:
@@ -92,7 +91,7 @@ class Replicas(Set[PartitionKey]):
         return self.since((b"", 0))
 
     def since(self, key: PartitionKey) -> Iterator[PartitionKey]:
-        """Yield the partitions from ``key`` on, itself included."""
+        """Yield the partitions from ``key`` onwards, inclusive."""
         if not self._order:
             self._order = sorted(self._blocks)
         begin = bisect_left(self._order, (key[0], key[1] >> BLOCK_BITS))
@@ -116,7 +115,7 @@ class ReplicasDraft:
         self._blocks, self._count = blocks, count
 
     def add(self, block: BlockKey, bits: int) -> None:
-        """Add the partitions of a block whose bit is set."""
+        """Add the partitions in a block whose bits are set."""
         before = self._blocks.get(block, 0)
         self._blocks[block] = before | bits
         self._count += (bits & ~before).bit_count()
@@ -135,7 +134,7 @@ class ReplicasDraft:
         self._count -= 1
 
     def finish(self) -> Replicas:
-        """Return the immutable version; this draft must not be used any more."""
+        """Return the immutable version. The draft must not be used afterwards."""
         return Replicas(self._blocks.finish(), self._count)
 
 
@@ -146,12 +145,10 @@ class ReplicaIndex:
     """A draft of all brokers' replicas, with the look-ups of ``pmap.Mutation``: the index by which
     fencing a broker touches only its own partitions.
 
-    A set of keys for each broker would cost more to keep, in time and in memory, than the
-    partitions do: a node that folds a long log would spend most of its time there. Partitions of a
-    topic are numbered without gaps, so ``BLOCK`` of them share one entry, a bit for each.
-
-    A broker's writes stay in a draft until its next look-up: between two look-ups the fold copies
-    no nodes.
+    A set of keys per broker would cost more time and memory than the partitions themselves: a node
+    that folds a long log would spend most of its time on it. Partitions of a topic are numbered
+    without gaps, so ``BLOCK`` of them share one entry, one bit each. A broker's writes stay in a
+    draft until its next look-up: between two look-ups the fold copies no nodes.
     """
 
     __slots__ = ("_drafts", "_index")
@@ -161,7 +158,7 @@ class ReplicaIndex:
         self._drafts: dict[int, ReplicasDraft] = {}
 
     def add(self, broker_id: int, key: PartitionKey) -> None:
-        """Add a replica of this partition to the broker."""
+        """Add the broker's replica of this partition."""
         topic_id, index = key
         self.draft(broker_id).add((topic_id, index >> BLOCK_BITS), 1 << (index & (BLOCK - 1)))
 
@@ -198,7 +195,7 @@ class ReplicaIndex:
             self._index[broker_id] = draft.finish()
 
     def finish(self) -> pmap.Map[int, Replicas]:
-        """Return the immutable version; this draft must not be used any more."""
+        """Return the immutable version. The draft must not be used afterwards."""
         for broker_id, draft in self._drafts.items():
             self._index[broker_id] = draft.finish()
         return self._index.finish()
@@ -209,7 +206,7 @@ ClientResultKey = tuple[int, int]
 
 
 def add_count(counts: pmap.Mutation[pmap.K, int], key: pmap.K, more: int) -> None:
-    """Add to a count. A count of 0 is not kept."""
+    """Add to a count, and remove it if it becomes 0."""
     if found := counts.get(key, 0) + more:
         counts[key] = found
     elif more:
@@ -217,15 +214,14 @@ def add_count(counts: pmap.Mutation[pmap.K, int], key: pmap.K, more: int) -> Non
 
 
 class FoldError(FatalError):
-    """A committed record contradicts the state to which it is applied.
-
-    The same on every node: stop, never skip.
+    """A committed record contradicts the state to which it is applied. This happens on every node
+    alike: stop, never skip the record.
     """
 
 
 class Image(msgspec.Struct, frozen=True, eq=False):
-    """All metadata after the record at ``offset`` (inclusive; -1: nothing yet), which is always the
-    end of a log batch.
+    """All metadata after the record at ``offset`` (inclusive; -1 if empty), which is always the end
+    of a batch.
     """
 
     offset: int = -1
@@ -238,12 +234,17 @@ class Image(msgspec.Struct, frozen=True, eq=False):
     topic_ids: pmap.Map[str, bytes] = msgspec.field(default_factory=pmap.empty)
     partitions: pmap.Map[PartitionKey, Partition] = msgspec.field(default_factory=pmap.empty)
     replicas_of: pmap.Map[int, Replicas] = msgspec.field(default_factory=pmap.empty)
-    """Broker id -> the partitions of which it has a replica, so that fencing it touches only those.
+    """Broker id -> the partitions of which it has a replica, so that fencing it touches
+    only those.
     """
     leader_counts: pmap.Map[int, int] = msgspec.field(default_factory=pmap.empty)
-    """Broker id -> number of partitions that it leads; -1: of those without a leader."""
+    """Broker id -> number of partitions that it leads; under -1, the number of those without a
+    leader.
+    """
     standings: pmap.Map[Standing, int] = msgspec.field(default_factory=pmap.empty)
-    """Standing -> number of partitions that have it, so that nothing has to look at all of them."""
+    """Standing -> number of partitions that have it, so that counting does not look at all
+    of them.
+    """
     configs: pmap.Map[ConfigKey, dict[str, str]] = msgspec.field(default_factory=pmap.empty)
     """(resource type, resource name) -> its configs. The dicts are never changed in place."""
     applied: pmap.Map[int, Applied] = msgspec.field(default_factory=pmap.empty)
@@ -259,20 +260,20 @@ class Image(msgspec.Struct, frozen=True, eq=False):
     """Index of ``acls``, for verdicts."""
     key_values: pmap.Map[str, KeyValue] = msgspec.field(default_factory=pmap.empty)
     key_names: SortedKeys = msgspec.field(default_factory=SortedKeys)
-    """The keys of ``key_values`` in order, so that a list looks only at those that it shows."""
+    """The keys of ``key_values`` in order, so that a list examines only those that it shows."""
     keys_of_lease: pmap.Map[int, pmap.Map[str, bool]] = msgspec.field(default_factory=pmap.empty)
-    """Lease id -> its keys, so that its end touches only those."""
+    """Lease id -> its keys, so that ending it touches only those."""
     keys_in: pmap.Map[str, int] = msgspec.field(default_factory=pmap.empty)
     """Directory, the part of a key before its last slash -> number of its keys."""
     leases: pmap.Map[int, Lease] = msgspec.field(default_factory=pmap.empty)
     imported: pmap.Map[tuple[str, str], str] = msgspec.field(default_factory=pmap.empty)
-    """(kind, key) -> JSON: entities of an imported log that raftlog does not have."""
+    """(kind, key) -> JSON: entities of an imported log that raftlog does not support."""
     leader: Leader | None = None
     progress: Progress | None = None
     voters: Voters | None = None
-    """Voters named by the log; None if it names none, and the configured set counts."""
+    """Voters named by the log, or None if it names none and the configured set applies."""
     state_bytes: int = 0
-    """Size of all entities' canonical bytes: about the size of a snapshot."""
+    """Size of all entities' canonical bytes, which is about the size of a snapshot."""
     key_value_bytes: int = 0
     """Size of all keys and values of the key-value store, in bytes."""
 
@@ -282,9 +283,8 @@ class Image(msgspec.Struct, frozen=True, eq=False):
 
 
 class ImageDraft:
-    """A draft of an image: mutable maps over those of ``base``.
-
-    Usable again after ``snapshot``.
+    """A draft of an image: mutable maps over those of ``base``. Can be used again after
+    ``snapshot``.
     """
 
     __slots__ = (
@@ -323,9 +323,7 @@ class ImageDraft:
     )
 
     counts_standings: ClassVar[bool] = True
-    """False: nobody asks the images for ``leader_counts`` and ``standings``, which stay as they
-    are.
-    """
+    """False if ``leader_counts`` and ``standings`` are not needed, and stay unchanged."""
 
     def __init__(self, base: Image) -> None:
         self._reset(base)
@@ -359,8 +357,10 @@ class ImageDraft:
         self.leader, self.progress, self.voters = base.leader, base.progress, base.voters
 
     def snapshot(self) -> Image:
-        """Return the image of everything folded so far. ``features`` is another object only if a
-        level has changed: brokers look for changes by its identity.
+        """Return the image of everything folded so far.
+
+        ``features`` is a new object only if a level has changed: brokers detect changes by its
+        identity.
         """
         features = self.features.finish()
         image = Image(
@@ -400,8 +400,8 @@ class ImageDraft:
         return image
 
     def snapshot_of_configs(self) -> Image:
-        """Return the image, where nothing but config values was folded since the last one: all
-        other maps are those of that image.
+        """Return the image if only config values were folded since the last one: all other maps are
+        the previous image's.
         """
         image = self._base = replace(
             self._base,
@@ -417,8 +417,7 @@ class ImageDraft:
         return image
 
     def abandon(self) -> None:
-        """Undo everything folded since the last snapshot; this draft must not be used any more.
-
+        """Undo everything folded since the last snapshot. The draft must not be used afterwards.
         Its base can be folded forward again at once: no newer version is left.
         """
         del self._base
@@ -427,7 +426,7 @@ class ImageDraft:
 
     @property
     def accounts_in_its_own_way(self) -> bool:
-        """True if ``replace`` must be called for each change, even where many are accounted at
+        """Whether ``replace`` must be called for each change, even where many are accounted for at
         once.
         """
         return type(self).replace is not ImageDraft.replace
@@ -435,7 +434,7 @@ class ImageDraft:
     def replace(
         self, kind: str, key: tuple[object, ...], old: object | None, new: object | None
     ) -> None:
-        """Account an entity's change in the state hash and in the size of the state."""
+        """Account for an entity's change in the state hash and in the size of the state."""
         if old is not None:
             content = entity_bytes((kind, *key, old))
             self.state_hash -= bytes_hash(content)
@@ -447,4 +446,4 @@ class ImageDraft:
 
 
 ImageView = Image | ImageDraft
-"""The look-ups that decisions need: of an image, or of a draft. Only an image may be iterated."""
+"""The look-ups that decisions need, in an image or a draft. Only an image may be iterated."""

@@ -1,7 +1,7 @@
-"""Imported entities of a Kafka cluster's log that raftlog does not have: kept unchanged, as JSON,
-under a kind and a key.
+"""Imported entities of a Kafka cluster's log that raftlog does not support: stored unchanged, as
+JSON, under a kind and a key.
 
-Only an imported log has such records (``raftlog import kafka``); no node writes them.
+Only an imported log contains such records (``raftlog import kafka``); no node writes them.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ IMPORTED_KINDS = (
 )
 """The kinds of the other entities."""
 KAFKAS_METADATA_VERSION = "kafka.metadata.version"
-"""Kafka's feature ``metadata.version``, whose levels are not raftlog's."""
+"""Kafka's feature ``metadata.version``, whose levels differ from raftlog's."""
 _TOPIC = 2
 _LISTS = ("eligible_leader_replicas", "last_known_elr")
 
 
 def set_imported(image: ImageDraft, kind: str, key: str, value: str | None) -> None:
-    """Set an entity, or remove it if it exists (None)."""
+    """Set an entity, or remove it if ``value`` is None and it exists."""
     old = image.imported.get((kind, key))
     if value is not None:
         image.imported[kind, key] = value
@@ -57,14 +57,14 @@ def fold_imported(image: ImageDraft, message: pb.ImportedRecord, offset: int, ep
 
 
 def detail_key(topic_id: bytes, index: int) -> str:
-    """Return the key of a partition's details, with the topic id: a name may belong to another
-    topic later.
+    """Return the key of a partition's details; contains the topic id, since another topic may have
+    the name later.
     """
     return f"{topic_id.hex()}-{index}"
 
 
 def imported_key(view: ImageView, kind: str, key: str) -> str:
-    """Return the key of an entity for people: a partition's has the topic's name."""
+    """Return the key of an entity for people: a partition's contains the topic's name."""
     if kind != PARTITION_DETAIL:
         return key
     topic_id, _, index = key.rpartition("-")
@@ -73,13 +73,13 @@ def imported_key(view: ImageView, kind: str, key: str) -> str:
 
 
 def put_details(image: ImageDraft, messages: Iterable[pb.PartitionRecord]) -> None:
-    """Set the details in the records of new partitions."""
+    """Set the details from the records of new partitions."""
     for message in messages:
         _put(image, message.topic_id, message.partition_id, _said(message.imported))
 
 
 def change_detail(image: ImageDraft, message: pb.PartitionChangeRecord) -> None:
-    """Set the details in a change of a partition."""
+    """Set the details from a change of a partition."""
     detail = _detail(image, message.topic_id, message.partition_id) | _said(message.imported)
     _put(image, message.topic_id, message.partition_id, detail)
 
@@ -129,16 +129,14 @@ def _detail(image: ImageDraft, topic_id: bytes, index: int) -> dict[str, Any]:
 
 
 def _put(image: ImageDraft, topic_id: bytes, index: int, detail: dict[str, Any]) -> None:
-    """Set the details of a partition. Empty lists are left out: they mean the same as absent ones
-    to Kafka.
-
-    Raises FoldError unless there is one directory for each replica.
+    """Set the details of a partition. Empty lists are omitted, since Kafka treats them like absent
+    ones. Raises FoldError unless there is one directory per replica.
     """
     directories, replicas = detail.get("directories"), image.partitions[topic_id, index].replicas
     if directories and len(directories) != len(replicas):
         raise FoldError(
-            f"partition {index} of {image.topics[topic_id].name!r} has {len(replicas)} replicas in"
-            f" {len(directories)} directories"
+            f"partition {index} of {image.topics[topic_id].name!r} has {len(replicas)} replicas "
+            f"but {len(directories)} directories"
         )
     kept = {name: value for name, value in sorted(detail.items()) if value}
     value = msgspec.json.encode(kept).decode() if kept else None

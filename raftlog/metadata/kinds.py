@@ -1,8 +1,8 @@
-"""The kinds of entities of an image: one row each in ``KINDS``.
+"""The kinds of entities in an image: one row each in ``KINDS``.
 
-What goes over all entities is derived from the rows: snapshots, the entity groups of a state, keys
-and paths of entities in words, documents and lists of entities. An entity that gets a place in the
-image gets a row here.
+Everything that covers all entities is derived from the rows: snapshots, the entity groups of a
+state, keys and paths of entities in words, documents and lists of entities. A new kind of entity in
+the image needs a row here.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ from raftlog.metadata.records import GroupKey
 from raftlog.metadata.words import config_key, result_key
 
 Content = tuple[Any, ...]
-"""An entity as its hash needs it: the key, and the value at the end."""
+"""An entity in the form that is hashed: the key, with the value at the end."""
 
 
 class NamedTopic(msgspec.Struct, frozen=True):
-    """A topic in its changes: one that is created again under a name is another topic."""
+    """A topic as it appears in changes: one that is created again under the same name is another
+    topic.
+    """
 
     id: bytes
     name: str
@@ -55,34 +57,39 @@ class Kind(NamedTuple):
     name: str
     """Name in the state hash."""
     plural: str
-    """Name of its entities in paths and in an image's document; empty: each has its own."""
+    """Name of the kind in paths and in an image's document; empty if each entity has its own."""
     fields: tuple[str, ...]
-    """Fields of ``Image`` that it fills."""
+    """Fields of ``Image`` that contain the kind."""
     keys: Callable[[Image], Iterable[Any]]
-    """Return the keys by which the entities are sorted, in any order."""
+    """Function that returns the keys by which the entities are sorted, in any order."""
     contents: Callable[[Image, Any], Iterable[Content]]
-    """Return the entities under a key, in order."""
+    """Function that returns the entities under a key, in order."""
     type: Any
-    """Type of a content."""
+    """Type of the entities' hashed form."""
     add: Callable[[Any, Content], None]
-    """Put an entity into a draft.
-
-    Raises KeyError, ValueError if it contradicts the entities before it.
+    """Function that puts an entity into a draft. Raises KeyError, ValueError if it contradicts
+    earlier entities.
     """
     group: Callable[[Content], GroupKey]
-    """Return the entity group: that of the records that change the entity."""
+    """Function that returns the entity group, the same as that of the records that change the
+    entity.
+    """
     words: Callable[[ImageView, Content], str]
-    """Return the key in words."""
+    """Function that returns the key in words."""
     key_field: str = ""
-    """Field of an entity's document that has its key in words; empty: none has it."""
+    """Field of an entity's document that contains its key in words, or "" if none does."""
     group_kind: str = ""
-    """Kind of the groups, where it is not the entities' own."""
+    """Kind of the groups, if it differs from the entities' kind."""
     add_all: Callable[[Any, Iterable[Content]], None] | None = None
-    """Put many entities into a draft at once, and account for them; None: one by one."""
+    """Function that puts many entities into a draft at once and accounts for them, or None to put
+    them one by one.
+    """
     by_words: Callable[[Image], Iterable[Any]] | None = None
-    """Return the keys in the order in which people see them; None: sorted."""
+    """Function that returns the keys in the order in which people see them, or None if sorted."""
     book_keeping: bool = False
-    """True if they change without a user's request: shown only to a selector that names them."""
+    """Whether the entities change without a user's request; they are shown only to a selector that
+    names them.
+    """
 
 
 def _word(key: Any) -> str:
@@ -99,9 +106,8 @@ def _map(
     group_field: str | None = None,
     book_keeping: bool = False,
 ) -> Kind:
-    """Return a kind whose entities are the values of a field of ``Image``, by one of their fields.
-
-    Its entity group has the id in ``group_field``, by default the entity's key.
+    """Return a kind whose entities are the values of a field of ``Image``, keyed by one of their
+    own fields. The entity group's id is in ``group_field``, by default the entity's key.
     """
     entities, key_of = attrgetter(field), attrgetter(key_field)
     group_id = key_of if group_field is None else attrgetter(group_field)
@@ -162,7 +168,7 @@ def _add_config(draft: ImageDraft, content: Content) -> None:
 def _add_topic(draft: ImageDraft, content: Content) -> None:
     topic_id, name = content
     if name in draft.topic_ids:
-        raise ValueError(f"topic {name!r} is there twice")
+        raise ValueError(f"duplicate topic {name!r}")
     draft.topics[topic_id] = Topic(topic_id, name, 0)
     draft.topic_ids[name] = topic_id
 
@@ -206,7 +212,7 @@ def _add_client_result(draft: ImageDraft, content: Content) -> None:
 def _add_key_value(draft: ImageDraft, content: Content) -> None:
     one: KeyValue = content[0]
     if one.key in draft.key_values:
-        raise ValueError(f"key {one.key!r} is there twice")
+        raise ValueError(f"duplicate key {one.key!r}")
     put_key_value(draft, one.key, None, one)
 
 
@@ -246,7 +252,7 @@ KINDS: tuple[Kind, ...] = (
         _topic_in_words,
         by_words=_topics_by_name,
     ),
-    # Behind the topics, which they belong to; in order, as their counts grow with them.
+    # After the topics that they belong to; in order, because each raises its topic's count.
     Kind(
         "partition",
         "partitions",
@@ -330,7 +336,7 @@ _DECODERS = {kind.name: msgspec.msgpack.Decoder(kind.type) for kind in KINDS}
 
 
 def entities_of(image: Image, kind: Kind) -> Iterator[tuple[str, Any]]:
-    """Yield the key in words and the value of all entities of a kind, in the order of the keys."""
+    """Yield the key in words and the value of each entity of a kind, in the order of the keys."""
     keys = sorted(kind.keys(image)) if kind.by_words is None else kind.by_words(image)
     for key in keys:
         for content in kind.contents(image, key):
@@ -346,9 +352,8 @@ def count_of(image: Image, kind: Kind) -> int:
 
 
 def decode_into(draft: ImageDraft, name: str, encoded: Iterable[bytes]) -> None:
-    """Put entities of a kind into a draft, and account for them.
-
-    Raises KeyError, ValueError, MsgspecError for content that does not fit.
+    """Put entities of a kind into a draft, and account for them. Raises KeyError, ValueError,
+    MsgspecError for invalid content.
     """
     kind, decode = KIND_OF[name], _DECODERS[name].decode
     contents: Iterator[Content] = map(decode, encoded)
@@ -380,9 +385,9 @@ def by_group(
     imported: bool = False,
 ) -> Iterator[GroupState]:
     """Yield the groups of a state that have entities and satisfy ``has`` (kind, id), so that each
-    can be folded further by itself, anywhere.
+    can be folded further independently, anywhere.
 
-    ``imported``: the log was imported; a topic's configs are then in the topic's group.
+    ``imported``: the log was imported; a topic's configs then belong to the topic's group.
     """
     groups: dict[GroupKey, list[tuple[str, bytes]]] = {}
     for kind in KINDS:

@@ -1,18 +1,18 @@
 """The log hash: a chain of SHA-256 over the log's bytes, batch by batch.
 
-The state hash identifies the state, the log hash the bytes: authors, changes, and times.
-With the digest of any one offset the whole log below it can be checked, wherever it was copied to.
+The state hash identifies the state, the log hash the bytes: authors, changes, and times. The digest
+at any one offset verifies the whole log below it, wherever it was copied to.
 
     digest(begin)     = SHA-256 of "raftlog log hash 1", a zero byte, and begin (i64,
                             big-endian)
     digest(batch end) = SHA-256 of the digest before the batch, and the batch
 
-Batches are the unit, not chunks: chunks are cut anew wherever the log is read. The chain begins
-where the log itself says so, that all nodes have the same one, whatever they began with:
+The unit is the batch, not the chunk: chunks differ wherever the log is read. The chain begins where
+the log itself determines, so that all nodes have the same one, whatever they started with:
 
 * at offset 0;
-* with the RecoveryRecord of a restored log: a backup's statement on a log that is not here proves
-  nothing. After an unsafe recovery the chain continues: the bytes below are still the log.
+* with the RecoveryRecord of a restored log: a backup's digest proves nothing about a log that is
+  not available. After an unsafe recovery the chain continues: the bytes below still belong to it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from raftlog.metadata.records import RecordType, parse
 DIGEST_BYTES = 32
 _SEED = b"raftlog log hash 1\0"
 _PREFIX = struct.Struct(">IIBB")
-"""Length, CRC32C, magic, attributes of a batch."""
+"""Length, CRC32C, magic and attributes of a batch."""
 
 
 class LogHash(NamedTuple):
-    """The digest of the log from ``begin_offset`` to ``end_offset`` (exclusive, a batch's end).
+    """The digest of the log from ``begin_offset`` to ``end_offset`` (exclusive, the end of a
+    batch).
 
-    ``digest`` empty: the bytes below are not here, and no chain has begun above them.
+    ``digest``: empty if the bytes below are not available and no chain has begun above them.
     """
 
     begin_offset: int
@@ -43,12 +44,12 @@ class LogHash(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        """True if there is a digest."""
+        """Whether there is a digest."""
         return bool(self.digest)
 
 
 def seed(begin_offset: int) -> bytes:
-    """Return the digest of a chain that begins there, before its first batch."""
+    """Return the digest of a chain that begins at ``begin_offset``, before its first batch."""
     return hashlib.sha256(_SEED + begin_offset.to_bytes(8, "big", signed=True)).digest()
 
 
@@ -57,16 +58,15 @@ EMPTY = LogHash(0, 0, seed(0))
 
 
 def unknown(end_offset: int) -> LogHash:
-    """Return the hash of a log that is here only from ``end_offset`` on: the bytes below were not
-    hashed here.
+    """Return the hash of a log that is available only from ``end_offset`` onwards, so that the
+    bytes below were not hashed.
     """
     return LogHash(end_offset, end_offset, b"")
 
 
 def extended(known: LogHash, chunk: bytes) -> LogHash:
-    """Extend a hash by the checked batches of a chunk that follow it.
-
-    The hot path: a batch costs one hash, and few batches have their records examined.
+    """Extend a hash by the batches in a checked chunk that follow it. The hot path: a batch costs
+    one hash, and few batches have their records examined.
     """
     begin, end, digest = known
     sha256, unpack = hashlib.sha256, _PREFIX.unpack_from

@@ -1,7 +1,7 @@
 """Topics and partitions in the image: the effect of their records.
 
-Most of a log, and most of a snapshot, consists of new partitions. One at a time, each would write
-its topic and an entry of three indexes anew; a run of them writes the shared parts once.
+Most of a log, and most of a snapshot, consists of new partitions. Adding one at a time would
+rewrite its topic and an entry in three indexes; adding a run writes the shared parts once.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 class NotNextError(ValueError):
-    """A partition that is not the next one of its topic."""
+    """A partition does not follow the last one of its topic."""
 
     def __init__(self, partition: Partition, topic: str, following: int) -> None:
         super().__init__(
-            f"partition {partition.index} of {topic!r} is not the next one, {following}"
+            f"partition {partition.index} of {topic!r} does not follow: the next index is "
+            f"{following}"
         )
         self.index, self.topic, self.following = partition.index, topic, following
 
 
 def put_new(image: ImageDraft, partitions: Iterable[Partition]) -> None:
-    """Add partitions, each the next one of its topic, best with a topic's partitions together.
-
-    Raises KeyError for an unknown topic, NotNextError; the image is of no use then.
+    """Add partitions, each the next one of its topic, ideally a topic's partitions together. Raises
+    KeyError for an unknown topic, and NotNextError; the image is unusable afterwards.
     """
     held, encode, hash_of = image.partitions, entity_bytes, bytes_hash
     topic: Topic | None = None
@@ -48,10 +48,10 @@ def put_new(image: ImageDraft, partitions: Iterable[Partition]) -> None:
         index = partition.index
         if topic is None or partition.topic_id != topic_id or index >> BLOCK_BITS != block:
             if topic is not None:
-                # With the count so far: the next block of the topic looks it up.
+                # With the count so far, which the topic's next block reads.
                 _end_block(image, topic, following, block, bits_of)
             topic = image.topics[partition.topic_id]
-            # The topic's own bytes: one object for all keys.
+            # The topic's own bytes object, shared by all keys.
             topic_id, following = topic.id, topic.partition_count
             block, bits_of = index >> BLOCK_BITS, {}
         if index != following:
@@ -81,7 +81,7 @@ def put_new(image: ImageDraft, partitions: Iterable[Partition]) -> None:
 
 
 def _recount(image: ImageDraft, old: Partition, new: Partition | None) -> None:
-    """Count a partition by what it is now."""
+    """Update the counts for a partition that has changed."""
     if not image.counts_standings:
         return
     if new is None or new.leader != old.leader:
@@ -103,9 +103,8 @@ def _end_block(
     block: int,
     bits_of: dict[tuple[int, ...], int],
 ) -> None:
-    """Write the parts that the partitions of one block of a topic share.
-
-    ``bits_of``: the partitions' bits, by their replicas.
+    """Write the data shared by the partitions in one block of a topic. ``bits_of``: the partitions'
+    bits, by replicas.
     """
     image.topics[topic.id] = Topic(topic.id, topic.name, following)
     of_broker: dict[int, int] = {}
@@ -120,7 +119,7 @@ def fold_topic(image: ImageDraft, message: pb.TopicRecord, offset: int, epoch: i
     """Fold a TopicRecord. Raises FoldError if the topic exists."""
     topic_id = message.topic_id
     if topic_id in image.topics or message.name in image.topic_ids:
-        raise FoldError(f"topic {message.name!r} at offset {offset} is there already")
+        raise FoldError(f"topic {message.name!r} at offset {offset} already exists")
     image.topics[topic_id] = Topic(topic_id, message.name, 0)
     image.topic_ids[message.name] = topic_id
     image.replace("topic", (topic_id,), None, message.name)
@@ -134,9 +133,8 @@ def fold_partition(image: ImageDraft, message: pb.PartitionRecord, offset: int, 
 def fold_partitions(
     image: ImageDraft, messages: Iterable[pb.PartitionRecord], first_offset: int
 ) -> int:
-    """Fold a run of PartitionRecords in one batch, and return its length.
-
-    Raises FoldError for the first that contradicts the state.
+    """Fold a run of PartitionRecords in one batch, and return its length. Raises FoldError for the
+    first record that contradicts the state.
     """
     count = 0
     imported: list[pb.PartitionRecord] = []
@@ -149,9 +147,9 @@ def fold_partitions(
             if message.HasField("imported"):
                 imported.append(message)
             if message.topic_id != topic_id:
-                # One object for all of a topic.
+                # One object shared by a topic's partitions.
                 topic_id = message.topic_id
-            # Sliced, and cut in C: a tuple of the field itself would ask for each item.
+            # Sliced in C: building a tuple from the field itself would access each item separately.
             replicas, isr = tuple(message.replicas[:]), tuple(message.isr[:])
             yield Partition(
                 topic_id,
@@ -172,8 +170,8 @@ def fold_partitions(
         put_new(image, partitions())
     except NotNextError as error:
         raise FoldError(
-            f"partition {error.index} of {error.topic!r} at offset {first_offset + count - 1} is"
-            f" not the next one, {error.following}"
+            f"partition {error.index} of {error.topic!r} at offset {first_offset + count - 1} does "
+            f"not follow: the next index is {error.following}"
         ) from error
     except KeyError as error:
         raise names_nothing(RecordType.PARTITION, first_offset + count - 1, error) from error
@@ -186,8 +184,8 @@ def changed_partition(old: Partition, message: pb.PartitionChangeRecord) -> Part
     """Return the partition after a PartitionChangeRecord."""
     has = message.HasField
     replicas = tuple(message.replicas.ids[:]) if has("replicas") else old.replicas
-    # KRaft's rule: the leader epoch grows when a leader is named (the same one too) or when a
-    # replica goes.
+    # KRaft's rule: the leader epoch grows when a leader is named, even the same one, or when a
+    # replica is removed.
     new_leadership = has("leader") or (
         replicas is not old.replicas and not set(old.replicas) <= set(replicas)
     )
@@ -245,7 +243,7 @@ def remove_topic(image: ImageDraft, message: pb.RemoveTopicRecord, offset: int, 
     for index in range(topic.partition_count):
         key = (topic.id, index)
         partition = image.partitions[key]
-        # A log can name a broker twice, which no controller does: it holds one replica.
+        # A log can name a broker twice, although no controller does; it has one replica.
         for broker_id in dict.fromkeys(partition.replicas):
             image.replicas_of.remove(broker_id, key)
         del image.partitions[key]
@@ -257,7 +255,7 @@ def remove_topic(image: ImageDraft, message: pb.RemoveTopicRecord, offset: int, 
 
 
 def names_nothing(type_: int, offset: int, error: KeyError) -> FoldError:
-    """Return the error for a record that names an entity which is not there."""
+    """Return the error for a record that names an entity that does not exist."""
     return FoldError(
-        f"record {RecordType(type_).name} at offset {offset} names {error}, which is not there"
+        f"record {RecordType(type_).name} at offset {offset} names {error}, which does not exist"
     )

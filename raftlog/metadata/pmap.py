@@ -1,13 +1,13 @@
-"""The persistent map under the image: an immutable map whose next version shares almost everything
-with the last.
+"""The persistent map used by the image: an immutable map whose next version shares almost
+everything with the last.
 
-``Map`` is a mapping with get, ``in``, len and iteration; ``mutate()`` gives a mutable copy for
-O(1), whose ``finish()`` is the next version. Order of iteration means nothing and may differ
-between processes: sort by key before showing anything. ``flat_map`` has another implementation, for
+``Map`` is a mapping with get, ``in``, len and iteration; ``mutate()`` returns a mutable copy in
+O(1), whose ``finish()`` is the next version. The order of iteration has no meaning and may differ
+between processes: sort by key before showing anything. ``flat_map`` is another implementation, for
 code that only folds the newest version forward.
 
-Two libraries do the work. immutables is three times faster to write and has no wheel beyond Python
-3.13; rpds-py is slower and built for every Python. Both must install without a compiler, hence the
+Two libraries do the work. immutables writes three times faster but has no wheel for Pythons after
+3.13; rpds-py is slower but built for every Python. Both must install without a compiler, hence the
 choice; the tests run both.
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar, overload
 
-# Either may be absent: see above.
+# Either may be missing: see the module's docstring.
 immutables: Any
 rpds: Any
 try:
@@ -38,7 +38,7 @@ V_co = TypeVar("V_co", covariant=True)
 
 
 class Lookup(Protocol[K_contra, V_co]):
-    """The look-ups that a map and a mutation share: single keys."""
+    """The look-ups on single keys that a map and a mutation share."""
 
     @overload
     def get(self, key: K_contra, /) -> V_co | None: ...
@@ -57,16 +57,16 @@ class Lookup(Protocol[K_contra, V_co]):
 
 
 class Mutation(Lookup[K, V], Protocol[K, V]):
-    """A version of a map in the making. Not for iteration."""
+    """A version of a map under construction. Cannot be iterated."""
 
     def __setitem__(self, key: K, value: V) -> None:
-        """Map ``key`` to ``value`` in this version, and in none made before."""
+        """Map ``key`` to ``value`` in this version, but not in earlier ones."""
 
     def __delitem__(self, key: K) -> None:
         """Remove one key, or raise KeyError."""
 
     def finish(self) -> Map[K, V]:
-        """Return the immutable version; this mutation must not be used any more."""
+        """Return the immutable version. The mutation must not be used afterwards."""
 
 
 class Map(Lookup[K, V], Protocol[K, V]):
@@ -119,8 +119,8 @@ class RpdsMap(Generic[K, V]):
 
 
 class RpdsMutation(Generic[K, V]):
-    """``Mutation`` for rpds, which has none of its own: it keeps the next trie, and each write
-    makes a new version.
+    """``Mutation`` for rpds, which has no mutations: it holds the next trie, of which each write
+    creates a new version.
     """
 
     __slots__ = ("_trie",)
@@ -151,7 +151,7 @@ class RpdsMutation(Generic[K, V]):
 
 
 def empty() -> Map[Any, Any]:
-    """Return an empty map of the fastest kind that this Python has."""
+    """Return an empty map of the fastest kind available."""
     if immutables is not None:
         return immutables.Map()
     return RpdsMap()

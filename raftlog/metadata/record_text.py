@@ -1,4 +1,4 @@
-"""Records and numbers as people and JSON show them."""
+"""Records and numbers in the form shown to people and as JSON."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from raftlog.text import columns_of, counted, moment, printable
 
 _BLANK = str.maketrans("\t\r\n", "   ")
 LEAST_SHOWN = 6
-"""Least width of a shortened value; with less room it is left out."""
+"""Minimum width of a shortened value; with less room it is omitted."""
 _ASIDE = frozenset(' "=,{}[]')
-"""Characters that stand between values: a text that has one is quoted."""
+"""Characters that separate values: a text that contains one is quoted."""
 
 
 def record_to_dict(
     data: RecordData, of_bytes: Callable[[bytes], Any] = bytes.hex
 ) -> dict[str, Any]:
-    """Return a record's fields; the bytes of a record that this build does not support: a dump
-    shows it all the same.
+    """Return a record's fields, or the bytes of a record that this build does not support, since a
+    dump shows those, too.
     """
     try:
         return message_to_dict(parse(data), of_bytes)
@@ -47,8 +47,8 @@ def record_name(type_: int) -> str:
 def message_to_dict(
     message: Message, of_bytes: Callable[[bytes], Any] = bytes.hex
 ) -> dict[str, Any]:
-    """Return a message as plain containers: bytes in hex, optional fields only if set, all others
-    always.
+    """Return a message as plain containers: bytes in hex, optional fields only if set, all other
+    fields always.
     """
     return {
         field.name: _plain(getattr(message, field.name), of_bytes)
@@ -68,10 +68,10 @@ def _plain(value: Any, of_bytes: Callable[[bytes], Any]) -> Any:
 
 
 def fields_text(fields: Mapping[str, Any], room: int | None = None) -> str:
-    """Return ``name=value ...`` in one line; empty fields are left out.
+    """Return ``name=value ...`` on one line, without empty fields.
 
-    ``room``: the columns there are; None: as many as it takes. Where they are too few, the first
-    field and then the shortest ones are shown, another one is shortened, and the rest is counted.
+    ``room``: available columns, or None if unlimited. If there is too little room, the first field
+    and then the shortest ones are shown, one more is shortened, and the rest is counted.
     """
     texts = {name: f"{name}={_text(one)}" for name, one in fields.items() if one not in _EMPTY}
     whole = " ".join(texts.values())
@@ -95,14 +95,14 @@ _EMPTY: tuple[Any, ...] = ("", b"", [], {})
 
 
 def _line(texts: Mapping[str, str], shown: Mapping[str, str]) -> str:
-    """Return the shown fields in the order of all, and the number of the others."""
+    """Return the shown fields in their original order, and the number of the others."""
     left = len(texts) - len(shown)
     more = [f"… {left} more"] if left else []
     return " ".join([*(shown[name] for name in texts if name in shown), *more])
 
 
 def config_text(fields: Mapping[str, Any]) -> str:
-    """Return the change of a CONFIG record: ``topic orders: retention.ms=3600000``, or ``…
+    """Return the change in a CONFIG record, such as ``topic orders: retention.ms=3600000``, or ``…
     deleted``.
     """
     value = fields.get("value")
@@ -112,12 +112,12 @@ def config_text(fields: Mapping[str, Any]) -> str:
 
 
 def resource_text(type_: int, name: str) -> str:
-    """Return ``topic orders``; ``broker``: all of them."""
+    """Return text such as ``topic orders``; ``broker`` alone stands for all brokers."""
     return f"{RESOURCE_TYPES.get(type_, str(type_))} {name}".strip()
 
 
 def one_line(text: str, room: int | None) -> str:
-    """Return a text that is whole, or ends with its size in bytes."""
+    """Return a text that either fits, or is truncated and ends with its size in bytes."""
     text = printable(text)
     if room is None or columns_of(text) <= room:
         return text
@@ -125,8 +125,8 @@ def one_line(text: str, room: int | None) -> str:
 
 
 def shortened(text: str, value: Any, room: int, kept: int = 0) -> str:
-    """Return the beginning of a value's text, with the size of the whole; empty if there is no room
-    for that. ``kept``: characters before the value itself.
+    """Return the beginning of a value's text with the size of the whole, or "" if there is no room.
+    ``kept``: number of characters before the value itself.
     """
     if isinstance(value, int | float):
         return ""
@@ -148,8 +148,8 @@ def _size(value: Any) -> str:
 
 
 def value_text(value: bytes) -> str:
-    """Return bytes for people: as text if they are UTF-8 without control characters, but for
-    tabs and line ends, which are escaped; else in hex.
+    """Return bytes for people: as text if they are UTF-8 without control characters other than tabs
+    and line ends, which are escaped; else in hex.
     """
     try:
         text = value.decode()
@@ -179,5 +179,5 @@ def _quoted(text: str) -> str:
 
 
 def time_text(timestamp_ms: int) -> str:
-    """Return milliseconds since 1970 as UTC, ISO 8601."""
+    """Return milliseconds since 1970 as UTC in ISO 8601."""
     return moment(timestamp_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -21,8 +21,8 @@ RECORD_VERSION = 0
 
 
 class UnknownRecordError(FatalError):
-    """A record type or version that this build does not know: it must not be skipped, so the node
-    stops.
+    """A record type or version that this build does not support. It must not be skipped, so the
+    node stops.
     """
 
 
@@ -66,7 +66,7 @@ class GroupKey(NamedTuple):
 
 
 EVERY_TOPIC = GroupKey("topic", "")
-"""Stands for a group: the record changes every group of the kind topic."""
+"""Placeholder for a record that changes every group of the kind topic."""
 
 MESSAGES: dict[int, type[Message]] = {
     type_: getattr(pb, f"{type_.name.title().replace('_', '')}Record") for type_ in RecordType
@@ -89,13 +89,13 @@ class Record(NamedTuple):
 
     @property
     def data(self) -> RecordData:
-        """The record as the log holds it."""
+        """The record in the form stored in the log."""
         return RecordData(self.type, self.version, self.body)
 
 
 def record(message: Any) -> Record:
     """Encode a message of :mod:`raftlog.wire.records` as a record."""
-    # No record has a map field, so these bytes depend on nothing but the message.
+    # No record has a map field, so the bytes depend only on the message.
     return Record(TYPE_OF[type(message)], RECORD_VERSION, message.SerializeToString(), message)
 
 
@@ -105,23 +105,25 @@ def decoded(data: RecordData) -> Record:
 
 
 def parse(data: RecordData) -> Any:
-    """Decode a record's message. Raises UnknownRecordError, also for a body that does not parse."""
+    """Decode a record's message. Raises UnknownRecordError, also for a body that cannot be
+    parsed.
+    """
     return parse_body(data.type, data.version, data.body)
 
 
 def parse_body(type_: int, version: int, body: bytes) -> Any:
-    """Decode the message of a record given as type, version and body: as ``parse``."""
+    """Decode the message of a record given as type, version and body; see ``parse``."""
     message_type = MESSAGES.get(type_)
     if message_type is None or version != RECORD_VERSION:
         raise UnknownRecordError(
-            f"record type {type_} version {version} is unknown to this build: the log was written"
-            " by a newer one"
+            f"record type {type_} version {version} is not supported by this build: the log was "
+            "written by a newer one"
         )
     try:
         return message_type.FromString(body)
     except DecodeError as error:
         raise UnknownRecordError(
-            f"record type {RecordType(type_).name} does not parse: {error}"
+            f"record type {RecordType(type_).name} cannot be parsed: {error}"
         ) from error
 
 
@@ -170,11 +172,13 @@ _GROUPS: dict[int, Callable[[Any], GroupKey | None]] = {
 ONLY_IN_SNAPSHOTS = frozenset(
     {RecordType.SNAPSHOT_HEADER, RecordType.SNAPSHOT_FOOTER, RecordType.SNAPSHOT_ENTITIES}
 )
-"""Types that are never in the log: they have no group."""
+"""Types that never occur in the log, and so have no group."""
 
 
 def client_group(client_id: int) -> GroupKey:
-    """Return the entity group of a client: its records, and every batch whose header names it."""
+    """Return the entity group of a client: of its records, and of every batch whose header names
+    it.
+    """
     return GroupKey("client", str(client_id))
 
 
@@ -184,7 +188,9 @@ def lease_group(lease_id: int) -> GroupKey:
 
 
 def group_of(type_: int, message: Any, offset: int) -> GroupKey | None:
-    """Return the entity group that the record at ``offset`` changes; None if it changes nothing."""
+    """Return the entity group that the record at ``offset`` changes, or None if it changes
+    nothing.
+    """
     if type_ == RecordType.OPEN_CLIENT:  # its offset is the client's id
         return client_group(offset)
     if type_ == RecordType.LEASE:  # so is a lease's

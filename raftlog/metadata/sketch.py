@@ -1,4 +1,4 @@
-"""The buckets of a DurationSketch: four to each doubling of microseconds."""
+"""The buckets of a DurationSketch: four per doubling, in microseconds."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ BUCKETS_MAX = 200
 
 
 def bucket_of(took_us: int) -> int:
-    """Return the bucket of a duration; below 2 microseconds: 0."""
+    """Return the bucket of a duration in microseconds; 0 below 2 microseconds."""
     if took_us < 2:
         return 0
     return min(BUCKETS_MAX - 1, int(math.log2(took_us) * PER_DOUBLING))
 
 
 def upper_us(bucket: int) -> float:
-    """Return the upper bound (exclusive) of a bucket's durations, at most 19 % above them."""
+    """Return the upper bound (exclusive) of a bucket's durations, at most 19 % above them, in
+    microseconds.
+    """
     return float(2 ** ((bucket + 1) / PER_DOUBLING))
 
 
 def percentile_us(buckets: Mapping[int, int], share: float, max_us: int) -> int | None:
-    """Return the duration that a ``share`` of all did not exceed, up to 19 % too high; None if
-    there are none.
+    """Return the duration that a ``share`` of all durations did not exceed, in microseconds and up
+    to 19 % too high, or None if there are none.
     """
     total = sum(buckets.values())
     if not total:

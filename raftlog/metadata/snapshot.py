@@ -1,10 +1,10 @@
 """An image as the content of a snapshot, and back (KIP-630).
 
-Between a snapshot's header and footer (``raftlog.metadata.snapshot_file``) lie the image's
-entities, kind by kind and sorted by key, as the canonical bytes that the state hash is computed
-from. Offset, epoch and timestamp stand in the header; the parts that an image derives from its
-entities (indexes, counts) are derived again. Both sides compute the hash anew: a state without the
-hash that it claims is neither written nor accepted.
+Between a snapshot's header and footer (``raftlog.metadata.snapshot_file``) are the image's
+entities, kind by kind and sorted by key, as the canonical bytes from which the state hash is
+computed. Offset, epoch and timestamp are in the header; the parts that an image derives from its
+entities (indexes, counts) are derived again. Both sides recompute the hash: a state that does not
+match its claimed hash is neither written nor accepted.
 
 Why: docs/decisions/007-snapshots.md
 """
@@ -41,15 +41,17 @@ from raftlog.metadata.versions import metadata_version
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 BATCH_BYTES = 16 << 10
-"""Size of a batch, which is also one step of a loader: one to two milliseconds of decoding, hashing
-and inserting into maps.
+"""Size of a batch in bytes, which is also one step of a loader: one to two milliseconds of
+decoding, hashing and inserting into maps.
 """
 SLICE_ENTITIES = 256
-"""Entities encoded in one step of the writer: well below a millisecond."""
+"""Number of entities encoded in one step of the writer: well below a millisecond."""
 SLICE_KEYS = 2048
-"""Keys collected and sorted in one step of the writer."""
+"""Number of keys collected and sorted in one step of the writer."""
 MERGE_RUNS, MERGE_KEYS = 32, 32
-"""Sorted runs merged at once, and the most keys of each in one step of the writer."""
+"""Number of sorted runs merged at once, and maximum number of keys from each in one step of the
+writer.
+"""
 
 
 class Parts(ImageDraft):
@@ -71,7 +73,7 @@ class Parts(ImageDraft):
 
 
 IN_HEADER = ("offset", "epoch", "timestamp_ms", "state_hash")
-"""Fields of ``Image`` that are in the header and the footer."""
+"""Fields of ``Image`` that are in the header or the footer."""
 DERIVED = ("state_bytes", "key_value_bytes")
 """Fields of ``Image`` that are derived as entities are added."""
 
@@ -105,15 +107,16 @@ def content_hash(image: Image) -> int:
 def pieces(
     image: Image, header: SnapshotHeader, log_hash: LogHash | None = None
 ) -> Iterator[bytes]:
-    """Yield the bytes of a snapshot, piece by piece. ``log_hash``: of the log up to the image.
+    """Yield the bytes of a snapshot, piece by piece. Raises FatalError at the end if the image does
+    not match its state hash.
 
-    Each step is a bounded piece of work; an empty piece is work without bytes yet.
-
-    Raises FatalError at the end if the image does not have its state hash.
+    ``log_hash``: hash of the log up to the image. Each step is a bounded amount of work; an empty
+    piece is work without output.
     """
     if header.end_offset != image.offset + 1:
         raise ValueError(
-            f"a header for {header.end_offset} with an image that ends at {image.offset + 1}"
+            f"the header is for offset {header.end_offset}, but the image ends at "
+            f"{image.offset + 1}"
         )
     yield encode_header(header)
     next_offset, state_hash = 1, 0
@@ -139,14 +142,16 @@ def pieces(
             next_offset += 1
     if state_hash & HASH_MASK != image.state_hash:
         raise FatalError(
-            f"the image at offset {image.offset} has the state hash {image.state_hash:032x}, its"
-            f" entities {state_hash & HASH_MASK:032x}"
+            f"the image at offset {image.offset} has the state hash {image.state_hash:032x}, but "
+            f"its entities have {state_hash & HASH_MASK:032x}"
         )
     yield encode_footer(header, next_offset, image.state_hash, log_hash)
 
 
 def _sorted_slowly(keys: Iterable[Any]) -> Generator[bytes, None, Iterable[Any]]:
-    """Sort in bounded steps: runs first, one a step, merged on demand. Returns the iterator."""
+    """Sort in bounded steps: into runs, one per step, which are merged on demand. Return the
+    iterator.
+    """
     runs: list[list[Any]] = []
     iterator = iter(keys)
     while run := list(islice(iterator, SLICE_KEYS)):
@@ -167,10 +172,9 @@ def _sorted_slowly(keys: Iterable[Any]) -> Generator[bytes, None, Iterable[Any]]
 
 
 def _merge(runs: list[list[Any]]) -> Iterator[list[Any]]:
-    """Merge sorted runs into sorted blocks: the keys of each run up to the lowest of the runs' next
-    ends, sorted at once.
-
-    The sort finds the runs again and only merges them, faster than a heap would.
+    """Merge sorted runs into sorted blocks: the keys of all runs up to the lowest of the runs' next
+    ends are sorted at once. The sort detects the runs and only merges them, faster than a heap
+    would.
     """
     ahead = [(run, 0) for run in runs if run]
     while len(ahead) > 1:
@@ -204,17 +208,19 @@ class SnapshotLoader:
     """The loader of a snapshot's image, fed piece by piece from the first byte to the last."""
 
     def __init__(self, *, flat: bool = False) -> None:
-        """``flat``: only the newest image will be folded further (``flat_map``)."""
+        """Create an instance. ``flat``: whether only the newest image will be folded further
+        (``flat_map``).
+        """
         self._verifier = SnapshotVerifier(self._content)
         self._parts = Parts(flat=flat)
 
     @property
     def header(self) -> SnapshotHeader | None:
-        """Header of the snapshot; None until it was read."""
+        """Header of the snapshot, or None until it has been read."""
         return self._verifier.header
 
     def log_hash(self) -> LogHash:
-        """Hash of the log below the snapshot's end, once ``finish`` has returned."""
+        """Hash of the log below the snapshot's end; valid once ``finish`` has returned."""
         return self._verifier.log_hash()
 
     def feed(self, data: bytes) -> None:
@@ -225,34 +231,31 @@ class SnapshotLoader:
         for found in batch.records(data, header):
             if found.type != RecordType.SNAPSHOT_ENTITIES:
                 raise CorruptLogError(
-                    f"record {header.base_offset} of the snapshot holds no entities"
+                    f"record {header.base_offset} of the snapshot contains no entities"
                 )
             message = parse(found)
             if message.kind not in KIND_OF:
                 raise CorruptLogError(
-                    f"record {header.base_offset} of the snapshot holds entities of the unknown"
-                    f" kind {message.kind!r}"
+                    f"record {header.base_offset} of the snapshot contains entities of unknown "
+                    f"kind {message.kind!r}"
                 )
             try:
                 decode_into(self._parts, message.kind, message.entities[:])
             except (msgspec.MsgspecError, KeyError, ValueError) as error:
                 raise CorruptLogError(
-                    f"record {header.base_offset} of the snapshot: a {message.kind} does not fit:"
-                    f" {error}"
+                    f"record {header.base_offset} of the snapshot: invalid {message.kind}: {error}"
                 ) from error
 
     def finish(self) -> Image:
-        """Return the image.
-
-        Raises CorruptLogError if the snapshot is cut, or its state is not the one that its footer
-        names.
+        """Return the image. Raises CorruptLogError if the snapshot is truncated, or its state does
+        not match its footer.
         """
         header = self._verifier.finish()
         image = self._parts.finish(header)
         if image.state_hash != self._verifier.state_hash:
             raise CorruptLogError(
-                f"the snapshot at {header.end_offset} holds a state with the hash"
-                f" {image.state_hash:032x}, its footer says {self._verifier.state_hash:032x}"
+                f"the state in the snapshot at {header.end_offset} has the hash "
+                f"{image.state_hash:032x}, but its footer names {self._verifier.state_hash:032x}"
             )
         return image
 

@@ -1,9 +1,9 @@
-"""The file of a snapshot: a header batch, batches of content, a footer batch; all of them as in the
-log, with offsets from 0.
+"""The file of a snapshot: a header batch, batches of content, and a footer batch, all in the log's
+format, with offsets from 0.
 
-Every batch has its CRC32C, offsets are contiguous, and the footer counts the records before it: a
-snapshot that was cut, or of which a byte has changed, is found before it is used.
-``raftlog.metadata.snapshot`` defines the content.
+Every batch has its CRC32C, offsets are contiguous, and the footer counts the preceding records, so
+that a truncated or altered snapshot is detected before it is used. ``raftlog.metadata.snapshot``
+defines the content.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from raftlog.metadata.records import RecordType, parse, record
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 MAX_BATCH_BYTES = 16 << 20
-"""Largest batch: a longer length is damaged, and its bytes are not awaited."""
+"""Largest batch, in bytes: a longer length field is damaged, so its bytes are not awaited."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class SnapshotId:
-    """The name of a snapshot: of the state before ``end_offset`` (exclusive), the last record of
-    which is of ``epoch`` (KIP-630).
+    """The name of a snapshot of the state before ``end_offset`` (exclusive), whose last record has
+    ``epoch`` (KIP-630).
     """
 
     end_offset: int
@@ -39,9 +39,8 @@ class SnapshotId:
 class SnapshotHeader:
     """The header of a snapshot.
 
-    ``end_offset`` exclusive; ``epoch`` and ``last_timestamp_ms`` of the batch before it.
-
-    ``voters`` empty: the log had named none. ``generations``: those of the log, oldest first.
+    ``end_offset``: exclusive. ``epoch`` and ``last_timestamp_ms``: from the batch before it.
+    ``voters``: empty if the log had named none. ``generations``: the log's, oldest first.
     """
 
     cluster_id: str
@@ -54,12 +53,12 @@ class SnapshotHeader:
 
     @property
     def generation(self) -> int:
-        """The generation of the state; 0: no leader had chosen one."""
+        """The generation of the state, or 0 if no leader had chosen one."""
         return self.generations[-1] if self.generations else NO_GENERATION
 
 
 def encode_header(header: SnapshotHeader) -> bytes:
-    """Encode the first batch of a snapshot; it takes offset 0."""
+    """Encode the first batch of a snapshot, which takes offset 0."""
     message = pb.SnapshotHeaderRecord(
         cluster_id=header.cluster_id,
         generations=header.generations,
@@ -74,8 +73,7 @@ def encode_header(header: SnapshotHeader) -> bytes:
 
 class Footer(NamedTuple):
     """The footer of a snapshot: hashes of its state, and of the log's bytes below its end.
-
-    ``log_hash`` empty: unknown.
+    ``log_hash``: empty if unknown.
     """
 
     state_hash: int
@@ -86,10 +84,10 @@ class Footer(NamedTuple):
 def encode_footer(
     header: SnapshotHeader, base_offset: int, state_hash: int, log_hash: LogHash | None = None
 ) -> bytes:
-    """Encode the last batch of a snapshot; ``base_offset`` is where the content ended, counted from
-    the header's 0.
+    """Encode the last batch of a snapshot.
 
-    ``log_hash``: of the log below the snapshot's end.
+    ``base_offset``: end of the content, counted from the header's 0. ``log_hash``: hash of the log
+    below the snapshot's end.
     """
     message = pb.SnapshotFooterRecord(
         record_count=base_offset - 1, state_hash=state_hash.to_bytes(16, "big")
@@ -97,8 +95,8 @@ def encode_footer(
     if log_hash is not None and log_hash.is_known:
         if log_hash.end_offset != header.end_offset:
             raise FatalError(
-                f"the log hash is of offset {log_hash.end_offset}, the snapshot of"
-                f" {header.end_offset}"
+                f"the log hash is for offset {log_hash.end_offset}, but the snapshot for "
+                f"{header.end_offset}"
             )
         message.log_hash_begin_offset = log_hash.begin_offset
         message.log_hash = log_hash.digest
@@ -116,9 +114,8 @@ def _control(message: object, base_offset: int, header: SnapshotHeader) -> bytes
 
 
 def read_header(start: bytes) -> SnapshotHeader:
-    """Return the header, from the first bytes of a snapshot (the whole first batch at least).
-
-    Raises CorruptLogError.
+    """Return the header from the first bytes of a snapshot, at least the whole first batch. Raises
+    CorruptLogError.
     """
     first = next(batch.headers(start, expect_offset=0), None)
     if first is None:
@@ -136,7 +133,7 @@ def read_header(start: bytes) -> SnapshotHeader:
 
 
 def read_footer(tail: bytes) -> Footer | None:
-    """Return the footer at the end of ``tail``, a snapshot's last bytes; None if no valid footer
+    """Return the footer at the end of ``tail``, a snapshot's last bytes, or None if no valid footer
     ends there.
     """
     for position in range(len(tail)):
@@ -149,7 +146,7 @@ def read_footer(tail: bytes) -> Footer | None:
 
 
 def _footer(message: pb.SnapshotFooterRecord) -> Footer | None:
-    """Return the footer in a record; None if its hashes do not have the length of one."""
+    """Return the footer in a record, or None if its hashes do not have the length of a hash."""
     if len(message.state_hash) != 16 or len(message.log_hash) not in (0, DIGEST_BYTES):
         return None
     return Footer(
@@ -158,11 +155,11 @@ def _footer(message: pb.SnapshotFooterRecord) -> Footer | None:
 
 
 class SnapshotVerifier:
-    """The check of a snapshot from its first byte to its last, fed in pieces of any size; it keeps
-    no more than one batch.
+    """The check of a snapshot from its first byte to its last, fed in pieces of any size; it
+    buffers at most one batch.
 
-    ``on_content`` is called with each batch between header and footer, checked: its bytes and its
-    header.
+    ``on_content`` is called with the bytes and the header of each checked batch between header and
+    footer.
     """
 
     def __init__(
@@ -171,17 +168,17 @@ class SnapshotVerifier:
         self._on_content = on_content
         self.header: SnapshotHeader | None = None
         self.footer: Footer | None = None
-        """Footer of the snapshot; None until it was read."""
+        """Footer of the snapshot, or None until it has been read."""
         self._rest = b""
         self._next_offset = 0
 
     @property
     def state_hash(self) -> int | None:
-        """State hash of the image, from the footer; None until that was read."""
+        """State hash of the image from the footer, or None until that has been read."""
         return None if self.footer is None else self.footer.state_hash
 
     def log_hash(self) -> LogHash:
-        """Hash of the log below the snapshot's end, after the check has reached the end."""
+        """Hash of the log below the snapshot's end; valid once the check has reached the end."""
         header, footer = self.header, self.footer
         assert header is not None
         assert footer is not None
@@ -195,7 +192,7 @@ class SnapshotVerifier:
         position = 0
         while (size := batch.size_at(self._rest, position)) is not None:
             if size > MAX_BATCH_BYTES:
-                raise CorruptLogError(f"a batch says that it has {size} bytes")
+                raise CorruptLogError(f"a batch's length field has the impossible value {size}")
             if position + size > len(self._rest):
                 break
             self._take(self._rest[position : position + size])
@@ -213,7 +210,8 @@ class SnapshotVerifier:
             footer = _footer(message)
             if message.record_count != found.base_offset - 1 or footer is None:
                 raise CorruptLogError(
-                    f"the footer counts {message.record_count} records, not {found.base_offset - 1}"
+                    f"the footer counts {message.record_count} records, but the snapshot has "
+                    f"{found.base_offset - 1}"
                 )
             self.footer = footer
         elif self._on_content is not None:
@@ -225,7 +223,7 @@ class SnapshotVerifier:
         incomplete.
         """
         if self.header is None or self.footer is None or self._rest:
-            raise CorruptLogError("the snapshot is cut: it has no footer")
+            raise CorruptLogError("the snapshot is truncated: it has no footer")
         return self.header
 
 
@@ -241,6 +239,6 @@ def _sole_record(content: bytes, header: batch.BatchHeader, expected: RecordType
     found = batch.records(content, header)
     if not header.control or len(found) != 1 or found[0].type != expected:
         raise CorruptLogError(
-            f"record {header.base_offset} of the snapshot is not an {expected.name}"
+            f"record {header.base_offset} of the snapshot must be {expected.name}"
         )
     return parse(found[0])

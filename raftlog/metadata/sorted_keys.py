@@ -1,7 +1,7 @@
 """The keys of a map in order, as immutable versions that share almost everything.
 
-A version is a list of blocks of keys. The next one copies the list and the blocks that it changes:
-a few microseconds for a key among a million, and about ten bytes of memory a key.
+A version is a list of blocks of keys. The next version copies the list and the blocks that it
+changes: a few microseconds for a key among a million, and about ten bytes of memory per key.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ from collections.abc import Iterator
 from operator import itemgetter
 
 BLOCK_MAX = 256
-"""Most keys of a block. Two neighbours have more than half as many together."""
+"""Maximum number of keys in a block. Two neighbouring blocks always contain more than half as many
+together.
+"""
 _first = itemgetter(0)
 
 
 class SortedKeys:
-    """One immutable version."""
+    """One immutable version of the keys."""
 
     __slots__ = ("_blocks",)
 
     def __init__(self, blocks: list[list[str]] | None = None) -> None:
-        """``blocks``: without empty ones; not changed afterwards."""
+        """Create an instance. ``blocks``: without empty ones; must not be changed afterwards."""
         self._blocks = blocks or []
 
     def __iter__(self) -> Iterator[str]:
@@ -29,13 +31,13 @@ class SortedKeys:
             yield from block
 
     def since(self, key: str) -> Iterator[str]:
-        """Yield the keys from ``key`` on, itself included."""
+        """Yield the keys from ``key`` onwards, inclusive."""
         index = _find(self._blocks, key)
         for number, block in enumerate(self._blocks[index:]):
             yield from block if number else block[bisect_left(block, key) :]
 
     def below(self, prefix: str, after: str = "") -> Iterator[str]:
-        """Yield the keys that begin with a prefix, behind ``after``."""
+        """Yield the keys that begin with a prefix and follow ``after``."""
         for key in self.since(max(prefix, after)):
             if not key.startswith(prefix):
                 return
@@ -43,31 +45,33 @@ class SortedKeys:
                 yield key
 
     def mutate(self) -> SortedKeysDraft:
-        """Return the draft of a next version; O(1)."""
+        """Return a draft of the next version; O(1)."""
         return SortedKeysDraft(self._blocks)
 
 
 def _find(blocks: list[list[str]], key: str) -> int:
-    """Return the index of the block that has the key, or would."""
+    """Return the index of the block that contains the key, or would."""
     return max(0, bisect_right(blocks, key, key=_first) - 1)
 
 
 class SortedKeysDraft:
-    """A version in the making. Not for iteration."""
+    """A version under construction. Cannot be iterated."""
 
     __slots__ = ("_blocks", "_own")
 
     def __init__(self, blocks: list[list[str]]) -> None:
         self._blocks = blocks
         self._own: set[int] | None = None
-        """Identities of the blocks that no other version has; None: their list is shared, too."""
+        """Identities of the blocks that no other version has, or None if even the list is
+        shared.
+        """
 
     def add(self, key: str) -> None:
-        """Add a key that is missing."""
+        """Add a key, which must be missing."""
         blocks = self._changed()
         index = _find(blocks, key)
         if blocks and self._is_full(index) and key > blocks[index][-1]:
-            # Keys that arrive in order fill their blocks.
+            # Keys that arrive in ascending order fill their blocks.
             index += 1
         if index == len(blocks):
             self._insert(index, [key])
@@ -95,20 +99,20 @@ class SortedKeysDraft:
             self._merge(left)
 
     def finish(self) -> SortedKeys:
-        """Return the immutable version; this draft must not be used any more."""
+        """Return the immutable version. The draft must not be used afterwards."""
         return SortedKeys(self._blocks)
 
     def _is_full(self, index: int) -> bool:
         return len(self._blocks[index]) >= BLOCK_MAX
 
     def _changed(self) -> list[list[str]]:
-        """Return the list of blocks, to be changed here."""
+        """Return the list of blocks for modification, copied if it is shared."""
         if self._own is None:
             self._blocks, self._own = self._blocks.copy(), set()
         return self._blocks
 
     def _own_block(self, index: int) -> list[str]:
-        """Return a block to be changed here."""
+        """Return a block for modification, copied if it is shared."""
         assert self._own is not None
         block = self._blocks[index]
         if id(block) not in self._own:

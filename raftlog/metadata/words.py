@@ -1,10 +1,11 @@
-"""Entities and their changes in words: printable keys, values as JSON objects or in one line,
+"""Entities and their changes in words: printable keys, values as JSON objects or on one line,
 differences field by field, authors.
 
-A batch names its principal; the batches without one are the controller's own. The log of another
-system names no authors at all; the controller is then not named in their place. Topic ids have
-Kafka's form (22 characters of base64, safe for URLs) only in output about an imported log, so that
-it matches the output of Kafka's commands.
+A batch names its principal; batches without one are the controller's own. The log of another system
+names no authors at all; the controller is then not named in their place.
+
+Topic ids have Kafka's form (22 characters of base64, safe for URLs) only in output about an
+imported log, so that it matches the output of Kafka's commands.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ def plain(value: Any) -> Any:
 
 
 def text_and_base64(value: bytes | None) -> tuple[str | None, str | None]:
-    """Return bytes exactly: as text if they are UTF-8, else in base64; the other is None. Without
-    bytes both are.
+    """Return bytes exactly: as text if they are UTF-8, else in base64; the other one is None. Both
+    are None without bytes.
     """
     if value is None:
         return None, None
@@ -85,18 +86,18 @@ def to_json(value: Any) -> str:
 
 
 def config_key(resource_type: int, resource_name: str, name: str = "") -> str:
-    """Return the key of a config, as topic:orders:retention.ms."""
+    """Return the key of a config, such as topic:orders:retention.ms."""
     resource = f"{RESOURCE_TYPES.get(resource_type, resource_type)}:{resource_name}"
     return f"{resource}:{name}" if name else resource
 
 
 def result_key(result: ClientResult) -> str:
-    """Return the key of a result, client and number: 1234-7."""
+    """Return the key of a result, from client and number, such as 1234-7."""
     return f"{result.client_id}-{result.sequence}"
 
 
 def lower(name: IntEnum) -> str:
-    """Return the name in lower case, with spaces: ``client session`` of CLIENT_SESSION."""
+    """Return a name in lower case, with spaces: ``client session`` for CLIENT_SESSION."""
     return name.name.lower().replace("_", " ")
 
 
@@ -131,16 +132,16 @@ def acl_in_words(entry: dict[str, Any]) -> str:
 _HEX = re.compile(r"[0-9a-f]{32}", re.IGNORECASE)
 _KAFKAS = re.compile(r"[0-9A-Za-z_-]{22}")
 _ID_FIELDS = {"topic": "id", "partition": "topic_id"}
-"""Kind of entity -> the field of its value with a topic's id."""
+"""Kind of entity -> the field of its value that contains a topic's id."""
 
 
 def kafka_id(digits: str) -> str:
-    """Return an id of 32 hex digits as Kafka prints it."""
+    """Return an id of 32 hex digits in the form that Kafka prints."""
     return urlsafe_b64encode(bytes.fromhex(digits)).decode().rstrip("=")
 
 
 def parse_topic_id(text: str) -> str | None:
-    """Return the 32 hex digits of a topic id in either form; None if it is not an id."""
+    """Return the 32 hex digits of a topic id in either form, or None if it is not an id."""
     if _HEX.fullmatch(text):
         return text.lower()
     if not _KAFKAS.fullmatch(text):
@@ -149,12 +150,12 @@ def parse_topic_id(text: str) -> str | None:
         digits = urlsafe_b64decode(text + "==").hex()
     except binascii.Error:
         return None
-    # The last character says four bits more than there are: they must be 0.
+    # The last character has four surplus bits, which must be 0.
     return digits if kafka_id(digits) == text else None
 
 
 def with_kafka_id(kind: str, value: Any) -> Any:
-    """Return an entity's value in JSON, with the id of its topic as Kafka prints it."""
+    """Return an entity's value in JSON, with its topic id in the form that Kafka prints."""
     name = _ID_FIELDS.get(kind)
     if name is None or not isinstance(value, dict):
         return value
@@ -162,7 +163,7 @@ def with_kafka_id(kind: str, value: Any) -> Any:
 
 
 def id_field(kind: str) -> str | None:
-    """Return the field of an entity's value with a topic's id, or None."""
+    """Return the field of an entity's value that contains a topic's id, or None."""
     return _ID_FIELDS.get(kind)
 
 
@@ -191,7 +192,7 @@ def _partition(value: dict[str, Any]) -> str:
 def _broker(value: dict[str, Any]) -> str:
     at = ", ".join(f"{one['host']}:{one['port']}" for one in value["listeners"])
     rack = f", rack {value['rack']}" if value["rack"] else ""
-    # Kafka's log says no reason.
+    # Kafka's log contains no reason.
     why = f" ({value['reason']})" if value["reason"] else ""
     state = f"fenced{why}" if value["fenced"] else "unfenced"
     return f"at {at}{rack}, {state}, broker epoch {value['epoch']}"
@@ -240,7 +241,7 @@ def _lease(value: dict[str, Any]) -> str:
 
 def _cursor(value: dict[str, Any]) -> str:
     target = f" for {value['target']}" if value.get("target") else ""
-    return f"from offset {value['end_offset']} on{target}"
+    return f"from offset {value['end_offset']} onwards{target}"
 
 
 IN_WORDS: dict[str, Callable[[Any], str]] = {
@@ -256,7 +257,7 @@ IN_WORDS: dict[str, Callable[[Any], str]] = {
     "topic": _topic,
     "voters": _voters,
 }
-"""Kind -> its values in words, for kinds whose JSON is hard to read."""
+"""Kind -> function that returns its values in words, for kinds whose JSON is hard to read."""
 
 
 def recovery_in_words(recovery: dict[str, Any]) -> str:
@@ -268,13 +269,14 @@ def recovery_in_words(recovery: dict[str, Any]) -> str:
         said.append(f"broker {one.get('broker_id', 0)} reported {end}")
     said.extend(f"broker {one} did not report" for one in recovery.get("silent", ()))
     loss = recovery.get("loss", "")
-    return ", ".join(said) + (f"; may have lost records: {loss}" if loss else "; nothing is lost")
+    return ", ".join(said) + (
+        f"; may have lost records: {loss}" if loss else "; no records are lost"
+    )
 
 
 class FieldChange(msgspec.Struct, frozen=True):
-    """A field that has changed.
-
-    ``before`` and ``after`` are JSON; ``field`` is "value" for an entity that is a plain value.
+    """A field that has changed. ``before`` and ``after`` are JSON; ``field`` is "value" for an
+    entity that is a plain value.
     """
 
     field: str
@@ -283,12 +285,12 @@ class FieldChange(msgspec.Struct, frozen=True):
 
 
 def raw(text: str | None) -> msgspec.Raw:
-    """Return JSON text unchanged; null for none."""
+    """Return JSON text unchanged, or null for None."""
     return msgspec.Raw((text or "null").encode())
 
 
 def field_changes(before: str | None, after: str | None) -> list[FieldChange]:
-    """Return the differences between two values in JSON; none where the entity was created or
+    """Return the differences between two values in JSON; empty if the entity was created or
     deleted, which needs no details.
     """
     if before is None or after is None or before == after:
@@ -307,7 +309,9 @@ def field_changes(before: str | None, after: str | None) -> list[FieldChange]:
 def words(
     before: msgspec.Raw, after: msgspec.Raw, fields: list[FieldChange], kind: str = ""
 ) -> str:
-    """Return a change in words: created, deleted, or one line a field. ``kind``: of the entity."""
+    """Return a change in words: created, deleted, or one line per field. ``kind``: kind of the
+    entity.
+    """
     old, new = msgspec.json.decode(before), msgspec.json.decode(after)
     say = IN_WORDS.get(kind, _in_fields)
     if old is None:
@@ -328,7 +332,7 @@ def _in_fields(value: Any) -> str:
 
 
 def brief(value: Any) -> str:
-    """Return a value in one line: text as it is, all else as JSON."""
+    """Return a value on one line: text unchanged, everything else as JSON."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
@@ -341,9 +345,8 @@ def _encoded(value: Any) -> msgspec.Raw:
 
 
 def author(principal: str, client_id: int = 0) -> str:
-    """Return the author of a batch of raftlog's own log, for people.
-
-    ``client_id``: of the batch, 0 if its write has no number.
+    """Return the author of a batch in raftlog's own log, for people. ``client_id``: from the batch,
+    or 0 if its write has no number.
     """
     if principal == ANONYMOUS_PRINCIPAL:
         return f"client {client_id} (no principal)" if client_id else "a client (no principal)"
@@ -351,5 +354,7 @@ def author(principal: str, client_id: int = 0) -> str:
 
 
 def why_nobody(origin: str) -> str:
-    """Return the text in place of an author's name. ``origin``: of the log, as in the manifest."""
-    return f"{origin.capitalize()}'s log does not say who asked for a change"
+    """Return the text to show instead of an author. ``origin``: system that wrote the log, as in
+    the manifest.
+    """
+    return f"{origin.capitalize()}'s log does not record who made a change"

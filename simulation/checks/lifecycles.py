@@ -28,7 +28,7 @@ from typing_extensions import override
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import Cause, has_left
 from raftlog.metadata.records import Record, RecordType
-from raftlog.metadata.versions import heartbeats_in_force
+from raftlog.metadata.versions import heartbeats_enabled
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
 from simulation.checks.existence import Asked
@@ -54,7 +54,7 @@ def _is_alone(broker: BrokerView, controller: ControllerView) -> bool:
         return False
     lifecycle = broker.service.lifecycle
     registered = controller.service.image.brokers.get(broker.service.settings.broker_id)
-    if not heartbeats_in_force(controller.service.image.features):
+    if not heartbeats_enabled(controller.service.image.features):
         return False
     if registered is None or registered.epoch != lifecycle.epoch or registered.fenced:
         return False
@@ -108,7 +108,7 @@ class Lifecycles(Checker):
         image = host.service.image
         if image.offset < self._off_below.get(host.name, -1):
             return
-        in_force = heartbeats_in_force(image.features)
+        in_force = heartbeats_enabled(image.features)
         if in_force and not self._heartbeats[host.name]:
             self._contact[host.name] = self._ledger.world.now()
         self._heartbeats[host.name] = in_force
@@ -286,7 +286,7 @@ class Lifecycles(Checker):
                     self._gone(message.broker_id, message.broker_epoch)
                 if has_left(message.fenced, message.in_controlled_shutdown):
                     self._left[message.broker_id] = logged.header.epoch, self._ledger.world.now()
-                elif not heartbeats_in_force(self._features):
+                elif not heartbeats_enabled(self._features):
                     raise CheckFailedError(
                         f"broker {message.broker_id} is fenced ({message.reason}) at"
                         f" {logged.header.base_offset}, where heartbeats are not in force"

@@ -166,7 +166,7 @@ async def roll_heartbeats(world: World, rng: random.Random) -> None:
     service = world.active()
     if service is None:
         return
-    if versions.heartbeats_in_force(service.image.features):
+    if versions.heartbeats_enabled(service.image.features):
         if await world.operator.ask(_levels(0, 2)) is None:
             world.happened("roll_heartbeats")
     else:
@@ -177,7 +177,7 @@ async def end_roll(world: World) -> None:
     """Enable heartbeats at the end of a run, though a request to disable may be in flight."""
     while True:
         service = world.active()
-        if service is not None and not versions.heartbeats_in_force(service.image.features):
+        if service is not None and not versions.heartbeats_enabled(service.image.features):
             await world.operator.ask(_levels(1, 1))
         await asyncio.sleep(_AGAIN_S)
 

@@ -36,7 +36,7 @@ from simulation.mutants.mutant import BrokenMutantError, Mutant, RowMutant, Seed
 from simulation.mutants.registry import NO_EDIT, ROOT, ROWS, named_rows, select
 from simulation.run import run_swarm
 
-CRASHES = "a defect: "
+CRASHES = "defect in raftlog: "
 """Prefix by which the shells report an unexpected exception."""
 STRIDE = 1000
 """Number of seeds between two starting points."""
