@@ -7,12 +7,12 @@ Applications use :class:`Client`, or :class:`AsyncClient` on an event loop::
     with raftlog.connect("127.0.0.1:9092") as client:
         client.topics.create("orders", partitions=6, acks="visible")
 
-The names below are imported when they are first used: nodes and commands need none of them.
+The names below are imported on first use: nodes and commands need none of them.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # As typing has it. Importing typing would be half of a command's first step.
+TYPE_CHECKING = False  # Not typing's: that import would take half of a command's start.
 
 if TYPE_CHECKING:
     from typing import Any

@@ -3,6 +3,6 @@
 
 from raftlog.cli.entry import main
 
-# A process that multiprocessing spawns loads the script of its parent again: it runs no command.
+# A process spawned by multiprocessing imports its parent's script again, and must not run it.
 if __name__ == "__main__":
     main()

@@ -1,7 +1,6 @@
-"""KIP-343's names of concepts that have other names now, for readers who know only the old ones.
+"""KIP-343's names for concepts that have other names now, for readers who know the old ones.
 
-The one place for them: error texts and ``raftlog`` help read them here, and docs/protocol.md has
-the table.
+Error texts and ``raftlog`` help take the names from here; docs/protocol.md has the table.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ OLD_NAMES: dict[str, str] = {
     "AlterPartition": "IsrChange",
     "registration version": "BrokerInfo version",
 }
-"""Today's name -> KIP-343's."""
+"""Present name -> KIP-343's name."""
 
 
 def with_old_name(name: str) -> str:
-    """Return a name, followed by its old one if it has one."""
+    """Return a name, followed by its KIP-343 name if it has one."""
     old = OLD_NAMES.get(name)
     return f"{name} (KIP-343: {old})" if old else name

@@ -1,8 +1,8 @@
-"""The bytes of the log: batches of records, encoded once by the leader and the same everywhere ever
-after.
+"""The bytes of the log: batches of records, encoded once by the leader and never changed
+afterwards.
 
-A batch is the atom of the log: it is appended, replicated, committed and applied whole. Layout,
-big-endian::
+A batch is the atom of the log: it is appended, replicated, committed and applied as a whole.
+Layout, big-endian::
 
     u32 length      of all that follows this field
     u32 crc32c      (Castagnoli) of all that follows this field
@@ -42,14 +42,14 @@ _PREFIX = struct.Struct(">II")
 _HEADER = struct.Struct(">BBHIqiqqqq")
 _RECORD = struct.Struct(">HBxI")
 HEADER_BYTES = _PREFIX.size + _HEADER.size
-"""Bytes of a batch before its principal."""
+"""Size of a batch before its principal, in bytes."""
 RECORD_OVERHEAD_BYTES = _RECORD.size
-"""Bytes of a record before its body."""
+"""Size of a record before its body, in bytes."""
 
 
 class RecordData(NamedTuple):
-    """One record as the log holds it: its type (see ``records.proto``), the version of its body,
-    and the body's bytes.
+    """A record as stored in the log: its type (see ``records.proto``), and its body's version and
+    bytes.
     """
 
     type: int
@@ -58,13 +58,12 @@ class RecordData(NamedTuple):
 
 
 Body = tuple[int, int, bytes]
-"""The same without a name: (type, version, body)."""
+"""A record as a plain tuple: (type, version, body)."""
 
 
 class BatchHeader(NamedTuple):
-    """A batch without its records.
-
-    ``end_offset`` is exclusive; ``position`` and ``size`` are bytes in the chunk read.
+    """A batch's header. ``end_offset`` is exclusive; ``position`` and ``size`` are in bytes, in the
+    chunk that was read.
     """
 
     base_offset: int
@@ -102,9 +101,8 @@ def encode(
     sequence: int = 0,
     all_below_done: int = 0,
 ) -> bytes:
-    """Encode one batch of (type, version, body, ...), as RecordData is.
-
-    Raises ValueError if there is no record.
+    """Encode one batch from (type, version, body, ...) tuples, such as RecordData. Raises
+    ValueError if there is no record.
     """
     parts: list[bytes] = []
     count = 0
@@ -141,9 +139,8 @@ def encode_framed(
     sequence: int = 0,
     all_below_done: int = 0,
 ) -> bytes:
-    """Encode one batch of ``count`` records, each encoded already, after its ``record_head``.
-
-    Raises ValueError if there is no record.
+    """Encode one batch from ``count`` encoded records, each after its ``record_head``. Raises
+    ValueError if there is no record.
     """
     if not count:
         raise ValueError("a batch needs at least one record")
@@ -165,12 +162,12 @@ def encode_framed(
 
 
 def record_head(type_: int, version: int, length: int) -> bytes:
-    """Return the head of a record whose body has ``length`` bytes."""
+    """Return the head of a record whose body is ``length`` bytes long."""
     return _RECORD.pack(type_, version, length)
 
 
 def records_position(chunk: bytes, header: BatchHeader) -> int:
-    """Return the position in the chunk at which the records of one of its batches begin."""
+    """Return the position in the chunk at which a batch's records begin."""
     name_length = int.from_bytes(chunk[header.position + 10 : header.position + 12], "big")
     return header.position + HEADER_BYTES + name_length
 
@@ -178,11 +175,11 @@ def records_position(chunk: bytes, header: BatchHeader) -> int:
 def headers(
     chunk: bytes, *, verify: bool = True, expect_offset: int | None = None
 ) -> Iterator[BatchHeader]:
-    """Yield the header of each batch of a chunk, checking lengths, CRC32C (unless ``verify`` is
-    false) and contiguity.
+    """Yield the header of each batch of a chunk, checking lengths, contiguity, and, with
+    ``verify``, CRC32C.
 
-    ``expect_offset``: where the first batch must begin. Raises CorruptLogError, which names the
-    first offset that cannot be trusted; batches yielded before it are good.
+    ``expect_offset``: base offset that the first batch must have. Raises CorruptLogError, which
+    names the first offset that cannot be trusted; batches yielded before it are valid.
     """
     position, expected = 0, expect_offset
     total = len(chunk)
@@ -197,7 +194,9 @@ def headers(
         size = length + 4
         if size < HEADER_BYTES or position + size > total:
             raise CorruptLogError(
-                f"batch at offset {at}: its length of {size} bytes does not fit", offset=at
+                f"batch at offset {at}: its length field of {size} bytes is too short or exceeds "
+                "the chunk",
+                offset=at,
             )
         if verify and google_crc32c.value(chunk[position + _PREFIX.size : position + size]) != crc:
             raise CorruptLogError(f"batch at offset {at}: CRC32C does not match", offset=at)
@@ -217,7 +216,8 @@ def headers(
             raise CorruptLogError(f"batch at offset {at}: unknown magic {magic}", offset=at)
         if count < 1 or (expected is not None and base != expected):
             raise CorruptLogError(
-                f"batch at offset {at}: it says base offset {base}, {count} records", offset=at
+                f"batch at offset {at}: its header has base offset {base} and {count} records",
+                offset=at,
             )
         name_at = position + HEADER_BYTES
         yield BatchHeader(
@@ -238,26 +238,26 @@ def headers(
 
 
 def size_at(chunk: bytes, position: int) -> int | None:
-    """Return the size of the batch at ``position`` in bytes, as the batch states it; None if the
-    bytes end before that. Raises CorruptLogError.
+    """Return the size of the batch at ``position`` from its length field, in bytes, or None if the
+    bytes end before that field. Raises CorruptLogError.
     """
     if len(chunk) - position < _PREFIX.size:
         return None
     size: int = _PREFIX.unpack_from(chunk, position)[0] + 4
     if size < HEADER_BYTES:
-        raise CorruptLogError(f"a batch says that it has {size} bytes")
+        raise CorruptLogError(f"a batch's length field has the impossible value {size}")
     return size
 
 
 def header_at(chunk: bytes, position: int) -> BatchHeader:
-    """Return the header of the batch at ``position`` of a chunk that was checked before."""
+    """Return the header of the batch at ``position`` in a chunk that has been checked."""
     size = size_at(chunk, position)
     (header,) = headers(chunk[position : position + (size or 0)], verify=False)
     return header._replace(position=position)
 
 
 class Scan(NamedTuple):
-    """The content of a checked chunk: its end offset (exclusive), runs of equal epochs, and the
+    """The result of checking a chunk: its end offset (exclusive), the runs of equal epochs, and the
     last batch's timestamp.
     """
 
@@ -269,15 +269,14 @@ class Scan(NamedTuple):
 
 
 def crc_at(chunk: bytes, position: int) -> int:
-    """Return the CRC-32C that the batch at ``position`` states."""
+    """Return the CRC-32C stored in the batch at ``position``."""
     crc: int = _PREFIX.unpack_from(chunk, position)[1]
     return crc
 
 
 def scan(chunk: bytes, *, expect_offset: int) -> Scan:
-    """Check a whole chunk as ``headers`` does, without making an object a batch.
-
-    Raises CorruptLogError.
+    """Check a whole chunk as ``headers`` does, without creating an object per batch. Raises
+    CorruptLogError.
     """
     position, expected, total = 0, expect_offset, len(chunk)
     runs: list[tuple[int, int]] = []
@@ -298,7 +297,8 @@ def scan(chunk: bytes, *, expect_offset: int) -> Scan:
         end = position + length + 4
         if end - position < HEADER_BYTES or end > total:
             raise CorruptLogError(
-                f"batch at offset {expected}: its length does not fit", offset=expected
+                f"batch at offset {expected}: its length field is too short or exceeds the chunk",
+                offset=expected,
             )
         if value(chunk[position + header_at : end]) != crc:
             raise CorruptLogError(
@@ -311,8 +311,8 @@ def scan(chunk: bytes, *, expect_offset: int) -> Scan:
             control_at.append(position)
         if magic != MAGIC or count < 1 or base != expected or epoch < last_epoch:
             raise CorruptLogError(
-                f"batch at offset {expected}: it says base offset {base}, epoch {epoch}, magic"
-                f" {magic}",
+                f"batch at offset {expected}: its header has base offset {base}, epoch {epoch}, "
+                f"magic {magic}",
                 offset=expected,
             )
         if epoch != last_epoch:
@@ -324,9 +324,8 @@ def scan(chunk: bytes, *, expect_offset: int) -> Scan:
 
 
 def bodies(chunk: bytes, header: BatchHeader) -> Iterator[Body]:
-    """Yield (type, version, body) of each record of one batch of a chunk.
-
-    Raises CorruptLogError if they do not fill the batch.
+    """Yield (type, version, body) of each record in a batch. Raises CorruptLogError if the records
+    do not fill the batch exactly.
     """
     position = records_position(chunk, header)
     end = header.position + header.size
@@ -334,7 +333,8 @@ def bodies(chunk: bytes, header: BatchHeader) -> Iterator[Body]:
     for _ in range(header.record_count):
         if position + RECORD_OVERHEAD_BYTES > end:
             raise CorruptLogError(
-                f"batch at offset {header.base_offset}: records overrun", offset=header.base_offset
+                f"batch at offset {header.base_offset}: its records extend beyond it",
+                offset=header.base_offset,
             )
         type_, version, length = unpack(chunk, position)
         position += RECORD_OVERHEAD_BYTES
@@ -342,13 +342,13 @@ def bodies(chunk: bytes, header: BatchHeader) -> Iterator[Body]:
         position += length
     if position != end:
         raise CorruptLogError(
-            f"batch at offset {header.base_offset}: records do not fill it",
+            f"batch at offset {header.base_offset}: its records do not end where it does",
             offset=header.base_offset,
         )
 
 
 def records(chunk: bytes, header: BatchHeader) -> list[RecordData]:
-    """Return the records of one batch of a chunk; bodies stay bytes. Raises CorruptLogError."""
+    """Return the records of a batch, with their bodies as bytes. Raises CorruptLogError."""
     return [RecordData(*body) for body in bodies(chunk, header)]
 
 

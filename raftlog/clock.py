@@ -1,4 +1,4 @@
-"""Deadlines of the monotonic clock, and the wall-clock time that a majority of the voters shows."""
+"""Deadlines on the monotonic clock, and the wall-clock time of a majority of the voters."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ if TYPE_CHECKING:
     import asyncio
 
 NEVER: Final = math.inf
-"""A deadline that is never due: a timer that does not run."""
+"""A deadline that never passes: its timer does not run."""
 
 
 class DeadlineTimer:
-    """One timer for many deadlines, in seconds of the loop's clock: it may fire early, never late.
+    """One timer for many deadlines, in seconds of the event loop's clock. It may fire early, never
+    late.
 
-    Deadlines move often, mostly to later times, and a new timer for each would cost more than the
-    work itself. A timer that is set for an earlier time stays: ``due`` looks at what is due, which
-    may be nothing, and arms it again.
+    Deadlines move often, mostly later, and a new timer for each move would cost more than the work
+    itself. A timer that was set for an earlier time is kept: ``due`` checks which deadlines have
+    passed, possibly none, and arms the timer again.
     """
 
     __slots__ = ("_due", "_handle", "_loop", "at")
@@ -26,12 +27,12 @@ class DeadlineTimer:
     def __init__(self, loop: asyncio.AbstractEventLoop, due: Callable[[], None]) -> None:
         self._loop, self._due = loop, due
         self._handle: asyncio.TimerHandle | None = None
-        # Not Handle.when: uvloop's handles have none if they are due at once.
+        # Not Handle.when, which uvloop's handles lack if they are due at once.
         self.at = NEVER
-        """The latest time of the next call: only an earlier deadline needs ``arm``."""
+        """Latest time of the next call: only an earlier deadline needs ``arm``."""
 
     def arm(self, deadline: float) -> None:
-        """Call ``due`` by ``deadline``; NEVER changes nothing."""
+        """Call ``due`` no later than ``deadline``; does nothing for NEVER."""
         if deadline >= self.at:
             return
         if self._handle is not None:
@@ -40,7 +41,7 @@ class DeadlineTimer:
         self._handle = self._loop.call_at(deadline, self._fire)
 
     def cancel(self) -> None:
-        """Do not call ``due`` until the timer is armed again."""
+        """Prevent ``due`` from being called until the timer is armed again."""
         if self._handle is not None:
             self._handle.cancel()
         self._handle, self.at = None, NEVER
@@ -51,62 +52,67 @@ class DeadlineTimer:
 
 
 TOLERANCE_MS = 1_000
-"""Largest difference between a node's clock and the majority's time that is not corrected: more
-than a message takes, so that clocks that agree are never adjusted.
+"""Largest difference in ms between a node's clock and quorum time that is not corrected: more than
+a message takes, so that agreeing clocks are never adjusted.
 """
 STAND_STILL_MAX_MS = 10_000
-"""Longest lead of log time over the clocks for which it stands still until they reach it. With a
-longer lead it is set back.
+"""Longest lead of log time over the clocks in ms for which log time stands still until the clocks
+reach it. With a longer lead, log time is set back.
 """
 HEARD_FOR_S = 10.0
-"""Time in seconds for which a voter's clock counts after the voter was heard; voters fetch much
-more often.
+"""Time in seconds for which a voter's clock counts after the voter was last heard; voters fetch
+much more often.
 """
 RECEIVED_FOR_S = 600.0
-"""Time in seconds for which a node uses the last time that it received; then it uses its own clock.
+"""Time in seconds for which a node uses the last received time; afterwards it uses its own
+clock.
 """
 AGAIN_S = 0.1
-"""Interval at which a replica reports its clock, and the clocks of the voters are compared."""
+"""Interval in seconds at which a replica reports its clock, and a leader compares the voters'
+clocks.
+"""
 AWAY_S = 1.0
-"""Time in seconds for which a time that is earlier than expected must be received before it is
-used: one message may have waited in a socket while this process did not run.
+"""Time in seconds for which an earlier time than expected must be received before it is used: a
+single message may have waited in a socket while this process did not run.
 """
 _SENDER = -2
 MAX_MS = 253_402_300_799_999
-"""The end of the year 9999, the latest time that is accepted of a clock."""
+"""Latest time accepted from a clock, in ms: the end of the year 9999."""
 
 
 def _corrected(clock_ms: int, time_ms: int) -> int:
-    """Return a clock, corrected to the tolerance around the quorum's time."""
+    """Return a clock's time, corrected to within the tolerance around quorum time."""
     return max(time_ms - TOLERANCE_MS, min(clock_ms, time_ms + TOLERANCE_MS))
 
 
 def stamp_after(last_ms: int, time_ms: int, passed_ms: int) -> int:
-    """Return the timestamp of the batch after one of ``last_ms``: not before that, unless that is
-    far ahead of a time that the clocks have not passed.
+    """Return the timestamp of the batch that follows one with ``last_ms``: not earlier, unless
+    ``last_ms`` is far ahead of ``passed_ms``.
     """
     return time_ms if last_ms - passed_ms > STAND_STILL_MAX_MS else max(last_ms, time_ms)
 
 
 class Majority(NamedTuple):
-    """Two times, in ms since 1970, which differ only if some of the clocks are unknown."""
+    """Two times in ms since 1970, which differ only if some of the clocks are unknown."""
 
     reached_ms: int
-    """The latest time that the clocks of a majority have reached."""
+    """Latest time that a majority's clocks have reached."""
     passed_ms: int
-    """The earliest time that the clocks of a majority have not passed."""
+    """Earliest time that a majority's clocks have not passed."""
 
 
 class QuorumTime:
     """The time that the wall clocks of a majority of the voters show, as one node knows it.
 
     A leader stamps batches with it, not with its own clock; every other node uses the time that the
-    leader sends. Safety does not depend on it. Each clock is kept as its difference to the
-    monotonic clock of this process: a wall clock that is set changes its own part of the answer
-    alone. Why: docs/decisions/032-the-majority-says-what-time-it-is.md
+    leader sends. Safety does not depend on it. Each clock is kept as its difference to this
+    process's monotonic clock, so that setting one wall clock changes only its own contribution.
+
+    Why: docs/decisions/032-the-majority-says-what-time-it-is.md
 
     ``now``: seconds of the monotonic clock. ``node_id``: the node whose clock ``clock_ms`` reads.
-    ``voters``: the voters of a leader; empty on other nodes, which use the time that they receive.
+    ``voters``: the voters if this node leads; empty on other nodes, which use the time they
+    receive.
     """
 
     def __init__(
@@ -114,18 +120,20 @@ class QuorumTime:
     ) -> None:
         self._clock_ms, self._now, self._node_id = clock_ms, now, node_id
         self._heard: dict[int, tuple[float, float]] = {}
-        """Node -> lead of its clock over the monotonic one here, in ms, and when it was heard."""
+        """Node id -> lead of its clock over the local monotonic clock in ms, and when it
+        was heard.
+        """
         self._received: tuple[float, float] | None = None
         self._compared: tuple[float, float] | None = None
         self._compared_at = 0.0
         self._compared_voters: Collection[int] = ()
         self._doubted: dict[int, float] = {}
-        """Node -> the time since when its clock is earlier than expected; _SENDER: of the received
+        """Node id -> time since when its clock is earlier than expected; _SENDER: for the received
         time.
         """
 
     def heard(self, node_id: int, clock_ms: int) -> None:
-        """Record the clock of a node. It counts while the node is a voter."""
+        """Record a node's clock. It counts while the node is a voter."""
         if 0 < clock_ms <= MAX_MS:
             now, known = self._now(), self._heard.get(node_id)
             found = clock_ms - now * 1000, now
@@ -133,7 +141,7 @@ class QuorumTime:
                 self._heard[node_id] = found
 
     def received(self, time_ms: int) -> None:
-        """Record the time that the leader or the active controller has sent."""
+        """Record the time sent by the leader or the active controller."""
         if 0 < time_ms <= MAX_MS:
             now = self._now()
             found = time_ms - now * 1000, now
@@ -143,15 +151,15 @@ class QuorumTime:
     def _is_late(
         self, source: int, found: tuple[float, float], known: tuple[float, float] | None
     ) -> bool:
-        """Return whether a message seems to have waited while this process did not run."""
+        """Return whether a message probably waited while this process did not run."""
         if known is None or found[0] >= known[0] - TOLERANCE_MS:
             self._doubted.pop(source, None)
             return False
         return found[1] - self._doubted.setdefault(source, found[1]) < AWAY_S
 
     def now_ms(self, voters: Collection[int] = ()) -> int:
-        """Return the own clock, corrected to the tolerance around the quorum's time if that is
-        known.
+        """Return the local clock's time in ms, corrected to within the tolerance around quorum time
+        if that is known.
         """
         clock_ms, time_ms = self._clock_ms(), self.quorum_ms(voters)
         if time_ms is None:
@@ -159,12 +167,14 @@ class QuorumTime:
         return _corrected(clock_ms, time_ms)
 
     def ahead_ms(self, voters: Collection[int] = ()) -> int | None:
-        """Return the lead of the own clock over the quorum's time; None if unknown."""
+        """Return the local clock's lead over quorum time in ms, or None if quorum time is
+        unknown.
+        """
         time_ms = self.quorum_ms(voters)
         return None if time_ms is None else self._clock_ms() - time_ms
 
     def quorum_ms(self, voters: Collection[int] = ()) -> int | None:
-        """Return the quorum's time, which is sent to other nodes; None if unknown here."""
+        """Return the quorum time to send to other nodes in ms, or None if it is unknown here."""
         majority = self.majority(voters) if voters else None
         if majority is not None:
             return majority.reached_ms
@@ -174,7 +184,7 @@ class QuorumTime:
         return round(self._received[0] + now * 1000)
 
     def next_stamp_ms(self, last_ms: int, voters: Collection[int]) -> int:
-        """Return the timestamp of the batch after one of ``last_ms``."""
+        """Return the timestamp of the batch that follows one with ``last_ms``."""
         majority = self.majority(voters)
         if majority is None:
             return stamp_after(last_ms, self.now_ms(), last_ms)
@@ -182,7 +192,7 @@ class QuorumTime:
         return stamp_after(last_ms, time_ms, majority.passed_ms)
 
     def majority(self, voters: Collection[int]) -> Majority | None:
-        """Return the times of a majority of the voters; None: too few were heard lately."""
+        """Return the times of a majority of the voters, or None if too few were heard lately."""
         now = self._now()
         if (
             self._compared is None
@@ -197,7 +207,7 @@ class QuorumTime:
         return Majority(round(reached_ms + now * 1000), round(passed_ms + now * 1000))
 
     def _compare(self, voters: Collection[int], now: float) -> tuple[float, float] | None:
-        """Return a Majority as leads over the monotonic clock, in ms."""
+        """Return a Majority as leads over the monotonic clock in ms, or None."""
         self.heard(self._node_id, self._clock_ms())
         heard = self._heard
         found = sorted(

@@ -1,4 +1,4 @@
-"""Descriptors of messages, in the form that every protobuf runtime from 4.25 on supports."""
+"""Message descriptors, in the form that every protobuf runtime since 4.25 supports."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from typing import Any
 
 
 def is_repeated(field: Any) -> bool:
-    """Return whether the field is a list. ``field``: a FieldDescriptor; its ``is_repeated`` exists
-    since protobuf 6.31, and its ``label`` was removed in 7.
+    """Return whether the field is repeated.
+
+    ``field``: a FieldDescriptor; its ``is_repeated`` exists since protobuf 6.31, and its ``label``
+    was removed in 7.
     """
     try:
         return bool(field.is_repeated)

@@ -1,7 +1,6 @@
-"""Endpoints of nodes, the characters of their hosts, and the voters of the quorum that are reached
-there.
+"""The endpoints of nodes, the characters allowed in host names, and the voters of the quorum.
 
-A name that is printed, looked up and mapped has no other characters.
+Host names are printed, looked up and mapped, so no other characters are allowed.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ WILDCARD_HOSTS = frozenset({"", "0.0.0.0", "[::]"})
 
 
 def host_error(host: str) -> str:
-    """Return the error of a host that other nodes are to connect to; empty if it is valid."""
+    """Return what is wrong with a host that other nodes connect to, or "" if it is valid."""
     if 0 < len(host) <= HOST_MAX_CHARS and (_HOSTNAME.fullmatch(host) or _is_ipv6(host)):
         return ""
     return (
@@ -36,7 +35,7 @@ def host_error(host: str) -> str:
 
 
 def endpoint_error(endpoint: str) -> str:
-    """Return the error of a host:port that other nodes are to connect to; empty if it is valid."""
+    """Return what is wrong with a host:port that other nodes connect to, or "" if it is valid."""
     match = _HOST_AND_PORT.fullmatch(endpoint)
     if match is None or host_error(match[1]) or not 1 <= int(match[2]) <= PORT_MAX:
         return f"{endpoint[:80]!r} is not host:port"
@@ -44,23 +43,24 @@ def endpoint_error(endpoint: str) -> str:
 
 
 def endpoints_error(endpoints: str) -> str:
-    """Return the error of a node's endpoints: host:port, or NAME://host:port of each of several
-    listeners, separated by commas. Empty if they are valid.
+    """Return what is wrong with a node's endpoints, or "" if they are valid.
+
+    Endpoints are host:port, or NAME://host:port for each of several listeners, separated by commas.
     """
     if "://" not in endpoints:
         return endpoint_error(endpoints)
     if len(endpoints) > ENDPOINTS_MAX_CHARS:
-        return f"{len(endpoints)} characters are more than the {ENDPOINTS_MAX_CHARS} allowed"
+        return f"{len(endpoints)} characters, but at most {ENDPOINTS_MAX_CHARS} are allowed"
     parts = endpoints.split(",")
     if len(parts) > LISTENERS_MAX:
-        return f"{len(parts)} listeners are more than the {LISTENERS_MAX} allowed"
+        return f"{len(parts)} listeners, but at most {LISTENERS_MAX} are allowed"
     names = set[str]()
     for part in parts:
         name, _, endpoint = part.partition("://")
         if not LISTENER_NAME.fullmatch(name) or endpoint_error(endpoint):
             return f"{part[:80]!r} is not NAME://host:port"
         names.add(name)
-    return "" if len(names) == len(parts) else "the same listener twice"
+    return "" if len(names) == len(parts) else "two listeners have the same name"
 
 
 def _is_ipv6(host: str) -> bool:
@@ -80,7 +80,7 @@ def _is_ipv6(host: str) -> bool:
 class Endpoint:
     """An address at which a node listens or is reached.
 
-    ``name`` is the listener's name in capitals, empty if none was given.
+    ``name``: the listener's name in capitals, or "" if none was given.
     """
 
     host: str
@@ -89,17 +89,17 @@ class Endpoint:
 
     @property
     def address(self) -> str:
-        """host:port."""
+        """Host and port, as host:port."""
         return f"{self.host}:{self.port}"
 
     @property
     def socket_address(self) -> tuple[str, int]:
-        """Host and port for a socket: an IPv6 address without its brackets."""
+        """Host and port for a socket; an IPv6 address without its brackets."""
         return self.host.strip("[]"), self.port
 
     @property
     def is_loopback(self) -> bool:
-        """True if only this machine reaches it. Of names, localhost alone counts."""
+        """Whether only this machine reaches it. The only name that counts is localhost."""
         if self.host == "localhost":
             return True
         try:
@@ -112,12 +112,12 @@ class Endpoint:
 
 
 def address_of(host: str, port: int) -> str:
-    """Return host:port of a host; an IPv6 address, which has no brackets, gets them."""
+    """Return host:port for a host; an IPv6 address, given without brackets, gets them."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def parse_endpoint(value: object, example: str = "127.0.0.1:9093") -> Endpoint:
-    """Parse ``host:port`` or ``NAME://host:port``. Raises ValueError, which shows the example."""
+    """Parse ``host:port`` or ``NAME://host:port``. Raises ValueError, which shows ``example``."""
     if isinstance(value, Endpoint):
         return value
     match = _ENDPOINT.match(value) if isinstance(value, str) else None
@@ -132,8 +132,8 @@ def parse_endpoint(value: object, example: str = "127.0.0.1:9093") -> Endpoint:
 
 
 def endpoints_text(endpoints: Sequence[Endpoint]) -> str:
-    """Format the endpoints of a node: host:port of its only listener, or ``NAME://host:port`` of
-    each, separated by commas.
+    """Format a node's endpoints: host:port for a single listener, or ``NAME://host:port`` for each,
+    separated by commas.
     """
     if len(endpoints) == 1:
         return endpoints[0].address
@@ -146,10 +146,10 @@ def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
 
 
 def endpoint_on(text: str, listener: str) -> str:
-    """Return host:port of one listener of a node; empty if the node has no such listener.
+    """Return host:port of one of a node's listeners, or "" if the node has no such listener.
 
-    An endpoint without a name belongs to the only listener, whatever its name. ``listener`` empty:
-    the first.
+    An endpoint without a name belongs to the only listener, whatever its name. An empty
+    ``listener`` selects the first.
     """
     if "://" not in text:
         return text
@@ -162,9 +162,8 @@ def endpoint_on(text: str, listener: str) -> str:
 class Voter:
     """A voter of the quorum, as configurations, records and snapshots name it (KIP-853).
 
-    ``directory_id`` empty: not known yet, any directory of that node counts (kraft.version 0).
-
-    ``endpoint`` is host:port, or ``NAME://host:port`` of each of several listeners, separated by
+    ``directory_id`` is empty if not known yet: any directory of that node counts (kraft.version 0).
+    ``endpoint`` is host:port, or ``NAME://host:port`` for each of several listeners, separated by
     commas (:func:`endpoints_text`).
     """
 
@@ -175,8 +174,8 @@ class Voter:
 
 @dataclass(frozen=True, slots=True)
 class VotersAt:
-    """The voter set in force from ``offset`` on: the offset of its VotersRecord, or the end of the
-    snapshot that contains it.
+    """The voter set that applies from ``offset`` onwards: the offset of its VotersRecord, or the
+    end of the snapshot that contains it.
     """
 
     offset: int

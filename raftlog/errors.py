@@ -1,7 +1,7 @@
-"""Error codes and exceptions: Kafka's numbers and names, each error naming the field it is about.
+"""Error codes and exceptions: Kafka's numbers and names, each error with the field at fault.
 
-Two kinds reach a caller. An :class:`ApiError` says what is wrong with a request; with
-``outcome_unknown`` false the request changed nothing, with it true it may or may not have been
+Two kinds reach a caller. An :class:`ApiError` states what is wrong with a request; if
+``outcome_unknown`` is false the request changed nothing, otherwise it may or may not have been
 executed. A :class:`FatalError` stops the node: it must not acknowledge anything more.
 """
 
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
 
 class ErrorCode(IntEnum):
-    """Kafka's error codes (``org.apache.kafka.common.protocol.Errors``), and ours from 10000 on.
+    """Kafka's error codes (``org.apache.kafka.common.protocol.Errors``), and raftlog's own from
+    10000.
 
-    Each has its meaning below it; the site's table of error codes is made from them.
+    Each member's docstring is its meaning; the documentation's table of error codes is generated
+    from them.
     """
 
     UNKNOWN_SERVER_ERROR = -1
@@ -30,8 +32,8 @@ class ErrorCode(IntEnum):
     NONE = 0
     """No error."""
     OFFSET_OUT_OF_RANGE = 1
-    """A replica fetches below the log start; a consumer asks outside of the partition's log; an
-    export cursor is set outside of the log.
+    """A replica fetches below the log start; a consumer reads outside the partition's log; or an
+    export cursor is set outside the log.
     """
     CORRUPT_MESSAGE = 2
     """Client library: the fetched records do not match their checksum or layout."""
@@ -40,18 +42,17 @@ class ErrorCode(IntEnum):
     LEADER_NOT_AVAILABLE = 5
     """The partition has no leader."""
     NOT_LEADER_OR_FOLLOWER = 6
-    """Quorum: this node does not lead.
-
-    Partitions: another broker leads; `current_leader` names it.
+    """Quorum: this node does not lead. Partitions: another broker leads; `current_leader`
+    names it.
     """
     REQUEST_TIMED_OUT = 7
     """The deadline passed; see `outcome_unknown`."""
     BROKER_NOT_AVAILABLE = 8
-    """The broker is starting or shutting down; RegisterBroker without an id: wait for the broker in
+    """The broker is starting or shutting down. RegisterBroker without an id: wait for the broker in
     `awaited_id`.
     """
     MESSAGE_TOO_LARGE = 10
-    """The request, or what it would write, is too large; `field` names the body."""
+    """The request, or the data it would write, is too large; `field` names the body."""
     NETWORK_EXCEPTION = 13
     """Client library: the connection broke; see `outcome_unknown`."""
     INVALID_TOPIC_EXCEPTION = 17
@@ -72,13 +73,13 @@ class ErrorCode(IntEnum):
     was done.
     """
     CLUSTER_AUTHORIZATION_FAILED = 31
-    """The certificate of the sender is not that of the node it claims to be; or no access control
+    """The sender's certificate does not belong to the node it claims to be; or no access control
     entry allows the request, or one denies it. Nothing was done.
     """
     UNSUPPORTED_VERSION = 35
     """A feature level that the request needs, or that the broker must support, is missing."""
     TOPIC_ALREADY_EXISTS = 36
-    """A topic of this name exists."""
+    """A topic with this name exists."""
     INVALID_PARTITIONS = 37
     """The number of partitions is invalid."""
     INVALID_REPLICATION_FACTOR = 38
@@ -90,15 +91,15 @@ class ErrorCode(IntEnum):
     INVALID_CONFIG = 40
     """An unknown config key, or an invalid value."""
     NOT_CONTROLLER = 41
-    """This node is not the active controller; `leader_id` and `leader_endpoint` name it if it is
+    """This node is not the active controller; `leader_id` and `leader_endpoint` name it if
     known.
     """
     INVALID_REQUEST = 42
-    """A field of the request is invalid, or beyond its limit in `raftlog/limits.py`; `field`
-    names it.
+    """A field of the request is invalid, or exceeds its limit in `raftlog/limits.py`; `field` names
+    it.
     """
     POLICY_VIOLATION = 44
-    """The request needs more records or items than one batch may have."""
+    """The request needs more records or items than one batch may contain."""
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
     """The sequence number is 256 or more above the lowest one that the client has not finished."""
     DUPLICATE_SEQUENCE_NUMBER = 46
@@ -111,17 +112,19 @@ class ErrorCode(IntEnum):
     Nothing was written. TransferLeadership: the target's disk is below its reserve.
     """
     SASL_AUTHENTICATION_FAILED = 58
-    """The call has no token where it needs one, or one that does not count. Nothing was done."""
+    """The call needs a token, but has none or an invalid one. Nothing was done."""
     UNKNOWN_PRODUCER_ID = 59
     """The client id was never opened, or is closed."""
     LISTENER_NOT_FOUND = 72
-    """Metadata: the partition's leader has no listener of the name that the client has come to."""
+    """Metadata: the partition's leader has no listener with the name of the listener that the
+    client uses.
+    """
     FENCED_LEADER_EPOCH = 74
-    """The epoch of the sender is over."""
+    """The sender's epoch has ended."""
     UNKNOWN_LEADER_EPOCH = 75
-    """The epoch of the sender is newer than what this node knows, or is not proven."""
+    """The sender's epoch is newer than any that this node knows, or is not proven."""
     STALE_BROKER_EPOCH = 77
-    """The broker epoch is not the registered one. Nothing changed."""
+    """The broker epoch differs from the registered one. Nothing changed."""
     OFFSET_NOT_AVAILABLE = 78
     """The partition's new leader does not know its high watermark yet."""
     PREFERRED_LEADER_NOT_AVAILABLE = 80
@@ -129,7 +132,7 @@ class ErrorCode(IntEnum):
     ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
     """ElectLeaders: no replica can lead."""
     ELECTION_NOT_NEEDED = 84
-    """ElectLeaders: the partition has the leader that it should have."""
+    """ElectLeaders: the partition already has the right leader."""
     NO_REASSIGNMENT_IN_PROGRESS = 85
     """There is no reassignment to cancel."""
     INVALID_RECORD = 87
@@ -142,9 +145,9 @@ class ErrorCode(IntEnum):
     RESOURCE_NOT_FOUND = 91
     """The hostname mapping or export cursor to delete does not exist."""
     INVALID_UPDATE_VERSION = 95
-    """A compare-and-set failed: partition epoch, hostname mapping, export cursor.
-
-    UpdateFeatures: the message says what prevents the level."""
+    """A compare-and-set failed: partition epoch, hostname mapping, export cursor. UpdateFeatures:
+    the message states what prevents the level.
+    """
     SNAPSHOT_NOT_FOUND = 98
     """FetchSnapshot: this node does not have the snapshot."""
     POSITION_OUT_OF_RANGE = 99
@@ -162,57 +165,56 @@ class ErrorCode(IntEnum):
     down (KIP-903).
     """
     NEW_LEADER_ELECTED = 108
-    """AlterPartition: **accepted and written**.
-
-    It completes a reassignment, and another broker leads now.
+    """AlterPartition: **accepted and written**. It completes a reassignment, and another broker is
+    the leader now.
     """
     INVALID_REGISTRATION = 119
-    """RegisterBroker: the registration cannot become valid by itself; an operator has to decide."""
+    """RegisterBroker: the registration will not become valid by itself; an operator has to
+    decide.
+    """
     INVALID_VOTER_KEY = 125
     """Quorum: the message is for another voter (node id, directory id)."""
     DUPLICATE_VOTER = 126
-    """AddRaftVoter: the voter set already has this voter."""
+    """AddRaftVoter: the voter set already contains this voter."""
     VOTER_NOT_FOUND = 127
-    """RemoveRaftVoter, UpdateRaftVoter, TransferLeadership: the voter set does not have this
+    """RemoveRaftVoter, UpdateRaftVoter, TransferLeadership: the voter set does not contain this
     voter.
     """
     # Ours.
     INCONSISTENT_GENERATION = 10001
     """The token, client id or fetch belongs to another generation of the log."""
     BROKER_FENCED = 10002
-    """The broker is fenced and serves nothing new; ask another one."""
+    """The broker is fenced and serves no new requests; ask another one."""
     LAO_UNKNOWN = 10003
     """A repeatable read whose deadline passed before the broker knew LAO."""
     NO_READ_LEASE = 10004
-    """A strict read whose deadline passed before the broker had a lease, with the reason of the
-    controller; at once if the broker shuts down."""
+    """A strict read whose deadline passed before the broker had a lease, with the controller's
+    reason; returned at once if the broker is shutting down.
+    """
     DIRECTORY_SET_BACK = 10005
     """Quorum: the sender's data directory is an older copy of one that was started, or has lost
-    what it had acknowledged.
+    data that it had acknowledged.
     """
     DIRECTORY_IN_USE = 10006
-    """Quorum: another process, which is connected, runs with the same data directory or a copy of
-    it.
-    """
+    """Quorum: another connected process runs with the same data directory or a copy of it."""
 
 
 def code_name(code: ErrorCode) -> str:
-    """Return the name of a code, and the one that a proposal had for it."""
+    """Return the name of a code, with its KIP-343 name if it has one."""
     return with_old_name(code.name)
 
 
 class RaftlogError(Exception):
-    """The root of all errors that raftlog raises on purpose.
-
-    Each has these attributes; an :class:`ApiError` has values of its own for them.
+    """The root of all errors that raftlog raises deliberately. Every subclass has these attributes;
+    an :class:`ApiError` sets them.
     """
 
     code: ErrorCode | None = None
-    """Code of the refusal; None: no request was refused."""
+    """The code of a refused request, or None if no request was refused."""
     field: str = ""
-    """The field of a request, or the argument of a call, that is at fault; empty: none."""
+    """The request's field, or the call's argument, at fault; "" if there is none."""
     outcome_unknown: bool = False
-    """True if the request may have been executed."""
+    """Whether the request may have been executed."""
 
     @cached_property
     def message(self) -> str:
@@ -221,33 +223,34 @@ class RaftlogError(Exception):
 
     @property
     def retriable(self) -> bool:
-        """True if the same request may succeed later, unchanged. It has changed nothing so far."""
+        """Whether the same request may succeed later, unchanged. It has changed nothing so far."""
         return False
 
 
 class PlaceLostError(RaftlogError):
-    """The lease of a lock, leadership or place in a barrier ended, or may have: another client may
-    be first by now.
+    """The lease of a lock, a leadership or a place in a barrier has ended or may have: another
+    client may hold the place by now.
     """
 
 
 class ApiError(RaftlogError):
-    """A request was refused, or its outcome is not known.
+    """A request was refused, or its outcome is unknown.
 
-    ``field`` is the offending field, dotted from the request's top ("topics[0].name"), or empty.
-    ``leader_id`` and ``leader_endpoint`` go with NOT_CONTROLLER: the id of the active controller,
-    -1 if unknown, and its endpoint. ``throttle_time_ms`` goes with THROTTLING_QUOTA_EXCEEDED: the
-    earliest time of another attempt.
+    ``field``: the field at fault, as a path from the top of the request ("topics[0].name"), or "".
+    ``leader_id`` and ``leader_endpoint``: with NOT_CONTROLLER, the active controller's id, or -1 if
+    unknown, and its endpoint. ``throttle_time_ms``: with THROTTLING_QUOTA_EXCEEDED, the time to
+    wait before another attempt.
 
-    With a code, the error is of the class of that code; with ``outcome_unknown`` it is an
-    UnknownOutcomeError, whatever the code: so an error of a code's class always means that nothing
+    An error with a code is an instance of the code's class; with ``outcome_unknown`` it is an
+    UnknownOutcomeError whatever the code, so an error of a code's class always means that nothing
     was changed.
     """
 
     code: ErrorCode
     write: WriteResult | None = None
-    """The results of all items of a write of which one was refused; its ``token`` is None if none
-    of them was written."""
+    """The results of all items of a write of which one was refused; its ``token`` is None if no
+    item was written.
+    """
 
     def __init_subclass__(cls, *, code: ErrorCode | None = None) -> None:
         super().__init_subclass__()
@@ -255,14 +258,14 @@ class ApiError(RaftlogError):
             _CLASSES[code] = cls
 
     def __new__(cls, *args: Any, outcome_unknown: bool = False, **named: Any) -> Self:
-        """Make an error of the class that belongs to the code; subclasses have arguments of their
-        own.
+        """Create an error of the class that belongs to the code; subclasses take their own
+        arguments.
         """
         kind: type[ApiError] = cls
         if cls is ApiError:
             code = args[0] if args else named.get("code")
             kind = UnknownOutcomeError if outcome_unknown else _CLASSES.get(code, ApiError)
-        # Of a class below this one, so that __init__ runs.
+        # A subclass, so that Python calls __init__.
         return cast("Self", super().__new__(kind))
 
     def __init__(
@@ -287,7 +290,7 @@ class ApiError(RaftlogError):
 
     @property
     def retriable(self) -> bool:
-        """True if the same request may succeed later, unchanged. It has changed nothing so far."""
+        """Whether the same request may succeed later, unchanged. It has changed nothing so far."""
         return not self.outcome_unknown and self.code in RETRIABLE
 
     def saying(self, message: str) -> Self:
@@ -306,7 +309,7 @@ class ApiError(RaftlogError):
 
 
 def _again(kind: type[ApiError], args: tuple[Any, ...]) -> ApiError:
-    """Make an error that was pickled, without the content of its ``__dict__``."""
+    """Create an error that was pickled, without the content of its ``__dict__``."""
     error = RaftlogError.__new__(kind)
     error.args = args
     return error
@@ -316,9 +319,8 @@ _CLASSES: dict[Any, type[ApiError]] = {}
 
 
 class UnknownOutcomeError(ApiError):
-    """The request may or may not have been executed; ``code`` says why that is unknown.
-
-    It is not a refusal: read the present state before you write again.
+    """The request may or may not have been executed; ``code`` tells why that is unknown. Not a
+    refusal: read the present state before writing again.
     """
 
 
@@ -330,7 +332,7 @@ class ClientClosedError(ApiError):
 
     @property
     def retriable(self) -> bool:
-        """False: a closed client stays closed."""
+        """Always false: a closed client stays closed."""
         return False
 
     def __str__(self) -> str:
@@ -338,14 +340,14 @@ class ClientClosedError(ApiError):
 
 
 _NAMED_MAX = 10
-"""Number of refused items that a message names."""
+"""Maximum number of refused items in a message."""
 
 
 class ItemsRefusedError(ApiError):
-    """Several items of one write were refused, each with its own error in ``errors``, in the order
-    of the request.
+    """Several items of one write were refused; ``errors`` has each item's error, in the order of
+    the request.
 
-    The items that were not refused are written. ``code`` and ``field`` are those of the first.
+    The other items were written. ``code`` and ``field`` are those of the first error.
     """
 
     def __init__(self, errors: list[ApiError], *, leader_id: int = -1) -> None:
@@ -358,12 +360,12 @@ class ItemsRefusedError(ApiError):
         self.errors = errors
 
     def __str__(self) -> str:
-        # Each of several names its own code and field.
+        # Each error in the message has its own code and field.
         return self.message if len(self.errors) > 1 else super().__str__()
 
 
 class AcksNotReachedError(RaftlogError):
-    """The write stands, but had not reached the requested level at its deadline.
+    """The write is committed, but had not reached the requested level at its deadline.
 
     Do not write it again: ``result`` has its position, and the brokers that have not applied it
     yet.
@@ -380,13 +382,13 @@ class AcksNotReachedError(RaftlogError):
         brokers = ", ".join(map(str, self.result.waiting_for_brokers))
         whom = f"; waiting for brokers {brokers}" if brokers else ""
         return (
-            f"the write stands at offset {self.result.offset} ({self.result.reached}), but was not"
+            f"the write is {self.result.reached} at offset {self.result.offset}, but was not"
             f" {self.asked} in time{whom}"
         )
 
 
 class AuthorizationError(ApiError):
-    """No access control entry allows it, or one denies it. Nothing was done."""
+    """No access control entry allows the request, or one denies it. Nothing was done."""
 
 
 class UnknownServerError(ApiError, code=ErrorCode.UNKNOWN_SERVER_ERROR):
@@ -394,7 +396,7 @@ class UnknownServerError(ApiError, code=ErrorCode.UNKNOWN_SERVER_ERROR):
 
 
 class OffsetOutOfRangeError(ApiError, code=ErrorCode.OFFSET_OUT_OF_RANGE):
-    """A consumer asks outside of the partition's log."""
+    """A consumer reads outside the partition's log."""
 
 
 class CorruptMessageError(ApiError, code=ErrorCode.CORRUPT_MESSAGE):
@@ -422,19 +424,19 @@ class BrokerNotAvailableError(ApiError, code=ErrorCode.BROKER_NOT_AVAILABLE):
 
 
 class MessageTooLargeError(ApiError, code=ErrorCode.MESSAGE_TOO_LARGE):
-    """The request, or the data that it would write, is too large."""
+    """The request, or the data it would write, is too large."""
 
 
 class NetworkError(ApiError, code=ErrorCode.NETWORK_EXCEPTION):
-    """No connection, or it broke before the request left."""
+    """No connection could be made, or it broke before the request was sent."""
 
 
 class TlsError(NetworkError):
     """A TLS connection failed. Nothing was sent.
 
-    ``trouble`` says why, for programs: "plaintext", "not h2", "expired", "not yet valid", "other
-    authority", "other name" (of the server's certificate), "own expired", "own refused" (of the
-    client's).
+    ``trouble`` is the reason, for programs: "plaintext", "not h2", "expired", "not yet valid",
+    "other authority", "other name" (about the server's certificate), "own expired", "own refused"
+    (about the client's).
     """
 
     def __init__(self, trouble: str, message: str) -> None:
@@ -443,14 +445,13 @@ class TlsError(NetworkError):
 
 
 class OtherServerError(NetworkError):
-    """The node is of the other kind: a controller instead of a broker. Nothing was sent.
-
-    Not retriable: a broker never becomes a controller.
+    """The node has the other role: a controller instead of a broker, or vice versa. Nothing was
+    sent. Not retriable: a node's role never changes.
     """
 
     @property
     def retriable(self) -> bool:
-        """False: the same address answers the same again."""
+        """Always false: the same address will give the same answer."""
         return False
 
 
@@ -489,7 +490,7 @@ class UnsupportedVersionError(ApiError, code=ErrorCode.UNSUPPORTED_VERSION):
 
 
 class TopicAlreadyExistsError(ApiError, code=ErrorCode.TOPIC_ALREADY_EXISTS):
-    """A topic of this name exists."""
+    """A topic with this name exists."""
 
 
 class InvalidPartitionsError(ApiError, code=ErrorCode.INVALID_PARTITIONS):
@@ -509,15 +510,15 @@ class InvalidConfigError(ApiError, code=ErrorCode.INVALID_CONFIG):
 
 
 class NotControllerError(ApiError, code=ErrorCode.NOT_CONTROLLER):
-    """The node that was asked is not the active controller."""
+    """The node is not the active controller."""
 
 
 class InvalidRequestError(ApiError, code=ErrorCode.INVALID_REQUEST):
-    """A field of the request is invalid, or beyond its limit."""
+    """A field of the request is invalid, or exceeds its limit."""
 
 
 class PolicyViolationError(ApiError, code=ErrorCode.POLICY_VIOLATION):
-    """The request needs more records or items than one batch may have."""
+    """The request needs more records or items than one batch may contain."""
 
 
 class OutOfOrderSequenceNumberError(ApiError, code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
@@ -533,7 +534,7 @@ class KafkaStorageError(ApiError, code=ErrorCode.KAFKA_STORAGE_ERROR):
 
 
 class SaslAuthenticationFailedError(ApiError, code=ErrorCode.SASL_AUTHENTICATION_FAILED):
-    """The call has no token where it needs one, or one that does not count."""
+    """The call needs a token, but has none or an invalid one."""
 
 
 class UnknownProducerIdError(ApiError, code=ErrorCode.UNKNOWN_PRODUCER_ID):
@@ -541,15 +542,15 @@ class UnknownProducerIdError(ApiError, code=ErrorCode.UNKNOWN_PRODUCER_ID):
 
 
 class ListenerNotFoundError(ApiError, code=ErrorCode.LISTENER_NOT_FOUND):
-    """The partition's leader has no listener of the name that the client has come to."""
+    """The partition's leader has no listener with the name of the listener that the client uses."""
 
 
 class FencedLeaderEpochError(ApiError, code=ErrorCode.FENCED_LEADER_EPOCH):
-    """The epoch of the sender is over."""
+    """The sender's epoch has ended."""
 
 
 class UnknownLeaderEpochError(ApiError, code=ErrorCode.UNKNOWN_LEADER_EPOCH):
-    """The epoch of the sender is newer than what this node knows, or is not proven."""
+    """The sender's epoch is newer than any that the node knows, or is not proven."""
 
 
 class OffsetNotAvailableError(ApiError, code=ErrorCode.OFFSET_NOT_AVAILABLE):
@@ -565,7 +566,7 @@ class EligibleLeadersNotAvailableError(ApiError, code=ErrorCode.ELIGIBLE_LEADERS
 
 
 class ElectionNotNeededError(ApiError, code=ErrorCode.ELECTION_NOT_NEEDED):
-    """ElectLeaders: the partition has the leader that it should have."""
+    """ElectLeaders: the partition already has the right leader."""
 
 
 class NoReassignmentInProgressError(ApiError, code=ErrorCode.NO_REASSIGNMENT_IN_PROGRESS):
@@ -577,11 +578,11 @@ class InvalidRecordError(ApiError, code=ErrorCode.INVALID_RECORD):
 
 
 class ThrottlingQuotaExceededError(ApiError, code=ErrorCode.THROTTLING_QUOTA_EXCEEDED):
-    """No room: a queue is full."""
+    """There is no room: a queue is full."""
 
 
 class ResourceNotFoundError(ApiError, code=ErrorCode.RESOURCE_NOT_FOUND):
-    """The object to be deleted does not exist."""
+    """The object to delete does not exist."""
 
 
 class InvalidUpdateVersionError(ApiError, code=ErrorCode.INVALID_UPDATE_VERSION):
@@ -601,11 +602,11 @@ class InconsistentClusterIdError(ApiError, code=ErrorCode.INCONSISTENT_CLUSTER_I
 
 
 class DuplicateVoterError(ApiError, code=ErrorCode.DUPLICATE_VOTER):
-    """The voter set already has this voter."""
+    """The voter set already contains this voter."""
 
 
 class VoterNotFoundError(ApiError, code=ErrorCode.VOTER_NOT_FOUND):
-    """The voter set does not have this voter."""
+    """The voter set does not contain this voter."""
 
 
 class InconsistentGenerationError(ApiError, code=ErrorCode.INCONSISTENT_GENERATION):
@@ -613,7 +614,7 @@ class InconsistentGenerationError(ApiError, code=ErrorCode.INCONSISTENT_GENERATI
 
 
 class BrokerFencedError(ApiError, code=ErrorCode.BROKER_FENCED):
-    """The broker is fenced and serves nothing new; ask another one."""
+    """The broker is fenced and serves no new requests; ask another one."""
 
 
 class LaoUnknownError(ApiError, code=ErrorCode.LAO_UNKNOWN):
@@ -654,23 +655,21 @@ class FatalError(RaftlogError):
 
 
 class InvariantError(FatalError, AssertionError):
-    """A defect: this program contradicts itself.
-
-    The node stops before it sends or writes anything more.
+    """A defect: the program contradicts itself. The node stops before it sends or writes anything
+    more.
     """
 
 
 class StorageError(FatalError):
-    """The disk failed, or refused.
-
-    Never retried: after a failed fsync the kernel may have dropped the bytes.
+    """A disk operation failed or was refused. Never retried: after a failed fsync the kernel may
+    have dropped the bytes.
     """
 
 
 class CorruptLogError(FatalError):
     """Stored bytes differ from the bytes written.
 
-    ``offset`` is the first log offset that can't be trusted (-1: not in the log).
+    ``offset``: the first log offset that cannot be trusted, or -1 if the damage is not in the log.
     """
 
     def __init__(self, message: str, *, offset: int = -1) -> None:
@@ -679,7 +678,7 @@ class CorruptLogError(FatalError):
 
 
 class DirectorySetBackError(CorruptLogError):
-    """The data directory is an older copy: it lacks what its node has promised."""
+    """The data directory is an older copy: it lacks data that its node has acknowledged."""
 
 
 class DirectoryInUseElsewhereError(FatalError):
@@ -701,42 +700,41 @@ _DISK_ERRORS = frozenset(
 
 
 def is_disk_error(error: BaseException | None) -> bool:
-    """Return whether the operating system reports that a disk failed or is full, whatever the call
-    was.
+    """Return whether an error is the operating system's report of a failed or full disk, in any
+    call.
     """
     return isinstance(error, OSError) and error.errno in _DISK_ERRORS
 
 
 def is_out_of_descriptors(error: BaseException) -> bool:
-    """Return whether an error says that this process, or its machine, can open no more files.
-
-    Its text decides: RocksDB and gRPC report nothing else.
+    """Return whether an error means that this process or machine can open no more files. Decided by
+    its text: RocksDB and gRPC report nothing else.
     """
     return os.strerror(errno.EMFILE) in str(error)
 
 
 class WrongDataError(RaftlogError):
-    """A check found data wrong: damaged, missing, or of another log."""
+    """A check detected wrong data: damaged, missing, or from another log."""
 
 
 class ConfigError(RaftlogError):
-    """The configuration or the data directory does not fit: the message is for the operator, all
-    mistakes at once.
+    """The configuration or the data directory is wrong. The message is for the operator, and lists
+    all mistakes.
     """
 
 
 class DamagedIdentityError(ConfigError):
-    """A data directory has data, and no sound identity: whose it is cannot be read."""
+    """A data directory has data but no valid identity: its owner cannot be determined."""
 
 
 class DirectoryInUseError(ConfigError):
-    """A data directory is in use by another process: a running node, or a reader."""
+    """Another process uses the data directory: a running node, or a reader."""
 
 
 def fatal(error: Exception) -> FatalError:
-    """Return the error that stops a node: an unexpected exception is a defect, and the state after
-    it unknown.
+    """Return the error that stops a node. An unexpected exception is a defect, and the state after
+    it is unknown.
     """
     if isinstance(error, FatalError):
         return error
-    return FatalError(f"a defect: {type(error).__name__}: {error}")
+    return FatalError(f"defect in raftlog: {type(error).__name__}: {error}")

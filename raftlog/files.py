@@ -28,11 +28,11 @@ def fsync_directory(directory: Path) -> None:
 
 
 def make_directories(directory: Path, mode: int = 0o777) -> None:
-    """Make ``directory`` and its missing parents, all durable when this returns. Raises OSError.
+    """Create ``directory`` and its missing parents, all durable on return. Raises OSError.
 
-    A power cut removes an unsynced directory with everything in it, synced or not. Parents that
-    exist already are synced too, up to the mount point: a process that was killed may have made
-    them. A parent that may not be read is skipped unless something was made in it.
+    A power cut removes an unsynced directory with everything in it, synced or not. Existing parents
+    are synced, too, up to the mount point: a killed process may have created them. A parent without
+    read permission is skipped unless something was created in it.
     """
     missing = {one.parent.resolve() for one in (directory, *directory.parents) if not one.exists()}
     directory.mkdir(mode, parents=True, exist_ok=True)
@@ -54,9 +54,9 @@ _ROOTS = stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO
 
 
 def exposed(path: Path) -> str:
-    """Return the fault in the permissions of a private key's file, or an empty string.
+    """Return what is wrong with the permissions of a private key's file, or "".
 
-    Its owner alone may read it, or root and one group. Raises OSError. Windows has no such
+    Only its owner, or root and one group, may read it. Raises OSError. Windows has no such
     permissions.
     """
     if os.name != "posix":
@@ -72,8 +72,8 @@ def exposed(path: Path) -> str:
 
 
 def forbidden(owner: int, us: int) -> int:
-    """Return the permission bits that a key must not have. A key of root may be readable for a
-    group: orchestrators pass secrets to other users that way.
+    """Return the permission bits that a key must not have. A key owned by root may be readable for
+    a group: orchestrators pass secrets to other users that way.
     """
     return _ROOTS if owner == 0 and us != 0 else _OTHERS
 
@@ -82,35 +82,35 @@ FILE_MODE = 0o600
 
 
 class RotatedFile:
-    """A file of whole lines that is rotated above ``max_bytes``: it becomes ``NAME.1``, and so on
-    up to ``max_backups``. Raises OSError.
+    """A file of whole lines that is rotated above ``max_bytes``: to ``NAME.1`` and so on, up to
+    ``max_backups``.
 
-    A file that was moved or removed meanwhile is created again. Only its owner can read it. Nothing
-    is written to a symbolic link or to anything but a regular file. Lines survive the process, not
-    the machine: nothing is synced.
-
-    Not ``logging.handlers.RotatingFileHandler``: that one follows symbolic links, leaves half a
-    line on a full disk, and does not say how many lines it has written.
+    Raises OSError. A file that was moved or removed is created again. Only its owner can read it.
+    Never writes to a symbolic link or to anything but a regular file. Lines survive a crash of the
+    process but not of the machine: nothing is synced. Not ``logging.handlers.RotatingFileHandler``,
+    which follows symbolic links, leaves half a line on a full disk, and does not report how many
+    lines it has written.
     """
 
     def __init__(self, path: Path, *, max_bytes: int, max_backups: int) -> None:
         self._path, self._max_bytes, self._max_backups = path, max_bytes, max_backups
         self.rotation_failure = ""
-        """Reason why the last rotation failed, so that the file grows beyond its size; empty if it
-        did not.
+        """Why the last rotation failed, so that the file grows beyond its limit; "" if it did not
+        fail.
         """
         self._fd = self._open()
         self._size = os.fstat(self._fd).st_size
 
     def append(self, lines: Sequence[bytes], written: list[int]) -> None:
-        """Append lines in order. The only item of ``written`` counts the lines in the file, also
-        when OSError is raised.
+        """Append lines in order.
+
+        ``written``: a list whose only item counts the lines in the file, even if OSError is raised.
         """
         self._keep_name()
         while written[0] < len(lines):
             begin = written[0]
             full = self._size and self._size + len(lines[begin]) > self._max_bytes
-            # Written even where rotation fails: a file that is too long can still be read.
+            # Written even if rotation fails: a file that is too long can still be read.
             grows = full and not self._rotated()
             end, size = begin + 1, self._size + len(lines[begin])
             while end < len(lines) and (grows or size + len(lines[end]) <= self._max_bytes):
@@ -123,14 +123,14 @@ class RotatedFile:
         os.close(self._fd)
 
     def _keep_name(self) -> None:
-        """Create the file again if it no longer has its name. Where that fails, lines go to the
-        file that is open.
+        """Create the file again if it no longer has its name. If that fails, lines go to the file
+        that is open.
         """
         try:
             if os.path.samestat(os.lstat(self._path), os.fstat(self._fd)):
                 return
         except FileNotFoundError:
-            pass  # Its name is gone.
+            pass  # The file was moved or removed.
         except OSError:
             return
         with contextlib.suppress(OSError):
@@ -143,11 +143,13 @@ class RotatedFile:
         self.rotation_failure = ""
 
     def _append(self, lines: Sequence[bytes]) -> int:
-        """Return how many were written, fewer on a full disk. Raises OSError if none was."""
+        """Append lines; return how many were written, which is fewer on a full disk. Raises OSError
+        if none was.
+        """
         written, whole = os.write(self._fd, b"".join(lines)), 0
         for count, line in enumerate(lines):
             if whole + len(line) > written:
-                # Half a line would make the next one unreadable: it is removed again.
+                # A partial line would make the next one unreadable, so it is removed.
                 os.ftruncate(self._fd, self._size + whole)
                 if not count:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -167,8 +169,8 @@ class RotatedFile:
 
     def _rotate(self) -> None:
         names = [self._path, *(backup_of(self._path, n + 1) for n in range(self._max_backups))]
-        # Up to the first free name, which a failed attempt may have left [each further attempt
-        # would drop a backup].
+        # Rename up to the first free name, which a failed attempt may have left [else each further
+        # attempt would drop a backup].
         free = next((at for at, name in enumerate(names) if not name.exists()), len(names) - 1)
         for newer, older in reversed(list(pairwise(names[: free + 1]))):
             os.replace(newer, older)
@@ -190,18 +192,20 @@ class RotatedFile:
 
 def _make_private(opened: int) -> None:
     if not stat.S_ISREG(os.fstat(opened).st_mode):
-        raise OSError(errno.EINVAL, "it is not a regular file")
+        raise OSError(errno.EINVAL, "not a regular file")
     os.fchmod(opened, FILE_MODE)
 
 
 def backup_of(path: Path, number: int) -> Path:
-    """Return the name of a file after ``number`` rotations; 0: its own."""
+    """Return the name of a file after ``number`` rotations."""
     return path.with_name(f"{path.name}.{number}") if number else path
 
 
 T = TypeVar("T")
 PATIENCE_S = 0.05
-"""Longest wait of a status page for the disk, in seconds: a slow answer must not hide the rest."""
+"""Longest time in seconds that a status page waits for the disk: a slow disk must not hide the
+rest.
+"""
 
 
 class _Answer(NamedTuple, Generic[T]):
@@ -210,15 +214,15 @@ class _Answer(NamedTuple, Generic[T]):
 
 
 class BackgroundLook(Generic[T]):
-    """A question to a file system, asked in a thread so that the event loop never waits for it.
+    """A file-system query that runs in a thread, so that the event loop never waits for it.
 
     ``statvfs`` and ``open`` take microseconds, but hang on a network file system whose server is
-    gone; the node must still vote and report. One thread at most, and the process does not wait for
-    it at exit. Used by the thread of the loop alone.
+    down; the node must still vote and report. At most one thread, and the process does not wait for
+    it at exit. For use by the event loop's thread only.
     """
 
     def __init__(self, ask: Callable[[], T]) -> None:
-        """``ask`` may raise OSError, and nothing else."""
+        """Create a look with the query ``ask``, which may raise only OSError."""
         self._ask = ask
         self._asking: Future[_Answer[T]] | None = None
         self._awaited: asyncio.Future[_Answer[T]] | None = None
@@ -226,12 +230,14 @@ class BackgroundLook(Generic[T]):
 
     @property
     def latest(self) -> T | None:
-        """The last answer; None if there was none yet, or the last question failed."""
+        """The last result, or None if there is none yet or the last query failed."""
         self._collect()
         return None if self._last is None else self._last.found
 
     def poll(self) -> T:
-        """Return the newest answer, and ask again. Only the first call waits. Raises OSError."""
+        """Return the newest result, and start another query. Only the first call waits. Raises
+        OSError.
+        """
         self._collect()
         if self._last is None:
             self._last = self._answer()
@@ -243,10 +249,12 @@ class BackgroundLook(Generic[T]):
         return self._last.found
 
     async def now(self, patience_s: float = PATIENCE_S) -> T | None:
-        """Ask, or join a question in progress; None if it failed or did not end in time."""
+        """Start a query, or join one in progress. Return None if it failed or did not end within
+        ``patience_s``.
+        """
         awaited = self._awaited
         if awaited is None or awaited.done():
-            # Other callers may ask again as soon as the answer is there, before this one resumes.
+            # Another caller may start a query as soon as this one ends, before this caller resumes.
             awaited = self._awaited = asyncio.wrap_future(self._begin())
         await asyncio.wait([awaited], timeout=patience_s)
         return awaited.result().found if awaited.done() else None

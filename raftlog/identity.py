@@ -23,11 +23,12 @@ _RULE = re.compile(r"(CN=|DNS:|URI:)[!-~]+")
 class PeerIdentity:
     """The identity that a peer has proved in the TLS handshake or by a token.
 
-    ``subject``: the certificate's distinguished name (RFC 2253), empty without a certificate.
-    ``names``: the names that a :class:`NodeRule` looks at: ``CN=…`` of the subject, and ``DNS:…``
-    and ``URI:…`` of the alternative names. ``fingerprint``: SHA-256 of the certificate, in hex.
-    ``principal``: ``User:…`` of a token, empty without one. A token never adds to the names: it
-    makes no peer a node. ``ends_at_s``: end of the certificate's validity, by the wall clock.
+    ``subject``: the certificate's distinguished name (RFC 2253), or "" without a certificate.
+    ``names``: the names that a :class:`NodeRule` is compared with: ``CN=…`` in the subject, and
+    ``DNS:…`` and ``URI:…`` in the alternative names. ``fingerprint``: SHA-256 of the certificate,
+    in hex. ``principal``: ``User:…`` from a token, or "" without one. A token never adds names: it
+    makes no peer a node. ``ends_at_s``: wall-clock time at which the certificate expires, in
+    seconds.
     """
 
     subject: str = ""
@@ -49,27 +50,27 @@ ANONYMOUS = PeerIdentity()
 class NodeRule:
     """The rule by which a certificate names its node (``node.principal.rule``).
 
-    ``pattern`` is one name of a certificate in which ``{id}`` stands for the node id.
+    ``pattern``: one name in a certificate, in which ``{id}`` stands for the node id.
     """
 
     pattern: str
 
     @classmethod
     def parse(cls, text: str) -> NodeRule:
-        """Parse a name with one ``{id}``. Raises ValueError."""
+        """Parse a rule: a name with exactly one ``{id}``. Raises ValueError."""
         if text.count(_PLACE) != 1 or not _RULE.fullmatch(text):
             raise ValueError(
-                f"{text!r} is not a rule: it is CN=…, DNS:… or URI:… with {_PLACE} once, for"
-                f" instance CN=node-{_PLACE}"
+                f"{text!r} is not a rule: write CN=…, DNS:… or URI:… with exactly one {_PLACE}, "
+                f"such as CN=node-{_PLACE}"
             )
         return cls(text)
 
     def name_of(self, node_id: int) -> str:
-        """Return the name that the certificate of this node must have."""
+        """Return the name that a node's certificate must have."""
         return self.pattern.replace(_PLACE, str(node_id))
 
     def is_node(self, identity: PeerIdentity) -> bool:
-        """Return whether the peer is a node."""
+        """Return whether the certificate names any node."""
         return bool(self.nodes_of(identity))
 
     def nodes_of(self, identity: PeerIdentity) -> frozenset[int]:
@@ -83,12 +84,12 @@ class NodeRule:
         return frozenset(int(text) for text in inside if _NODE_ID.fullmatch(text))
 
     def admits(self, identity: PeerIdentity, node_id: int) -> bool:
-        """Return whether the peer is this node."""
+        """Return whether the certificate names this node."""
         return node_id >= 0 and self.name_of(node_id) in identity.names
 
 
 ANONYMOUS_PRINCIPAL = "User:ANONYMOUS"
-"""Kafka's principal of a client that has not authenticated."""
+"""Kafka's principal for an unauthenticated client."""
 _MAPPING_RULE = re.compile(
     r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,|$)"
 )
@@ -105,7 +106,7 @@ class _Rule:
         found = self.pattern.fullmatch(subject)
         if found is None:
             return None
-        # A group that does not exist or did not match is empty.
+        # A group that does not exist or did not match is replaced by "".
         name = _GROUP.sub(lambda group: _group(found, int(group[1])), self.replacement)
         return {"L": name.lower(), "U": name.upper()}.get(self.case, name)
 
@@ -119,8 +120,8 @@ _DEFAULT = _Rule(re.compile("(.*)", re.DOTALL), "$1", "")
 
 @dataclass(frozen=True, slots=True)
 class PrincipalMapping:
-    """The rules that map a certificate to a principal (Kafka: ``ssl.principal.mapping.rules``), in
-    order: the first that matches the whole subject counts.
+    """The rules that map a certificate to a principal, in order; the first that matches the whole
+    subject applies (Kafka: ``ssl.principal.mapping.rules``).
     """
 
     rules: tuple[_Rule, ...] = (_DEFAULT,)
@@ -137,8 +138,8 @@ class PrincipalMapping:
             found = _MAPPING_RULE.match(text, position)
             if found is None:
                 raise ValueError(
-                    f"{text[position:]!r} is not a rule: it is DEFAULT or"
-                    " RULE:pattern/replacement/, with L or U after it for lower or upper case"
+                    f"{text[position:]!r} is not a rule: write DEFAULT or "
+                    "RULE:pattern/replacement/, followed by L or U for lower or upper case"
                 )
             try:
                 rules.append(
@@ -148,14 +149,14 @@ class PrincipalMapping:
                 raise ValueError(f"{found[2]!r} is not a regular expression: {error}") from error
             position = found.end()
         if not rules:
-            raise ValueError("there is no rule; DEFAULT takes the whole subject")
+            raise ValueError("no rule is given; DEFAULT maps the whole subject")
         return cls(tuple(rules))
 
     def principal_of(self, identity: PeerIdentity) -> str:
-        """Return ``User:…``; ANONYMOUS_PRINCIPAL if there is no subject or no rule matches.
+        """Return ``User:…``, or ANONYMOUS_PRINCIPAL if there is no subject or no rule matches.
 
-        Never empty: a request that a broker forwards without a principal is its own. The rules
-        apply to certificates; the name in a token is used as it is.
+        Never empty: a request that a broker forwards without a principal is the broker's own. The
+        rules apply to certificates; the name in a token is used unchanged.
         """
         if identity.principal:
             return identity.principal
@@ -171,14 +172,13 @@ def parse_super_users(text: str) -> frozenset[str]:
     names = frozenset(name.strip() for name in text.split(";") if name.strip())
     for name in names:
         if not name.startswith("User:") or name in ("User:", "User:*", ANONYMOUS_PRINCIPAL):
-            raise ValueError(f"{name!r} is not a super user: use User: and an authenticated name")
+            raise ValueError(f"{name!r} is not a super user: write User: and an authenticated name")
     return names
 
 
 def os_user() -> str:
-    """Return the user name of this process, which commands and clients state as their principal.
-
-    It proves nothing. Empty if the user has no name.
+    """Return this process's user name, which commands and clients state as their principal, or ""
+    if it has none. It proves nothing.
     """
     try:
         return getpass.getuser()
@@ -187,29 +187,28 @@ def os_user() -> str:
 
 
 TOKEN_MAX_CHARS = 8_192
-"""Longest token that is parsed; those of identity providers have 1,000 to 2,000 characters."""
+"""Maximum length of a token; those of identity providers have 1,000 to 2,000 characters."""
 EXPIRY_LOOK_AGAIN_S = 60.0
-"""Interval at which expiry is checked again: the wall clock may be set meanwhile."""
+"""Interval in seconds at which expiry is checked again: the wall clock may have been set."""
 
 
 class TokenRefusedError(RaftlogError):
-    """A token was refused. The message says why, and contains nothing of the token."""
+    """A token was refused. The message states why, and contains no part of the token."""
 
 
 class Proved(NamedTuple):
-    """The principal of a valid token, until ``expires_at_s`` of the wall clock."""
+    """The principal of a token that is valid until ``expires_at_s`` on the wall clock."""
 
     principal: str
     expires_at_s: float
 
 
 class TokenCheck(Protocol):
-    """A check of bearer tokens."""
+    """A verifier of bearer tokens."""
 
     async def prove(self, token: str, now_s: float) -> Proved:
-        """Verify a token. Raises TokenRefusedError.
-
-        May wait some seconds for a new key of the issuer.
+        """Verify a token. Raises TokenRefusedError. May wait some seconds for the issuer's
+        new key.
         """
 
     def close(self) -> None:
@@ -217,19 +216,23 @@ class TokenCheck(Protocol):
 
 
 class Admitted(NamedTuple):
-    """The identity of an admitted caller. ``proved``: its token's; None: the call had no token."""
+    """The identity of an admitted caller. ``proved``: the identity in its token, or None if the
+    call had no token.
+    """
 
     identity: PeerIdentity
     proved: Proved | None = None
 
     def expired(self, now_s: float) -> str:
-        """Return what has expired of the caller's token and certificate; empty: nothing."""
+        """Return which of the caller's token and certificate has expired, or ""."""
         if self.proved is not None and self.proved.expires_at_s <= now_s:
             return "token"
         return "certificate" if self.identity.ends_at_s <= now_s else ""
 
     def look_again_in_s(self, now_s: float) -> float:
-        """Return the time until expiry is checked again; inf: nothing ever expires."""
+        """Return the number of seconds until expiry must be checked again; inf if nothing ever
+        expires.
+        """
         ends_at_s = self.identity.ends_at_s
         if self.proved is not None:
             ends_at_s = min(ends_at_s, self.proved.expires_at_s)
@@ -238,10 +241,10 @@ class Admitted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The requirements of a listener: a certificate, a bearer token, or either.
+    """A listener's requirements: a certificate, a bearer token, or either.
 
-    ``certificates``: TLS fails without a certificate of the authority. ``tokens``: None, tokens are
-    ignored. ``clock``: the wall clock, in seconds.
+    ``certificates``: TLS fails without a certificate from the authority. ``tokens``: the verifier
+    of tokens, or None to ignore them. ``clock``: the wall clock, in seconds.
     """
 
     certificates: bool = True
@@ -250,37 +253,40 @@ class Access:
 
     def __post_init__(self) -> None:
         if not self.certificates and self.tokens is None:
-            raise ValueError("without certificates or tokens no client could be authenticated")
+            raise ValueError(
+                "enable certificates or tokens: without both, no client can be authenticated"
+            )
 
     async def admit(self, identity: PeerIdentity, authorization: list[str]) -> Admitted:
-        """Identify a caller by its certificate and the values of ``authorization``.
+        """Identify a caller by its certificate and its ``authorization`` values. Raises
+        TokenRefusedError.
 
-        An invalid token is refused even beside a valid certificate: otherwise its owner would act
-        under another identity. Raises TokenRefusedError.
+        An invalid token is refused even with a valid certificate: otherwise the caller would act
+        under an identity it did not intend.
         """
         if self.tokens is None:
             return Admitted(identity)
         if not authorization:
             if self.certificates:
                 return Admitted(identity)
-            raise TokenRefusedError("the call has no token, and this listener takes nothing else")
+            raise TokenRefusedError("the call has no token, which this listener requires")
         proved = await self.tokens.prove(bearer_token(authorization), self.clock())
         return Admitted(replace(identity, principal=proved.principal), proved)
 
 
 CERTIFICATES_ALONE = Access()
-"""The default of a listener."""
+"""The default requirements of a listener."""
 
 
 def bearer_token(authorization: list[str]) -> str:
-    """Return the token in the values of ``authorization``. Raises TokenRefusedError."""
+    """Return the token in the ``authorization`` values. Raises TokenRefusedError."""
     if len(authorization) != 1:
         raise TokenRefusedError("the call has several tokens")
     scheme, _, token = authorization[0].partition(" ")
     if scheme.lower() != "bearer":
-        raise TokenRefusedError("authorization is not `Bearer` and a token")
+        raise TokenRefusedError("authorization must be `Bearer` and a token")
     if len(token) > TOKEN_MAX_CHARS:
         raise TokenRefusedError(
-            f"a token of {len(token)} characters; {TOKEN_MAX_CHARS} are the most"
+            f"the token has {len(token)} characters, but at most {TOKEN_MAX_CHARS} are allowed"
         )
     return token

@@ -2,9 +2,9 @@
 their kinds, the table of all fields, and the check of a message against it.
 
 A field without a row in ``FIELDS`` has the limit of its kind: 249 printable characters, 16 KiB, or
-100,000 items. The limits fit all later stores: the principal's length takes 16 bits
-of a batch's header; names become parts of keys, of entities in snapshots and of metrics; every text
-is printed somewhere. The size of a whole request is bounded in ``raftlog/bounds.py``.
+100,000 items. The limits fit everything downstream: the principal's length takes 16 bits of a
+batch's header; names become parts of keys, snapshots and metrics; every text is printed somewhere.
+The size of a whole request is bounded in ``raftlog/bounds.py``.
 
 Why: docs/decisions/022-a-peer-can-cost-only-so-much.md
 """
@@ -42,18 +42,18 @@ _SHOWN_CHARS = 80
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text of at most ``max_chars`` printable characters: terminals and logs show it later."""
+    """A text of at most ``max_chars`` printable characters: terminals and logs will show it."""
 
     max_chars: int
 
     def error(self, value: str) -> str:
-        """Return the error of the value; empty if it is valid."""
+        """Return what is wrong with the value, or "" if it is valid."""
         if len(value) > self.max_chars:
-            return f"{len(value)} characters are more than the {self.max_chars} allowed"
+            return f"{len(value)} characters, but at most {self.max_chars} are allowed"
         return (
             ""
             if value.isprintable()
-            else f"{value[:_SHOWN_CHARS]!r} has characters that cannot be printed"
+            else f"{value[:_SHOWN_CHARS]!r} contains characters that cannot be printed"
         )
 
 
@@ -66,9 +66,9 @@ class Allowed:
     what: str
 
     def error(self, value: str) -> str:
-        """Return the error of the value; empty if it is valid."""
+        """Return what is wrong with the value, or "" if it is valid."""
         if len(value) > self.max_chars:
-            return f"{len(value)} characters are more than the {self.max_chars} allowed"
+            return f"{len(value)} characters, but at most {self.max_chars} are allowed"
         return (
             ""
             if self.pattern.fullmatch(value)
@@ -85,7 +85,7 @@ class Address:
     optional: bool = False
 
     def error(self, value: str) -> str:
-        """Return the error of the value; empty if it is valid."""
+        """Return what is wrong with the value, or "" if it is valid."""
         return "" if self.optional and not value else self.wrong(value)
 
 
@@ -96,35 +96,35 @@ class Octets:
     max_bytes: int
 
     def error(self, value: bytes) -> str:
-        """Return the error of the value; empty if it is valid."""
+        """Return what is wrong with the value, or "" if it is valid."""
         return (
             ""
             if len(value) <= self.max_bytes
-            else f"{len(value)} bytes are more than the {self.max_bytes} allowed"
+            else f"{len(value)} bytes, but at most {self.max_bytes} are allowed"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """A list of at most ``max_items``; ``each``: the rule of an item that is not a message."""
+    """A list of at most ``max_items``. ``each``: the rule for an item that is not a message."""
 
     max_items: int
     each: Text | Allowed | Octets | None = None
 
     def error(self, value: Any) -> str:
-        """Return the error of the list, without its items; empty if it is valid."""
+        """Return what is wrong with the list, apart from its items, or "" if it is valid."""
         return (
             ""
             if len(value) <= self.max_items
-            else f"{len(value)} items are more than the {self.max_items} allowed"
+            else f"{len(value)} items, but at most {self.max_items} are allowed"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class ByHandler:
-    """A field that is not checked here: the request's handler has a check that is as strict.
+    """A field that is not checked here, because the request's handler has an equally strict check.
 
-    ``why`` names that check, ``limit`` is its bound.
+    ``why``: names that check. ``limit``: its bound.
     """
 
     limit: int
@@ -137,14 +137,14 @@ NAME = re.compile(r"[A-Za-z0-9._-]*")
 
 
 def name(max_chars: int = 249) -> Allowed:
-    """Return the rule of a name: letters, digits, dots, dashes and underscores."""
+    """Return the rule for a name: letters, digits, dots, dashes and underscores."""
     return Allowed(max_chars, NAME, "name of ASCII letters, digits, dots, dashes and underscores")
 
 
 RACK = Allowed(
     255,
     re.compile(r"[A-Za-z0-9 ._:/@=+,-]*"),
-    "rack: ASCII letters, digits, blanks and . _ : / @ = + , -",
+    "rack: ASCII letters, digits, spaces and . _ : / @ = + , -",
 )
 CLUSTER_ID_TEXT = Text(255)
 HOST = Address(host_error, HOST_MAX_CHARS)
@@ -152,15 +152,19 @@ ENDPOINT = Address(endpoints_error, ENDPOINTS_MAX_CHARS)
 OPTIONAL_ENDPOINT = Address(endpoints_error, ENDPOINTS_MAX_CHARS, optional=True)
 PRINCIPAL_MAX_CHARS = 1024
 ENVELOPE = ByHandler(
-    MESSAGE_MAX_BYTES, "the transport takes it apart; each request is checked by itself"
+    MESSAGE_MAX_BYTES, "the transport splits it into requests, each of which is checked separately"
 )
-CLUSTER_ID = ByHandler(255, "compared with the cluster's own; a refusal shows 80 characters of it")
+CLUSTER_ID = ByHandler(
+    255, "compared with the cluster's own id; an error shows 80 characters of it"
+)
 ID = Text(255)
 DIRECTORY_ID = Text(255)
 ERROR_MESSAGE = Text(2000)
 TOPIC_ID = Octets(16)
 VALUE_MAX_BYTES = 16 << 10
-"""Largest value in the key-value store: it holds the owner of a lock or a setting, no files."""
+"""Largest value in the key-value store, in bytes: for a lock's owner or a setting, not for
+files.
+"""
 KEY_MAX_CHARS = 249
 _KEY_SEGMENT = r"[A-Za-z0-9._:@=+,-]+"
 _KEY_SEGMENTS = "ASCII letters, digits and . _ - : @ = + , with single slashes between them"
@@ -172,13 +176,13 @@ KEY = Allowed(
 KEY_PREFIX = Allowed(
     KEY_MAX_CHARS,
     re.compile(rf"({_KEY_SEGMENT}(/{_KEY_SEGMENT})*/?)?"),
-    f"beginning of a key: segments of {_KEY_SEGMENTS}",
+    f"prefix of a key: segments of {_KEY_SEGMENTS}",
 )
 SELECTOR = Text(2_000)
-"""The path of an entity: two names, percent-encoded, after their prefix."""
+"""The path of an entity: a kind and up to two percent-encoded names."""
 TEXT, OCTETS, MAX_ITEMS = Text(249), Octets(16 << 10), 100_000
-"""Limits of texts, byte strings and lists without a row. Such a list is bounded by the size of its
-request: the handler counts the records that it would write.
+"""Limits of texts, byte strings and lists without a row. The size of the request bounds such a list
+further, and the handler counts the records that it would write.
 """
 _BY_TYPE: Mapping[int, Text | Octets] = {
     FieldDescriptor.TYPE_STRING: TEXT,
@@ -186,25 +190,25 @@ _BY_TYPE: Mapping[int, Text | Octets] = {
 }
 _NOTHING: Mapping[str, Rule] = {}
 ACL_FILTERS = Items(100)
-"""Filters of entries: each examines every entry."""
+"""Filters of access control entries: each filter examines every entry."""
 REPLICAS = Items(1_000)
 READ_TOPICS = Items(20_000, TEXT)
 READ_RESOURCES = Items(1_000)
 KEPT_LEASES_MAX = 1_000
-"""Most leases beside the first that one request keeps alive."""
+"""Maximum number of leases, in addition to the first, that one request keeps alive."""
 DATA_PARTITIONS = Items(DATA_REQUEST_MAX_PARTITIONS)
-"""Partitions of one read, which is answered at once: its answer is many times larger than the
+"""Partitions of one read, which is answered at once: the answer is many times larger than the
 request.
 """
 BROKER_FEATURES, BROKER_LISTENERS, BROKER_LOG_DIRS = Items(100), Items(100), Items(100, Text(4096))
-CHUNK = ByHandler(MESSAGE_MAX_BYTES, "batches with checksums: the log's reader checks them")
+CHUNK = ByHandler(MESSAGE_MAX_BYTES, "batches with checksums, which the reader of the log checks")
 PART = ByHandler(
-    MESSAGE_MAX_BYTES, "of a snapshot: checked whole, by its footer, when it is complete"
+    MESSAGE_MAX_BYTES, "part of a snapshot, which its footer verifies once it is complete"
 )
 
 
 def rule_of(type_: type[Message], name: str) -> Rule | None:
-    """Return the limit of a field; None if it is a number, or a message with limits of its own."""
+    """Return the limit of a field, or None if it is a number, or a message with its own limits."""
     rule = FIELDS.get(type_, _NOTHING).get(name)
     if rule is not None:
         return rule
@@ -223,7 +227,7 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     controller.ControllerRequests: {"requests": ENVELOPE},
     controller.ControllerRequest: {
         "cluster_id": CLUSTER_ID,
-        "traceparent": ByHandler(55, "raftlog.tracing: what is none is not looked at"),
+        "traceparent": ByHandler(55, "raftlog.tracing ignores an invalid one"),
     },
     controller.RegisterBrokerRequest: {
         "cluster_id": CLUSTER_ID,
@@ -246,7 +250,7 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     },
     controller.CreatableReplicaAssignment: {"broker_ids": REPLICAS},
     controller.ConfigEntry: {
-        "name": ByHandler(249, "one of the keys there are: raftlog.metadata.config_keys"),
+        "name": ByHandler(249, "must be in raftlog.metadata.config_keys"),
         "value": ByHandler(
             32_768, "controller.decisions.configs: config.value.max.bytes, printable"
         ),
@@ -260,11 +264,11 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
             249, "controller.decisions.configs: looked up, or 249 printable characters"
         ),
         "configs": ByHandler(
-            1_000, "controller.decisions.configs: no key twice, so no more than there are keys"
+            1_000, "controller.decisions.configs refuses duplicate and unknown keys"
         ),
     },
     controller.AlterableConfig: {
-        "name": ByHandler(249, "one of the keys there are: raftlog.metadata.config_keys"),
+        "name": ByHandler(249, "must be in raftlog.metadata.config_keys"),
         "value": ByHandler(
             32_768, "controller.decisions.configs: config.value.max.bytes, printable"
         ),
@@ -282,8 +286,8 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     controller.HostnameAlteration: {
         "hostname": ByHandler(
             255,
-            "controller.decisions.brokers.hostnames: a host, or a mapping that is there and is to"
-            " be deleted",
+            "controller.decisions.brokers.hostnames: a valid host, or an existing mapping to"
+            " delete",
         )
     },
     controller.ExportCursorAlteration: {
@@ -306,7 +310,7 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     # --- to a broker
     broker.BrokerRequests: {"requests": ENVELOPE},
     broker.BrokerRequest: {
-        "traceparent": ByHandler(55, "raftlog.tracing: what is none is not looked at"),
+        "traceparent": ByHandler(55, "raftlog.tracing ignores an invalid one"),
         "cluster_id": CLUSTER_ID,
     },
     broker.MetadataRequest: {"topics": READ_TOPICS},
@@ -323,7 +327,7 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     data.ProducePartition: {
         "topic_id": TOPIC_ID,
         "records": ByHandler(
-            24 << 20, "broker.partition: max.message.bytes, and how many a request has"
+            24 << 20, "broker.partition: max.message.bytes, and the records per request"
         ),
     },
     data.FetchRequest: {"partitions": DATA_PARTITIONS},
@@ -375,7 +379,7 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
         "bytes": PART,
     },
     quorum.LogSection: {"spans": Items(1_024)},
-    # --- of operators, to any node
+    # --- from operators, to any node
     node.DescribeNodeRequest: {"cluster_id": CLUSTER_ID},
     node.DescribeNodeEventsRequest: {"cluster_id": CLUSTER_ID},
     node.DiagnoseNodeRequest: {"cluster_id": CLUSTER_ID},
@@ -384,13 +388,13 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
 
 Check = Callable[[Any], None]
 _CHECKS: dict[Any, Check | None] = {}
-"""Message type -> its check, as far as types were checked."""
+"""Message type -> its check, for the types checked so far."""
 _UNKNOWN: Any = object()
 
 
 class _WrongError(Exception):
-    """The error of a field. ``path``: the field's name and, on the way out, those of the enclosing
-    ones, the innermost first.
+    """The error of a field. ``path``: the names of the field and of the messages around it,
+    innermost first.
     """
 
     def __init__(self, message: str, *path: str) -> None:
@@ -399,8 +403,8 @@ class _WrongError(Exception):
 
 
 def check(message: Message, prefix: str = "") -> None:
-    """Raise INVALID_REQUEST that names the first field beyond its limit; ``prefix``: the field that
-    the message itself is in.
+    """Raise INVALID_REQUEST naming the first field that exceeds its limit. ``prefix``: the field
+    that contains the message.
     """
     checked = _CHECKS.get(type(message), _UNKNOWN)
     if checked is _UNKNOWN:
@@ -415,7 +419,7 @@ def check(message: Message, prefix: str = "") -> None:
 
 
 def checks_of(type_: type[Message]) -> Check | None:
-    """Return the check of a message type; None if there is nothing to check."""
+    """Return the check of a message type, or None if there is nothing to check."""
     if type_ not in _CHECKS:
         _CHECKS[type_] = _put_together(type_)
     return _CHECKS[type_]

@@ -1,9 +1,9 @@
-"""The logger of library code: silent in a program that asked for no logs.
+"""The logger of library code, silent in a program that has not configured logs.
 
 An unconfigured structlog prints to stdout, which belongs to the application that imports the
 library. Until structlog is configured (by a node or the command line, see ``observability.logs``),
-lines go to the standard logger of their module: an application sees them when it configures
-``logging``, and not before.
+lines go to the standard logger of their module: an application sees them only once it configures
+``logging``.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import logging
 import sys
 from typing import Any
 
-# Without a handler of its own, the standard library prints warnings to stderr.
+# Without a handler, the standard library would print warnings to stderr.
 logging.getLogger("raftlog").addHandler(logging.NullHandler())
 
 
 class LibraryLogger:
     """A logger that uses structlog if it is configured, else ``logging``.
 
-    Never imports structlog: a program without that import has not configured it, and need not wait
-    for it.
+    Never imports structlog: a program that has not imported it has not configured it, and should
+    not wait for the import.
     """
 
     __slots__ = ("_standard", "_structured")
@@ -30,11 +30,11 @@ class LibraryLogger:
         self._standard = logging.getLogger(name)
 
     def debug(self, event: str, **fields: Any) -> None:
-        """Log an event that only developers need."""
+        """Log an event for developers."""
         self._log("debug", logging.DEBUG, event, fields)
 
     def info(self, event: str, **fields: Any) -> None:
-        """Log an event that is normal and rare."""
+        """Log a normal and rare event."""
         self._log("info", logging.INFO, event, fields)
 
     def warning(self, event: str, **fields: Any) -> None:
@@ -46,11 +46,11 @@ class LibraryLogger:
         self._log("error", logging.ERROR, event, fields)
 
     def exception(self, event: str, **fields: Any) -> None:
-        """Log a failure with the traceback of the exception that is being handled."""
+        """Log a failure with the current exception's traceback."""
         self._log("exception", logging.ERROR, event, fields, exc_info=True)
 
     def critical(self, event: str, **fields: Any) -> None:
-        """Log the end of this process's work."""
+        """Log an event that ends this process's work."""
         self._log("critical", logging.CRITICAL, event, fields)
 
     def _log(

@@ -1,6 +1,4 @@
-"""The result of a write, for applications: its position, and the level of visibility that it
-reached.
-"""
+"""The result of a write, for applications: its position, and the level of visibility reached."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ _TOKEN = re.compile(r"(\d{1,18})-(\d{1,9})-(-1|\d{1,18})(?:-(\d{1,9}))?", re.ASC
 
 
 class Acks(StrEnum):
-    """The level at which a write returns. Each level includes the ones above it."""
+    """The level at which a write returns. Each level includes those above it in this list."""
 
     COMMITTED = "committed"
     """A majority of the controllers has it on disk: it is never lost."""
@@ -36,7 +34,7 @@ class Token:
     epoch: int
     offset: int
     part: int = 0
-    """Number of changes at this offset that a watch has delivered; 0: all of them."""
+    """Number of changes at this offset that a watch has delivered, or 0 for all of them."""
 
     def __str__(self) -> str:
         tail = f"-{self.part}" if self.part else ""
@@ -47,40 +45,38 @@ class Token:
         """Parse the text of a token. Raises ValueError."""
         found = _TOKEN.fullmatch(text)
         if found is None:
-            raise ValueError(
-                f"{text[:80]!r} is not a token: a token looks like 5263904417582931-3-1042"
-            )
+            raise ValueError(f"{text[:80]!r} is not a token like 5263904417582931-3-1042")
         return cls(*(int(number) for number in found.groups(default="0")))
 
 
 class LogOffset(int):
-    """An offset of the metadata log with the log's generation: an int, where an int is enough.
+    """An offset in the metadata log with the log's generation; usable as an int.
 
-    After an unsafe recovery or a restore the log has another generation, in which other records
-    have the same offsets. This library returns these as offsets and lease ids, and refuses a call
-    with one of another generation. ``int(offset)``, and an offset stored as a number, lose the
-    generation.
+    After an unsafe recovery or a restore the log has another generation, in which the same offsets
+    belong to other records. This library returns offsets and lease ids as LogOffset, and refuses a
+    call with one from another generation. ``int(offset)``, and an offset stored as a number, lose
+    the generation.
     """
 
     generation: int
 
     def __new__(cls, offset: int, generation: int) -> Self:
-        """Make the offset of a generation."""
+        """Create an offset in a generation."""
         self = super().__new__(cls, offset)
         self.generation = generation
         return self
 
     def __reduce__(self) -> tuple[type[LogOffset], tuple[int, int]]:
-        """Support copies."""
+        """Support copying and pickling."""
         return LogOffset, (int(self), self.generation)
 
 
 OF_NO_LOG = -1
-"""A generation that no log has: of offsets from two logs."""
+"""A generation that no log has: the value for offsets from two logs."""
 
 
 def generation_of(*offsets: object) -> int | None:
-    """Return the generation of the offsets' log; None if unknown; OF_NO_LOG: they differ."""
+    """Return the generation of the offsets' log, None if unknown, or OF_NO_LOG if they differ."""
     generations = {one.generation for one in offsets if isinstance(one, LogOffset)}
     if len(generations) > 1:
         return OF_NO_LOG
@@ -94,15 +90,17 @@ ItemT_co = TypeVar("ItemT_co", default=Any, covariant=True)
 class WriteResult(Generic[ItemT_co]):
     """The result of an accepted write.
 
-    ``token``: its position in the log; None if there was nothing to write, or it was only
-    validated. ``duplicate``: an earlier attempt of this write was executed.
+    ``token``: its position in the log, or None if nothing was written or it was only validated.
+    ``duplicate``: whether an earlier attempt of this write was executed.
     """
 
     token: Token | None
     reached: Acks | None
-    """The level of visibility reached; None: nothing was written."""
+    """The level of visibility reached, or None if nothing was written."""
     waiting_for_brokers: tuple[int, ...] = ()
-    """With ``errors.AcksNotReachedError``: some of the brokers that have not applied it yet."""
+    """With ``errors.AcksNotReachedError``: some of the brokers that have not applied the
+    write yet.
+    """
     duplicate: bool = False
     items: tuple[ItemT_co, ...] = field(default=(), compare=False)
     """The result of each item, in the order of the request."""
@@ -111,5 +109,5 @@ class WriteResult(Generic[ItemT_co]):
     def offset(self) -> LogOffset:
         """Offset of the write's last record. Raises ValueError if nothing was written."""
         if self.token is None:
-            raise ValueError("nothing was written, so there is no offset: see token")
+            raise ValueError("the write has no offset, because nothing was written: check token")
         return LogOffset(self.token.offset, self.token.generation)

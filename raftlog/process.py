@@ -1,4 +1,4 @@
-"""The process of a node: its build, its memory, its parent and its signals."""
+"""The process of a node: its build, memory, parent and signals."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 COMMIT_FILE = "COMMIT"
-"""Name of the file beside this module that hatch_build.py writes into wheels."""
+"""Name of the file next to this module that hatch_build.py writes into wheels."""
 _PACKAGE = Path(__file__).resolve().parent
 
 
 def version_text() -> str:
-    """Return the version of the installed distribution: ``0.1.0``."""
-    from importlib.metadata import PackageNotFoundError, version  # 20 ms, which others save.
+    """Return the version of the installed distribution, such as ``0.1.0``."""
+    from importlib.metadata import (
+        PackageNotFoundError,
+        version,
+    )  # Imported here, since it takes 20 ms.
 
     try:
         return version("raftlog")
@@ -26,15 +29,17 @@ def version_text() -> str:
 
 
 def build_text() -> str:
-    """Return ``0.1.0 (commit 58f7ecc1d2e3)``, or the version alone."""
+    """Return the version and commit, such as ``0.1.0 (commit 58f7ecc1d2e3)``, or only the
+    version.
+    """
     number = version_text()
     commit = commit_text()
     return f"{number} (commit {commit})" if commit else number
 
 
 def commit_text() -> str:
-    """Return the short hash of the commit, with "+" if files differ from it; empty if this was not
-    built from a checkout.
+    """Return the commit's short hash, with "+" if files differ from it, or "" if this was not built
+    from a checkout.
     """
     try:
         return (_PACKAGE / COMMIT_FILE).read_text(encoding="utf-8").strip()
@@ -43,14 +48,14 @@ def commit_text() -> str:
 
 
 def commit_of_checkout(root: Path) -> str:
-    """Return the commit of the checkout at ``root``; empty if it is not a checkout itself, or git
-    is missing.
+    """Return the commit of the checkout at ``root``, or "" if it is not a checkout itself or git is
+    missing.
     """
     if not (root / ".git").exists():
         return ""
     import subprocess
 
-    # No lock is taken and no index refreshed: others may work in the checkout.
+    # Takes no lock and refreshes no index: the checkout may be in use.
     command = [
         "git",
         "--no-optional-locks",
@@ -84,24 +89,23 @@ def tune_memory() -> None:
     allocator keep freed memory.
 
     An image is millions of small objects without cycles: a full collection stops the node for
-    tenths of a second and frees nothing, since reference counts free nearly all garbage.
-
-    glibc maps blocks of the size of a log chunk by default: the kernel would map, zero and unmap
-    them for each message.
+    tenths of a second and frees nothing, since reference counting frees nearly all garbage. By
+    default glibc uses mmap for blocks of a log chunk's size: the kernel would map, zero and unmap
+    one for each message.
     """
     gc.set_threshold(YOUNG_ALLOCATIONS, YOUNG_PER_MIDDLE, MIDDLE_PER_FULL)
     gc.collect()
     gc.freeze()
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # glibc alone has it.
+    if mallopt is not None:  # Only glibc has it.
         mallopt(_M_MMAP_THRESHOLD, OWN_PAGES_FROM_BYTES)
         mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, also by SIGKILL.
+    """Make the kernel kill this process when its parent dies, even by SIGKILL.
 
-    Ends it at once if ``parent`` is no longer its parent. Does nothing outside of Linux.
+    Exits at once if ``parent`` is no longer its parent. Does nothing outside Linux.
     """
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is None:
@@ -112,9 +116,9 @@ def die_with(parent: int) -> None:
 
 
 class StopSignals:
-    """Handlers of SIGTERM, SIGINT and SIGHUP, which stop a node in order.
+    """Handlers of SIGTERM, SIGINT and SIGHUP that stop a node in an orderly way.
 
-    Under nohup SIGHUP stays ignored. Made on the running event loop of the main thread.
+    Under nohup, SIGHUP stays ignored. Must be created on the running event loop of the main thread.
     """
 
     def __init__(self, stop: Callable[[], None]) -> None:
@@ -122,7 +126,9 @@ class StopSignals:
         self.call(stop)
 
     def call(self, stop: Callable[[], None]) -> None:
-        """Call ``stop`` at each signal from now on; at once if one was received before."""
+        """Call ``stop`` at each signal from now on, and at once if one has already been
+        received.
+        """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
@@ -138,7 +144,7 @@ class StopSignals:
 
     @property
     def exit_code(self) -> int:
-        """Exit code of a node that has stopped in order: 0, or 130 after SIGINT, which ends a
-        shell's loop too.
+        """Exit code of a node after an orderly stop: 0, or 130 after SIGINT, which also ends a
+        shell's loop.
         """
         return 130 if self._first == signal.SIGINT else 0

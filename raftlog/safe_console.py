@@ -1,6 +1,5 @@
-"""A console that shows only printable characters, whatever the text is.
-
-Colours and styles are its own.
+"""A console that shows only printable characters, whatever the text. Its own colours and styles are
+kept.
 """
 
 from __future__ import annotations
@@ -17,9 +16,7 @@ from raftlog.text import printable
 
 
 class SafeConsole(Console):
-    """A console that makes content printable after layout and before styling, the one place for all
-    of it.
-    """
+    """A console that makes content printable after layout and before styling, in this one place."""
 
     @override
     def render(
@@ -34,7 +31,5 @@ class SafeConsole(Console):
 
     @override
     def on_broken_pipe(self) -> None:
-        """Override Rich, which would end the process with exit code 1, as if a request had been
-        refused.
-        """
+        """Override Rich, which would exit with code 1, as if a request had been refused."""
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))

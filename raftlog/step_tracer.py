@@ -1,4 +1,4 @@
-"""A tracer of a state machine's steps: for simulations, tests, a debugger.
+"""A tracer of a state machine's steps, for simulations, tests and debuggers.
 
 Not an observer, which is a node of the quorum without a vote.
 """
@@ -15,24 +15,24 @@ Effect_contra = TypeVar("Effect_contra", contravariant=True)
 
 
 class StepTracer(Protocol[Event_contra, Effect_contra]):
-    """A tracer, which only reads: it changes neither the state machine nor its arguments."""
+    """A tracer. It only reads: it changes neither the state machine nor its arguments."""
 
     def stepped(self, event: Event_contra, effects: Sequence[Effect_contra], now: float) -> None:
-        """Trace a step, of which no effect is carried out yet.
+        """Trace a step, before any of its effects is carried out. ``now``: the time passed to the
+        step.
 
-        ``now``: the time passed to the step. An error raised here ends the shell as an error of the
-        step would.
+        An error raised here ends the shell as an error in the step would.
         """
 
     def step_failed(self, error: Exception) -> None:
-        """Trace a failed step: it has no effects, and there is no further step."""
+        """Trace a failed step: it has no effects, and no step follows."""
 
 
 def traced(
     step: Callable[[Event, float], list[Effect]], tracer: StepTracer[Event, Effect] | None
 ) -> Callable[[Event, float], list[Effect]]:
-    """Return ``step`` with a tracer; ``step`` itself without one, so that tracing then costs
-    nothing.
+    """Return ``step`` with a tracer, or ``step`` itself without one, so that tracing costs nothing
+    when unused.
     """
     if tracer is None:
         return step

@@ -1,10 +1,10 @@
-"""Traces of requests with OpenTelemetry: client, broker, controller and quorum in one trace.
+"""Tracing of requests with OpenTelemetry: client, broker, controller and quorum in one trace.
 
-Off unless ``enable`` or ``enable_from_environment`` was called. Off, it costs a look at ``active``
-for a call, and nothing of OpenTelemetry is imported.
+Off unless ``enable`` or ``enable_from_environment`` was called. When off, it costs one check of
+``active`` per call, and imports nothing from OpenTelemetry.
 
-A stream carries many requests, so gRPC's metadata cannot say which trace each belongs to: a request
-has a ``traceparent`` of its own (W3C Trace Context). Unary methods take that of their metadata.
+A stream carries many requests, so gRPC's metadata cannot name each one's trace: every request has
+its own ``traceparent`` (W3C Trace Context). Unary methods take theirs from the metadata.
 """
 
 from __future__ import annotations
@@ -30,41 +30,42 @@ READS = frozenset({"metadata", "describe_configs", "describe_cluster", "list_key
 RECORDS = frozenset({"produce", "fetch", "list_offsets"})
 """Bodies that a broker answers from its partitions."""
 _ANSWERED = READS | RECORDS
-"""Bodies for which a broker begins no traces of its own, as there are many: they have spans where
+"""Bodies for which a broker starts no traces itself, since they are numerous: they have spans if
 the caller's span is sampled.
 """
 STOP_MS = 2000
-"""Longest time in ms that a stopping node waits for spans that are not exported yet."""
+"""Longest time in ms that a stopping node waits for spans that are not yet exported."""
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
 
 _SAMPLED = 1
 
 active: Tracing | None = None
-"""The maker of spans; None: tracing is off."""
+"""The process's tracing, or None if tracing is off."""
 
 
 class Tracing:
-    """The maker of one process's spans."""
+    """The source of one process's spans."""
 
     def __init__(self, provider: Any) -> None:
-        """``provider``: a TracerProvider of OpenTelemetry; its sampler and exporters apply."""
+        """Create an instance with an OpenTelemetry TracerProvider, whose sampler and exporters
+        apply.
+        """
         from opentelemetry import trace
 
         self._api = trace
         self._tracer = provider.get_tracer("raftlog")
 
     def caller(self) -> Any:
-        """Return the span inside which this code runs, for ``calling`` later on; None: none."""
+        """Return the current span, to pass to ``calling`` later, or None if there is none."""
         context = self._api.get_current_span().get_span_context()
         return context if context.is_valid else None
 
     def calling(self, request: Any, future: Any, callers: Collection[Any] | None = None) -> Any:
-        """Begin the span of a client's call, and return the request to send, which names the span.
-        The span ends with ``future``.
+        """Start the span of a client's call, and return the request to send, which names the span.
 
-        ``callers``: the results of ``caller`` for the code that waits for the call, if that is not
-        the code that runs now. The span of a call for several callers is below none of their spans,
-        and links to each.
+        The span ends with ``future``. ``callers``: results of ``caller`` for the code that waits
+        for the call, if that is not the current code. The span of a call for several callers has no
+        parent, and links to each caller's span.
         """
         if isinstance(request, ConfigWrite):
             request = request.request()
@@ -84,8 +85,8 @@ class Tracing:
     def serving(
         self, what: str, request: controller_pb2.ControllerRequest, age_s: float
     ) -> Served | None:
-        """Begin the span of a request that arrived at this node ``age_s`` ago. None if it is not
-        traced.
+        """Start the span of a request that arrived at this node ``age_s`` ago. Return None if it is
+        not traced.
         """
         body = request.WhichOneof("body")
         if body in UNTRACED:
@@ -100,8 +101,10 @@ class Tracing:
         return Served(self._tracer, self._api.set_span_in_context(span), span, begun_ns)
 
     def answered(self, body: str, parent: str, age_s: float, code: int) -> None:
-        """Record that a broker answers a request that arrived ``age_s`` ago, with this error code
-        if it is not 0. ``parent``: the result of ``parent_of`` for the request.
+        """Record that a broker answers a request that arrived ``age_s`` ago, with error ``code``,
+        or 0 for success.
+
+        ``parent``: the result of ``parent_of`` for the request.
         """
         if not parent:
             return
@@ -122,13 +125,13 @@ class Tracing:
         if len(each) == 1:
             (one,) = each.values()
             return trace.set_span_in_context(trace.NonRecordingSpan(one)), None
-        # Not that of the code that runs now: it may be of one among them, or of none any more.
+        # Not the current span: it may belong to one of the callers, or have ended.
         nobody = trace.set_span_in_context(trace.INVALID_SPAN)
         return nobody, [trace.Link(one) for one in each.values()]
 
     def _context(self, traceparent: str) -> Any:
-        """Return the context that a request names; without a traceparent it begins a trace of its
-        own, or continues that of the caller.
+        """Return the context named by a request; without a traceparent, that of a new trace, or the
+        caller's.
         """
         found = _TRACEPARENT.fullmatch(traceparent)
         if found is None:
@@ -144,8 +147,8 @@ class Tracing:
 
 
 def carrier_of(request: Any) -> controller_pb2.ControllerRequest | broker_pb2.BrokerRequest | None:
-    """Return the message with a request's traceparent: the request itself, or the write that a
-    broker is to forward.
+    """Return the message that carries a request's traceparent: the request itself, the write that a
+    broker will forward, or None if the request is not traced.
     """
     if isinstance(request, controller_pb2.ControllerRequest):
         return request
@@ -157,10 +160,11 @@ def carrier_of(request: Any) -> controller_pb2.ControllerRequest | broker_pb2.Br
 
 
 def parent_of(request: broker_pb2.BrokerRequest) -> str:
-    """Return the sampled span, named by the request, that waits for an answer from the broker
-    itself. Empty: the answer needs no span.
+    """Return the sampled span, named by the request, that waits for the broker's own answer, or ""
+    if the answer needs no span.
 
-    Callers keep this text and not the request, which may be large, and ends before its answer.
+    Callers keep this text instead of the request, which may be large and is freed before its
+    answer.
     """
     found = _TRACEPARENT.fullmatch(request.traceparent)
     if found is None or not int(found[3], 16) & _SAMPLED:
@@ -169,14 +173,12 @@ def parent_of(request: broker_pb2.BrokerRequest) -> str:
 
 
 def failed_partition(response: Any) -> int:
-    """Return the error of the first partition that has one, in the answer to one of ``RECORDS``; or
-    0.
-    """
+    """Return the error of the first failed partition in the answer to one of ``RECORDS``, or 0."""
     return next((one.error_code for one in response.partitions if one.error_code), 0)
 
 
 def take_header(request: Any, metadata: Any) -> None:
-    """Set the trace of a unary request to the one that the call's metadata names."""
+    """Set a unary request's trace to the one named in the call's metadata."""
     told = carrier_of(request)
     for key, value in metadata or ():
         if key == HEADER and told is not None and isinstance(value, str):
@@ -184,7 +186,7 @@ def take_header(request: Any, metadata: Any) -> None:
 
 
 class Served:
-    """The span of a request in a node, and the spans of its parts, one after the other."""
+    """The span of a request in a node, and the consecutive spans of its parts."""
 
     __slots__ = ("_context", "_since_ns", "_tracer", "span")
 
@@ -193,34 +195,34 @@ class Served:
         self._since_ns = begun_ns
 
     def reached(self, part: str) -> None:
-        """End the present part, and begin the next one."""
+        """End the current part, and start the next one."""
         now_ns = time.time_ns()
         self._tracer.start_span(part, self._context, start_time=self._since_ns).end(now_ns)
         self._since_ns = now_ns
 
     def end(self, code: int = 0) -> None:
-        """End the span: the request is answered, with this error code if it is not 0."""
+        """End the span: the request is answered with error ``code``, or 0 for success."""
         if code:
             _fail(self.span, code, "")
         self.span.end()
 
 
 def traceparent_of(span: Any) -> str:
-    """Return the text that names a span to another process."""
+    """Return the text that identifies a span to another process."""
     context = span.get_span_context()
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
 def enable(provider: Any) -> None:
-    """Trace the requests of this process with a TracerProvider of OpenTelemetry, for instance that
-    of your application.
+    """Trace this process's requests with an OpenTelemetry TracerProvider, such as your
+    application's.
     """
     global active  # noqa: PLW0603
     active = Tracing(provider)
 
 
 def disable() -> None:
-    """Begin no more spans; open ones end as usual."""
+    """Start no more spans; open ones end as usual."""
     global active  # noqa: PLW0603
     active = None
 
@@ -228,11 +230,11 @@ def disable() -> None:
 def enable_from_environment(
     service: str, instance: str, environment: Mapping[str, str] | None = None
 ) -> Callable[[], None]:
-    """Trace a node's requests if OTEL_TRACES_EXPORTER names an exporter. Returns a function that
+    """Trace a node's requests if OTEL_TRACES_EXPORTER names an exporter. Return a function that
     ends tracing.
 
     OTEL_... variables set everything else: endpoint, sampler, the queue's bound. Raises ConfigError
-    if that exporter is not installed.
+    if the exporter is not installed.
     """
     environment = os.environ if environment is None else environment
     name = environment.get(EXPORTER, "none").strip()
@@ -252,12 +254,12 @@ def enable_from_environment(
         exporter = found.load()()
     except (ImportError, ValueError) as error:
         raise ConfigError(
-            f"{EXPORTER}: there is no exporter {name!r} ({error}). To have those of OTLP:"
-            " pip install 'raftlog[otel]'"
+            f"{EXPORTER}: there is no exporter {name!r} ({error}). To install those for OTLP: pip "
+            "install 'raftlog[otel]'"
         ) from error
     own = Resource.create({"service.instance.id": instance})
     if str(own.attributes.get("service.name", "")).startswith("unknown_service"):
-        # Neither OTEL_SERVICE_NAME nor OTEL_RESOURCE_ATTRIBUTES say it.
+        # Unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES set it.
         own = own.merge(Resource({"service.name": service}))
     provider = TracerProvider(resource=own, shutdown_on_exit=False)
     processor = BatchSpanProcessor(exporter)
@@ -266,7 +268,7 @@ def enable_from_environment(
 
     def stop() -> None:
         disable()
-        # Its own timeouts apply to each attempt: a collector that hangs would hold the node.
+        # Its own timeouts apply per attempt, so a hanging collector would block the node.
         ending = threading.Thread(target=processor.shutdown, daemon=True, name="last spans")
         ending.start()
         ending.join(STOP_MS / 1000)

@@ -1,5 +1,5 @@
-"""Config writes on their hot path: several writes are one object, from the bytes of a message to
-the bytes of the log.
+"""Config writes on the hot path: several writes are handled as one object, from a message's bytes
+to the log's bytes.
 
 Why: docs/decisions/026-config-writes-in-groups.md
 """

@@ -1,4 +1,4 @@
-"""The codec of the hot messages: the compiled one if there is one, else ``writes.py``."""
+"""The codec of the hot messages: the compiled one if available, else ``writes.py``."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Item = pb.ControllerRequest | ConfigWrites
 
 
 def grouped_envelope(envelope: bytes) -> list[Item] | None:
-    """Return the requests of an envelope, with plain config writes as groups.
+    """Return an envelope's requests, with plain config writes as groups.
 
-    None if it has other items than requests, or there is no compiled codec: then the caller parses
-    the messages, and calls ``writes.grouped``. Raises DecodeError.
+    Return None if the envelope has other items than requests, or no compiled codec is available:
+    the caller then parses the messages and calls ``writes.grouped``. Raises DecodeError.
     """
     if native is None:
         return None
@@ -41,11 +41,11 @@ def grouped_envelope(envelope: bytes) -> list[Item] | None:
 ends: Callable[[bytes, int, int, int, int], list[int] | None] = (
     writes.ends if native is None else native.ends
 )
-"""As ``writes.ends``: an envelope is parsed only after its items are counted."""
+"""See ``writes.ends``: an envelope is parsed only after its items are counted."""
 
 
 def request(write: ConfigWrite) -> bytes:
-    """Return the bytes of a ControllerRequest."""
+    """Return the bytes of a write as a ControllerRequest."""
     if native is None or write.timeout_ms < 0:
         return writes.request(write)
     return native.request(
@@ -59,11 +59,11 @@ def request(write: ConfigWrite) -> bytes:
 
 
 run: Callable[[list[Change], int, int, int], int] = writes.run if native is None else native.run
-"""As ``writes.run``: a check of each write before it is decided."""
+"""See ``writes.run``: checks each write before it is decided."""
 
 
 def replies(message: ConfigReplies) -> Framed:
-    """Return the responses, as items of an envelope."""
+    """Return the responses as items of an envelope."""
     if native is None or message.leader_id < 0:
         data = writes.replies(message)
     else:
@@ -83,7 +83,7 @@ def replies(message: ConfigReplies) -> Framed:
 
 @lru_cache(maxsize=16)
 def _heads(leader_id: int, controller_epoch: int, generation: int) -> tuple[bytes, bytes]:
-    """Return the part that all responses of an epoch share: fields 3 and 4 of the response, 1 and 2
+    """Return the bytes shared by all responses of an epoch: fields 3 and 4 of the response, 1 and 2
     of its token.
     """
     fields = ((3, leader_id), (4, controller_epoch)), ((1, generation), (2, controller_epoch))

@@ -1,8 +1,8 @@
-"""The compilation of ``native.c`` where it is possible: with a C compiler or the ``ziglang``
-package, and Python's headers.
+"""The compilation of ``native.c``, where a C compiler or the ``ziglang`` package, and Python's
+headers, are available.
 
 ``python -m raftlog.config_writes.compiling``; ``scripts/setup`` runs it. It never fails: without
-the compiled codec ``writes.py`` does the same, slower.
+the compiled codec ``writes.py`` does the same, more slowly.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ from pathlib import Path
 SOURCE = Path(__file__).with_name("native.c")
 _FLAGS = ("-O3", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fPIC", "-shared")
 _WITHOUT_HINTS = "-DNO_WARM"
-"""Flag for headers of Python with which ``warm.h`` does not compile: everything else works without
-it.
-"""
+"""Flag for Python headers with which ``warm.h`` does not compile; nothing else depends on it."""
 _TIMEOUT_S = 120
 
 
@@ -32,7 +30,7 @@ def target() -> Path:
 
 
 def compiler() -> list[str]:
-    """Return the command of a C compiler, or an empty string."""
+    """Return the command of a C compiler, or an empty list."""
     named = shlex.split(os.environ.get("CC", ""))
     for command in (named, ["cc"], ["gcc"], ["clang"]):
         if command and shutil.which(command[0]):
@@ -43,7 +41,7 @@ def compiler() -> list[str]:
 
 
 def compile_codec(out: Path) -> str:
-    """Compile to ``out``; return why it is not possible, empty if it was."""
+    """Compile to ``out``; return why that failed, or ""."""
     include = Path(sysconfig.get_paths()["include"])
     command = compiler()
     if sys.platform == "win32":
@@ -51,20 +49,20 @@ def compile_codec(out: Path) -> str:
     if not command:
         return "no C compiler"
     if not (include / "Python.h").exists():
-        return "no headers of Python"
+        return "no Python headers"
     with tempfile.TemporaryDirectory(dir=out.parent) as directory:
         made = Path(directory) / out.name
         link = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
         whole = [*command, *_FLAGS, *link, f"-I{include}", str(SOURCE), "-o", str(made)]
         failure = _run(whole) and _run([*whole, _WITHOUT_HINTS])
         if not failure:
-            # Whole or not at all: a node may start meanwhile.
+            # Renamed when complete: a node may start meanwhile.
             made.replace(out)
     return failure and f"{shlex.join(command)}: {failure}"
 
 
 def _run(command: list[str]) -> str:
-    """Run a command; return why it has failed, empty if it has not."""
+    """Run a command; return why it failed, or ""."""
     try:
         subprocess.run(command, check=True, capture_output=True, timeout=_TIMEOUT_S)
     except subprocess.CalledProcessError as error:

@@ -1,10 +1,10 @@
-/* The hot messages of config writes, taken apart and put together without an object for each field.
+/* The hot messages of config writes, parsed and built without an object per field.
  *
- * Optional: writes.py and records.py do the same in Python and are the specification; tests hold both
- * to the same bytes. What is not exactly of the expected shape is left to protobuf: nothing is refused
- * here.
+ * Optional: writes.py and records.py do the same in Python and are the specification; tests compare
+ * the bytes of both. Messages that do not have exactly the expected shape are left to protobuf: nothing
+ * is refused here.
  *
- * One function for each format that is on the way of every write: a request, encoded and decoded; a
+ * One function for each format on the path of every write: a request, encoded and decoded; a
  * record, encoded and decoded; a reply; the fold; and two checks of each write, before it is parsed and
  * before it is decided. Microseconds of CPU for a write, here and in writes.py
  * (`python -m benchmarks.codec`, 64 writes of one change each, warm):
@@ -24,7 +24,7 @@ typedef struct { const uint8_t *at, *end; } Span;
 #define RECORD_TYPE_CONFIG 4
 #define RECORD_OVERHEAD 8      /* u16 type, u8 version, u8 zero, u32 length */
 #define MAX_ACKS 2
-#define MAX_CHANGES 1024       /* of one request, as in messages.py */
+#define MAX_CHANGES 1024       /* per request, as in writes.py */
 
 /* --- reading ------------------------------------------------------------------------------- */
 
@@ -61,7 +61,7 @@ static PyObject *text(Span span)
     return PyUnicode_DecodeUTF8((const char *)span.at, span.end - span.at, NULL);
 }
 
-/* A string that is often the one before's: then that object is used again. */
+/* A string that often equals the previous one, whose object is then reused. */
 static PyObject *text_again(Span span, Span *last, PyObject **known)
 {
     if (*known == NULL || !same(span, *last)) {
@@ -75,7 +75,7 @@ static PyObject *text_again(Span span, Span *last, PyObject **known)
 
 typedef struct { Span bytes; uint64_t number; } Field;
 
-/* Reads a message that has no other fields than those of these tags, each once, in this order. */
+/* Reads a message with exactly the fields of these tags, each once, in this order. */
 static int read_fields(Span in, const uint8_t *tags, Field *fields)
 {
     while (in.at < in.end) {
@@ -110,17 +110,17 @@ static int printable(Span span)
     return !wrong;
 }
 
-/* The key that was read last, and whether all texts so far are printable. */
+/* The last key read, and whether all texts so far are printable. */
 typedef struct { Span last; PyObject *name; int printable; } Names;
 
-/* A tuple of numbers and texts is in no cycle: the collector need not find that out for each. */
+/* A tuple of numbers and texts cannot be part of a cycle, so the collector need not track it. */
 static PyObject *beyond_collection(PyObject *tuple)
 {
     if (tuple != NULL) PyObject_GC_UnTrack(tuple);
     return tuple;
 }
 
-/* (type, name, key, value); NULL without an exception: it is something else. */
+/* Returns (type, name, key, value), or NULL without an exception for any other message. */
 static PyObject *change_of(const Field *type, Span name, Span key, PyObject *value, Names *names)
 {
     PyObject *parts[4] = {NULL, NULL, NULL, value}, *change = NULL;
@@ -132,7 +132,7 @@ static PyObject *change_of(const Field *type, Span name, Span key, PyObject *val
     return change;
 }
 
-/* One resource with one key that is set, as change_of. */
+/* Returns the change of one resource with one key that is set; see change_of. */
 static PyObject *read_resource(Span in, Names *names)
 {
     Field field[3] = {0}, config[3] = {0};
@@ -144,7 +144,7 @@ static PyObject *read_resource(Span in, Names *names)
     return change_of(&field[0], name, key, text(value), names);
 }
 
-/* A ConfigRecord, as change_of; value None: the key is deleted. */
+/* Returns the change in a ConfigRecord; see change_of. A value of None deletes the key. */
 static PyObject *read_record(Span in, Names *names)
 {
     Field field[4] = {0};
@@ -153,7 +153,7 @@ static PyObject *read_record(Span in, Names *names)
     return change_of(&field[0], field[1].bytes, field[2].bytes, value, names);
 }
 
-/* Appends the changes of a body; how many, 0: it is something else, -1: an exception. */
+/* Appends the changes of a body; returns their number, 0 for any other body, -1 for an exception. */
 static Py_ssize_t read_body(Span in, Names *names, PyObject *changes)
 {
     Py_ssize_t before = PyList_GET_SIZE(changes), count = 0;
@@ -220,7 +220,7 @@ static int joins(const Group *group, const Request *request, Py_ssize_t length, 
         && same(first->host, request->host);
 }
 
-/* 1: the request is in a group; 0: it is something else; -1: an exception. */
+/* Returns 1 if the request may be in a group, 0 if not, -1 for an exception. */
 static int add_request(Span in, Group *group, Names *names, PyObject *items, const Py_ssize_t max[2])
 {
     Request request;
@@ -410,7 +410,7 @@ static PyObject *encoded(PyObject *self, PyObject *args)
     return result;
 }
 
-/* A field of bytes, unless there are none. */
+/* Writes a field of bytes, unless it is empty. */
 static Py_ssize_t field_size(Py_ssize_t length) { return length ? 1 + varint_size(length) + length : 0; }
 
 static uint8_t *put_field(uint8_t *out, uint8_t tag, const char *data, Py_ssize_t length)
@@ -483,7 +483,7 @@ static uint8_t *put_packed(uint8_t *out, const char *data, Py_ssize_t size)
     return put_bytes(out, data, size);
 }
 
-/* The canonical bytes of a config; None for what is too long or of an odd type. */
+/* Returns the canonical bytes of a config, or None if it is too long or has an unexpected type. */
 static PyObject *entity_of(const Change *change)
 {
     Py_ssize_t total = change->size[0] + change->size[1] + change->size[2];
@@ -510,7 +510,7 @@ static PyObject *entity(PyObject *self, PyObject *tuple)
 
 typedef struct { unsigned __int128 hash; Py_ssize_t bytes; } Sum;
 
-/* Adds (sign 1) or takes off (-1) an entity's share of the state hash and of its size. */
+/* Adds (sign 1) or subtracts (-1) an entity's contribution to the state hash and the size. */
 static int account(const Change *change, PyObject *tuple, PyObject *digest, PyObject *other, int sign, Sum *sum)
 {
     PyObject *content = entity_of(change);
@@ -531,7 +531,7 @@ static int account(const Change *change, PyObject *tuple, PyObject *digest, PyOb
     return 0;
 }
 
-/* What a resource's keys are with this one changed, as a dict of its own; NULL: an exception. */
+/* Returns a new dict of a resource's keys with this one changed, or NULL for an exception. */
 static PyObject *changed_values(PyObject *before, PyObject *name, PyObject *value)
 {
     int alone = before == NULL
@@ -544,7 +544,7 @@ static PyObject *changed_values(PyObject *before, PyObject *name, PyObject *valu
     return after;
 }
 
-/* (type, name) of a change. */
+/* Returns (type, name) of a change. */
 static PyObject *resource_of(PyObject *tuple)
 {
     if (PyTuple_Check(tuple) && PyTuple_GET_SIZE(tuple) == 4)

@@ -1,8 +1,8 @@
 """The records of config writes in the log: encoded, decoded and folded, in C or in Python.
 
-Every node runs this for every write. The functions in Python (``py_…``, ``entity``) are the
-specification of the compiled ones, and their substitute if not compiled.
-``RAFTLOG_NATIVE_CODEC=off`` in the environment chooses Python.
+Every node runs this for every write. The Python functions (``py_…``, ``entity``) are the
+specification of the compiled ones, and replace them if they are not compiled.
+``RAFTLOG_NATIVE_CODEC=off`` in the environment selects Python.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from raftlog.errors import CorruptLogError
 from raftlog.wire.records.v1 import records_pb2
 
 VERSION = 6
-"""Version of the functions of this package: a compiled codec of another version is not used."""
+"""Version of this package's functions: a compiled codec with another version is not used."""
 native: Any
 """The compiled codec, or None."""
 try:
@@ -34,7 +34,7 @@ if (
     native = None
 
 Change = tuple[int, str, str, str | None]
-"""Resource type, resource name, key, value; None deletes the key."""
+"""Resource type, resource name, key, and value, or None to delete the key."""
 Configs = dict[tuple[int, str], dict[str, str]]
 Undo = dict[tuple[int, str], dict[str, str] | None]
 
@@ -45,7 +45,7 @@ _HASH_MASK = (1 << 128) - 1
 
 
 def py_encoded(changes: Sequence[Change], begin: int, end: int) -> bytes:
-    """Return the records of ``changes[begin:end]``, as a batch holds them; no value is None."""
+    """Return the records of ``changes[begin:end]`` as stored in a batch; no value may be None."""
     parts: list[bytes] = []
     for type_, resource_name, name, value in changes[begin:end]:
         body = records_pb2.ConfigRecord(
@@ -57,15 +57,15 @@ def py_encoded(changes: Sequence[Change], begin: int, end: int) -> bytes:
 
 
 def encoded(changes: list[Change], begin: int, end: int) -> bytes:
-    """Return the records of changes: as ``py_encoded``."""
+    """Return the records of changes: see ``py_encoded``."""
     if native is None:
         return py_encoded(changes, begin, end)
     return native.encoded(changes, begin, end)
 
 
 def py_decoded(chunk: bytes, header: batch.BatchHeader) -> list[Change] | None:
-    """Return the changes of a batch of config records; None if it has any other record, or is
-    damaged.
+    """Return the changes in a batch of config records, or None if it contains any other record or
+    is damaged.
     """
     changes: list[Change] = []
     try:
@@ -81,7 +81,7 @@ def py_decoded(chunk: bytes, header: batch.BatchHeader) -> list[Change] | None:
 
 
 def decoded(chunk: bytes, header: batch.BatchHeader) -> list[Change] | None:
-    """Return the changes of a batch: as ``py_decoded``."""
+    """Return the changes in a batch: see ``py_decoded``."""
     if native is None:
         return py_decoded(chunk, header)
     begin = batch.records_position(chunk, header)
@@ -90,22 +90,22 @@ def decoded(chunk: bytes, header: batch.BatchHeader) -> list[Change] | None:
 
 
 def entity(change: Change) -> bytes:
-    """Return the canonical bytes of a config: the input of its share of the state hash."""
+    """Return a config's canonical bytes: the input of its contribution to the state hash."""
     return _packed(("config", *change))
 
 
 entity_or_none: Callable[[Change], bytes | None] = entity if native is None else native.entity
-"""The native form of ``entity``, which returns None where that has to be called."""
+"""The native form of ``entity``; returns None if ``entity`` must be called instead."""
 
 
 def py_fold(changes: Iterable[Change], configs: Configs, undo: Undo) -> tuple[int, int]:
-    """Change the configs; a value of None deletes the key. The configs of a resource before its
-    first change are stored in ``undo``; None if it had none. The dicts of resources are never
-    changed in place.
+    """Apply changes to the configs; a value of None deletes the key.
 
-    Returns the increase of the state hash (reduced to its width) and of the state's bytes.
+    Stores each resource's configs before its first change in ``undo``, or None if it had none.
+    Never modifies a resource's dict in place. Returns the increase of the state hash (reduced to
+    its width) and of the state's size in bytes.
     """
-    # Contents of entities that go and come: hashed and counted all at once.
+    # The removed and the added entities, hashed and counted in one pass.
     gone, come = list[bytes](), list[bytes]()
     for resource_type, resource_name, name, value in changes:
         resource = (resource_type, resource_name)
@@ -130,7 +130,7 @@ def py_fold(changes: Iterable[Change], configs: Configs, undo: Undo) -> tuple[in
 
 
 def fold(changes: Iterable[Change], configs: Configs, undo: Undo) -> tuple[int, int]:
-    """Change the configs: as ``py_fold``."""
+    """Apply changes to the configs: see ``py_fold``."""
     if native is None:
         return py_fold(changes, configs, undo)
     state_hash, state_bytes = native.fold(changes, configs, undo, _digest, entity)

@@ -1,17 +1,16 @@
-/* Has the memory of configs come to the processor before the fold asks for it.
+/* Prefetches the memory of configs before the fold reads it.
  *
- * A write to one of 100,000 keys follows seven pointers, each to memory that is in no cache: three
- * quarters of the fold are waiting. The keys of a batch do not depend on each other, so they can be
- * waited for together: step by step, each for a whole block.
+ * A write to one of 100,000 keys follows seven pointers, each to uncached memory: three quarters of
+ * the fold is waiting. The keys of a batch are independent, so their memory can be fetched together:
+ * step by step, each step for a whole block.
  *
- * Nothing is decided by what is read here: these are hints. Where a dict keeps its entries only
- * Python's own headers know, for the very release that this is compiled for. Where they are missing,
- * or of a version that was not examined, or another release runs, `warm` does nothing; nor with
- * NO_WARM.
+ * The data read here decides nothing: these are only hints. The layout of a dict is known only from
+ * Python's own headers, for exactly the release compiled for. If they are missing, or from an
+ * unexamined version, or another release is running, or with NO_WARM, `warm` does nothing.
  */
-#define BLOCK 32        /* changes at a time: what they touch must not drive each other out */
-#define FEW_CONFIGS 4096 /* of no more nearly all is in a cache anyway */
-#define TEXT_LINES 6    /* of a value: most are not longer */
+#define BLOCK 32        /* changes at a time: their memory must fit into the cache together */
+#define FEW_CONFIGS 4096 /* up to this number, nearly everything is cached anyway */
+#define TEXT_LINES 6    /* lines of a value: most are not longer */
 #define LINE 64
 
 #if defined(__has_include) && PY_VERSION_HEX < 0x030e0000 && !defined(Py_GIL_DISABLED) && !defined(NO_WARM)
@@ -30,14 +29,14 @@ static void ask_for(const void *at, int lines)
     for (int i = 0; i < lines; i++) __builtin_prefetch((const char *)at + LINE * i);
 }
 
-/* Where the table says which entry a hash has; how many bytes a place takes: a power of 2. */
+/* The position in the table of a hash's entry; the width of a position in bytes is a power of 2. */
 static const char *place_of(const PyDictKeysObject *keys, Py_hash_t hash)
 {
     size_t mask = ((size_t)1 << keys->dk_log2_size) - 1;
     return keys->dk_indices + (((size_t)hash & mask) << (keys->dk_log2_index_bytes - keys->dk_log2_size));
 }
 
-/* The entry that a hash has if no other one was there first. */
+/* The entry of a hash, unless another one was inserted there first. */
 static const PyDictKeyEntry *entry_of(const PyDictKeysObject *keys, Py_hash_t hash)
 {
     const char *place = place_of(keys, hash);
@@ -48,7 +47,7 @@ static const PyDictKeyEntry *entry_of(const PyDictKeysObject *keys, Py_hash_t ha
     return (const PyDictKeyEntry *)(keys->dk_indices + ((size_t)1 << keys->dk_log2_index_bytes)) + index;
 }
 
-/* The resources' entries, keys, names, values, and the texts of these; -1: an exception. */
+/* Prefetches the resources' entries, keys, names, values, and their texts; -1 for an exception. */
 static int warm(PyObject *const *resources, Py_ssize_t count, PyObject *configs)
 {
     if (count < 2 || PyDict_GET_SIZE(configs) <= FEW_CONFIGS || Py_Version != PY_VERSION_HEX) return 0;

@@ -1,5 +1,5 @@
-"""Config writes in groups, their replies, and the codec in Python: the specification of
-``native.c``, and its substitute if it is not compiled.
+"""Groups of config writes, their replies, and the codec in Python, which is the specification of
+``native.c`` and replaces it if it is not compiled.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 MAX_REQUESTS, MAX_BYTES = 128, 64 << 10
-"""Most requests and bytes of a group, unless a single request is larger: connections take turns by
-the group.
+"""Maximum number of requests and bytes in a group, unless a single request is larger: connections
+take turns by group.
 """
 MAX_CHANGES = 1_024
-"""Most changes of a request in a group. [A request of 4 MB has 400,000: to take it apart and put it
-together again, only to refuse it, takes a second.]
+"""Maximum number of changes in a grouped request. [A request of 4 MB has 400,000: splitting and
+reassembling it, only to refuse it, takes a second.]
 """
 KIND = "incremental_alter_configs"
 """Name of the body of each request in a group."""
 
 
 class ConfigWrite(msgspec.Struct, eq=False):
-    """An atomic write that a client sends: it sets keys of some resources, one key of each.
+    """An atomic write that a client sends: it sets one key on each of some resources.
 
     Its bytes are those of an IncrementalAlterConfigsRequest of ``ConfigOperation.SET``.
     """
 
     changes: list[Change]
-    """Changes, at least one; no value is None."""
+    """The changes, at least one; no value is None."""
     acks: common_pb2.Acks = common_pb2.ACKS_COMMITTED
     cluster_id: str = ""
     principal: str = ""
@@ -54,17 +54,17 @@ class ConfigWrite(msgspec.Struct, eq=False):
 
 
 class ConfigWrites(msgspec.Struct, eq=False):
-    """A group of adjacent requests of one connection: each sets keys of some resources, one key of
-    each, and they are equal in all else.
+    """A group of adjacent requests from one connection, each setting one key on each of some
+    resources, and otherwise equal.
 
-    Each is a write by itself: atomic, decided by itself, answered by itself.
+    Each request is an independent write: atomic, and decided and answered by itself.
     """
 
     correlation_ids: list[int]
     changes: list[Change]
-    """Changes of all requests, one request after the other."""
+    """The changes of all requests, in the order of the requests."""
     counts: list[int]
-    """Number of changes of each request; at least 1."""
+    """Number of changes in each request; at least 1."""
     timeout_ms: int
     acks: common_pb2.Acks
     cluster_id: str
@@ -73,20 +73,20 @@ class ConfigWrites(msgspec.Struct, eq=False):
     size: int
     """Total size of the requests, in bytes."""
     printable: bool = False
-    """True if all texts are known to consist of printable ASCII characters."""
+    """Whether all texts are known to consist of printable ASCII characters."""
 
-    # As messages have them: a group takes the road of a single request.
+    # The methods of a message, since a group is handled like a single request.
 
     def ByteSize(self) -> int:  # noqa: N802
         """Return the size of the requests, in bytes."""
         return self.size
 
     def WhichOneof(self, _oneof: str) -> str:  # noqa: N802
-        """Return the name of the body of each request."""
+        """Return the name of each request's body."""
         return KIND
 
     def requests(self, begin: int = 0) -> Iterator[pb.ControllerRequest]:
-        """Yield the requests from ``begin`` on, one by one, as messages."""
+        """Yield the requests from ``begin`` onwards as messages."""
         position = sum(self.counts[:begin])
         for index in range(begin, len(self.counts)):
             end = position + self.counts[index]
@@ -111,7 +111,7 @@ class ConfigWrites(msgspec.Struct, eq=False):
             yield request
 
     def client(self) -> common_pb2.ClientIdentity | None:
-        """Return the client of the requests; None if they name none."""
+        """Return the requests' client, or None if they name none."""
         if not self.principal and not self.host:
             return None
         return common_pb2.ClientIdentity(principal=self.principal, host=self.host)
@@ -137,7 +137,7 @@ class ConfigWrites(msgspec.Struct, eq=False):
 
 
 def single_requests(items: Sequence[Any]) -> Sequence[pb.ControllerRequest]:
-    """Return the requests one by one, with groups taken apart."""
+    """Return the requests one by one, splitting groups."""
     if not any(type(item) is ConfigWrites for item in items):
         return items
     return [
@@ -148,7 +148,7 @@ def single_requests(items: Sequence[Any]) -> Sequence[pb.ControllerRequest]:
 
 
 class ConfigReplies(msgspec.Struct, eq=False):
-    """The replies to a group of writes, of which each succeeded."""
+    """The replies to a group of writes, all of which succeeded."""
 
     correlation_ids: list[int]
     counts: list[int]
@@ -184,7 +184,7 @@ class ConfigReplies(msgspec.Struct, eq=False):
 
 
 class Framed(bytes):
-    """The items of an envelope, each behind its tag and length."""
+    """The items of an envelope, each preceded by its tag and length."""
 
     items = 0
     """Number of items."""
@@ -208,7 +208,7 @@ def grouped(
     max_requests: int = MAX_REQUESTS,
     max_bytes: int = MAX_BYTES,
 ) -> list[pb.ControllerRequest | ConfigWrites]:
-    """Return the requests in their order, adjacent plain config writes as groups."""
+    """Return the requests in order, with adjacent plain config writes combined into groups."""
     items: list[pb.ControllerRequest | ConfigWrites] = []
     group: ConfigWrites | None = None
     shared: tuple[Any, ...] = ()
@@ -245,14 +245,14 @@ def printable(changes: Sequence[Change]) -> bool:
     """Return whether all texts consist of printable ASCII characters."""
     text = "".join([change[1] + (change[3] or "") for change in changes])
     text += "".join({change[2] for change in changes})
-    # A text in which JSON escapes nothing is printable but for one character, and JSON is faster.
+    # A text that JSON does not escape is printable except for one character; JSON is faster.
     return text.isascii() and (
         (len(_json(text)) == len(text) + 2 and "\x7f" not in text) or text.isprintable()
     )
 
 
 def _is_plain(request: pb.ControllerRequest) -> bool:
-    """Return whether a request may be in a group, going by all but its resources."""
+    """Return whether a request may be in a group, judged by everything except its resources."""
     if request.WhichOneof("body") != KIND or request.timeout_ms < 0:
         return False
     if not 0 <= request.acks <= MAX_ACKS or request.traceparent or request.HasField("written"):
@@ -265,7 +265,7 @@ def _is_plain(request: pb.ControllerRequest) -> bool:
 
 
 def _changes(request: pb.ControllerRequest) -> list[Change] | None:
-    """Return the changes of a plain write; None if it is not a plain write."""
+    """Return the changes of a plain write, or None if the write is not plain."""
     if not _is_plain(request):
         return None
     body = request.incremental_alter_configs
@@ -284,13 +284,13 @@ def _changes(request: pb.ControllerRequest) -> list[Change] | None:
 
 
 def request(write: ConfigWrite) -> bytes:
-    """Return the bytes of a ControllerRequest."""
+    """Return the bytes of a write as a ControllerRequest."""
     return write.request().SerializeToString()
 
 
 def run(changes: Sequence[Change], begin: int, max_value_chars: int, max_name_chars: int) -> int:
-    """Return the end of the run of changes from ``begin`` on that have one resource type and key,
-    and values and resource names within the limits; no name is empty, no value None.
+    """Return the end of the run of changes, starting at ``begin``, with the same resource type and
+    key and with values and names within the limits. No name may be empty, no value None.
     """
     type_, _, key, _ = changes[begin]
     for index in range(begin, len(changes)):
@@ -307,7 +307,7 @@ def run(changes: Sequence[Change], begin: int, max_value_chars: int, max_name_ch
 
 
 def replies(message: ConfigReplies) -> bytes:
-    """Return the responses, each behind its tag and length in an envelope."""
+    """Return the responses, each preceded by its tag and length in an envelope."""
     parts: list[bytes] = []
     for response in message.responses():
         data = response.SerializeToString()
@@ -316,10 +316,10 @@ def replies(message: ConfigReplies) -> bytes:
 
 
 def ends(message: bytes, tag: int, most: int, part_items: int, part_bytes: int) -> list[int] | None:
-    """Return the ends of the parts into which an envelope of items is cut: a part ends as soon as
-    it has ``part_items`` items or ``part_bytes`` bytes.
+    """Return the ends of the parts into which to split an envelope, or None if it has more than
+    ``most`` items or anything but items.
 
-    None if it has more than ``most`` items, or has anything but items.
+    A part ends as soon as it has ``part_items`` items or ``part_bytes`` bytes.
     """
     position, end, count, begin, cuts = 0, len(message), 0, 0, list[int]()
     until = part_items
@@ -350,9 +350,8 @@ def ends(message: bytes, tag: int, most: int, part_items: int, part_bytes: int) 
 
 
 def varint_at(message: bytes, position: int) -> tuple[int, int]:
-    """Return the number at a position, and the position after it.
-
-    Raises IndexError if none exists.
+    """Return the number at a position, and the position after it. Raises IndexError if the message
+    ends before it does.
     """
     value = message[position]
     if value <= 0x7F:
@@ -367,7 +366,7 @@ def varint_at(message: bytes, position: int) -> tuple[int, int]:
 
 
 def varint(value: int) -> bytes:
-    """Return a number as protobuf writes it; not negative."""
+    """Return a non-negative number as protobuf encodes it."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

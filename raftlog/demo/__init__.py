@@ -1,1 +1,1 @@
-"""The demo: a whole cluster on this machine, broken and mended before one's eyes."""
+"""The demo: a whole cluster on this machine that fails and recovers before your eyes."""

@@ -1,6 +1,5 @@
-"""The acts of the demo, in order.
-
-Each shows something, checks it, and leaves lines for the summary.
+"""The acts of the demo, in order. Each shows something, checks it, and adds lines to the
+summary.
 """
 
 from __future__ import annotations
@@ -42,12 +41,14 @@ _RAFTLOG = Path(sys.executable).with_name("raftlog")
 
 
 class Demo:
-    """The whole play on one cluster. ``summary`` fills as it goes: (what, result)."""
+    """The whole demo on one cluster. ``summary``: (what, result), extended by each act."""
 
     def __init__(
         self, cluster: LocalCluster, console: Console, authority: Authority | None = None
     ) -> None:
-        """``authority``: with certificates and an authorizer; None: with neither."""
+        """Create an instance. ``authority``: for certificates and an authorizer, or None for
+        neither.
+        """
         self._authority = authority
         self.cluster = cluster
         self.console = console
@@ -55,10 +56,7 @@ class Demo:
         self._begun = time.monotonic()
 
     async def run(self) -> None:
-        """Play.
-
-        Raises DemoError if a promise is broken; everything else is the cluster's own error.
-        """
+        """Run all acts. Raises DemoError if a guarantee is broken, and the cluster's own errors."""
         await self._start()
         self.world = World(self.cluster, self.cluster.tls)
         try:
@@ -87,8 +85,7 @@ class Demo:
 
     async def _start(self) -> None:
         self._act(
-            "1. Three controllers and three brokers, each a process with a configuration file of"
-            " its own"
+            "1. Three controllers and three brokers, each a process with its own configuration file"
         )
         cluster = self.cluster
         if self._authority is not None:
@@ -122,7 +119,7 @@ class Demo:
             await asyncio.sleep(0.05)
 
     async def _rights(self, authority: Authority) -> None:
-        self._act("Rights: who has none, who gets one, and whose is taken away again")
+        self._act("Rights: none, granted, and revoked")
         rights = Rights(self.world, self.cluster, authority, self._say)
         self._result("rights", await rights.play())
         self._say(f"each node's audit log: {authority.audit_log(self.cluster.brokers[0])}")
@@ -175,7 +172,7 @@ class Demo:
     # --- 3 ---------------------------------------------------------------------------------------
 
     async def _life_of_a_write(self) -> None:
-        self._act("3. One write's life")
+        self._act("3. The life of one write")
         watch = Watch(self.world)
         await asyncio.sleep(0.3)
         first = next(iter(self.world.brokers.values()))
@@ -195,8 +192,8 @@ class Demo:
             return f"{(at - sent) * 1000:6.1f} ms"
 
         self._say(
-            f"{since_ms(committed)}  committed at offset {offset}: durable on a majority, and"
-            " answered"
+            f"{since_ms(committed)}  committed at offset {offset}: durable on a majority, and "
+            "acknowledged to the client"
         )
         applied = {
             broker_id: next(s.at for s in samples if s.applied >= offset)
@@ -213,14 +210,14 @@ class Demo:
             next(s.at for s in samples if s.told >= offset) for samples in watch.brokers.values()
         )
         self._say(
-            f"{since_ms(told)}  every broker has been told so (all times as seen by polling every"
-            " few ms)"
+            f"{since_ms(told)}  every broker knows that (all times measured by polling every few "
+            "ms)"
         )
         self._result(
             "one write",
             f"committed {since_ms(committed).strip()}, applied everywhere"
             f" {since_ms(max(applied.values())).strip()}, LAO covers it"
-            f" {since_ms(covered).strip()}, everyone told {since_ms(told).strip()}",
+            f" {since_ms(covered).strip()}, every broker knows it {since_ms(told).strip()}",
         )
 
     # --- 4 ---------------------------------------------------------------------------------------
@@ -256,8 +253,8 @@ class Demo:
 
     async def _failures(self) -> None:
         self._act(
-            "5. While writers keep writing metadata and records: kill -9 the active controller,"
-            " then a broker"
+            "5. kill -9 the active controller, then a broker, while writers write metadata and "
+            "records"
         )
         world = self.world
         record = LaoRecord(world)
@@ -285,18 +282,18 @@ class Demo:
                     f"acknowledged writes are missing on broker {broker_id}: {missing[:5]}"
                 )
         self._say(
-            f"{len(writer.acknowledged)} writes acknowledged, all of them on every broker;"
-            f" {writer.unknown} of unknown outcome (told so), {writer.refused} refused"
+            f"{len(writer.acknowledged)} writes acknowledged, all present on every broker; "
+            f"{writer.unknown} reported as of unknown outcome, {writer.refused} refused"
         )
-        self._say(f"LAO watched {record.samples} times: it never went back; now {record.highest}")
+        self._say(f"LAO sampled {record.samples} times: it never decreased; now {record.highest}")
         self._result(
             "acknowledged writes",
             f"{len(writer.acknowledged)}, none lost; {writer.unknown} of unknown outcome",
         )
         self._result(
             "LAO",
-            f"never went back; unknown for {record.unknown_s * 1000:.0f} ms in all, around the"
-            " failover",
+            f"never decreased; unknown for {record.unknown_s * 1000:.0f} ms in total, around the "
+            "failover",
         )
 
     async def _read_back(self, records: Records) -> None:
@@ -305,10 +302,10 @@ class Demo:
         if missing:
             raise DemoError(f"acknowledged records are missing: {missing[:5]}")
         self._say(
-            f"{len(records.acknowledged)} records acknowledged by two in-sync replicas or more,"
-            f" each where it was said to be; {records.unknown} of unknown outcome,"
-            f" {records.refused} refused; a partition waited {records.longest_gap_s:.1f} s at the"
-            " most, for its dead leader's session to end"
+            f"{len(records.acknowledged)} records acknowledged by at least two in-sync replicas, "
+            f"each at its reported offset; {records.unknown} of unknown outcome, {records.refused} "
+            f"refused; a partition waited at most {records.longest_gap_s:.1f} s, for its dead "
+            "leader's session to end"
         )
         self._result(
             "acknowledged records",
@@ -338,8 +335,8 @@ class Demo:
         unknown_ms = await self.world.until(known, 10.0, "LAO is known again") * 1000
         self._say(
             f"killed {quorum.name}: epoch {epoch} -> {writer.epoch}; longest gap between"
-            f" acknowledged writes {gap_ms:.0f} ms; every broker has reported to the new one"
-            f" {unknown_ms:.0f} ms after"
+            f" acknowledged writes {gap_ms:.0f} ms; every broker has reported to the new one "
+            f"{unknown_ms:.0f} ms later"
         )
         self._result(
             "kill -9 of the active controller",
@@ -364,19 +361,19 @@ class Demo:
         async def lao_goes_on() -> bool:
             return record.highest > at_fencing
 
-        await self.world.until(lao_goes_on, 10.0, "LAO goes on without the dead broker")
+        await self.world.until(lao_goes_on, 10.0, "LAO advances without the dead broker")
         self._say(
-            f"killed broker-{broker_id}: fenced after {took:.1f} s; LAO went on without it,"
-            f" {at_fencing} -> {record.highest}"
+            f"killed broker-{broker_id}: fenced after {took:.1f} s; LAO advanced without it, "
+            f"{at_fencing} -> {record.highest}"
         )
-        self._result("kill -9 of a broker", f"fenced after {took:.1f} s; LAO went on without it")
+        self._result("kill -9 of a broker", f"fenced after {took:.1f} s; LAO advanced without it")
         return broker_id, old_epoch
 
     async def _bring_back(self, controller: str, broker_id: int, old_epoch: int) -> None:
         for name in (controller, f"broker-{broker_id}"):
             await asyncio.to_thread(self.cluster.start, name)
         took = await self._ready(controller)
-        self._say(f"{controller} is back and follows, {took:.1f} s after its start")
+        self._say(f"{controller} is back and caught up {took:.1f} s after its start")
 
         async def unfenced() -> bool:
             described = await self.world.describe_brokers()
@@ -389,15 +386,15 @@ class Demo:
         )
         epoch = (await self.world.about(broker_id)).broker_epoch
         self._say(
-            f"broker-{broker_id} is back: unfenced under epoch {epoch} (it was {old_epoch}),"
-            f" {took:.1f} s later"
+            f"broker-{broker_id} is back: unfenced with broker epoch {epoch} (before: "
+            f"{old_epoch}), {took:.1f} s later"
         )
         self._result("both back", f"caught up; broker epoch {old_epoch} -> {epoch}")
 
     # --- 6 ---------------------------------------------------------------------------------------
 
     async def _replay(self) -> None:
-        self._act("6. Export the log, and ask it with Spark")
+        self._act("6. Export the log, and analyse it with Spark")
         await self._at_rest()
         export = self.cluster.directory / "export"
         told = await self._command(
@@ -409,10 +406,10 @@ class Demo:
         )
         exported = json.loads(told)
         self._say(f"exported {exported['records']} records to {export}")
-        # Now, while nothing is written: on a machine that is busy a broker may be fenced while
-        # Spark starts, which is a record more.
+        # Now, while nothing is written: on a busy machine a broker may be fenced while Spark
+        # starts, which adds a record.
         shown = {broker_id: await self.world.about(broker_id) for broker_id in self.world.brokers}
-        self._say("spark-submit ... (its start takes some seconds)")
+        self._say("spark-submit ... (takes some seconds to start)")
         begun = time.monotonic()
         found = json.loads(await self._replay_command(export))
         offset, state_hash = found["point"]["offset"], found["state_hash"]
@@ -429,11 +426,13 @@ class Demo:
                 f"state hash at {about.applied_offset}: {about.state_hash}  (broker {broker_id})"
             )
             if (about.applied_offset, about.state_hash) != (offset, state_hash):
-                raise DemoError(f"broker {broker_id} has another state than the log leads to")
+                raise DemoError(
+                    f"broker {broker_id} has a different state than the fold of the log"
+                )
         audit = found["audit"]
         kept = (
             f"{len(audit['rules'])} rules over {audit['checked']} records, {audit['total']}"
-            " offences"
+            " violations"
         )
         self._say(f"audit: {kept}")
         if audit["total"]:
@@ -446,8 +445,8 @@ class Demo:
         self._result("audit", kept)
 
     async def _at_rest(self) -> None:
-        """Wait until nothing moves: every broker has applied the same, and the log has not grown
-        for a while.
+        """Wait until the cluster is idle: every broker has applied the same offset, and the log has
+        not grown for a while.
         """
         seen: list[Any] = []
 
@@ -465,8 +464,8 @@ class Demo:
         return await run_command([str(_RAFTLOG), *arguments])
 
     async def _replay_command(self, export: Path) -> str:
-        # A Spark that is killed leaves what it has put aside: it has to be where the rest of the
-        # demo is.
+        # A killed Spark leaves its temporary files behind, so they must be in the demo's
+        # directory.
         aside = self.cluster.directory / "spark"
         aside.mkdir()
         environment = {
@@ -476,7 +475,7 @@ class Demo:
         }
         command = [str(_RAFTLOG), "replay", "summary", str(export), "--engine", "spark", "--json"]
         if self._authority is not None:
-            # Who is a super user, no log says.
+            # The log does not record the super users.
             command += ["--super-user", f"User:{ADMINISTRATOR}"]
         try:
             return await run_command(command, environment)
@@ -485,9 +484,8 @@ class Demo:
 
 
 async def run_command(command: list[str], environment: Mapping[str, str] | None = None) -> str:
-    """Run a program to its end; its stdout.
-
-    Killed with all its children if this is cancelled. Raises CommandFailedError.
+    """Run a program to its end, and return its stdout. Killed with all its children if this is
+    cancelled. Raises CommandFailedError.
     """
     process = await asyncio.create_subprocess_exec(
         *command,

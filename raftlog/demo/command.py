@@ -1,4 +1,6 @@
-"""``raftlog demo``. What it plays is imported when it runs: ``raftlog --help`` needs none of it."""
+"""``raftlog demo``. The acts are imported only when it runs, since ``raftlog --help`` needs none of
+them.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,18 @@ from raftlog.cli.options import opt
 
 @command()
 def demo(
-    keep: Annotated[bool, opt("--keep", "Leave the data, the logs and the export behind.")] = False,
+    keep: Annotated[bool, opt("--keep", "Keep the data, the logs and the export.")] = False,
     directory: Annotated[
-        Path | None, opt("--dir", "Where to put them; default: a temporary directory.")
+        Path | None, opt("--dir", "The directory for them; default: a temporary directory.")
     ] = None,
     secure: Annotated[
-        bool, opt("--secure", "With mutual TLS, access control entries and an audit log.")
+        bool, opt("--secure", "Use mutual TLS, access control entries and an audit log.")
     ] = False,
 ) -> None:
-    """Show raftlog at work: six nodes, failures, export and Spark.
+    """Demonstrate raftlog: six nodes, failures, export and Spark.
 
-    Three controllers and three brokers as processes. About a minute. Everything is stopped at the
-    end, and on Ctrl-C.
+    Runs three controllers and three brokers as processes, for about a minute. Stops everything at
+    the end, and on Ctrl-C.
     """
     from raftlog.demo.running import run_demo
 

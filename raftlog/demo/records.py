@@ -1,4 +1,4 @@
-"""Records for the demo: written to every partition of a topic all through the failures, and read
+"""Records for the demo, written to every partition of a topic throughout the failures, and read
 back.
 """
 
@@ -20,8 +20,8 @@ TOPIC_CONFIG = 2
 
 
 class Records:
-    """One writer a partition, each waiting for its record before it writes the next; acks=all, two
-    in-sync replicas at the least.
+    """One writer per partition, each waiting for its record before writing the next one; acks=all
+    with at least two in-sync replicas.
     """
 
     def __init__(self, world: World, topic: str, partitions: int) -> None:
@@ -35,10 +35,10 @@ class Records:
         self.unknown = 0
         self.refused = 0
         self.longest_gap_s = 0.0
-        """Between two acknowledged records of one partition."""
+        """Longest time between two acknowledged records of one partition, in seconds."""
 
     async def begin(self) -> None:
-        """Ask for two in-sync replicas, and write. Raises DemoError."""
+        """Require two in-sync replicas, and start the writers. Raises DemoError."""
         config = pb.AlterableConfig(name="min.insync.replicas", value="2")
         resource = pb.AlterConfigsResource(
             resource_type=TOPIC_CONFIG, resource_name=self._topic, configs=[config]
@@ -69,13 +69,13 @@ class Records:
             await asyncio.sleep(PAUSE_S)
 
     async def stop(self) -> None:
-        """Let what is under way end."""
+        """Stop the writers, and wait for the records in flight."""
         self._stopping = True
         await asyncio.gather(*self._tasks)
 
     async def missing(self) -> list[bytes]:
-        """Read all partitions from the beginning: the acknowledged records that are not where they
-        were said to be.
+        """Read all partitions from the beginning, and return the acknowledged records that are not
+        at their reported offsets.
         """
         consumer = Consumer(self._world.transport, self._endpoints, rng=random.Random())
         consumer.assign(self._topic, offset=EARLIEST)

@@ -1,4 +1,4 @@
-"""The demo: play, then clean up, whatever happens."""
+"""The runner of the demo: it plays the acts, then cleans up, whatever happens."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from raftlog.safe_console import SafeConsole
 
 NEEDED = ("pyarrow", "pyspark")
 SETTINGS = {
-    # Shorter than in real life, so that one need not wait long to see a dead broker fenced.
+    # Shorter than in production, so that a dead broker is fenced after a short wait.
     "broker.session.timeout.ms": 3000,
     "broker.heartbeat.interval.ms": 500,
     "broker.fencing.timeout.ms": 4000,
@@ -37,17 +37,17 @@ SETTINGS = {
 
 
 def run_demo(*, keep: bool, directory: Path | None, secure: bool) -> None:
-    """Play the demo and stop everything. Raises typer.Exit, ModuleNotFoundError."""
-    # Before anything is started: what the last act needs is missed a minute later otherwise.
+    """Run the demo, and stop everything. Raises typer.Exit, ModuleNotFoundError."""
+    # Checked before anything is started: otherwise the last act would fail a minute later.
     for module in NEEDED:
         if find_spec(module) is None:
             raise ModuleNotFoundError(f"No module named {module!r}", name=module)
-    # The demo speaks for itself; what its clients log about nodes it kills on purpose would only
+    # The demo prints its own lines; its clients' logs about nodes killed on purpose would only
     # confuse.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     console = SafeConsole()
     begun = time.monotonic()
-    # Temporary directories may be in memory; a log belongs on a disk.
+    # Temporary directories may be in memory, but a log belongs on a disk.
     chosen = (
         directory
         if directory is not None
@@ -73,19 +73,19 @@ def run_demo(*, keep: bool, directory: Path | None, secure: bool) -> None:
         code = TERMINATED if isinstance(error, TerminationError) else INTERRUPTED
     except DemoError as error:
         console.print(
-            f"\n[bold red]a promise was broken:[/bold red] {escape(str(error))}", highlight=False
+            f"\n[bold red]a guarantee was broken:[/bold red] {escape(str(error))}", highlight=False
         )
         keep, code = True, Exit.REFUSED
     except CommandFailedError as error:
-        console.print(f"\n[bold red]the demo cannot go on:[/bold red] {escape(str(error))}")
+        console.print(f"\n[bold red]the demo cannot continue:[/bold red] {escape(str(error))}")
         keep, code = True, Exit.REFUSED
     finally:
-        # Nothing may stop the stopping.
+        # Nothing may interrupt the clean-up.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         _clean_up(cluster, console, keep=keep)
         if directory is None:
-            with contextlib.suppress(OSError):  # Something else is in it.
+            with contextlib.suppress(OSError):  # The directory contains other files.
                 chosen.parent.rmdir()
     if code == Exit.OK:
         _summarize(play, console, time.monotonic() - begun, keep=keep)
@@ -98,7 +98,9 @@ def _summarize(play: Demo, console: Console, took_s: float, *, keep: bool) -> No
         table.add_row(*row)
     console.print()
     console.print(table)
-    console.print(f"{took_s:.0f} s in all; no process is left" + ("" if keep else ", and no data"))
+    console.print(
+        f"{took_s:.0f} s in total; no process is left" + ("" if keep else ", and no data")
+    )
 
 
 def _disk() -> Path:

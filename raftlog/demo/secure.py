@@ -1,4 +1,4 @@
-"""The demo with mutual TLS and an authorizer: certificates of its own, and an act about rights."""
+"""The demo with mutual TLS and an authorizer: its certificates, and an act about rights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TOPIC = "orders"
 
 
 class Rights:
-    """The act: what somebody may do, before and after."""
+    """The act about rights: what a user may do before and after a change."""
 
     def __init__(
         self, world: World, cluster: LocalCluster, authority: Authority, say: Callable[[str], None]
@@ -37,7 +37,7 @@ class Rights:
         self._world, self._cluster, self._authority, self._say = world, cluster, authority, say
 
     async def play(self) -> str:
-        """Play the act; return its result. Raises DemoError."""
+        """Play the act, and return its result. Raises DemoError."""
         transport = GrpcTransport(tls=self._authority.tls(SOMEBODY))
         brokers = {
             node.node_id: BrokerClient(transport, [node.endpoint], rng=random.Random())
@@ -45,13 +45,15 @@ class Rights:
         }
         try:
             await self._shown(brokers, [])
-            self._say(f"{SOMEBODY}, without a right: no broker shows a topic")
+            self._say(f"{SOMEBODY} has no rights: no broker shows a topic")
             entry = allowing(SOMEBODY, AclOperation.READ, topic(_TOPIC))
             offset = await self._change(pb.CreateAclsRequest(creations=[entry]))
             await self._shown(brokers, [_TOPIC])
-            self._say(f"{ADMINISTRATOR} allows to read {_TOPIC} (offset {offset}): all show it")
+            self._say(
+                f"{ADMINISTRATOR} grants read on {_TOPIC} (offset {offset}): all brokers show it"
+            )
             error = await self._delete(brokers)
-            self._say(f"{SOMEBODY} deletes it: {error}")
+            self._say(f"{SOMEBODY} tries to delete it: {error}")
             wanted = pb.AccessControlEntryFilter(
                 resource_type=AclResourceType.ANY,
                 pattern_type=PatternType.ANY,
@@ -61,8 +63,8 @@ class Rights:
             )
             offset = await self._change(pb.DeleteAclsRequest(filters=[wanted]))
             await self._shown(brokers, [])
-            self._say(f"taken away, and acknowledged at offset {offset}: no broker shows it")
-            return f"taken away at offset {offset}, refused on all brokers at once"
+            self._say(f"right revoked, and acknowledged at offset {offset}: no broker shows it")
+            return f"revoked at offset {offset}, refused on all brokers at once"
         finally:
             for client in brokers.values():
                 client.close()
@@ -96,7 +98,7 @@ def allowing(
     resource: Resource,
     pattern_type: PatternType = PatternType.LITERAL,
 ) -> pb.AccessControlEntry:
-    """The entry that allows a user of this name an operation, from any host."""
+    """Return an entry that allows a user an operation from any host."""
     return pb.AccessControlEntry(
         resource_type=resource.type,
         resource_name=resource.name,

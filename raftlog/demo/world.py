@@ -1,4 +1,4 @@
-"""What the demo acts on: a cluster of processes, clients for it, and ways to watch it."""
+"""The demo's world: a cluster of processes, clients for it, and ways to watch it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ WRITE_TIMEOUT_S = 5.0
 
 
 class DemoError(RaftlogError):
-    """A promise that the demo shows was not kept."""
+    """A guarantee that the demo shows was not kept."""
 
 
 class CommandFailedError(RaftlogError):
-    """A program that the demo runs has failed: no promise of the cluster's."""
+    """A program that the demo runs has failed; no guarantee of the cluster is broken."""
 
 
 class World:
-    """A running cluster and its clients. Make it on the event loop."""
+    """A running cluster and its clients. Must be created on the event loop."""
 
     def __init__(self, cluster: LocalCluster, tls: TlsConfig | None = None) -> None:
         self.cluster = cluster
@@ -45,7 +45,7 @@ class World:
         self.brokers = {node.node_id: self.client(node) for node in cluster.brokers}
 
     def client(self, *nodes: Node) -> BrokerClient:
-        """Return a client that has seen nothing yet."""
+        """Return a client that has not read anything yet."""
         return BrokerClient(self.transport, [node.endpoint for node in nodes], rng=random.Random())
 
     async def close(self) -> None:
@@ -57,7 +57,7 @@ class World:
         await self.transport.close()
 
     async def describe_brokers(self) -> pb.DescribeBrokersResponse:
-        """Return the brokers as the active controller knows them."""
+        """Return the brokers as the active controller sees them."""
         response = await self.controllers.call(pb.DescribeBrokersRequest(), timeout_s=2.0)
         return response.describe_brokers
 
@@ -71,9 +71,8 @@ class World:
     async def until(
         self, found: Callable[[], Coroutine[Any, Any, bool]], within_s: float, what: str
     ) -> float:
-        """Wait until ``found``; seconds it took.
-
-        Raises DemoError naming ``what`` did not happen.
+        """Wait until ``found`` returns true, and return the seconds it took. Raises DemoError,
+        which names ``what`` did not happen.
         """
         begun = time.monotonic()
         while True:
@@ -104,12 +103,12 @@ class World:
         return next((config.value for config in configs if config.name == "match"), "")
 
     def node_of(self, broker_id: int) -> Node:
-        """A broker's node."""
+        """Return a broker's node."""
         return self.cluster.node(f"broker-{broker_id}")
 
 
 def setting(name: str, value: str) -> pb.IncrementalAlterConfigsRequest:
-    """A write: one config value."""
+    """Return a request that sets one config value."""
     config = pb.AlterableConfig(name="match", value=value)
     resource = pb.AlterConfigsResource(
         resource_type=CLIENT_METRICS, resource_name=name, configs=[config]
@@ -119,7 +118,7 @@ def setting(name: str, value: str) -> pb.IncrementalAlterConfigsRequest:
 
 @dataclass(slots=True)
 class Sample:
-    """One look at a broker. ``at``: seconds since the watch began."""
+    """One sample of a broker. ``at``: seconds since the watch began."""
 
     at: float
     applied: int
@@ -127,7 +126,7 @@ class Sample:
 
 
 class Watch:
-    """Looks at every broker, and at LAO on the controller, as often as it can."""
+    """Samples every broker, and LAO on the controller, as often as possible."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -166,19 +165,19 @@ class Watch:
 
 @dataclass(slots=True)
 class Writer:
-    """Writes one key after the other through any broker, for as long as it runs; remembers what was
-    acknowledged.
+    """A writer that writes one key after the other through any broker until it is stopped, and
+    remembers the acknowledged writes.
     """
 
     world: World
     acknowledged: list[tuple[str, str, common_pb2.MetadataToken]] = field(default_factory=list)
-    """(name, value, offset)."""
+    """The acknowledged writes as (name, value, token)."""
     unknown: int = 0
     refused: int = 0
     epoch: int = 0
     """Epoch of the controller that answered last."""
     since_reset_s: float = 0.0
-    """The longest time between two acknowledged writes since it was last set to 0."""
+    """Longest time between two acknowledged writes since this was last set to 0, in seconds."""
 
     async def run(self) -> None:
         """Send one write after another until cancelled, and measure the gaps between them."""
@@ -205,7 +204,7 @@ class Writer:
             await asyncio.sleep(0.002)
 
     async def missing(self, broker_id: int) -> list[str]:
-        """Acknowledged writes that a broker does not show."""
+        """Return the acknowledged writes that a broker does not show."""
         client = self.world.client(self.world.node_of(broker_id))
         client.see(self.acknowledged[-1][2])
         missing: list[str] = []
@@ -234,8 +233,8 @@ class Writer:
 
 
 class LaoRecord:
-    """LAO as the controllers announce it, all through the demo; it may be unknown, but never goes
-    back.
+    """LAO as announced by the controllers throughout the demo; it may be unknown, but must never
+    decrease.
     """
 
     def __init__(self, world: World) -> None:
@@ -257,12 +256,12 @@ class LaoRecord:
             if lao < 0:
                 self.unknown_s += time.monotonic() - begun
             elif lao < self.highest:
-                raise DemoError(f"LAO went back from {self.highest} to {lao}")
+                raise DemoError(f"LAO decreased from {self.highest} to {lao}")
             else:
                 self.highest = lao
 
     async def stop(self) -> None:
-        """End, and raise what went wrong."""
+        """Stop watching, and raise any error."""
         self._task.cancel()
         try:
             await self._task

@@ -1,1 +1,1 @@
-"""What runs nodes on machines, as files and figures: units of systemd, sizes."""
+"""Files and figures for running nodes on machines: systemd units, sizes."""

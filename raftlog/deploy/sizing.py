@@ -1,4 +1,4 @@
-"""What a cluster of a given size needs, from what was measured: ``raftlog deploy size``."""
+"""The needs of a cluster of a given size, from measurements: ``raftlog deploy size``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DAY_S = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One thing that was measured, from the least to the most, or that is a default."""
+    """A measured range, from the lowest to the highest value, or a default."""
 
     least: float
     most: float
@@ -44,24 +44,24 @@ _VOTERS = 3
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What each controller and broker needs, by the larger of the figures, without buffers."""
+    """The needs of each controller and broker, from the larger of the figures, without buffers."""
 
     controller_memory_bytes: int
     broker_memory_bytes: int
     controller_disk_bytes: int
-    """Log and snapshots that stay, and the space to keep free."""
+    """Retained log and snapshots, and the space to keep free, in bytes."""
     controller_log_bytes_per_day: int
     controller_fsyncs_per_second: float
     leader_cpu_percent_for_heartbeats: float
     leader_sent_bytes_per_second: int
-    """Records alone, to the other two voters and each broker."""
+    """Only records, sent to the other two voters and to each broker."""
 
 
 def size(partitions: int, brokers: int, writes_per_second: float, sync_ms: float) -> Size:
     """Return the needs of three controllers and ``brokers`` brokers, whose disks sync in
     ``sync_ms``.
 
-    Writes that arrive while the disk syncs share the next sync, so a slow disk syncs less often.
+    Writes that arrive while a disk syncs share the next sync, so a slow disk syncs less often.
     """
     most = {name: figure.most for name, figure in FIGURES.items()}
     written = writes_per_second * most["log_bytes_per_write"]
@@ -69,7 +69,7 @@ def size(partitions: int, brokers: int, writes_per_second: float, sync_ms: float
     between = most["between_snapshots_bytes"]
     if snapshot > _STATE_WITHOUT_FACTOR:
         between = max(between, _SNAPSHOT_FACTOR * snapshot)
-    # The newest snapshot stays whatever the retention says, and the next is written beside it.
+    # The newest snapshot is kept regardless of retention, and the next is written next to it.
     kept = max(most["retention_bytes"], snapshot) + between + snapshot
     return Size(
         round(most["node_bytes"] + partitions * most["controller_bytes_per_partition"]),

@@ -1,4 +1,4 @@
-"""The units that systemd runs nodes by, for the raftlog of one interpreter."""
+"""The systemd units that run nodes with one interpreter's raftlog."""
 
 from __future__ import annotations
 
@@ -15,28 +15,31 @@ _PLACES = {
     "raftlog-broker@.service": _UNITS,
     "raftlog.sysusers.conf": PurePosixPath("etc/sysusers.d"),
 }
-# ProtectHome= and PrivateTmp= hide these from the units, and their user may not enter the first.
+# ProtectHome= and PrivateTmp= hide these from the units, whose user may not enter the first.
 _HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
 
 
 def this_command() -> list[str]:
-    """The words that run this installation's raftlog, whatever PATH says later."""
-    # Not resolved: python in a virtual environment is a link, and knows by its place which.
+    """Return the command that runs this installation's raftlog, whatever PATH is later."""
+    # Not resolved: python in a virtual environment is a link, and its path identifies the
+    # environment.
     python = Path(sys.executable).absolute()
     script = python.with_name("raftlog")
     return [str(script)] if script.is_file() else [str(python), "-m", "raftlog"]
 
 
 def unit_files(command: list[str]) -> dict[PurePosixPath, str]:
-    """The text of each file by its place below the root. Raises ConfigError."""
+    """Return the text of each file by its path below the root. Raises ConfigError."""
     executable = PurePosixPath(command[0])
     if not executable.is_absolute() or any(not word.isprintable() for word in command):
-        raise ConfigError(f"{command[0]!r}: the units need an absolute path in printable letters")
+        raise ConfigError(
+            f"{command[0]!r}: the units need an absolute path of printable characters"
+        )
     for hidden in _HIDDEN:
         if executable.is_relative_to(hidden):
             raise ConfigError(
-                f"{executable}: units do not see {hidden}. Install raftlog elsewhere, for instance"
-                " in a virtual environment /opt/raftlog, and run this command of it"
+                f"{executable}: the units cannot access {hidden}. Install raftlog elsewhere, such "
+                "as in a virtual environment at /opt/raftlog, and run this command from there"
             )
     words = " ".join(_quoted(word) for word in command)
     files = {}
@@ -48,14 +51,14 @@ def unit_files(command: list[str]) -> dict[PurePosixPath, str]:
 
 
 def install(files: dict[PurePosixPath, str], root: Path) -> list[Path]:
-    """Write the files below ``root``; those that changed. Raises ConfigError."""
+    """Write the files below ``root``, and return those that changed. Raises ConfigError."""
     written = []
     for place, text in files.items():
         path = root / place
         if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
             raise ConfigError(
-                f"{path} is not a regular file: it is left as it is (a unit that is masked or"
-                " linked is not replaced: `systemctl unmask`, or remove it)"
+                f"{path} is not a regular file and was not replaced: the unit is masked or linked; "
+                "run `systemctl unmask`, or remove it"
             )
         try:
             if path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
@@ -72,7 +75,7 @@ def install(files: dict[PurePosixPath, str], root: Path) -> list[Path]:
 
 
 def _quoted(word: str) -> str:
-    """Quote a word for ExecStart=: % begins a specifier, and $ a variable."""
+    """Quote a word for ExecStart=, where % begins a specifier and $ a variable."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     plain = all(letter.isalnum() or letter in "/._-+" for letter in word)
     return word if plain else f'"{escaped}"'

@@ -1,1 +1,1 @@
-"""Clusters of processes on one machine, for trying out, demonstrations and tests."""
+"""Clusters of processes on one machine, for trial, demonstrations and tests."""

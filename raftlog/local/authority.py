@@ -1,4 +1,4 @@
-"""Certificates for a cluster of local processes with mutual TLS and an authorizer."""
+"""Certificates for a local cluster with mutual TLS and an authorizer."""
 
 from __future__ import annotations
 
@@ -38,12 +38,14 @@ class Authority:
             self._issue(name)
 
     def environment(self, name: str) -> dict[str, str]:
-        """Return the variables with which commands present the certificate of this user."""
+        """Return the environment variables with which commands present a user's certificate."""
         files = self._files(name).items()
         return {f"RAFTLOG_{key.upper().replace('.', '_')}": path for key, path in files}
 
     def settings(self, node: Node) -> Mapping[str, Any]:
-        """Issue a node's certificate; return the configuration keys of TLS and the authorizer."""
+        """Issue a node's certificate, and return the node's configuration keys for TLS and the
+        authorizer.
+        """
         name = f"node-{node.node_id}"
         self._issue(name, node.node_id)
         return {
@@ -63,7 +65,7 @@ class Authority:
         return self._directory.parent / f"{node.name}.audit.log"
 
     def tls(self, name: str) -> TlsConfig:
-        """Return the TLS configuration of a client of this user."""
+        """Return the TLS configuration for a client of this user."""
         return TlsConfig(*map(Path, self._files(name).values()))
 
     def _files(self, name: str) -> dict[str, str]:

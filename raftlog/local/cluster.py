@@ -1,8 +1,7 @@
-"""A cluster of processes on this machine, on loopback: for trying out, for the demo, for tests.
+"""A cluster of processes on this machine's loopback interface, for trial, the demo and tests. Not
+for production.
 
-Not for production.
-
-All of it is in one directory: ``cluster.json`` (its description), and for each node ``NAME.toml``,
+Everything is in one directory: ``cluster.json`` (its description), and for each node ``NAME.toml``,
 ``NAME.log``, ``NAME.pid`` and ``data/NAME``. Another process may open the directory later and
 continue with the same cluster.
 """
@@ -55,11 +54,11 @@ PAUSE_TIMEOUT_S, PAUSE_POLL_S = 5.0, 0.01
 """Longest wait until a SIGSTOP takes effect, and interval of the checks, in seconds."""
 _NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _RECENT_PORTS: deque[int] = deque(maxlen=1024)
-"""Ports that ``free_ports`` returned last in this process, and those of their lanes."""
+"""Ports that ``free_ports`` has recently returned in this process, and those of their lanes."""
 
 
 class Node(msgspec.Struct, frozen=True):
-    """One node. ``name``: "controller-1", "broker-4", ..."""
+    """One node. ``name``: such as "controller-1" or "broker-4"."""
 
     name: str
     role: Role
@@ -74,7 +73,7 @@ class Node(msgspec.Struct, frozen=True):
 
     @property
     def http(self) -> str:
-        """Address of its metrics and health."""
+        """URL of the node's metrics and health."""
         return f"http://{HOST}:{self.http_port}"
 
 
@@ -94,7 +93,7 @@ class LocalNode:
     endpoint: str
     http: str
     pid: int | None
-    """None: it does not run."""
+    """Process id, or None if the node is not running."""
     ready: bool
     reason: str
 
@@ -114,10 +113,9 @@ class LocalStatus:
 class LocalCluster:
     """A cluster of local processes: generates, starts, kills, restarts and stops nodes.
 
-    Methods block; those that wait take ``timeout_s`` and raise FailedError.
-
-    ``settings`` are further configuration keys of every node. A directory that holds a cluster is
-    opened with that cluster.
+    Methods block; those that wait take ``timeout_s`` and raise FailedError. ``settings``:
+    additional configuration keys for every node. If the directory contains a cluster, that cluster
+    is opened.
     """
 
     def __init__(
@@ -133,10 +131,12 @@ class LocalCluster:
         settings: Mapping[str, Any] | None = None,
         settings_of: Callable[[Node], Mapping[str, Any]] | None = None,
     ) -> None:
-        """``settings_of``: further keys of one node, quoted where TOML requires it, when it is
-        generated. ``ports``: the gRPC ports of the nodes, then their HTTP ports; None: free ones.
-        ``cuttable``: nodes can be cut off from each other (``cut``). ``dies_with_parent``: the
-        kernel kills the nodes when this process dies.
+        """Create or open the cluster.
+
+        ``settings_of``: additional keys for one node, quoted where TOML requires it, called when
+        the node is generated. ``ports``: the gRPC ports of the nodes followed by their HTTP ports,
+        or None for free ones. ``cuttable``: whether nodes can be partitioned (``cut``).
+        ``dies_with_parent``: whether the kernel kills the nodes when this process dies.
         """
         self._dies_with_parent = dies_with_parent
         self._fixed_ports = list(ports or ())
@@ -144,7 +144,7 @@ class LocalCluster:
         self._cuts: set[frozenset[str]] = set()
         self._settings_of = settings_of
         self.tls: TlsConfig | None = None
-        """The certificate and key that this object presents to nodes with mutual TLS."""
+        """The certificate and key that this object presents to nodes with mutual TLS, or None."""
         self.directory = directory.absolute()
         self._controllers, self._brokers, self._base_port = controllers, brokers, base_port
         self._settings = dict(settings or {})
@@ -157,7 +157,7 @@ class LocalCluster:
 
     @property
     def exists(self) -> bool:
-        """True if the directory holds a cluster."""
+        """Whether the directory contains a cluster."""
         return (self.directory / STATE_FILE).exists()
 
     @property
@@ -167,17 +167,17 @@ class LocalCluster:
 
     @property
     def nodes(self) -> list[Node]:
-        """All nodes, controllers first, by id."""
+        """All nodes, controllers first, sorted by id."""
         return sorted(self._state.nodes, key=lambda node: node.node_id)
 
     @property
     def controllers(self) -> list[Node]:
-        """The controllers, by id."""
+        """The controllers, sorted by id."""
         return [node for node in self.nodes if node.role == "controller"]
 
     @property
     def brokers(self) -> list[Node]:
-        """The brokers, by id."""
+        """The brokers, sorted by id."""
         return [node for node in self.nodes if node.role == "broker"]
 
     @property
@@ -191,7 +191,7 @@ class LocalCluster:
         return ",".join(node.endpoint for node in self.brokers)
 
     def environment(self) -> dict[str, str]:
-        """Return the variables by which commands find this cluster."""
+        """Return the environment variables by which commands find this cluster."""
         found = {"RAFTLOG_BOOTSTRAP_CONTROLLER": self.bootstrap_controllers}
         if self.brokers:
             found["RAFTLOG_BOOTSTRAP_SERVER"] = self.bootstrap_servers
@@ -213,7 +213,7 @@ class LocalCluster:
                     node.endpoint,
                     node.http,
                     pid := self.pid(node.name),
-                    *((False, "does not run") if pid is None else self.ready(node.name)),
+                    *((False, "is not running") if pid is None else self.ready(node.name)),
                 )
                 for node in self.nodes
             ],
@@ -229,7 +229,7 @@ class LocalCluster:
             f" {', '.join(one.name for one in self.nodes)}"
         )
 
-    # --- making ----------------------------------------------------------------------------------
+    # --- generating ------------------------------------------------------------------------------
 
     def generate(self) -> None:
         """Write each node's configuration and format its storage, unless the cluster exists."""
@@ -240,7 +240,7 @@ class LocalCluster:
             if not os.access(self.directory, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except OSError as error:
-            raise ConfigError(f"can't make {self.directory}: {error.strerror}") from error
+            raise ConfigError(f"cannot create {self.directory}: {error.strerror}") from error
         count = self._controllers + self._brokers
         ports = self._ports(2 * count)
         self._state = _State(str(uuid.uuid4()), self._settings, [])
@@ -286,7 +286,7 @@ class LocalCluster:
         return self._daemons.start(name, command, environment)
 
     def program(self, name: str) -> list[str]:
-        """Return the command that is ``raftlog`` for a node: this very build."""
+        """Return the command that runs ``raftlog`` of this build for a node."""
         return [sys.executable, "-m", "raftlog"]
 
     def start_controllers(self) -> None:
@@ -300,19 +300,19 @@ class LocalCluster:
             self.start(node.name)
 
     def kill(self, name: str, number: int) -> bool:
-        """Send a signal, for instance SIGKILL; return whether the node ran."""
+        """Send a signal, such as SIGKILL; return whether the node was running."""
         self.node(name)
         return self._daemons.signal(name, number)
 
     def pause(self, name: str) -> bool:
-        """Stop a node with SIGSTOP, and wait until it is paused; return whether it ran."""
+        """Pause a node with SIGSTOP, and wait until it is paused; return whether it was running."""
         if not self.kill(name, signal.SIGSTOP):
             return False
         wait_until(lambda: self.is_paused(name), PAUSE_TIMEOUT_S, PAUSE_POLL_S)
         return True
 
     def resume(self, name: str) -> bool:
-        """Let a paused node continue; return whether it ran."""
+        """Resume a paused node; return whether it was running."""
         return self.kill(name, signal.SIGCONT)
 
     def is_paused(self, name: str) -> bool:
@@ -322,7 +322,7 @@ class LocalCluster:
     def stop(self, names: Iterable[str], timeout_s: float = 10.0) -> list[str]:
         """Stop nodes with SIGTERM, then SIGKILL; return the names of those that had to be killed.
 
-        Brokers first: they leave in order while a controller can record it.
+        Stops brokers first: they shut down in a controlled way while a controller can record it.
         """
         nodes = [self.node(name) for name in names]
         killed: list[str] = []
@@ -336,7 +336,7 @@ class LocalCluster:
         return self.stop((node.name for node in self.nodes), timeout_s)
 
     def pid(self, name: str) -> int | None:
-        """Return the pid of a running node, None if it does not run."""
+        """Return the pid of a node, or None if it is not running."""
         return self._daemons.pid(self.node(name).name)
 
     def wait_gone(self, name: str, timeout_s: float = 10.0) -> bool:
@@ -352,7 +352,7 @@ class LocalCluster:
         return self.directory / "data" / name
 
     def log_path(self, name: str) -> Path:
-        """Return the path of a node's log, its stderr."""
+        """Return the path of a node's log, which is its stderr."""
         return self._daemons.log_path(name)
 
     # --- partitions ------------------------------------------------------------------------------
@@ -368,7 +368,7 @@ class LocalCluster:
         self._write_cuts()
 
     def heal(self, *names: str) -> None:
-        """End the partitions: all of them, those of one node, or that between two nodes."""
+        """End partitions: all of them, those of one node, or the one between two nodes."""
         self._cuts = {pair for pair in self._cuts if names and not pair.issuperset(names)}
         self._write_cuts()
 
@@ -377,7 +377,7 @@ class LocalCluster:
             others = {name for pair in self._cuts if node.name in pair for name in pair}
             lines = [f"{self.node(name).endpoint}\n" for name in sorted(others - {node.name})]
             path = self._cuts_path(node.name)
-            # Replaced as a whole: a node must not read half of it.
+            # Replaced atomically: a node must not read a partial file.
             temporary = path.with_suffix(".new")
             temporary.write_text("".join(lines))
             temporary.replace(path)
@@ -385,10 +385,10 @@ class LocalCluster:
     def _cuts_path(self, name: str) -> Path:
         return self.directory / f"{name}.cuts"
 
-    # --- asking ----------------------------------------------------------------------------------
+    # --- queries ---------------------------------------------------------------------------------
 
     def ready(self, name: str, timeout_s: float = 1.0) -> tuple[bool, str]:
-        """Return the result of a node's /readyz, and its reason."""
+        """Return whether a node is ready, and the reason from its /readyz."""
         return ask_ready(self.node(name).http, timeout_s)
 
     def quorum(self, timeout_s: float = 2.0) -> Quorum:
@@ -400,31 +400,28 @@ class LocalCluster:
         return asyncio.run(ask_quorum(addresses, timeout_s, ClientSecurity(self.tls)))
 
     def leader_id(self, timeout_s: float = 2.0) -> int | None:
-        """Return the id of the controller that claims to lead, None if none does.
-
-        It may be no node of this directory: voters can be added.
+        """Return the id of the controller that claims to lead, or None. The leader may not be a
+        node of this directory, since voters can be added.
         """
         described = self.quorum(timeout_s).leader
         return None if described is None else described.node_id
 
     def leader(self, timeout_s: float = 2.0) -> Node | None:
-        """Return the node of this directory that leads, None if none leads.
-
-        Raises ConfigError if the leader is none of them.
+        """Return the node of this directory that leads, or None if no controller leads. Raises
+        ConfigError if the leader is not one of its nodes.
         """
         leader_id = self.leader_id(timeout_s)
         return None if leader_id is None else self.node(f"controller-{leader_id}")
 
     def wait_leader(self, timeout_s: float = 30.0) -> Node:
-        """Wait until a controller leads that is a node of this directory; return it.
-
-        Raises as ``wait_leader_id``, ConfigError if it is not.
+        """Wait until a controller leads, and return its node. Raises as ``wait_leader_id``, and
+        ConfigError if the leader is not a node of this directory.
         """
         return self.node(f"controller-{self.wait_leader_id(timeout_s)}")
 
     def wait_leader_id(self, timeout_s: float = 30.0) -> int:
-        """Wait until a controller leads; return its id. Raises FailedError, also as soon as no
-        controller runs any more.
+        """Wait until a controller leads, and return its id. Raises FailedError, also as soon as no
+        controller is running.
         """
         deadline = time.monotonic() + timeout_s
         while (leader := self.leader_id()) is None:
@@ -442,10 +439,10 @@ class LocalCluster:
         *,
         waiting: Callable[[str, str], None] | None = None,
     ) -> None:
-        """Wait until these nodes are ready; ``waiting`` is called with (name, reason) when one has
-        a new reason not to be.
+        """Wait until these nodes are ready.
 
-        Raises FailedError, also as soon as one has ended: with the end of its log.
+        ``waiting``: called with (name, reason) when a node has a new reason for not being ready.
+        Raises FailedError, also as soon as a node has ended, with the end of its log.
         """
         deadline = time.monotonic() + timeout_s
         for name in names:
@@ -468,7 +465,7 @@ class LocalCluster:
     def _died(self, name: str) -> FailedError:
         log = self.log_path(name)
         return FailedError(
-            f"{name} does not run. The end of {log}:\n{self._daemons.tail(name)}", Exit.REFUSED
+            f"{name} is not running. The end of {log}:\n{self._daemons.tail(name)}", Exit.REFUSED
         )
 
     # --- files -----------------------------------------------------------------------------------
@@ -504,7 +501,7 @@ class LocalCluster:
             **(self._settings_of(node) if self._settings_of is not None else {}),
         }
         path = self.config_path(node.name)
-        # JSON strings, numbers and arrays of them are TOML too.
+        # JSON strings, numbers and arrays are also valid TOML.
         path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()))
         load_config(path, environment={})
         identity = NodeIdentity(self._state.cluster_id, node.node_id, str(uuid.uuid4()))
@@ -519,7 +516,7 @@ class LocalCluster:
 
 
 def ask_ready(http: str, timeout_s: float) -> tuple[bool, str]:
-    """Return whether the node at the URL ``http`` is ready, and what its /readyz says. Blocks."""
+    """Return whether the node at the URL ``http`` is ready, and the text of its /readyz. Blocks."""
     try:
         with _NO_PROXY.open(f"{http}/readyz", timeout=timeout_s) as response:
             return True, response.read().decode().strip()
@@ -531,12 +528,12 @@ def ask_ready(http: str, timeout_s: float) -> tuple[bool, str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different ports that are free now, as the ports for lanes above them are. Raises
+    """Return distinct ports that are free now, together with the ports for lanes above them. Raises
     FailedError.
 
-    They are below those that the kernel assigns to clients: one of these could otherwise take the
-    port of a node that is just down. Nor are they ports that this process has just received [no
-    node listens on those yet].
+    They are below the range that the kernel assigns to clients, which could otherwise take the port
+    of a node that is temporarily down. Ports that this process has recently received are excluded
+    [no node listens on those yet].
     """
     start = random.randrange(len(PORTS))
     found: list[int] = []
@@ -556,7 +553,9 @@ def free_ports(count: int) -> list[int]:
             if len(found) == count:
                 _RECENT_PORTS.extend(one + lane for one in found for lane in (0, LANE_PORT_OFFSET))
                 return found
-    raise FailedError(f"{count} free ports are wanted, {len(found)} were found", Exit.REFUSED)
+    raise FailedError(
+        f"{count} free ports are needed, but only {len(found)} were found", Exit.REFUSED
+    )
 
 
 _PASSED_ON = PROCESS_VARIABLES | {"RAFTLOG_LOG_LEVEL"}
@@ -564,7 +563,7 @@ _PASSED_ON = PROCESS_VARIABLES | {"RAFTLOG_LOG_LEVEL"}
 
 def own_environment() -> dict[str, str]:
     """Return this process's environment without the variables that would configure every node, or
-    lead clients to another cluster.
+    direct clients to another cluster.
     """
     return {
         name: value

@@ -24,16 +24,18 @@ from raftlog.node.config.sources import LOCAL_DIRECTORY
 from raftlog.text import counted
 
 CONTROLLERS, BROKERS = 3, 3
-"""How many a new cluster has by default."""
+"""Default numbers of controllers and brokers in a new cluster."""
 DEFAULT_DIRECTORY = Path(".raftlog")
 STATES = {True: "ready", False: "not ready"}
 SCRIPTS = {"controller": "scripts/quorum", "broker": "scripts/broker"}
 
 local = group()
-Directory = Annotated[Path, opt("--dir DIR", "Where the cluster lives.", envvar=LOCAL_DIRECTORY)]
-Timeout = Annotated[float, opt("--timeout S", "Seconds to wait until it is up.", min=1)]
+Directory = Annotated[
+    Path, opt("--dir DIR", "The directory of the cluster.", envvar=LOCAL_DIRECTORY)
+]
+Timeout = Annotated[float, opt("--timeout S", "Seconds to wait until the nodes are ready.", min=1)]
 Names = Annotated[
-    list[str] | None, arg("[NODE]...", "Nodes that are there: controller-1, broker-4.")
+    list[str] | None, arg("[NODE]...", "Existing nodes, such as controller-1 or broker-4.")
 ]
 
 
@@ -46,7 +48,7 @@ def choose_role(
 ) -> None:
     """A cluster of processes on this machine."""
     if role not in ("", *SCRIPTS):
-        raise typer.BadParameter(f"{role!r} is neither controller nor broker", param_hint="--role")
+        raise typer.BadParameter(f"must be controller or broker, not {role!r}", param_hint="--role")
     context.obj = role
 
 
@@ -55,35 +57,45 @@ def start(
     context: typer.Context,
     names: Names = None,
     controllers: Annotated[
-        int | None, opt("--controllers --nodes N", "Of a new cluster: 3.", min=1, max=9)
+        int | None,
+        opt(
+            "--controllers --nodes N",
+            "Number of controllers in a new cluster; default: 3.",
+            min=1,
+            max=9,
+        ),
     ] = None,
     brokers: Annotated[
         int | None,
         opt(
             "--brokers --count N",
-            "Have this many brokers, adding those that lack; of a new cluster: 3.",
+            "Number of brokers; missing ones are added. Default for a new cluster: 3.",
             min=0,
             max=100,
         ),
     ] = None,
     base_port: Annotated[
         int | None,
-        opt("--base-port PORT", "Ports from here on; default: free ones.", min=1024, max=65000),
+        opt(
+            "--base-port PORT",
+            "Use consecutive ports from this one; default: free ports.",
+            min=1024,
+            max=65000,
+        ),
     ] = None,
     directory: Directory = DEFAULT_DIRECTORY,
     timeout: Timeout = 60,
 ) -> Answer[LocalStatus]:
-    """Start a cluster, or those of its nodes that do not run.
+    """Start a cluster, or the nodes of it that are not
+    running. Waits until they are ready.
 
-    Waits until they are ready.
+        \b
+        Examples:
+          raftlog local start
+          raftlog local start controller-1
+          raftlog local start --controllers 5 --brokers 0 --dir /tmp/five
 
-    \b
-    Examples:
-      raftlog local start
-      raftlog local start controller-1
-      raftlog local start --controllers 5 --brokers 0 --dir /tmp/five
-
-    A directory that holds a cluster goes on with it.
+        If the directory contains a cluster, continues with it.
     """
     role: str = context.obj
     if role == "broker":
@@ -110,7 +122,7 @@ def start(
         if is_new or role == "broker":
             cluster.stop(started)
             raise
-        # It may wait for others, or to become a voter: stopping it would not help.
+        # A node may be waiting for others, or to become a voter: stopping it would not help.
         raise FailedError(
             f"{error}\nThe started nodes keep running; run raftlog doctor to see the cause",
             error.exit,
@@ -132,7 +144,9 @@ def start(
 
 
 def _start(cluster: LocalCluster, wanted: list[Node], timeout_s: float) -> int | None:
-    """Start nodes and wait until they are ready; return the leader's id, if that was waited for."""
+    """Start nodes and wait until they are ready. Return the leader's id if the controllers were
+    waited for, else None.
+    """
     for node in wanted:
         cluster.start(node.name)
     waits = any(node.role == "controller" for node in wanted)
@@ -147,13 +161,13 @@ def stop(
     names: Names = None,
     directory: Directory = DEFAULT_DIRECTORY,
     delete: Annotated[
-        bool, opt("--delete", "Delete the data, configurations and logs too.")
+        bool, opt("--delete", "Also delete the data, configurations and logs.")
     ] = False,
 ) -> None:
     """Stop nodes, all of them by default.
 
-    The data stays, so that a start goes on with it. Brokers leave in
-    order, so that the cluster need not wait for their sessions to end.
+    Keeps the data, so that a later start continues with it. Brokers shut down in a controlled way,
+    so that the cluster need not wait for their sessions to end.
 
     \b
     Examples:
@@ -163,13 +177,15 @@ def stop(
     """
     role: str = context.obj
     if delete and (names or role == "broker"):
-        raise typer.BadParameter("deletes the whole cluster: name no nodes", param_hint="--delete")
+        raise typer.BadParameter(
+            "deletes the whole cluster: omit the node names", param_hint="--delete"
+        )
     cluster = _existing(directory, role)
-    # Without controllers the brokers have no use.
+    # Without controllers the brokers are useless.
     wanted = _wanted(cluster, names, "broker" if role == "broker" else "")
     running = [node.name for node in wanted if cluster.pid(node.name) is not None]
     killed = cluster.stop(node.name for node in wanted)
-    print_line(f"stopped {', '.join(running)}" if running else "nothing was running")
+    print_line(f"stopped {', '.join(running)}" if running else "no node was running")
     if delete:
         cluster.delete()
         print_line(f"deleted {cluster.directory}")
@@ -181,7 +197,7 @@ def stop(
 
 @command(local)
 def env(context: typer.Context, directory: Directory = DEFAULT_DIRECTORY) -> None:
-    """Print the exports that commands need, for the shell.
+    """Print the environment variables that commands need, for the shell.
 
     \b
     Examples:
@@ -195,9 +211,8 @@ def env(context: typer.Context, directory: Directory = DEFAULT_DIRECTORY) -> Non
 
 @command(local)
 def status(context: typer.Context, directory: Directory = DEFAULT_DIRECTORY) -> Answer[LocalStatus]:
-    """Show the nodes: whether they run, and what they say.
-
-    Exit code 3 if one is not ready.
+    """Show whether each node is running and ready. Exit
+    code 3 if one is not ready.
     """
     found = _existing(directory, context.obj).describe()
     errors = [] if all(node.ready for node in found.nodes) else [typer.Exit(Exit.FOUND)]
@@ -209,7 +224,7 @@ def _existing(directory: Path, role: str) -> LocalCluster:
     if not cluster.exists:
         program = SCRIPTS["controller"] if role else "raftlog local"
         raise ConfigError(
-            f"{directory} holds no cluster; make one with: {program} start --dir {directory}"
+            f"{directory} contains no cluster; create one with: {program} start --dir {directory}"
         )
     return cluster
 
@@ -222,9 +237,9 @@ def _require_same(
         return
     program = SCRIPTS["controller"] if role else "raftlog local"
     raise ConfigError(
-        f"{cluster.directory} holds a cluster already, of {counted(len(there), 'controller')} from"
-        f" port {there[0].port} on: another one needs another --dir. To delete this one:"
-        f" {program} stop --delete --dir {shlex.quote(str(cluster.directory))}"
+        f"{cluster.directory} already contains a cluster of {counted(len(there), 'controller')} "
+        f"with ports from {there[0].port}: give another --dir for a new one. To delete this one: "
+        f"{program} stop --delete --dir {shlex.quote(str(cluster.directory))}"
     )
 
 
@@ -262,7 +277,7 @@ def _show(nodes: Sequence[LocalNode]) -> None:
 
 
 def _program() -> str:
-    """Return the command that calls this installation's ``raftlog`` from here."""
+    """Return the command that runs this installation's ``raftlog`` from here."""
     path = Path(sys.executable).parent / "raftlog"
     if shutil.which("raftlog") == str(path):
         return "raftlog"

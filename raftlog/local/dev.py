@@ -33,24 +33,26 @@ if TYPE_CHECKING:
     from raftlog.local.cluster import LocalCluster
 
 FIRST_PORT, PORT_STEP, FIRST_HTTP_PORT = 9092, 100, 8081
-"""Broker N listens at 9092 + 100 (N - 1), controller N one above; HTTP of node N at 8080 + N."""
+"""Broker N listens at 9092 + 100 (N - 1), controller N one port above; HTTP of node N is at 8080 +
+N.
+"""
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
 DISK = Path("/var/tmp")
 PKI = "pki"
-"""Subdirectory of the certificates; it exists if the cluster is secure."""
+"""Subdirectory for certificates; exists if the cluster is secure."""
 
 
 @command()
 def dev(
-    nodes: Annotated[int, opt("--nodes", "Controllers: 1, 3 or 5.")] = 3,
+    nodes: Annotated[int, opt("--nodes", "Number of controllers: 1, 3 or 5.")] = 3,
     brokers: Annotated[int, opt("--brokers", "Brokers.", min=1, max=20)] = 3,
     directory: Annotated[
         Path | None,
         opt(
             "--dir DIR",
-            "Keep the cluster here, and continue with it the next time. Default: a temporary"
-            " directory, deleted at the end.",
+            "Keep the cluster in this directory, and continue with it next time. Default: a "
+            "temporary directory, deleted at the end.",
         ),
     ] = None,
     headless: Annotated[
@@ -58,12 +60,13 @@ def dev(
         opt("--headless", "For scripts: print one line of JSON when ready, and run until SIGTERM."),
     ] = False,
     secure: Annotated[
-        bool, opt("--secure", "With mutual TLS, an authorizer, and the users admin and alice.")
+        bool, opt("--secure", "Use mutual TLS, an authorizer, and the users admin and alice.")
     ] = False,
 ) -> None:
-    """Run a cluster on this machine and a prompt to try it.
+    """Run a cluster on this machine, with a prompt to try it.
 
-    The prompt writes and reads, kills and pauses nodes, cuts links, and shows what follows.
+    At the prompt you can write and read, kill and pause nodes, and partition them, and see the
+    effects.
 
     \b
     Examples:
@@ -73,8 +76,8 @@ def dev(
       printf 'write a=1\\nkill leader\\nread a\\n' | raftlog dev
     """
     if nodes not in (1, 3, 5):
-        raise typer.BadParameter(f"{nodes} is none of 1, 3, 5", param_hint="--nodes")
-    # Clients log what happens to the nodes that the prompt kills.
+        raise typer.BadParameter(f"must be 1, 3 or 5, not {nodes}", param_hint="--nodes")
+    # Clients would log the failures of nodes that the prompt kills.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     with _directory(directory) as chosen:
         cluster = _DevCluster(chosen, nodes, brokers, secure=secure)
@@ -86,7 +89,7 @@ def _directory(chosen: Path | None) -> Iterator[Path]:
     if chosen is not None:
         yield chosen
         return
-    # On a disk: /tmp may be in memory.
+    # Not in /tmp, which may be in memory.
     disk = DISK if os.access(DISK, os.W_OK) else None
     made = Path(tempfile.mkdtemp(prefix="raftlog-dev-", dir=disk))
     try:
@@ -99,13 +102,13 @@ class _DevCluster:
     """The cluster in a directory, from its start to its end. Raises ConfigError."""
 
     def __init__(self, directory: Path, controllers: int, brokers: int, *, secure: bool) -> None:
-        # Only now: help and completion need none of it.
+        # Imported only now: help and completion need none of it.
         from raftlog.local.authority import ADMINISTRATOR, Authority
         from raftlog.local.cluster import LocalCluster, own_environment
 
         for name in os.environ.keys() - own_environment().keys():
             del os.environ[name]
-        # Two that start at the same time would both find the usual ports free.
+        # Two clusters starting at the same time would both find the usual ports free.
         self._claim = socket.socket(socket.AF_UNIX)
         self._ports = fixed_ports(controllers, brokers) if _claimed(self._claim) else None
         self._authority = Authority(directory.absolute() / PKI) if secure else None
@@ -121,14 +124,16 @@ class _DevCluster:
         if cluster.exists:
             _require_same(cluster, controllers, brokers, secure=secure)
         elif directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-            raise ConfigError(f"{directory} is not an empty directory, and holds no cluster")
+            raise ConfigError(
+                f"{directory} is neither an empty directory nor the directory of a cluster"
+            )
         elif self._authority is not None:
             self._authority.make()
         if self._authority is not None:
             cluster.tls = self._authority.tls(ADMINISTRATOR)
 
     def run(self, *, headless: bool, keeps: bool) -> int:
-        """Start the cluster, serve the prompt, and stop it; return the exit code."""
+        """Start the cluster, serve the prompt, and stop the cluster; return the exit code."""
         begun, cluster = time.monotonic(), self._cluster
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, raise_at_sigterm)
@@ -146,10 +151,10 @@ class _DevCluster:
                 print(line, flush=True)
             asyncio.run(self._serve())
         except KeyboardInterrupt as error:
-            # SIGTERM is how a script ends it.
+            # A script ends the cluster with SIGTERM.
             return Exit.OK if isinstance(error, TerminationError) else INTERRUPTED
         finally:
-            # Nothing may interrupt the end.
+            # Nothing may interrupt the shutdown.
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
             cluster.stop_all(STOP_TIMEOUT_S)
@@ -178,13 +183,13 @@ class _DevCluster:
         if self._authority is None:
             yield f'  connect  raftlog.connect("{cluster.bootstrap_servers}")'
         else:
-            yield "  users    admin (now), and alice, who has no rights yet: user alice"
+            yield "  users    admin (current), and alice, who has no rights yet: user alice"
         yield f"  console  {cluster.controllers[0].http}/console"
         there = shlex.quote(str(cluster.directory))
         yield f'  shell    eval "$(raftlog local env --dir {there})"'
         yield f"  data     {cluster.directory}{'' if keeps else ', deleted at the end'}"
         if self._ports is None:
-            yield "  ports    free ones: some of the usual ports are taken"
+            yield "  ports    other free ones, because some of the usual ports are taken"
         one = cluster.brokers[0].node_id
         yield f"Try: load on | kill leader | pause {one} | write k=v | resume {one} | read k | help"
 
@@ -194,28 +199,28 @@ def _print(line: str) -> None:
 
 
 def _require_same(cluster: LocalCluster, controllers: int, brokers: int, *, secure: bool) -> None:
-    """Raise ConfigError if the cluster of the directory runs, or has other nodes."""
+    """Raise ConfigError if the directory's cluster is running, or has a different size."""
     there = cluster.directory
     running = [node.name for node in cluster.nodes if cluster.pid(node.name) is not None]
     if running:
-        raise ConfigError(f"the cluster in {there} runs already: {', '.join(running)}")
+        raise ConfigError(f"the cluster in {there} is already running: {', '.join(running)}")
     taken = [port for node in cluster.nodes for port in (node.port, node.http_port)]
     if not are_free(taken):
         raise ConfigError(
-            f"ports of the cluster in {there} are taken ({min(taken)} to {max(taken)}): end the"
-            " program that has them, or give another --dir"
+            f"ports of the cluster in {there} are in use ({min(taken)} to {max(taken)}): end the "
+            "program that uses them, or give another --dir"
         )
     found = len(cluster.controllers), len(cluster.brokers)
     if found != (controllers, brokers):
         raise ConfigError(
-            f"{there} holds a cluster of {counted(found[0], 'controller')} and"
+            f"{there} contains a cluster of {counted(found[0], 'controller')} and"
             f" {counted(found[1], 'broker')}: give --nodes {found[0]} --brokers {found[1]}, or"
             " another --dir"
         )
     if (there / PKI).exists() != secure:
         how = "without" if secure else "with"
         raise ConfigError(
-            f"{there} holds a cluster {how} TLS: start it {how} --secure, or give another --dir"
+            f"{there} contains a cluster {how} TLS: start it {how} --secure, or give another --dir"
         )
 
 
@@ -229,7 +234,7 @@ def _history() -> Path | None:
 
 
 def fixed_ports(controllers: int, brokers: int) -> Sequence[int] | None:
-    """Return the usual ports of a cluster of this size; None if one of them is taken."""
+    """Return the usual ports for a cluster of this size, or None if one of them is in use."""
     rest = range(max(controllers, brokers))
     own = [FIRST_PORT + 1 + PORT_STEP * one for one in rest[:controllers]]
     own += [FIRST_PORT + PORT_STEP * one for one in rest[:brokers]]
@@ -241,7 +246,7 @@ def are_free(ports: Sequence[int]) -> bool:
     """Return whether a server could bind each of these ports."""
     for port in ports:
         with socket.socket() as one:
-            # As a server binds: a port whose last connections are closing is free.
+            # Binds like a server, for which a port whose last connections are closing is free.
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 one.bind(("127.0.0.1", port))
@@ -251,7 +256,9 @@ def are_free(ports: Sequence[int]) -> bool:
 
 
 def _claimed(claim: socket.socket) -> bool:
-    """Claim the name by which this process alone uses the usual ports, until it ends."""
+    """Claim the name that reserves the usual ports for this process until it ends; return whether
+    that succeeded.
+    """
     try:
         claim.bind("\0raftlog-dev")
     except OSError:

@@ -15,11 +15,11 @@ from raftlog.errors import ApiError, RaftlogError
 WRITERS = 4
 RETRY_S = 0.005
 WINDOW_S = 2.0
-"""Length of the window over which the rate is measured, in seconds."""
+"""Length in seconds of the window over which the rate is measured."""
 
 
 class Figures(NamedTuple):
-    """The figures of the load now."""
+    """The current figures of the load."""
 
     writes_per_s: float
     p50_ms: float
@@ -29,12 +29,12 @@ class Figures(NamedTuple):
 
 
 class Load:
-    """Writers that each put one key after the other, and wait for each reply."""
+    """Writers that each put one key after the other, waiting for each reply."""
 
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[None]] = []
         self._recent: deque[tuple[float, float]] = deque()
-        """The time and the latency of each acknowledged write of the window, in seconds."""
+        """Time and latency of each acknowledged write in the window, in seconds."""
         self._acknowledged = self._failed = self._unknown = 0
         self._last_at = -math.inf
         """Time of the last acknowledged write."""
@@ -42,11 +42,11 @@ class Load:
 
     @property
     def is_on(self) -> bool:
-        """True if writers run."""
+        """Whether writers are running."""
         return bool(self._tasks)
 
     def start(self, client: AsyncClient, writers: int) -> None:
-        """Start writers on this client, in place of the running ones."""
+        """Start writers on this client, replacing running ones."""
         for task in self._tasks:
             task.cancel()
         self._last_at = -math.inf
@@ -62,7 +62,7 @@ class Load:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def watch_gap(self) -> None:
-        """Forget the longest gap: from now on only later gaps count."""
+        """Reset the longest gap, so that only later gaps count."""
         self._gap_from, self._gap_s = time.monotonic(), 0.0
 
     def gap_s(self) -> float:
@@ -74,7 +74,7 @@ class Load:
         return time.monotonic() - self._last_at
 
     def figures(self) -> Figures:
-        """Return rate and latency of the window, and the counts since the beginning."""
+        """Return the rate and latency in the window, and the totals since the start."""
         now = time.monotonic()
         while self._recent and self._recent[0][0] < now - WINDOW_S:
             self._recent.popleft()

@@ -1,5 +1,5 @@
-"""Processes that outlive the command that started them, identified by pid and start time: the pid
-alone may belong to another process by now.
+"""Processes that outlive the command that started them, identified by pid and start time, since a
+pid alone may be reused.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 POLL_S = 0.02
 _STARTED: list[subprocess.Popen[bytes]] = []
-"""Processes that have not ended. They outlive the object that started them, and Python warns of a
-process whose Popen object is deleted before it ends.
+"""Running processes started here. They outlive the object that started them, and Python warns about
+a process whose Popen object is deleted before it ends.
 """
 
 
 @atexit.register
 def _leave_running() -> None:
-    """Reap the processes that have ended, and prevent Python's warning at exit about the others,
+    """Reap the processes that have ended, and suppress Python's warning at exit about the others,
     which are meant to outlive it.
     """
     for child in _STARTED:
@@ -35,7 +35,7 @@ def _leave_running() -> None:
 
 
 def wait_until(condition: Callable[[], object], timeout_s: float, pause_s: float = POLL_S) -> bool:
-    """Wait until a condition holds; False: the timeout was first."""
+    """Wait until a condition holds. Return False if the timeout passes first."""
     retrying = Retrying(
         retry=retry_if_result(not_),
         wait=wait_fixed(pause_s),
@@ -47,28 +47,28 @@ def wait_until(condition: Callable[[], object], timeout_s: float, pause_s: float
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """A unique process: no other one has the same pid and start time (clock ticks since boot)."""
+    """A unique process: no other has the same pid and start time (clock ticks since boot)."""
 
     pid: int
     started: int
 
 
 class Daemons:
-    """Processes by name: ``NAME.pid`` and ``NAME.log`` in one directory. Linux only."""
+    """Processes by name, with ``NAME.pid`` and ``NAME.log`` in one directory. Linux only."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        # Children of this very process have to be waited for, or they stay as zombies.
+        # Children of this process must be reaped, or they stay as zombies.
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._begins: dict[str, int] = {}
-        """Start of the output, in its log, of each process started by this object."""
+        """Position in its log at which the output of each process started by this object begins."""
 
     def log_path(self, name: str) -> Path:
         """Return the path of a process's output."""
         return self._directory / f"{name}.log"
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> int:
-        """Start a process in a session of its own, which no Ctrl-C here reaches; return its pid."""
+        """Start a process in its own session, which Ctrl-C here does not reach; return its pid."""
         with self.log_path(name).open("ab") as output:
             self._begins[name] = output.tell()
             child = subprocess.Popen(
@@ -86,11 +86,11 @@ class Daemons:
         return child.pid
 
     def pid(self, name: str) -> int | None:
-        """Return the pid of a running process, None if it does not run."""
+        """Return the pid of a process, or None if it is not running."""
         identity = self._read(name)
         runs = identity is not None and _started(identity.pid) == identity.started
-        # Last: a child that ends in between is reaped here, or it would stay as a zombie that no
-        # code knows of.
+        # Last, because a child that ends in between must be reaped here, or it would stay as an
+        # unknown zombie.
         child = self._children.get(name)
         if child is not None and child.poll() is not None:
             return None
@@ -121,9 +121,8 @@ class Daemons:
         return True
 
     def stop(self, names: Sequence[str], timeout_s: float = 10.0) -> list[str]:
-        """End processes: SIGTERM for all, and SIGKILL for those that have not ended in time.
-
-        Returns those killed.
+        """End processes with SIGTERM, then SIGKILL for those that have not ended in time. Return
+        the names of those killed.
         """
         for name in names:
             self.signal(name, signal.SIGTERM)
@@ -142,10 +141,9 @@ class Daemons:
         return killed
 
     def tail(self, name: str, lines: int = 10) -> str:
-        """Return the end of a process's log.
-
-        For a process started by this object, only its own output [the last lines of its predecessor
-        stood above the reason why it did not start].
+        """Return the end of a process's log; for a process started by this object, only its own
+        output [otherwise its predecessor's last lines appeared above the reason why it did not
+        start].
         """
         try:
             said = self.log_path(name).read_bytes()[self._begins.get(name, 0) :]
@@ -164,15 +162,19 @@ class Daemons:
 
 
 def _started(pid: int) -> int:
-    """Return the start time of a process, in ticks since boot; -1: none, or only its zombie."""
+    """Return the start time of a process in ticks since boot, or -1 if there is no process or only
+    a zombie.
+    """
     fields = _stat(pid)
     return -1 if fields[:1] in ([], ["Z"]) else int(fields[19])
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of ``/proc/PID/stat`` from the state on; empty if there is no process."""
+    """Return the fields of ``/proc/PID/stat`` from the state onwards; empty if there is no
+    process.
+    """
     try:
-        # The command's name, in parentheses, may contain blanks.
+        # The command's name, in parentheses, may contain spaces.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return []

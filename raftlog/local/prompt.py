@@ -1,4 +1,4 @@
-"""The prompt of a development cluster: lines become actions."""
+"""The prompt of a development cluster, which turns lines into actions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENDS = ("quit", "exit")
 
 
 class Word(NamedTuple):
-    """A word that a line may begin with."""
+    """A word with which a line may begin."""
 
     usage: str
     help: str
@@ -31,25 +31,29 @@ class Word(NamedTuple):
 
 
 def words_of(session: Session) -> dict[str, Word]:
-    """Return the actions by their word, in the order of the help."""
+    """Return the actions by word, in the order of the help."""
     return {
         word.usage.split()[0]: word
         for word in (
-            Word("status", "the nodes: process, role, what each says", session.status),
-            Word("lag", "how far each broker is, LAO, who holds it back", session.lag),
+            Word("status", "the nodes: process, role, state", session.status),
+            Word("lag", "each broker's applied offset, LAO, what holds it back", session.lag),
             Word("write KEY=VALUE [ACKS]", "put a key; visible by default", session.write),
-            Word("read KEY [from BROKER] [MODE]", "from one broker, or all that run", session.read),
-            Word("load on [WRITERS] | off", "write without pause; figures", session.set_load),
-            Word("kill NODE ...", "SIGKILL, and the gap in the writes", session.kill),
-            Word("stop NODE ...", "SIGTERM: the node leaves in order", session.stop),
-            Word("start [NODE ...]", "start what does not run", session.start),
-            Word("pause NODE ...", "SIGSTOP: connected, and silent", session.pause),
+            Word(
+                "read KEY [from BROKER] [MODE]",
+                "from one broker, or all running ones",
+                session.read,
+            ),
+            Word("load on [WRITERS] | off", "write continuously; show figures", session.set_load),
+            Word("kill NODE ...", "SIGKILL; shows the gap in the writes", session.kill),
+            Word("stop NODE ...", "SIGTERM: the node shuts down in a controlled way", session.stop),
+            Word("start [NODE ...]", "start nodes that are not running", session.start),
+            Word("pause NODE ...", "SIGSTOP: still connected, but silent", session.pause),
             Word("resume [NODE ...]", "SIGCONT", session.resume),
-            Word("cut NODE [NODE]", "partition: from one node, or from all", session.cut),
+            Word("cut NODE [NODE]", "partition from one node, or from all", session.cut),
             Word("heal [NODE [NODE]]", "end partitions", session.heal),
             Word("transfer [CONTROLLER]", "transfer the leadership", session.transfer),
-            Word("user NAME", "with --secure: admin or alice", session.set_user),
-            Word("sleep SECONDS", "for scripts", _sleep),
+            Word("user NAME", "act as admin or alice (with --secure)", session.set_user),
+            Word("sleep SECONDS", "wait (for scripts)", _sleep),
         )
     }
 
@@ -64,7 +68,7 @@ def help_lines(words: dict[str, Word]) -> Iterator[str]:
     """Return the text of ``help``."""
     for word in words.values():
         yield f"  {word.usage:<30}  {word.help}"
-    yield f"  {'raftlog ...':<30}  any command, on this cluster: raftlog doctor"
+    yield f"  {'raftlog ...':<30}  any command on this cluster, such as raftlog doctor"
     yield f"  {'quit, Ctrl-D':<30}  stop the cluster"
     yield "A NODE is 2, broker-5, broker 5, or leader."
 
@@ -77,7 +81,7 @@ class Lines:
         self.words = words_of(session)
 
     async def run(self, line: str) -> bool:
-        """Run one line; returns False if it ends the session. Never raises RaftlogError."""
+        """Run one line; return False if it ends the session. Never raises RaftlogError."""
         try:
             first, *rest = shlex.split(line, comments=True) or [""]
         except ValueError as error:
@@ -104,7 +108,7 @@ class Lines:
         elif first in built_in.BY_NAME:
             await self._session.run_command([first, *rest])
         elif first:
-            raise UsageError(f"{first!r} is not a command here; try: help")
+            raise UsageError(f"{first!r} is not a command of this prompt; try: help")
 
 
 async def run_script(session: Session) -> None:
@@ -154,7 +158,7 @@ async def run_prompt(session: Session, history: Path | None) -> None:
         else:
             print(HINT)
 
-    # At all times: asyncio's own handler would end the cluster.
+    # Throughout, because asyncio's own handler would end the cluster.
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupt)
     while True:
         try:
@@ -172,7 +176,7 @@ async def run_prompt(session: Session, history: Path | None) -> None:
 
 
 def completions(before: Sequence[str], words: Iterable[str], nodes: Iterable[Node]) -> list[str]:
-    """Return the words that may follow the words ``before`` of a line."""
+    """Return the words that may follow ``before`` on a line."""
     nodes = [*nodes]
     names, brokers, controllers = (
         [node.name for node in nodes if role in ("", node.role)]

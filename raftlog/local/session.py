@@ -46,13 +46,13 @@ READS = ("repeatable", "latest", "strict")
 
 
 class UsageError(RaftlogError):
-    """An input line that cannot be run as it is."""
+    """An input line that cannot be run."""
 
 
 class Session:
-    """A running cluster and its clients. Created on the event loop.
+    """A running cluster and its clients. Must be created on the event loop.
 
-    ``say`` prints lines, also while the prompt waits for input.
+    ``say``: prints lines, even while the prompt waits for input.
     """
 
     def __init__(
@@ -60,27 +60,27 @@ class Session:
     ) -> None:
         self.cluster, self._authority, self._say = cluster, authority, say
         self.user = ADMINISTRATOR if authority is not None else ""
-        """The user whose certificate the clients present; empty: the cluster has no users."""
+        """The user whose certificate the clients present, or "" if the cluster has no users."""
         self._clients: dict[str, AsyncClient] = {}
         self.load = Load()
         self.visibility: Visibility | None = None
-        """The last report of the active controller; None if it does not answer."""
+        """The active controller's last report, or None if it does not answer."""
         self.leader_id: int | None = None
         self._expected: set[str] = {node.name for node in cluster.nodes}
-        """Names of the nodes that were not killed or stopped on purpose."""
+        """Names of the nodes that were not deliberately killed or stopped."""
         self._writes: dict[asyncio.Task[None], str] = {}
-        """Keys of the waiting writes, by task."""
+        """Keys of the pending writes, by task."""
         self._looking = asyncio.create_task(self._look())
 
     async def connect(self) -> None:
-        """Connect the clients, so that the first action does not wait for it."""
+        """Connect the clients, so that the first action does not wait for a connection."""
         await self._look_once()
 
     async def close(self) -> None:
         """End the load and the background writes."""
         self._looking.cancel()
         if self._writes:
-            self._say(f"the outcome is not known of: {', '.join(self._writes.values())}")
+            self._say(f"outcome unknown: {', '.join(self._writes.values())}")
         for task in self._writes:
             task.cancel()
         await self.load.stop()
@@ -90,7 +90,6 @@ class Session:
 
     def nodes(self, words: Sequence[str]) -> list[Node]:
         """Return the nodes that the words name: ``2``, ``broker 5``, ``broker-5``, ``leader``.
-
         Raises UsageError.
         """
         found, role = list[Node](), ""
@@ -105,14 +104,14 @@ class Session:
         return found
 
     def _running(self, words: Sequence[str]) -> list[Node]:
-        """Return the nodes that the words name. Raises UsageError if one of them does not run."""
+        """Return the nodes that the words name. Raises UsageError if one is not running."""
         nodes = list(dict.fromkeys(self.nodes(words)))
         if absent := [node for node in nodes if self.cluster.pid(node.name) is None]:
-            raise UsageError(f"{_listed(absent)} {_verb(absent, 'does', 'do')} not run")
+            raise UsageError(f"{_listed(absent)} {_verb(absent, 'is', 'are')} not running")
         return nodes
 
     def _are_up(self, nodes: Sequence[Node]) -> list[Node]:
-        """Return those of the nodes that run and are not paused."""
+        """Return the nodes that are running and not paused."""
         cluster = self.cluster
         return [
             node
@@ -126,18 +125,18 @@ class Session:
     def _node(self, word: str, role: str) -> Node:
         if word == "leader":
             if self.leader_id is None:
-                raise UsageError("no controller leads now")
+                raise UsageError("no controller leads at the moment")
             word = str(self.leader_id)
         for node in self.cluster.nodes:
             if word in (node.name, str(node.node_id)) and role in ("", "node", node.role):
                 return node
         wanted = f"{role} {word}".strip()
-        raise UsageError(f"there is no {wanted!r}; there are {', '.join(self._names())}")
+        raise UsageError(f"there is no {wanted!r}; the nodes are {', '.join(self._names())}")
 
     # --- failures --------------------------------------------------------------------------------
 
     async def kill(self, words: Sequence[str]) -> None:
-        """Kill nodes with SIGKILL; report for how long writes stalled."""
+        """Kill nodes with SIGKILL, and report how long writes stalled."""
         nodes = self._running(words)
         async with self._measured_gap(f"killed {_listed(nodes)}"):
             for node in nodes:
@@ -146,7 +145,7 @@ class Session:
                 self.cluster.wait_gone(node.name)
 
     async def stop(self, words: Sequence[str]) -> None:
-        """Stop nodes in order, with SIGTERM."""
+        """Shut down nodes with SIGTERM."""
         nodes = self._running(words)
         names = [node.name for node in nodes]
         async with self._measured_gap(f"stopped {_listed(nodes)}"):
@@ -154,7 +153,9 @@ class Session:
             await asyncio.to_thread(self.cluster.stop, names)
 
     async def start(self, words: Sequence[str]) -> None:
-        """Start nodes that do not run, all of them by default, and wait until they are ready."""
+        """Start nodes that are not running, by default all of them, and wait until they are
+        ready.
+        """
         nodes = self.nodes(words) if words else self.cluster.nodes
         absent = [node for node in nodes if self.cluster.pid(node.name) is None]
         if not absent:
@@ -169,7 +170,7 @@ class Session:
         self._say(f"{_listed(absent)} ready after {_span(time.monotonic() - begun)}")
 
     async def pause(self, words: Sequence[str]) -> None:
-        """Freeze nodes with SIGSTOP: connected, and silent."""
+        """Pause nodes with SIGSTOP: connected, but silent."""
         nodes = self._running(words)
         ids = " ".join(str(node.node_id) for node in nodes)
         said = f"paused {_listed(nodes)}; continue with: resume {ids}"
@@ -185,7 +186,7 @@ class Session:
             self.cluster.pause(node.name)
 
     async def resume(self, words: Sequence[str]) -> None:
-        """Continue paused nodes, all of them by default."""
+        """Resume paused nodes, by default all of them."""
         paused = self._paused()
         nodes = self.nodes(words) if words else paused
         if not nodes:
@@ -200,7 +201,7 @@ class Session:
         return [node for node in self.cluster.nodes if self.cluster.is_paused(node.name)]
 
     async def cut(self, words: Sequence[str]) -> None:
-        """Cut a node off from another one, or from all: no message passes in either direction."""
+        """Partition a node from another one, or from all: no message passes in either direction."""
         first, *others = self.nodes(words)
         cut_off = others or [node for node in self.cluster.nodes if node != first]
         if first in others:
@@ -211,25 +212,27 @@ class Session:
             self.cluster.cut(first.name, [node.name for node in cut_off])
 
     async def heal(self, words: Sequence[str]) -> None:
-        """End partitions: all, those of one node, or that between two nodes."""
+        """End partitions: all, those of one node, or the one between two nodes."""
         nodes = self.nodes(words) if words else []
         if not self.cluster.cuts:
             raise UsageError("no node is cut off")
         self.cluster.heal(*(node.name for node in nodes))
-        left = "; some are left" if self.cluster.cuts else ""
+        left = "; some remain" if self.cluster.cuts else ""
         self._say(f"healed the partitions{f' of {_listed(nodes)}' if nodes else ''}{left}")
 
     async def transfer(self, words: Sequence[str]) -> None:
-        """Transfer the leadership, by default to the most complete voter."""
+        """Transfer the leadership, by default to the voter with the most complete log."""
         to = self.nodes(words)[0].node_id if words else None
         if to is not None and to == await self._leader():
-            raise UsageError(f"controller-{to} leads already")
-        async with self._measured_gap("asked for a transfer"):
+            raise UsageError(f"controller-{to} already leads")
+        async with self._measured_gap("requested a transfer"):
             await self._client().quorum.transfer(to, timeout_s=READY_TIMEOUT_S)
 
     @asynccontextmanager
     async def _measured_gap(self, what: str) -> AsyncGenerator[None]:
-        """Report the action in the block, and the time without an acknowledged write after it."""
+        """Report the action in the block, and the longest time without an acknowledged write after
+        it.
+        """
         was_on = self.load.is_on
         load = self.load if was_on else Load()
         before = await self._leader()
@@ -255,9 +258,9 @@ class Session:
             if not self._has_majority():
                 return "no write can be committed: no majority of the controllers is connected"
             if time.monotonic() > deadline:
-                return f"no write was acknowledged for {GAP_TIMEOUT_S:.0f} s: status, lag"
+                return f"no write was acknowledged for {GAP_TIMEOUT_S:.0f} s; try: status, lag"
             await asyncio.sleep(POLL_S)
-        gap = f"committed writes stood still for {_span(load.gap_s())} at the longest"
+        gap = f"the longest gap between committed writes was {_span(load.gap_s())}"
         after = await self._leader()
         if after is None or after == before:
             return gap
@@ -313,13 +316,13 @@ class Session:
                 brokers = ", ".join(f"broker-{one}" for one in seen.held_back_by)
                 return f"waiting for {brokers} to apply it"
         if not self._are_up(self.cluster.brokers):
-            return "waiting for a broker: none runs"
+            return "waiting for a broker: none is running"
         return (
             "waiting for the controllers" if self.leader_id is None else "waiting for the brokers"
         )
 
     async def read(self, words: Sequence[str]) -> None:
-        """Read keys from one broker, by default from each that runs."""
+        """Read keys from one broker, by default from each running one."""
         words = list(words)
         mode = words.pop() if words and words[-1] in READS else "repeatable"
         source: list[Node] = []
@@ -332,16 +335,16 @@ class Session:
             raise UsageError("read KEY ... [from BROKER] [repeatable|latest|strict]")
         nodes = source or self._are_up(self.cluster.brokers)
         if not nodes:
-            raise UsageError("no broker runs")
+            raise UsageError("no broker is running")
         for key in words:
             for line in await asyncio.gather(*(self._read(key, node, mode) for node in nodes)):
                 self._say(line)
         left = [node.name for node in self.cluster.brokers if node not in nodes]
         if left and not source:
-            self._say(f"not asked, down or paused: {', '.join(left)}")
+            self._say(f"down or paused, not queried: {', '.join(left)}")
 
     async def _read(self, key: str, node: Node, mode: str) -> str:
-        # A new client: one with an earlier token would not be shown an older state.
+        # A new client, since the token of an earlier read would exclude an older state.
         reader = AsyncClient(node.endpoint, **self._options(self.user))
         try:
             get: Any = reader.kv.get
@@ -352,9 +355,9 @@ class Session:
         finally:
             await reader.close()
         shown = "" if token is None else f"  (state at offset {token.offset})"
-        hidden = " or may not be seen" if self.user == SOMEBODY else ""
+        hidden = ", or may not be read" if self.user == SOMEBODY else ""
         value = (
-            f"is not there{hidden}"
+            f"does not exist{hidden}"
             if found is None
             else f"= {found.value.decode(errors='replace')}"
         )
@@ -378,12 +381,12 @@ class Session:
             f"{figures.writes_per_s:,.0f} writes/s, p50 {figures.p50_ms:.1f} ms; " if was_on else ""
         )
         self._say(
-            f"load {'on' if self.load.is_on else 'off'}: {now}in all {figures.acknowledged:,}"
-            f" committed, {figures.failed:,} failed, {figures.unknown:,} of unknown outcome"
+            f"load {'on' if self.load.is_on else 'off'}: {now}in total {figures.acknowledged:,} "
+            f"committed, {figures.failed:,} failed, {figures.unknown:,} of unknown outcome"
         )
 
     async def set_user(self, words: Sequence[str]) -> None:
-        """Act as another user from here on."""
+        """Act as another user from now on."""
         if self._authority is None:
             raise UsageError("there are no users: start with raftlog dev --secure")
         if list(words) not in ([ADMINISTRATOR], [SOMEBODY]):
@@ -394,7 +397,7 @@ class Session:
     # --- views -----------------------------------------------------------------------------------
 
     async def status(self, words: Sequence[str]) -> None:
-        """Show each node: its process, and its own report."""
+        """Show each node's process and its own report."""
         _no_words(words)
         leader = await self._leader()
         nodes = self.cluster.nodes
@@ -451,8 +454,9 @@ class Session:
             self._say(line)
 
     def toolbar(self, width: int) -> str:
-        """Return the line below the prompt: leader, LAO, the brokers that hold it back, load. Where
-        it is too narrow for the names of nodes, it shows their number.
+        """Return the line below the prompt: leader, LAO, the brokers that hold it back, load.
+
+        If it is too narrow for the nodes' names, it shows their number.
         """
         whole = self._toolbar(named=True)
         return whole if len(whole) <= width else self._toolbar(named=False)[:width]
@@ -493,13 +497,13 @@ class Session:
     # --- looks -----------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """Refresh the toolbar's view, and report nodes that end by themselves."""
+        """Refresh the toolbar's view, and report nodes that end unexpectedly."""
         while True:
             await self._look_once()
             for name in sorted(self._expected):
                 if self.cluster.pid(name) is None:
                     self._expected.discard(name)
-                    self._say(f"{name} has ended by itself; see {self.cluster.log_path(name)}")
+                    self._say(f"{name} has ended unexpectedly; see {self.cluster.log_path(name)}")
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _look_once(self) -> None:
@@ -543,7 +547,7 @@ class Session:
 
 
 def lao_text(seen: Visibility, *, named: bool = True) -> str:
-    """Return the text of LAO, with the brokers that hold it back, by name or number."""
+    """Return the text about LAO, with the brokers that hold it back by name or as a number."""
     if seen.lowest_acknowledged_offset is None:
         return f"LAO unknown: {seen.unknown_reason}" if seen.unknown_reason else "LAO unknown"
     last = seen.high_watermark - 1
@@ -560,7 +564,7 @@ def lao_text(seen: Visibility, *, named: bool = True) -> str:
 
 def _no_words(words: Sequence[str]) -> None:
     if words:
-        raise UsageError(f"takes no arguments, got {' '.join(words)!r}")
+        raise UsageError(f"takes no arguments, but got {' '.join(words)!r}")
 
 
 def _listed(nodes: Sequence[Node]) -> str:

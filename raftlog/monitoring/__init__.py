@@ -1,4 +1,4 @@
-"""Alerts for Prometheus and dashboards for Grafana: ``raftlog deploy monitoring`` prints them."""
+"""Prometheus alerts and Grafana dashboards, printed by ``raftlog deploy monitoring``."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Locks, elections and barriers, made from keys, leases and watches.
+"""Locks, elections and barriers, built from keys, leases and watches.
 
-``Lock``, ``Election``, ``Barrier`` and ``DoubleBarrier`` belong to :class:`raftlog.Client`; with
-``Async`` before their names to :class:`raftlog.AsyncClient`. Their promises: docs/recipes.md.
-
-The names are imported when they are first used: the command line needs none of them to list itself.
+``Lock``, ``Election``, ``Barrier`` and ``DoubleBarrier`` are for :class:`raftlog.Client`; the
+classes prefixed with ``Async`` are for :class:`raftlog.AsyncClient`. docs/recipes.md states their
+guarantees. The names are imported on first use: the command line needs none of them to list itself.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Barriers: clients wait until one is lifted, or enter and leave together.
 
-Each member of a double barrier puts a key with a lease of its own, as for a lock. A member that
-sees enough of them writes the group down, on the condition that all of its keys still exist: so in
-the log a group is complete at the moment that it is formed, and no member is in two. Later ones
-wait for the next group.
+Each member of a double barrier puts a key with its own lease, as for a lock. A member that sees
+enough keys records the group, on the condition that all of the group's keys still exist: in the
+log, a group is therefore complete at the moment it is formed, and no member is in two groups. Later
+members wait for the next group.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ from raftlog.recipes.lock import DEFAULT_TTL_S
 from raftlog.recipes.place import InQueue, Place, key_of, until_gone, watched
 
 COUNT_MAX = 900
-"""Largest group: a list shows this many keys at once, and a write takes as many conditions."""
+"""Maximum size of a group: a list shows this many keys at once, and a write takes as many
+conditions.
+"""
 
 
 class AsyncBarrier:
-    """A barrier of this name: a key; clients wait until it is deleted.
+    """A barrier with this name: a key until whose deletion clients wait.
 
-    It has no lease: it stays until a client lifts it, the holder or another.
+    It has no lease: it stays until a client, not necessarily the one that put it, lifts it.
     """
 
     @checked
@@ -44,19 +46,19 @@ class AsyncBarrier:
 
     @checked
     async def hold(self, value: str = "") -> None:
-        """Put the barrier in place; it may be there already. Every later ``wait`` waits."""
+        """Put the barrier in place, even if it already exists. Every later ``wait`` blocks."""
         await self._client.kv.put(self.key, value, acks="visible")
 
     async def lift(self) -> None:
-        """Release all waiting clients. No error if the barrier is not there."""
+        """Release all waiting clients. Not an error if the barrier does not exist."""
         await self._client.kv.delete(self.key)
 
     @checked
     async def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until there is no barrier; False: the timeout passed first.
+        """Wait until there is no barrier. Return False if the timeout passes first.
 
-        It is read once whatever the timeout. That is a strict read, so a call that begins after
-        ``hold`` has returned does wait.
+        The barrier is read at least once, whatever the timeout, with a strict read: a call that
+        begins after ``hold`` has returned does wait.
         """
         if await self._client.kv.get(self.key, read="strict") is None:
             return True
@@ -69,8 +71,8 @@ class AsyncBarrier:
 
 
 class _Group(NamedTuple):
-    """The members whose keys were made from one offset to another. No key in between is outside of
-    the group: groups are formed in the order of arrival.
+    """The members whose keys were created between two offsets, inclusive. Every key in between
+    belongs to the group: groups are formed in the order of arrival.
     """
 
     first: int
@@ -78,7 +80,7 @@ class _Group(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> _Group:
-        """Return the group that ``str`` has written."""
+        """Parse the output of ``str``."""
         first, last = map(int, text.split())
         return cls(first, last)
 
@@ -86,7 +88,7 @@ class _Group(NamedTuple):
         return f"{self.first} {self.last}"
 
     def has(self, offset: int) -> bool:
-        """Return whether a key that was made at an offset is in the group."""
+        """Return whether a key created at ``offset`` is in the group."""
         return self.first <= offset <= self.last
 
 
@@ -99,27 +101,28 @@ class _Look(NamedTuple):
     group: _Group
     """The last group that was formed."""
     version: int
-    """The offset that a change of the group expects."""
+    """The offset that a conditional change of the group expects."""
     waiting: Sequence[KeyValue]
     """Keys of the members without a group, in order of arrival."""
 
 
 class AsyncDoubleBarrier(InQueue):
-    """A double barrier of this name, for groups of ``count``, for one task at a time: ``async with
-    AsyncDoubleBarrier(client, "step 1", 3):`` begins when three members have entered, and ends when
-    all three have left.
+    """A double barrier with this name, for groups of ``count``, for one task at a time.
 
-    A member that dies has left when its lease ends: the others of its group begin without it if the
-    group was formed, and end without it.
+    ``async with AsyncDoubleBarrier(client, "step 1", 3):`` begins when three members have entered,
+    and ends when all three have left. A member that dies leaves when its lease ends: if the group
+    had formed, the others begin without it, and end without it.
     """
 
     @checked
     def __init__(
         self, client: AsyncClient, name: str, count: int, *, ttl_s: float = DEFAULT_TTL_S
     ) -> None:
-        """``ttl_s``: how long the others wait for a member that died."""
+        """Create an instance. ``ttl_s``: how long the others wait for a member that has died, in
+        seconds.
+        """
         if not 1 <= count <= COUNT_MAX:
-            raise ValueError(f"count={count}: 1 to {COUNT_MAX}")
+            raise ValueError(f"count={count}: must be 1 to {COUNT_MAX}")
         self._client, self._count = client, count
         self._prefix = f"{key_of('double barrier', name)}/"
         self._formed_key = f"{self._prefix}formed"
@@ -133,10 +136,11 @@ class AsyncDoubleBarrier(InQueue):
 
     @checked
     async def enter(self, timeout_s: float | None = None) -> bool:
-        """Wait until ``count`` members have entered; False: the timeout passed first, and this one
-        is in no group.
+        """Wait until ``count`` members have entered. Return False if the timeout passes first; this
+        member is then in no group.
 
-        The barrier is read once whatever the timeout. Raises PlaceLostError, and ApiError.
+        The barrier is read at least once, whatever the timeout. Raises PlaceLostError, and
+        ApiError.
         """
         await self._place.enter("")
         try:
@@ -155,10 +159,10 @@ class AsyncDoubleBarrier(InQueue):
 
     @checked
     async def leave(self, timeout_s: float | None = None) -> bool:
-        """Leave, and wait until all others of the group have left; False: the timeout passed first.
-        The barrier is read once whatever the timeout.
+        """Leave, and wait until all others in the group have left. Return False if the timeout
+        passes first.
 
-        Idempotent. Raises ApiError.
+        The barrier is read at least once, whatever the timeout. Idempotent. Raises ApiError.
         """
         await self._place.leave()
         group, self._group = self._group, None
@@ -185,7 +189,7 @@ class AsyncDoubleBarrier(InQueue):
         raise ClientClosedError()
 
     async def _form_if_complete(self) -> None:
-        """Form groups, while enough members wait and this one is among them."""
+        """Form groups while enough members are waiting and this one is among them."""
         read: ReadModeLike = "latest"
         while True:
             look = await self._look(read)
@@ -195,7 +199,7 @@ class AsyncDoubleBarrier(InQueue):
             if len(look.waiting) < self._count:
                 return
             await self._form(look)
-            # Another member may have been first, or one may have left: find out.
+            # Another member may have formed it first, or one may have left: read again.
             read = "strict"
 
     async def _look(self, read: ReadModeLike) -> _Look:
@@ -213,10 +217,10 @@ class AsyncDoubleBarrier(InQueue):
 
     def _require_own(self, look: _Look) -> None:
         if all(one.create_offset != self._place.token for one in look.waiting):
-            raise PlaceLostError(f"key {self._place.key} is gone: its lease has ended")
+            raise PlaceLostError(f"key {self._place.key} was deleted: its lease has ended")
 
     async def _form(self, look: _Look) -> None:
-        """Write the next group down, if the barrier is unchanged since the look."""
+        """Record the next group, if the barrier has not changed since the look."""
         members = look.waiting[: self._count]
         group = _Group(members[0].create_offset, members[-1].create_offset)
         of = self._place.generation
@@ -230,7 +234,9 @@ class AsyncDoubleBarrier(InQueue):
             return
 
     async def _withdraw(self) -> _Group | None:
-        """Withdraw from the waiting members; or return the group that was formed meanwhile."""
+        """Withdraw from the waiting members. Return the group if it was formed meanwhile, else
+        None.
+        """
         while True:
             look = await self._look("strict")
             if self._place.token <= look.group.last:
@@ -272,7 +278,7 @@ class AsyncDoubleBarrier(InQueue):
         if error is None:
             await self.leave()
         else:
-            # The others must not wait for a member that has failed, and it waits for none.
+            # The others must not wait for a failed member, nor it for them.
             self._group = None
             await self._place.give_up()
 

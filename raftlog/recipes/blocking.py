@@ -21,7 +21,9 @@ H = TypeVar("H", AsyncLock, AsyncElection)
 
 
 class _InQueue(BlockingContext[Q]):
-    """The common part of the recipes with a place. See :class:`raftlog.recipes.place.InQueue`."""
+    """The common part of the recipes with a place in a queue. See
+    :class:`raftlog.recipes.place.InQueue`.
+    """
 
     key = Attribute[str](InQueue.key)
 
@@ -36,12 +38,12 @@ class _Holding(_InQueue[H]):
     wait_lost = waiting(Holder.wait_lost)
 
     def guard(self) -> Expect:
-        """Return the condition that it is not lost: for ``client.kv.alter``."""
+        """Return a condition for ``client.kv.alter`` that holds until the place is lost."""
         return self._twin.guard()
 
 
 class Lock(_Holding[AsyncLock]):
-    """A lock of this name, for one thread at a time: ``with Lock(client, "orders"):``. See
+    """A lock with this name, for one thread at a time: ``with Lock(client, "orders"):``. See
     :class:`raftlog.recipes.AsyncLock`.
     """
 
@@ -53,8 +55,8 @@ class Lock(_Holding[AsyncLock]):
     def __init__(
         self, client: Client, name: str, *, ttl_s: float = DEFAULT_TTL_S, value: str = ""
     ) -> None:
-        """``ttl_s``: how long the lock outlives a dead holder. ``value``: the holder's name, for
-        people.
+        """Create an instance. ``ttl_s``: how long the lock outlives a dead holder, in seconds.
+        ``value``: the holder's name, for people.
         """
         thread, twin = client.parts
         super().__init__(thread, AsyncLock(twin, name, ttl_s=ttl_s, value=value))
@@ -65,7 +67,7 @@ class Lock(_Holding[AsyncLock]):
 
 
 class Election(_Holding[AsyncElection]):
-    """An election of this name: inside ``with Election(client, "scheduler", "host-1"):`` this
+    """An election with this name: inside ``with Election(client, "scheduler", "host-1"):`` this
     client leads. See :class:`raftlog.recipes.AsyncElection`.
     """
 
@@ -79,12 +81,14 @@ class Election(_Holding[AsyncElection]):
     def __init__(
         self, client: Client, name: str, value: str = "", *, ttl_s: float = DEFAULT_TTL_S
     ) -> None:
-        """``value``: the text by which others know the leader, for instance its address."""
+        """Create an instance. ``value``: the text that others see for this leader, such as its
+        address.
+        """
         thread, twin = client.parts
         super().__init__(thread, AsyncElection(twin, name, value, ttl_s=ttl_s))
 
     def observe(self) -> Generator[Leader | None]:
-        """Yield the leader at each change from now on. Several changes may show as one.
+        """Yield the leader at each change from now on; several changes may be merged into one.
 
         For one thread: ``with contextlib.closing(election.observe()) as leaders:``.
         """
@@ -106,7 +110,7 @@ class Election(_Holding[AsyncElection]):
 
 
 class Barrier(Blocking[AsyncBarrier]):
-    """A barrier of this name. See :class:`raftlog.recipes.AsyncBarrier`."""
+    """A barrier with this name. See :class:`raftlog.recipes.AsyncBarrier`."""
 
     hold = blocking(AsyncBarrier.hold)
     lift = blocking(AsyncBarrier.lift)
@@ -119,8 +123,8 @@ class Barrier(Blocking[AsyncBarrier]):
 
 
 class DoubleBarrier(_InQueue[AsyncDoubleBarrier]):
-    """A double barrier of this name: ``with DoubleBarrier(client, "step 1", 3):`` begins when three
-    clients have entered, and ends when all three have left. See
+    """A double barrier with this name: ``with DoubleBarrier(client, "step 1", 3):`` begins when
+    three clients have entered, and ends when all three have left. See
     :class:`raftlog.recipes.AsyncDoubleBarrier`.
     """
 
@@ -133,7 +137,9 @@ class DoubleBarrier(_InQueue[AsyncDoubleBarrier]):
     def __init__(
         self, client: Client, name: str, count: int, *, ttl_s: float = DEFAULT_TTL_S
     ) -> None:
-        """``ttl_s``: how long the others wait for a member that died."""
+        """Create an instance. ``ttl_s``: how long the others wait for a member that has died, in
+        seconds.
+        """
         thread, twin = client.parts
         super().__init__(thread, AsyncDoubleBarrier(twin, name, count, ttl_s=ttl_s))
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _GRACE_S = 5.0
 """Longest time between SIGTERM and SIGKILL, in seconds."""
 _KILL_SHARE = 0.125
-"""Share of the lease's time that is left when a command that ignores SIGTERM is killed."""
+"""Share of the lease's time to live that is left when a command that ignores SIGTERM is killed."""
 _LOOK_S = 0.05
 
 
@@ -38,19 +38,26 @@ def lock(
     command: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[-- COMMAND...]", help="What to run. Without: hold it until interrupted."
+            metavar="[-- COMMAND...]",
+            help="The command to run. Default: hold the lock until interrupted.",
         ),
     ] = None,
     ttl: Annotated[
         float,
         typer.Option(
-            "--ttl", metavar="S", min=1.0, help="How long the lock outlives this program's death."
+            "--ttl",
+            metavar="S",
+            min=1.0,
+            help="Seconds for which the lock outlives this program's death.",
         ),
     ] = 10.0,
     wait: Annotated[
         float | None,
         typer.Option(
-            "--wait", metavar="S", min=0.0, help="Give up after S; 0: try once. Default: never."
+            "--wait",
+            metavar="S",
+            min=0.0,
+            help="Give up after S seconds; 0: try once. Default: never.",
         ),
     ] = None,
     nonblock: Annotated[
@@ -58,20 +65,18 @@ def lock(
     ] = False,
     fence: Annotated[
         str,
-        typer.Option(
-            "--fence", metavar="NAME", help="Environment variable that has the fencing token."
-        ),
+        typer.Option("--fence", metavar="NAME", help="Environment variable for the fencing token."),
     ] = "LOCK_TOKEN",
     bootstrap_server: BootstrapServer = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     r"""Take a lock, run a command, and release the lock.
 
-    The exit code is the command's. Its environment has the fencing token in LOCK_TOKEN (see
-    --fence), the generation of the log that the token is of in LOCK_GENERATION, and the key in
-    LOCK_KEY. When the lock is lost, the command and all that it has started get SIGTERM, and
-    SIGKILL while an eighth of the lease's time is left: before anybody else can have the lock. Exit
-    code 4, as when the lock does not come in time.
+    The exit code is the command's. Its environment contains the fencing token in LOCK_TOKEN (see
+    --fence), the generation of the token's log in LOCK_GENERATION, and the key in LOCK_KEY. When
+    the lock is lost, the command and all its descendants get SIGTERM, then SIGKILL while an eighth
+    of the lease's time to live is left: before any other client can have the lock. Exit code 4
+    then, and also if the lock is not acquired in time.
 
     \b
     Examples:
@@ -96,10 +101,10 @@ def lock(
             return await (_run(command, one, ttl, fence) if command else _hold(one))
         finally:
             if one.is_held:
-                with contextlib.suppress(ApiError):  # The lock ends with its lease.
+                with contextlib.suppress(ApiError):  # The lock is released when its lease ends.
                     await asyncio.shield(one.release())
 
-    # Numbered: a write of unknown outcome would be a lock without a known holder.
+    # Numbered, because a write of unknown outcome would be a lock without a known holder.
     options = {"bootstrap_server": bootstrap_server, "timeout": timeout, "exactly_once": None}
     code = call(locked, options)
     if code:
@@ -131,7 +136,7 @@ async def _run(command: list[str], one: AsyncLock, ttl_s: float, fence: str) -> 
         if not ended.done():
             await asyncio.shield(_end(process.pid, ended, others, one, ttl_s * _KILL_SHARE))
     if is_lost:
-        raise FailedError("the lock was lost: the command was ended", Exit.UNREACHABLE)
+        raise FailedError("the lock was lost: the command was killed", Exit.UNREACHABLE)
     code = ended.result()
     return code if code >= 0 else 128 - code
 
@@ -139,9 +144,10 @@ async def _run(command: list[str], one: AsyncLock, ttl_s: float, fence: str) -> 
 async def _end(
     command: int, ended: asyncio.Future[int], others: Set[int], one: AsyncLock, kill_s: float
 ) -> None:
-    """End the command, and all processes that it has started, before another client can have the
-    lock: at the latest when ``kill_s`` seconds of the lease are left. ``others``: processes that
-    are not the command's.
+    """End the command and all its descendants before another client can have the lock: at the
+    latest when ``kill_s`` seconds of the lease are left.
+
+    ``others``: processes that are not the command's.
     """
     loop = asyncio.get_running_loop()
     kill_at = loop.time() + _GRACE_S
@@ -151,7 +157,7 @@ async def _end(
         for pid in pids if kill else pids - asked:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL if kill else signal.SIGTERM)
-                os.kill(pid, signal.SIGCONT)  # A stopped process does not see SIGTERM.
+                os.kill(pid, signal.SIGCONT)  # A stopped process does not react to SIGTERM.
         asked |= pids
         if loop.time() >= kill_at + _GRACE_S:
             print_error(f"raftlog: these processes cannot be killed: {listed(pids)}")

@@ -16,41 +16,41 @@ from raftlog.recipes.place import Holder, Place, watched
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """A leader, as a broker shows it."""
+    """A leader as a broker shows it."""
 
     value: str
-    """The leader's own text, for instance its address."""
+    """The leader's own text, such as its address."""
     token: int
-    """The fencing token: each later leader's is higher."""
+    """The fencing token; each later leader has a higher one."""
     key: str
 
 
 class AsyncElection(Holder):
-    """An election of this name: inside ``async with AsyncElection(client, "scheduler", "host-1"):``
-    this client leads.
+    """An election with this name: inside ``async with AsyncElection(client, "scheduler",
+    "host-1"):`` this client leads.
 
-    A leadership has the promises of a lock: see :class:`AsyncLock`.
+    A leadership has the guarantees of a lock: see :class:`AsyncLock`.
     """
 
     @checked
     def __init__(
         self, client: AsyncClient, name: str, value: str = "", *, ttl_s: float = DEFAULT_TTL_S
     ) -> None:
-        """``value``: the text by which others know the leader, for instance its address."""
+        """Create an instance. ``value``: the text that others see for this leader, such as its
+        address.
+        """
         self._client, self._value = client, value
         self._place = Place(client, "election", name, ttl_s)
 
     @property
     def is_leader(self) -> bool:
-        """True if it is certain, by this clock, that no other client leads."""
+        """Whether it is certain, by the local clock, that no other client leads."""
         return self._place.is_first
 
     @checked
     async def campaign(self, timeout_s: float | None = None) -> bool:
-        """Wait until elected; False: the timeout passed first. With 0, lead only if there is no
-        leader.
-
-        Raises PlaceLostError, ApiError.
+        """Wait until elected. Return False if the timeout passes first; with 0, lead only if there
+        is no leader. Raises PlaceLostError, ApiError.
         """
         return await self._place.take(self._value, timeout_s)
 
@@ -70,19 +70,19 @@ class AsyncElection(Holder):
             raise PlaceLostError(f"the leadership was lost: {error.message}") from error
 
     async def resign(self) -> None:
-        """Resign, so that another client can lead. Idempotent. Raises ApiError: then the lease ends
-        by itself, or with the next call.
+        """Resign, so that another client can lead. Idempotent. Raises ApiError: the lease then
+        expires, or ends with the next call.
         """
         await self._place.leave()
 
     async def leader(self) -> Leader | None:
-        """Return the leader, or None. Another may lead by the time of the answer."""
+        """Return the leader, or None. By the time of the answer, another client may lead."""
         found = await self._client.kv.list(self._place.prefix, read="latest")
         first = min(found, key=lambda one: one.create_offset, default=None)
         return None if first is None else Leader(first.text, first.create_offset, first.key)
 
     async def observe(self) -> AsyncGenerator[Leader | None]:
-        """Yield the leader at each change from now on. Several changes may show as one."""
+        """Yield the leader at each change from now on; several changes may be merged into one."""
         async with watched(self._client, f"kv/{self._place.prefix}") as changes:
             last = await self.leader()
             yield last

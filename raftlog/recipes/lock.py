@@ -12,39 +12,38 @@ DEFAULT_TTL_S = 10.0
 
 
 class AsyncLock(Holder):
-    """A lock of this name, for one task at a time: ``async with AsyncLock(client, "orders"):``.
+    """A lock with this name, for one task at a time: ``async with AsyncLock(client, "orders"):``.
 
-    The log never has two holders. A holder that is paused, or whose last requests are late, does
-    not know yet that it has lost the lock: the resource that the lock guards must check ``token``,
-    or be changed together with ``guard``.
+    In the log there are never two holders. But a holder that is paused, or whose last requests are
+    delayed, does not know yet that it has lost the lock: the resource that the lock guards must
+    check ``token``, or be changed together with ``guard``.
     """
 
     @checked
     def __init__(
         self, client: AsyncClient, name: str, *, ttl_s: float = DEFAULT_TTL_S, value: str = ""
     ) -> None:
-        """``ttl_s``: how long the lock outlives a dead holder. ``value``: the holder's name, for
-        people.
+        """Create an instance. ``ttl_s``: how long the lock outlives a dead holder, in seconds.
+        ``value``: the holder's name, for people.
         """
         self._place = Place(client, "lock", name, ttl_s)
         self._value = value
 
     @property
     def is_held(self) -> bool:
-        """True if it is certain, by this clock, that no other client has the lock."""
+        """Whether it is certain, by the local clock, that no other client has the lock."""
         return self._place.is_first
 
     @checked
     async def acquire(self, timeout_s: float | None = None) -> bool:
-        """Wait for the lock; False: the timeout passed first. With 0, take it only if it is free.
-
-        Raises PlaceLostError, ApiError.
+        """Wait for the lock. Return False if the timeout passes first; with 0, acquire it only if
+        it is free. Raises PlaceLostError, ApiError.
         """
         return await self._place.take(self._value, timeout_s)
 
     async def release(self) -> None:
-        """Release the lock to the next client. Idempotent. Raises ApiError: then the lease ends by
-        itself, or with the next call.
+        """Release the lock to the next client. Idempotent. Raises ApiError: the lease then expires,
+        or ends with the next call.
         """
         await self._place.leave()
 

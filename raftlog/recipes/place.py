@@ -2,10 +2,10 @@
 
 Each client puts a key, and grants its lease in the same write. The key's create_offset is its
 place: offsets only grow, and a deleted key never returns to its place. So a client that sees, in an
-image that has its own key, no key with a lower create_offset, is first, and stays first until its
-own key is deleted: no other can enter before it. If the queue was empty, the answer to the write
-says so, and nothing is read. Else the client waits for the one before it alone: a queue of a
-thousand wakes one when its head leaves.
+image containing its own key, no key with a lower create_offset, is first, and stays first until its
+own key is deleted: no other client can enter before it. If the queue was empty, the response to the
+write says so, and nothing is read. Otherwise the client waits only for the one before it: when the
+head of a queue of a thousand leaves, one client wakes.
 """
 
 from __future__ import annotations
@@ -37,36 +37,39 @@ LEASE_NAME_MAX_CHARS = 249
 
 
 class Place:
-    """One place in a queue: ``take`` it; ``leave`` it in the end."""
+    """One place in a queue: ``take`` it, and ``leave`` it in the end."""
 
     def __init__(
         self, client: AsyncClient, what: str, name: str, ttl_s: float, *, below: str = ""
     ) -> None:
-        """``what``: the purpose of the queue, as "lock". ``below``: prefix of its keys, below the
-        name. Raises ValueError for a name that cannot be part of a key, and for the time.
+        """Create an instance. ``what``: the purpose of the queue, such as "lock". ``below``: prefix
+        of its keys, below the name. Raises ValueError for a name that cannot be part of a key, and
+        for an invalid time.
         """
         ttl_ms_of(ttl_s)
         self._client, self._ttl_s = client, ttl_s
         self.prefix = f"{key_of(what, name)}/{below}"
-        """Prefix of the keys of the queue."""
+        """Prefix of the queue's keys."""
         self.client, self.name = client, name
         self._name = f"{what} {name}"[:LEASE_NAME_MAX_CHARS]
         self._lease: AsyncLease | None = None
         self._is_first = self._is_entering = self._is_leaving = self._is_alone = False
         self.key = ""
         self.entered: Token | None = None
-        """Token of the write that has put the key."""
+        """Token of the write that put the key, or None."""
         self.token = 0
-        """The create_offset of the key: later places have higher ones."""
+        """The create_offset of the key; later places have higher ones."""
 
     @property
     def is_first(self) -> bool:
-        """True if it was taken, and it is certain, by this clock, that the key still exists."""
+        """Whether the place was taken, and it is certain, by the local clock, that the key still
+        exists.
+        """
         return self._is_first and self._lease is not None and self._lease.is_held
 
     @property
     def lease(self) -> AsyncLease:
-        """The lease of the key. Raises PlaceLostError without one."""
+        """The lease of the key. Raises PlaceLostError if there is none."""
         if self._lease is None:
             raise PlaceLostError(self._no_place)
         return self._lease
@@ -76,9 +79,8 @@ class Place:
         return f"{self._name} is not held: acquire the lock, or campaign, first"
 
     def guard(self) -> Expect:
-        """Return the condition that the place is still held: for ``client.kv.alter``.
-
-        Raises PlaceLostError if it was never taken.
+        """Return a condition for ``client.kv.alter`` that holds while the place is held. Raises
+        PlaceLostError if it was never taken.
         """
         return Expect(self.key, expected_create=self.token, generation=self.generation)
 
@@ -90,15 +92,15 @@ class Place:
         return self.entered.generation
 
     async def take(self, value: str, timeout_s: float | None) -> bool:
-        """Join the end of the queue, and wait until this place is first; False: the timeout passed
-        first, and the place is given up. A queue that is not empty is read once whatever the
-        timeout.
+        """Join the end of the queue, and wait until this place is first. Return False if the
+        timeout passes first; the place is then given up.
 
-        Raises PlaceLostError, and ApiError: then there is no place.
+        A queue that is not empty is read at least once, whatever the timeout. Raises
+        PlaceLostError, and ApiError: there is no place then.
         """
         await self.enter(value)
         try:
-            # A lease that may have ended meanwhile is reported by the look at the queue.
+            # Reading the queue reports a lease that may have ended meanwhile.
             before = None if self._is_alone and self.lease.is_held else await self._before()
             async with asyncio.timeout(timeout_s):
                 while before is not None:
@@ -114,11 +116,11 @@ class Place:
         return True
 
     async def enter(self, value: str) -> None:
-        """Join the end of the queue without waiting. A lost place does not prevent that."""
+        """Join the end of the queue without waiting, even after a place was lost."""
         if self._is_entering or (self._lease is not None and self._lease.is_held):
             raise RaftlogError(
-                f"{self._name} is held or waited for by this object already: it is not reentrant;"
-                " make another one for another task"
+                f"{self._name} is already held or waited for by this object, which is not "
+                "reentrant: create one per task"
             )
         self._is_entering = True
         try:
@@ -132,7 +134,7 @@ class Place:
         try:
             lease = await asyncio.shield(granting)
         except asyncio.CancelledError:
-            # The key may exist, now or soon: others would wait for it until its lease ends.
+            # The key may exist, now or soon, and others would wait for it until its lease ends.
             await asyncio.shield(_undo(granting))
             raise
         self._lease, self.key, self.token = lease, put.key, lease.granted.offset
@@ -145,13 +147,13 @@ class Place:
         try:
             return await leases.grant(self._ttl_s, name=self._name, puts=[put])
         except AcksNotReachedError as error:
-            # Nobody would keep the lease alive, and others would wait for its end.
+            # The lease would not be kept alive, and others would wait for its end.
             with contextlib.suppress(RaftlogError):
                 await leases.revoke(first_of(error.result, puts=1))
             raise
 
     async def leave(self) -> None:
-        """Leave the queue. Idempotent. Raises ApiError: then the lease ends by itself, or with the
+        """Leave the queue. Idempotent. Raises ApiError: the lease then expires, or ends with the
         next call. A place that was lost needs no request.
         """
         if (lease := self._lease) is None:
@@ -163,31 +165,33 @@ class Place:
             self.abandon()
 
     async def give_up(self) -> None:
-        """Leave, or else let the lease end by itself. A place that was lost needs no request."""
+        """Leave the queue; if that fails, let the lease expire. A place that was lost needs no
+        request.
+        """
         if self._lease is not None and not self._lease.is_held:
             self.abandon()
         with contextlib.suppress(ApiError):
             await self.leave()
 
     def abandon(self) -> None:
-        """Give the place up without a request: the lease ends by itself."""
+        """Give up the place without a request: its lease expires."""
         lease, self._lease = self._lease, None
         if lease is not None:
             lease.abandon()
 
     async def _before(self) -> KeyValue | None:
-        """Return the key of the place just before this one."""
-        # The client has seen its own key, so the image that answers has every key before it.
+        """Return the key of the place just before this one, or None."""
+        # The client has seen its own key, so the image that answers contains every earlier key.
         found = await self.unless_lost(
             self._client.kv.list(self.prefix, keys_only=True, read="latest")
         )
         if all(one.create_offset != self.token for one in found):
-            raise PlaceLostError(f"key {self.key} is gone: its lease has ended")
+            raise PlaceLostError(f"key {self.key} was deleted: its lease has ended")
         before = [one for one in found if one.create_offset < self.token]
         return max(before, key=lambda one: one.create_offset, default=None)
 
     async def unless_lost(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` as long as the lease is held. Raises PlaceLostError."""
+        """Run ``work`` while the lease is held. Raises PlaceLostError."""
         lease = self.lease
         doing = asyncio.ensure_future(work)
         lost = asyncio.ensure_future(lease.wait_lost())
@@ -205,7 +209,7 @@ class Place:
 
 
 class InQueue:
-    """The common part of all recipes with a place."""
+    """The common part of all recipes with a place in a queue."""
 
     _place: Place
 
@@ -214,47 +218,47 @@ class InQueue:
 
     @property
     def key(self) -> str:
-        """The key of the place; empty before it is taken."""
+        """The key of the place, or "" before it is taken."""
         return self._place.key
 
     def abandon(self) -> None:
-        """Rely on the place no longer, and let its lease end without a request to the cluster: as
+        """Stop relying on the place, and let its lease expire without a request to the cluster, as
         if this client had died.
         """
         self._place.abandon()
 
 
 class Holder(InQueue):
-    """The common part of recipes held by the first in a queue: a lock, a leadership."""
+    """The common part of the recipes held by the first in a queue: a lock and a leadership."""
 
     @property
     def token(self) -> int:
-        """The fencing token: a later holder's is higher."""
+        """The fencing token; a later holder has a higher one."""
         return self._place.token
 
     @property
     def generation(self) -> int:
-        """The generation of the log that the token is of. Tokens of two generations, as after an
-        unsafe recovery or a restore, cannot be compared.
+        """The generation of the token's log. Tokens from two generations, as after an unsafe
+        recovery or a restore, cannot be compared.
         """
         return self._place.generation
 
     @property
     def remaining_s(self) -> float:
-        """Time for which, by this clock, no other client can have the place, in seconds: the rest
-        of its lease. Raises PlaceLostError if it was given up.
+        """Seconds for which, by the local clock, no other client can have the place: the rest of
+        its lease. Raises PlaceLostError if it was given up.
         """
         return self._place.lease.remaining_s
 
     def guard(self) -> Expect:
-        """Return the condition that the place is not lost: ``client.kv.alter(lock.guard(),
-        Put(…))`` changes nothing once it is.
+        """Return a condition that holds until the place is lost: ``client.kv.alter(lock.guard(),
+        Put(…))`` changes nothing afterwards.
         """
         return self._place.guard()
 
     @checked
     async def wait_lost(self, timeout_s: float | None = None) -> bool:
-        """Wait until the place is lost or given up; False: the timeout passed first."""
+        """Wait until the place is lost or given up. Return False if the timeout passes first."""
         return await self._place.lease.wait_lost(timeout_s)
 
     async def __aexit__(
@@ -273,10 +277,11 @@ async def _undo(granting: asyncio.Future[AsyncLease]) -> None:
 
 
 def key_of(what: str, name: str) -> str:
-    """Return the key of a lock or the like: ``locks/NAME``, a prefix of its keys or the only one.
+    """Return the key of a lock or other recipe: ``locks/NAME``, either a prefix of its keys or its
+    only key.
 
-    The name is one segment of the key, with commas for its slashes, so that no key of one name is
-    below the key of another name. Raises ValueError for a name that cannot be part of a key.
+    The name is one segment of the key, with commas instead of slashes, so that no key of one name
+    is below the key of another name. Raises ValueError for a name that cannot be part of a key.
     """
     from raftlog.limits import KEY
 
@@ -289,7 +294,9 @@ def key_of(what: str, name: str) -> str:
 
 @asynccontextmanager
 async def watched(client: AsyncClient, selector: str) -> AsyncGenerator[AsyncChanges]:
-    """Yield changes from now on: any read inside shows the earlier ones."""
+    """Yield a stream of the changes from now on; any read inside the block shows the
+    earlier ones.
+    """
     async with client.watch(selector, tip=True) as changes:
         if changes.token is not None:
             await client.see(changes.token)

@@ -1,4 +1,4 @@
-"""The nodes that the tests of one pytest process share, from the first test to the end."""
+"""The nodes shared by the tests of one pytest process, from the first test to the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raftlog.testing.slate import LeftoverError, Slate
 
 START_TIMEOUT_S = 60.0
 TRIES = 3
-"""Attempts to start a cluster: another process may take a port that was found free."""
+"""Number of attempts to start a cluster: another process may take a port that was free."""
 END_TIMEOUT_S = 20.0
 _LISTEN = "0A"
 """The state of a listening socket in /proc/net/tcp."""
@@ -33,10 +33,10 @@ class ClusterSession:
         self._slate: Slate | None = None
         self._reaper: subprocess.Popen[bytes] | None = None
         self.replaced: list[str] = []
-        """Reasons for which clusters were replaced."""
+        """Why clusters were replaced."""
 
     def clean(self) -> LocalCluster:
-        """Return the cluster, all nodes ready, without earlier data. Raises FailedError."""
+        """Return the cluster with all nodes ready and without earlier data. Raises FailedError."""
         for _ in range(TRIES):
             if self._cluster is None or self._slate is None:
                 self._begin()
@@ -49,7 +49,7 @@ class ClusterSession:
             except (FailedError, LeftoverError) as error:
                 self.replaced.append(str(error))
                 self.end()
-        raise FailedError(f"no clean cluster: {'; '.join(self.replaced)}", Exit.REFUSED)
+        raise FailedError(f"no cluster could be cleaned: {'; '.join(self.replaced)}", Exit.REFUSED)
 
     def end(self) -> None:
         """End all processes, and remove their directory. Idempotent."""
@@ -59,12 +59,12 @@ class ClusterSession:
         if slate is not None:
             slate.close()
         if process is not None:
-            # The same way for every end: one for crashes alone would be found broken only in a
+            # The same clean-up for every end: one only for crashes would be found broken only in a
             # crash.
             process.communicate(timeout=END_TIMEOUT_S)
         for node in cluster.nodes if cluster is not None else ():
             assert cluster is not None
-            cluster.pid(node.name)  # The parent has to notice the end of a child.
+            cluster.pid(node.name)  # The parent must reap a child that has ended.
 
     def _begin(self) -> None:
         for left in reversed(range(TRIES)):
@@ -100,8 +100,8 @@ class ClusterSession:
 def wait_all_ready(cluster: LocalCluster) -> None:
     """Wait until all nodes are ready. Raises FailedError.
 
-    A node of another cluster may have taken a port meanwhile, and be ready there: each process must
-    listen on its port itself.
+    A node of another cluster may have taken a port meanwhile, and be ready there, so each process
+    must listen on its own port.
     """
     cluster.wait_ready([node.name for node in cluster.nodes], START_TIMEOUT_S)
 
@@ -111,7 +111,7 @@ def wait_all_ready(cluster: LocalCluster) -> None:
     wait_until(lambda: all(map(is_settled, cluster.nodes)), START_TIMEOUT_S)
     for node in cluster.nodes:
         if not _has_port(cluster.pid(node.name), node.port):
-            raise FailedError(f"{node.name} does not have its port {node.port}", Exit.REFUSED)
+            raise FailedError(f"{node.name} does not listen on its port {node.port}", Exit.REFUSED)
 
 
 def _has_port(pid: int | None, port: int) -> bool:
@@ -133,7 +133,7 @@ def _target(link: Path) -> str:
     try:
         return os.readlink(link)
     except OSError:
-        return ""  # It was closed meanwhile.
+        return ""  # The descriptor was closed meanwhile.
 
 
 def restore_nodes(cluster: LocalCluster) -> None:

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 FAULTS: Mapping[str, str] = {
-    "kill_controller": "A controller dies, as by kill -9, and is started again.",
-    "kill_all_controllers": "All controllers die at once, and are started again.",
-    "kill_broker": "A broker dies, as by kill -9, and is started again.",
-    "stop_broker": "A broker is stopped in order, and started again.",
-    "pause": "A node stands still for up to 3 s.",
-    "long_pause": "A node stands still for 5 to 30 s.",
-    "clock_jump": "The wall clock of a controller is set wrong by up to 5 hours, or right again.",
-    "resign": "The leader of the controllers resigns.",
-    "partition": "Two nodes do not reach each other for up to 15 s.",
-    "one_way": "One node does not reach another, or any other, which still reach it.",
-    "isolate": "A controller, often the leader, reaches no other node.",
-    "split": "All nodes fall into two parts.",
-    "flapping": "The way between two nodes fails and works again, many times.",
-    "clog": "What one node sends to another arrives late.",
+    "kill_controller": "A controller dies, as by kill -9, and is restarted.",
+    "kill_all_controllers": "All controllers die at once, and are restarted.",
+    "kill_broker": "A broker dies, as by kill -9, and is restarted.",
+    "stop_broker": "A broker shuts down, and is restarted.",
+    "pause": "A node is paused for up to 3 s.",
+    "long_pause": "A node is paused for 5 to 30 s.",
+    "clock_jump": "The wall clock of a controller is set wrong by up to 5 hours, or corrected.",
+    "resign": "The leading controller resigns.",
+    "partition": "Two nodes cannot reach each other for up to 15 s.",
+    "one_way": "One node cannot reach another, or any other, but they can reach it.",
+    "isolate": "A controller, often the leader, cannot reach any other node.",
+    "split": "The nodes are partitioned into two groups.",
+    "flapping": "The connection between two nodes fails and recovers many times.",
+    "clog": "Messages from one node to another arrive late.",
     "reset_links": "All connections of a node are reset.",
-    "pause_program": "A program stands still for up to 30 s.",
-    "cut_program": "A program does not reach a broker, or any broker, for up to 15 s.",
-    "kill_program": "A program dies, as by kill -9, and is started again from its beginning.",
+    "pause_program": "A program is paused for up to 30 s.",
+    "cut_program": "A program cannot reach a broker, or any broker, for up to 15 s.",
+    "kill_program": "A program dies, as by kill -9, and is restarted from its beginning.",
 }
-"""The effect of each fault, by its name."""
+"""Name of a fault -> its effect."""
 
 DEFAULT_FAULTS: Mapping[str, float] = {
     "kill_controller": 10.0,
@@ -45,7 +45,9 @@ def checked(faults: Mapping[str, float]) -> dict[str, float]:
     """Return the faults of a run. Raises ValueError for an unknown name or an invalid time."""
     for name, mean_s in faults.items():
         if name not in FAULTS:
-            raise ValueError(f"there is no fault {name!r}; there are: {', '.join(FAULTS)}")
+            raise ValueError(f"there is no fault {name!r}: use one of {', '.join(FAULTS)}")
         if not 0 < mean_s < float("inf"):
-            raise ValueError(f"{name}={mean_s!r}: mean time between two, in seconds")
+            raise ValueError(
+                f"{name}={mean_s!r}: must be the mean time between two faults, in seconds"
+            )
     return dict(faults)

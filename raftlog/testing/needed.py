@@ -1,4 +1,4 @@
-"""The error for a missing extra: names the extra in place of the module."""
+"""The error for a missing extra, which names the extra instead of the module."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def needs_testing_extra() -> Iterator[None]:
-    """Raise ModuleNotFoundError with the extra to install, if a module is missing inside."""
+    """Raise ModuleNotFoundError with the extra to install if a module is missing in the block."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""A cluster of real processes, as one test sees it."""
+"""A cluster of real processes, as one test uses it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from raftlog.testing.cluster_session import START_TIMEOUT_S
 
 
 class RealCluster:
-    """Controllers and brokers on this machine, without data when the test begins.
-
-    After the test, the nodes are restored and its writes deleted.
+    """Controllers and brokers on this machine, without data when the test begins. After the test,
+    the nodes are restored and the test's writes deleted.
     """
 
     def __init__(self, local: LocalCluster) -> None:
@@ -46,8 +45,8 @@ class RealCluster:
 
     @property
     def leader(self) -> str | None:
-        """Name of the controller that leads; None: none does."""
-        # In a thread of its own: the test may have an event loop in this one.
+        """Name of the controller that leads, or None."""
+        # In a separate thread, since the test may have an event loop in this one.
         with ThreadPoolExecutor(1) as thread:
             leader = thread.submit(self._local.leader).result()
         return None if leader is None else leader.name
@@ -67,7 +66,7 @@ class RealCluster:
         return self._local.node(name).endpoint
 
     def log(self, name: str) -> str:
-        """Return what a node has logged since the cluster was started."""
+        """Return a node's log output since the cluster was started."""
         return self._local.log_path(name).read_text(errors="replace")
 
     def kill(self, name: str) -> None:

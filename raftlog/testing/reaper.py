@@ -1,7 +1,7 @@
 """A program that ends a test cluster, and removes its directory, when the tests' process ends.
 
-Run as ``python reaper.py DIRECTORY``. Its stdin is a pipe from the process of the tests, which the
-kernel closes at any end: after the last test, by SIGKILL, by a crash. It imports nothing of
+Run as ``python reaper.py DIRECTORY``. Its stdin is a pipe from the tests' process, which the kernel
+closes however that ends: after the last test, by SIGKILL, by a crash. It imports nothing from
 raftlog, so that it starts at once.
 """
 
@@ -18,9 +18,8 @@ _PAUSE_S = 0.02
 
 
 def pids_of(directory: str) -> list[int]:
-    """Return the pids of the nodes whose configuration is in the directory.
-
-    Not of every process that names it: one may be reading a node's log.
+    """Return the pids of the nodes whose configuration is in the directory. Ignores other processes
+    that name the directory, such as one reading a node's log.
     """
     wanted, found = os.fsencode(directory) + b"/", []
     for entry in os.listdir("/proc"):
@@ -30,14 +29,14 @@ def pids_of(directory: str) -> list[int]:
             with open(f"/proc/{entry}/cmdline", "rb") as file:
                 arguments = file.read().split(b"\0")
         except OSError:
-            continue  # It has ended.
+            continue  # The process has ended.
         if arguments[-3:-2] == [b"-c"] and arguments[-2].startswith(wanted):
             found.append(int(entry))
     return found
 
 
 def end_all(directory: str) -> None:
-    """Kill the nodes, and any that start meanwhile; then remove the directory."""
+    """Kill the nodes, including any that start meanwhile, then remove the directory."""
     for _ in range(_ROUNDS):
         pids = pids_of(directory)
         if not pids:

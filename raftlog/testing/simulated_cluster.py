@@ -1,4 +1,4 @@
-"""The simulated cluster, as a test's coroutine sees it."""
+"""The simulated cluster, as a test's coroutine uses it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 MAIN = "main"
-"""Host of the test's own coroutine: no fault affects it."""
+"""Host of the test's own coroutine, which no fault affects."""
 
 
 class HostSurroundings:
-    """The process of one host: clients made in it use the simulated network."""
+    """The process of one host: clients created in it use the simulated network."""
 
     def __init__(self, world: GuestWorld, story: Story, host: str) -> None:
         self._world, self._story, self._host = world, story, host
@@ -43,7 +43,7 @@ class HostSurroundings:
 
 
 class Program(Generic[T]):
-    """A program on a host of its own: ``await`` it for the result of its coroutine."""
+    """A program on its own host; ``await`` it for the result of its coroutine."""
 
     def __init__(self, guest: Guest) -> None:
         self._guest = guest
@@ -55,7 +55,7 @@ class Program(Generic[T]):
 
     @property
     def runs(self) -> bool:
-        """True if its process runs; a paused one does."""
+        """Whether its process exists; also true while it is paused."""
         return self._guest.task is not None
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -63,15 +63,14 @@ class Program(Generic[T]):
 
 
 class SimulatedCluster:
-    """A cluster on virtual time, its faults, and the programs that use it.
-
-    Nodes are named by ``controllers`` and ``brokers``, programs by themselves.
+    """A cluster on virtual time, its faults, and the programs that use it. Nodes are named in
+    ``controllers`` and ``brokers``; a program has the name given to it.
     """
 
     def __init__(self, world: GuestWorld, story: Story) -> None:
         self._world, self._story = world, story
         self.rng = world.rng("test")
-        """Random numbers for the test: the same for the same seed."""
+        """Random numbers for the test, the same for the same seed."""
 
     @property
     def seed(self) -> int:
@@ -80,7 +79,7 @@ class SimulatedCluster:
 
     @property
     def now(self) -> float:
-        """Virtual seconds since the beginning, by no host's clock."""
+        """Virtual seconds since the start, by no host's clock."""
         return self._world.now()
 
     @property
@@ -105,12 +104,12 @@ class SimulatedCluster:
 
     @property
     def leader(self) -> str | None:
-        """Name of the controller that leads; None: none does."""
+        """Name of the controller that leads, or None."""
         active = self._world.active()
         return None if active is None else f"c{active.quorum.node_id}"
 
     def connect_async(self, **options: Unpack[ClientOptions]) -> AsyncClient:
-        """Return a client. ``raftlog.AsyncClient()`` returns the same in a simulated run."""
+        """Return a client. In a simulated run, ``raftlog.AsyncClient()`` returns the same."""
         return AsyncClient(self.bootstrap_servers, **options)
 
     def program(
@@ -120,13 +119,13 @@ class SimulatedCluster:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Program[T]:
-        """Start ``function(*args, **kwargs)`` as a program of its own: a process on another host.
+        """Start ``function(*args, **kwargs)`` as a separate program: a process on another host.
 
-        The run fails when it raises. Raises ValueError for a name that is taken.
+        The run fails if it raises. Raises ValueError for a name that is taken.
         """
         world = self._world
         if name in (MAIN, *world.guests, *self.controllers, *self.brokers):
-            raise ValueError(f"the name {name!r} is taken")
+            raise ValueError(f"the name {name!r} is already in use")
         guest = Guest(
             world,
             name,
@@ -150,7 +149,7 @@ class SimulatedCluster:
         (self._guest(name) or self._world.named(name)).kill()
 
     def start(self, name: str) -> None:
-        """Start a stopped node or program; a program from its beginning."""
+        """Start a stopped node or program; a program starts from its beginning."""
         guest = self._guest(name)
         self.note("started", who=name)
         if guest is not None:
@@ -167,7 +166,7 @@ class SimulatedCluster:
     def resume(self, name: str) -> None:
         """Resume a paused node or program."""
         self._check(name)
-        self.note("goes on", who=name)
+        self.note("resumed", who=name)
         self._world.network.resume(name)
 
     def cut(self, one: str, other: str) -> None:
@@ -178,16 +177,15 @@ class SimulatedCluster:
         self._world.network.partition(one, other)
 
     def heal(self, one: str, other: str) -> None:
-        """Let messages pass again between two nodes or programs."""
+        """Let messages between two nodes or programs pass again."""
         self._check(one)
         self._check(other)
         self.note(f"reaches {other} again", who=one)
         self._world.network.heal(one, other)
 
     async def calm(self) -> None:
-        """End the faults, undo their effects, and wait until the cluster is whole.
-
-        A killed program stays down.
+        """Stop injecting faults, undo their effects, and wait until the cluster is healthy. A
+        killed program stays down.
         """
         await self._world.calm()
 
@@ -198,4 +196,4 @@ class SimulatedCluster:
     def _check(self, name: str) -> None:
         names = [*self.controllers, *self.brokers, *self._world.guests]
         if name not in names:
-            raise ValueError(f"there is no {name!r}; there are: {', '.join(names)}")
+            raise ValueError(f"there is no {name!r}: use one of {', '.join(names)}")

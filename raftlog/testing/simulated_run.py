@@ -28,7 +28,7 @@ from simulation.twins.loop import VirtualLoop, host_context, run
 T = TypeVar("T")
 Main = Callable[[SimulatedCluster], Coroutine[Any, Any, T]]
 SHOWN_LINES = 20
-"""Number of lines of the story in the message of a failure; pytest shows all of them below."""
+"""Number of lines of the story in a failure's message; pytest shows all of them below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class Run(Generic[T]):
 
     seed: int
     result: T
-    """Result of the coroutine; None after a failure."""
+    """Result of the coroutine, or None after a failure."""
     story: str
-    """The events in order: the same for the same seed, byte for byte."""
+    """The events in order, the same for the same seed, byte for byte."""
     faults: Mapping[str, int]
     """Number of occurrences of each fault."""
     virtual_s: float
@@ -49,7 +49,9 @@ class Run(Generic[T]):
 
 
 class SeedFailedError(AssertionError):
-    """A failed run: the message has the seed and the end of the story, the cause is the reason."""
+    """A failed run. The message contains the seed and the end of the story; the cause is the
+    original error.
+    """
 
     __module__ = "raftlog.testing"
 
@@ -79,20 +81,19 @@ def simulated(
 ) -> Run[T]:
     """Run ``main(cluster)`` in a simulated cluster, and return its result and its story.
 
-    ``faults``: names of :data:`FAULTS`, and the mean time between two of a kind in virtual seconds;
-    ``{}``: none. ``limit_s``: virtual time after which a run has failed.
-
-    Raises SeedFailedError when ``main`` or one of its programs raises. The same seed, code and
-    Python give the same run.
+    ``faults``: mean time between two faults of a kind in virtual seconds, by name (:data:`FAULTS`);
+    ``{}`` for no faults. ``limit_s``: virtual time after which a run counts as failed. Raises
+    SeedFailedError when ``main`` or one of its programs raises. The same seed, code and Python give
+    the same run.
     """
-    __tracebackhide__ = True  # For pytest: it shows the lines of the test.
+    __tracebackhide__ = True  # Makes pytest show the lines of the test.
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         pass
     else:
         raise RuntimeError(
-            "simulated() runs an event loop of its own: call it from `def`, not from `async def`"
+            "simulated() runs its own event loop: call it from `def`, not from `async def`"
         )
     outcome = Outcome(seed, guest_config(controllers, brokers, checked(faults)))
     began = time.perf_counter()
@@ -128,7 +129,7 @@ def sweep(main: Main[T], seeds: Iterable[int], **options: Any) -> list[Run[T]]:
 
 
 class _Life(Generic[T]):
-    """One run, from its beginning to its end."""
+    """One run, from start to end."""
 
     def __init__(self, main: Main[T], outcome: Outcome, limit_s: float) -> None:
         self._main, self._outcome, self._limit_s = main, outcome, limit_s
@@ -164,7 +165,7 @@ class _Life(Generic[T]):
         self.result.append(task.result())
 
     def ended(self, result: Any, real_s: float) -> Run[Any]:
-        """Return the run, with its story."""
+        """Return the run with its story."""
         outcome = self._outcome
         return Run(
             outcome.seed,
@@ -176,25 +177,25 @@ class _Life(Generic[T]):
         )
 
     def failed(self, error: BaseException, real_s: float) -> SeedFailedError:
-        """Return the error that has the story."""
+        """Return the error with its story."""
         failed = self.ended(None, real_s)
         message = (
             f"seed {failed.seed} failed after {failed.virtual_s:.3f} s of virtual time:"
             f" {type(error).__name__}: {error}\n"
-            f"The end of its story:\n{self.story.tail(SHOWN_LINES)}"
+            f"End of the story:\n{self.story.tail(SHOWN_LINES)}"
         )
         return SeedFailedError(message, failed)
 
 
 @contextmanager
 def _alone(seed: int) -> Iterator[None]:
-    """Isolate a run: its surroundings must not change it, nor it them."""
+    """Isolate a run, so that it and its surroundings do not affect each other."""
     numbers, level = random.getstate(), logging.getLogger("asyncio").level
     configured, logs = structlog.is_configured(), structlog.get_config()
     environment = {name: os.environ.pop(name) for name in [*os.environ] if name[:8] == "RAFTLOG_"}
     collects = gc.isenabled()
     random.seed(seed)
-    # The objects freed by a collection, and so the order of later events, depend on earlier runs.
+    # Which objects a collection frees, and so the order of later events, depends on earlier runs.
     gc.disable()
     logging.getLogger("asyncio").setLevel(logging.CRITICAL + 1)
     structlog.configure(
@@ -203,7 +204,7 @@ def _alone(seed: int) -> Iterator[None]:
     )
     try:
         with warnings.catch_warnings():
-            # A killed program does not complete: an open resource of it is not a mistake.
+            # A killed program does not complete, so its open resources are not a mistake.
             warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
             warnings.simplefilter("ignore", ResourceWarning)
             try:

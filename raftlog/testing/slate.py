@@ -1,7 +1,7 @@
 """The reset of a cluster to its first image, whatever a test has written.
 
-The log has all changes: this reads on from its end after the test before, and compares the image
-with the first one. So no name needs a prefix, and a test uses those of its program.
+The log has all changes: reading continues from where the previous test ended, and the image is
+compared with the first one. So no name needs a prefix, and a test can use its program's own names.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _LAST = "raftlog-testing/last"
 _AT_ONCE = 500
 """Number of keys in one write."""
 ROUNDS = 3
-"""Number of attempts: a request of the test before may take effect only now."""
+"""Number of attempts: a request from the previous test may take effect only now."""
 
 
 class LeftoverError(RaftlogError):
-    """A change of a test that no write restores: the next test needs another cluster."""
+    """A test made a change that no write restores, so the next test needs a new cluster."""
 
 
 class Slate:
@@ -54,13 +54,13 @@ class Slate:
             raise
 
     def clean(self) -> None:
-        """Undo the changes since the beginning; that is visible on every broker at the return.
+        """Undo the changes since the first image; on return, that is visible on every broker.
         Raises LeftoverError.
         """
         try:
             self._call(self._clean)
         except ApiError as error:
-            raise LeftoverError(f"the cluster does not let itself be cleaned: {error}") from error
+            raise LeftoverError(f"the cluster could not be reset: {error}") from error
 
     def close(self) -> None:
         """Close all connections. Idempotent."""
@@ -89,7 +89,7 @@ class Slate:
             if not left:
                 return
             await _undo(self._twin, self._first, image)
-        raise LeftoverError(f"a test has left {', '.join(left)}")
+        raise LeftoverError(f"a test has left changes behind: {', '.join(left)}")
 
 
 def leftovers(first: Image, image: Image) -> list[str]:
@@ -122,7 +122,7 @@ def _voter_ids(image: Image) -> set[int]:
 
 
 async def _undo(client: AsyncClient, first: Image, image: Image) -> None:
-    """Delete the additions of an image to the first one, and restore the rest."""
+    """Delete what an image has in addition to the first one, and restore the rest."""
     writes: list[Callable[..., Awaitable[Any]]] = []
     topics = {*image.topic_ids} - {*first.topic_ids}
     if topics:
@@ -143,13 +143,13 @@ async def _undo(client: AsyncClient, first: Image, image: Image) -> None:
     lost = [host for host in hosts if now.get(host) != hosts[host]]
     writes += [partial(client.hostnames.set, host, hosts[host]) for host in lost]
     for lease in await client.leases.list():
-        # One that ends by itself meanwhile needs no deletion.
+        # A lease that expires meanwhile need not be revoked.
         with contextlib.suppress(ResourceNotFoundError):
             await client.leases.revoke(lease.id)
     gone = [raftlog.Delete(key) for key in {*image.key_values} - {*first.key_values}]
     parts = [gone[at : at + _AT_ONCE] for at in range(0, len(gone), _AT_ONCE)]
     writes += [partial(client.kv.alter, *part) for part in parts]
     await asyncio.gather(*(write() for write in writes))
-    # When the last write is visible on every broker, all before it are.
+    # Once the last write is visible on every broker, all earlier ones are.
     await client.kv.put(_LAST, "")
     await client.kv.delete(_LAST, acks="visible")

@@ -1,4 +1,4 @@
-"""The story of a simulated run: the events of the cluster, and the answers to its clients."""
+"""The story of a simulated run: the events in the cluster, and the answers to its clients."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ NAMESPACES = (
 )
 CALLS = ("produce", "consume")
 _WIDTH = 40
-"""Largest number of characters shown of one value."""
+"""Maximum number of characters shown of one value."""
 _IN_CALL: ContextVar[bool] = ContextVar("raftlog_recorded_call", default=False)
-"""True if a call is made by another one: only the outer one is recorded."""
+"""Whether a call is made by another recorded call: only the outer one is recorded."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-"""The address in the repr of an object that has no repr of its own: it differs in each process."""
+"""The address in an object's default repr, which differs between processes."""
 
 
 class Story:
-    """Lines in the order of virtual time, each with its time and its subject."""
+    """Lines in order of virtual time, each with its time and its subject."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -56,7 +56,7 @@ class Story:
             self.lines.append(_line(self._now(), who, what))
 
     def give_up(self, host: str = "") -> None:
-        """Add the calls of a host, or of all, that will never be answered."""
+        """Record the calls of a host, or of all hosts, that will never be answered."""
         for number, (began_at, who, call) in list(self._pending.items()):
             if host in ("", who):
                 del self._pending[number]
@@ -71,11 +71,11 @@ class Story:
     def tail(self, count: int) -> str:
         """Return the last lines."""
         left_out = len(self.lines) - count
-        head = [f"  … {left_out} lines before, in the story of the error"] if left_out > 0 else []
+        head = [f" … {left_out} earlier lines, in the error's story"] if left_out > 0 else []
         return "\n".join([*head, *(f"  {line}" for line in self.lines[-count:])])
 
     def record(self, client: AsyncClient, who: str) -> None:
-        """Add a line for each call of a client from now on."""
+        """Record a line for each call of a client from now on."""
         for name in NAMESPACES:
             namespace = getattr(client, name)
             for call, _ in inspect.getmembers(type(namespace), inspect.iscoroutinefunction):
@@ -120,7 +120,7 @@ class Story:
         setattr(lease, "end", ended)  # noqa: B010 - for the type checker a method stays one
 
     def _answered(self, number: int, answer: str) -> None:
-        # Pending calls are recorded already at the end.
+        # Calls that are pending at the end have already been recorded.
         if (asked := self._pending.pop(number, None)) is not None:
             began_at, who, call = asked
             took_s = self._now() - began_at
@@ -144,7 +144,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, Enum):
         return value.name
     if is_dataclass(value) and not isinstance(value, type):
-        # Default values say nothing.
+        # Default values are omitted.
         said = (
             f"{one.name}={_shown(getattr(value, one.name))}"
             for one in fields(value)
