@@ -1,1 +1,3 @@
-"""Each claim about speed, with its peer and the machine's limits in the same run."""
+"""Measurements for every claim about speed, with the peer and the machine's limits in the
+same run.
+"""

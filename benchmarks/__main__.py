@@ -1,4 +1,4 @@
-"""The command: one workload, ours and the peer's, with the machine's limits, in one run."""
+"""The command: one workload for raftlog and the peer, with the machine's limits, in one run."""
 
 from __future__ import annotations
 
@@ -24,30 +24,33 @@ def main(
     workload: Annotated[
         str, typer.Argument(help=", ".join(f"{k}: {v.what}" for k, v in WORKLOADS.items()))
     ],
-    seconds: Annotated[float, typer.Option(help="How long each measurement lasts.")] = 10.0,
-    runs: Annotated[int, typer.Option(help="How often it is repeated.")] = 1,
+    seconds: Annotated[
+        float, typer.Option(help="Duration of each measurement, in seconds.")
+    ] = 10.0,
+    runs: Annotated[int, typer.Option(help="Number of runs.")] = 1,
     peer: Annotated[
-        str | None, typer.Option(help="etcd: measured beside us, see peers.py.")
+        str | None, typer.Option(help="etcd: measure it as well, see peers.py.")
     ] = None,
-    directory: Annotated[Path, typer.Option("--dir", help="On the disk to be measured.")] = Path(
-        ".raftlog/bench"
-    ),
+    directory: Annotated[
+        Path, typer.Option("--dir", help="A directory on the disk to measure.")
+    ] = Path(".raftlog/bench"),
     acls: Annotated[
         int | None,
         typer.Option(
-            help="With mutual TLS (the peer, too) and an authorizer with so many entries (w1 to w4)."
+            help="Use mutual TLS (also for the peer) and an authorizer with this number of entries "
+            "(w1 to w4)."
         ),
     ] = None,
-    audited: Annotated[bool, typer.Option(help="With an audit log, too (with --acls).")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON for programs.")] = False,
+    audited: Annotated[bool, typer.Option(help="Also write an audit log (with --acls).")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure one workload on three real nodes with real fsync, and print it beside the machine's
+    """Measure one workload on three real nodes with real fsync, and print it with the machine's
     limits.
     """
     if workload not in WORKLOADS:
-        raise typer.BadParameter(f"{workload} is none of {', '.join(WORKLOADS)}")
+        raise typer.BadParameter(f"must be one of {', '.join(WORKLOADS)}, not {workload}")
     if acls is not None and workload not in SECURED:
-        raise typer.BadParameter(f"--acls goes with {', '.join(SECURED)}")
+        raise typer.BadParameter(f"--acls is only for {', '.join(SECURED)}")
     chosen = WORKLOADS[workload]
     with Quorum(directory, brokers=chosen.brokers, acls=acls, audited=audited) as quorum:
         machine = uvloop.run(limits(directory))
@@ -64,7 +67,7 @@ def main(
     their_floor: Result = {}
     if peer is not None:
         their_floor = floor(directory)
-        # As many runs as ours; for a fair comparison they also alternate: see ``all``.
+        # As many runs as for raftlog; for a fair comparison ``all`` also alternates them.
         try:
             result["etcd"] = peers.etcd(workload, seconds=seconds, runs=runs, tls=acls is not None)
         except ConfigError as error:

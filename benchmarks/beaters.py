@@ -33,11 +33,11 @@ FIRST_ID = 10_000
 INTERVAL_S = 2.0
 LOOK_S = 0.5
 STARTS_PER_S = 200
-"""Connections made at a time would be a benchmark of something else."""
+"""Connections opened per second: opening all at once would measure something else."""
 
 
 class Beater:
-    """One broker, as far as its registration goes."""
+    """One broker, as far as its registration is concerned."""
 
     def __init__(
         self, transport: GrpcTransport, controllers: list[str], cluster_id: str, broker_id: int
@@ -94,7 +94,7 @@ class Beater:
 
 
 class Committed:
-    """The committed offset, which the controllers are asked for at intervals."""
+    """The committed offset, which is requested from the controllers at intervals."""
 
     def __init__(self, client: ControllerClient) -> None:
         self._client = client
@@ -117,7 +117,7 @@ class Committed:
 
 
 async def main(cluster_id: str, controllers: list[str], count: int) -> None:
-    """Run them."""
+    """Run the brokers."""
     transport = GrpcTransport()
     committed = Committed(ControllerClient(transport, controllers, rng=random.Random(1)))
     looking = asyncio.create_task(committed.look())

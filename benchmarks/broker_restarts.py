@@ -1,5 +1,5 @@
-"""K6, K7: how soon a broker that dies or leaves is out, and is back; and what a thousand brokers'
-heartbeats cost.
+"""K6, K7: how soon a broker that dies or stops is fenced, and is back; and the cost of a thousand
+brokers' heartbeats.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BEATING = (0, 100, 1000)
 
 
 class Witness:
-    """View of one broker on another, asked every few milliseconds."""
+    """A broker's view of another broker, sampled every few milliseconds."""
 
     def __init__(self, endpoint: str, broker_id: int) -> None:
         self._transport = GrpcTransport()
@@ -40,7 +40,7 @@ class Witness:
         self._broker_id = broker_id
 
     async def look(self) -> tuple[bool, int]:
-        """(active, broker epoch) in the witness's newest image."""
+        """Return (active, broker epoch) in the witness's newest image."""
         body = broker_pb2.DescribeClusterRequest(include_fenced_brokers=True)
         response = await self._client.read(body, mode=broker_pb2.LATEST)
         found = next(
@@ -58,7 +58,6 @@ class Witness:
                 await asyncio.sleep(POLL_S)
 
     async def close(self) -> None:
-        """End."""
         self._client.close()
         await self._transport.close()
 
@@ -80,7 +79,9 @@ async def _started_at(quorum: Quorum, name: str, since: float) -> float:
 async def _restart(
     quorum: Quorum, name: str, witness: Witness, above_epoch: int
 ) -> tuple[float, float]:
-    """Start a broker: seconds until it is up, and from there until it is unfenced anew."""
+    """Start a broker; return the seconds until it is up, and from there until it is
+    unfenced again.
+    """
     begun = time.time()
     quorum.start(name)
     await witness.until(active=True, above_epoch=above_epoch)
@@ -119,7 +120,7 @@ async def _lives(quorum: Quorum, way: str, runs: int) -> dict[str, Any]:
 
 
 def broker_lives(quorum: Quorum, runs: int) -> list[dict[str, Any]]:
-    """K6: each way of dying, and coming back. Seen from another broker, sampled every 5 ms."""
+    """K6: each way of dying, and coming back. Observed at another broker, sampled every 5 ms."""
     import uvloop
 
     return [
@@ -133,7 +134,7 @@ def broker_lives(quorum: Quorum, runs: int) -> list[dict[str, Any]]:
 
 def _beating(quorum: Quorum, count: int, seconds: float) -> dict[str, Any]:
     leading = quorum.endpoints[quorum.leader() - 1]
-    # The leader first, so that nobody connects to the others on the way.
+    # The leader first, so that no broker connects to the others first.
     known = ",".join([leading, *(one for one in quorum.endpoints if one != leading)])
     command = [sys.executable, "-m", "benchmarks.beaters", quorum.cluster_id, known, str(count)]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -171,7 +172,7 @@ def _beating(quorum: Quorum, count: int, seconds: float) -> dict[str, Any]:
 
 
 def heartbeats(quorum: Quorum, seconds: float) -> list[dict[str, Any]]:
-    """K7: controllers' CPU, in percent of one core, by number of brokers that heartbeat every 2 s,
-    each on a connection of its own.
+    """K7: CPU of the controllers, in percent of one core, by number of brokers that send heartbeats
+    every 2 s, each on its own connection.
     """
     return [_beating(quorum, count, seconds) for count in BEATING]

@@ -1,7 +1,8 @@
-"""``python -m benchmarks.calls w1``: the Python calls that each node makes for a write, by function.
+"""``python -m benchmarks.calls w1``: the Python calls that each node makes for a write, by
+function.
 
-The fixed price of a commit round is calls, not work: each costs a microsecond or three, run cold. A
-later change can be held against this list.
+The fixed cost of a commit round is calls, not work: each costs one to three microseconds, run cold.
+The list allows a comparison with later changes.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from raftlog.client.requests import require_success
 from raftlog.transport.grpc_transport import GrpcTransport
 
 WRITES = 300
-"""Requests that are counted, for each in flight."""
+"""Number of requests counted, per request in flight."""
 SHOWN = 70
 ROOT = str(Path(__file__).parents[1])
 OWN = tuple(f"{ROOT}/{name}/" for name in ("raftlog", "controller"))
 WAIT_S = 10.0
 
 Calls = dict[tuple[str, str], float]
-"""(File, function) -> calls a write."""
+"""(File, function) -> calls per write."""
 
 
 def count_calls(name: str, directory: Path) -> dict[str, Calls]:
-    """ "leader" and "follower" -> its calls for one write of this load."""
+    """Return the calls for one write of this load, for "leader" and "follower"."""
     with tempfile.TemporaryDirectory() as counts:
         os.environ["BENCH_CALLS"] = counts
         command = [sys.executable, "-m", "benchmarks.counted_node"]
@@ -57,7 +58,7 @@ def count_calls(name: str, directory: Path) -> dict[str, Calls]:
 
 
 async def _run(load: Load, address: str, pids: list[int]) -> int:
-    """Writes, with those between the signals counted: how many."""
+    """Write, counting the calls between the signals; return the number of writes."""
     transport = GrpcTransport()
     client = ControllerClient(transport, [address], rng=random.Random(0))
     writes = Writes(replace(load, clients=1))
@@ -93,7 +94,7 @@ def _read(path: Path, writes: int) -> Calls:
 
 
 def summary(calls: Calls) -> dict[str, Any]:
-    """Calls a write: of our own functions, and of all."""
+    """Return the calls per write: of raftlog's own functions, and of all."""
     own = {key: count for key, count in calls.items() if key[0].startswith(OWN)}
     return {
         "own_calls_per_write": round(sum(own.values()), 1),
@@ -103,7 +104,7 @@ def summary(calls: Calls) -> dict[str, Any]:
 
 
 def listing(calls: Calls) -> list[str]:
-    """Return the functions called most, a line each."""
+    """Return the most frequently called functions, one per line."""
     ranked = sorted(calls.items(), key=lambda item: -item[1])
     return [
         f"{count:7.2f}  {file.removeprefix(ROOT + '/').split('site-packages/')[-1]}  {function}"

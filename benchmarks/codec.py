@@ -1,7 +1,7 @@
-"""``python -m benchmarks.codec``: cost of each function of the compiled codec for a write, and of
-the one in Python: microseconds of CPU, 64 writes at a time, the best of many.
+"""``python -m benchmarks.codec``: the cost per write of each function in the compiled codec, and in
+the Python one, in microseconds of CPU, for 64 writes at a time, the best of many rounds.
 
-The nodes and the client are not there, so all is warm: compare the columns.
+Without nodes and client all caches are warm: compare the columns only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TIMES = 200
 
 
 def measure(run: Callable[[], object]) -> float:
-    """Return the least CPU that one write took, of many rounds: microseconds."""
+    """Return the lowest CPU time per write over many rounds, in microseconds."""
     best = float("inf")
     for _ in range(TIMES):
         began = time.thread_time()
@@ -45,7 +45,7 @@ Round = Callable[[], object]
 
 
 def steps(native: Any) -> dict[str, tuple[Round, Round]]:
-    """Return a round of WRITES calls of each function by its name: compiled, and by the writes."""
+    """Return a round of WRITES calls for each function by name: compiled, and in Python."""
     load: Load = LOADS["w2"]
     made, rng = Writes(load), random.Random(2)
     writes = [made.next() for _ in range(WRITES)]
@@ -126,7 +126,7 @@ def steps(native: Any) -> dict[str, tuple[Round, Round]]:
 
 
 def main() -> None:
-    """A line for each function. Ends the process if the codec is not compiled."""
+    """Print a line for each function. Exits if the codec is not compiled."""
     try:
         native = importlib.import_module("raftlog.config_writes._native")
     except ImportError:

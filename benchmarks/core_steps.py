@@ -1,8 +1,8 @@
-"""Cost of the quorum's state machine by itself: microseconds a step, by role and event, of three
+"""The cost of the quorum's state machine alone: microseconds per step, by role and event, for three
 cores in one process.
 
-No bytes, no disk, no network: effects are carried out at once, flushes complete at once. The
-remainder is the cost of deciding.
+No bytes, no disk, no network: effects are carried out and flushes complete immediately, so only the
+cost of deciding remains.
 
     .venv/bin/python -m benchmarks.core_steps [--writes N] [--json]
 """
@@ -32,14 +32,14 @@ VOTERS = tuple(Voter(i, f"c{i}:1", f"d{i}") for i in (1, 2, 3))
 
 @dataclass(slots=True)
 class Asker:
-    """Receiver of a reply."""
+    """The receiver of a reply."""
 
     node_id: int
     correlation_id: int
 
 
 class Cores:
-    """Three cores and the queue between them."""
+    """Three cores, and the queue between them."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -57,7 +57,7 @@ class Cores:
         self.taken: dict[tuple[str, str], list[float]] = defaultdict(list)
 
     def step(self, node_id: int, event: ev.Event) -> None:
-        """One step, timed; its effects become events of others."""
+        """Run and time one step; its effects become events for the others."""
         core = self.cores[node_id]
         role, kind = core.role, _kind(event)
         begun = time.perf_counter()
@@ -105,7 +105,7 @@ class Cores:
         )
 
     def propose(self, leader: int) -> None:
-        """One record of the leader's epoch at its log end."""
+        """Propose one record in the leader's epoch at its log end."""
         core = self.cores[leader]
         base, epoch = core.log_end_offset, core.epoch
         span = ev.LogSpan(base, base + 1, ((epoch, base),), b"", 0)
@@ -125,7 +125,7 @@ class Cores:
             self.now = min(core.next_deadline() for core in self.cores.values())
             for me in self.cores:
                 self.step(me, ev.Tick())
-        raise RuntimeError("nobody was elected")
+        raise RuntimeError("no leader was elected")
 
 
 def _kind(event: ev.Event) -> str:
@@ -137,7 +137,7 @@ def _kind(event: ev.Event) -> str:
 
 
 def measure(writes: int) -> dict[str, Any]:
-    """Make ``writes`` writes one after the other, and a confirmed read-index round after each
+    """Make ``writes`` writes one after the other, with a confirmed read-index round after every
     hundredth of them.
     """
     cores = Cores()

@@ -1,7 +1,8 @@
-"""A node as ``raftlog`` starts it, whose Python calls can be counted: SIGUSR1 begins, SIGUSR2 ends
-and writes them to ``BENCH_CALLS``/PID.json.
+"""A node started as ``raftlog`` starts it, whose Python calls can be counted: SIGUSR1 starts
+counting, SIGUSR2 stops it and writes the counts to ``BENCH_CALLS``/PID.json.
 
-Calls of the event loop's thread only: the disk thread calls nothing of ours while it waits.
+Counts only calls on the event loop's thread: the disk thread calls none of raftlog's functions
+while it waits.
 """
 
 from __future__ import annotations

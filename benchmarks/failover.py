@@ -1,5 +1,5 @@
-"""W6, W9, W8: a leader that crashes, falls silent, leaves or transfers its leadership; and the CPU
-of an idle cluster.
+"""W6, W9, W8: a leader that crashes, falls silent, stops or transfers its leadership; and the CPU
+time of an idle cluster.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ TRY_S = 0.05
 SETTLE_S = 10.0
 """Pause before an idle quorum is measured, in seconds."""
 REST_S = 0.5
-"""Between two rounds: who comes back, or leads anew, has caught up."""
+"""Pause between two rounds in seconds, in which a restarted node or a new leader catches up."""
 
 
 class RetryingWriter:
-    """One write in flight, 50 ms a try; knows when each was acknowledged, and in which epoch."""
+    """A writer with one write in flight, retried every 50 ms. Records when, and in which epoch,
+    each was acknowledged.
+    """
 
     def __init__(self, endpoints: list[str]) -> None:
         self._transport = GrpcTransport()
@@ -38,7 +40,7 @@ class RetryingWriter:
         self.acknowledged: list[tuple[float, int]] = []
 
     async def run(self) -> None:
-        """Send one write after another until cancelled, and note when each is acknowledged."""
+        """Send one write after another until cancelled, and record when each is acknowledged."""
         while True:
             try:
                 response = await self._client.call(self._writes.next_message(), timeout_s=TRY_S)
@@ -48,16 +50,15 @@ class RetryingWriter:
             self.acknowledged.append((time.monotonic(), response.controller_epoch))
 
     async def close(self) -> None:
-        """End."""
         self._client.close()
         await self._transport.close()
 
     def first_in_epoch_after(self, epoch: int) -> float | None:
-        """Return the time of the first acknowledged write of a later epoch."""
+        """Return the time of the first acknowledged write in a later epoch, or None."""
         return next((at for at, in_epoch in self.acknowledged if in_epoch > epoch), None)
 
     def longest_gap(self, since: float) -> float:
-        """Between two acknowledged writes that touch the time since then."""
+        """Return the longest interval between two acknowledged writes that ends after ``since``."""
         times = [at for at, _ in self.acknowledged]
         return max(b - a for a, b in pairwise(times) if b > since)
 
@@ -65,7 +66,7 @@ class RetryingWriter:
 async def _once(
     quorum: Quorum, act: Callable[[], Awaitable[None]], *, stay_s: float
 ) -> tuple[float, float]:
-    """(act until the first write of a new epoch, longest gap), seconds."""
+    """Return the seconds from ``act`` to the first write in a new epoch, and the longest gap."""
     writer = RetryingWriter(quorum.endpoints)
     writing = asyncio.create_task(writer.run())
     await asyncio.sleep(0.8 + random.random() * 0.4)
@@ -87,7 +88,7 @@ async def _once(
 
 
 def failovers(quorum: Quorum, number: int, runs: int) -> dict[str, Any]:
-    """Signal the leader again and again. SIGKILL and SIGSTOP: W6; SIGTERM: W9."""
+    """Signal the leader repeatedly. SIGKILL and SIGSTOP: W6; SIGTERM: W9."""
     import uvloop
 
     until_write: list[float] = []
@@ -117,7 +118,7 @@ async def _send(quorum: Quorum, leader: int, number: int) -> None:
 
 
 async def _transfer(controller: str, calls: list[float]) -> None:
-    """Ask the active controller to hand over, and note how long its answer took."""
+    """Ask the active controller to transfer its leadership, and record how long its answer took."""
     transport = GrpcTransport()
     client = ControllerClient(transport, [controller], rng=random.Random(2))
     begun = time.monotonic()
@@ -128,7 +129,7 @@ async def _transfer(controller: str, calls: list[float]) -> None:
 
 
 def transfers(quorum: Quorum, runs: int) -> dict[str, Any]:
-    """W9: the leader is asked to hand over, again and again; no process ends."""
+    """W9: the leader repeatedly transfers its leadership; no process ends."""
     import uvloop
 
     until_write: list[float] = []
@@ -150,7 +151,7 @@ def transfers(quorum: Quorum, runs: int) -> dict[str, Any]:
 
 
 def idle(quorum: Quorum, seconds: float) -> dict[str, Any]:
-    """W8: CPU of the idle quorum."""
+    """W8: CPU time of the idle quorum."""
     time.sleep(SETTLE_S)
     before = cpu_s(quorum.pids)
     time.sleep(seconds)

@@ -1,9 +1,9 @@
-"""The gain of lanes for brokers: a write each 10 ms, on two quorums with the same number of brokers
-that are asked in turn, so that both meet the same hour of the machine.
+"""The gain of lanes for brokers: a write every 10 ms, alternating between two quorums with the same
+number of brokers, so that both meet the same state of the machine.
 
-``python -m benchmarks.fan_out [BROKERS] [ROUNDS] [DIRECTORY]``: prints, for each, the CPU of the
-leader (less what a write without brokers takes: see ``w5c``) and of a broker, a broker and write,
-and how long until the last broker has a write, and has been told that all have it.
+``python -m benchmarks.fan_out [BROKERS] [ROUNDS] [DIRECTORY]`` prints for each the CPU of the
+leader (minus that of a write without brokers: see ``w5c``) and of a broker, per broker and write,
+and the time until the last broker has a write, and knows that all have it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BROKERS, ROUNDS = 30, 6
 
 @dataclass
 class Measured:
-    """One quorum, and what was seen of it."""
+    """One quorum, with its measurements."""
 
     quorum: Quorum
     observers: Observers
@@ -36,7 +36,7 @@ class Measured:
     brokers_s: float = 0.0
 
     def measure(self) -> None:
-        """Write ``SLICE_WRITES`` times, and add up what it took."""
+        """Write ``SLICE_WRITES`` times, and add up the cost."""
         leader = self.quorum.leader()
         pid = self.quorum.pids[leader - 1]
         begun: list[float] = []
@@ -61,7 +61,7 @@ class Measured:
         self.done += done[len(done) // 10 :]
 
     def row(self, brokers: int) -> str:
-        """Columns."""
+        """Return the columns."""
         writes = len(self.done)
         applied, told = (
             sorted(reached(offset) - sent for sent, _, offset in self.done)
@@ -79,7 +79,7 @@ class Measured:
 
 
 def main() -> None:
-    """Start both, write to them in turn, print a row for each."""
+    """Start both quorums, write to them alternately, and print a row for each."""
     brokers = int(sys.argv[1]) if len(sys.argv) > 1 else BROKERS
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS
     directory = Path(sys.argv[3] if len(sys.argv) > 3 else ".raftlog/bench")

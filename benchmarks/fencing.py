@@ -1,8 +1,7 @@
-"""K-fence: fencing a broker with 1,000 partitions, of 10,000 in all and of 100,000: it must cost
-what the broker holds.
-
-Measured twice: in one process what deciding, folding and encoding cost by themselves, and on a real
-quorum from the request to its committed answer, and until every broker has applied it.
+"""K-fence: fencing a broker with 1,000 partitions, of 10,000 in all and of 100,000: the cost must
+depend only on the partitions of that broker. Measured twice: in one process, the cost of deciding,
+folding and encoding alone; and on a real quorum, from the request to its committed answer, and
+until every broker has applied it.
 
     .venv/bin/python -m benchmarks.fencing [--json]      # the first alone
     benchmarks/run k_fence                               # both
@@ -45,8 +44,8 @@ PARTITIONS_A_CALL = 2_000
 
 
 def alone(total: int) -> dict[str, Any]:
-    """CPU milliseconds of one fencing in this process; as many brokers as make each hold 1,000
-    partitions.
+    """Return the CPU milliseconds of one fencing in this process, with as many brokers as give each
+    1,000 partitions.
     """
     brokers = list(range(1, total * REPLICATION_FACTOR // HELD + 1))
     base = _image(brokers, total)
@@ -109,8 +108,8 @@ def _image(brokers: list[int], total: int) -> Image:
 
 
 def on_a_quorum(quorum: Quorum) -> list[dict[str, Any]]:
-    """Three controllers, brokers that keep the image; three of them hold what the victims do
-    not.
+    """Measure on three controllers with brokers that keep the image; three of them have the
+    replicas that the victims do not.
     """
     import uvloop
 
@@ -134,7 +133,7 @@ def on_a_quorum(quorum: Quorum) -> list[dict[str, Any]]:
 
 
 async def _fence_all(bootstrap: list[str]) -> dict[int, list[tuple[float, float, int]]]:
-    """Return for each total (asked at, answered at, offset) of each victim."""
+    """Return (sent at, answered at, offset) for each victim, by total number of partitions."""
     import asyncio
 
     transport = GrpcTransport()
@@ -153,7 +152,7 @@ async def _fence_all(bootstrap: list[str]) -> dict[int, list[tuple[float, float,
             await _create(session, f"rest-{total}-{rest}", min(rest, PARTITIONS_A_CALL), keepers)
             rest -= PARTITIONS_A_CALL
         there = total
-        await asyncio.sleep(5)  # until everybody has folded it
+        await asyncio.sleep(5)  # until every broker has folded it
         samples[total] = [await _fence(client, victim) for victim in victims]
         await asyncio.sleep(5)
     client.close()
@@ -169,7 +168,7 @@ async def _create(session: Session, name: str, count: int, replicas: list[int]) 
     topic = rpc.CreatableTopic(
         name=name, num_partitions=-1, replication_factor=-1, assignments=assignments
     )
-    # No faster than the brokers apply it: who falls behind would be fenced, and measured no more.
+    # No faster than the brokers apply it: one that falls behind would be fenced, and not measured.
     response = await session.write(
         rpc.CreateTopicsRequest(topics=[topic]), acks=common_pb2.ACKS_ACKNOWLEDGED, timeout_s=60
     )
@@ -179,7 +178,7 @@ async def _create(session: Session, name: str, count: int, replicas: list[int]) 
 
 
 async def _fence(client: ControllerClient, broker_id: int) -> tuple[float, float, int]:
-    """Return a heartbeat in the broker's name that asks to be fenced."""
+    """Send a heartbeat in the broker's name that asks to be fenced; return its times and offset."""
     described = (await client.call(rpc.DescribeBrokersRequest(), timeout_s=60)).describe_brokers
     (broker,) = [one for one in described.brokers if one.broker_id == broker_id]
     request = rpc.BrokerHeartbeatRequest(

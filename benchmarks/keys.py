@@ -1,5 +1,5 @@
-"""What keys of the key-value store cost a node, by themselves: ``python -m benchmarks.keys [COUNT]``
-folds so many in random order, 100 in a batch, and prints CPU times and sizes.
+"""The cost of keys of the key-value store to a node, in isolation: ``python -m benchmarks.keys
+[COUNT]`` folds that many in random order, 100 in a batch, and prints CPU times and sizes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _fold(builder: ImageBuilder, records: list[Record]) -> Image:
 
 
 def main() -> None:
-    """Fold, save, load and list."""
+    """Fold, save, load and list keys."""
     tune_memory()
     count = int(sys.argv[1]) if len(sys.argv) > 1 else COUNT
     numbers = list(range(count))
@@ -52,15 +52,15 @@ def main() -> None:
     for begin in range(0, count, BATCH):
         records = [_put(number) for number in numbers[begin : begin + BATCH]]
         spent_s += _timed(_fold, builder, records)[0]
-    print(f"fold of a key, {BATCH} in a batch: {spent_s / count * 1e6:.1f} us")
-    print(f"memory a key: {(resident_bytes(os.getpid()) - before) / count:.0f} bytes")
+    print(f"fold of a key, {BATCH} per batch: {spent_s / count * 1e6:.1f} us")
+    print(f"memory per key: {(resident_bytes(os.getpid()) - before) / count:.0f} bytes")
     alone = [_timed(_fold, builder, [_put(count + n)])[0] for n in range(200)]
     print(f"fold of one new key alone, p50: {percentile(alone, 0.5) * 1e6:.1f} us")
     image = builder.snapshot()
     header = header_of(image, cluster_id="bench", generations=())
     took_s, content = _timed(lambda: list(pieces(image, header)))
-    print(f"snapshot: {took_s:.2f} s, {sum(map(len, content)) / count:.0f} bytes a key")
-    print(f"its load: {_timed(load, content)[0]:.2f} s")
+    print(f"snapshot: {took_s:.2f} s, {sum(map(len, content)) / count:.0f} bytes per key")
+    print(f"loading it: {_timed(load, content)[0]:.2f} s")
     page = broker_pb2.ListKeyValuesRequest(after="app/0500/")
     print(f"a page of keys: {_timed(list_key_values, image, page)[0] * 1e3:.2f} ms")
     few = broker_pb2.ListKeyValuesRequest(prefix="app/0777/", limit=10)

@@ -1,8 +1,9 @@
-"""The gain of lanes: a load on two quorums that are written to in turn, so that both meet the same
-hour of the machine. One of them has no lanes.
+"""The gain of lanes: a load on two quorums that are written to alternately, so that both meet the
+same state of the machine; one of them has no lanes.
 
-``python -m benchmarks.lanes [w1|w2|w3|w4] [ROUNDS] [ENTRIES]``: CPU a write of leader, followers and
-client. With ENTRIES, mutual TLS everywhere and an authorizer with that number of entries.
+``python -m benchmarks.lanes [w1|w2|w3|w4] [ROUNDS] [ENTRIES]`` prints CPU per write of leader,
+followers and client. With ENTRIES, mutual TLS everywhere and an authorizer with that number of
+entries.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ VARIANTS = {"gRPC": 0, "lanes": LANE_PORT_OFFSET}
 
 @dataclass
 class Side:
-    """One quorum with its clients, and what was measured while they wrote."""
+    """One quorum with its clients, and the measurements while they wrote."""
 
     transport: GrpcTransport
     clients: list[ControllerClient]
@@ -57,7 +58,7 @@ class Side:
         return cls(transport, clients, [[quorum.pids[leader]], followers])
 
     async def write(self, load: Load, made: Writes, long_s: float) -> None:
-        """Write for so long, and add up what it took."""
+        """Write for ``long_s`` seconds, and add up the cost."""
         clock, begun, before_writes = time.perf_counter, time.perf_counter(), self.writes
 
         async def loop(client: ControllerClient) -> None:
@@ -77,7 +78,7 @@ class Side:
         ]
 
     def row(self) -> str:
-        """CPU a write in us, percentiles in ms, and writes/s, in columns."""
+        """Return CPU per write in µs, percentiles in ms, and writes/s, as columns."""
         taken = sorted(self.taken_s)
         times = (taken[int(len(taken) * part)] * 1000 for part in (0.05, 0.5, 0.99))
         cpus = (1e6 * used_s / self.writes for used_s in self.cpu_s)
@@ -90,7 +91,7 @@ class Side:
 
 
 async def compare(load: Load, quorums: dict[str, tuple[Quorum, int]], rounds: int) -> None:
-    """Write to all in turn, and print a line for each."""
+    """Write to all quorums in turn, and print a line for each."""
     made = Writes(load)
     sides = {name: Side.of(*quorum, load) for name, quorum in quorums.items()}
     for side in sides.values():

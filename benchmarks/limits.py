@@ -1,9 +1,9 @@
 """The machine's limits: one durable write, one message there and back; and the floor, below which
-no write can be that keeps the promise.
+no write that keeps the guarantee can be.
 
-The promise of one write in flight needs a message to the leader and back, one to a follower and
-back, and one fdatasync: the leader's and the follower's disk may work at the same time. The floor is
-the sum, with bare TCP and blocks that exist already.
+One write in flight needs a message to the leader and back, one to a follower and back, and one
+fdatasync: the leader's and the follower's disk may work at the same time. The floor is their sum,
+with bare TCP and existing blocks.
 
 Run it: ``python -m benchmarks.limits [DIRECTORY]``.
 """
@@ -34,7 +34,7 @@ link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 while message := link.recv({len(RECORD)}, socket.MSG_WAITALL):
     link.sendall(message)
 """
-"""The program at the other end of the bare TCP connection: it sends back what it receives."""
+"""The program at the other end of the bare TCP connection, which echoes what it receives."""
 FLOOR_ROUND_TRIPS = 2
 
 
@@ -48,7 +48,7 @@ def _p50_ms(act: Callable[[], None], count: int) -> float:
 
 
 def fdatasync_ms(directory: Path, count: int = 1000) -> float:
-    """p50 of appending 300 bytes to a file and fdatasync."""
+    """Return the p50 of appending 300 bytes to a file and fdatasync, in ms."""
     with tempfile.NamedTemporaryFile(dir=directory) as file:
 
         def append() -> None:
@@ -59,7 +59,9 @@ def fdatasync_ms(directory: Path, count: int = 1000) -> float:
 
 
 def overwrite_ms(directory: Path, count: int = 1000) -> float:
-    """p50 of overwriting 300 bytes and fdatasync: the file system's journal has no part in it."""
+    """Return the p50 of overwriting 300 bytes and fdatasync in ms: the file system's journal is not
+    involved.
+    """
     with tempfile.NamedTemporaryFile(dir=directory) as file:
         os.write(file.fileno(), bytes(BLOCK_BYTES))
         os.fsync(file.fileno())
@@ -72,14 +74,18 @@ def overwrite_ms(directory: Path, count: int = 1000) -> float:
 
 
 def replace_ms(directory: Path, count: int = 200) -> float:
-    """p50 of replacing a file of 300 bytes durably: write, fsync, rename, fsync the directory."""
+    """Return the p50 of durably replacing a file of 300 bytes in ms: write, fsync, rename, fsync
+    the directory.
+    """
     with tempfile.TemporaryDirectory(dir=directory) as inside:
         path = Path(inside) / "replaced"
         return _p50_ms(lambda: replace_file(path, RECORD), count)
 
 
 def tcp_pingpong_ms(count: int = 2000) -> float:
-    """p50 of sending 300 bytes to another process and back over TCP, both ends blocking."""
+    """Return the p50 of sending 300 bytes to another process and back over TCP in ms, both ends
+    blocking.
+    """
     with socket.create_server(("127.0.0.1", 0)) as server:
         command = [sys.executable, "-c", ECHO, str(server.getsockname()[1])]
         with subprocess.Popen(command) as child:
@@ -97,7 +103,7 @@ def tcp_pingpong_ms(count: int = 2000) -> float:
 
 
 def floor(directory: Path) -> dict[str, float]:
-    """The floor of one write in flight, and its parts. Makes the directory."""
+    """Return the floor of one write in flight, and its parts. Creates the directory."""
     directory.mkdir(parents=True, exist_ok=True)
     overwrite, tcp = overwrite_ms(directory), tcp_pingpong_ms()
     return {
@@ -108,7 +114,7 @@ def floor(directory: Path) -> dict[str, float]:
 
 
 async def limits(directory: Path) -> dict[str, float]:
-    """Medians by name, in milliseconds. Takes some seconds."""
+    """Return medians by name, in milliseconds. Takes some seconds."""
     pingpong, lowest = await measure_pingpong(2.0), floor(directory)
     return {
         "fdatasync_p50_ms": fdatasync_ms(directory),

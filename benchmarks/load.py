@@ -28,7 +28,7 @@ CLIENT_METRICS = 16
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A closed loop: ``in_flight`` requests of ``batch`` writes each, over ``clients``
+    """A closed loop: ``in_flight`` requests with ``batch`` writes each, over ``clients``
     connections.
     """
 
@@ -47,17 +47,17 @@ LOADS = {
 
 
 class Requests(Protocol):
-    """Requests of one load, in the order in which they are sent."""
+    """The requests of one load, in the order in which they are sent."""
 
     def next(self) -> pb.ControllerRequest | ConfigWrite:
-        """Return a request that was not sent before."""
+        """Return the next request."""
 
 
 Check = Callable[[pb.ControllerResponse], pb.ControllerResponse]
 
 
 class Writes:
-    """Makes requests: config values under random keys, or under fresh ascending ones."""
+    """A source of requests: config values under random keys, or under fresh ascending ones."""
 
     def __init__(self, load: Load, seed: int = 1) -> None:
         self._load = load
@@ -66,7 +66,7 @@ class Writes:
         self._count = 0
 
     def next(self) -> ConfigWrite:
-        """Return the next config write, of ``batch`` values."""
+        """Return the next config write, with ``batch`` values."""
         changes: list[Change] = []
         for _ in range(self._load.batch):
             self._count += 1
@@ -93,10 +93,10 @@ async def measure(
     at_begin: Callable[[], None] = lambda: None,
     at_end: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Run one load. Raises ApiError if a single write fails.
+    """Run one load. Raises ApiError if any write fails.
 
-    ``writes``: other requests than config values; ``check``: raises if a response is not a success.
-    ``at_begin``, ``at_end``: called around what is measured.
+    ``writes``: other requests than config values. ``check``: raises if a response is not a success.
+    ``at_begin``, ``at_end``: called before and after the measured part.
     """
     transport = GrpcTransport(tls=tls)
     clients = [

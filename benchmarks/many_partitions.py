@@ -1,8 +1,8 @@
 """K3: one call that creates many partitions, until the reply and until every broker has applied
 them.
 
-Twice: with brokers that keep the image and no replicas (the metadata path alone), and with real
-broker processes, which create the replicas as well.
+Measured twice: with brokers that keep the image but no replicas (the metadata path alone), and with
+real broker processes, which also create the replicas.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TIMEOUT_S = 60.0
 
 
 def request(name: str, partitions: int) -> pb.CreateTopicsRequest:
-    """One topic, replication factor 3."""
+    """Return a request for one topic with replication factor 3."""
     topic = pb.CreatableTopic(name=name, num_partitions=partitions, replication_factor=3)
     return pb.CreateTopicsRequest(topics=[topic])
 
@@ -36,8 +36,8 @@ def request(name: str, partitions: int) -> pb.CreateTopicsRequest:
 async def _create(
     bootstrap: list[str], partitions: int, brokers: list[str]
 ) -> tuple[float, float, int, float]:
-    """(sent, answered, offset, shown by the last of these brokers), times of the machine's monotonic
-    clock.
+    """Return (sent, answered, offset, shown by the last of these brokers), with times of the
+    machine's monotonic clock.
     """
     transport = GrpcTransport()
     client = ControllerClient(transport, bootstrap, rng=random.Random(1))
@@ -86,7 +86,7 @@ def _result(kind: str, partitions: int, reply_s: float, everywhere_s: float) -> 
 
 
 def on_images(quorum: Quorum, partitions: int) -> dict[str, Any]:
-    """Three brokers without a data plane note when they have applied it."""
+    """Measure with three brokers without a data plane, which record when they have applied it."""
     with observed(quorum, BROKERS) as watching:
         leader = quorum.endpoints[quorum.leader() - 1]
         sent, answered, offset, _ = uvloop.run(_create([leader], partitions, []))
@@ -96,8 +96,8 @@ def on_images(quorum: Quorum, partitions: int) -> dict[str, Any]:
 
 
 def on_brokers(quorum: Quorum, partitions: int) -> dict[str, Any]:
-    """Three real brokers are asked until each shows all partitions; they make the replicas
-    meanwhile.
+    """Measure with three real brokers, queried until each shows all partitions; they create the
+    replicas meanwhile.
     """
     brokers, _ = quorum.start_brokers(BROKERS)
     leader = quorum.endpoints[quorum.leader() - 1]

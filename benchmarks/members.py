@@ -1,4 +1,4 @@
-"""etcd: three processes on one machine, of the programs that its own scripts have built."""
+"""etcd: three processes on one machine, of the programs built by its own scripts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ START_TIMEOUT_S = 40.0
 
 
 class Members:
-    """Ended, and their data removed, at the end of the ``with``. ``home``: PEERS_HOME/etcd."""
+    """A context manager for etcd's members, which are stopped, and their data removed, at the end.
+    ``home``: PEERS_HOME/etcd.
+    """
 
     def __init__(self, home: Path) -> None:
         self._bin, self._data = home / "bin", home / "watch-data"
@@ -50,7 +52,9 @@ class Members:
         return self
 
     def leader_first(self) -> list[str]:
-        """Addresses, once all members name one leader. Raises TimeoutError."""
+        """Return the addresses once all members name one leader, the leader's first. Raises
+        TimeoutError.
+        """
         deadline = time.monotonic() + START_TIMEOUT_S
         command = [str(self._bin / "bench"), "status", "-endpoints", ",".join(self._addresses)]
         while time.monotonic() < deadline:

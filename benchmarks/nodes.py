@@ -1,4 +1,4 @@
-"""A throw-away quorum of real processes on free loopback ports, on a real disk."""
+"""A temporary quorum of real processes on free loopback ports and a real disk."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ class _Cluster(LocalCluster):
 
 
 SETTINGS = {"max.connections": 4_096}
-"""Settings of all nodes: a thousand brokers need more connections than the default, which is for
+"""Settings for all nodes: a thousand brokers need more connections than the default, which is for
 hundreds.
 """
 
 
 class Quorum:
-    """Controllers as processes; stopped, and their data removed, at the end of the ``with``.
+    """A context manager for controllers as processes, which are stopped, and their data removed, at
+    the end.
 
-    ``acls``: with mutual TLS, and an authorizer with that number of entries; None: plaintext.
-    ``audited``: with an audit log, too.
+    ``acls``: use mutual TLS and an authorizer with this number of entries, or None for plain text.
+    ``audited``: also write an audit log.
     """
 
     def __init__(
@@ -47,8 +48,8 @@ class Quorum:
         program: Sequence[str] = (),
         settings: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
-        """``program``: what is started for ``raftlog``; empty: this build's own. ``settings``:
-        further ones of all nodes.
+        """Create an instance. ``program``: the program to start instead of ``raftlog``; empty for
+        this build's own. ``settings``: additional settings for all nodes.
         """
         self._program = list(program)
         self._settings = {**SETTINGS, **settings}
@@ -96,7 +97,7 @@ class Quorum:
 
     @property
     def tls(self) -> TlsConfig | None:
-        """TLS configuration of the measured client; None: plaintext."""
+        """TLS configuration of the measured client, or None for plain text."""
         return None if self._rights is None else self._rights.client
 
     @property
@@ -126,7 +127,7 @@ class Quorum:
         return [pid for pid in pids if pid is not None]
 
     def endpoint(self, name: str) -> str:
-        """host:port of a node."""
+        """Return host:port of a node."""
         return self._cluster.node(name).endpoint
 
     def log_lines(self, name: str) -> list[str]:
@@ -134,7 +135,7 @@ class Quorum:
         return self._cluster.log_path(name).read_text().splitlines()
 
     def start(self, name: str) -> None:
-        """Start a node that does not run."""
+        """Start a node that is not running."""
         self._cluster.start(name)
 
     def kill(self, name: str, number: int) -> None:
@@ -147,8 +148,7 @@ class Quorum:
             raise TimeoutError(f"{name} has not ended")
 
     def start_brokers(self, count: int) -> tuple[list[str], list[int]]:
-        """Start brokers beside the quorum, and wait until they serve: their endpoints and pids.
-
+        """Start additional brokers, and wait until they serve; return their endpoints and pids.
         They end with the quorum.
         """
         names = [self._cluster.add_broker().name for _ in range(count)]
@@ -179,9 +179,8 @@ class Quorum:
         return self._cluster.data_path(f"controller-{node}")
 
     def leader(self) -> int:
-        """Return the node that leads, once all running nodes agree on it and on what is committed.
-
-        Raises TimeoutError.
+        """Return the id of the leading node, once all running nodes agree on it and on the
+        committed offset. Raises TimeoutError.
         """
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:

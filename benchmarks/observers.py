@@ -43,23 +43,23 @@ class Counter:
         self.received = self.sent = 0
 
     def begin(self) -> None:
-        """Count messages from here on."""
+        """Start counting messages."""
         self.on = True
 
     def end(self) -> None:
-        """Count no more of them."""
+        """Stop counting messages."""
         self.on = False
 
 
 class CountingTransport(GrpcServerTransport):
-    """Counts the messages of metadata streams."""
+    """A transport that counts the messages of metadata streams."""
 
     def __init__(self, counter: Counter) -> None:
         super().__init__(asks_for_lanes=True)
         self._counter = counter
 
     def dial(self, address: str, conversation: Conversation, handler: Any) -> Dialer:
-        """Connect as the transport does, with a handler that counts the messages in between."""
+        """Connect as the transport does, with a handler that counts the messages."""
         if conversation is Conversation.OBSERVER:
             handler = _CountingHandler(handler, self._counter)
         return super().dial(address, conversation, handler)
@@ -86,32 +86,32 @@ class _CountingHandler:
 
 
 class Notebook:
-    """Follows a broker: when its view has moved, and to what."""
+    """A recorder of when a broker's view has moved, and to which offsets."""
 
     def __init__(self) -> None:
         self.moves: list[tuple[float, int, int]] = []
         self.view: View | None = None
 
     def view_moved(self) -> None:
-        """Note it; a view that is not known yet has nothing to show."""
+        """Record it; a view that is not known yet has no offsets."""
         if self.view is not None:
             self.moves.append((time.monotonic(), self.view.applied, self.view.known_lao))
 
     def fencing_checked(self, why_fenced: str) -> None:
-        """Accept the reason of a fencing; the benchmark has no use for it."""
+        """Accept the reason for a fencing, which the benchmark does not use."""
 
     def replicas_recovered(self) -> None:
-        """There are none."""
+        """Do nothing: there are no replicas."""
 
     def stepped(self, event: Event, effects: Sequence[Effect], now: float) -> None:
-        """There are no replicas."""
+        """Do nothing: there are no replicas."""
 
     def step_failed(self, error: Exception) -> None:
-        """There are no replicas."""
+        """Do nothing: there are no replicas."""
 
 
 async def main(cluster_id: str, controllers: tuple[str, ...], first_id: int, count: int) -> None:
-    """Run them."""
+    """Run the observers."""
     counter = Counter()
     transport = CountingTransport(counter)
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""The peer's figure, taken by its own scripts right beside ours.
+"""The peer's figure, measured by its own scripts right next to raftlog's.
 
 ``BENCH_PEERS`` names a folder with ``etcd/run.py`` (and ``setup.sh``, which builds it);
 ``PEERS_HOME`` a folder on a real disk for its binaries and data. Each step of ``run.py`` starts a
@@ -30,13 +30,12 @@ STEPS = {
     "w8": "w8",
     "w9": "w9",
 }
-"""Workload -> the result that the peer's step writes."""
+"""Workload -> the result written by the peer's step."""
 
 
 def scripts() -> tuple[Path, Path]:
-    """etcd's scripts, and the folder for what they build and write.
-
-    Raises ConfigError if they are not named.
+    """Return etcd's scripts, and the folder for what they build and write. Raises ConfigError if
+    they are not named.
     """
     source, home = os.environ.get("BENCH_PEERS"), os.environ.get("PEERS_HOME")
     if not source or not home or not (Path(source) / "etcd" / "run.py").exists():
@@ -48,15 +47,15 @@ def scripts() -> tuple[Path, Path]:
 
 
 def etcd(workload: str, *, seconds: float, runs: int, tls: bool = False) -> dict[str, Any] | None:
-    """etcd's figures for a workload, in our words; None if it has no such step. ``tls``: with
-    mutual TLS between the client and the members, and between the members.
+    """Return etcd's figures for a workload under raftlog's names, or None if it has no such step.
 
-    Raises ConfigError if it can't be run, RuntimeError if its step has failed.
+    ``tls``: use mutual TLS between client and members, and between members. Raises ConfigError if
+    it cannot be run, RuntimeError if its step has failed.
     """
     if workload not in {*STEPS, "watch", "leases"}:
         return None
     source, home = scripts()
-    # The scripts write beside themselves: run a copy.
+    # The scripts write to their own directory, so run a copy.
     copy = home / "scripts" / "etcd"
     shutil.copytree(source, copy, dirs_exist_ok=True)
     environment = {
@@ -69,12 +68,12 @@ def etcd(workload: str, *, seconds: float, runs: int, tls: bool = False) -> dict
     if not (home / "etcd" / "bin" / "etcd").exists():
         subprocess.run([str(copy / "setup.sh")], env=environment, check=True, stdout=sys.stderr)
     if workload == "watch":
-        # Ours: the watchers must be the same on both sides.
+        # Raftlog's, since the watchers must be the same on both sides.
         return {_named(row): row for row in peer.watch(home, seconds)}
     if workload == "leases":
         return leases_peer.leases(home, seconds)
     written = copy / "results" / f"{STEPS[workload]}.json"
-    # The scripts go on when a step fails: what is there then is of an earlier run.
+    # The scripts continue when a step fails: an existing result would be from an earlier run.
     written.unlink(missing_ok=True)
     subprocess.run(
         [sys.executable, str(copy / "run.py"), workload],
@@ -119,8 +118,8 @@ def in_our_words(workload: str, result: Any) -> dict[str, Any]:
 
 
 def _named(row: dict[str, Any]) -> str:
-    """Return the name of a row by its number of watchers; "own": with a key each; "… shared": on
-    few streams; "… laned": on lanes, which the peer does not have.
+    """Return the name of a row by its number of watchers; "own" if each has its own key; "… shared"
+    on few streams; "… laned" on lanes, which the peer does not have.
     """
     if row.get("own_keys"):
         return "own"
@@ -139,7 +138,7 @@ def _spread(times_ms: list[float]) -> dict[str, float]:
 def ratios(
     workload: str, ours: list[dict[str, Any]], theirs: dict[str, Any] | None
 ) -> dict[str, float]:
-    """Ours against the peer's; above 1 is better than the peer."""
+    """Return the ratios of raftlog to the peer; above 1, raftlog is better."""
     if theirs is None:
         return {}
     if workload == "w8":
@@ -182,7 +181,7 @@ def ratios(
 
 
 def _ratios_of_leases(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, float]:
-    """Return the ratios between the lease steps of raftlog and of the peer, by subject."""
+    """Return the ratios of raftlog's lease steps to the peer's, by subject."""
     kept = {
         f"{who}, servers' CPU a keep-alive": (who, "cpu_us_per_keep_alive", "servers")
         for who in ("one client", "many clients")

@@ -1,4 +1,4 @@
-"""The limit of this machine under every figure of ours: one message to and fro on one gRPC stream,
+"""The limit of this machine under every figure: one message there and back on one gRPC stream
 between two processes.
 
 Run it: ``python -m benchmarks.pingpong [SECONDS]``.
@@ -32,7 +32,7 @@ async def _echo(_: Any, context: Any) -> None:
 
 
 async def _serve() -> None:
-    """Print the port, echo until stdin ends."""
+    """Print the port, then echo until stdin ends."""
     server = grpc.aio.server()
     handler = grpc.stream_stream_rpc_method_handler(_echo)
     server.add_generic_rpc_handlers(
@@ -45,8 +45,8 @@ async def _serve() -> None:
 
 
 async def measure_pingpong(seconds: float) -> dict[str, Any]:
-    """Exchange messages of 300 bytes for about ``seconds``; return the round trips a second, their
-    p50 and p99 in ms, and the state of the EventEngine.
+    """Exchange messages of 300 bytes for about ``seconds``; return the round trips per second,
+    their p50 and p99 in ms, and the state of the EventEngine.
     """
     server = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.pingpong", "--serve"),

@@ -1,4 +1,4 @@
-"""D1: produce with acks=all to partitions of three replicas on three brokers: latency of one
+"""D1: produce with acks=all to partitions with three replicas on three brokers: latency of one
 record, and throughput of many.
 """
 
@@ -24,7 +24,7 @@ TOPIC = "bench"
 PARTITIONS = 6
 WARM_UP_S = 1.0
 SHAPES = ((1, 100), (64, 100), (1000, 100), (1000, 1000))
-"""(records in flight, bytes of a record)."""
+"""(Records in flight, bytes per record)."""
 
 
 def produce(quorum: Quorum, seconds: float) -> list[dict[str, Any]]:

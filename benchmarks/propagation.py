@@ -29,10 +29,10 @@ FAN_OUTS = (0, 10, 30, 100, 300)
 
 
 class Observers:
-    """Child processes with brokers in them.
+    """Child processes that contain brokers.
 
-    After ``stop``: ``moves``, for each broker (times, applied, told), and ``messages``, how many of
-    its metadata stream all of them together have received and sent since ``count_messages``.
+    After ``stop``: ``moves``, for each broker (times, applied, told), and ``messages``, the number
+    of messages received and sent on all their metadata streams since ``count_messages``.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class Observers:
         return [process.pid for process in self.processes]
 
     def wait_ready(self, timeout_s: float | None = None) -> None:
-        """Wait until all brokers are unfenced. Raises RuntimeError, and TimeoutError when a process
-        has said nothing for that long.
+        """Wait until all brokers are unfenced. Raises RuntimeError, and TimeoutError if a process
+        prints nothing for that long.
         """
         for process in self.processes:
             assert process.stdout is not None
@@ -77,17 +77,17 @@ class Observers:
                 raise RuntimeError("an observer process has ended")
 
     def count_messages(self) -> None:
-        """Let each observer count its messages from here on."""
+        """Make each observer count its messages from now on."""
         for pid in self.pids:
             os.kill(pid, signal.SIGUSR1)
 
     def hold_messages(self) -> None:
-        """Count messages only up to now."""
+        """Stop counting messages."""
         for pid in self.pids:
             os.kill(pid, signal.SIGUSR2)
 
     def stop(self) -> None:
-        """Take what they noted."""
+        """Stop the observers, and collect their recordings."""
         for process in self.processes:
             out, _ = process.communicate("stop\n", timeout=60)
             noted = json.loads(out)
@@ -108,14 +108,14 @@ class Observers:
 
 
 def _when(times: list[float], offsets: list[int], offset: int) -> float:
-    """Return the time at which an offset was reached; infinite: not by the end."""
+    """Return the time at which an offset was reached, or infinity if it was not."""
     index = bisect_left(offsets, offset)
     return times[index] if index < len(times) else inf
 
 
 @contextmanager
 def observed(quorum: Quorum, count: int) -> Iterator[Observers]:
-    """Observers that are unfenced; ended at the end."""
+    """Yield unfenced observers, and stop them at the end."""
     observers = Observers(quorum, count)
     try:
         observers.wait_ready()
@@ -134,10 +134,11 @@ async def paced(
     at_begin: Callable[[], None] = lambda: None,
     at_end: Callable[[], None] = lambda: None,
 ) -> list[tuple[float, float, int]]:
-    """Writes on a fixed schedule, one in flight, as the peer's writer: (sent, answered, offset). A
-    write that is answered late delays the next one.
+    """Write on a fixed schedule with one write in flight, like the peer's writer; return (sent,
+    answered, offset).
 
-    ``at_begin`` and ``at_end`` are called around all but the first tenth of them.
+    A write that is answered late delays the next one. ``at_begin`` and ``at_end`` are called before
+    and after all but the first tenth of the writes.
     """
     transport = GrpcTransport()
     client = ControllerClient(transport, bootstrap, rng=random.Random(1))
@@ -164,7 +165,7 @@ async def paced(
 def propagation(
     quorum: Quorum, observers: int, *, period_s: float, seconds: float
 ) -> dict[str, Any]:
-    """W5 and K4."""
+    """Measure W5 and K4."""
     import uvloop
 
     with observed(quorum, observers) as watching:
@@ -194,7 +195,7 @@ def propagation(
         )
         done = uvloop.run(writing)
         watching.stop()
-    done = done[len(done) // 10 :]  # the first tenth warms everybody up
+    done = done[len(done) // 10 :]  # the first tenth is a warm-up
     each = max(1, observers) * len(done)
     return {
         "observers": observers,
@@ -218,8 +219,8 @@ def propagation(
 
 
 def fan_out(quorum: Quorum, seconds: float) -> list[dict[str, Any]]:
-    """Return the leader's cost of an observer and write, by the number of observers: its CPU beyond
-    that of a write without any.
+    """Return the leader's cost per observer and write, by number of observers: its CPU in addition
+    to that of a write without any.
     """
     rows = [propagation(quorum, n, period_s=0.01, seconds=seconds) for n in FAN_OUTS]
     alone = rows[0]["leader_cpu_us_per_write"]

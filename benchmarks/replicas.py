@@ -1,8 +1,7 @@
-"""Opening the partition replicas of a broker: 10,000 small ones and a gigabyte in few, after an
-orderly stop, and without one.
+"""The time to open a broker's partition replicas: 10,000 small ones and a gigabyte in few, after an
+orderly stop and after a crash.
 
-.venv/bin/python -m benchmarks.replicas [--json]
-benchmarks/run d2
+.venv/bin/python -m benchmarks.replicas [--json] benchmarks/run d2
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.node.storage.partition_store import RocksPartitionStore
 
 SHAPES = ((10_000, 5, 200), (10_000, 50, 200), (500, 20, 100_000))
-"""Replicas, batches in each, bytes of a record."""
+"""Number of replicas, batches in each, bytes per record."""
 
 
 def reopen(directory: Path) -> list[dict[str, Any]]:
-    """Seconds, for each shape."""
+    """Return the seconds for each shape."""
     directory.mkdir(parents=True, exist_ok=True)
     return [row for shape in SHAPES for row in asyncio.run(_reopen(directory, *shape))]
 
@@ -85,7 +84,7 @@ async def _flushed(store: RocksPartitionStore) -> None:
 
 def _measured(directory: Path, *, orderly: bool) -> tuple[float, float]:
     if not orderly:
-        # Opened, and not closed in order: the tail is looked at, and RocksDB is tried in a child
+        # Opened, but not closed properly: the tail is checked, and RocksDB is tried in a child
         # first.
         store = _opened(directory)
         store._rocks.close()

@@ -1,4 +1,4 @@
-"""Mutual TLS and an authorizer with many entries, for measurements with them."""
+"""Mutual TLS and an authorizer with many entries, for measuring their cost."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 TIMEOUT_S = 60.0
 OTHERS = 100
-"""Principals that have all entries but one."""
+"""Number of principals that have all entries but one."""
 A_REQUEST = 1_000
 
 
 class Rights:
-    """An authority, and what the measured client may do: by one entry among many, not as a super
+    """An authority, and the rights of the measured client: by one entry among many, not as a super
     user.
     """
 
@@ -42,18 +42,16 @@ class Rights:
 
     @property
     def administrator(self) -> TlsConfig:
-        """The certificate of a super user."""
+        """The TLS configuration of a super user."""
         return self.authority.tls(ADMINISTRATOR)
 
     @property
     def client(self) -> TlsConfig:
-        """The certificate of a principal that may alter the configs of the cluster, and nothing
-        else.
-        """
+        """The TLS configuration of a principal that may only alter the cluster's configs."""
         return self.authority.tls(SOMEBODY)
 
     def grant(self, controllers: list[str]) -> None:
-        """Have the quorum write the entries; until they are committed."""
+        """Make the quorum write the entries; return once they are committed."""
         asyncio.run(self._grant(controllers))
 
     async def _grant(self, controllers: list[str]) -> None:

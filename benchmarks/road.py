@@ -1,7 +1,8 @@
-"""``python -m benchmarks.road``: how many files, functions and calls one request takes on the leader.
+"""``python -m benchmarks.road``: the number of files, functions and calls that one request takes on
+the leader.
 
-Shipped controllers and brokers on a simulated network and disk, so that the same code gives the same
-figures on every machine. Only files of the product count.
+Shipped controllers and brokers on a simulated network and disk, so that the same code gives the
+same figures on every machine. Only the product's files count.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = tuple(f"{ROOT / name}/" for name in ("raftlog", "controller", "broker"))
 CONTROLLERS, BROKERS = (1, 2, 3), (11, 12)
 QUIET_S = 0.35
-"""Pause of the cluster before a request, in seconds; no heartbeat and no tick falls into the next
-one.
+"""Pause of the cluster before a request, in seconds, so that no heartbeat or tick falls into the
+request.
 """
 TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Road:
-    """The calls of one request on the leader."""
+    """The calls for one request on the leader."""
 
     calls: dict[str, int]
     """Calls by ``file:function``, in the order of the first call."""
@@ -52,7 +53,7 @@ class Road:
         return list(dict.fromkeys(key.partition(":")[0] for key in self.calls))
 
     def figures(self) -> dict[str, int]:
-        """Numbers of files, functions and calls."""
+        """The numbers of files, functions and calls."""
         return {
             "files": len(self.files),
             "functions": len(self.calls),
@@ -61,14 +62,14 @@ class Road:
 
 
 class _Recorder:
-    """Counts the calls of one host's callbacks."""
+    """A counter of the calls in one host's callbacks."""
 
     def __init__(self) -> None:
         self._host = ""
         self._calls: Counter[CodeType] = Counter()
 
     async def road(self, host: str, work: Awaitable[Any]) -> Road:
-        """Count until ``work`` is done."""
+        """Count calls until ``work`` is done."""
         self._host = host
         self._calls.clear()
         sys.setprofile(self._count)
@@ -130,7 +131,7 @@ class _Cluster:
                     continue
                 brokers = service.image.brokers.values()
                 if sum(not broker.fenced for broker in brokers) == len(BROKERS):
-                    # It belongs to tests: the shipped program does not check each step.
+                    # Only tests have it: the shipped program does not check each step.
                     for each in self._controllers:
                         assert each.core is not None
                         each.core.validate_each_step = False
@@ -166,7 +167,7 @@ async def _roads() -> dict[str, Road]:
 
 
 def roads() -> dict[str, Road]:
-    """Return the road of each kind of request."""
+    """Return the calls for each kind of request."""
     found: list[dict[str, Road]] = []
 
     async def keep() -> None:
@@ -196,10 +197,10 @@ def _ignore(host: str, happened: str) -> None:
 
 
 def main() -> None:
-    """Print the figures; with --files also which files."""
+    """Print the figures; with --files also the files."""
     parser = argparse.ArgumentParser(prog="benchmarks/run road", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="JSON for programs.")
-    parser.add_argument("--files", action="store_true", help="List files and functions, too.")
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
+    parser.add_argument("--files", action="store_true", help="Also list files and functions.")
     arguments = parser.parse_args()
     found = roads()
     if arguments.json:

@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.scale [PARTITIONS] [DIRECTORY] [keys]`` measures another number, a million by
 default, and prints each figure as it is known; with ``keys``, of keys with values of 256 bytes.
-Beside those of w7: an export, its audit, and the failover.
+Also measures an export, its audit, and a failover.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TIMEOUT_S = 300.0
 
 
 def scale(quorum: Quorum) -> dict[str, Any]:
-    """Three controllers, three brokers that keep the image, replication factor 3."""
+    """Measure three controllers and three brokers that keep the image, at replication factor 3."""
     return measure(quorum, PARTITIONS, "partition", _partitions(PARTITIONS))
 
 
@@ -55,8 +55,9 @@ def measure(
     known: Callable[[str, Any], None] = lambda name, value: None,
     more: Callable[[Quorum], dict[str, float]] = lambda quorum: {},
 ) -> dict[str, Any]:
-    """Create ``count`` partitions or keys by these requests, and measure what they take. ``known``
-    is called with each figure at once; ``more`` measures further ones on the whole quorum.
+    """Create ``count`` partitions or keys by these requests, and measure their cost.
+
+    ``known``: called with each figure at once. ``more``: measures further ones on the whole quorum.
     """
     import uvloop
 
@@ -92,8 +93,8 @@ def measure(
 
 
 def _commands(quorum: Quorum) -> dict[str, float]:
-    """Seconds of commands of people, from their start to their end; and the time from kill -9 of the
-    leader until a write, in ms, the median of three.
+    """Return the seconds that operators' commands take; and the time from kill -9 of the leader
+    until a write, in ms, the median of three.
     """
     there = ",".join(quorum.endpoints)
     target = quorum.directory / "export"
@@ -126,7 +127,7 @@ def _resident_bytes(pids: list[int]) -> list[int]:
 
 
 def _partitions(count: int) -> Iterator[Any]:
-    """Yield requests that create partitions, a topic each."""
+    """Yield requests that create partitions, one topic each."""
     for index in range(count // PARTITIONS_A_TOPIC):
         name = f"topic-{index}"
         topic = pb.CreatableTopic(
@@ -149,8 +150,8 @@ def _keys(count: int) -> Iterator[Any]:
 
 
 async def _write(bootstrap: list[str], requests: Iterable[Any]) -> float:
-    """Write one request after the other; return how long it took. Then wait until all brokers have
-    them.
+    """Write one request after the other, and return how long that took; then wait until all brokers
+    have them.
     """
     transport = GrpcTransport()
     client = ControllerClient(transport, bootstrap, rng=random.Random(1))
@@ -173,8 +174,8 @@ async def _write(bootstrap: list[str], requests: Iterable[Any]) -> float:
 
 
 def _restart_one(quorum: Quorum, node: int) -> tuple[float, float]:
-    """kill -9 of a follower, then: from its start until it knows the high watermark that the others
-    know, and until its image is there, which is when it could lead at once.
+    """Kill a follower with kill -9 and restart it; return the seconds from its start until it knows
+    the others' high watermark, and until its image is complete, so that it could lead at once.
     """
     quorum.signal(node, signal.SIGKILL)
     quorum.wait_gone(node)
@@ -187,7 +188,9 @@ def _restart_one(quorum: Quorum, node: int) -> tuple[float, float]:
 
 
 async def _restart_all(quorum: Quorum) -> float:
-    """kill -9 of all nodes, then: from their start until a write is acknowledged."""
+    """Kill all nodes with kill -9 and restart them; return the seconds from their start until a
+    write is acknowledged.
+    """
     writer = RetryingWriter(quorum.endpoints)
     for node in (1, 2, 3):
         quorum.signal(node, signal.SIGKILL)
@@ -208,8 +211,8 @@ async def _restart_all(quorum: Quorum) -> float:
 
 
 def _start_broker(quorum: Quorum) -> float | None:
-    """Measure one more broker: from the start of its process until it is unfenced, the whole image
-    applied. None if it was not within the timeout.
+    """Start one more broker; return the seconds from its start until it is unfenced with the whole
+    image applied, or None on timeout.
     """
     begun = time.monotonic()
     broker = Observers(quorum, 1, first=900)
@@ -225,8 +228,8 @@ def _start_broker(quorum: Quorum) -> float | None:
 
 
 def _on_disk(directory: Path, count: int, what: str) -> dict[str, Any]:
-    """The log of a stopped node, folded here; and the snapshot that it would be."""
-    tune_memory()  # As a node does: the collector would look at each new partition again and again.
+    """Measure the log of a stopped node, folded here, and the snapshot that it would become."""
+    tune_memory()  # As in a node: otherwise the collector would examine each new partition repeatedly.
     log_bytes = 0
     builder = ImageBuilder(Image())
     begun = time.monotonic()
@@ -263,7 +266,9 @@ def main() -> None:
             quorum,
             count,
             "key" if keys else "partition",
-            _keys(count - 1) if keys else _partitions(count),  # One more says that all are there.
+            _keys(count - 1)
+            if keys
+            else _partitions(count),  # One more request shows that all are applied.
             lambda name, value: print(json.dumps({name: value}), flush=True),
             _commands,
         )

@@ -12,7 +12,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Nearest rank; nan of nothing."""
+    """Return the percentile by nearest rank, or nan without values."""
     if not values:
         return math.nan
     ordered = sorted(values)
@@ -28,7 +28,7 @@ def latency_ms(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def cpu_s(pids: Sequence[int]) -> float:
-    """CPU seconds (user and system) that these processes have used so far."""
+    """Return the CPU seconds (user and system) that these processes have used so far."""
     total = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -37,17 +37,17 @@ def cpu_s(pids: Sequence[int]) -> float:
 
 
 def thread_cpu_s(pid: int) -> float:
-    """CPU seconds of a process's threads that live, exact to the nanosecond."""
+    """Return the CPU seconds of a process's live threads, accurate to the nanosecond."""
     tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory that a process holds now, what it shares with others included."""
+    """Return the memory that a process uses now, including shared memory."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES
 
 
 def busy_s() -> float:
-    """CPU seconds that all of the machine has used so far, by whomever."""
+    """Return the CPU seconds that the whole machine has used so far."""
     ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return (sum(ticks) - ticks[3] - ticks[4]) / TICKS_PER_S

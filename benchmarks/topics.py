@@ -1,6 +1,7 @@
-"""K1, K2: create a topic of one partition, and alter one config of a topic, with one and with 64 in
-flight; for K1 also visible writes with pauses between them. Three real brokers, which really open
-the replicas.
+"""K1, K2: create a topic with one partition, and alter one config of a topic, with one and with 64
+in flight; for K1 also visible writes with pauses between them.
+
+Three real brokers, which do open the replicas.
 """
 
 from __future__ import annotations
@@ -26,22 +27,24 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 BROKERS = 3
 FIRST_BROKER_ID = 4
-"""Three controllers have the ids below."""
+"""Lowest broker id; the three controllers have the ids below it."""
 TOPICS = 64
 """Number of topics whose configs are altered, in turn."""
 PAUSE_S = 0.1
-"""Between two visible writes: no other write brings news to the brokers meanwhile."""
+"""Pause between two visible writes, in seconds, in which no other write brings news to the
+brokers.
+"""
 
 
 class Creations:
-    """Topics of one partition with one replica, on each broker in turn."""
+    """Requests that create topics with one partition and one replica, on each broker in turn."""
 
     def __init__(self, prefix: str) -> None:
         self._names = (f"{prefix}-{number}" for number in itertools.count())
         self._brokers = itertools.cycle(range(FIRST_BROKER_ID, FIRST_BROKER_ID + BROKERS))
 
     def next(self) -> pb.ControllerRequest:
-        """Return a topic that does not exist."""
+        """Return a request for a topic that does not exist."""
         replicas = pb.CreatableReplicaAssignment(
             partition_index=0, broker_ids=(next(self._brokers),)
         )
@@ -55,14 +58,14 @@ class Creations:
 
 
 class Alterations:
-    """Another value of one config of a topic, of each in turn."""
+    """Requests that change one config of each topic in turn."""
 
     def __init__(self, names: list[str]) -> None:
         self._names: Iterator[str] = itertools.cycle(names)
         self._values = itertools.count(1_000_000)
 
     def next(self) -> pb.ControllerRequest:
-        """Return a value that the topic does not have."""
+        """Return a request with a value that the topic does not have."""
         resource = pb.AlterConfigsResource(
             resource_type=ResourceType.TOPIC,
             resource_name=next(self._names),
@@ -88,7 +91,7 @@ async def _create_some(address: str) -> list[str]:
 
 
 async def _visible(address: str, names: list[str], seconds: float) -> dict[str, Any]:
-    """Return how long visible writes take in a cluster where nothing else is written."""
+    """Return the latencies of visible writes in an otherwise idle cluster."""
     transport = GrpcTransport()
     client = ControllerClient(transport, [address], rng=random.Random(1))
     requests, took_s = Alterations(names), list[float]()
@@ -107,7 +110,7 @@ async def _visible(address: str, names: list[str], seconds: float) -> dict[str, 
 
 
 def topics(quorum: Quorum, in_flight: int, seconds: float) -> list[dict[str, Any]]:
-    """Alter, then create: what was created would else slow the other."""
+    """Alter, then create: the created topics would slow down the alterations."""
     _, brokers = quorum.start_brokers(BROKERS)
     address = quorum.endpoints[quorum.leader() - 1]
     pids = [*quorum.pids, *brokers]

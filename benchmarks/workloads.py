@@ -29,8 +29,8 @@ IDLE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """``run`` gets a fresh quorum, seconds and a number of runs; ``brokers``: number of broker
-    processes beside the controllers.
+    """A workload. ``run`` gets a fresh quorum, seconds and a number of runs. ``brokers``: number of
+    broker processes in addition to the controllers.
     """
 
     what: str

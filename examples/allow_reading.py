@@ -1,4 +1,4 @@
-"""Let a principal read topics of a prefix, list what it may do, and take it back."""
+"""Let a principal read topics with a prefix, list its rights, and revoke them."""
 
 import sys
 
@@ -17,4 +17,4 @@ with raftlog.connect(sys.argv[1] if len(sys.argv) > 1 else "", acks="acknowledge
     for entry in client.acls.list(raftlog.AclFilter(principal="User:alice")):
         print(f"{entry.permission.name} {entry.operation.name} on {entry.resource_name}*")
     client.acls.delete(raftlog.AclFilter(principal="User:alice"))
-    print("taken back: every unfenced broker refuses from now on")
+    print("revoked: every unfenced broker now refuses")

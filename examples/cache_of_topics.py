@@ -1,5 +1,5 @@
-"""Keep a copy of all topics in memory that follows the cluster: begin with what there is, then
-apply what changes.
+"""Keep an in-memory copy of all topics that follows the cluster: start with the existing ones, then
+apply changes.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import raftlog
 
 
 async def main(bootstrap: str) -> None:
-    """Follow what is created and deleted meanwhile."""
+    """Follow the topics that are created and deleted meanwhile."""
     topics: set[str] = set()
     async with raftlog.AsyncClient(bootstrap) as client:
         async with client.watch("topics/cached-*", initial=True, idle_timeout_s=1) as changes:

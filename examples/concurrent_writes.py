@@ -1,5 +1,5 @@
-"""A hundred writes at once from one asynchronous client: they share fsyncs, and each is executed
-exactly once.
+"""Send a hundred concurrent writes from one asynchronous client: they share fsyncs, and each is
+executed exactly once.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import raftlog
 
 
 async def main(bootstrap: str) -> None:
-    """Write, and count the offsets: one for each write."""
+    """Write, and count the offsets: one per write."""
     async with raftlog.AsyncClient(bootstrap, client_id="concurrent") as client:
         writes = [
             client.configs.alter("client-metrics", f"busy-{number}", set={"interval.ms": 1000})

@@ -1,4 +1,6 @@
-"""Count in one key from several threads, each step on the condition that nobody was faster."""
+"""Count in one key from several threads, each step on the condition that no other thread was
+faster.
+"""
 
 import sys
 import threading
@@ -7,7 +9,7 @@ import raftlog
 
 
 def count(client: raftlog.Client) -> None:
-    """Ten steps."""
+    """Add ten."""
     for _ in range(10):
         while True:
             found = client.kv.get("visits")
@@ -17,7 +19,7 @@ def count(client: raftlog.Client) -> None:
                 client.kv.put("visits", str(value + 1), expected=expected)
                 break
             except raftlog.errors.InvalidUpdateVersionError:
-                pass  # somebody was faster: look again
+                pass  # another thread was faster: read again
 
 
 with raftlog.connect(sys.argv[1] if len(sys.argv) > 1 else "") as client:

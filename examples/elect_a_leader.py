@@ -1,4 +1,4 @@
-"""Elect one of several programs, and see which leads."""
+"""Elect one of several programs as leader, and see which one leads."""
 
 import asyncio
 import sys
@@ -8,17 +8,17 @@ from raftlog.recipes import AsyncElection
 
 
 async def candidate(name: str, brokers: str) -> None:
-    """Lead once, and let the next one lead."""
+    """Lead once, then let the next candidate lead."""
     async with (
         raftlog.AsyncClient(brokers) as client,
         AsyncElection(client, "scheduler", name, ttl_s=5) as election,
     ):
         leader = await election.leader()
-        print(f"{name} leads with token {election.token}; everybody sees {leader}")
+        print(f"{name} leads with token {election.token}; every client sees {leader}")
 
 
 async def main(brokers: str) -> None:
-    """Three candidates, each a program of its own elsewhere."""
+    """Run three candidates, which in practice are separate programs."""
     await asyncio.gather(*(candidate(f"host-{number}", brokers) for number in range(3)))
 
 

@@ -1,4 +1,4 @@
-"""Bring topics and their configs to what a table says; running it again changes nothing."""
+"""Create topics and set their configs as listed in a table; running it again changes nothing."""
 
 import sys
 

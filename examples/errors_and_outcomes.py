@@ -1,4 +1,6 @@
-"""Tell a refusal from an unknown outcome, and see each error of a write with several items."""
+"""Distinguish a refusal from an unknown outcome, and see each error of a write with several
+items.
+"""
 
 import sys
 
@@ -19,11 +21,11 @@ with raftlog.connect(sys.argv[1] if len(sys.argv) > 1 else "") as client:
         for one in error.errors:
             print(f"refused: {one.field}: {type(one).__name__}")
         if error.write is not None and error.write.token is not None:
-            print(f"the others stand at offset {error.write.offset}")
+            print(f"the others were written at offset {error.write.offset}")
     try:
         client.configs.alter("topic", "taken", set={"retention.ms": "soon"})
     except errors.UnknownOutcomeError as error:
-        print(f"read before you write again: {error}")
+        print(f"read before writing again: {error}")
     except errors.ApiError as error:
-        print(f"refused, {'later perhaps' if error.retriable else 'for good'}: {error.message}")
+        print(f"refused{', retry later' if error.retriable else ''}: {error.message}")
     client.topics.delete("taken", "free")

@@ -1,4 +1,6 @@
-"""Move a topic's partitions to other brokers, wait until they are there, and let them lead."""
+"""Move a topic's partitions to other brokers, wait until the moves are done, and make those brokers
+leaders.
+"""
 
 import sys
 import time
@@ -9,13 +11,13 @@ with raftlog.connect(sys.argv[1] if len(sys.argv) > 1 else "", acks="visible") a
     brokers = [broker.id for broker in client.brokers.list() if not broker.fenced]
     client.topics.create("moving", partitions=2, replication_factor=1)
     for partition in client.topics.describe("moving").partitions:
-        # To the broker after the one that has it now.
+        # To the broker after the present one.
         place = brokers.index(partition.replicas[0])
         client.partitions.reassign(
             "moving", {partition.index: [brokers[(place + 1) % len(brokers)]]}
         )
     while moves := client.partitions.reassignments("moving"):
-        print(f"{len(moves)} on their way, waiting for brokers {moves[0].waiting_for}")
+        print(f"{len(moves)} moves in progress, waiting for brokers {moves[0].waiting_for}")
         time.sleep(0.1)
     client.partitions.elect_leaders("moving")
     for state in client.partitions.describe("moving"):

@@ -1,4 +1,4 @@
-"""Write records with keys, and read them back from each partition in order."""
+"""Write records with keys, and read them back in order from each partition."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Hand a position in the log from a writer to a reader, which asks another broker."""
+"""Pass a position in the log from a writer to a reader that uses another broker."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Show changes of configs as they come: who, when, from what to what."""
+"""Show changes of configs as they happen: who, when, from what to what."""
 
 import sys
 
@@ -12,5 +12,5 @@ with raftlog.connect(sys.argv[1] if len(sys.argv) > 1 else "", principal="User:m
         client.configs.alter("topic", "watched", delete=["retention.ms"])
         for change in changes:
             print(change.offset, change.principal, change.path, change.before, "->", change.after)
-        print(f"go on later with since={changes.token}")
+        print(f"continue later with since={changes.token}")
     client.topics.delete("watched")

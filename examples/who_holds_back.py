@@ -1,4 +1,4 @@
-"""Show how far each broker is, and which one holds the others' reads back."""
+"""Show how far each broker has applied the log, and which one holds LAO back."""
 
 import sys
 

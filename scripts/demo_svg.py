@@ -1,13 +1,13 @@
 """Make docs/demo.svg from a recording of ``scripts/demo``. Uses the standard library only.
 
-Record, then draw; the text is that of the recording, whole::
+Record, then draw; the picture shows the whole text of the recording::
 
     script -q -f --timing=demo.timing -c 'stty cols 92; scripts/demo' demo.out
     python scripts/demo_svg.py demo.out demo.timing > docs/demo.svg
 
-Each line appears when it was printed, ``SPEED`` times as fast; pauses of more than ``PAUSE_MAX_S``
-are cut to that. Where nothing animates, the end is there. The repository's own path is drawn as
-``~/raftlog``.
+Each line appears when it was printed, ``SPEED`` times as fast; pauses are shortened to
+``PAUSE_MAX_S``. Where animation is off, the picture shows the end. The repository's own path is
+drawn as ``~/raftlog``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ESCAPE = re.compile(r"\x1b\[([0-9;?]*)([a-zA-Z])")
 
 
 def lines_with_times(recording: bytes, timing: str) -> list[tuple[float, str]]:
-    """Each printed line, and when its end came."""
+    """Return each printed line with the time of its end."""
     recording = _HEADER.sub(b"", recording)
     found: list[tuple[float, str]] = []
     at, position, line = 0.0, 0, b""
@@ -48,7 +48,7 @@ def lines_with_times(recording: bytes, timing: str) -> list[tuple[float, str]]:
 
 
 def spans(line: str) -> list[tuple[str, str]]:
-    """(class, text) runs of a line: bold, dim, green, or nothing."""
+    """Return a line's runs as (class, text); the class is bold, dim, green, or ""."""
     runs, style, position = [], "", 0
     for match in _ESCAPE.finditer(line):
         runs.append((style, line[position : match.start()]))
@@ -61,7 +61,7 @@ def spans(line: str) -> list[tuple[str, str]]:
 
 
 def joined(lines: list[tuple[float, str]]) -> list[tuple[float, str]]:
-    """With the repository's own path out of the way."""
+    """Return the lines with the repository's own path shortened."""
     result: list[tuple[float, str]] = []
     for at, line in lines:
         if line.startswith(str(ROOT)) and result:
@@ -84,7 +84,7 @@ def paced(lines: list[tuple[float, str]]) -> list[tuple[float, str]]:
 
 
 def scrolling(lines: list[tuple[float, str]]) -> str:
-    """The style that moves the text up when the window is full, and leaves it at the end."""
+    """Return the style that scrolls the text when the window is full, and leaves it at the end."""
     over, end = len(lines) - SHOWN, lines[-1][0]
     if over <= 0:
         return ""
@@ -102,7 +102,7 @@ def scrolling(lines: list[tuple[float, str]]) -> str:
 
 
 def svg(lines: list[tuple[float, str]]) -> str:
-    """The picture."""
+    """Return the picture."""
     lines = paced([(0.0, "\x1b[32m$ scripts/demo"), *lines])
     columns = max(len(_ESCAPE.sub("", line).rstrip()) for _, line in lines)
     width, height = (
@@ -134,7 +134,7 @@ def svg(lines: list[tuple[float, str]]) -> str:
 
 
 def main() -> int:
-    """Draw the recording that the arguments name."""
+    """Draw the recording named by the arguments."""
     recording, timing = (Path(name) for name in sys.argv[1:3])
     sys.stdout.write(svg(joined(lines_with_times(recording.read_bytes(), timing.read_text()))))
     return 0

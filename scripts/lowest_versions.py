@@ -1,5 +1,5 @@
-"""Print the lowest versions that pyproject.toml admits, as constraints for pip: of what the client
-library needs, and of the extras that are named.
+"""Print the lowest versions that pyproject.toml allows for the client library and the named extras,
+as constraints for pip.
 
     python scripts/lowest_versions.py cli >lowest.txt
     pip install --constraint lowest.txt 'raftlog[cli]'
@@ -18,7 +18,9 @@ REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)>=(?P<lowest>[\w.]+)(,<[\w.]+)?(?P<m
 
 
 def lowest_versions(extras: Sequence[str]) -> list[str]:
-    """``name==version`` for each requirement. Raises ValueError at one without a lower bound."""
+    """Return ``name==version`` for each requirement. Raises ValueError for one without a lower
+    bound.
+    """
     project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
     requirements = list(project["dependencies"])
     for extra in extras:

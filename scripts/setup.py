@@ -1,10 +1,8 @@
-"""Make ``.venv`` and install the project into it.
+"""Create ``.venv`` and install the project into it.
 
-Uses the standard library only: nothing is installed yet.
-
-A stamp in the virtual environment names what was installed from: pyproject.toml, constraints.txt
-and the contracts. While it fits, there is nothing to do. ``uv`` is used if it is there, else venv
-and pip.
+Uses only the standard library, since nothing is installed yet. A stamp in the virtual environment
+records the inputs: pyproject.toml, constraints.txt and the contracts. While it matches, there is
+nothing to do. Uses ``uv`` if it is available, else venv and pip.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from __future__ import annotations
 import signal
 
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    # Ctrl-C needs no traceback: what is half done is done again at the next start.
+    # Ctrl-C needs no traceback: the next start redoes incomplete work.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import argparse
@@ -28,7 +26,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVER = ROOT / "scripts" / "raftlog_server"
-"""The other distribution of this repository."""
+"""Directory of the other distribution in this repository."""
 VENV = ROOT / ".venv"
 STAMP = VENV / ".raftlog-setup"
 EXTRAS_FOR = {
@@ -37,7 +35,7 @@ EXTRAS_FOR = {
     "demo": ("server", "replay"),
     "all": ("test",),
 }
-"""Extras to install, by purpose. A node needs neither Spark nor the tools of the tests."""
+"""Extras to install, by purpose. A node needs neither Spark nor the tools for tests."""
 EVERYTHING = "test"
 NEEDS_JAVA = {"replay", EVERYTHING}
 PACKAGES = ("raftlog", "controller", "broker", "replay", "simulation", "pyspark_raftlog")
@@ -45,24 +43,24 @@ JAVA_MIN = 17
 
 
 class SetupError(Exception):
-    """Setting up is not possible, and this is why."""
+    """Setup is not possible; the message is the reason."""
 
 
 def main() -> int:
-    """Set up if need be; the exit code."""
+    """Set up if needed; return the exit code."""
     parser = argparse.ArgumentParser(
         description="Set up .venv for this project; fast when nothing has changed."
     )
     parser.add_argument(
-        "--quiet", action="store_true", help="say nothing when there is nothing to do"
+        "--quiet", action="store_true", help="print nothing if there is nothing to do"
     )
-    parser.add_argument("--force", action="store_true", help="install again")
+    parser.add_argument("--force", action="store_true", help="reinstall")
     parser.add_argument(
         "--for",
         dest="purpose",
         choices=EXTRAS_FOR,
         default="all",
-        help="install what this needs, beside what is there already (default: all)",
+        help="install what this purpose needs, in addition to what is installed (default: all)",
     )
     arguments = parser.parse_args()
     try:
@@ -87,7 +85,7 @@ def main() -> int:
 
 
 def java_version() -> int:
-    """The major version of the Java that would be run, or 0."""
+    """Return the major version of the default Java, or 0."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     try:
@@ -101,7 +99,7 @@ def java_version() -> int:
 
 
 def installed() -> set[str]:
-    """The extras that are there, whatever they were installed from."""
+    """Return the installed extras, whatever inputs they were installed from."""
     if not STAMP.exists() or not python().exists():
         return set()
     lines = STAMP.read_text().splitlines()
@@ -109,7 +107,7 @@ def installed() -> set[str]:
 
 
 def fingerprint() -> str:
-    """Return a hash of what the installation depends on."""
+    """Return a hash of the inputs of the installation."""
     digest = hashlib.sha256(f"{sys.version_info[:2]} {ROOT}".encode())
     for path in (
         ROOT / "pyproject.toml",
@@ -126,7 +124,7 @@ def fingerprint() -> str:
 
 
 def is_current(stamp: str) -> bool:
-    """Return whether this very thing is installed already."""
+    """Return whether the installation matches the stamp."""
     generated = ROOT / "raftlog" / "wire"
     return (
         STAMP.exists()
@@ -137,12 +135,12 @@ def is_current(stamp: str) -> bool:
 
 
 def python() -> Path:
-    """The interpreter of the virtual environment."""
+    """Return the interpreter of the virtual environment."""
     return VENV / "bin" / "python"
 
 
 def set_up(extras: Sequence[str]) -> None:
-    """Make the virtual environment if it is not there, and install."""
+    """Create the virtual environment if it is missing, and install."""
     began = time.monotonic()
     uv = shutil.which("uv")
     print(
@@ -154,7 +152,7 @@ def set_up(extras: Sequence[str]) -> None:
         make_venv(uv)
     elif not uv:
         bring_pip()
-    # In this order: pip settles raftlog itself before raftlog-server asks for it.
+    # In this order, so that pip resolves raftlog itself before raftlog-server requires it.
     targets = ["--editable", f"{ROOT}[{','.join(extras)}]", "--editable", str(SERVER)]
     constraints = ["--constraint", str(ROOT / "constraints.txt")]
     size = "some hundred" if NEEDS_JAVA & {*extras} else "some dozen"
@@ -172,7 +170,7 @@ def set_up(extras: Sequence[str]) -> None:
         ]
     else:
         pip = [str(python()), "-m", "pip", "--disable-pip-version-check", "install", "--no-input"]
-        # Not --quiet: a download of minutes without a word looks like a hang.
+        # Not --quiet: minutes of silent download would look like a hang.
         command = [
             *pip,
             "--progress-bar",
@@ -184,7 +182,7 @@ def set_up(extras: Sequence[str]) -> None:
         command,
         "installing failed; is the package index reachable? (offline, a proxy, PIP_INDEX_URL)",
     )
-    # Where Python may not write byte code, each start would compile the project again.
+    # If Python may not write byte code, each start would compile the project again.
     packages = [str(ROOT / package) for package in PACKAGES]
     run(
         [str(python()), "-m", "compileall", "-q", *packages],
@@ -198,7 +196,7 @@ def set_up(extras: Sequence[str]) -> None:
 
 
 def make_venv(uv: str | None) -> None:
-    """Make the virtual environment, from nothing if a broken one is in the way."""
+    """Create the virtual environment, replacing a broken one."""
     if uv:
         run(
             [uv, "venv", "--clear", "--python", sys.executable, str(VENV)],
@@ -212,7 +210,7 @@ def make_venv(uv: str | None) -> None:
 
 
 def bring_pip() -> None:
-    """Install pip into a virtual environment that uv has made: uv leaves it out."""
+    """Install pip into a virtual environment created by uv, which omits it."""
     if imports(python(), "pip"):
         return
     require_module(python(), "ensurepip")
@@ -220,7 +218,7 @@ def bring_pip() -> None:
 
 
 def require_module(interpreter: Path, *modules: str) -> None:
-    """Raise SetupError if this Python lacks what makes virtual environments."""
+    """Raise SetupError if this Python lacks the module that creates virtual environments."""
     if not imports(interpreter, *modules):
         raise SetupError(
             "this Python has no venv module; install it (Debian and Ubuntu: apt install"
@@ -229,7 +227,7 @@ def require_module(interpreter: Path, *modules: str) -> None:
 
 
 def imports(interpreter: Path, *modules: str) -> bool:
-    """Return whether it has all of these modules."""
+    """Return whether an interpreter can import all of these modules."""
     done = subprocess.run(
         [str(interpreter), "-c", f"import {', '.join(modules)}"], capture_output=True, check=False
     )
@@ -237,7 +235,9 @@ def imports(interpreter: Path, *modules: str) -> bool:
 
 
 def run(command: Sequence[str], failure: str) -> None:
-    """Run a command; its output is ours. pip's lines about what it has already are left out."""
+    """Run a command and show its output, except for pip's lines about requirements already
+    satisfied.
+    """
     environment = {
         name: value
         for name, value in os.environ.items()

@@ -1,9 +1,9 @@
-"""What the site shows beside ``docs/``: the reference, which is made from the code, and files
-elsewhere in the repository that a page links to, as pages of their own.
+"""The pages that the site shows in addition to ``docs/``: the reference, which is generated from
+code, and files elsewhere in the repository that pages link to.
 
-A page links to the repository's files as a forge wants it (``../replay/streaming/watch.py``). Here
-each such link becomes one to a page of the site. A link to nothing stays as it is, and the strict
-build fails.
+A page links to the repository's files as a forge expects (``../replay/streaming/watch.py``). These
+hooks turn each such link into one to a page of the site. A link to nothing stays unchanged, and the
+strict build fails.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ PAGES: Mapping[str, str] = {
         for name in ("broker", "common", "controller", "data", "node", "quorum", "records")
     },
 }
-"""Where the site has documents from outside of ``docs/``, and the reference of a contract."""
+"""Path on the site of documents from outside ``docs/``, and of a contract's reference."""
 _GENERATED = re.compile(r"<!-- generated: (.*) -->\n")
 _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)(?=[)#])")
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the reference, and the pages from outside of ``docs/``."""
+    """Add the reference, and the pages from outside ``docs/``."""
     documents = [
         *PAGES,
         *(f"{DOCS}/{file.src_uri}" for file in files if file.src_uri.endswith(".md")),
@@ -79,7 +79,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Drop the roles of docstrings, which Markdown does not know: ``:class:`Client```."""
+    """Remove roles from docstrings, which Markdown does not support: ``:class:`Client```."""
     return re.sub(r":[a-z]+:(?=<code>)", "", html).replace("::</p>", ":</p>")
 
 
@@ -96,7 +96,7 @@ def _resolved(document: str, link: str) -> str:
 
 
 def _uri(path: str) -> str:
-    """Where the site has a file of the repository."""
+    """Return the path on the site of a file in the repository."""
     if path in PAGES:
         return PAGES[path]
     return path.removeprefix(f"{DOCS}/") if path.startswith(f"{DOCS}/") else f"source/{path}.md"
@@ -107,5 +107,5 @@ def _is_source(uri: str) -> bool:
 
 
 def _source(path: str, text: str) -> str:
-    """A page that shows a file."""
+    """Return a page that shows a file."""
     return f"# {path}\n\n````{Path(path).suffix.lstrip('.') or 'text'}\n{text}\n````\n"

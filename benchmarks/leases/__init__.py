@@ -1,1 +1,3 @@
-"""Cost of leases and locks: kept alive, passed on, lost; here and at the peer."""
+"""The cost of leases and locks that are kept alive, passed on, or lost: for raftlog and for the
+peer.
+"""

@@ -1,6 +1,6 @@
-"""``leases``: many leases that are kept alive, locks and elections, by the library as it is.
+"""``leases``: many leases that are kept alive, locks and elections, through the library.
 
-``etcd/main.go`` measures the same, step by step, with etcd's client and its recipes.
+``etcd/main.go`` measures the same, step by step, with etcd's client and recipes.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ LEASES, CLIENTS, IN_FLIGHT = 3_000, 100, 64
 TTL_S, TTL_MIN_S = 10.0, 2.0
 KEPT_EVERY_S = TTL_S / 4
 SETTLE_S = KEPT_EVERY_S
-"""Behind the last grant: by then all are kept alive at their pace."""
+"""Pause after the last grant, so that all leases are kept alive at their regular pace."""
 CONTENDERS, CONTENDING_CLIENTS = 50, 10
 DEATHS = 5
 TIMEOUT_S = 60.0
 
 
 class _Burnt:
-    """CPU of the servers and of this process since it was made."""
+    """The CPU time of the servers and of this process since this was created."""
 
     def __init__(self, pids: Sequence[int]) -> None:
         self._pids, self._servers, self._own = pids, cpu_s(pids), time.process_time()
@@ -45,7 +45,7 @@ class _Burnt:
         }
 
     def seconds(self) -> float:
-        """Return the seconds since it was made."""
+        """Return the seconds since this was created."""
         return time.monotonic() - self._begun
 
 
@@ -72,7 +72,7 @@ async def _measured(addresses: list[str], pids: Sequence[int], seconds: float) -
 
 @asynccontextmanager
 async def _clients(addresses: list[str], count: int) -> AsyncIterator[list[AsyncClient]]:
-    """Open ``count`` clients, each of which begins with another broker."""
+    """Open ``count`` clients, each starting with a different broker."""
     turns = [
         addresses[i % len(addresses) :] + addresses[: i % len(addresses)] for i in range(count)
     ]
@@ -84,7 +84,7 @@ async def _clients(addresses: list[str], count: int) -> AsyncIterator[list[Async
 
 
 async def _each(count: int, work: Callable[[int], Awaitable[None]]) -> list[float]:
-    """Do it for 0 to ``count`` - 1, IN_FLIGHT at a time: how long each has taken."""
+    """Run ``work`` for 0 to ``count`` - 1, IN_FLIGHT at a time; return the duration of each."""
     numbers, taken = iter(range(count)), []
 
     async def loop() -> None:
@@ -160,7 +160,9 @@ async def _uncontended(client: AsyncClient, pids: Sequence[int], seconds: float)
 async def _handed_over(
     clients: list[AsyncClient], pids: Sequence[int], seconds: float
 ) -> dict[str, Any]:
-    """Rounds: the lock is held until all others wait; then it goes from one to the next."""
+    """Measure rounds in which the lock is held until all others wait, then passes from one to the
+    next.
+    """
     taken: list[float] = []
     released_at = 0.0
 
@@ -181,7 +183,7 @@ async def _handed_over(
         contenders = [asyncio.create_task(contend(number)) for number in range(CONTENDERS)]
         while len(await clients[0].kv.list("locks/contended/", read="strict")) <= CONTENDERS:
             await asyncio.sleep(0.02)
-        await asyncio.sleep(0.2)  # for the last one's watch
+        await asyncio.sleep(0.2)  # until the last one watches
         released_at = time.perf_counter()
         await first.release()
         await asyncio.gather(*contenders)

@@ -1,4 +1,6 @@
-"""The same at etcd: three members, its Go client and its own recipes (``etcd/main.go``)."""
+"""The same measurements for etcd: three members, its Go client and its own recipes
+(``etcd/main.go``).
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def leases(home: Path, seconds: float) -> dict[str, Any]:
 
 
 def _built(etcd: Path) -> Path:
-    """Return the program, built in the module that its own scripts have made, which names the
+    """Return the program, built in the module created by the peer's own scripts, which names the
     client.
     """
     source, program = etcd / "src" / "cmd" / "leases", etcd / "bin" / "leases"

@@ -1,1 +1,1 @@
-"""The table of the whole page, from one command."""
+"""The whole page's table, from one command."""

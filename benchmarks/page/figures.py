@@ -1,4 +1,4 @@
-"""Figures on the page: for each row, their place in our results and in the peer's."""
+"""The figures on the page: for each row, where to find them in raftlog's results and the peer's."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ Path = tuple[str | int, ...]
 REPEATED_RUNS = 5
 SECURED_ACLS = 1_000
 ENGINE_ON = {"GRPC_EXPERIMENTS": ",".join(switch.removeprefix("-") for switch in EXPERIMENTS)}
-"""gRPC's EventEngine on, in the nodes and in the client: they keep what is set."""
+"""Turns on gRPC's EventEngine in the nodes and the client, which keep settings that are already
+set.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One line. ``better``: "more" or "less", for the ratio; empty if there is no ratio."""
+    """One line. ``better``: "more" or "less", for the ratio; "" if there is no ratio."""
 
     label: str
     ours: Path
@@ -28,12 +30,12 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One workload of the page.
+    """One workload on the page.
 
-    ``repeated``: a short load that alternates with the peer's as often as asked for; any other is
-    measured once by each side, and repeats inside as often as ``inner``, which is as often as the
-    peer's script does. ``seconds_factor``: the peer's script measures for that share of the
-    seconds that it gets.
+    ``repeated``: whether it is a short load that alternates with the peer's for the requested
+    number of runs; any other workload is measured once per side, and repeats internally ``inner``
+    times, as the peer's script does. ``seconds_factor``: share of the given seconds for which the
+    peer's script measures.
     """
 
     title: str
@@ -44,11 +46,11 @@ class Entry:
     environment: Mapping[str, str] = field(default_factory=dict)
     seconds_factor: float = 1.0
     acls: int | None = None
-    """Both sides with mutual TLS, raftlog also with an authorizer and this number of entries; None:
-    in plain text.
+    """Number of entries of raftlog's authorizer, with mutual TLS on both sides; None for plain
+    text.
     """
     floor_of: Figure | None = None
-    """The figure that is also shown as times the floor of the machine, see ``limits``."""
+    """The figure that is also shown as a multiple of the machine's floor, see ``limits``."""
 
 
 def _rate(latency_of: str = "") -> tuple[Figure, ...]:
@@ -94,8 +96,8 @@ def _observers(index: int, count: int) -> tuple[Figure, ...]:
 def _watchers(
     index: int, count: int, shared: str = "", *, laned: bool = False
 ) -> tuple[Figure, ...]:
-    """Return the figures of one number of watchers: our rows are a list, the peer's have names.
-    ``shared``: the way they share streams.
+    """Return the figures for one number of watchers; raftlog's rows are a list, the peer's have
+    names. ``shared``: how they share streams.
     """
     of, theirs = f"{count:,} watchers", str(count)
     if shared:
@@ -138,7 +140,7 @@ def _own_keys(index: int, count: int) -> tuple[Figure, ...]:
 
 
 def _leases() -> tuple[Figure, ...]:
-    """Steps by name, with the same names on both sides."""
+    """Return the steps by name; both sides use the same names."""
     found: list[Figure] = []
     for step in ("one client", "many clients"):
         of = "3,000 leases of one client" if step == "one client" else "3,000 leases of 100 clients"
@@ -196,7 +198,8 @@ def _scale() -> tuple[Figure, ...]:
         "created_partitions_per_s": "created, partitions/s",
         "log_bytes_per_partition": "log, bytes a partition",
         "snapshot_bytes_per_partition": "snapshot, bytes a partition",
-        "restart_one_until_high_watermark_s": "one controller back, until it knows what is committed, s",
+        "restart_one_until_high_watermark_s": "one controller back, until it knows what is "
+        "committed, s",
         "restart_one_until_image_s": "one controller back, until its image is complete, s",
         "kill_all_restart_until_write_s": "all controllers killed, until a write, s",
         "broker_start_until_unfenced_s": "a new broker until unfenced, s",
@@ -320,7 +323,8 @@ ENTRIES: dict[str, Entry] = {
         "a broker dies or stops, and comes back (session 9 s)", "k6", _broker_lives(), inner=3
     ),
     "watch": Entry(
-        "watchers of one prefix, a stream each unless said, over three brokers (etcd: members): a write until",
+        "watchers of one prefix, a stream each unless said, over three brokers (etcd: members): a "
+        "write until",
         "watch",
         (
             *(*_watchers(0, 10), *_watchers(1, 1_000), *_watchers(2, 10_000)),
@@ -349,7 +353,7 @@ ENTRIES |= {
 
 
 def dig(result: Any, path: Path) -> float | None:
-    """Return the number at a path; None if it is not there."""
+    """Return the number at a path, or None if it does not exist."""
     for key in path:
         try:
             result = result[key]

@@ -1,7 +1,8 @@
-"""``benchmarks/run all``: every workload of the page, ours and the peer's in turn, as one table.
+"""``benchmarks/run all``: every workload on the page, for raftlog and the peer in turn, as one
+table.
 
-Each of our runs is a process of its own with fresh nodes, and so is each of the peer's. The table
-names failures; the other runs go on.
+Each run is a separate process with fresh nodes, for both sides. The table names failures; the other
+runs continue.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from raftlog.errors import ConfigError
 LIMIT_S = 1200.0
 CLEAN_UP_S = 60.0
 NOISY_PERCENT, TRIES = 8.0, 3
-"""A short run beside which others used so much of the machine is repeated, so often in all: the
-peer's script does the same.
+"""Machine usage by other processes in percent above which a short run is repeated, and the maximum
+number of tries; the peer's script does the same.
 """
 PLAIN_ERRORS = {"TYPER_STANDARD_TRACEBACK": "1", "_TYPER_STANDARD_TRACEBACK": "1"}
 SAID_MAX = 200
-"""Characters of an error in the table."""
+"""Maximum length of an error in the table."""
 
 
 def ours(entry: Entry, seconds: float, directory: Path) -> dict[str, Any]:
-    """Make one run in a process of its own. Raises RuntimeError with the end of what it said."""
+    """Make one run in a separate process. Raises RuntimeError with the end of its output."""
     command = [sys.executable, "-m", "benchmarks", entry.workload, "--json"]
     if entry.acls is not None:
         command += ["--acls", str(entry.acls)]
@@ -62,7 +63,7 @@ def ours(entry: Entry, seconds: float, directory: Path) -> dict[str, Any]:
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    """Stop a child as Ctrl-C does, so that it ends its nodes; do nothing if it has ended."""
+    """Stop a child as Ctrl-C does, so that it stops its nodes; do nothing if it has ended."""
     if child.poll() is not None:
         return
     child.send_signal(signal.SIGINT)
@@ -73,17 +74,17 @@ def _end(child: subprocess.Popen[str]) -> None:
 
 
 def last_line(text: str) -> str:
-    """Return the last line of a failed program's output; a refused option is in a box."""
+    """Return the last line of a failed program's output, even if the error is in a box."""
     lines = [line.strip(" │╰╯─") for line in text.splitlines()]
     return next((line for line in reversed(lines) if line), "")[:SAID_MAX]
 
 
 def attempt(side: Side, measure: Callable[[], Any]) -> None:
-    """One run more: a result or a reason."""
+    """Make one more run, and record its result or the reason for its failure."""
     try:
         found = measure()
     except Exception as error:
-        # Ours of a child says its own kind of error.
+        # A child of raftlog's side reports its own kind of error.
         kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
         side.failures.append(f"{kind}{error}"[:SAID_MAX])
     else:
@@ -92,14 +93,14 @@ def attempt(side: Side, measure: Callable[[], Any]) -> None:
 
 
 def is_noisy(rows: list[dict[str, Any]]) -> bool:
-    """Return whether other processes used too much of the machine; False if that is not known."""
+    """Return whether other processes used too much of the machine; False if unknown."""
     return any(row.get("cpu_of_others_percent", 0.0) >= NOISY_PERCENT for row in rows)
 
 
 def measure_entry(
     name: str, seconds: float, runs: int, directory: Path, peer: str | None
 ) -> Measured:
-    """Ours, the peer's, ours, the peer's, ..."""
+    """Measure raftlog and the peer alternately."""
     entry, found = ENTRIES[name], Measured()
 
     def once() -> Any:
@@ -147,31 +148,35 @@ def _chosen(only: str | None) -> list[str]:
     names = [name.strip() for name in only.split(",")] if only else list(ENTRIES)
     for name in names:
         if name not in ENTRIES:
-            raise typer.BadParameter(f"{name} is none of {', '.join(ENTRIES)}")
+            raise typer.BadParameter(f"must be one of {', '.join(ENTRIES)}, not {name}")
     return names
 
 
 def main(
     only: Annotated[
-        str | None, typer.Option(help=f"Some of {', '.join(ENTRIES)}, with commas between.")
+        str | None, typer.Option(help=f"Some of {', '.join(ENTRIES)}, separated by commas.")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="How long each measurement lasts.")] = 10.0,
+    seconds: Annotated[
+        float, typer.Option(help="Duration of each measurement, in seconds.")
+    ] = 10.0,
     runs: Annotated[
-        int, typer.Option(help="How often w1 to w4, plain and secured, are run by each side.")
+        int, typer.Option(help="Number of runs of w1 to w4, plain and secured, per side.")
     ] = (REPEATED_RUNS),
     peer: Annotated[
-        str | None, typer.Option(help="etcd: measured in turn with us, see peers.py.")
+        str | None, typer.Option(help="etcd: measure it alternately with raftlog, see peers.py.")
     ] = None,
-    directory: Annotated[Path, typer.Option("--dir", help="On the disk to be measured.")] = Path(
-        ".raftlog/bench"
-    ),
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="As the page has it.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="All results, for programs.")] = False,
+    directory: Annotated[
+        Path, typer.Option("--dir", help="A directory on the disk to measure.")
+    ] = Path(".raftlog/bench"),
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print Markdown, as on the page.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all results as JSON.")] = False,
     keep: Annotated[
         Path | None, typer.Option(help="Also write all results to this file, after each workload.")
     ] = None,
 ) -> None:
-    """Measure all workloads of the page, and print its table. One that fails is said in the table."""
+    """Measure all workloads on the page, and print its table, which also names failures."""
     if peer not in (None, "etcd"):
         raise typer.BadParameter("the only peer is etcd")
     if peer is not None:

@@ -1,4 +1,4 @@
-"""Results of all runs as a table: medians, spreads, ratios, and failures."""
+"""The results of all runs as a table: medians, spreads, ratios, and failures."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ NONE = ""
 
 @dataclass(slots=True)
 class Side:
-    """Results of one side for a workload: one for each run, and the reasons of failed runs."""
+    """The results of one side for a workload, one per run, and the reasons for failed runs."""
 
     results: list[Any] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     floors: list[float] = field(default_factory=list)
-    """The floor in the minute of each result, in ms, for a workload that is compared with it."""
+    """The floor measured with each result in ms, for a workload that is compared with it."""
 
     @property
     def runs(self) -> int:
-        """Number of runs, failed ones included."""
+        """Number of runs, including failed ones."""
         return len(self.results) + len(self.failures)
 
 
 @dataclass(slots=True)
 class Measured:
-    """Both sides, and the limits of the machine at each of our runs."""
+    """Both sides, with the machine's limits at each run of raftlog's."""
 
     ours: Side = field(default_factory=Side)
     theirs: Side = field(default_factory=Side)
@@ -38,18 +38,20 @@ class Measured:
 
 
 Row = tuple[str, str, str, str, str]
-"""Name, what it is, ours, the peer's, ratio."""
+"""Name, description, raftlog's figure, the peer's, ratio."""
 
 
 def number(value: float) -> str:
-    """Three digits or so."""
+    """Return a number with about three digits."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
 def cell(values: Sequence[float]) -> str:
-    """Return the median, and in brackets the smallest and the largest if there are several."""
+    """Return the median, followed by the smallest and the largest in brackets if there are
+    several.
+    """
     if not values:
         return NONE
     if len(values) == 1:
@@ -58,7 +60,7 @@ def cell(values: Sequence[float]) -> str:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float], better: str) -> str:
-    """Return the ratio of two medians; above 1 raftlog is better than the peer."""
+    """Return the ratio of two medians; above 1, raftlog is better than the peer."""
     if not ours or not theirs or not better:
         return NONE
     above, below = median(ours), median(theirs)
@@ -69,7 +71,7 @@ def ratio(ours: Sequence[float], theirs: Sequence[float], better: str) -> str:
 
 
 def rows(name: str, entry: Entry, measured: Measured) -> list[Row]:
-    """Return the rows of one workload; the first row names it."""
+    """Return the rows of one workload; only the first row names it."""
     found: list[Row] = [
         ("", figure.label, *_cells(figure, measured))
         for figure in entry.figures
@@ -104,7 +106,7 @@ def _values(side: Side, path: tuple[str | int, ...]) -> list[float]:
 
 
 def _is_anywhere(figure: Figure, measured: Measured) -> bool:
-    """A figure of which neither side has a number makes no row."""
+    """Return whether either side has a number for the figure; otherwise it gets no row."""
     return bool(_values(measured.ours, figure.ours) or _values(measured.theirs, figure.theirs))
 
 
@@ -134,7 +136,7 @@ def all_rows(measured: Mapping[str, Measured]) -> list[Row]:
 
 
 def markdown(measured: Mapping[str, Measured], seconds: float, peer: str | None) -> str:
-    """Return the table, and above it how it was measured."""
+    """Return the table, preceded by how it was measured."""
     head = ("", "workload", "raftlog", peer or "", "ratio")
     body = [head, ("---",) * 5, *all_rows(measured)]
     columns = 3 if peer is None else 5

@@ -1,1 +1,1 @@
-"""CPU of a write, stage by stage, in real processes under real load."""
+"""The CPU time of a write by stage, in real processes under real load."""

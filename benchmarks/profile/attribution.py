@@ -1,4 +1,4 @@
-"""A table from the processes' recordings: microseconds of CPU a write, by stage and role."""
+"""A table from the processes' recordings: microseconds of CPU per write, by stage and role."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ KERNEL = "of it in the kernel"
 
 
 OVERHEAD_FACTOR = (1.0, 4.0)
-"""Range of the ratio between a wrapper's cost and that with warm caches."""
+"""Valid range of the ratio between a wrapper's cost and its cost with warm caches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One process, in microseconds a write."""
+    """The profile of one process, in microseconds per write."""
 
     rows: dict[str, float]
-    """They add up to ``total``."""
+    """Cost by stage; the sum is ``total``."""
     total: float
-    """CPU of the process without what the wrappers have cost."""
+    """CPU of the process without the wrappers' cost."""
     unmeasured: float
-    """CPU of the process in the slices between, in which the wrappers did nothing."""
+    """CPU of the process in the slices in which the wrappers did nothing."""
     overhead: float
     """Time subtracted for the wrappers of the measurement."""
     factor: float
-    """Ratio between the wrappers' cost and that with warm caches."""
+    """Ratio between the wrappers' cost and their cost with warm caches."""
     kernel: float
     kernel_error: float
-    """Standard deviation of ``kernel``, as sampling by ticks has it."""
+    """Standard deviation of ``kernel`` that results from sampling by ticks."""
     idle: float
-    """Wall time in which the loop's thread did not run, in the slices between."""
+    """Wall time in which the loop's thread did not run, in the slices without measuring."""
 
 
 def thread_group(name: str) -> str:
-    """Return the group of a thread: the loop's, the disk's, or gRPC's."""
+    """Return the group of a thread: the event loop's, the disk's, or gRPC's."""
     if name == LOOP:
         return LOOP
     if name == DISK_THREAD or name.startswith("rocksdb"):
@@ -53,8 +53,8 @@ def thread_group(name: str) -> str:
 
 
 def attribute(recorded: Recorded, on_writes: int, off_writes: int) -> Profile:
-    """Return the profile of one process that took part in ``on_writes`` writes in the slices with
-    measurement, and in ``off_writes`` in those without.
+    """Return the profile of a process that took part in ``on_writes`` writes in slices with
+    measuring, and in ``off_writes`` in slices without.
     """
     on, off = recorded["on"]["threads"], recorded["off"]["threads"]
     on_each, off_each = 1000 * max(1, on_writes), 1000 * max(1, off_writes)
@@ -95,7 +95,7 @@ def _cpu(threads: Mapping[str, Mapping[str, float]]) -> float:
 
 
 def _kernel_share(threads: Mapping[str, Mapping[str, float]]) -> tuple[float, float]:
-    """Return the kernel's share of the CPU time, counted in ticks, and its standard deviation."""
+    """Return the kernel's share of the CPU time, counted in ticks, with its standard deviation."""
     system = sum(thread["system_ticks"] for thread in threads.values())
     ticks = system + sum(thread["user_ticks"] for thread in threads.values())
     if not ticks:
@@ -120,8 +120,8 @@ def mean(profiles: Sequence[Profile]) -> Profile:
 def binaries(
     samples: Mapping[str, int], cpu_us: float, kinds: Mapping[str, Sequence[str]]
 ) -> dict[str, float]:
-    """Microseconds a write by kind of binary, from samples by binary; a kind's fragments are looked
-    for in the binary's path, in order.
+    """Return microseconds per write by kind of binary, from samples by binary. The fragments of a
+    kind are searched for in the binary's path, in order.
     """
     total = sum(samples.values())
     found = dict.fromkeys([*kinds, "other"], 0.0)

@@ -1,5 +1,5 @@
-"""A node as ``raftlog`` starts it, whose stages can be measured: SIGUSR1 begins a slice in which
-they are, SIGUSR2 one in which they are not, and STOP ends it and writes the result to
+"""A node started as ``raftlog`` starts it, whose stages can be measured: SIGUSR1 starts a slice
+with measuring, SIGUSR2 one without, and STOP ends the slice and writes the result to
 ``BENCH_PROFILE``/PID.json.
 """
 

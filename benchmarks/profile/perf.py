@@ -1,4 +1,4 @@
-"""Samples of ``perf``, if this machine has it: CPU by binary, without a wrapper."""
+"""Samples from ``perf``, if this machine has it: CPU by binary, without wrappers."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ KINDS = {
     "Python": ("python",),
     "libc": ("libc.", "libc-", "libm", "ld-linux", "libstdc++", "[vdso]"),
 }
-"""Fragments of a path; the first kind that fits. ``python`` is in the path of every package: it
-comes after them.
+"""Fragments of a path by kind; the first matching kind counts. ``python`` is in the path of every
+package, so it comes after them.
 """
 _LINE = re.compile(r"^\s*(\d+)\s+([0-9a-f]+)\s+\((.*)\)\s*$")
 
 
 class Sampling:
-    """Samples some processes from ``start`` to ``stop``."""
+    """A sampler of some processes from ``start`` to ``stop``."""
 
     def __init__(self, directory: Path) -> None:
         self._file = directory / "perf.data"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, pids: Iterable[int]) -> None:
-        """Begin; nothing happens if there is no perf."""
+        """Start sampling; does nothing without perf."""
         if shutil.which("perf") is None:
             return
         command = ["perf", "record", "-q", "-e", "cpu-clock", "-F", str(HERTZ)]
@@ -45,7 +45,7 @@ class Sampling:
         )
 
     def stop(self) -> dict[int, Counter[str]]:
-        """Samples by process and binary; empty: none could be taken."""
+        """Return the samples by process and binary; empty if none could be taken."""
         if self._process is None:
             return {}
         self._process.terminate()
@@ -61,7 +61,7 @@ class Sampling:
 
 
 def parse(lines: Iterable[str]) -> dict[int, Counter[str]]:
-    """Lines of "pid address (binary)". An address in the upper half is the kernel's."""
+    """Parse lines of "pid address (binary)". An address in the upper half is the kernel's."""
     found: defaultdict[int, Counter[str]] = defaultdict(Counter)
     for line in lines:
         match = _LINE.match(line)

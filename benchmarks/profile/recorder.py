@@ -1,4 +1,4 @@
-"""CPU of one process between two moments: by thread, and the loop's thread by stage."""
+"""The CPU time of one process between two moments: by thread, and of the loop's thread by stage."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ COUNTED = ("cpu", "user_ticks", "system_ticks")
 
 @dataclass(slots=True)
 class Slice:
-    """Slices of one kind, added up. ``threads``: by name, CPU and ticks."""
+    """The sum of the slices of one kind. ``threads``: CPU and ticks by name."""
 
     wall: float = 0.0
     threads: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def add(self, wall_ns: float, used: list[dict[str, Any]]) -> None:
-        """Add what the stages used in one slice of time."""
+        """Add the CPU that the stages used in one slice."""
         self.wall += wall_ns
         for thread in used:
             mine = self.threads.setdefault(thread["name"], dict.fromkeys(COUNTED, 0.0))
@@ -35,10 +35,11 @@ class Slice:
 
 
 class Recorder:
-    """Wraps the functions of the stages. Make it on the thread that will run the event loop.
+    """A recorder that wraps the functions of the stages. Must be created on the thread that will
+    run the event loop.
 
-    ``measure`` and ``rest`` begin slices: with the wrappers at work, and with wrappers that only
-    call on. The two kinds take turns, so that what changes slowly meets both alike.
+    ``measure`` and ``rest`` start slices with the wrappers active, and with wrappers that only
+    forward the call. The two kinds alternate, so that slow changes affect both alike.
     """
 
     def __init__(self, stages: Stages) -> None:
@@ -53,17 +54,17 @@ class Recorder:
         self._begun_s, self._threads = 0.0, _threads()
 
     def measure(self) -> None:
-        """Begin a slice in which stages are measured."""
+        """Start a slice with measuring."""
         self._end()
         self._slice, self._watch.on = self._on, True
 
     def rest(self) -> None:
-        """Begin a slice in which they are not."""
+        """Start a slice without measuring."""
         self._end()
         self._slice, self._watch.on = self._off, False
 
     def stop(self) -> dict[str, Any]:
-        """End the last slice: what was used in both kinds, in nanoseconds."""
+        """End the last slice; return the CPU used in both kinds, in nanoseconds."""
         self._end()
         self._slice, self._watch.on = None, False
         overhead, total = self._watch.overhead_ns(*calibrate(CALIBRATION_ROUNDS))
@@ -85,7 +86,7 @@ class Recorder:
 
 
 def _threads() -> dict[int, dict[str, Any]]:
-    """Thread id -> its name, its CPU, and ticks of user and system time."""
+    """Return each thread's name, CPU, and ticks of user and system time, by thread id."""
     named = {one.native_id: one.name for one in threading.enumerate()}
     found: dict[int, dict[str, Any]] = {}
     for task in Path("/proc/self/task").iterdir():
@@ -93,7 +94,7 @@ def _threads() -> dict[int, dict[str, Any]]:
             cpu_ns = int((task / "schedstat").read_text().split()[0])
             fields = (task / "stat").read_text().rpartition(")")[2].split()
             name = (task / "comm").read_text().strip()
-        except OSError:  # The thread ended while we looked.
+        except OSError:  # The thread has ended meanwhile.
             continue
         tid = int(task.name)
         name = LOOP if tid == os.getpid() else named.get(tid, name)
@@ -109,7 +110,7 @@ def _threads() -> dict[int, dict[str, Any]]:
 def _used(
     before: dict[int, dict[str, Any]], after: dict[int, dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the CPU used by each thread since; ended threads are left out."""
+    """Return the CPU used by each thread between two samples; ended threads are omitted."""
     found = []
     for tid, now in after.items():
         old = before.get(tid, {})

@@ -1,27 +1,28 @@
-"""``benchmarks/run profile WORKLOAD``: microseconds of CPU a write, by stage, for leader, follower
-and client.
+"""``benchmarks/run profile WORKLOAD``: microseconds of CPU per write, by stage, for leader,
+follower and client.
 
 Method. The load (w1 to w4) runs twice, each time on three fresh controllers as processes.
 
-*Plain*: the shipped program. This gives the writes per second, each process's CPU a write, and, if
-``perf`` is installed, its CPU by binary (kernel, gRPC, protobuf, RocksDB, interpreter), sampled by
-the CPU's clock.
+*Plain*: the shipped program. This gives the writes per second, each process's CPU per write, and,
+if ``perf`` is installed, its CPU by binary (kernel, gRPC, protobuf, RocksDB, interpreter), sampled
+by the CPU's clock.
 
-*By stage*: the same program whose functions in ``stages.py`` are wrapped. A stage's time is the self
-time of its functions, in CPU time of the loop's thread (see ``stopwatch.py``). CPU of threads comes
-from the scheduler (``/proc/PID/task/*/schedstat``), exact to the nanosecond. The remainder of the
-loop's thread is a row of its own, so that the rows add up to the process's CPU.
+*By stage*: the same program whose functions in ``stages.py`` are wrapped. A stage's time is the
+self time of its functions, in CPU time of the loop's thread (see ``stopwatch.py``). CPU of threads
+comes from the scheduler (``/proc/PID/task/*/schedstat``), exact to the nanosecond. The remainder of
+the loop's thread is a separate row, so that the rows add up to the process's CPU.
 
-The wrappers cost CPU, more than they do in a loop of their own. So slices of 0.25 s with and without
-measuring take turns in all processes at once. The difference in CPU a write between the two is what
-the wrappers cost; it is taken off each stage in proportion to its entrances.
+The wrappers cost more CPU in a busy process than in a loop that only calls them. So slices of 0.25
+s with and without measuring alternate, in all processes at the same time. The difference in CPU per
+write between the two is the wrappers' cost, which is subtracted from each stage in proportion to
+its number of calls.
 
-Errors. The sum stands beside the CPU of the slices without measuring: the two differ when the
-wrappers seem to cost less than with warm caches, or more than four times that, which noise can do
-in a short run. In those slices a wrapper still calls on, for 0.1 us. The kernel's share comes from
-ticks of 4 ms: its error is printed. Stages include what their calls spend in the kernel: page
-faults, and all of the disk's. CPU a write itself depends on what else the machine does: compare
-tables of one hour only.
+Errors. The table shows the sum next to the CPU of the slices without measuring: the two differ when
+the wrappers seem to cost less than with warm caches, or more than four times that, which noise can
+cause in a short run. In slices without measuring, a wrapper still forwards the call, for 0.1 us.
+The kernel's share comes from ticks of 4 ms: its error is printed. Stages include the kernel time of
+their calls: page faults, and all of the disk's. CPU per write depends on the machine's other load:
+compare only tables measured within the same hour.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ Result = dict[str, Any]
 
 
 def plain(name: str, directory: Path, seconds: float) -> Result:
-    """Writes a second, CPU a write by role, and samples by role and binary."""
+    """Return writes per second, CPU per write by role, and samples by role and binary."""
     with Quorum(directory) as quorum, tempfile.TemporaryDirectory() as scratch:
         leader, pids = quorum.leader(), quorum.pids
         sampling, samples = Sampling(Path(scratch)), {}
@@ -95,7 +96,9 @@ def plain(name: str, directory: Path, seconds: float) -> Result:
 
 
 class Slices:
-    """Has all processes measure and rest in turn, and counts the writes of both kinds."""
+    """Makes all processes measure and rest in turn, and counts the writes in both kinds of
+    slices.
+    """
 
     def __init__(self, load: Load, pids: list[int]) -> None:
         self.recorder = Recorder(CLIENT)
@@ -108,12 +111,14 @@ class Slices:
         self.recorded: Result = {}
 
     def next(self) -> ConfigWrite:
-        """Return one request; as many are in flight at any time, so those made are those finished."""
+        """Return a request. The number in flight is constant, so the number created is the number
+        finished.
+        """
         self._requests += 1
         return self._writes.next()
 
     def begin(self) -> None:
-        """Begin with a measured slice."""
+        """Start with a measured slice."""
         self._counted = self._requests
         self._turn(on=True)
 
@@ -142,7 +147,7 @@ class Slices:
 
 
 def by_stage(name: str, directory: Path, seconds: float) -> Result:
-    """Writes a second, and what each role's processes have recorded."""
+    """Return writes per second, and the recordings of each role's processes."""
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["BENCH_PROFILE"] = scratch
         with Quorum(directory, program=PROFILED) as quorum:
@@ -178,7 +183,7 @@ def _read(path: Path) -> Result:
     deadline = time.monotonic() + WAIT_S
     while not path.exists():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"a node has recorded nothing: {path} is not there")
+            raise TimeoutError(f"a node has recorded nothing: {path} does not exist")
         time.sleep(0.05)
     found: Result = json.loads(path.read_text())
     return found
@@ -186,15 +191,17 @@ def _read(path: Path) -> Result:
 
 def main(
     workload: Annotated[str, typer.Argument(help=", ".join(LOADS))],
-    seconds: Annotated[float, typer.Option(help="How long each of the two runs lasts.")] = 5.0,
-    directory: Annotated[Path, typer.Option("--dir", help="On the disk to be measured.")] = Path(
-        ".raftlog/bench"
-    ),
+    seconds: Annotated[
+        float, typer.Option(help="Duration of each of the two runs, in seconds.")
+    ] = 5.0,
+    directory: Annotated[
+        Path, typer.Option("--dir", help="A directory on the disk to measure.")
+    ] = Path(".raftlog/bench"),
     as_json: Annotated[bool, typer.Option("--json", help="JSON for programs.")] = False,
 ) -> None:
-    """Microseconds of CPU a write, by stage, for leader, follower and client."""
+    """Measure microseconds of CPU per write, by stage, for leader, follower and client."""
     if workload not in LOADS:
-        raise typer.BadParameter(f"{workload} is none of {', '.join(LOADS)}")
+        raise typer.BadParameter(f"must be one of {', '.join(LOADS)}, not {workload}")
     whole = plain(workload, directory, seconds)
     stages = by_stage(workload, directory, seconds)
     if as_json:

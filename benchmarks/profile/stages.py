@@ -1,8 +1,8 @@
-"""Stages of a write, with the functions of each.
+"""The stages of a write, with the functions of each.
 
-A stage's time is the self time of its functions: what they call belongs to them, unless it is
-listed under another stage. The table is the only place to change when a function is renamed or a
-stage gets another entrance; a test checks that every name exists.
+A stage's time is the self time of its functions, including the functions they call unless those are
+listed under another stage. When a function is renamed or a stage gets another entry point, only
+this table changes; a test checks that every name exists.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ Stages = Mapping[str, tuple[str, ...]]
 
 DISK = "disk"
 REST = "rest"
-"""The CPU of the loop's thread outside all stages: event loop, coroutines of the links, gRPC."""
+"""The CPU time of the loop's thread outside all stages: event loop, coroutines of the
+links, gRPC.
+"""
 
 NODE: Stages = {
     "intake and parse": (
@@ -80,7 +82,7 @@ CLIENT: Stages = {
 
 
 def functions(stages: Stages) -> Iterator[tuple[str, type, str]]:
-    """(stage, class, name of the method) of every function that exists."""
+    """Yield (stage, class, method name) for every function that exists."""
     for stage, names in stages.items():
         for name in names:
             found = find(name)
@@ -89,14 +91,14 @@ def functions(stages: Stages) -> Iterator[tuple[str, type, str]]:
 
 
 def missing(stages: Stages) -> list[str]:
-    """Return the functions that this build does not have: their time is in the stage of their
+    """Return the functions that this build does not have: their time counts for the stages of their
     callers.
     """
     return [name for names in stages.values() for name in names if find(name) is None]
 
 
 def find(name: str) -> tuple[type, str] | None:
-    """Return the class and the method's name for ``module:Class.method``; None if it does not
+    """Return the class and the method name for ``module:Class.method``, or None if it does not
     exist.
     """
     module, _, path = name.partition(":")

@@ -1,15 +1,15 @@
 """Self times of stages on one thread, in CPU nanoseconds.
 
-The clock of a thread's CPU is a system call (about 0.5 to 1 us), so it is read only where control
-enters the first stage and leaves the last one: that is a *span*. Within a span the stages share its
-CPU time as they share its wall time, which costs a third to read. A thread that is preempted adds
-wall time to whatever stage it is in, so over many spans each stage gets its fair part.
+Reading a thread's CPU clock is a system call (about 0.5 to 1 us), so it is read only where control
+enters the first stage and leaves the last one, which delimits a *span*. Within a span, the CPU time
+is divided among the stages in proportion to their wall time, which costs a third as much to read. A
+thread that is preempted adds wall time to whatever stage it is in, so over many spans each stage
+gets its fair share. A stage that waits (``DISK``) is a separate span: its wall time does not
+measure its CPU.
 
-A stage that waits (``DISK``) is a span of its own: its wall time is not a measure of its CPU.
-
-The wrappers cost CPU themselves. ``calibrate`` measures what one wrapped call adds to its own stage
-and to that of its caller, with warm caches; ``Stopwatch.overhead_ns`` multiplies. In a busy process
-a call costs more than that: ``attribution.py`` finds out how much, from slices in which the wrappers
+The wrappers themselves cost CPU. ``calibrate`` measures what one wrapped call adds to its own stage
+and to its caller's, with warm caches; ``Stopwatch.overhead_ns`` multiplies. In a busy process a
+call costs more than that: ``attribution.py`` determines how much, from slices in which the wrappers
 do nothing (``on`` is false).
 """
 
@@ -28,8 +28,8 @@ ROUNDS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """CPU nanoseconds that one wrapped call adds: ``own`` to its stage, ``caller`` to the one
-    around it.
+    """CPU nanoseconds that one wrapped call adds: ``own`` to its stage, ``caller`` to the enclosing
+    one.
     """
 
     own: float
@@ -37,10 +37,10 @@ class Cost:
 
 
 class Stopwatch:
-    """Use from one thread; calls from other threads are not measured."""
+    """A stopwatch for one thread; calls from other threads are not measured."""
 
     def __init__(self, stages: Sequence[str], waiting: Sequence[str] = ()) -> None:
-        """``waiting``: stages that are spans of their own."""
+        """Create an instance. ``waiting``: stages that are separate spans."""
         self.stages = ("", *stages)
         self._waiting = {self.stages.index(name) for name in waiting}
         self._thread = threading.get_ident()
@@ -50,12 +50,12 @@ class Stopwatch:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was measured so far."""
+        """Reset all measurements."""
         count = len(self.stages)
         self._cpu_ns = [0.0] * count
         self._wall_ns = [0] * count
-        # A span has begun, or a change within one: by the stage that was entered, and by the stage
-        # that was left for it.
+        # Number of spans started, and of changes within spans, by the stage entered and by the
+        # stage left.
         self._spans, self._changes = [0] * count, [0] * count
         self._left_by_span, self._left_by_change = [0] * count, [0] * count
 
@@ -105,7 +105,7 @@ class Stopwatch:
             self._since_cpu, self._since_wall = thread_time_ns(), perf_counter_ns()
 
     def _settle(self) -> None:
-        """Share out the CPU time of the span until now."""
+        """Distribute the CPU time of the span so far."""
         wall_ns = self._wall_ns
         wall_ns[self._stage] += perf_counter_ns() - self._since_wall
         used_ns, total_ns = thread_time_ns() - self._since_cpu, sum(wall_ns)
@@ -115,7 +115,7 @@ class Stopwatch:
                 wall_ns[stage] = 0
 
     def raw_ns(self) -> dict[str, float]:
-        """CPU by stage, the wrappers' own included."""
+        """Return the CPU by stage, including the wrappers' own."""
         return dict(zip(self.stages[1:], self._cpu_ns[1:], strict=True))
 
     def calls(self) -> dict[str, int]:
@@ -124,8 +124,8 @@ class Stopwatch:
         return dict(list(zip(self.stages, both, strict=True))[1:])
 
     def overhead_ns(self, span: Cost, change: Cost) -> tuple[dict[str, float], float]:
-        """Return the wrappers' own CPU in each stage's time; and their total, outside the stages
-        included.
+        """Return the wrappers' own CPU in each stage's time, and their total, including outside the
+        stages.
         """
         found: dict[str, float] = {}
         for index, name in enumerate(self.stages):

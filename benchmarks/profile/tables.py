@@ -1,4 +1,4 @@
-"""Tables that ``benchmarks/run profile`` prints."""
+"""The tables printed by ``benchmarks/run profile``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def show(
     lacking: Sequence[str],
     console: Console,
 ) -> None:
-    """Both tables, and what they are worth."""
+    """Print both tables, and their uncertainties."""
     title = f"{workload}: microseconds of CPU a write, by stage"
     console.print(title)
     console.print(_table(stage_rows(profiles)))
@@ -40,7 +40,8 @@ def show(
     else:
         console.print("No table by binary: perf took no samples on this machine.")
     console.print(
-        f"Writes/s: plain run {plain['writes_per_s']:,}, run by stage {profiled_per_s:,}. Stages are"
+        f"Writes/s: plain run {plain['writes_per_s']:,}, run by stage {profiled_per_s:,}. Stages "
+        "are"
         " self times in CPU of the loop's thread, without the wrappers' own cost; the follower's"
         " column is the mean of both."
     )
@@ -51,7 +52,7 @@ def show(
 def stage_rows(
     profiles: Mapping[str, Profile],
 ) -> list[tuple[str, list[str]]]:
-    """Return rows with a cell for each role; a stage that a role lacks has an empty one."""
+    """Return rows with one cell per role, empty for a stage that the role lacks."""
     names = list(dict.fromkeys(name for role in ROLES for name in profiles[role].rows))
     shared = [name for name in names if all(name in profiles[role].rows for role in ROLES)]
     rows = [

@@ -1,7 +1,7 @@
-"""The replay measured on made-up histories: Spark beside one process of pyarrow, and DuckDB for
-what SQL says.
+"""The replay, measured on generated histories: Spark compared with one process of pyarrow, and with
+DuckDB for queries in SQL.
 
-``runner`` makes the histories and starts one child a side; a side (``spark_side``, ``arrow_side``,
-``duckdb_side``) does its steps one after the other and says when each begins and ends; ``watch``
-measures its processes from outside meanwhile.
+``runner`` creates the histories and starts one child per side; a side (``spark_side``,
+``arrow_side``, ``duckdb_side``) performs its steps one after the other and reports when each begins
+and ends; ``watch`` measures its processes from outside meanwhile.
 """

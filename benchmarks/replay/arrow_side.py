@@ -35,7 +35,7 @@ _FOLDED = (
 
 
 def batches(directory: str, columns: tuple[str, ...] | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows in order, pages verified, as Spark does it."""
+    """Yield the rows in order, with verified pages, as Spark reads them."""
     for segment in read_manifest(directory).of_kind(RECORDS):
         file = pq.ParquetFile(
             Path(directory) / segment.file, page_checksum_verification=True, pre_buffer=False
@@ -44,7 +44,7 @@ def batches(directory: str, columns: tuple[str, ...] | None = None) -> Iterator[
 
 
 def scan(directory: str) -> None:
-    """Decode all columns of an export, and keep nothing."""
+    """Decode all columns of an export, and discard them."""
     for _ in batches(directory):
         pass
 

@@ -1,6 +1,6 @@
 """DuckDB: ``python -m benchmarks.replay.duckdb_side EXPORT [STEP …]``.
 
-As many threads as there are cores, as Spark has.
+Uses as many threads as there are cores, like Spark.
 """
 
 from __future__ import annotations

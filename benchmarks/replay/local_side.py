@@ -10,11 +10,11 @@ from replay.request import LOCAL_JOBS, JobRequest
 from replay.run import compute
 
 MEASURED_JOBS = tuple(name for name in LOCAL_JOBS if name in {"audit", "lao", "report"})
-"""Jobs that need nothing but the export, and that Spark's side measures too."""
+"""Jobs that need only the export, and that are also measured with Spark."""
 
 
 def job(name: str, directory: str) -> str | None:
-    """Run it; None if all is well with it."""
+    """Run a job; return its unexpected findings, or None."""
     found = compute(JobRequest(job=name, export=directory))
     return None if found.passed else f"{name} found something: {str(found)[:2000]}"
 

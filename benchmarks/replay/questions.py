@@ -1,5 +1,5 @@
-"""Questions in SQL: the same text for Spark and for DuckDB, over a view ``records`` (``offset`` is
-called ``at_offset`` there).
+"""Queries in SQL: the same text for Spark and for DuckDB, over a view ``records`` (in which
+``offset`` is called ``at_offset``).
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ QUESTIONS = {
 
 
 def for_duckdb(text: str) -> str:
-    """Return the one word that the two call differently."""
+    """Return a query in DuckDB's dialect, which differs in one word."""
     return text.replace("cardinality(isr)", "len(isr)")
 
 
 def answer(rows: list[tuple[object, ...]]) -> list[list[str]]:
-    """Return rows in an order of their own, comparable between engines."""
+    """Return rows in a canonical order, comparable between engines."""
     return sorted(
         [str(int(value)) if isinstance(value, int | float) else str(value) for value in row]
         for row in rows

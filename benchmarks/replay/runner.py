@@ -27,14 +27,14 @@ SIDES = {
     "DuckDB": "benchmarks.replay.duckdb_side",
 }
 NEEDS_BYTES_A_RECORD = 150
-"""Disk space needed, in bytes per record: raw files, Parquet, and Spark's shuffle files."""
+"""Disk space needed per record, in bytes: raw files, Parquet, and Spark's shuffle files."""
 
 Result = dict[str, Any]
 
 
 def history(directory: Path, records: int, skew: str, *, seed: int = 1) -> tuple[Path, Result]:
-    """Return an export of made-up history, kept for the next run; and what making it took, if it
-    was made now.
+    """Return an export of a generated history, which is kept for the next run; and the cost of
+    generating it, if it is new.
     """
     target = directory / f"{records}-{skew}-{seed}"
     said = target.with_suffix(".json")
@@ -112,24 +112,26 @@ def run(
 
 
 def main(
-    records: Annotated[list[int] | None, typer.Option(help="A size; repeatable.")] = None,
+    records: Annotated[
+        list[int] | None, typer.Option(help="Number of records; may be repeated.")
+    ] = None,
     skew: Annotated[
-        list[str] | None, typer.Option(help=f"One of {', '.join(SKEWS)}; repeatable.")
+        list[str] | None, typer.Option(help=f"One of {', '.join(SKEWS)}; may be repeated.")
     ] = None,
     step: Annotated[
         list[str] | None,
-        typer.Option(help="Only this step; repeatable. See the tables for their names."),
+        typer.Option(help="Only this step; may be repeated. See the tables for their names."),
     ] = None,
     limit_s: Annotated[
-        float, typer.Option(help="The longest that one side may take on one history.")
+        float, typer.Option(help="Time limit for one side on one history, in seconds.")
     ] = 1800.0,
     directory: Annotated[
-        Path, typer.Option("--dir", help="For the histories, which are kept.")
+        Path, typer.Option("--dir", help="Directory for the histories, which are kept.")
     ] = Path(".raftlog/replay"),
     as_json: Annotated[bool, typer.Option("--json", help="JSON for programs.")] = False,
 ) -> None:
-    """Scan, fold, SQL and jobs of the replay with Spark, beside one process of pyarrow and DuckDB,
-    on made-up histories.
+    """Measure scan, fold, SQL and jobs of the replay with Spark, compared with one process of
+    pyarrow and DuckDB, on generated histories.
     """
     machine = {
         "cores": psutil.cpu_count() or 0,

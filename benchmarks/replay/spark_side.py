@@ -1,6 +1,6 @@
 """Spark's side: ``python -m benchmarks.replay.spark_side EXPORT [STEP …]``.
 
-All steps in one session, its start measured apart.
+All steps run in one session, whose start is measured separately.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from benchmarks.replay.questions import QUESTIONS, answer
 from benchmarks.replay.steps import Step, perform
 
 MEASURED_JOBS = ("lao", "availability", "verify", "audit", "report")
-"""Jobs that need nothing but the export; the most expensive last, as time may run out."""
+"""Jobs that need only the export; the most expensive last, as time may run out."""
 _TOLD = 2_000
-"""Characters of a result that should not be."""
+"""Maximum length of an unexpected result in a message."""
 
 
 def steps(directory: str) -> dict[str, Step]:

@@ -1,4 +1,4 @@
-"""Reports of a side on its steps: one JSON line when a step begins, and one when it has ended."""
+"""A side's reports on its steps: one JSON line when a step begins, and one when it has ended."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 Step = Callable[[], Any]
-"""Returns what is to be compared between the sides; None: nothing."""
+"""Function that returns the result to compare between sides, or None if there is none."""
 
 
 def perform(steps: dict[str, Step]) -> None:
-    """Do them in order. A step that fails ends the side, with a trace on standard error."""
+    """Perform the steps in order. A step that fails ends the side, with a traceback on standard
+    error.
+    """
     for name, step in steps.items():
         _say(step=name, event="begin")
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Tables with the results, for people."""
+"""Tables of the results, for people."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from benchmarks.replay.watch import Side
 
 PEERS = ("local", "pyarrow", "DuckDB")
 _APART = ("start of Spark", "first job")
-"""Steps that a session pays once, for any number of records."""
+"""Steps that a session performs once, for any number of records."""
 
 Result = dict[str, Any]
 
 
 def plain(side: Side) -> Result:
-    """Return a side as JSON has it."""
+    """Return a side in its JSON form."""
     steps = {
         name: {k: v for k, v in asdict(step).items() if k != "answer"}
         for name, step in side.steps.items()
@@ -28,7 +28,7 @@ def plain(side: Side) -> Result:
 
 
 def show(machine: Result, results: list[Result], console: Console) -> None:
-    """A table for each history, and how the cost grows between them."""
+    """Print a table for each history, and how the cost grows between them."""
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
     for result in results:
         console.print(_one(result))
@@ -95,7 +95,9 @@ def _peer(result: Result, name: str, seconds: float) -> list[str]:
 
 
 def _growth(results: list[Result]) -> Table:
-    """Time a record, each size against the one before: 1 is linear."""
+    """Return a table of the time per record, each size relative to the previous one: 1 is
+    linear.
+    """
     pairs = list(pairwise(results))
     heads = [
         f"{small['records'] / 1e6:.3g} → {large['records'] / 1e6:.3g} M" for small, large in pairs
@@ -119,14 +121,16 @@ def ratio(one: Result, other: Result, name: str) -> str:
 
 
 def even_of(results: list[Result], skewed: Result) -> Result | None:
-    """Return the even history of the same size, within a batch or two."""
+    """Return the even history of the same size, within a batch or two, or None."""
     near = skewed["records"] * 0.02
     even = (each for each in results if each["skew"] == "none")
     return next((each for each in even if abs(each["records"] - skewed["records"]) < near), None)
 
 
 def _skewed(results: list[Result]) -> Table:
-    """Time a record of a skewed history, against the even one of its size."""
+    """Return a table of the time per record of a skewed history, relative to the even one of its
+    size.
+    """
     found = ((even_of(results, result), result) for result in results if result["skew"] != "none")
     pairs = [(even, result) for even, result in found if even is not None]
     heads = [f"{result['records'] / 1e6:.3g} M, hot {result['skew']}" for _, result in pairs]

@@ -1,4 +1,4 @@
-"""A side from outside: its processes' CPU time and memory, step by step."""
+"""A side observed from outside: its processes' CPU time and memory, step by step."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from typing import Any
 import psutil
 
 SAMPLE_S = 1.0
-"""Sampling interval in seconds: a look at all pages of all processes costs some CPU, which the side
-would miss.
+"""Sampling interval in seconds: looking at all pages of all processes costs CPU, which the side
+would lack.
 """
 
 
 @dataclass
 class Measured:
-    """One step.
-
-    ``peak_mb``: proportional set size of all processes together, shared pages counted once.
+    """The measurement of one step. ``peak_mb``: proportional set size of all processes together,
+    counting shared pages once.
     """
 
     seconds: float
@@ -35,8 +34,8 @@ class Measured:
 
 @dataclass
 class Side:
-    """Result of a side; ``over``: the step that did not end in time, ``failed``: the step that
-    failed, if any.
+    """The result of a side. ``over``: the step that did not end in time; ``failed``: the step that
+    failed; if any.
     """
 
     steps: dict[str, Measured] = field(default_factory=dict)
@@ -54,7 +53,7 @@ class Side:
 
 
 class _Sampler(threading.Thread):
-    """The highest memory since it was last asked."""
+    """A sampler of the highest memory since it was last read."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
@@ -105,11 +104,11 @@ class _Sampler(threading.Thread):
 
 
 def watch(module: str, arguments: list[str], *, limit_s: float) -> Side:
-    """Run a side to its end, at most for ``limit_s``: then it is killed, and the step that it was
-    in is named.
+    """Run a side to its end, for at most ``limit_s``; then it is killed, and its current step is
+    named.
     """
     side, ends_at, current, cpu_s = Side(), time.monotonic() + limit_s, "start", 0.0
-    # A group of its own: what it has started ends with it.
+    # In its own process group, so that its children end with it.
     child = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         stdout=subprocess.PIPE,

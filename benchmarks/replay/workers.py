@@ -32,7 +32,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def times_of(session: int) -> Iterator[tuple[int, float]]:
-    """Yield pid and CPU seconds of each process of a session."""
+    """Yield pid and CPU seconds of each process in a session."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -45,7 +45,7 @@ def times_of(session: int) -> Iterator[tuple[int, float]]:
 
 
 def run(export: Path, job: str, workers: int) -> tuple[float, float]:
-    """Run a job; return seconds of CPU and of waiting."""
+    """Run a job; return CPU seconds and elapsed seconds."""
     settings = {"spark.master": f"local-cluster[{workers},1,1024]"} | SETTINGS
     options = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
     raftlog = str(Path(sys.executable).with_name("raftlog"))
@@ -65,7 +65,7 @@ def run(export: Path, job: str, workers: int) -> tuple[float, float]:
 
 
 def largest_task(export: Path, workers: int) -> int:
-    """Return the bytes of the files of the task that reads most."""
+    """Return the size of the files that the largest task reads, in bytes."""
     opened = open_export(JobRequest(job="audit", export=str(export)))
     size = sum(each.bytes for each in opened.segments)
     count = min(len(opened.segments), max(workers, -(-size // STRETCH_BYTES)))
@@ -73,7 +73,7 @@ def largest_task(export: Path, workers: int) -> int:
 
 
 def main() -> None:
-    """Run, and print a row for each number of workers."""
+    """Run the job, and print a row for each number of workers."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("export", type=Path)
     parser.add_argument("--job", default="audit")

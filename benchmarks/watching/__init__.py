@@ -1,1 +1,3 @@
-"""Cost of a delivered change: many watchers, few writes, here and at the peer."""
+"""The cost of a delivered change, with many watchers and few writes: for raftlog and for
+the peer.
+"""

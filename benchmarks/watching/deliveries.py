@@ -1,5 +1,5 @@
-"""Many watchers of the same keys, and writes at a bounded rate: time until the first and the last
-of them have each, the servers' cost of a delivered change, and the memory of a watcher.
+"""Many watchers of the same keys, and writes at a bounded rate: the time until the first and the
+last watcher have each change, the servers' cost per delivered change, and the memory per watcher.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ from benchmarks.watching.watchers import Plan, mark
 
 WATCHERS = (10, 1_000, 10_000)
 DELIVERIES_PER_S = 4_000
-"""Writes are so far apart that no more changes are delivered in all."""
+"""Maximum number of deliveries per second, which determines the interval between writes."""
 PERIOD_MIN_S, WRITES_MIN = 0.01, 10
 PROCESSES = 2
 SETTLE_S = 1.0
-"""Between the last watcher's first response and the first measurement."""
+"""Pause in seconds between the last watcher's first response and the first measurement."""
 IDLE_S = 3.0
-"""Time in which the servers' idle CPU is measured, in seconds."""
+"""Seconds for which the servers' idle CPU is measured."""
 AFTER_S = 2.0
-"""Seconds after the last change; a watcher that has not received it by then has missed it, and the
-run fails.
+"""Seconds after the last change by which every watcher must have received it; otherwise the run
+fails.
 """
 TOLD_MAX_BYTES = 16 << 20
-"""Longest report of a process of watchers, in bytes."""
+"""Longest report from a process of watchers, in bytes."""
 VALUE_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``own_keys``: a write concerns one of them, and not all. ``shared``: those of one process at
-    one server are on one stream. ``laned``: each has a lane for its stream; the peer has none.
+    """A case. ``own_keys``: a write concerns one watcher instead of all. ``shared``: the watchers
+    of one process at one server share a stream. ``laned``: each has a lane for its stream; the peer
+    has none.
     """
 
     watchers: int
@@ -57,13 +58,13 @@ CASES = (
     *(Case(count, laned=True) for count in WATCHERS),
 )
 Write = Callable[[int, bytes], Awaitable[None]]
-"""Write a value under a key of its own; returns when it is durable."""
+"""Function that writes a value under the key with this number, and returns when it is durable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Addresses and requests of watchers. ``pids``: of the servers that send them changes;
-    ``all_pids``: of the whole cluster.
+    """Addresses and requests for watchers. ``pids``: the servers that send them changes.
+    ``all_pids``: the whole cluster.
     """
 
     addresses: Sequence[str]
@@ -78,7 +79,7 @@ class Served:
 
 @asynccontextmanager
 async def _watchers(served: Served, case: Case) -> AsyncIterator[list[Process]]:
-    """Processes with the watchers of a case, in turn at each address. Raises RuntimeError."""
+    """Yield processes with a case's watchers, spread over the addresses. Raises RuntimeError."""
     count = case.watchers
     places = PROCESSES * len(served.addresses)
     shares = [count // places + (index < count % places) for index in range(places)]
@@ -153,13 +154,13 @@ def _used_s(pids: Sequence[int]) -> float:
 def each_case(
     measured: Callable[[Case], Coroutine[Any, Any, dict[str, Any]]], *, laned: bool
 ) -> list[dict[str, Any]]:
-    """Return a row for each case; ``laned``: also of those with lanes."""
+    """Return a row for each case. ``laned``: include those with lanes."""
     return [uvloop.run(measured(case)) for case in CASES if laned or not case.laned]
 
 
 async def deliveries(served: Served, case: Case, write: Write, *, seconds: float) -> dict[str, Any]:
-    """Measure with the watchers of a case. Raises RuntimeError if one of them misses a change,
-    receives one twice or out of order, or ends.
+    """Measure one case. Raises RuntimeError if a watcher misses a change, receives one twice or out
+    of order, or ends.
     """
     count, concerned = case.watchers, 1 if case.own_keys else case.watchers
     period_s = max(PERIOD_MIN_S, concerned / DELIVERIES_PER_S)

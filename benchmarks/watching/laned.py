@@ -1,5 +1,7 @@
-"""Watches of raftlog with a stream and a lane each. gRPC opens the stream; after the move this client
-does no more than to cut frames, as :class:`benchmarks.watching.streams.Streams` does with HTTP/2.
+"""Watches of raftlog, each with a stream and a lane.
+
+gRPC opens the stream; after the move to the lane, this client only splits frames, as
+:class:`benchmarks.watching.streams.Streams` does with HTTP/2.
 """
 
 from __future__ import annotations
@@ -26,14 +28,14 @@ from raftlog.transport.lanes import HEADER_BYTES
 
 
 class Sees(Protocol):
-    """A record of what watchers receive."""
+    """A recorder of the messages that watchers receive."""
 
     def watcher(self, connection: int, stream: int, message: bytes) -> None:
-        """Note a message to one watcher."""
+        """Record a message to one watcher."""
 
 
 class LanedStream(asyncio.Protocol):
-    """One watch, and its lane in plain text."""
+    """One watch, with its lane in plain text."""
 
     def __init__(self, call: Any, offer: Offer, received: Callable[[bytes], None]) -> None:
         self._call, self._ticket, self._received = call, offer.ticket, received
@@ -44,7 +46,7 @@ class LanedStream(asyncio.Protocol):
         call.add_done_callback(lambda _: self._fail("a stream has ended"))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's is none by its class.
+        # uvloop's transport is not a subclass.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.write(
             GREETING + door_of(self._ticket) + Proofs.of(self._ticket, "").of_client
@@ -80,7 +82,7 @@ class LanedStream(asyncio.Protocol):
 async def opened_lanes(
     address: str, path: str, requests: Sequence[bytes], seen: Sees, first: int
 ) -> list[LanedStream]:
-    """Open a stream of one connection for each request, and move each to its lane."""
+    """Open a stream on one connection for each request, and move each to its lane."""
     channel = grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
     return [
         await _opened(channel, address, path, request, partial(seen.watcher, number, 0))

@@ -34,7 +34,7 @@ async def _measured(quorum: Quorum, leader: str, seconds: float, case: Case) -> 
     prefix = f"{case.watchers}-{how}"
 
     async def write(number: int, value: bytes) -> None:
-        # Under fresh names: the value before a change would have a mark of its own.
+        # Under fresh names, since the value before a change would contain its own mark.
         name = f"own-{number:08d}" if case.own_keys else f"{prefix}-{number}"
         change = (CLIENT_METRICS, name, "match", value.decode())
         await client.call(ConfigWrite([change]).request())

@@ -1,6 +1,6 @@
-"""The same at etcd, by the same client, at three members.
+"""The same measurements for etcd, by the same client, at three members.
 
-Its programs are those that its own scripts have built (``benchmarks.peers``).
+The programs are those built by its own scripts (``benchmarks.peers``).
 """
 
 from __future__ import annotations
@@ -56,5 +56,5 @@ async def _measured(
 
 
 def _field(number: int, data: bytes) -> bytes:
-    """Return a field of bytes, as protobuf writes it."""
+    """Return a field of bytes in protobuf's encoding."""
     return varint(number << 3 | 2) + varint(len(data)) + data

@@ -1,4 +1,4 @@
-"""Many watchers on one stream: the requests of each side, and the watches of a message."""
+"""Many watchers on one stream: each side's requests, and the watches that a message is for."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from raftlog.wire.broker.v1 import broker_pb2 as pb
 
 
 class Shared(Protocol):
-    """Layout of the requests and responses of many watches on one side's stream."""
+    """The requests and responses of many watches on one stream of one side."""
 
     def requests(self, first: int, requests: Sequence[bytes]) -> list[bytes]:
-        """Return the messages that begin these watches, numbered from ``first`` on."""
+        """Return the messages that begin these watches, numbered from ``first``."""
 
     def told(self, message: bytes) -> Iterable[tuple[Iterable[int], bytes]]:
-        """Return each value in a message, with the watches that it is sent for."""
+        """Return each value in a message, with the watches that it is for."""
 
 
 class _Raftlog:
-    """WatchMany: requests and responses share messages, and a response may be for several."""
+    """WatchMany: requests and responses share messages, and a response may be for several
+    watches.
+    """
 
     def requests(self, first: int, requests: Sequence[bytes]) -> list[bytes]:
         """See :class:`Shared`."""
@@ -37,7 +39,7 @@ class _Raftlog:
 
 
 class _Etcd:
-    """Watch: the server numbers the watches, from 0 on, and each response is one watch's."""
+    """Watch: the server numbers the watches from 0, and each response is for one watch."""
 
     def requests(self, first: int, requests: Sequence[bytes]) -> list[bytes]:
         """See :class:`Shared`."""
@@ -45,7 +47,7 @@ class _Etcd:
 
     def told(self, message: bytes) -> Iterator[tuple[Iterable[int], bytes]]:
         """See :class:`Shared`."""
-        # WatchResponse: the header (1), watch_id (2) unless it is 0, and what there is to tell.
+        # WatchResponse: the header (1), watch_id (2) unless it is 0, and the events.
         position = 0
         if message[0] == _HEADER:
             length, position = varint_at(message, 1)

@@ -1,9 +1,8 @@
-"""Server-streaming gRPC calls at next to no cost: a client of HTTP/2 that knows this much alone.
+"""Server-streaming gRPC calls at minimal cost: an HTTP/2 client that supports nothing else.
 
-gRPC in Python takes some 50 us of CPU for a message that it receives: with ten thousand watchers on
-the machine of the servers, the benchmark would measure its own client. This takes a few. It opens
-streams, cuts the received bytes into messages, answers pings, and does no more: a call that ends
-with an error just ends.
+gRPC in Python takes some 50 us of CPU for a received message: with ten thousand watchers on the
+servers' machine, the benchmark would measure its own client. This takes a few. It opens streams,
+splits the received bytes into messages and answers pings; a call that ends with an error just ends.
 """
 
 from __future__ import annotations
@@ -17,19 +16,21 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
 WINDOW = 2**31 - 1
-"""Flow-control window of the peer, in bytes: a run never sends as much, so it is never updated."""
+"""Flow-control window offered to the peer, in bytes: a run never sends as much, so it is never
+updated.
+"""
 _PREFIX = struct.Struct(">BL")
 _HEAD = struct.Struct(">BHBBL")
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """Return a frame of HTTP/2: its head of nine bytes, and the payload."""
+    """Return an HTTP/2 frame: its head of nine bytes, and the payload."""
     length = len(payload)
     return _HEAD.pack(length >> 16, length & 0xFFFF, kind, flags, stream) + payload
 
 
 def _headers(path: str, authority: str) -> bytes:
-    """Return the header block of a call, without anything that needs a memory of earlier blocks."""
+    """Return the header block of a call, without anything that depends on earlier blocks."""
 
     def text(value: str) -> bytes:
         data = value.encode()
@@ -48,8 +49,8 @@ def _headers(path: str, authority: str) -> bytes:
 class Streams(asyncio.Protocol):
     """Calls of one method, each with its request, on one connection.
 
-    ``received`` gets the number of a stream, from 0, and a message. ``asked_once``: the request is
-    all that the client says; else its side stays open.
+    ``received``: called with the number of a stream, from 0, and a message. ``asked_once``: whether
+    the request is the client's only message; otherwise its side stays open.
     """
 
     def __init__(
@@ -79,22 +80,22 @@ class Streams(asyncio.Protocol):
 
     @property
     def ended(self) -> asyncio.Future[str]:
-        """Reason why the connection, or one of its streams, has ended."""
+        """Why the connection, or one of its streams, has ended."""
         return self._ended
 
     def say(self, stream: int, message: bytes) -> None:
-        """Send another message on a stream, from 0. The window is not counted: a message at a time,
-        once the one before it is answered, never fills it.
+        """Send another message on a stream, numbered from 0. The window is not tracked: one message
+        at a time, each sent after the answer to the previous one, never fills it.
         """
         self._write(frame(DATA, 0, 2 * stream + 1, _PREFIX.pack(0, len(message)) + message))
 
     def close(self) -> None:
-        """End all calls at once, by ending their connection."""
+        """End all calls at once by closing their connection."""
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's is none by its class.
+        # uvloop's transport is not a subclass.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.write(self._opening)
 

@@ -4,8 +4,8 @@
 
 ``PLAN`` is a line of JSON (:class:`Plan`). Prints ``ready`` when every watcher has had its first
 response; ends at a second line on stdin, printing JSON: for each change its number, how many
-watchers had it, and when the first and the last of them, by the machine's monotonic clock, which
-all processes share. A watcher whose call ends, or that has a change twice, ends the process.
+watchers received it, and when the first and the last did, by the machine's monotonic clock, which
+all processes share. A watcher whose call ends, or that receives a change twice, ends the process.
 """
 
 from __future__ import annotations
@@ -26,24 +26,26 @@ from benchmarks.watching.streams import Streams
 MARK = re.compile(rb"benchmark-change-([0-9]{8})")
 """Mark in the value of each write: messages are searched for it, not parsed."""
 NUMBER = b"00000000"
-"""Placeholder of a watcher's number, as long as any number: requests contain the lengths of their
-fields.
+"""Placeholder for a watcher's number, as long as any number, since requests contain the lengths of
+their fields.
 """
 STREAMS_A_CONNECTION = 100
-"""Below what servers allow by default."""
+"""Number of streams per connection, below servers' default limits."""
 START_TIMEOUT_S = 60.0
 
 
 def mark(number: int) -> bytes:
-    """Return the text by which a watcher recognizes this change in a message."""
+    """Return the text by which a watcher recognises this change in a message."""
     return b"benchmark-change-%08d" % number
 
 
 class Plan(msgspec.Struct):
-    """``watchers``: number at each address, numbered from ``first`` on. ``request``: what each of
-    them sends; NUMBER in it stands for its own. ``shared``: whose way to have many watchers on one
-    stream (a key of SHARED), which all at one address are then on; empty: each has a stream.
-    ``laned``: the request begins a watch of raftlog, whose stream moves to a lane.
+    """The plan of one process.
+
+    ``watchers``: number of watchers per address, numbered from ``first``. ``request``: each
+    watcher's request; NUMBER in it stands for the watcher's number. ``shared``: how the watchers at
+    one address share a stream (a key of SHARED), or "" if each has a stream. ``laned``: the request
+    begins a raftlog watch whose stream moves to a lane.
     """
 
     addresses: list[str]
@@ -57,7 +59,7 @@ class Plan(msgspec.Struct):
 
 
 class Seen:
-    """Changes that the watchers of this process have received."""
+    """The changes that the watchers of this process have received."""
 
     def __init__(self) -> None:
         self.changes: dict[int, list[float]] = {}
@@ -66,7 +68,7 @@ class Seen:
         self.failure = ""
 
     def watcher(self, connection: int, stream: int, message: bytes) -> None:
-        """A message on one stream of one connection: note each change in it."""
+        """Record each change in a message on one stream of one connection."""
         self._note(
             time.monotonic(), connection, stream, [int(one) for one in MARK.findall(message)]
         )
@@ -98,7 +100,7 @@ class Seen:
 
 
 async def main() -> None:
-    """Read the plan, open all watchers, and say at the end what they have had."""
+    """Read the plan, open all watchers, and print at the end what they received."""
     loop = asyncio.get_running_loop()
     plan = msgspec.json.decode(sys.stdin.buffer.readline(), type=Plan)
     seen = Seen()

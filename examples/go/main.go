@@ -1,4 +1,4 @@
-// Create a topic, read it back, watch it change, and hold a key: with what buf generates from the contracts.
+// Create a topic, read it back, watch it change, and hold a key, using code that buf generates from the contracts.
 package main
 
 import (
@@ -19,7 +19,7 @@ import (
 	controllerv1 "example.com/topics/gen/raftlog/wire/controller/v1"
 )
 
-// create returns when every unfenced broker shows the topic.
+// create returns once every unfenced broker shows the topic.
 func create(ctx context.Context, broker brokerv1.BrokerClient, name string) (*commonv1.MetadataToken, error) {
 	topic := &controllerv1.CreatableTopic{Name: name, NumPartitions: 3, ReplicationFactor: -1}
 	written, err := broker.Write(ctx, &controllerv1.ControllerRequest{
@@ -31,7 +31,7 @@ func create(ctx context.Context, broker brokerv1.BrokerClient, name string) (*co
 	if err != nil {
 		return nil, err
 	}
-	// Each topic succeeds or fails by itself: its error is in its result.
+	// Each topic succeeds or fails independently; its error is in its result.
 	for _, result := range written.GetCreateTopics().GetTopics() {
 		if refused := result.GetError(); refused.GetErrorCode() != 0 {
 			return nil, fmt.Errorf("%s (field %s)", refused.GetErrorMessage(), refused.GetField())
@@ -40,7 +40,7 @@ func create(ctx context.Context, broker brokerv1.BrokerClient, name string) (*co
 	return written.GetWrite().GetToken(), nil
 }
 
-// watch prints what changes behind a token, until one change was of the topic's configs.
+// watch prints the changes after a token, until one changes the topic's configs.
 func watch(ctx context.Context, broker brokerv1.BrokerClient, name string, since *commonv1.MetadataToken) error {
 	stream, err := broker.Watch(ctx, &brokerv1.WatchRequest{
 		Selectors: []string{"topics/" + name, "configs/topic/" + name},
@@ -66,7 +66,7 @@ func watch(ctx context.Context, broker brokerv1.BrokerClient, name string, since
 	}
 }
 
-// explain reads the error of a whole call: NOT_CONTROLLER names the leader, for instance.
+// explain reads the error of a whole call; NOT_CONTROLLER, for instance, names the leader.
 func explain(err error) string {
 	for _, detail := range status.Convert(err).Details() {
 		if info, ok := detail.(*errdetails.ErrorInfo); ok {
@@ -168,7 +168,7 @@ func main() {
 		log.Fatal(explain(err))
 	}
 
-	// At a controller: one that does not lead says who does.
+	// At a controller: one that does not lead names the leader.
 	for _, address := range os.Args[2:] {
 		other, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {

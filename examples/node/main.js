@@ -16,21 +16,21 @@ const client = new broker.v1.Broker(brokerAddress, plain);
 const deadline = () => ({ deadline: Date.now() + 20_000 });
 const call = (target, method, request) => promisify(target[method].bind(target))(request, deadline());
 
-// Returns when every unfenced broker shows the topic.
+// Returns once every unfenced broker shows the topic.
 async function create(name) {
   const topic = { name, num_partitions: 3, replication_factor: -1 };
   const written = await call(client, "Write", {
     acks: "ACKS_VISIBLE",
     create_topics: { topics: [topic] },
   });
-  // Each topic succeeds or fails by itself: its error is in its result.
+  // Each topic succeeds or fails independently; its error is in its result.
   for (const { error } of written.create_topics.topics) {
     if (error?.error_code) throw new Error(`${error.error_message} (field ${error.field})`);
   }
   return written.write.token;
 }
 
-// The error of a whole call, in the trailing metadata.
+// Reads the error of a whole call from the trailing metadata.
 function explain(error) {
   const leader = error.metadata?.get("raftlog-leader-endpoint")[0];
   return `${error.details}${leader ? `; the leader is at ${leader}` : ""}`;
@@ -85,7 +85,7 @@ watch.cancel();
 
 await hold(`live/${name}`);
 
-// At a controller: one that does not lead says who does.
+// At a controller: one that does not lead names the leader.
 for (const address of controllerAddresses) {
   const other = new controller.v1.Controller(address, plain);
   await call(other, "DescribeBrokers", {}).catch((error) => {

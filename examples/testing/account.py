@@ -1,7 +1,7 @@
-"""Programs that draw from one account, and take turns with a lock.
+"""Programs that withdraw from one account, taking turns with a lock.
 
-``draw`` trusts the lock, which is a mistake that no ordinary test finds. ``draw_guarded`` lets the
-cluster compare.
+``draw`` trusts the lock, which is a mistake that no ordinary test finds. ``draw_guarded`` makes the
+change conditional on the lock.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ BALANCE, RECEIPTS = "account/balance", "account/receipts/"
 
 
 async def draw(client: raftlog.AsyncClient, receipt: str, amount: int) -> None:
-    """Draw once. Wrong: the lock may be lost while this program stands still."""
+    """Withdraw once. Wrong: the lock may be lost while this program is paused."""
     async with AsyncLock(client, "account", ttl_s=3):
         found = await client.kv.get(BALANCE, read="strict")
         assert found is not None
-        await asyncio.sleep(0.5)  # a rule is looked up, a mail is sent
+        await asyncio.sleep(0.5)  # such as looking up a rule, or sending a mail
         await client.kv.alter(
             raftlog.Put(BALANCE, str(int(found.text) - amount)),
             raftlog.Put(RECEIPTS + receipt, str(amount)),
@@ -27,7 +27,7 @@ async def draw(client: raftlog.AsyncClient, receipt: str, amount: int) -> None:
 
 
 async def draw_guarded(client: raftlog.AsyncClient, receipt: str, amount: int) -> None:
-    """Draw once, if the lock is held when the change is made."""
+    """Withdraw once, if the lock is still held when the change is made."""
     async with AsyncLock(client, "account", ttl_s=3) as lock:
         found = await client.kv.get(BALANCE, read="strict")
         assert found is not None
@@ -40,10 +40,10 @@ async def draw_guarded(client: raftlog.AsyncClient, receipt: str, amount: int) -
 
 
 async def teller(name: str, *, guarded: bool, draws: int = 20) -> None:
-    """Draw again and again, as a program does whose cluster is not always there."""
+    """Withdraw repeatedly, like a program whose cluster is not always available."""
     async with raftlog.AsyncClient() as client:
         for number in range(draws):
             one = draw_guarded if guarded else draw
-            with suppress(ApiError, PlaceLostError):  # the receipt says whether it happened
+            with suppress(ApiError, PlaceLostError):  # the receipt shows whether it happened
                 await one(client, f"{name}-{number}", 1)
             await asyncio.sleep(1.0)

@@ -1,4 +1,4 @@
-"""How the account is tested: with real processes, and with many seeds in a simulated cluster."""
+"""Tests of the account: with real processes, and with many seeds in a simulated cluster."""
 
 import asyncio
 from functools import partial
@@ -13,7 +13,7 @@ START = 1000
 
 
 async def two_tellers(cluster: SimulatedCluster, *, guarded: bool) -> None:
-    """Two programs draw, and in the end nothing has been drawn twice."""
+    """Let two programs withdraw, and check that nothing was withdrawn twice."""
     async with raftlog.AsyncClient() as client:
         await client.kv.put(BALANCE, str(START))
         tellers = [cluster.program(name, teller, name, guarded=guarded) for name in ("ann", "bob")]

@@ -1,5 +1,5 @@
-"""The build hooks: one requires raftlog in the same version, one adds the packages, which lie at
-the top of the checkout or, in a source distribution, beside this file.
+"""The build hooks: one requires raftlog in the same version, the other adds the packages, which are
+at the top of the checkout or, in a source distribution, next to this file.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ PACKAGES = ("controller", "broker", "replay", "simulation", "pyspark_raftlog")
 
 
 class ProjectMetadataHook(MetadataHookInterface):
-    """Found by hatchling under the name ``custom``."""
+    """The metadata hook, which hatchling finds under the name ``custom``."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        """The version is known by now."""
+        """Add the requirement, now that the version is known."""
         metadata["dependencies"] = [f"raftlog=={metadata['version']}"]
 
 
 class ProjectBuildHook(BuildHookInterface):  # type: ignore[type-arg]
-    """Found by hatchling under the name ``custom``."""
+    """The build hook, which hatchling finds under the name ``custom``."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Before a build."""
+        """Add the packages before a build."""
         if version == "editable":
             return
         here = Path(self.root)

@@ -1,1 +1,3 @@
-"""What the site has from the code: pages of the reference, and sections of written pages."""
+"""The parts of the site that are generated from code: pages of the reference, and sections of
+written pages.
+"""

@@ -1,8 +1,8 @@
-"""The contracts: services and messages as the generated code describes them, with the comments of
-the ``.proto`` files.
+"""The contracts: services and messages as described by the generated code, with the comments of the
+``.proto`` files.
 
-Descriptors of generated code carry no comments, so those are read from the files; a declaration
-that is in one and not in the other is an error.
+Descriptors in generated code carry no comments, so those are read from the files; a declaration
+that is in only one of the two is an error.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ SCALARS = (
     "sint32",
     "sint64",
 )
-"""Names of field types by their numbers in a descriptor; messages and enums have names of their
-own.
+"""Names of field types by their numbers in a descriptor; messages and enums have their own
+names.
 """
 
 _OPENS = re.compile(r"(message|enum|service|oneof)\s+(\w+)\s*\{(\s*\})?")
@@ -66,8 +66,8 @@ _FIELD = re.compile(r"(?:repeated\s+|optional\s+)?(?:[\w.]+(?:<.*>)?\s+)?(\w+)\s
 
 
 class Comments:
-    """The comments of a file: by full name of what they stand above; ``groups``: those that a blank
-    line sets off from what follows.
+    """The comments in a file, by full name of the declaration below them; ``groups``: those
+    separated from the next declaration by a blank line.
     """
 
     def __init__(self, text: str) -> None:
@@ -92,7 +92,7 @@ class Comments:
             self._scopes = [line.removeprefix("package ").rstrip(";")]
             self.package = comment
         elif opened := _OPENS.match(line):
-            # Fields of a oneof have the names of fields.
+            # Fields of a oneof are named like other fields.
             self._scopes.append("" if opened[1] == "oneof" else opened[2])
             self._note(comment)
             if opened[3]:
@@ -114,7 +114,7 @@ class Comments:
 
 
 def pages() -> dict[str, str]:
-    """One page a file."""
+    """Return one page per file."""
     return {f"{_page(file)}.md": _text(file) for file in FILES}
 
 

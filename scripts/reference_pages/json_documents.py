@@ -1,8 +1,8 @@
-"""What commands print with --json: a page for people, and a JSON Schema for programs.
+"""The documents that commands print with --json: a page for people, and a JSON Schema for programs.
 
-Every document is an object with all its keys, also where there is nothing to list. Bytes are in
-hex, times in milliseconds since 1970, unless the name says otherwise. ``offset`` beside a list is
-that of the metadata shown; in a row it is what the row says it is.
+Every document is an object with all its keys, even if there is nothing to list. Bytes are in hex
+and times in milliseconds since 1970, unless the name says otherwise. ``offset`` next to a list is
+that of the metadata shown; in a row, the row's docstring defines it.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _REF = "#/$defs/"
 
 
 class Printed(NamedTuple):
-    """Document that a command prints."""
+    """A document that a command prints."""
 
     documents: tuple[Any, ...]
-    """Types of the document: more than one if options decide."""
+    """Types of the document; several if options decide between them."""
     lines: bool = False
-    """One document a line, and none if there is nothing."""
+    """Whether one document per line is printed, or none if there is nothing to print."""
 
 
 @cache
 def names_of(module: ModuleType) -> dict[str, Any]:
-    """The names of a module, with those that only type checkers import."""
+    """Return the names in a module, including those that only type checkers import."""
     names = {**vars(module)}
     for node in ast.parse(inspect.getsource(module)).body:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
@@ -84,20 +84,19 @@ PRINTED = _printed()
 NOT_DECLARED = ("export --follow", "import kafka --follow")
 """Commands with --json whose documents are not declared yet."""
 _LINES = {*(name for name, one in PRINTED.items() if one.lines), "replay watch"}
-_HEAD = """With `--json` a command prints JSON on standard output, and nothing else there: what it
-says to people goes to standard error, also why it failed. The document is an object with all its
-keys, also where there is nothing to list; a command with *one document a line* prints nothing
-then. Nothing is shortened. A release may add keys; it changes none without an entry in the
-changelog."""
-_OFFSETS = """`offset` beside a list is that of the metadata shown; in a row it is what the row
-says. Bytes are in hex, times in milliseconds since 1970, unless the name of the key says
+_HEAD = """With `--json` a command prints JSON on standard output, and nothing else there: messages
+for people, including errors, go to standard error. The document is an object with all its keys,
+even if there is nothing to list; a command with *one document per line* prints nothing then.
+Nothing is shortened. A release may add keys; it changes none without an entry in the changelog."""
+_OFFSETS = """`offset` next to a list is that of the metadata shown; in a row, the row's description
+defines it. Bytes are in hex and times in milliseconds since 1970, unless the name of the key says
 otherwise."""
-_SCHEMA = """[The schema](json_schema.json) has it for programs: the document of each command is
-under `properties`."""
+_SCHEMA = """[The schema](json_schema.json) is for programs: each command's document is under
+`properties`."""
 
 
 def page() -> str:
-    """The page: each document with the paths of its keys."""
+    """Return the page: each document with the paths of its keys."""
     of, types = _schemas()
     commands: dict[str, list[str]] = {}
     for command, document in of.items():
@@ -106,22 +105,22 @@ def page() -> str:
     text = f"# JSON of the commands\n\n{paragraph(_HEAD)}\n\n{paragraph(_OFFSETS)}\n\n"
     text += paragraph(_SCHEMA) + "\n\n"
     rest = ", ".join(f"`raftlog {one}`" for one in NOT_DECLARED)
-    text += paragraph(f"Not declared yet, and free to change: {rest}.") + "\n"
+    text += paragraph(f"Not declared yet, and subject to change: {rest}.") + "\n"
     for name, printing in commands.items():
         one = types[name]
         says = one["description"].replace("``", "`")
-        says += " One document a line." if printing[0] in _LINES else ""
+        says += " One document per line." if printing[0] in _LINES else ""
         text += f"\n## {', '.join(printing)}\n\n{paragraph(says)}\n\n"
-        text += table(("Key", "Type", "What it is"), _rows(one, types, ""))
+        text += table(("Key", "Type", "Meaning"), _rows(one, types, ""))
     return text
 
 
 def schema() -> str:
-    """The JSON Schema: the document of each command under its name."""
+    """Return the JSON Schema: the document of each command under the command's name."""
     of, types = _schemas()
     document = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "What raftlog prints with --json, by command",
+        "title": "Output of raftlog commands with --json, by command",
         "type": "object",
         "properties": of,
         "$defs": types,
@@ -130,7 +129,7 @@ def schema() -> str:
 
 
 def _schemas() -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
-    """The document of each command, and all types by name with what their keys are."""
+    """Return the document of each command, and all types by name with the meaning of their keys."""
     declared, types = _declared()
     found, results = msgspec.json.schema_components(
         replayed.PRINTED.values(), ref_template=f"{_REF}replay.{{name}}"
@@ -140,7 +139,7 @@ def _schemas() -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
             if text:
                 results[name]["properties"][key]["description"] = text
     for result in results.values():
-        # As Python 3.13 and later keep a docstring.
+        # In the form in which Python 3.13 and later keep docstrings.
         if "description" in result:
             result["description"] = inspect.cleandoc(result["description"])
     renamed = {f"replay.{name}": results[name] for name in sorted(results)}
@@ -166,7 +165,7 @@ def _declared() -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
 
 
 class Error(TypedDict):
-    """Why something was refused."""
+    """The reason for a refusal."""
 
     code: str
     message: str
@@ -174,11 +173,11 @@ class Error(TypedDict):
 
 
 _said: dict[str, dict[str, str]] = {"Error": {"code": "", "message": "", "field": ""}}
-"""What the docstrings say of the fields of each class of the client, by key."""
+"""The docstrings of the fields of each class in the client, by key."""
 
 
 def _plain(kind: Any) -> Any:
-    """The type of what ``raftlog.cli.output.to_json`` makes of a value of this type."""
+    """Return the type of the result of ``raftlog.cli.output.to_json`` for a value of this type."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return Union[tuple(map(_plain, arguments))]  # noqa: UP007
@@ -208,7 +207,9 @@ def _has_keys(kind: Any) -> bool:
 
 @cache
 def _class(kind: type, item: Any = None) -> Any:
-    """A class with the keys of another class; ``item``: what a generic listing is of."""
+    """Return a class with the keys of another class; ``item``: the item type of a generic
+    listing.
+    """
     name = kind.__name__
     if item is not None:
         name = f"{item.__name__}List" if issubclass(kind, Listing) else f"{item.__name__}Write"
@@ -232,7 +233,7 @@ def _class(kind: type, item: Any = None) -> Any:
 
 
 def _docstrings(module: ModuleType) -> dict[str, dict[str, str]]:
-    """By class and key, in the order of the declaration; empty: the name says it."""
+    """Return docstrings by class and key, in the order of declaration; "" if the name suffices."""
     found: dict[str, dict[str, str]] = {}
     tree = ast.parse(Path(module.__file__ or "").read_text())
     for node in tree.body:
@@ -261,7 +262,7 @@ def _rows(one: Mapping[str, Any], types: Mapping[str, Any], before: str) -> Iter
 
 
 def _type(of: Mapping[str, Any], types: Mapping[str, Any]) -> tuple[str | None, str, str]:
-    """The object within, the type in words, and what leads to the object in a path."""
+    """Return the nested object, the type in words, and the path suffix that leads to the object."""
     if "anyOf" in of:
         found = [_type(one, types) for one in of["anyOf"]]
         inner, _, suffix = next((one for one in found if one[0]), (None, "", ""))

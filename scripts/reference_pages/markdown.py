@@ -1,4 +1,4 @@
-"""Pieces of Markdown that read the same on a forge and on the site."""
+"""Pieces of Markdown that look the same on a forge and on the site."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ WIDTH = 100
 
 
 def cell(text: str) -> str:
-    """Text in a table: one line, with nothing that ends the cell or begins a tag."""
+    """Return text for a table cell: on one line, without characters that end the cell or begin a
+    tag.
+    """
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of cells that are Markdown already."""
+    """Return a table whose cells are already Markdown."""
     lines = "".join(f"| {' | '.join(line)} |\n" for line in [heads, *rows]).replace("|  |", "| |")
     head, _, body = lines.partition("\n")
     return f"{head}\n{'|---' * len(heads)}|\n{body}"
 
 
 def paragraph(text: str, *, indent: str = "") -> str:
-    """Text broken into lines, the later ones indented. A long word stays whole."""
+    """Return text broken into lines, all but the first indented. Long words are not broken."""
     return textwrap.fill(
         " ".join(text.split()),
         WIDTH,

@@ -1,4 +1,4 @@
-"""The metrics: what a controller and a broker register, collected from stand-ins of what they
+"""The metrics that a controller and a broker register, collected from stand-ins of the objects they
 describe.
 """
 
@@ -32,13 +32,12 @@ from reference_pages.markdown import cell, table
 
 _HEAD = """# Metrics
 
-What a node serves at `http://…/metrics` (`http.listener`). A name is Kafka's: its MBean's type, then
-the metric, in snake case; what ends in `Count` there is in the plural here, and times are in
-seconds, as Prometheus wants it. What Kafka does not have begins with `raftlog_`. Each node also
+What a node serves at `http://…/metrics` (`http.listener`). Names are Kafka's: the MBean's type, then
+the metric, in snake case; names ending in `Count` are in the plural here, and times are in seconds, as is usual for Prometheus. Metrics that Kafka does not have begin with `raftlog_`. Each node also
 serves the `process_…` and `python_…` metrics of the Prometheus client.
 
-A histogram has `_bucket`, `_sum` and `_count`. Only the active controller serves what depends on
-heartbeats and partitions: `raftlog_lowest_acknowledged_offset…`, `raftlog_broker_…`, the counts of
+A histogram has `_bucket`, `_sum` and `_count`. Only the active controller serves the metrics
+that depend on heartbeats and partitions: `raftlog_lowest_acknowledged_offset…`, `raftlog_broker_…`, the counts of
 offline, imbalanced, reassigning and recovering partitions. Only the leader of the quorum serves
 `raftlog_replica_lag_records`.
 [Monitoring](../monitoring.md) says which metrics deserve an alert.
@@ -46,7 +45,7 @@ offline, imbalanced, reassigning and recovering partitions. Only the leader of t
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [_HEAD]
     for role, families in (
         ("Controllers", of_a_controller()),
@@ -69,7 +68,7 @@ def _row(family: Metric) -> tuple[str, str, str, str]:
 
 
 def of_a_controller() -> Sequence[Metric]:
-    """Metrics of a controller, by name."""
+    """Return a controller's metrics, sorted by name."""
     service = SimpleNamespace(
         image=Image(),
         replica=mock.Mock(
@@ -103,7 +102,7 @@ def of_a_damaged_controller() -> Sequence[Metric]:
 
 
 def of_a_broker() -> Sequence[Metric]:
-    """Metrics of a broker, by name."""
+    """Return a broker's metrics, sorted by name."""
     names = ("PartitionCount", "OfflineReplicaCount", *GAUGES, *COUNTS)
     data = SimpleNamespace(
         recovered=True,
@@ -128,8 +127,8 @@ def of_a_broker() -> Sequence[Metric]:
 
 
 def _collected(run: Any, service: Any, *store: Any) -> Sequence[Metric]:
-    """All families of the registry that a node of this kind serves, by name, without those of its
-    process.
+    """Return all families in the registry of a node with this role, sorted by name, without those
+    about its process.
     """
     with mock.patch.object(run, "MetricsRegistry", partial(MetricsRegistry, process=False)):
         loop = asyncio.new_event_loop()

@@ -1,4 +1,6 @@
-"""The generated pages of the site: the overview, the command line, and those of other modules."""
+"""The generated pages of the site: the overview, the command line, and the pages of other
+modules.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,9 @@ from reference_pages.markdown import WIDTH, paragraph
 
 _OVERVIEW = """# Reference
 
-Everything here is made from the code when the site is built (`make docs`).
+Everything here is generated from the code when the site is built (`make docs`).
 
-| Page | Made from |
+| Page | Generated from |
 |---|---|
 | [Command line](cli.md) | the help of every command |
 | [Python library](python.md) | the docstrings of `raftlog` |
@@ -33,7 +35,7 @@ Everything here is made from the code when the site is built (`make docs`).
 | [Controller](controller.md), [broker](broker.md), [data](data.md), [quorum](quorum.md) and [node](node.md) RPCs | the contracts in `proto/` |
 | [Common messages](common.md), [records of the log](records.md) | the contracts in `proto/` |
 
-[Protocol](../protocol.md) says what the contracts cannot say. [SQL](../replay_sql.md) lists the
+[Protocol](../protocol.md) covers what the contracts cannot express. [SQL](../replay_sql.md) lists the
 columns of an export.
 """  # noqa: E501
 
@@ -46,7 +48,7 @@ The objects of `import raftlog`. `raftlog.Client` has the namespaces and calls o
 """
 _MODULES = ("errors", "recipes", "tracing")
 STREAMS = (AsyncRecords, AsyncChanges, AsyncLease)
-"""Returned by calls, not made by users."""
+"""Types returned by calls, which users do not create themselves."""
 
 
 def pages() -> dict[str, str]:
@@ -63,8 +65,8 @@ def pages() -> dict[str, str]:
 
 
 def _python_library() -> str:
-    """Return the page of the library: its public objects, in whose places mkdocstrings writes what
-    their docstrings say.
+    """Return the page of the library: its public objects, with placeholders that mkdocstrings
+    replaces by their docstrings.
     """
     client = raftlog.AsyncClient("127.0.0.1:1")
     namespaces = {f"client.{name}": type(getattr(client, name)) for name in NAMESPACES}
@@ -87,7 +89,7 @@ def _python_library() -> str:
         text += f"\n## {title}\n"
         for heading, path in objects.items():
             text += f"\n::: {path}\n    options:\n      heading: {heading}\n"
-            if title == "Values":  # the name of a field may say all
+            if title == "Values":  # the name of a field may suffice
                 text += "      show_if_no_docstring: true\n"
             elif title == "Errors":
                 text += "      show_bases: true\n"
@@ -106,7 +108,7 @@ def _is_error(one: object) -> bool:
 
 def _command_line() -> str:
     root = typer.main.get_command(build())
-    head = "# Command line\n\nWhat `raftlog COMMAND --help` prints, for every command.\n\n"
+    head = "# Command line\n\nThe output of `raftlog COMMAND --help`, for every command.\n\n"
     return head + paragraph(EPILOG) + "\n" + "".join(_sections(root, ("raftlog",), None))
 
 
@@ -118,7 +120,7 @@ def _sections(command: Any, path: tuple[str, ...], parent: Any) -> Iterator[str]
         terminal_width=WIDTH,
         **command.context_settings,
     )
-    command.epilog = None  # It is at the top of the page.
+    command.epilog = None  # The program's own help is at the top of the page.
     text = "\n".join(line.rstrip() for line in command.get_help(context).splitlines()).rstrip()
     yield f"\n{'#' * max(2, len(path))} {' '.join(path)}\n\n```text\n{text}\n```\n"
     if hasattr(command, "list_commands"):

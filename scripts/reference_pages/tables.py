@@ -40,11 +40,11 @@ RETRIED_BY: Mapping[str, Set[ErrorCode]] = {
     "producer": producer.RETRIABLE,
     "consumer": consumer.RETRIABLE,
 }
-"""The parts of the client library, and the codes after which each sends a request again."""
+"""The parts of the client library, with the codes after which each retries a request."""
 
 
 def error_codes() -> str:
-    """Return the table of all codes but NONE, by number."""
+    """Return the table of all codes except NONE, sorted by number."""
     meanings = _meanings()
     rows = (
         (
@@ -60,7 +60,7 @@ def error_codes() -> str:
 
 
 def _meanings() -> dict[str, str]:
-    """Return the text below each code in its class, by the code's name."""
+    """Return the docstring of each code in its class, by the code's name."""
     body = next(
         node
         for node in ast.parse(inspect.getsource(ErrorCode)).body
@@ -83,7 +83,7 @@ def node_events() -> str:
 
 
 def configuration_keys() -> str:
-    """Return the list of all keys, as ``raftlog config keys`` has it."""
+    """Return the list of all keys, like ``raftlog config keys``."""
     items = []
     for key in reference():
         default = f"default `{key.default}`" if key.default else "no default"
@@ -100,8 +100,8 @@ def mutants() -> str:
 
 
 def proposal_rows() -> str:
-    """Return the table of the rows of the proposals' page: the edits that make each false, and the
-    tests that notice.
+    """Return the table of the rows on the proposals' page: the edits that make each row false, and
+    the tests that detect them.
     """
     rows = [
         (one.row, one.rule, "`" + "`, `".join(edit.target for edit in one.edits) + "`", tests)
@@ -109,12 +109,12 @@ def proposal_rows() -> str:
         for tests in [", ".join(f"`{test}`" for test in one.tests)]
     ]
     rows += [(row, f"No edit makes it false: {why}", "", "") for row, why in NO_EDIT.items()]
-    heads = ("Row", "What an edit breaks", "Where", "Tests that notice")
+    heads = ("Row", "What an edit breaks", "Where", "Tests that detect it")
     return table(heads, ((row, cell(text), *rest) for row, text, *rest in rows))
 
 
 def permissions() -> str:
-    """Return the table of the right that each request needs, without the requests of nodes."""
+    """Return the table of the rights that requests need, without requests between nodes."""
     return table(("Request", "To", "Needs", "On"), _permission_rows())
 
 
@@ -171,4 +171,6 @@ SECTIONS: Mapping[str, Callable[[], str]] = {
     "mutants": mutants,
     "rows": proposal_rows,
 }
-"""The sections by their names: ``<!-- generated: NAME -->`` in a page stands for one."""
+"""Section name, as in ``<!-- generated: NAME -->`` on a page -> function that generates the
+section.
+"""
