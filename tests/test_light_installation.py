@@ -141,18 +141,21 @@ def test_command_that_lacks_an_extra_says_so_in_one_line() -> None:
         assert (code, out) == (2, ""), (arguments, err)
         (line,) = err.splitlines()
         assert line.startswith("raftlog: `raftlog "), arguments
-        assert " which is not installed. To have it: " in line, arguments
+        assert " which is not installed. To install it: " in line, arguments
         assert f"pip install 'raftlog[{extra}]'" in line, arguments
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "`raftlog` needs {}. To have it: pip install 'raftlog[cli]'"),
-        (["topics", "list"], "`raftlog topics` needs {}. To have it: pip install 'raftlog[cli]'"),
+        ([], "`raftlog` needs {}. To install it: pip install 'raftlog[cli]'"),
+        (
+            ["topics", "list"],
+            "`raftlog topics` needs {}. To install it: pip install 'raftlog[cli]'",
+        ),
         (
             ["controller", "run", "-c", "node1.toml"],
-            "`raftlog controller` needs {}. To have it: pip install 'raftlog[server]'",
+            "`raftlog controller` needs {}. To install it: pip install 'raftlog[server]'",
         ),
     ],
 )
@@ -173,7 +176,7 @@ def test_command_that_needs_several_extras_names_all_of_them() -> None:
     told = missing("demo", ModuleNotFoundError(name="rocksdict.rocksdict"), ("server", "replay"))
     assert told is not None
     assert told.endswith(
-        "needs rocksdict, which is not installed. To have it: pip install 'raftlog[replay,server]'"
+        "needs rocksdict, which is not installed. To install it: pip install 'raftlog[replay,server]'"
         ", or scripts/setup in a checkout"
     )
     assert missing("demo", ModuleNotFoundError(name="raftlog.mistyped"), ("server",)) is None

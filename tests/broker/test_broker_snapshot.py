@@ -315,7 +315,9 @@ async def test_defect_in_applying_a_snapshot_ends_the_broker(
     stage.follower.start()
     await stage.until(lambda: bool(stage.failures))
     (failure,) = stage.failures
-    assert str(failure) == "a defect: ZeroDivisionError: no snapshot is expected to do this"
+    assert (
+        str(failure) == "defect in raftlog: ZeroDivisionError: no snapshot is expected to do this"
+    )
     assert stage.view.applied == -1
 
 

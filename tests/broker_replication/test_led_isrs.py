@@ -138,7 +138,7 @@ async def test_deposed_leader_that_does_not_know_it_is_named(cluster: DataCluste
         cluster.network.partition(f"b{old}", name)
     row = await looker.until(Why.STALE_LEADER)
     assert row.leader_id not in (old, -1)
-    assert row.differences[0].text == f"broker {old} takes itself for the leader in leader epoch 0"
+    assert row.differences[0].text == f"broker {old} believes it is the leader in leader epoch 0"
     assert row.led is not None
     assert old not in ids(row.led.isr)
     # Its own timeout is over: it says no more what it leads.

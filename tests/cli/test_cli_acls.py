@@ -22,7 +22,7 @@ def test_acls_are_added_listed_and_removed(raftlog: Raftlog, at: At, cluster: Lo
     # A broker forwards it.
     ran = raftlog(*add, "--bootstrap-server", cluster.brokers[0].endpoint)
     assert ran.out.startswith(f"{said}: added\nacknowledged at offset ")
-    assert raftlog(*add, *at).out == f"{said}: was there already\n"
+    assert raftlog(*add, *at).out == f"{said}: already existed\n"
     more = raftlog.succeed(
         "acls add --allow-principal User:bob --deny-principal User:* --deny-host 10.0.0.9 --topic t --cluster --json",
         *at,
@@ -44,7 +44,7 @@ def test_acls_are_added_listed_and_removed(raftlog: Raftlog, at: At, cluster: Lo
     assert len(listed(raftlog, at, "--principal", "User:bob")) == 2
     shown = raftlog("acls list", *at).out
     assert "User:alice" in shown
-    assert "no node asks them" in shown
+    assert "entries are not enforced" in shown
 
     def test(principal: str, operation: str, *options: object) -> Any:
         return raftlog(
@@ -86,8 +86,8 @@ def test_acls_are_added_listed_and_removed(raftlog: Raftlog, at: At, cluster: Lo
             "add --allow-principal User:a --deny-host 10.0.0.1 --topic t",
             "a host needs a principal: --deny-principal",
         ),
-        ("remove", "say which entries, or --all"),
-        ("remove --all --topic t", "say which entries, or --all"),
+        ("remove", "name the entries to remove"),
+        ("remove --all --topic t", "name the entries to remove"),
     ],
 )
 def test_incomplete_entry_is_not_sent(raftlog: Raftlog, at: At, arguments: str, said: str) -> None:

@@ -219,7 +219,7 @@ def test_client_name_of_a_possible_node_is_refused(raftlog: Raftlog, pki: Path, 
         ((), "give --node ID or --client NAME"),
         (("--node", 1, "--client", "a"), "give --node ID or --client NAME"),
         (("--node", 1), "--node needs --host"),
-        (("--client", "a", "--host", "h"), "--host is for nodes"),
+        (("--client", "a", "--host", "h"), "--host is only for --node"),
         (("--node", 1, "--host", "a b"), "'a b' is not a valid host"),
         (("--node", 1, "--host", "*.example"), "is not a valid host"),
         (("--node", 1, "--host", "h\x1b[31m"), r"'h\x1b[31m' is not a valid host"),
@@ -397,7 +397,7 @@ def test_garbage_is_reported_in_one_line(raftlog: Raftlog, file: Path, content: 
     ran = raftlog("certs inspect", file)
     assert (ran.code, ran.out) == (2, "")
     (line,) = ran.err.splitlines()
-    assert line.startswith(f"raftlog: {file}: ")
+    assert line.startswith(f"raftlog: {file} ")
     assert line.isprintable()
 
 

@@ -6,9 +6,11 @@ import pytest
 from command_lines import At, Raftlog
 
 from raftlog.cli import completion
-from raftlog.cli.perf import RESOURCE, Measured, lines, report
+from raftlog.cli.perf import RESOURCE, Measured, lines, majority_sync_ms, report
 from raftlog.local.cluster import LocalCluster
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
+from raftlog.ops.collector import Diagnosis, NodeAt
+from raftlog.ops.evidence import AskedNode, QuorumAnswer, Reach, Replica, Survey
 
 
 def test_quorum_describe_shows_the_leader(raftlog: Raftlog, cluster: LocalCluster, at: At) -> None:
@@ -108,7 +110,7 @@ def test_configs_are_altered_and_described(raftlog: Raftlog, cluster: LocalClust
             "value": "77",
             "source": "dynamic-broker-config",
             "is_default": False,
-            "without_effect": "acted on for all brokers alone",
+            "without_effect": "effective only if set for all brokers",
         }
     ]
     raftlog.succeed("configs alter broker 2 --delete log.retention.ms --acks visible", *at)
@@ -138,7 +140,7 @@ def test_write_that_is_not_visible_in_time_stands_and_exits_with_4(
     finally:
         cluster.kill("broker-2", signal.SIGCONT)
     assert ran.code == 4, ran
-    assert "the write stands at offset" in ran.err
+    assert "the write is committed at offset" in ran.err
     assert "waiting for brokers 2" in ran.err
     cluster.wait_ready(["broker-2"], 120)
 
@@ -317,14 +319,14 @@ def test_deleting_an_absent_key_is_not_reported(raftlog: Raftlog, cluster: Local
     raftlog.succeed("kv put there/once", "", *server)
     assert raftlog("kv delete there/once", *server).out.startswith("there/once: deleted\n")
     absent = raftlog("kv delete there/once", *server)
-    assert (absent.code, absent.out) == (0, "there/once: was not there\n")
+    assert (absent.code, absent.out) == (0, "there/once: did not exist\n")
 
 
 def test_inspect_names_the_file_that_is_not_a_backup(raftlog: Raftlog, tmp_path: Path) -> None:
     """[a file of text was "a batch says that it has 2065851248 bytes\"]"""
     file = tmp_path / "state.json"
     file.write_text('{"cluster_id": "eb714afc-ddf2-41f1-8df8-84148a831c04"}')
-    raftlog("backup inspect", file).refused(3, f"{file} is not a sound snapshot: ")
+    raftlog("backup inspect", file).refused(3, f"{file} is not a valid snapshot: ")
 
 
 def test_mistyped_entity_suggests_the_similar_one(raftlog: Raftlog, at: At) -> None:
@@ -348,7 +350,7 @@ def test_features_describe_lists_the_finalized_levels(raftlog: Raftlog, at: At) 
 def test_upgrade_to_the_finalized_level_changes_nothing(raftlog: Raftlog, at: At) -> None:
     ran = raftlog(f"cluster features upgrade metadata.version={LATEST_METADATA_VERSION}", *at)
     assert ran.code == 0
-    assert ran.out.strip() == f"metadata.version={LATEST_METADATA_VERSION}: was finalized already"
+    assert ran.out.strip() == f"metadata.version={LATEST_METADATA_VERSION}: was already finalized"
 
 
 def test_impossible_feature_level_is_refused_with_the_reason(raftlog: Raftlog, at: At) -> None:
@@ -359,7 +361,7 @@ def test_impossible_feature_level_is_refused_with_the_reason(raftlog: Raftlog, a
     assert ran.code != 0
     assert "lao.version 1 requires the brokers' heartbeats: lower it to 0" in ran.err
     ran = raftlog("cluster features upgrade metadata.version", *at)
-    assert "is not NAME=LEVEL" in ran.err
+    assert "write it as NAME=LEVEL" in ran.err
 
 
 def test_feature_level_is_lowered_with_a_warning_and_raised_again(raftlog: Raftlog, at: At) -> None:
@@ -380,14 +382,28 @@ def test_feature_level_is_lowered_with_a_warning_and_raised_again(raftlog: Raftl
         (Measured([0.01] * 400, [], 10.0), "less than 90%"),
         (Measured([0.01] * 490 + [0.3] * 10, [], 10.0), "p99 is above"),
         (Measured([0.01] * 499 + [1.5], [], 10.0), "slowest write"),
-        (Measured([0.01] * 500, ["NOT_CONTROLLER"], 10.0), "1 errors, the first: NOT_CONTROLLER"),
-        (Measured([], ["x"], 0.0), "0 writes a second"),
+        (Measured([0.01] * 500, ["NOT_CONTROLLER"], 10.0), "1 error, the first: NOT_CONTROLLER"),
+        (Measured([], ["x"], 0.0), "0 writes per second"),
     ],
 )
 def test_benchmark_verdict_names_the_missed_objective(measured: Measured, why: str) -> None:
     document = report(measured, 50, 10, 5, 2.5)
     said = "\n".join(lines(document))
     assert (why in said and "FAIL" in said) if why else (document.failed == [] and "PASS" in said)
+
+
+def test_majority_sync_does_not_count_controllers_that_are_not_voters() -> None:
+    at = [f"127.0.0.1:{9090 + one}" for one in range(1, 5)]
+    voters = [Replica(one, endpoint=at[one - 1]) for one in (1, 2, 3)]
+    answer = QuorumAnswer(node_id=1, role="leader", leader_id=1, voters=voters)
+    asked = [AskedNode(one, Reach.ANSWERS, answer) for one in at]
+    syncs = ((1, 4000), (2, 2000), (3, 9000), (4, 20_000))
+    found = [
+        Diagnosis(NodeAt("controller", one, at[one - 1]), {}, {"sync_us": [sync_us]}, "")
+        for one, sync_us in syncs
+    ]
+    assert majority_sync_ms(Survey(tuple(asked)), found) == 4.0
+    assert majority_sync_ms(Survey(tuple(asked)), found[2:]) is None
 
 
 def test_benchmark_leaves_the_cluster_unchanged(raftlog: Raftlog, cluster: LocalCluster) -> None:

@@ -84,9 +84,9 @@ def test_all_entries_are_deleted_on_request(raftlog: Raftlog, at: At, kind: Kind
 @pytest.mark.parametrize(
     ("kind", "arguments", "says"),
     [
-        *((kind, line, f"give the names of {kind.noun}s, or --all")
+        *((kind, line, f"name at least one {kind.noun}, or give --all")
           for kind in (CURSORS, HOSTNAMES) for line in (["delete"], ["delete", "a", "--all"])),
-        *((kind, ["delete", "a", "b", "--expected-offset", 1], f"is about one {kind.noun}")
+        *((kind, ["delete", "a", "b", "--expected-offset", 1], f"needs exactly one {kind.noun}")
           for kind in (CURSORS, HOSTNAMES)),
         (HOSTNAMES, ["set", "a b", 1], "is not a valid host:"),
         (CURSORS, ["set", "a b", 1], "is not a cursor name"),

@@ -61,7 +61,7 @@ def test_file_that_is_not_a_bundle_is_refused(tmp_path: Path, parts: dict[str, b
 def test_garbage_is_refused_as_a_bundle(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "b.tar.gz"
     file.write_bytes(content)
-    with pytest.raises(ConfigError, match="is a directory: give the file"):
+    with pytest.raises(ConfigError, match=r"is a directory: give the tar\.gz"):
         Bundle(tmp_path)
     with pytest.raises(ConfigError, match="not a debug bundle"):
         Bundle(file)
@@ -136,7 +136,7 @@ def test_bundle_with_headers_other_than_files_is_not_read(tmp_path: Path) -> Non
     header = tarfile.TarInfo("x")
     header.type, header.size = tarfile.XHDTYPE, 1 << 30
     file.write_bytes(gzip.compress(header.tobuf(tarfile.USTAR_FORMAT)))
-    with pytest.raises(ConfigError, match="it has more than files in it"):
+    with pytest.raises(ConfigError, match="it contains entries that are not files"):
         Bundle(file)
 
 
@@ -181,7 +181,7 @@ def test_backup_describes_itself(raftlog: Raftlog, cluster: LocalCluster, tmp_pa
     found = raftlog("backup inspect --json", file).json
     assert {name: found[name] for name in made.json} == made.json
     assert found["counts"]["brokers"] == len(cluster.brokers)
-    assert "whole and verified" in raftlog("backup inspect", file).out
+    assert "complete and verified" in raftlog("backup inspect", file).out
     cut = tmp_path / "cut"
     cut.write_bytes(file.read_bytes()[:-20])
     assert raftlog("backup inspect", cut).code == 3

@@ -72,9 +72,9 @@ def test_doctor_follows_healthy_to_down(raftlog: Raftlog, look: Look, three: Loc
         words = look(at, f"DEGRADED Node {one.node_id} does not answer", 3)
         assert "one more failure stops all writes" in words
         hanging.append(hang(three, two))
-        words = look(at, "No leader: 1 of 3 voters answers, 2 are needed", 3)
+        words = look(at, "No leader: 1 of 3 voters answers, but 2 are needed", 3)
         ids = f"nodes {one.node_id} and {two.node_id}"
-        assert f"Start one of {ids} (a process that hangs has to be ended first: {ids})" in words
+        assert f"Start one of {ids} (kill the hanging process first: {ids})" in words
     finally:
         for pid in hanging:
             os.kill(pid, signal.SIGCONT)
@@ -94,7 +94,7 @@ def test_doctor_follows_healthy_to_down(raftlog: Raftlog, look: Look, three: Loc
     three.kill(leader.name, signal.SIGKILL)
     assert three.wait_gone(leader.name)
     words = look(at, "DOWN: no controller answers", 4)
-    assert "So: Nothing can be written." in words
+    assert "So: Writes are not possible." in words
 
 
 def test_doctor_detects_wrong_ports_and_two_clusters(
@@ -113,7 +113,7 @@ def test_doctor_detects_wrong_ports_and_two_clusters(
     at = ("--bootstrap-controller", both)
     for command in (("quorum", "describe"), ("cluster", "features", "describe")):
         told = raftlog(*command, *at).refused(3)
-        assert told.out.count(" is of another cluster: it is node ") in (1, 3)
+        assert told.out.count(" belongs to another cluster: node ") in (1, 3)
     nodes = raftlog("quorum describe --json", *at).json["nodes"]
     assert len(nodes) == 4, "each of both, though node 1 is there twice"
 

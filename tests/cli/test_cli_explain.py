@@ -21,7 +21,7 @@ def test_killed_leader_is_explained_online_and_offline(raftlog: Raftlog, tmp_pat
         at = ("--bootstrap-controller", cluster.bootstrap_controllers)
         running = raftlog("explain -d", cluster.data_path(new.name))
         assert f"is in use by pid {cluster.pid(new.name)}" in " ".join(running.out.split())
-        assert "Ask the cluster instead" in " ".join(running.out.split())
+        assert "Query the cluster instead" in " ".join(running.out.split())
         told = raftlog.succeed("explain --since 10m", *at)
         words = " ".join(told.out.split())
         assert f"! node {new.node_id} leads epoch" in words

@@ -16,8 +16,8 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (("--publish-interval", 3), "go with --follow"),
-        (("--publish-records", 3), "go with --follow"),
+        (("--publish-interval", 3), "need --follow"),
+        (("--publish-records", 3), "need --follow"),
         (("--follow", "-d", "somewhere"), "does not grow"),
         (("--follow", "--publish-interval", 0), "--publish-interval"),
     ],

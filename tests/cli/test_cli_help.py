@@ -163,7 +163,7 @@ def test_former_command_name_is_explained(raftlog: Raftlog, typed: list[str], to
     ran = raftlog(*typed)
     assert (ran.code, ran.out) == (2, "")
     before = {"hostname": "hostnames"}.get(typed[0], typed[0])
-    assert ran.err.endswith(f"Error: `raftlog {before}` is `raftlog {today}`\n")
+    assert ran.err.endswith(f"Error: `raftlog {before}` is now `raftlog {today}`\n")
 
 
 def test_former_command_names_map_to_existing_commands() -> None:

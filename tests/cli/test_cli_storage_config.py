@@ -61,7 +61,7 @@ def test_info_reports_a_damaged_copy_of_the_vote(raftlog: Raftlog, tmp_path: Pat
     info = raftlog("storage info --json -d", directory)
     assert (info.json["vote_copy_damaged"], info.json["vote_epoch"]) == (True, 9)
     assert info.err.count("one of the two copies of the vote is damaged") == 1
-    assert "the node's next start writes both anew" in info.err
+    assert "the node rewrites both copies when it starts" in info.err
     assert path.read_bytes() == raw, "it changes nothing"
 
 
@@ -105,13 +105,16 @@ def test_info_reports_an_unformatted_directory(raftlog: Raftlog, tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("nowhere", "it does not exist. The configuration of a node names it under log.dirs"),
+        (
+            "nowhere",
+            "it does not exist. A node's configuration names its data directory in log.dirs",
+        ),
         ("file", "it is a file"),
         (
             "cluster",
             (
-                "it has no meta.json. There are some in it: {path}/data/one, {path}/data/two,"
-                " {path}/data/a-broker\n"
+                "it contains no meta.json. Data directories in it: {path}/data/one,"
+                " {path}/data/two, {path}/data/a-broker\n"
             ),
         ),
         ("exported", "it is an export"),
@@ -137,7 +140,7 @@ def test_wrong_directory_names_the_directories_with_a_log(
         assert words.format(path=tmp_path / "cluster") in ran.err
     # A node that has never run.
     raftlog("export", tmp_path / "new", "-d", tmp_path / "cluster/data/one").refused(
-        2, f"{tmp_path / 'cluster/data/one'} has no log: brokers have none"
+        2, f"{tmp_path / 'cluster/data/one'} contains no log: brokers have none"
     )
     assert not (tmp_path / "new").exists()
 
@@ -167,12 +170,12 @@ def test_config_check_shows_effective_values(
     assert values["controller.quorum.voters"] == ["1@127.0.0.1:9093"]
     ran = raftlog("config check", config)
     verdict, blank, headings, *rows, rest = ran.out.splitlines()
-    assert verdict == f"{config}: a controller's configuration without mistakes"
+    assert verdict == f"{config}: valid configuration of a controller"
     assert (blank, headings.split()) == ("", ["KEY", "VALUE"])
     shown = {row.split()[0] for row in rows}
     assert shown >= {"node.id", "controller.quorum.voters", "log.level"}
     assert "log.format" not in shown, "it has its default"
-    assert rest == f"({len(values) - len(shown)} keys with their defaults: --all)"
+    assert rest == f"({len(values) - len(shown)} keys with default values not shown: --all)"
     everything = raftlog("config check --all", config).out
     assert {line.split()[0] for line in everything.splitlines()[3:]} >= values.keys()
 
@@ -269,22 +272,25 @@ def test_new_disk_of_a_voter_has_to_join(raftlog: Raftlog, config: Path, tmp_pat
     ("options", "complaint"),
     [
         ("", "controller.quorum.voters is empty"),
-        ("--standalone --no-initial-controllers", "only one of"),
+        ("--standalone --no-initial-controllers", "give only one of"),
         ("--release-version 99 --standalone", f"1 to {LATEST_METADATA_VERSION}, not 99"),
         (
             "--standalone --set controller.quorum.voters=1@127.0.0.1:9093",
-            "given by controller.quorum.voters",
+            "controller.quorum.voters already names the voters",
         ),
         (f"--initial-controllers 2@h2:1:{DIRECTORIES[2]}", "node 1 is not among them"),
-        (f"--initial-controllers 1@h2:1:{DIRECTORIES[2]}", "is at h2:1 there"),
+        (f"--initial-controllers 1@h2:1:{DIRECTORIES[2]}", "the list has node 1 at h2:1"),
         ("--standalone --super-user alice", "'alice' is not a super user"),
         ("--standalone --super-user User:*", "'User:*' is not a super user"),
-        ("--no-initial-controllers --super-user User:a", "for the first controllers of a cluster"),
+        (
+            "--no-initial-controllers --super-user User:a",
+            "for the initial controllers of a cluster",
+        ),
         ("--initial-controllers 1@127.0.0.1:9093", "is not id@host:port:directory-id"),
         ("--initial-controllers 1@127.0.0.1:9093:x", "is not id@host:port:directory-id"),
         (
             f"--initial-controllers 1@127.0.0.1:9093:{DIRECTORIES[1]},2@h:1:{DIRECTORIES[1]}",
-            "the same directory id twice",
+            "two voters have the same directory id",
         ),
     ],
 )
@@ -298,7 +304,7 @@ def test_invalid_initial_options_format_nothing(
 def test_standalone_requires_a_listener(raftlog: Raftlog, tmp_path: Path) -> None:
     raftlog(
         "storage format --cluster-id C --node-id 7 --standalone --directory", tmp_path / "d"
-    ).refused(2, "where it listens")
+    ).refused(2, "with its listener")
 
 
 def test_format_and_info_read_the_configuration_from_the_environment(

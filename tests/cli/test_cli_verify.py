@@ -97,7 +97,7 @@ def test_export_of_another_cluster_is_not_vouched_for(
     with ExportWriter(tmp_path / "other", "another-cluster", 0) as writer:
         writer.commit(0)
     raftlog("verify", tmp_path / "other", *at).refused(
-        3, "is of cluster another-cluster generation 0"
+        3, "belongs to cluster another-cluster generation 0"
     )
 
 

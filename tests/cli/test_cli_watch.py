@@ -65,7 +65,7 @@ def test_watch_prints_changes_and_how_to_resume(raftlog: Raftlog, cluster: Local
         _, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == -signal.SIGINT
     since = err.split()[-1]
-    assert err == f"raftlog: to go on: --since {since}\n"
+    assert err == f"raftlog: to continue: --since {since}\n"
     # The controller may have written a PROGRESS record meanwhile: the token is behind that, and
     # behind nothing else.
     last, told = int(second.split()[0]), Token.parse(since).offset

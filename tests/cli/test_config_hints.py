@@ -30,7 +30,7 @@ def test_unknown_key_hint_names_the_nearest_key(name: str, meant: str) -> None:
 
 def test_keys_without_effect_are_named() -> None:
     assert without_effect(TOPIC, {"segment.ms": "1", "retention.ms": "1"}) == (
-        "note: segment.ms is kept and shown, but this build does not act on it"
+        "note: segment.ms is stored and shown, but this build does not act on it"
     )
     assert not without_effect(BROKER, {"message.max.bytes": "1", "log.retention.ms": "1"})
     assert without_effect(
@@ -38,15 +38,15 @@ def test_keys_without_effect_are_named() -> None:
         {"min.insync.replicas": "1", "cordoned": "true"},
         {"min.insync.replicas", "cordoned"},
     ) == (
-        "note: min.insync.replicas: of one broker without effect; set it for all brokers, whose"
-        ' name is ""'
+        "note: min.insync.replicas: without effect on a single broker; set it for all brokers,"
+        ' whose name is ""'
     )
     assert "log.segment.bytes" in without_effect(BROKER, {"log.segment.bytes": "1"})
     assert not without_effect(CLIENTS, {"match": ""})
     assert not without_effect(TOPIC, {"there.is.none": "1"})
     assert not without_effect(TOPIC, {"cleanup.policy": "delete"})
     assert without_effect(BROKER, {"log.cleanup.policy": "compact,delete"}) == (
-        "note: log.cleanup.policy: nothing is compacted in this build, delete alone drops records"
+        "note: log.cleanup.policy: this build does not compact topics; only the policy delete removes records"
     )
 
 
@@ -78,18 +78,24 @@ def test_config_commands_print_the_hint(raftlog: Raftlog, cluster: LocalCluster)
     create = ("topics", "create", "hinted-2", "--config")
     raftlog(*create, "retention.m=1", *at).refused(1, "did you mean retention.ms?")
     idle = raftlog.succeed(*create, "segment.ms=1", *at)
-    assert "segment.ms is kept and shown, but this build does not act on it" in idle.err
+    assert "segment.ms is stored and shown, but this build does not act on it" in idle.err
     through = ("--bootstrap-server", cluster.bootstrap_servers, "--read", "latest")
     shown = raftlog("configs describe topic hinted", *through)
     # Only what was set: the defaults of keys that do nothing are nobody's mistake.
-    assert shown.err == "note: segment.ms is kept and shown, but this build does not act on it\n"
+    assert shown.err == "note: segment.ms is stored and shown, but this build does not act on it\n"
     lines = {line.split()[0]: line for line in shown.out.splitlines()}
     assert lines.keys() >= {"retention.ms", "min.insync.replicas"}, "defaults that are acted on"
     assert "segment.jitter.ms" not in lines
     everything = raftlog("configs describe topic hinted --all", *through).out
-    unused = [line for line in everything.splitlines() if line.endswith("default (not acted on)")]
+    unused = [
+        line
+        for line in everything.splitlines()
+        if line.endswith("default (no effect in this build)")
+    ]
     assert len(unused) > 10
-    assert f"({len(unused)} defaults that nothing acts on: --all)" in lines.values()
+    assert (
+        f"({len(unused)} defaults without effect in this build not shown: --all)" in lines.values()
+    )
     shown = raftlog("configs describe topic hinted --key max.message.bytes", *at)
     assert not shown.err
     raftlog("config describe topic hinted --key retention.m", *at).refused(
@@ -110,10 +116,15 @@ def test_no_example_sets_a_key_without_effect(name: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "value", "mark"),
     [
-        (ResourceType.TOPIC, "cleanup.policy", "compact", "nothing is compacted"),
+        (ResourceType.TOPIC, "cleanup.policy", "compact", "this build does not compact"),
         (ResourceType.TOPIC, "cleanup.policy", "delete", ""),
-        (ResourceType.BROKER, "log.cleanup.policy", "delete,compact", "nothing is compacted"),
-        (ResourceType.TOPIC, "segment.bytes", "1073741824", "not acted on"),
+        (
+            ResourceType.BROKER,
+            "log.cleanup.policy",
+            "delete,compact",
+            "this build does not compact",
+        ),
+        (ResourceType.TOPIC, "segment.bytes", "1073741824", "no effect in this build"),
         (ResourceType.TOPIC, "retention.ms", "1", ""),
         (ResourceType.GROUP, "a.key.of.somebody", "1", ""),
     ],

@@ -35,8 +35,11 @@ def test_demo_starts_nothing_when_a_module_is_missing(
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (CommandFailedError("raftlog export ended with code 2"), "the demo cannot go on: raftlog"),
-        (DemoError("LAO went back"), "a promise was broken: LAO went back"),
+        (
+            CommandFailedError("raftlog export ended with code 2"),
+            "the demo cannot continue: raftlog",
+        ),
+        (DemoError("LAO decreased"), "a guarantee was broken: LAO decreased"),
     ],
 )
 def test_demo_distinguishes_a_broken_promise_from_a_failed_command(

@@ -94,7 +94,7 @@ def test_state_before_the_oldest_snapshot_is_reported_as_deleted() -> None:
     reader = FakeReader()
     reader.begin_late(2, 3)
     with pytest.raises(
-        ConfigError, match="offset 1: the oldest state that is still there is the one at offset 2"
+        ConfigError, match="offset 1 is too early: the oldest available state is at offset 2"
     ):
         fold(opened(reader), 1)
 
@@ -108,7 +108,7 @@ def test_records_in_a_snapshot_are_committed(tmp_path: Path) -> None:
     assert (summary.history_begin, summary.end_offset) == (2, 3)
     assert (
         begins_late(source)
-        == "history begins at offset 2: what was before was dropped after a snapshot"
+        == "history begins at offset 2: earlier records were deleted after a snapshot"
     )
     assert begins_late(opened(FakeReader())) == ""
 
@@ -158,7 +158,9 @@ def test_log_that_starts_at_another_offset_is_refused() -> None:
     with pytest.raises(CorruptLogError, match="offset 0") as caught:
         list(chunks(Skipping(behind[first.size :]), 4))  # type: ignore[arg-type]
     assert caught.value.offset == 0
-    with pytest.raises(CorruptLogError, match="nothing at offset 0, and says that it ends at 4"):
+    with pytest.raises(
+        CorruptLogError, match="no records at offset 0, although it reports 4 as its end"
+    ):
         list(chunks(Skipping(b""), 4))  # type: ignore[arg-type]
 
 

@@ -273,7 +273,7 @@ def test_unwrapped_disk_error_is_one_line(
     said = capsys.readouterr().err
     assert (
         said
-        == f"raftlog: the disk failed: can't use /data/x: {os.strerror(number)}; {DISK_REMEDY}\n"
+        == f"raftlog: the disk failed: cannot use /data/x: {os.strerror(number)}; {DISK_REMEDY}\n"
     )
 
 

@@ -83,7 +83,9 @@ def test_start_refuses_another_shape_when_the_directory_holds_a_cluster(
 ) -> None:
     """[it went on with the old cluster, and ignored --base-port]"""
     LocalCluster(tmp_path / "c", controllers=2, brokers=0, base_port=20500).generate()
-    with pytest.raises(ConfigError, match=r"of 2 controllers from port 20500 on.* --delete --dir"):
+    with pytest.raises(
+        ConfigError, match=r"of 2 controllers with ports from 20500.* --delete --dir"
+    ):
         start_quorum(controllers=nodes, base_port=base_port, directory=tmp_path / "c", timeout=1)
 
 

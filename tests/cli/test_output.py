@@ -59,21 +59,21 @@ def test_omitted_columns_are_named_within_the_width(
     narrow(monkeypatch, 36)
     output.print_table(COLUMNS, ROWS, right=("LAG",), least=("LAG", "ENDPOINT"))
     out = capsys.readouterr().out.splitlines()
-    assert out[-2:] == ["(wider, or with --json: LAG,", "ENDPOINT)"]
+    assert out[-2:] == ["(omitted columns: LAG, ENDPOINT; see", "--json)"]
     assert max(map(len, out)) <= 36
 
 
 def test_note_is_wrapped_for_a_terminal_and_whole_in_a_file(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    note = "note: cleanup.policy is kept and shown, but this build does not act on it"
+    note = "note: cleanup.policy is stored and shown, but this build does not act on it"
     output.print_note(note)
     assert capsys.readouterr().err == note + "\n"
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((40, 24)))
     output.print_note(note)
     assert capsys.readouterr().err.splitlines() == [
-        "note: cleanup.policy is kept and shown,",
+        "note: cleanup.policy is stored and shown,",
         "but this build does not act on it",
     ]
 
@@ -166,7 +166,7 @@ def test_terminal_reports_omissions_and_a_pipe_gets_all(
     output.print_table(COLUMNS, ROWS, least=("LAG", "ENDPOINT"))
     out = capsys.readouterr().out
     assert out.splitlines()[0] == "NODE  REASON"
-    assert out.splitlines()[-1] == "(wider, or with --json: LAG, ENDPOINT)"
+    assert out.splitlines()[-1] == "(omitted columns: LAG, ENDPOINT; see --json)"
 
 
 def test_table_without_headings_has_no_heading_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,7 +183,7 @@ def test_bundle_is_removed_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(tarfile.TarFile, "addfile", full)
     path = tmp_path / "bundle.tar.gz"
-    with pytest.raises(ConfigError, match="can't write") as raised:
+    with pytest.raises(ConfigError, match="cannot write") as raised:
         write_bundle(path, {"doctor.json": b"{}"}, 0)
     assert exit_code(raised.value) is Exit.DISK
     assert not path.exists()
@@ -192,14 +192,14 @@ def test_bundle_is_removed_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.Mo
 def test_existing_bundle_is_kept_when_the_new_one_fails(tmp_path: Path) -> None:
     path = tmp_path / "bundle.tar.gz"
     path.write_bytes(b"of before")
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         write_bundle(path, {}, 0)
     assert path.read_bytes() == b"of before"
 
 
 def test_directory_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"can't make .*file/cluster: Not a directory"):
+    with pytest.raises(ConfigError, match=r"cannot create .*file/cluster: Not a directory"):
         LocalCluster(tmp_path / "file" / "cluster").generate()
 
 
@@ -342,7 +342,9 @@ def test_failed_completion_install_is_reported_in_one_line(home: str) -> None:
         env={**os.environ, "HOME": home},
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("raftlog: --install-completion writes into the home directory: ")
+    assert done.stderr.startswith(
+        "raftlog: --install-completion cannot write to the home directory: "
+    )
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -32,7 +32,7 @@ def test_config_values_are_written_as_in_kafka(value: Any, text: str) -> None:
 
 @pytest.mark.parametrize("value", [None, {"a": 1}, [1, 2], b"a", object()])
 def test_non_text_config_value_is_refused(value: Any) -> None:
-    with pytest.raises(TypeError, match=r"the value of retention\.ms is a str, a number"):
+    with pytest.raises(TypeError, match=r"the value of retention\.ms must be a str, a number"):
         config_text("retention.ms", value)
 
 
@@ -43,76 +43,91 @@ def test_headers_of_a_wrong_type_are_refused_by_name(headers: Any) -> None:
 
 
 def test_none_argument_error_says_how_to_get_the_default() -> None:
-    with pytest.raises(TypeError, match="NoneType: None; to have the default, delete the key"):
+    with pytest.raises(TypeError, match="NoneType: None; delete the key to restore the default"):
         config_text("retention.ms", None)  # type: ignore[arg-type]
 
 
 NAN, INFINITY, HUGE = float("nan"), float("inf"), 2**70
 WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
-    ("topics.create", (5,), {}, "name is str, not int: 5"),
-    ("topics.create", (None,), {}, "name is str, not NoneType: None"),
-    ("topics.create", (b"a",), {}, "name is str, not bytes: b'a'"),
-    ("topics.create", ("\ud800",), {}, "name='\\ud800': surrogates"),
-    ("topics.create", ("a",), {"partitions": "3"}, "partitions is int, not str: '3'"),
-    ("topics.create", ("a",), {"partitions": None}, "partitions is int, not NoneType: None"),
-    ("topics.create", ("a",), {"partitions": True}, "partitions is int, not bool: True"),
-    ("topics.create", ("a",), {"partitions": 2**40}, "partitions=1099511627776: an integer of 32"),
-    ("topics.create", ("a",), {"assignments": [["1"]]}, "assignments[0][0] is int, not str"),
-    ("topics.create", ("a",), {"assignments": ["1"]}, "assignments[0] is a list: ['1']"),
+    ("topics.create", (5,), {}, "name must be str, not int: 5"),
+    ("topics.create", (None,), {}, "name must be str, not NoneType: None"),
+    ("topics.create", (b"a",), {}, "name must be str, not bytes: b'a'"),
+    ("topics.create", ("\ud800",), {}, "name='\\ud800': not valid UTF-8 (surrogates"),
+    ("topics.create", ("a",), {"partitions": "3"}, "partitions must be int, not str: '3'"),
+    ("topics.create", ("a",), {"partitions": None}, "partitions must be int, not NoneType: None"),
+    ("topics.create", ("a",), {"partitions": True}, "partitions must be int, not bool: True"),
+    ("topics.create", ("a",), {"partitions": 2**40}, "partitions=1099511627776: must fit into 32"),
+    ("topics.create", ("a",), {"assignments": [["1"]]}, "assignments[0][0] must be int, not str"),
+    ("topics.create", ("a",), {"assignments": ["1"]}, "assignments[0] must be a list: ['1']"),
     (
         "topics.create",
         ("a",),
         {"configs": "a=1"},
-        "configs is a mapping of keys to values, not str",
+        "configs must be a mapping of keys to values, not str",
     ),
-    ("topics.create", ("a",), {"validate_only": 1}, "validate_only is bool, not int: 1"),
-    ("topics.create", ("a",), {"acks": ""}, "acks='': it is one of committed, ack"),
-    ("topics.create_all", (["a"],), {}, "topics[0] is NewTopic, not str: 'a'"),
-    ("topics.create_all", ([raftlog.NewTopic("a", "3")],), {}, "topics[0].partitions is int, not"),  # type: ignore[arg-type]
-    ("topics.create_all", ("a",), {}, "topics is a list: ['a']"),
-    ("topics.delete", (["a"],), {}, "names[0] is list: ['a']: a list goes as *list"),
-    ("topics.page", (5,), {}, "cursor is str, not int: 5"),
-    ("topics.list", (), {"read": ""}, "read='': it is one of repeatable, latest, strict"),
-    ("topics.list", (), {"timeout_s": True}, "timeout_s is a number, not bool: True"),
-    ("topics.list", (), {"timeout_s": "1"}, "timeout_s is a number, not str: '1'"),
-    ("topics.list", (), {"timeout_s": NAN}, "timeout_s is a number, not float: nan"),
-    ("topics.list", (), {"timeout_s": 0}, "timeout_s=0: seconds, at least 0.001 and at most a day"),
-    ("configs.alter", ("topic", "t"), {"set": {5: "x"}}, "set key is str, not int: 5"),
+    ("topics.create", ("a",), {"validate_only": 1}, "validate_only must be bool, not int: 1"),
+    ("topics.create", ("a",), {"acks": ""}, "acks='': must be one of committed, ack"),
+    ("topics.create_all", (["a"],), {}, "topics[0] must be NewTopic, not str: 'a'"),
+    (
+        "topics.create_all",
+        ([raftlog.NewTopic("a", "3")],),  # type: ignore[arg-type]
+        {},
+        "topics[0].partitions must be int, not",
+    ),
+    ("topics.create_all", ("a",), {}, "topics must be a list: ['a']"),
+    (
+        "topics.delete",
+        (["a"],),
+        {},
+        "names[0] must not be a list, but is list: ['a']: unpack it as *list",
+    ),
+    ("topics.page", (5,), {}, "cursor must be str, not int: 5"),
+    ("topics.list", (), {"read": ""}, "read='': must be one of repeatable, latest, strict"),
+    ("topics.list", (), {"timeout_s": True}, "timeout_s must be a number, not bool: True"),
+    ("topics.list", (), {"timeout_s": "1"}, "timeout_s must be a number, not str: '1'"),
+    ("topics.list", (), {"timeout_s": NAN}, "timeout_s must be a number, not float: nan"),
+    ("topics.list", (), {"timeout_s": 0}, "timeout_s=0: must be from 0.001 seconds to a day"),
+    ("configs.alter", ("topic", "t"), {"set": {5: "x"}}, "set key must be str, not int: 5"),
     (
         "configs.alter",
         ("topic", "t"),
         {"set": "a=1"},
-        "set is a mapping of keys to values, not str",
+        "set must be a mapping of keys to values, not str",
     ),
     (
         "configs.alter",
         ("topic", "t"),
         {"delete": "retention.ms"},
-        "delete is a list: ['retention.ms']",
+        "delete must be a list: ['retention.ms']",
     ),
-    ("configs.alter", ("topic", "t"), {"append": {"k": [5]}}, "append['k'][0] is str, not int: 5"),
-    ("configs.alter", ("topic", "t"), {"set": {"a": None}}, "the value of a is a str"),
-    ("configs.describe", (5,), {}, "kind=5: it is one of topic, broker"),
-    ("configs.describe", ("topic", None), {}, "name is str or int, not NoneType: None"),
-    ("kv.get", (None,), {}, "key is str, not NoneType: None"),
-    ("kv.put", (5, "v"), {}, "key is str, not int: 5"),
-    ("kv.put", (b"k", "v"), {}, "key is str, not bytes: b'k'"),
-    ("kv.put", ("k", None), {}, "value is str or bytes, not NoneType: None"),
-    ("kv.put", ("k", "\ud800"), {}, "value='\\ud800': surrogates not allowed"),
-    ("kv.put", ("k", "v"), {"lease_id": "x"}, "lease_id is int, not str: 'x'"),
-    ("kv.put", ("k", "v"), {"generation": "x"}, "generation is int, not str: 'x'"),
-    ("kv.put", ("k", "v"), {"generation": HUGE}, f"generation={HUGE}: an integer of 64 bits"),
+    (
+        "configs.alter",
+        ("topic", "t"),
+        {"append": {"k": [5]}},
+        "append['k'][0] must be str, not int: 5",
+    ),
+    ("configs.alter", ("topic", "t"), {"set": {"a": None}}, "the value of a must be a str"),
+    ("configs.describe", (5,), {}, "kind=5: must be one of topic, broker"),
+    ("configs.describe", ("topic", None), {}, "name must be str or int, not NoneType: None"),
+    ("kv.get", (None,), {}, "key must be str, not NoneType: None"),
+    ("kv.put", (5, "v"), {}, "key must be str, not int: 5"),
+    ("kv.put", (b"k", "v"), {}, "key must be str, not bytes: b'k'"),
+    ("kv.put", ("k", None), {}, "value must be str or bytes, not NoneType: None"),
+    ("kv.put", ("k", "\ud800"), {}, "value='\\ud800': not valid UTF-8 (surrogates not allowed"),
+    ("kv.put", ("k", "v"), {"lease_id": "x"}, "lease_id must be int, not str: 'x'"),
+    ("kv.put", ("k", "v"), {"generation": "x"}, "generation must be int, not str: 'x'"),
+    ("kv.put", ("k", "v"), {"generation": HUGE}, f"generation={HUGE}: must fit into 64 bits"),
     (
         "kv.put",
         ("k", "v"),
         {"expected": HUGE},
-        f"expected={HUGE}: an offset from 0 on; raftlog.ABS",
+        f"expected={HUGE}: must be at least 0, or raftlog.ABS",
     ),
-    ("kv.put", ("k", "v"), {"expected": -1}, "expected=-1: an offset from 0 on; raftlog.ABSENT"),
-    ("kv.delete", ("k",), {"expected": -2}, "expected=-2: an offset from 0 on; raftlog.ABSENT"),
-    ("kv.alter", ("x",), {}, "changes[0] is Put or Expect or Delete, not str: 'x'"),
-    ("kv.alter", (raftlog.Put("k", 5),), {}, "changes[0].value is str or bytes, not int: 5"),  # type: ignore[arg-type]
-    ("topics.delete", ("a",), {"validate_only": 1}, "validate_only is bool, not int: 1"),
+    ("kv.put", ("k", "v"), {"expected": -1}, "expected=-1: must be at least 0, or raftlog.ABSENT"),
+    ("kv.delete", ("k",), {"expected": -2}, "expected=-2: must be at least 0, or raftlog.ABSENT"),
+    ("kv.alter", ("x",), {}, "changes[0] must be Put or Expect or Delete, not str: 'x'"),
+    ("kv.alter", (raftlog.Put("k", 5),), {}, "changes[0].value must be str or bytes, not int: 5"),  # type: ignore[arg-type]
+    ("topics.delete", ("a",), {"validate_only": 1}, "validate_only must be bool, not int: 1"),
     (
         "topics.delete",
         ("a",),
@@ -120,33 +135,48 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
         "AsyncTopics.delete() got an unexpected keyword argument",
     ),
     ("kv.put", ("k", "v"), {"validate_only": True}, "AsyncKeyValues.put() got an unexpected keyw"),
-    ("leases.grant", (None,), {}, "ttl_s is a number, not NoneType: None"),
-    ("leases.grant", ("5",), {}, "ttl_s is a number, not str: '5'"),
-    ("leases.grant", (NAN,), {}, "ttl_s is a number, not float: nan"),
-    ("leases.grant", (INFINITY,), {}, "ttl_s=inf: seconds, above 0 and at most"),
-    ("leases.grant", (0,), {}, "ttl_s=0: seconds, above 0 and at most"),
-    ("leases.grant", (5,), {"name": 5}, "name is str, not int: 5"),
-    ("leases.revoke", ("x",), {}, "lease_id is int, not str: 'x'"),
-    ("partitions.reassign", ("t", {0: "12"}), {}, "replicas[0] is a list: ['12']"),
-    ("partitions.elect_leaders", ("t", "0"), {}, "partitions[0] is int, not str: '0'"),
-    ("acls.create", ("a",), {}, "acls[0] is Acl, not str: 'a'"),
-    ("acls.list", (5,), {}, "chosen is AclFilter, not int: 5"),
-    ("features.update", ({"metadata.version": "8"},), {}, "levels['metadata.version'] is int, not"),
-    ("brokers.unregister", ("1",), {}, "id is int, not str: '1'"),
-    ("quorum.transfer", ("1",), {}, "to is int, not str: '1'"),
-    ("hostnames.set", ("h", "1"), {}, "broker_id is int, not str: '1'"),
-    ("export_cursors.set", ("c", 2**63), {}, f"end_offset={2**63}: an integer of 64 bits"),
-    ("produce", ("a", "x"), {"partition": "0"}, "partition is int, not str: '0'"),
-    ("produce", (b"a", "x"), {}, "topic is str, not bytes: b'a'"),
-    ("produce", ("a", 5), {}, "value is str or bytes, not int: 5"),
-    ("produce", ("a", "x"), {"headers": 5}, "headers are a mapping or pairs"),
-    ("consume", ("a",), {"offset": True}, "offset=True: a number from 0 on, 'earliest'"),
-    ("consume", ("a",), {"offset": HUGE}, f"offset={HUGE}: a number from 0 on, 'earliest'"),
-    ("consume", ("a",), {"idle_timeout_s": "1"}, "idle_timeout_s is a number, not str: '1'"),
-    ("watch", (5,), {}, "selectors[0] is str, not int: 5"),
-    ("watch", (), {"since": 5}, "since is str or Token, not int: 5"),
-    ("see", (None,), {}, "token is str or Token, not NoneType: None"),
-    ("see", (5,), {}, "token is str or Token, not int: 5"),
+    ("leases.grant", (None,), {}, "ttl_s must be a number, not NoneType: None"),
+    ("leases.grant", ("5",), {}, "ttl_s must be a number, not str: '5'"),
+    ("leases.grant", (NAN,), {}, "ttl_s must be a number, not float: nan"),
+    ("leases.grant", (INFINITY,), {}, "ttl_s=inf: must be above 0 and at most"),
+    ("leases.grant", (0,), {}, "ttl_s=0: must be above 0 and at most"),
+    ("leases.grant", (5,), {"name": 5}, "name must be str, not int: 5"),
+    ("leases.revoke", ("x",), {}, "lease_id must be int, not str: 'x'"),
+    ("partitions.reassign", ("t", {0: "12"}), {}, "replicas[0] must be a list: ['12']"),
+    ("partitions.elect_leaders", ("t", "0"), {}, "partitions[0] must be int, not str: '0'"),
+    ("acls.create", ("a",), {}, "acls[0] must be Acl, not str: 'a'"),
+    ("acls.list", (5,), {}, "chosen must be AclFilter, not int: 5"),
+    (
+        "features.update",
+        ({"metadata.version": "8"},),
+        {},
+        "levels['metadata.version'] must be int, not",
+    ),
+    ("brokers.unregister", ("1",), {}, "id must be int, not str: '1'"),
+    ("quorum.transfer", ("1",), {}, "to must be int, not str: '1'"),
+    ("hostnames.set", ("h", "1"), {}, "broker_id must be int, not str: '1'"),
+    ("export_cursors.set", ("c", 2**63), {}, f"end_offset={2**63}: must fit into 64 bits"),
+    ("produce", ("a", "x"), {"partition": "0"}, "partition must be int, not str: '0'"),
+    ("produce", (b"a", "x"), {}, "topic must be str, not bytes: b'a'"),
+    ("produce", ("a", 5), {}, "value must be str or bytes, not int: 5"),
+    ("produce", ("a", "x"), {"headers": 5}, "headers must be a mapping, or pairs"),
+    (
+        "consume",
+        ("a",),
+        {"offset": True},
+        "offset=True: must be a number of at least 0, 'earliest'",
+    ),
+    (
+        "consume",
+        ("a",),
+        {"offset": HUGE},
+        f"offset={HUGE}: must be a number of at least 0, 'earliest'",
+    ),
+    ("consume", ("a",), {"idle_timeout_s": "1"}, "idle_timeout_s must be a number, not str: '1'"),
+    ("watch", (5,), {}, "selectors[0] must be str, not int: 5"),
+    ("watch", (), {"since": 5}, "since must be str or Token, not int: 5"),
+    ("see", (None,), {}, "token must be str or Token, not NoneType: None"),
+    ("see", (5,), {}, "token must be str or Token, not int: 5"),
     ("see", ("5",), {}, "token: '5' is not a token"),
 ]
 
@@ -229,18 +259,20 @@ async def test_condition_of_another_type_is_refused_before_anything_is_sent(argu
             client.configs.alter("topic", "t", set={"a": "1"}, expected=argument),
         ]
         for call in calls:
-            with pytest.raises(TypeError, match=r"expected\w* is .* or raftlog.UNCONDITIONAL, not"):
+            with pytest.raises(
+                TypeError, match=r"expected\w* must be .* or raftlog.UNCONDITIONAL, not"
+            ):
                 await call
 
 
 async def test_negative_expected_offset_is_refused_by_argument_name() -> None:
     async with raftlog.AsyncClient("127.0.0.1:1", timeout_s=0.1) as client:
         for group in (client.hostnames, client.export_cursors):
-            with pytest.raises(ValueError, match=r"\Aexpected_offset=-5: an offset from 0 on"):
+            with pytest.raises(ValueError, match=r"\Aexpected_offset=-5: must be at least 0"):
                 await group.set("a", 1, expected_offset=-5)
-            with pytest.raises(ValueError, match=r"\Aexpected_offset=-5: an offset from 0 on"):
+            with pytest.raises(ValueError, match=r"\Aexpected_offset=-5: must be at least 0"):
                 await group.delete("a", expected_offset=-5)
-            with pytest.raises(ValueError, match=r"\Aexpected=-5: an offset from 0 on"):
+            with pytest.raises(ValueError, match=r"\Aexpected=-5: must be at least 0"):
                 await group.delete_all({"a": -5})
 
 
@@ -251,13 +283,13 @@ def test_result_of_an_empty_write_has_no_offset() -> None:
 
 @pytest.mark.parametrize("timeout_s", [0, -1, 0.0001, "5", None, True, 86_401, NAN])
 def test_timeout_is_a_number_of_seconds(timeout_s: Any) -> None:
-    with pytest.raises(ConfigError, match=r"timeout_s=.*: seconds, at least 0.001"):
+    with pytest.raises(ConfigError, match=r"timeout_s=.*: must be from 0.001 seconds"):
         raftlog.Client("127.0.0.1:1", timeout_s=timeout_s).close()
 
 
 @pytest.mark.parametrize("bootstrap", [9092, ["a:1", 5], {"a:1"}, None])
 def test_non_text_bootstrap_is_refused(bootstrap: Any) -> None:
-    with pytest.raises(ConfigError, match=r"bootstrap=.*: host:port, several with commas"):
+    with pytest.raises(ConfigError, match=r"bootstrap=.*: must be host:port, or several"):
         Options.of(bootstrap, {})
 
 
@@ -277,7 +309,7 @@ def test_non_text_bootstrap_is_refused(bootstrap: Any) -> None:
     ],
 )
 def test_option_of_a_wrong_type_is_refused_by_name(option: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=f"^{option}( is|=)"):
+    with pytest.raises(ConfigError, match=f"^{option}( must be|=)"):
         Options.of("h:1", typing.cast("Any", {option: value}))
 
 

@@ -97,7 +97,7 @@ async def test_write_that_is_not_as_visible_as_requested_says_so_and_stands(worl
         assert error.result == raftlog.WriteResult(
             raftlog.Token(0, 1, broker.offset), raftlog.Acks.COMMITTED, (3,)
         )
-        assert "stands at offset" in str(error)
+        assert "is committed at offset" in str(error)
         assert "brokers 3" in str(error)
 
 
@@ -281,17 +281,17 @@ def test_client_is_bound_to_one_event_loop() -> None:
         ("", {}, "or set RAFTLOG_BOOTSTRAP_SERVER; `raftlog dev` runs a cluster"),
         ("a", {}, "bootstrap: 'a' is not host:port (for instance 127.0.0.1:9092)"),
         ("nowhere", {}, "bootstrap: 'nowhere' is not host:port"),
-        ("a:1", {"acks": "all"}, "acks='all': it is one of committed, acknowledged, visible"),
-        ("a:1", {"read": "dirty"}, "read='dirty': it is one of repeatable, latest, strict"),
+        ("a:1", {"acks": "all"}, "acks='all': must be one of committed, acknowledged, visible"),
+        ("a:1", {"read": "dirty"}, "read='dirty': must be one of repeatable, latest, strict"),
         ("a:1", {"timeout_s": 0}, "timeout_s=0"),
         ("a:1", {"token": "x"}, "tls_ca_file is missing"),
-        ("a:1", {"token": "x", "token_file": "y"}, "give one of them"),
+        ("a:1", {"token": "x", "token_file": "y"}, "not both"),
         (
             "a:1",
             {"tls_ca_file": "ca.pem", "token_file": "nowhere"},
             "token_file: no token: No such file or directory: nowhere",
         ),
-        ("a:1", {"tls_ca_file": "ca", "tls_key_file": "key"}, "go together"),
+        ("a:1", {"tls_ca_file": "ca", "tls_key_file": "key"}, "give both of tls_certificate_file"),
         ("a:1", {"tls_ca_file": "/nowhere/ca.pem"}, "tls.ca.file: No such file"),
     ],
 )
@@ -305,7 +305,7 @@ def test_client_constructor_refuses_invalid_arguments(
 
 
 def test_unknown_option_is_named() -> None:
-    with pytest.raises(TypeError, match="there is no option api_key; there are: controllers"):
+    with pytest.raises(TypeError, match="unknown option api_key; the options are controllers"):
         raftlog.AsyncClient("a:1", api_key="x")  # type: ignore[call-arg]
 
 
@@ -340,11 +340,14 @@ async def test_wrong_type_of_value_or_name_is_refused_before_sending(world: Worl
     async with client_of(world) as client:
         names: Any = ["a", "b"]
         number: Any = 5
-        with pytest.raises(TypeError, match="value is str or bytes, not int: 5"):
+        with pytest.raises(TypeError, match="value must be str or bytes, not int: 5"):
             await client.kv.put("k", number)
         wrong: Any
         for wrong in (client.topics.delete, client.watch):
-            with pytest.raises(TypeError, match=r"0\] is list: \['a', 'b'\]: .* as \*list"):
+            with pytest.raises(
+                TypeError,
+                match=r"0\] must not be a list, but is list: \['a', 'b'\]: .*unpack it as \*list",
+            ):
                 await wrong(names)
 
 

@@ -107,7 +107,7 @@ async def test_call_times_out_with_one_foreign_and_one_dead_controller(world: Wo
     await world.controller("a", other_cluster)
     world.network.transport_for("dead")
     client = world.controller_client("a", "dead")
-    with pytest.raises(ApiError, match=r"a:1 .is of another cluster") as caught:
+    with pytest.raises(ApiError, match=r"a:1 .belongs to another cluster") as caught:
         await client.call(create(), timeout_s=2)
     assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
 
@@ -247,7 +247,7 @@ async def test_unreachable_leader_is_named_at_the_deadline(world: World) -> None
     error = await failure(client.call(create(), timeout_s=3))
     assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
     assert error.message.startswith("not me; gone:1 (")
-    assert error.message.endswith("could not be asked in time; the request was not executed")
+    assert error.message.endswith("could not be reached in time; the request was not executed")
     assert a.asked
 
 

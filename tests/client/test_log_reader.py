@@ -170,7 +170,7 @@ async def test_other_errors_are_raised_unchanged() -> None:
 
 async def test_log_reader_raises_when_nobody_leads_in_time() -> None:
     log = reader(FakeTransport(a=refuse(ErrorCode.NOT_CONTROLLER)), "a", timeout_s=0.05)
-    with pytest.raises(ApiError, match="no active controller answered in time; asked a") as caught:
+    with pytest.raises(ApiError, match="no active controller answered in time; tried a") as caught:
         await log.info()
     assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
     assert not caught.value.outcome_unknown
@@ -191,7 +191,8 @@ async def test_error_below_the_log_start_names_it_and_the_snapshot() -> None:
     info = await log.info()
     assert (info.log_start_offset, info.snapshot_id, info.address) == (5, SnapshotId(7, 2), "a")
     with pytest.raises(
-        log_reader.BelowLogStartError, match="the log begins at offset 5: 4 lies before that"
+        log_reader.BelowLogStartError,
+        match="the log begins at offset 5: records before it, such as 4",
     ) as failure:
         await log.read(4)
     assert failure.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -266,7 +267,7 @@ async def test_refused_connection_costs_no_wait() -> None:
 async def test_log_reader_error_names_each_address_and_reason() -> None:
     transport: Any = DeadTransport({"a"}, {"b"})
     reader = log_reader.LogReader(transport, ["a", "b"], rng=random.Random(1), timeout_s=0.3)
-    with pytest.raises(ApiError, match=r"asked a, b: .*b UNAVAILABLE: Connection refused"):
+    with pytest.raises(ApiError, match=r"tried a, b: .*b UNAVAILABLE: Connection refused"):
         await reader.info()
     assert {"a", "b"} == set(transport.dialled)
 

@@ -313,7 +313,7 @@ def test_deadline_error_says_whether_an_attempt_may_be_on_its_way() -> None:
     ) -> None:
         error = await failure(session.write(create(), timeout_s=2 * ATTEMPT_S))
         assert error.outcome_unknown
-        assert error.message.endswith("an earlier attempt may have been executed, or be yet")
+        assert error.message.endswith("an earlier attempt may have been executed, or may still be")
 
 
 @scenario(simulate)

@@ -38,7 +38,7 @@ class Hosts(LocalCluster):
         path.write_text("\n".join([*kept, f'listeners = ["{host}:{port}"]', ""]))
         shutil.rmtree(self.data_path(name), ignore_errors=True)
         ran = on_files("storage format -c", path)
-        says(ran.out, "a broker that has no id yet, of cluster")
+        says(ran.out, "a broker without an id yet, of cluster")
         assert self.id_of(name) == NO_NODE_ID
 
     def id_of(self, name: str) -> int:

@@ -142,6 +142,6 @@ def _same_offline(cluster: LocalCluster, node: Node, shown: dict) -> None:
     assert info["log_start_offset"] > 0
     offline = succeed("log image --json -d", directory, "--at", shown["offset"])
     assert offline.json["state_hash"] == shown["state_hash"]
-    raftlog("log image --at 1 -d", directory).refused(2, "the oldest state that is still there")
+    raftlog("log image --at 1 -d", directory).refused(2, "the oldest available state")
     dump = succeed("log dump -d", directory, "--until", info["log_start_offset"] + 1)
     assert f"history begins at offset {info['log_start_offset']}" in dump.err

@@ -188,7 +188,7 @@ async def test_damaged_log_is_repaired_in_place_beside_an_intact_majority(quorum
         assert [one.name for one in kept.iterdir()] == ["log"]
         told = await asyncio.to_thread(raftlog, "explain --json", *quorum.at)
         assert "LOG_DAMAGED" in told.out
-        assert "it was mended" in told.out
+        assert "has been repaired" in told.out
 
 
 @pytest.mark.parametrize("undamaged", [0, nightly(1)])

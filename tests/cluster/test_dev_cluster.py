@@ -91,18 +91,18 @@ def test_script_kills_pauses_and_isolates_and_every_write_is_visible(tmp_path: P
     said = answers(done.stdout)
     assert said["write a=1 b=2"].count("visible on every unfenced broker, at offset") == 2
     assert said["read a from 5"].startswith("broker-5: a = 1  (state at offset ")
-    gap = r"killed controller-\d\ncommitted writes stood still for .*; controller-\d leads now\n"
+    gap = r"killed controller-\d\nthe longest gap between committed writes was .*; controller-\d leads now\n"
     assert re.fullmatch(gap, said["kill leader"])
     assert re.fullmatch(r"controller-\d ready after .*\n", said["start"])
     assert said["pause 5"] == "paused broker-5; continue with: resume 5\n"
     assert re.fullmatch(
-        r"broker-4: b = 2 .*\nnot asked, down or paused: broker-5\n", said["read b"]
+        r"broker-4: b = 2 .*\ndown or paused, not queried: broker-5\n", said["read b"]
     )
     assert said["write c=3"] == "c: waiting for broker-5 to apply it\n"
     assert re.search(r"^LAO \d+ of \d+, held back by broker-5 for", said["lag"], re.MULTILINE)
     assert re.search("^c: visible on every unfenced broker", done.stdout, re.MULTILINE)
     assert re.search(
-        r"cut controller-\d off from all others\ncommitted writes stood still for .*\n",
+        r"cut controller-\d off from all others\nthe longest gap between committed writes was .*\n",
         said["cut leader"],
     )
     assert re.search(r"^controller-\d .* leader ", said["status"], re.MULTILINE)
@@ -110,7 +110,7 @@ def test_script_kills_pauses_and_isolates_and_every_write_is_visible(tmp_path: P
     assert said["heal"] == "healed the partitions\n"
     assert "committed on a majority of the controllers" in said["write d=4 committed"]
     assert said["load"].startswith("load off: ")
-    assert said["foo"] == "'foo' is not a command here; try: help\n"
+    assert said["foo"] == "'foo' is not a command of this prompt; try: help\n"
     assert said["kill 9"].startswith("kill: there is no '9'; there are controller-1,")
     assert said["read a from 1"].startswith("read: brokers serve reads")
     assert said["cut 1 1"] == "cut: a node cannot be cut off from itself\n"
@@ -144,7 +144,7 @@ def test_dev_directory_keeps_the_cluster_for_the_next_start(tmp_path: Path) -> N
     assert "k: visible" in first.stdout
     refused = run(tmp_path, [], "--nodes", "1", *kept)
     assert refused.returncode == 2
-    assert "holds a cluster of 3 controllers and 2 brokers" in refused.stderr
+    assert "contains a cluster of 3 controllers and 2 brokers" in refused.stderr
     with headless(tmp_path, *SHAPE, *kept) as (_, ready):
         with raftlog.connect(ready["bootstrap_servers"]) as client:
             found = client.kv.get("k", read="strict")
@@ -152,14 +152,14 @@ def test_dev_directory_keeps_the_cluster_for_the_next_start(tmp_path: Path) -> N
             assert found.value == b"v"
         again = run(tmp_path, [], *SHAPE, *kept)
         assert again.returncode == 2
-        assert "runs already: controller-1" in again.stderr
+        assert "is already running: controller-1" in again.stderr
     nothing = tmp_path / "other"
     nothing.mkdir()
     (nothing / "file").write_text("mine")
     for foreign in (nothing, nothing / "file"):
         refused = run(tmp_path, [], "--dir", str(foreign))
         assert (refused.returncode, (nothing / "file").read_text()) == (2, "mine")
-        assert "is not an empty directory, and holds no cluster" in refused.stderr
+        assert "is neither an empty directory nor the directory of a cluster" in refused.stderr
 
 
 @pytest.mark.nightly

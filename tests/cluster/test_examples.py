@@ -17,16 +17,16 @@ BUF = Path(sys.executable).parent / "buf"
 INSTALL_S = 600.0
 """Downloads and compilers."""
 SAY = {
-    "allow_reading.py": r"ALLOW READ on alice\.\*\ntaken back",
+    "allow_reading.py": r"ALLOW READ on alice\.\*\nrevoked",
     "cache_of_topics.py": r"topics: cached-2\n",
     "concurrent_writes.py": r"100 writes at 100 offsets\n",
     "count_together.py": r"counted 30\n",
-    "elect_a_leader.py": r"(host-\d leads with token \d+; everybody sees Leader\(value='host-\d'.*\n){3}",
+    "elect_a_leader.py": r"(host-\d leads with token \d+; every client sees Leader\(value='host-\d'.*\n){3}",
     "ensure_topics.py": r"ensured\.orders: created\nensured\.audit: created\n",
-    "errors_and_outcomes.py": r"refused, for good: the value of retention\.ms",
+    "errors_and_outcomes.py": r"refused: the value of retention\.ms",
     "first_topic.py": r"visible on every broker at offset \d+\npartition 0: leader \d+",
     "move_partitions.py": r"moving-1: leader \d+, in sync \(\d+,\)\n",
-    "one_at_a_time.py": r"with token \d+\nwithout the lock nothing is changed\n",
+    "one_at_a_time.py": r"with token \d+\nwithout the lock, nothing was changed\n",
     "produce_and_consume.py": r"0 b'key \d' b'hello \d'",
     "read_your_writes.py": r"written at \d+-1-\d+\nread: handed-over\n",
     "watch_configs.py": r"\d+ User:me configs/topic/watched/retention\.ms None -> 1000\n",

@@ -205,7 +205,7 @@ def test_processes_of_the_overlay_form_a_secured_cluster(tmp_path: Path) -> None
 
         broker = made.pods["raftlog-broker-101"]
         at = made.environment(broker, broker.runs)["RAFTLOG_BOOTSTRAP_SERVER"]
-        raftlog("topics list", brokers=at).refused(4, "speaks TLS")
+        raftlog("topics list", brokers=at).refused(4, "requires TLS")
         alice = {
             f"RAFTLOG_TLS_{name}_FILE": str(tmp_path / "tls" / file)
             for name, file in (

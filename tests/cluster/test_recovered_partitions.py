@@ -193,8 +193,8 @@ def test_unled_partitions_are_reported_until_their_epochs_are_raised(tmp_path: P
             elected = raftlog(f"partitions elect {TOPIC}", *where).refused(3)
             says(
                 elected.err,
-                f"an election is not needed, and these are not served: {TOPIC}:0: broker 2 does not"
-                " lead it",
+                f"no election is needed, but these partitions are not served: {TOPIC}:0: broker 2"
+                " does not lead it",
             )
 
         cluster.change(controller.name, to_other=False)

@@ -166,7 +166,7 @@ def test_deleted_topics_are_restored_by_one_reviewed_file(tmp_path: Path) -> Non
                 left = raftlog("diff --json", live, side.bootstrap_controllers)
                 assert {
                     one["change"] for one in left.json["changes"] if one["kind"] == "topic"
-                } == {"another topic of that name"}
+                } == {"a different topic with that name"}
                 assert [one["kind"] for one in left.json["changes"]].count("topic") == 400
                 assert {one["kind"] for one in left.json["changes"]} == {"topic", "key"}
                 kept = client.kv.get("app/mode", read="latest")

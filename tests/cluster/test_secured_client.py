@@ -214,7 +214,7 @@ def test_wrong_certificate_or_authority_is_reported(secured: Secured, tmp_path: 
         assert isinstance(refused.value, errors.NetworkError)
         with at_once(), pytest.raises(errors.TlsError, match=said):
             asyncio.run(entered(address, files))
-    with at_once(), pytest.raises(errors.NetworkError, match="speaks TLS"):
+    with at_once(), pytest.raises(errors.NetworkError, match="requires TLS"):
         raftlog.connect(secured.by_certificate, timeout_s=TIMEOUT_S)
 
 

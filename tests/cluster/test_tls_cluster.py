@@ -120,7 +120,7 @@ def test_doctor_describes_a_secured_cluster(secured: Secured, tmp_path: Path) ->
     assert "presents a certificate of another authority (also: " in said
     code, said = doctor(secured, {})
     assert code == 4
-    assert "speaks TLS, and this command does not" in said
+    assert "requires TLS, and this command does not use it" in said
 
 
 def test_each_node_shows_how_long_its_certificate_is_valid(secured: Secured) -> None:
@@ -132,7 +132,7 @@ def test_each_node_shows_how_long_its_certificate_is_valid(secured: Secured) -> 
         assert found is not None
         assert 0 < float(found[1]) <= 86_400, "they were issued for a day"
     _, said = doctor(secured, secured.client)
-    assert "NOTICE Certificates end: that of node 1 in" in said
+    assert "NOTICE Certificates expire: that of node 1 in" in said
 
 
 def test_node_whose_certificate_has_expired_is_named(secured: Secured, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_node_whose_certificate_has_expired_is_named(secured: Secured, tmp_path:
         _, said = doctor(secured, secured.client)
         assert "DOWN 127.0.0.1:" in said
         assert f"presents a certificate that expired {datetime.now(UTC):%Y-}" in said
-        assert "Open connections stay until they break" in said
+        assert "Open connections last until they break" in said
     finally:
         for name, content in good.items():
             file = tmp_path / name

@@ -13,7 +13,7 @@ from raftlog.config_writes import compiling, records
 def test_compiled_codec_can_be_loaded(tmp_path: Path) -> None:
     out = tmp_path / compiling.target().name
     failure = compiling.compile_codec(out)
-    if failure == "no headers of Python":
+    if failure == "no Python headers":
         pytest.skip(failure)
     assert not failure
     spec = importlib.util.spec_from_file_location("_native", out)
@@ -42,7 +42,7 @@ def test_unsuitable_headers_disable_hints(tmp_path: Path, monkeypatch: pytest.Mo
     )
     monkeypatch.setattr(compiling, "compiler", lambda: [sys.executable, "-c", fails_at_first])
     failure = compiling.compile_codec(tmp_path / "out.so")
-    if failure == "no headers of Python":
+    if failure == "no Python headers":
         pytest.skip(failure)
     assert not failure
     assert (tmp_path / "out.so").read_text() == "made"

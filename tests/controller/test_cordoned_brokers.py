@@ -200,7 +200,7 @@ def test_partition_that_no_broker_can_take_is_named() -> None:
     plan = drain_plan(cell.image, {2})
     assert [(one.topic, one.replicas) for one in plan.moves] == [("u", (1, 3))]
     assert [(one.topic, one.why) for one in plan.stuck] == [
-        ("t", "3 replicas, and 2 brokers that can take one")
+        ("t", "3 replicas, but only 2 brokers can take one")
     ]
 
 
@@ -218,7 +218,7 @@ def test_replicas_are_not_moved_to_a_broker_that_is_low_on_space() -> None:
     cell.create_on(*[(1, 2)] * 6)
     assert {one.replicas for one in drain_plan(cell.image, {2}, {3}).moves} == {(1, 4)}
     (first, *_) = drain_plan(cell.image, {2}, {3, 4}).stuck
-    assert first.why == "2 replicas, and 1 broker that can take one; low on space: 3, 4"
+    assert first.why == "2 replicas, but only 1 broker can take one; low on space: 3, 4"
     moved_to = {one for each in balance_plan(cell.image, {3}).moves for one in each.replicas}
     assert moved_to == {1, 2, 4}
 

@@ -118,7 +118,7 @@ def header(image: Image) -> SnapshotHeader:
 def test_backup_is_never_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "b"
     file.write_text("mine")
-    with pytest.raises(ConfigError, match="there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         write_backup(file, an_image(), header(an_image()))
     assert file.read_text() == "mine"
     assert os.listdir(tmp_path) == ["b"]

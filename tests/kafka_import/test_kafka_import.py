@@ -678,7 +678,7 @@ def test_contradictory_log_is_imported_up_to_the_contradiction(tmp_path: Path) -
     at = len(log_of(kafka.topic()))
     assert found.stopped == (
         f"{node / '00000000000000000000.log'}: at byte {at}: the log contradicts itself: topic"
-        " 'orders' at offset 1 is there already"
+        " 'orders' at offset 1 already exists"
     )
     assert (found.end_offset, found.sound) == (1, False)
     verify_export(tmp_path / "exported")

@@ -21,7 +21,7 @@ from replay.kernels.findings import Finding
 from replay.request import JobRequest
 from replay.run import compute, with_origin
 
-NOBODY = "Kafka's log does not say who asked for a change"
+NOBODY = "Kafka's log does not record who made a change"
 JOBS = {"history": history, "diff": diff, "audit": audit}
 
 

@@ -298,5 +298,5 @@ def test_snapshot_carries_the_log_hash() -> None:
     footer = read_footer(content[-256:])
     assert footer is not None
     assert (footer.log_hash_begin_offset, footer.log_hash) == (0, b"d" * 32)
-    with pytest.raises(FatalError, match="is of offset 5, the snapshot of 6"):
+    with pytest.raises(FatalError, match="is for offset 5, but the snapshot for 6"):
         encode_footer(header, 1, 0, LogHash(0, 5, b"d" * 32))

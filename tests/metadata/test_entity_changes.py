@@ -9,7 +9,7 @@ from raftlog.metadata.changes import Changed, ChangeRecorder, changes_of_chunk
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
-from raftlog.metadata.selectors import QUESTION_KINDS, question
+from raftlog.metadata.selectors import HISTORY_KINDS, query_of
 from raftlog.metadata.words import field_changes, raw, words
 from raftlog.ops.history import in_words
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -116,22 +116,22 @@ def test_only_requested_kinds_are_returned() -> None:
 def test_entity_query_selects_its_entities(
     kind: str, key: str, yes: tuple[str, str], no: tuple[str, str]
 ) -> None:
-    asked = question(kind, key)
+    asked = query_of(kind, key)
     assert yes[0] in asked.kinds
     assert asked.matches(*yes)
     assert not asked.matches(*no)
 
 
 def test_cluster_query_selects_leaders_voters_and_features() -> None:
-    assert question("cluster").kinds == {"leader", "voters", "feature"}
-    assert all(question(kind).matches for kind in QUESTION_KINDS)
+    assert query_of("cluster").kinds == {"leader", "voters", "feature"}
+    assert all(query_of(kind).matches for kind in HISTORY_KINDS)
 
 
 @pytest.mark.parametrize(
     ("kind", "key", "why"),
     [
-        ("nonsense", "", "it is one of config"),
-        ("cluster", "x", "there is one cluster"),
+        ("nonsense", "", "use one of config"),
+        ("cluster", "x", "cluster takes no key"),
         ("broker", "orders", "not a broker id"),
         ("config", "orders", "is not TYPE NAME"),
         ("config", "topic", "is not TYPE NAME"),
@@ -139,7 +139,7 @@ def test_cluster_query_selects_leaders_voters_and_features() -> None:
 )
 def test_unanswerable_query_is_refused(kind: str, key: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        question(kind, key)
+        query_of(kind, key)
 
 
 def test_value_is_shown_as_text_or_base64_and_a_lease_as_an_entity() -> None:
@@ -177,7 +177,7 @@ def test_value_is_shown_as_text_or_base64_and_a_lease_as_an_entity() -> None:
     [
         (pb.HostnameRecord(hostname="h", broker_id=7, reason="set by hand"), "broker 7 (set by hand)"),
         (pb.LeaseRecord(ttl_ms=1500, name="n"), "for 1.5 s named n"),
-        (pb.ExportCursorRecord(name="c", end_offset=3, target="x:/e"), "from offset 3 on for x:/e"),
+        (pb.ExportCursorRecord(name="c", end_offset=3, target="x:/e"), "from offset 3 onwards for x:/e"),
         (pb.KeyValueRecord(key="k", value=b"v w"), "v w"),
         (pb.KeyValueRecord(key="k", value=b"\xff", lease_id=5), "base64 /w==, lease 5"),
     ],

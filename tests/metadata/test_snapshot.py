@@ -286,7 +286,7 @@ def test_image_that_differs_from_its_hash_is_never_written() -> None:
 
 def test_header_of_another_image_is_refused() -> None:
     header = snapshot.header_of(everything(), cluster_id="c", generations=())
-    with pytest.raises(ValueError, match="header for 19"):
+    with pytest.raises(ValueError, match="header is for offset 19"):
         list(snapshot.pieces(Image(), header))
 
 
@@ -327,18 +327,21 @@ PARTITION: tuple[Any, ...] = (b"t", 0, [1], [1], [], [], 1, 0, 0, 0)
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (made(("feature", [("f", 1)])), "its footer says"),
+        (made(("feature", [("f", 1)])), "but its footer names"),
         (made(("teapot", [(1,)])), "unknown kind 'teapot'"),
-        (made(("partition", [(PARTITION,)])), "a partition does not fit"),
+        (made(("partition", [(PARTITION,)])), "invalid partition"),
         (
             made(("topic", [(b"t", "t")]), ("partition", [((b"t", 1, *PARTITION[2:]),)])),
-            "is not the next one, 0",
+            "does not follow: the next index is 0",
         ),
-        (made(("topic", [(b"t", "t"), (b"u", "t")])), "is there twice"),
-        (made(("feature", [("f", "one")])), "a feature does not fit"),
-        (made(("feature", [("f", 1)])) + b"x" * 80, "a batch says that it has 2021161084 bytes"),
+        (made(("topic", [(b"t", "t"), (b"u", "t")])), "duplicate topic"),
+        (made(("feature", [("f", "one")])), "invalid feature"),
+        (
+            made(("feature", [("f", 1)])) + b"x" * 80,
+            "a batch's length field has the impossible value 2021161084",
+        ),
         (made(("feature", [("f", 1)])) * 2, "after its footer"),
-        (b"", "cut"),
+        (b"", "truncated"),
     ],
 )
 def test_load_rejects_valid_checkpoint_without_image(content: bytes, says: str) -> None:

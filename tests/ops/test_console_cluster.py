@@ -107,7 +107,7 @@ def test_signed_in_console_shows_the_failing_cluster(secured: LocalCluster, tmp_
         leader = secured.leader()
         assert leader is not None
         assert f"node {leader.node_id}" in _text(page, "figures")
-        assert _text(page, "findings") == "Findings Nothing is wrong."
+        assert _text(page, "findings") == "Findings No problems."
         assert "min.insync.replicas" in _text(page, "changes")
         _until_shown(page, "incidents", "min.insync.replicas of topic orders was set to 2")
         narrow = _roles(page)
@@ -138,7 +138,7 @@ def test_signed_in_console_shows_the_failing_cluster(secured: LocalCluster, tmp_
         lost = [node for node in secured.controllers if node is not leader]
         for node in lost:
             secured.kill(node.name, signal.SIGKILL)
-        _until_shown(page, "findings", "1 of 3 voters answers, 2 are needed")
+        _until_shown(page, "findings", "1 of 3 voters answers, but 2 are needed")
         assert page.value("document.getElementById('verdict').textContent") == "down"
         assert "Leader none" in _text(page, "figures")
         page.size(*PHONE)

@@ -115,8 +115,8 @@ def test_config_without_effect_is_marked() -> None:
     configs = {(2, "t"): {"cleanup.policy": "compact", "segment.bytes": "9", "retention.ms": "1"}}
     made = document(_seen(), Image(configs=_mapped(configs)), [], None, NODE)["configs"]["shown"]
     assert {one["key"]: one["without_effect"] for one in made} == {
-        "cleanup.policy": "nothing is compacted",
-        "segment.bytes": "not acted on",
+        "cleanup.policy": "this build does not compact",
+        "segment.bytes": "no effect in this build",
         "retention.ms": "",
     }
 
@@ -341,7 +341,7 @@ def test_many_simultaneous_changes_are_one_line() -> None:
     later, other = _row(60_000, "later"), _row(1_005, "t", type_="TOPIC")
     assert _told(story, later, *reversed(many)) == [
         (60_000, "change", "User:eve: later"),
-        (1_000, "change", "User:eve made 10 changes of config; the last: v=9"),
+        (1_000, "change", "User:eve made 10 changes of config, the last one: v=9"),
     ]
     # Two clients without a principal are not one.
     two = [{**one, "who": f"client {at // 5} (no principal)"} for at, one in enumerate(many)]
@@ -393,7 +393,7 @@ SAID: list[tuple[RecordType, Message, str]] = [
     (
         RecordType.BROKER_REGISTRATION_CHANGE,
         pb.BrokerRegistrationChangeRecord(broker_id=5, in_controlled_shutdown=True),
-        "broker 5 is shutting down in order",
+        "broker 5 is in controlled shutdown",
     ),
     (
         RecordType.REGISTER_BROKER,

@@ -115,7 +115,7 @@ def test_headline_summarizes_the_state() -> None:
 
 def test_omitted_findings_are_counted() -> None:
     text = shown(SITUATIONS["brokers"])
-    assert f"... and {21 - MOST_FINDINGS} more" in text
+    assert f"… and {21 - MOST_FINDINGS} more" in text
 
 
 def test_table_shows_which_nodes_a_node_does_not_reach() -> None:
@@ -131,9 +131,9 @@ def test_nodes_without_self_description_are_named() -> None:
     assert seen.unreported == ["node 3", "broker 5"]
     assert report(seen, []).unreported == ["node 3", "broker 5"]
     line = " ".join(shown(seen).split("\n\n")[-1].split())
-    assert line.startswith("Not known, as there was no answer: disk, clock,")
+    assert line.startswith("Unknown for lack of an answer: disk, clock,")
     assert line.endswith("build of node 3 and broker 5.")
-    assert "Not known" not in shown(told(quorum(3), {1: {}, 2: {}, 3: {}}))
+    assert "Unknown for lack" not in shown(told(quorum(3), {1: {}, 2: {}, 3: {}}))
 
 
 def test_json_has_every_finding() -> None:

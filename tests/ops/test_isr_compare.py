@@ -104,7 +104,7 @@ def test_unanswered_isr_proposal_is_its_own_kind_of_difference() -> None:
     assert (found.why, found.text) == (Why.PROPOSED, "broker 1 has proposed +3 -2")
     same_members = [led(B, 0, (1, 2), partition_epoch=1, proposed=(1, 2))]
     (row,) = compare(committed(shrink()), answers((1, same_members)), [(B, 0)])
-    assert row.differences[0].text == "broker 1 has proposed the same members in other epochs"
+    assert row.differences[0].text == "broker 1 has proposed the same members with different epochs"
 
 
 def test_leader_that_is_behind_and_proposes_has_both_differences() -> None:
@@ -124,7 +124,7 @@ def test_leader_with_an_older_image_is_behind() -> None:
         assert [one.why for one in row.differences] == [Why.LEADER_BEHIND], change
     (row,) = compare(committed(shrink()), answers((1, B_ONE)), [(B, 0)])
     assert (
-        "is at leader epoch 0, partition epoch 0, committed is leader epoch 0, partition epoch 1"
+        "is at leader epoch 0, partition epoch 0, but leader epoch 0, partition epoch 1 is committed"
         in row.differences[0].text
     )
 
@@ -134,7 +134,7 @@ def test_leader_with_an_older_epoch_of_a_member_is_behind() -> None:
     (row,) = compare(committed(again), answers((1, B_ONE)), [(B, 0)])
     (found,) = row.differences
     assert found.why == Why.LEADER_BEHIND
-    assert found.text == "broker 1 knows broker 3 in epoch 2, registered is 8"
+    assert found.text == "broker 1 has broker 3 in epoch 2, but 8 is registered"
 
 
 def test_stale_leader_beside_the_real_one_is_named() -> None:
@@ -143,7 +143,7 @@ def test_stale_leader_beside_the_real_one_is_named() -> None:
     rows = compare(committed(moved), answers((1, B_ONE), (2, [*A_BOTH, real])))
     assert why(rows) == {("b", 0): [Why.STALE_LEADER]}
     assert rows[-1].led == real
-    assert rows[-1].differences[0].text == "broker 1 takes itself for the leader in leader epoch 0"
+    assert rows[-1].differences[0].text == "broker 1 believes it is the leader in leader epoch 0"
 
 
 def test_leader_of_a_deleted_topic_is_stale_and_names_it() -> None:

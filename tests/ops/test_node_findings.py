@@ -83,8 +83,8 @@ def test_certificate_that_expires_soon_is_named() -> None:
 
     found = only(ends(3 * 86_400_000))
     assert (found.code, found.severity) == ("CERTIFICATE_ENDS_SOON", Severity.NOTICE)
-    assert found.cause == "Certificates end: that of node 2 in 3 days."
-    assert only(ends(-7_200_000)).cause == "Certificates end: that of node 2 has ended 2 h ago."
+    assert found.cause == "Certificates expire: that of node 2 in 3 days."
+    assert only(ends(-7_200_000)).cause == "Certificates expire: that of node 2 expired 2 h ago."
     assert diagnose(ends(15 * 86_400_000)) == []
     assert diagnose(told(quorum(3), {2: {}})) == [], "without TLS"
 
@@ -180,7 +180,7 @@ def test_mixed_builds_and_levels_are_one_finding() -> None:
     assert found.code == "MIXED_BUILDS"
     assert found.cause == (
         "Nodes run different builds: 0.1.0 on node 3 and broker 4; 0.2.0 on node 1 and node 2."
-        " Controllers know metadata.version up to different levels: node 3 to 7, nodes 1 and 2"
+        " Controllers support metadata.version up to different levels: node 3 to 7, nodes 1 and 2"
         " to 8."
     )
     same = {one: {"version": "0.2.0"} for one in (1, 2, 3, 4)}
@@ -202,7 +202,7 @@ def test_voter_with_another_cluster_id_counts_as_down() -> None:
     found = only(replace(seen, nodes=nodes))
     assert (found.code, found.severity) == ("NODE_OF_OTHER_CLUSTER", Severity.DEGRADED)
     assert found.cause == (
-        f"Node 3 ({endpoint(3)}) runs with cluster id other; the others are of {CLUSTER}."
+        f"Node 3 ({endpoint(3)}) runs with cluster id other; the others belong to {CLUSTER}."
     )
     assert "2 of 3 voters are left" in found.consequence
     assert "cluster.id in its configuration" in found.remedy
@@ -214,7 +214,7 @@ def test_missing_quorum_is_reported_beside_a_node_of_another_cluster() -> None:
     nodes = (*seen.nodes[:2], AskedNode(endpoint(3), Reach.ANSWERS, wrong, node_id=3))
     found = {one.code: one for one in diagnose(replace(seen, nodes=nodes))}
     assert set(found) == {"NO_QUORUM", "NODE_OF_OTHER_CLUSTER"}
-    assert "1 of 3 voters answers, 2 are needed" in found["NO_QUORUM"].cause
+    assert "1 of 3 voters answers, but 2 are needed" in found["NO_QUORUM"].cause
 
 
 def test_dead_voter_is_reported_beside_a_node_of_another_cluster() -> None:
@@ -247,7 +247,7 @@ def test_expired_certificate_of_an_isolated_node_is_reported() -> None:
     away = {"last_fetch_age_ms": 60_000, "last_caught_up_age_ms": 60_000}
     found = {one.code: one for one in diagnose(behind_tls({3: EXPIRED}, 1, voters={3: away}))}
     assert set(found) == {"CERTIFICATE_EXPIRED", "VOTER_DOWN"}
-    assert f"Node 3 gives another answer ({EXPIRED.text})" in found["VOTER_DOWN"].cause
+    assert f"Node 3 gives an unexpected answer ({EXPIRED.text})" in found["VOTER_DOWN"].cause
 
 
 def test_expiry_of_all_certificates_is_reported() -> None:
@@ -300,7 +300,7 @@ def test_partitions_that_refuse_producers_are_an_outage() -> None:
     found = only(seen)
     assert (found.code, found.severity) == ("PARTITIONS_NOT_WRITABLE", Severity.DOWN)
     assert found.cause == (
-        "2 partitions of 9 have fewer replicas in sync than min.insync.replicas."
+        "2 partitions of 9 have fewer in-sync replicas than min.insync.replicas."
     )
 
 
@@ -308,7 +308,7 @@ def test_partitions_short_of_replicas_are_reported_unless_a_fenced_broker_explai
     short = counts(under_replicated=1)
     found = only(quorum(3, brokers=brokers(broker(4), partitions=short)))
     assert (found.code, found.severity) == ("PARTITIONS_UNDER_REPLICATED", Severity.DEGRADED)
-    assert found.cause.startswith("1 partition of 9 has fewer replicas in sync")
+    assert found.cause.startswith("1 partition of 9 has replicas that are not in sync")
     away = broker(5, state=BrokerState.INACTIVE)
     assert codes(quorum(3, brokers=brokers(broker(4), away, partitions=short))) == ["BROKER_FENCED"]
 
@@ -320,7 +320,7 @@ def test_unregistered_broker_with_replicas_explains_partitions_short_of_replicas
     )
     found = only(quorum(3, brokers=told))
     assert (found.code, found.severity) == ("BROKER_UNREGISTERED", Severity.DEGRADED)
-    assert found.cause == "Brokers 6 and 7 are not registered, and replicas are assigned there."
+    assert found.cause == "Brokers 6 and 7 are not registered, but have replicas assigned."
 
 
 def test_leftover_throttle_is_named_unless_replicas_are_moved() -> None:
@@ -348,7 +348,7 @@ def test_fenced_broker_is_reported_with_its_reason() -> None:
     found = only(quorum(3, brokers=brokers(broker(1), away)))
     assert (found.code, found.severity) == ("BROKER_FENCED", Severity.DEGRADED)
     assert found.cause == (
-        "Broker 4 (127.0.0.1:9194) is fenced for 2 min: its session has ended;"
+        "Broker 4 (127.0.0.1:9194) has been fenced for 2 min: its session has ended;"
         " last heard 2 min ago."
     )
     assert found.command == "raftlog broker run -c FILE"
@@ -366,13 +366,13 @@ def test_advice_about_a_fenced_broker_never_unregisters_it(cause: Cause) -> None
 
 def test_expired_broker_is_not_called_unheard() -> None:
     away = broker(4, state=BrokerState.INACTIVE, state_age_ms=3_000, last_contact_age_ms=-1)
-    assert only(quorum(3, brokers=brokers(away))).cause.endswith("is fenced for 3 s.")
+    assert only(quorum(3, brokers=brokers(away))).cause.endswith("has been fenced for 3 s.")
 
 
 def test_broker_fenced_under_an_earlier_leader_has_no_known_contact() -> None:
     away = broker(4, state=BrokerState.INACTIVE, state_age_is_at_least=True, last_contact_age_ms=-1)
     cause = only(quorum(3, brokers=brokers(away))).cause
-    assert "for more than 0 ms; this leader has not heard of it" in cause
+    assert "for more than 0 ms; this leader has never heard from it" in cause
 
 
 def test_broker_with_missed_heartbeats_is_named_before_it_is_fenced() -> None:
@@ -390,9 +390,9 @@ def test_allowed_silence_of_a_broker_is_its_controllers_setting() -> None:
     assert diagnose(quorum(3, brokers=brokers(silent, **told))) == []
     longer = broker(5, last_contact_age_ms=15_100)
     found = only(quorum(3, brokers=brokers(longer, **told)))
-    assert "it is fenced 30 s after it was last heard." in found.consequence
+    assert "it will be fenced 30 s after it was last heard." in found.consequence
     by_default = only(quorum(3, brokers=brokers(silent)))
-    assert "it is fenced 9 s after it was last heard." in by_default.consequence
+    assert "it will be fenced 9 s after it was last heard." in by_default.consequence
 
 
 def test_broker_that_delays_lao_is_named() -> None:

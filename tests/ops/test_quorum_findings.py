@@ -40,7 +40,7 @@ def test_lost_majority_names_the_missing_voters_since_when_and_how_many_to_start
     found = only(quorum(4, 0, {1: R, 2: R}, voters={1: since, 2: {**since, "unreachable_ms": 9}}))
     assert (found.code, found.severity) == ("NO_QUORUM", Severity.DOWN)
     assert found.cause == (
-        "No leader: 2 of 4 voters answer, 3 are needed; nodes 1 and 2 refuse connections"
+        "No leader: 2 of 4 voters answer, but 3 are needed; nodes 1 and 2 refuse connections"
         " since 22:13:08Z (12 s)."
     )
     assert found.remedy.startswith("Start one of nodes 1 and 2.")
@@ -51,7 +51,7 @@ def test_all_missing_voters_are_required() -> None:
     assert found.code == "NO_QUORUM"
     assert "node 1 refuses connections; node 3 does not answer" in found.cause
     assert found.remedy.startswith(
-        "Start one of nodes 1 and 3 (a process that hangs has to be ended first: node 3)."
+        "Start one of nodes 1 and 3 (kill the hanging process first: node 3)."
     )
     assert only(quorum(2, 0, {2: R})).remedy.startswith("Start node 2.")
 
@@ -69,12 +69,12 @@ def test_founding_a_quorum_needs_all_voters() -> None:
     found = only(quorum(3, 0, {3: R}, says=new))
     assert (found.code, found.severity) == ("NO_QUORUM", Severity.DOWN)
     assert found.cause == (
-        "No leader: 2 of 3 voters answer, 3 are needed to found a quorum; node 3 refuses"
-        " connections."
+        "No leader: 2 of 3 voters answer, but 3 are needed to found a quorum; node 3"
+        " refuses connections."
     )
     assert found.remedy == (
-        "Start node 3. All configured voters must be up once before a new quorum writes anything:"
-        " docs/deployment.md, Formatting."
+        "Start node 3. All configured voters must be up together once before a new quorum accepts"
+        " writes: docs/deployment.md, Formatting."
     )
     # A voter with records needs a majority alone.
     assert only(quorum(3, 0, {3: R}, says={**new, 1: {"votes_needed": 2}})).code == "ELECTION"
@@ -137,7 +137,7 @@ def test_replacement_under_way_is_reported() -> None:
     assert (found.code, found.severity) == ("VOTER_REPLACEMENT", Severity.DEGRADED)
     assert found.cause == "3 voters on 4 seats: a dead voter is being replaced."
     assert found.remedy == "Autopilot: node 3 has been silent for 5 s."
-    assert "by hand" in only(quorum(3, says=piloted(seats=4, after_ms=0))).remedy
+    assert "manually" in only(quorum(3, says=piloted(seats=4, after_ms=0))).remedy
 
 
 def follower_alone(**leader: Any) -> Survey:
@@ -150,7 +150,7 @@ def test_leader_heard_by_a_follower_is_believed_when_it_does_not_answer_here() -
     found = only(follower_alone())
     assert (found.code, found.severity) == ("LEADER_UNSEEN", Severity.DEGRADED)
     assert found.cause == (
-        f"Node 1 leads, as node 2 hears it, and does not answer here ({endpoint(1)})."
+        f"Node 1 leads, according to node 2, but does not answer here ({endpoint(1)})."
     )
 
 
@@ -195,10 +195,10 @@ def test_dead_voter_is_reported_with_the_number_of_further_failures_allowed(
 @pytest.mark.parametrize(
     ("gone", "words", "command"),
     [
-        ({3: R}, ["Start the nodes that do not run."], "raftlog controller run -c FILE"),
+        ({3: R}, ["Start the processes that are not running."], "raftlog controller run -c FILE"),
         ({3: S}, ["kill -9 loses nothing"], "raftlog controller run -c FILE"),
         ({3: Reach.OTHER}, ["another program answers"], "ss -ltnp 'sport = :9093'"),
-        ({3: R, 4: Reach.OTHER}, ["do not run", "another program"], "raftlog controller run"),
+        ({3: R, 4: Reach.OTHER}, ["not running", "another program"], "raftlog controller run"),
     ],
 )
 def test_advice_about_a_voter_depends_on_its_failure(
@@ -247,7 +247,7 @@ def test_lagging_voter_is_reported_with_its_lag() -> None:
     assert "lacks 60 records" in found.cause
     assert "11 s ago" in found.cause
     told = only(quorum(3, voters={2: {**lag, "last_caught_up_age_ms": -1}})).cause
-    assert told.endswith("it has not had all of them since node 1 leads.")
+    assert told.endswith("it has never had all records since node 1 became leader.")
     assert diagnose(quorum(3, voters={2: {**lag, "last_caught_up_age_ms": 9_000}})) == []
 
 
@@ -275,7 +275,7 @@ def test_contradicted_log_is_reported() -> None:
     node = NodeAnswer(cluster_id=CLUSTER, node_id=4, role="broker", log_contradiction=said)
     found = only(replace(quorum(3), broker_reports=(NodeReport("broker 4", node),)))
     assert (found.code, found.severity) == ("LOG_CONTRADICTED", Severity.DOWN)
-    assert found.cause == f"Broker 4 says: {said}."
+    assert found.cause == f"Broker 4 reports: {said}."
 
 
 def test_different_states_of_the_same_records_are_reported() -> None:
@@ -382,11 +382,11 @@ def test_replaced_disk_is_reported_instead_of_a_slow_voter() -> None:
     found = only(replaced())
     assert (found.code, found.severity) == ("VOTER_REPLACED", Severity.DEGRADED)
     assert found.cause == (
-        "Node 3 runs with another data directory than the voter has, which is dir-3:"
+        "Node 3 runs with a different data directory than that of the voter (dir-3):"
         " it follows as an observer."
     )
     assert found.consequence == (
-        "It does not count. 2 of 3 voters are left: one more failure stops all writes."
+        "It does not count for a majority. 2 of 3 voters are left: one more failure stops all writes."
     )
     assert found.command == "raftlog quorum remove-voter --voter-id 3"
 
@@ -395,10 +395,13 @@ def test_replaced_voter_is_not_counted() -> None:
     down = {2: Reach.REFUSES}
     lost, *more = diagnose(replaced(leader=0, gone=down))
     assert lost.code == "NO_QUORUM"
-    assert lost.cause.startswith("No leader: 1 of 3 voters answers, 2 are needed")
+    assert lost.cause.startswith("No leader: 1 of 3 voters answers, but 2 are needed")
     assert "nodes 2 and 3" in lost.remedy
     assert [one.code for one in more] == ["VOTER_REPLACED"]
-    assert more[0].consequence == "It does not count. 1 of 3 voters is left, 2 are needed."
+    assert (
+        more[0].consequence
+        == "It does not count for a majority. 1 of 3 voters is left, but 2 are needed."
+    )
 
 
 def test_voter_that_does_not_know_its_role_yet_has_its_own_directory() -> None:
@@ -427,7 +430,7 @@ def test_quorum_finding_names_controllers_with_one_id() -> None:
         " dir-twin."
     )
     assert (
-        "and one that connects from 10.0.0.7:53422, with data directory dir-twin."
+        "and one connected from 10.0.0.7:53422, with data directory dir-twin."
         in only(twice(connected_from="10.0.0.7:53422")).cause
     )
 
@@ -451,7 +454,7 @@ def beside(node_id: int = 4, **fields: Any) -> Survey:
 def test_node_removed_in_a_higher_epoch_than_the_others_is_named() -> None:
     found = only(beside())
     assert (found.code, found.severity) == ("REMOVED_AHEAD", Severity.DEGRADED)
-    assert found.cause == "Node 4 is not a voter, and is in epoch 63; the leader's is 7."
+    assert found.cause == "Node 4 is not a voter, and is in epoch 63, but the leader in epoch 7."
     assert found.command == "raftlog storage format -c FILE --no-initial-controllers"
 
 
@@ -472,7 +475,10 @@ def test_node_removed_in_no_higher_epoch_is_no_finding(fields: dict[str, Any]) -
     ("says", "line"),
     [
         ({}, "no leader"),
-        ({2: {"role": "follower", "leader_id": 1}}, "node 1, which does not answer, leads for"),
+        (
+            {2: {"role": "follower", "leader_id": 1}},
+            "followers report node 1 as leader, which does not answer",
+        ),
     ],
     ids=["nobody", "unreachable"],
 )

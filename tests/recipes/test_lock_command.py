@@ -83,7 +83,7 @@ def test_command_and_its_children_are_dead_before_the_lock_can_be_acquired(
     monkeypatch.setattr(recipes, "AsyncLock", _Lost)
     monkeypatch.setattr(_Lost, "keeps_s", keeps_s)
     before = descendants()
-    with pytest.raises(FailedError, match="the lock was lost: the command was ended") as failed:
+    with pytest.raises(FailedError, match="the lock was lost: the command was killed") as failed:
         command.lock("job", ["sh", "-c", STUBBORN], ttl=4.0)
     assert (failed.value.exit, _Lost.asked) == (Exit.UNREACHABLE, 0)
     assert descendants() <= before

@@ -508,7 +508,7 @@ async def test_any_exception_ends_the_replica(where: str) -> None:
         else:
             await asyncio.sleep(3)
     failures = [arguments for name, arguments in shell.listener.calls if name == "failed"]
-    assert [str(error) for (error,) in failures] == ["a defect: ValueError: out of range"]
+    assert [str(error) for (error,) in failures] == ["defect in raftlog: ValueError: out of range"]
     sent = len(link.sent)
     shell.ask(link, epoch=9)
     assert len(link.sent) == sent, "and not another word"

@@ -74,7 +74,7 @@ def test_unknown_cause_stops_this_build() -> None:
     change = pb.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=0)
     change.ParseFromString(change.SerializeToString() + b"\x30\x63")
     assert change.cause == 99
-    with pytest.raises(UnknownRecordError, match="the cause 99 at offset 1"):
+    with pytest.raises(UnknownRecordError, match="cause 99 at offset 1"):
         draft.apply_batch([record(change)], base_offset=1, epoch=1, timestamp_ms=0)
 
 

@@ -136,12 +136,12 @@ def test_unfoldable_log_is_exported_and_reported(tmp_path: Path) -> None:
         for _ in range(100):
             writer.append_chunk(no_op(writer.next_offset, history))
         manifest = writer.commit(writer.next_offset)
-        assert "which is not there" in writer.not_folded
+        assert "which does not exist" in writer.not_folded
     assert manifest.end_offset == history.end_offset + 101
     assert 1 <= len(manifest.checkpoints) <= 3
     with ExportWriter(tmp_path, CLUSTER_ID, 0, checkpoint_records=EVERY) as writer:
         writer.append_chunk(no_op(writer.next_offset, history))
-        assert "which is not there" in writer.not_folded
+        assert "which does not exist" in writer.not_folded
 
 
 def no_op(offset: int, history: LogHistory) -> bytes:

@@ -163,5 +163,7 @@ def test_malformed_message_names_its_offset(monkeypatch: pytest.MonkeyPatch, bod
     monkeypatch.setattr(columns, "_FEW", 1)
     usual = PLAIN.SerializeToString()
     records = [(int(RecordType.CONFIG), 0, each) for each in (usual, usual, body)]
-    with pytest.raises(UnknownRecordError, match="at offset 2: record type CONFIG does not parse"):
+    with pytest.raises(
+        UnknownRecordError, match="at offset 2: record type CONFIG cannot be parsed"
+    ):
         table(records)

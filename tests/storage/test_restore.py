@@ -160,7 +160,7 @@ def test_damaged_file_is_refused(tmp_path: Path, backup: Path) -> None:
         changed = bytearray(good)
         changed[position] ^= 1 << rng.randrange(8)
         backup.write_bytes(changed)
-        with pytest.raises(CorruptLogError, match="not a sound snapshot"):
+        with pytest.raises(CorruptLogError, match="not a valid snapshot"):
             restored(tmp_path / "n", backup)
     for cut in (0, 10, len(good) // 2, len(good) - 1):
         backup.write_bytes(good[:cut])

@@ -514,14 +514,13 @@ async def test_reader_names_the_damaged_snapshot_that_it_skips(
     with open_log(tmp_path / "data", None, tuple, 1.0) as source:
         said = capsys.readouterr().err
         assert said.startswith(f"snapshot {newest} is corrupt: ")
-        assert said.endswith("; it is left out\n")
+        assert said.endswith("; ignoring it\n")
         assert source.high_watermark == 4, "what the damaged one proved is not said to be committed"
     newest.write_bytes(next((tmp_path / "data/snapshots").glob(f"{4:020d}-*")).read_bytes())
     with open_log(tmp_path / "data", None, tuple, 1.0) as source:
         said = capsys.readouterr().err
         assert (
             said
-            == f"snapshot {newest} is corrupt: its header has end offset 4 and epoch 1; it is left"
-            " out\n"
+            == f"snapshot {newest} is corrupt: its header has end offset 4 and epoch 1; ignoring it\n"
         )
         assert source.high_watermark == 4

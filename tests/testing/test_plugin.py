@@ -297,7 +297,7 @@ def test_it(raftlog_seed):
     simulated(main, seed=raftlog_seed, faults={})
 """
     ran = run(tmp_path, text, "--raftlog-seeds", "4-4")
-    assert "raftlog: the story of seed 4" in ran.stdout
+    assert "raftlog: story of seed 4" in ran.stdout
     assert ran.stdout.count("step 5\n") == 1
     assert ran.stdout.count("step 99\n") == 2
     assert "AssertionError: trouble" in ran.stdout
@@ -344,7 +344,7 @@ def test_taken_ports_are_replaced(temporary: Path, monkeypatch: pytest.MonkeyPat
 def test_failed_start_leaves_nothing(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalCluster, "program", lambda *_: [sys.executable, "-c", "exit(3)"])
     session = ClusterSession()
-    with pytest.raises(Exception, match="controller-1 does not run"):
+    with pytest.raises(Exception, match="controller-1 is not running"):
         session.clean()
     session.end()
 

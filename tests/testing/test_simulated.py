@@ -338,7 +338,7 @@ def test_paused_program_has_lost_its_lock_when_it_resumes() -> None:
 
     ran = testing.simulated(main, faults={})
     assert ran.result == [True, False]
-    assert ": it has not been confirmed for 2.25 s" in ran.story
+    assert ": no keep-alive was confirmed for 2.25 s" in ran.story
 
 
 def test_isolated_program_is_served_by_the_brokers_that_it_reaches() -> None:

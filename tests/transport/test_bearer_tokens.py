@@ -318,7 +318,7 @@ def bad(now: float) -> dict[str, tuple[tuple[tuple[str, str], ...], str]]:
     return {
         "none": ((), "has no token"),
         "empty": (bearing(""), "not a signed JWT"),
-        "another scheme": ((("authorization", "Basic YTpi"),), "is not `Bearer`"),
+        "another scheme": ((("authorization", "Basic YTpi"),), "must be `Bearer`"),
         "two": (bearing(US.token(), US.token(sub="bob")), "several tokens"),
         "expired": (bearing(US.token(exp=int(now) - 1)), "has expired"),
         "not yet valid": (bearing(US.token(nbf=int(now) + 600)), "not valid yet"),
@@ -333,7 +333,7 @@ def bad(now: float) -> dict[str, tuple[tuple[tuple[str, str], ...], str]]:
             bearing(US.token(sub="a\x1b[2J")),
             "cannot be printed",
         ),
-        "too long": (bearing(US.token(more="x" * 8_192)), "8192 are the most"),
+        "too long": (bearing(US.token(more="x" * 8_192)), "at most 8192 are allowed"),
     }
 
 
@@ -757,7 +757,7 @@ def test_invalid_authority_is_refused(tmp_path: Path, content: bytes) -> None:
 
 
 def test_listener_that_nobody_could_use_is_refused() -> None:
-    with pytest.raises(ValueError, match="no client could be authenticated"):
+    with pytest.raises(ValueError, match="no client can be authenticated"):
         Access(certificates=False)
     assert Access().certificates
     assert ANONYMOUS.principal == ""

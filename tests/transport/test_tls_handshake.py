@@ -104,7 +104,7 @@ def test_accepted_client_has_no_error(authority: trustme.CA, tmp_path: Path) -> 
         assert look(port, mine).trouble is TlsTrouble.NONE
         assert refused(port, mine) == ""
         assert speaks_tls(HOST, port, PATIENCE_S)
-        with pytest.raises(ApiError, match="speaks TLS: set RAFTLOG_TLS_CA_FILE"):
+        with pytest.raises(ApiError, match="requires TLS: set RAFTLOG_TLS_CA_FILE"):
             require_listener([f"{HOST}:{port}"], plaintext=True)
 
 

@@ -46,7 +46,7 @@ def problem(
 
 def _error(base: Base, wound: Wound, sound: dict[str, Any], found: dict[str, Any]) -> str:
     said = "\n".join(
-        line for line in found["err"].strip().splitlines() if not line.endswith("; it is left out")
+        line for line in found["err"].strip().splitlines() if not line.endswith("; ignoring it")
     )
     if found["code"] not in ERRORS:
         return f"exit code {found['code']}: {said}"
