@@ -4,7 +4,7 @@ from __future__ import annotations
 
 # fmt: off
 _REASONS: dict[str, tuple[str, ...]] = {
-    "the log does not contain disk contents or votes. The committed log is well-formed; if two nodes commit different logs, each of them is": (
+    "the log does not contain disk contents or votes. The committed log is well-formed; if two nodes commit different logs, each log is": (
         "vote-twice", "vote-not-durable", "acknowledge-before-fsync", "leader-counts-unflushed", "commit-old-epoch",
         "truncate-below-high-watermark", "log-matching-off", "commit-by-minority", "observer-counts", "high-watermark-beyond-log",
         "late-vote-counts", "vote-for-shorter-log", "campaign-again-after-restart", "acknowledge-after-io-error",
