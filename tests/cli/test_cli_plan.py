@@ -72,7 +72,7 @@ def test_empty_file_is_refused(raftlog: Raftlog, at: At, tmp_path: Path, text: s
 
 def test_drain_of_an_unknown_broker_changes_nothing(raftlog: Raftlog, at: At) -> None:
     """[a mistyped id, and then another broker is stopped]"""
-    raftlog("brokers drain 99", *at).refused(1, "broker 99: not registered, and without replicas")
+    raftlog("brokers drain 99", *at).refused(1, "broker 99: not registered, and no replicas")
 
 
 @pytest.mark.parametrize(
