@@ -62,7 +62,7 @@ def _rate(latency_of: str = "") -> tuple[Figure, ...]:
             for name, key in (("50", "p50"), ("99", "p99"))
         ),
         *(
-            Figure(f"CPU of {who}, us a write", *_both("cpu_us_per_write", key))
+            Figure(f"CPU of {who}, µs per write", *_both("cpu_us_per_write", key))
             for who, key in (("the servers", "servers"), ("the client", "client"))
         ),
         Figure("CPU of other processes, %", *_both("cpu_of_others_percent"), better=""),
@@ -76,12 +76,15 @@ def _both(*path: str) -> tuple[Path, Path]:
 def _observers(index: int, count: int) -> tuple[Figure, ...]:
     applied, theirs = "last_applied_from_send_ms", ("last_from_send_ms", str(count))
     return (
-        Figure(f"last of {count} has it, p50 ms", (index, applied, "p50"), (*theirs, "p50")),
-        Figure(f"last of {count} has it, p99 ms", (index, applied, "p99"), (*theirs, "p99")),
-        Figure(f"all {count} know it, p50 ms", (index, "all_told_from_send_ms", "p50")),
+        Figure(f"the last of {count} brokers, p50 ms", (index, applied, "p50"), (*theirs, "p50")),
+        Figure(f"the last of {count} brokers, p99 ms", (index, applied, "p99"), (*theirs, "p99")),
+        Figure(
+            f"all {count} brokers know that LAO covers it, p50 ms",
+            (index, "all_told_from_send_ms", "p50"),
+        ),
         *(
             Figure(
-                f"CPU of {who}, us a write and broker",
+                f"CPU of {who}, µs per write and broker",
                 (index, "cpu_us_per_delivery", key),
                 ("cpu_us_per_delivery", str(count), key),
             )
@@ -103,10 +106,10 @@ def _watchers(
     if shared:
         of, theirs = f"{of} on {shared}", f"{count} shared"
     if laned:
-        of += ", raftlog's with a lane each"
+        of += ", each of raftlog's on its own lane"
     return (
         *(
-            Figure(f"{of}: {who} has it, {name} ms", (index, key, name), (theirs, key, name))
+            Figure(f"{of}: {who} watcher, {name} ms", (index, key, name), (theirs, key, name))
             for who, key in (("first", "first_from_send_ms"), ("last", "last_from_send_ms"))
             for name in ("p50", "p99")
         ),
@@ -114,10 +117,10 @@ def _watchers(
             Figure(f"{of}: {label}", (index, key), (theirs, key))
             for label, key in (
                 (
-                    "CPU of the brokers (etcd: members), us a delivered change",
+                    "CPU of the brokers (etcd: members), µs per delivered change",
                     "cpu_us_per_delivery",
                 ),
-                ("memory, kB a watcher", "memory_kb_per_watcher"),
+                ("memory, kB per watcher", "memory_kb_per_watcher"),
                 ("CPU while nothing changes, % of a core", "idle_cpu_percent"),
             )
         ),
@@ -125,14 +128,14 @@ def _watchers(
 
 
 def _own_keys(index: int, count: int) -> tuple[Figure, ...]:
-    of, key = f"{count:,} watchers with a key each", "first_from_send_ms"
+    of, key = f"{count:,} watchers, each of a different key", "first_from_send_ms"
     return (
         *(
-            Figure(f"{of}: the one has it, {name} ms", (index, key, name), ("own", key, name))
+            Figure(f"{of}: its only watcher, {name} ms", (index, key, name), ("own", key, name))
             for name in ("p50", "p99")
         ),
         Figure(
-            f"{of}: CPU of the brokers (etcd: members), us a change",
+            f"{of}: CPU of the brokers (etcd: members), µs per change",
             (index, "cpu_us_per_delivery"),
             ("own", "cpu_us_per_delivery"),
         ),
@@ -147,27 +150,33 @@ def _leases() -> tuple[Figure, ...]:
         found += [
             *(
                 Figure(
-                    f"{of}: CPU of {who}, us a keep-alive",
+                    f"{of}: CPU of {who}, µs per keep-alive",
                     *_both(step, "cpu_us_per_keep_alive", key),
                 )
                 for who, key in (("the servers", "servers"), ("the clients", "client"))
             ),
             Figure(
-                f"{of}: the least time any had left, s", *_both(step, "least_left_s"), better=""
+                f"{of}: shortest remaining time of any lease, s",
+                *_both(step, "least_left_s"),
+                better="",
             ),
             Figure(f"{of}: grants/s, 64 in flight", *_both(step, "grants_per_s"), better="more"),
             Figure(f"{of}: revocations/s", *_both(step, "revocations_per_s"), better="more"),
         ]
     for label, step, key in (
-        ("a lock that nobody else wants: acquire", "lock", "acquire_ms"),
+        ("a lock without contention: acquire", "lock", "acquire_ms"),
         ("release", "lock", "release_ms"),
-        ("a lock that 50 want: from one to the next", "hand-over", "hand_over_ms"),
-        ("a leader of 2 s is silent: until the next leads", "election", "dead_until_led_ms"),
+        ("a lock with 50 contenders: from release to the next holder", "hand-over", "hand_over_ms"),
+        (
+            "an election with a lease of 2 s: from the leader's death to the next leader",
+            "election",
+            "dead_until_led_ms",
+        ),
     ):
         found += [Figure(f"{label}, {name} ms", *_both(step, key, name)) for name in ("p50", "p99")]
         if step != "election" and key != "acquire_ms":
             path = _both(step, "cpu_us_per_lock", "servers")
-            found.append(Figure("CPU of the servers, us a lock", *path))
+            found.append(Figure("CPU of the servers, µs per lock", *path))
     return tuple(found)
 
 
@@ -189,24 +198,26 @@ def _requests(index: int, label: str) -> tuple[Figure, ...]:
 def _partitions() -> tuple[Figure, ...]:
     return (
         Figure("partitions/s to the reply", (0, "partitions_per_s_to_reply")),
-        Figure("partitions/s until all brokers have them", (0, "partitions_per_s_everywhere")),
+        Figure(
+            "partitions/s until all brokers have applied them", (0, "partitions_per_s_everywhere")
+        ),
     )
 
 
 def _scale() -> tuple[Figure, ...]:
     named = {
         "created_partitions_per_s": "created, partitions/s",
-        "log_bytes_per_partition": "log, bytes a partition",
-        "snapshot_bytes_per_partition": "snapshot, bytes a partition",
-        "restart_one_until_high_watermark_s": "one controller back, until it knows what is "
-        "committed, s",
-        "restart_one_until_image_s": "one controller back, until its image is complete, s",
-        "kill_all_restart_until_write_s": "all controllers killed, until a write, s",
+        "log_bytes_per_partition": "log, bytes per partition",
+        "snapshot_bytes_per_partition": "snapshot, bytes per partition",
+        "restart_one_until_high_watermark_s": "one controller restarted, until it knows the "
+        "high watermark, s",
+        "restart_one_until_image_s": "one controller restarted, until its image is complete, s",
+        "kill_all_restart_until_write_s": "all controllers killed and restarted, until a write, s",
         "broker_start_until_unfenced_s": "a new broker until unfenced, s",
     }
     bytes_of = (
         Figure(
-            f"memory of {who} {number + 1}, bytes a partition",
+            f"memory of {who} {number + 1}, bytes per partition",
             (0, f"{who}_bytes_per_partition", number),
         )
         for who in ("controller", "broker")
@@ -219,8 +230,8 @@ def _broker_lives() -> tuple[Figure, ...]:
     found: list[Figure] = []
     for index, way in enumerate(("kill -9", "kill -9 and back at once", "SIGTERM")):
         if index != 1:
-            found += _spread(index, "until_out_ms", f"{way}: until shown as fenced")
-        found += _spread(index, "up_until_unfenced_ms", f"{way}: from broker started to unfenced")
+            found += _spread(index, "until_out_ms", f"{way}: until another broker shows it fenced")
+        found += _spread(index, "up_until_unfenced_ms", f"{way}: from its start until unfenced")
     return tuple(found)
 
 
@@ -256,17 +267,17 @@ ENTRIES: dict[str, Entry] = {
     "w4": Entry(
         "requests of 100 writes to fresh keys, 8 in flight",
         "w4",
-        _rate(" a request"),
+        _rate(" per request"),
         repeated=True,
     ),
     "w5": Entry(
-        "one write each 10 ms: from its sending until N brokers (etcd: watchers) have it",
+        "a write every 10 ms, from sending to arrival at N brokers (etcd: watchers)",
         "w5",
         (*_observers(0, 3), *_observers(1, 30), *_observers(2, 100)),
         seconds_factor=2.0,
     ),
     "w6": Entry(
-        "the leader dies under a retrying writer: until the first write in a new epoch",
+        "the leader dies while a writer retries; time to the first write in a new epoch",
         "w6",
         (
             *_spread(0, "signal_to_first_write_ms", "kill -9", "gap_ms"),
@@ -278,10 +289,14 @@ ENTRIES: dict[str, Entry] = {
     "w8": Entry(
         "the idle quorum",
         "w8",
-        (Figure("CPU of three nodes, s a minute", (0, "cpu_s_per_minute"), ("cpu_s_per_minute",)),),
+        (
+            Figure(
+                "CPU of three nodes, s per minute", (0, "cpu_s_per_minute"), ("cpu_s_per_minute",)
+            ),
+        ),
     ),
     "w9": Entry(
-        "the leader hands over under a retrying writer: longest gap between writes",
+        "leadership transfer while a writer retries; longest gap between writes",
         "w9",
         (
             *_spread(0, "longest_gap_ms", "transfer by request", "gap_ms"),
@@ -295,8 +310,8 @@ ENTRIES: dict[str, Entry] = {
         (
             *_requests(0, "alter a topic's config"),
             *_requests(1, "create a topic"),
-            Figure("a visible write each 100 ms, p50 ms", (2, "latency_ms", "p50")),
-            Figure("a visible write each 100 ms, p99 ms", (2, "latency_ms", "p99")),
+            Figure("a visible write every 100 ms, p50 ms", (2, "latency_ms", "p50")),
+            Figure("a visible write every 100 ms, p99 ms", (2, "latency_ms", "p99")),
         ),
     ),
     "k2": Entry(
@@ -305,12 +320,12 @@ ENTRIES: dict[str, Entry] = {
         (*_requests(0, "alter a topic's config"), *_requests(1, "create a topic")),
     ),
     "k3": Entry(
-        "one call, 2,000 partitions, replication factor 3, three brokers without a data plane",
+        "one call that creates 2,000 partitions, replication factor 3, three brokers without a data plane",
         "k3",
         _partitions(),
     ),
     "k3r": Entry(
-        "one call, 2,000 partitions, replication factor 3, three real brokers",
+        "one call that creates 2,000 partitions, replication factor 3, three real brokers",
         "k3r",
         _partitions(),
     ),
@@ -319,12 +334,9 @@ ENTRIES: dict[str, Entry] = {
         "k4",
         _observers(0, 3),
     ),
-    "k6": Entry(
-        "a broker dies or stops, and comes back (session 9 s)", "k6", _broker_lives(), inner=3
-    ),
+    "k6": Entry("a broker stops and returns (session timeout 9 s)", "k6", _broker_lives(), inner=3),
     "watch": Entry(
-        "watchers of one prefix, a stream each unless said, over three brokers (etcd: members): a "
-        "write until",
+        "watchers of one prefix on three brokers (etcd: members), from a write to its arrival",
         "watch",
         (
             *(*_watchers(0, 10), *_watchers(1, 1_000), *_watchers(2, 10_000)),
