@@ -33,7 +33,7 @@ NODE: Stages = {
     ),
     "fold": (
         "controller.state.epoch_log:EpochLog.add",
-        "controller.state.epoch_log:EpochLog.cut",
+        "controller.state.epoch_log:EpochLog.end_chunk",
         "controller.state.epoch_log:EpochLog.commit",
         "raftlog.metadata.fold:ImageBuilder.apply_batch",
         "raftlog.metadata.fold:ImageBuilder.apply_configs",
@@ -42,7 +42,7 @@ NODE: Stages = {
     "encode": (
         "controller.state.epoch_log:ChunkBuilder.add",
         "controller.state.epoch_log:ChunkBuilder.add_group",
-        "controller.state.epoch_log:ChunkBuilder.cut",
+        "controller.state.epoch_log:ChunkBuilder.end",
     ),
     "round": (
         "raftlog.node.replica.replica:Replica._step",
