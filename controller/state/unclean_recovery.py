@@ -7,7 +7,8 @@ leader epoch is elected. The topic's ``unclean.recovery.strategy`` determines ho
 controller waits for other reports:
 
 * *balanced*: until every registered replica has reported, or the last known leader has reported a
-  log with records, which then has all that was committed. No election while a replica is eligible.
+  log with records, which then has all that was committed. No election while a replica is eligible,
+  or while only replicas that are being added have reported.
 * *aggressive*: as balanced, but not longer than ``unclean.recovery.timeout.ms``, not even for
   eligible replicas that are away.
 * *none*: an administrator elects (``raftlog partitions elect --unclean``).
@@ -83,10 +84,11 @@ def judge(
         return -ends[id_].last_epoch, -ends[id_].end_offset, id_ not in last, order[id_]
 
     ranked = tuple(sorted(ends, key=rank))
-    # A replica that is being added was never in the ISR.
+    # A replica that is being added was never in the ISR: its report alone proves nothing.
     original = assignment_of(partition).original
     silent = tuple(id_ for id_ in original if id_ in registered and id_ not in ends)
-    complete = not silent or any(id_ in ends and ends[id_].last_epoch >= 0 for id_ in last)
+    complete = not silent and any(id_ in ends for id_ in original)
+    complete = complete or any(id_ in ends and ends[id_].last_epoch >= 0 for id_ in last)
     leader = NO_LEADER
     if ranked and complete and not partition.elr and brokers.active(ranked[0]):
         leader = ranked[0]

@@ -182,6 +182,21 @@ def test_unregistered_replica_is_not_waited_for() -> None:
     assert cell.partition(topic).leader == 2
 
 
+def test_empty_new_replica_does_not_replace_an_unregistered_one() -> None:
+    """nats-server #4396: a move off the broker that has the only copy is no reason to lose it."""
+    cell = Cell(brokers=2)
+    topic = cell.create_on((1,))
+    cell.send(rpc.UnregisterBrokerRequest(broker_id=1))
+    request = rpc.AlterPartitionReassignmentsRequest()
+    partition = request.topics.add(name="t").partitions.add(partition_index=0)
+    partition.replicas.ids.append(2)
+    cell.send(request)
+    assert cell.partition(topic).adding_replicas == (2,)
+    assert report(cell, topic, 2) == -1
+    cell.join(1, process=disk(1))
+    assert report(cell, topic, 1, 0, 9) == 1
+
+
 def test_eligible_replica_is_waited_for() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2, 3))
