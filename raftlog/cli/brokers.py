@@ -157,8 +157,8 @@ async def drain(
     picks another target where one has died. Exit code 3 if any replica is left.
 
     --throttle bounds the bytes per second for replicas that are being added; replicas in the ISR
-    are not throttled. The throttle is removed when all replicas have moved. If the command ends
-    earlier, the throttle stays, and the command prints how to remove it.
+    are not throttled. When all replicas have moved, the throttle that was set before applies again,
+    or none. If the command ends earlier, its throttle stays, and it prints how to remove it.
 
     \b
     Examples:

@@ -34,6 +34,7 @@ from raftlog.cli.values import (
     read_plan,
 )
 from raftlog.errors import ConfigError
+from raftlog.metadata.config_keys import THROTTLES
 from raftlog.outcome import WriteResult
 from raftlog.text import counted
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
         IsrMember,
         LeaderViews,
     )
+    from raftlog.ops.moves import Rates
 
 app = group()
 COLUMNS = ("TOPIC", "PARTITION", "LEADER", "LEADER EPOCH", "PARTITION EPOCH", "ISR", "PROPOSED")
@@ -213,12 +215,13 @@ async def reassign(
     wanted += read_plan(plan) if plan is not None else []
     if not wanted:
         raise ConfigError("nothing to move: give TOPIC:PARTITION=BROKER,BROKER,... or --plan FILE")
-    from raftlog.ops.moves import REMOVE_THROTTLE, set_throttle
+    from raftlog.ops.moves import set_throttle
 
     before = await _before(client, [name for name, _ in wanted])
     if throttle is not None and not validate_only:
+        rates = await _rates_before(client, throttle)
         await set_throttle(client, throttle)
-        print_error(f"the throttle stays. Remove it: {REMOVE_THROTTLE}")
+        print_error(f"the throttle stays. {rates.way_back()}")
     answer = await written(
         client.partitions.reassign_all(
             _moves(wanted),
@@ -228,6 +231,17 @@ async def reassign(
         "would be moved" if validate_only else "moving",
     )
     return Answer(Reassigned(answer.document, before), answer.show, answer.errors)
+
+
+async def _rates_before(client: AsyncClient, throttle: int) -> Rates:
+    """Return the throttle to return to, as a broker shows it; none without a broker to ask."""
+    from raftlog.ops.moves import UNTHROTTLED, Rates
+
+    if not client.options.bootstrap:
+        return UNTHROTTLED
+    shown = await client.configs.describe("broker", "", keys=THROTTLES, read="latest")
+    rates = Rates({key: int(one.value) for key, one in shown.items() if not one.is_default})
+    return UNTHROTTLED if rates == Rates.both(throttle) else rates
 
 
 async def _before(client: AsyncClient, names: Sequence[PartitionName]) -> Any:

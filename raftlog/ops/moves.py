@@ -2,9 +2,12 @@
 
 A plan is computed from a single image, using the target of each partition that is already moving.
 An interrupted plan therefore continues: it is computed again, and contains the remaining moves.
-Nothing is moved to a broker that is cordoned, fenced, low on space, or being drained. A throttle is
-a config of all brokers, so that it also applies to moves that continue without this command. It is
-removed when the plan has been carried out; if the command ends earlier, it prints how to remove it.
+Nothing is moved to a broker that is cordoned, fenced, low on space, or being drained.
+
+A throttle is a config of all brokers, so that it also applies to moves that continue without this
+command. When the plan has been carried out, the throttle that was set before is set again, or none;
+if the command ends earlier, it prints how to do that. If another command removes the throttle, it
+is set again before more moves begin.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from raftlog.client.leaders import ask_leaders
 from raftlog.client.log_reader import CommittedImage
 from raftlog.errors import ApiError, InvalidUpdateVersionError
 from raftlog.metadata.config_keys import THROTTLES, broker_value, is_cordoned
-from raftlog.metadata.entities import Partition
+from raftlog.metadata.entities import NO_LEADER, Partition
 from raftlog.metadata.image import Image
 from raftlog.text import counted, size, span
 
@@ -31,7 +34,6 @@ AT_ONCE = 10
 """Default number of partitions that move at the same time."""
 LOOK_S = 0.5
 """Interval in seconds at which the moves are checked."""
-REMOVE_THROTTLE = f"raftlog configs alter broker '' --delete {THROTTLES[0]} --delete {THROTTLES[1]}"
 ASK_S = 5.0
 """Interval in seconds at which the leaders are queried for the remaining bytes, and the timeout of
 an answer.
@@ -308,21 +310,57 @@ class BytesLeft:
         return text
 
 
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """The throttle of all brokers: bytes a second by config; a config that is not set is absent."""
+
+    of: Mapping[str, int]
+
+    @classmethod
+    def both(cls, rate: int) -> Rates:
+        """Return the throttle with this rate for leaders and for followers."""
+        return cls(dict.fromkeys(THROTTLES, rate))
+
+    @classmethod
+    def set_in(cls, image: Image) -> Rates:
+        """Return the throttle that is set for all brokers."""
+        found = {key: broker_value(image, -1, key) for key in THROTTLES}
+        return cls({key: int(value) for key, value in found.items() if value is not None})
+
+    @property
+    def unset(self) -> list[str]:
+        """The configs that are not set."""
+        return [key for key in THROTTLES if key not in self.of]
+
+    def command(self) -> str:
+        """Return the command that sets this throttle."""
+        options = [f"--set {key}={rate}" for key, rate in self.of.items()]
+        options += [f"--delete {key}" for key in self.unset]
+        return f"raftlog configs alter broker '' {' '.join(options)}"
+
+    def way_back(self) -> str:
+        """Return, for people, how to return to this throttle."""
+        return f"{'Set the one before again' if self.of else 'Remove it'}: {self.command()}"
+
+    async def replace(self, client: AsyncClient, present: Rates) -> None:
+        """Set this throttle, unless another one than ``present`` is set. Raises ApiError."""
+        expected = {key: present.of.get(key) for key in THROTTLES}
+        try:
+            await client.configs.alter(
+                "broker", "", set=self.of, delete=self.unset, expected=expected
+            )
+        except InvalidUpdateVersionError:
+            return
+
+
+UNTHROTTLED = Rates({})
+
+
 async def set_throttle(client: AsyncClient, rate: int) -> None:
     """Limit each broker's rate of sending to, and of fetching for, replicas that are being added to
     ``rate`` bytes per second. Raises ApiError.
     """
-    await client.configs.alter("broker", "", set=dict.fromkeys(THROTTLES, rate))
-
-
-async def remove_throttle(client: AsyncClient, rate: int) -> None:
-    """Remove the throttle, unless another one has been set meanwhile. Raises ApiError."""
-    try:
-        await client.configs.alter(
-            "broker", "", delete=THROTTLES, expected=dict.fromkeys(THROTTLES, str(rate))
-        )
-    except InvalidUpdateVersionError:
-        return
+    await client.configs.alter("broker", "", set=Rates.both(rate).of)
 
 
 class Mover:
@@ -366,26 +404,31 @@ class Mover:
         """Move replicas until nothing is left, or nothing has moved for too long. Raises ApiError,
         NetworkError.
         """
+        image = await self._committed.read()
+        before = Rates.set_in(image)
         if self._throttle is None:
-            present = broker_value(await self._committed.read(), -1, THROTTLES[0])
-            if present is not None:
-                rate = size(int(present))
+            if before.of:
+                rate = size(min(before.of.values()))
                 self._report(
                     f"a throttle of {rate} per second is already set; to remove it: "
-                    f"{REMOVE_THROTTLE}"
+                    f"{UNTHROTTLED.command()}"
                 )
             return await self._move()
+        own = Rates.both(self._throttle)
+        if before == own or any(_waiting(image)):
+            # It is that of moves that are under way, or of this command before an interruption.
+            before = UNTHROTTLED
         await set_throttle(self._client, self._throttle)
         self._report(f"each broker sends at most {size(self._throttle)} per second to new replicas")
-        removed = False
+        replaced = False
         try:
             outcome = await self._move()
             if not outcome.waiting:
-                await remove_throttle(self._client, self._throttle)
-                removed = True
+                await before.replace(self._client, own)
+                replaced = True
         finally:
-            if not removed:
-                self._report(f"the throttle stays. Remove it: {REMOVE_THROTTLE}")
+            if not replaced:
+                self._report(f"the throttle stays. {before.way_back()}")
         return outcome
 
     async def _move(self) -> MoveOutcome:
@@ -413,6 +456,8 @@ class Mover:
             fresh = [one for one in left if (one.topic, one.partition) not in waiting]
             room = max(0, self._at_once - len(waiting))
             if begin := [*retargeted, *fresh[:room]]:
+                if self._throttle is not None and Rates.set_in(image) == UNTHROTTLED:
+                    await Rates.both(self._throttle).replace(self._client, UNTHROTTLED)
                 await self._begin(begin)
             else:
                 await asyncio.sleep(LOOK_S)
@@ -486,7 +531,10 @@ class Mover:
 
 
 def _waiting(image: Image) -> Iterator[tuple[tuple[str, int], tuple[int, ...]]]:
-    """Yield the partitions that are moving, each with the new replicas that are not in sync yet."""
+    """Yield the partitions that are moving, each with the new replicas that are not in sync yet;
+    without replicas if it has no leader.
+    """
     for topic, one in _partitions(image):
         if one.adding_replicas or one.removing_replicas:
-            yield (topic, one.index), tuple(i for i in one.adding_replicas if i not in one.isr)
+            new = [i for i in one.adding_replicas if i not in one.isr and one.leader != NO_LEADER]
+            yield (topic, one.index), tuple(new)

@@ -14,7 +14,7 @@ from data_kit import SETTINGS, TOPIC, Load, Reader, clients_of, nothing_is_lost
 from raftlog.client.async_client import AsyncClient
 from raftlog.local.cluster import LocalCluster
 from raftlog.metadata.config_keys import THROTTLES
-from raftlog.ops.moves import REMOVE_THROTTLE
+from raftlog.ops.moves import UNTHROTTLED
 
 cluster = cluster_of(
     1,
@@ -98,7 +98,7 @@ async def test_throttled_drain_respects_and_removes_its_throttle(cluster: LocalC
     while b"1 under way" not in (line := await first.stderr.readline()):
         assert line, "it ended before the move began"
     first.send_signal(signal.SIGINT)
-    assert f"the throttle stays. Remove it: {REMOVE_THROTTLE}".encode() in await first.stderr.read()
+    assert f"the throttle stays. {UNTHROTTLED.way_back()}".encode() in await first.stderr.read()
     await first.wait()
     assert "broker 5 holds no replica" in await asyncio.to_thread(told, cluster, command)
     # All but what an idle throttle has saved up.
