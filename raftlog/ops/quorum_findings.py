@@ -196,13 +196,14 @@ def _no_leader(survey: Survey) -> Iterator[Finding]:
     if best is None or survey.leader is not None or survey.heard_leader[0] >= 0:
         return
     voters = list(survey.voters())
-    alive = [
-        voter.replica_id
+    alive = {
+        voter.replica_id: node.description
         for voter, node in voters
         if node is not None and node.description and voter.replica_id not in survey.replaced
-    ]
+    }
     majority = len(voters) // 2 + 1
-    needed = min((one.votes_needed for one in survey.answers if one.votes_needed), default=majority)
+    # Nodes without a vote may know another voter set, or none.
+    needed = min((one.votes_needed for one in alive.values() if one.votes_needed), default=majority)
     if not voters:
         yield down(
             "NO_VOTERS",

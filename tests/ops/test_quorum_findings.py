@@ -373,7 +373,7 @@ def replaced(leader: int = 1, gone: dict[int, Reach] | None = None, **voter: Any
         says={
             1: {"directory_id": "dir-1"},
             2: {"directory_id": "dir-2"},
-            3: {"directory_id": "dir-new", "role": "observer"},
+            3: {"directory_id": "dir-new", "role": "observer", "votes_needed": 1},
         },
     )
 
