@@ -108,6 +108,17 @@ def test_file_of_the_whole_state_changes_nothing() -> None:
     assert (plan.changes, plan.problems) == ([], [])
 
 
+def test_fewer_partitions_are_a_problem_that_other_changes_do_not_hide() -> None:
+    cell = Cell(brokers=1)
+    cell.create("t", num_partitions=3, replication_factor=1)
+    wanted = read_file("topics: {t: {partitions: 2, configs: {retention.ms: 5}}}", "f")
+    plan = plan_of(image_of(cell), wanted)
+    assert [getattr(one.name, "name", "") for one in plan.changes] == ["retention.ms"]
+    assert plan.problems == [
+        "topic t has 3 partitions, and partitions are never removed: 2 need another topic"
+    ]
+
+
 def test_plan_keeps_what_the_file_does_not_name() -> None:
     cell = random_state(7)
     for text in ("{}", "topics: {}", "acls: []", "keys:\n", "topics:\n  new: {}\n"):
