@@ -13,7 +13,7 @@ from test_replica import Node, World
 from raftlog.bounds import DIRECTORY_NONCES_MAX
 from raftlog.errors import DirectoryInUseElsewhereError, DirectorySetBackError, ErrorCode
 from raftlog.node.replica.directory_starts import MAX_DIRECTORIES, VoterStarts
-from raftlog.node.replica.peer_acceptor import ReplyTo
+from raftlog.node.replica.peer_acceptor import FetchAddresses, ReplyTo
 from raftlog.node.storage.api import DirectoryStart, KnownStart, NodeIdentity
 from raftlog.quorum.config import Voter
 from raftlog.quorum.core import QuorumCore
@@ -443,3 +443,17 @@ async def test_refusal_waits_until_its_epoch_is_durable() -> None:
     leader.replica._requested(request, ReplyTo(Link(), 1))
     (response,) = sent
     assert response.error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_links_with_one_start_are_of_one_process() -> None:
+    """[A node that had followed as an observer was refused when it joined the voters.]"""
+    addresses = FetchAddresses()
+    first: Any = object()
+    second: Any = object()
+    addresses.accept(first, 2, "dir", 7)
+    addresses.add(first, 2, "dir")
+    assert not addresses.others(second, 2, "dir", 7)
+    assert addresses.others(second, 2, "dir", 8)
+    third: Any = object()
+    addresses.add(third, 2, "dir")
+    assert addresses.others(second, 2, "dir", 7), "a start that is unknown may be another"

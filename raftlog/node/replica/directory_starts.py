@@ -103,7 +103,8 @@ class VoterStarts:
         if refusal is not None and refusal.code is not ErrorCode.DIRECTORY_SET_BACK:
             return refusal
         end_offset, fetched_at = core.acknowledged(node_id, directory_id)
-        if fetched_at > since and fetch_addresses.others(link, node_id, directory_id):
+        nonce = request.start.nonces[0]
+        if fetched_at > since and fetch_addresses.others(link, node_id, directory_id, nonce):
             return Refusal(
                 ErrorCode.DIRECTORY_IN_USE,
                 "start",

@@ -24,11 +24,14 @@ class FetchAddresses:
 
     def __init__(self) -> None:
         self._of: dict[Link, tuple[int, str]] = {}
+        self._nonces: dict[Link, int] = {}
+        """Nonce of the start with which a replica was accepted."""
         self._refused: dict[Link, None] = {}
 
     def add(self, link: Link, replica_id: int, directory_id: str) -> None:
         """Record the replica that fetches on this link, unless it was refused."""
-        if link not in self._refused:
+        if link not in self._refused and self._of.get(link) != (replica_id, directory_id):
+            self._nonces.pop(link, None)
             self._of[link] = (replica_id, directory_id)
 
     def refuse(self, link: Link) -> None:
@@ -36,22 +39,31 @@ class FetchAddresses:
         be.
         """
         self._of.pop(link, None)
+        self._nonces.pop(link, None)
         self._refused[link] = None
 
-    def accept(self, link: Link, replica_id: int, directory_id: str) -> None:
-        """Record that a replica fetches on this link, even if an earlier fetch was refused."""
+    def accept(self, link: Link, replica_id: int, directory_id: str, nonce: int) -> None:
+        """Record that a replica with this start fetches on this link, even if an earlier fetch was
+        refused.
+        """
         self._refused.pop(link, None)
         self._of[link] = (replica_id, directory_id)
+        self._nonces[link] = nonce
 
     def remove(self, link: Link) -> None:
         """Forget a closed link."""
         self._of.pop(link, None)
+        self._nonces.pop(link, None)
         self._refused.pop(link, None)
 
-    def others(self, link: Link, replica_id: int, directory_id: str) -> bool:
-        """Return whether this replica also fetches on another link."""
+    def others(self, link: Link, replica_id: int, directory_id: str, nonce: int) -> bool:
+        """Return whether this replica also fetches on another link, with a start that is not known
+        to be this one [an observer that becomes a voter opens another link].
+        """
         return any(
-            one is not link and fetching == (replica_id, directory_id)
+            one is not link
+            and fetching == (replica_id, directory_id)
+            and self._nonces.get(one) != nonce
             for one, fetching in self._of.items()
         )
 

@@ -439,7 +439,10 @@ class Replica(PeerListener):
         else:
             if isinstance(request, pb.FetchRequest):
                 self._fetch_addresses.accept(
-                    reply_to.link, request.replica_id, request.replica_directory_id
+                    reply_to.link,
+                    request.replica_id,
+                    request.replica_directory_id,
+                    request.start.nonces[0],
                 )
             elif request.pre_vote:
                 # A pre-vote promises nothing, and a copy running in parallel requests it, too.
