@@ -115,7 +115,7 @@ def test_fewer_partitions_are_a_problem_that_other_changes_do_not_hide() -> None
     plan = plan_of(image_of(cell), wanted)
     assert [getattr(one.name, "name", "") for one in plan.changes] == ["retention.ms"]
     assert plan.problems == [
-        "topic t has 3 partitions, and partitions are never removed: 2 need another topic"
+        "topic t has 3 partitions, and partitions cannot be removed: 2 partitions need a new topic"
     ]
 
 
