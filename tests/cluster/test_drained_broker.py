@@ -53,7 +53,7 @@ async def test_killed_drain_resumes_and_loses_nothing(cluster: LocalCluster) -> 
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         )  # fmt: skip
         assert first.stderr is not None
-        assert b"under way" in await first.stderr.readline()
+        assert b"in progress" in await first.stderr.readline()
         first.kill()
         await first.wait()
         await load.more(100)
@@ -95,7 +95,7 @@ async def test_throttled_drain_respects_and_removes_its_throttle(cluster: LocalC
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert first.stderr is not None
-    while b"1 under way" not in (line := await first.stderr.readline()):
+    while b"1 in progress" not in (line := await first.stderr.readline()):
         assert line, "it ended before the move began"
     first.send_signal(signal.SIGINT)
     assert f"the throttle stays. {UNTHROTTLED.way_back()}".encode() in await first.stderr.read()
