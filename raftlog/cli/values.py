@@ -16,7 +16,7 @@ from raftlog.cli import completion
 from raftlog.cli.options import arg, opt
 from raftlog.errors import ConfigError
 
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|min|h|d|w)")
+_SPAN = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|s|m|min|h|d|w)")
 _UNIT_MS = {
     "ms": 1,
     "s": 1_000,
@@ -26,7 +26,8 @@ _UNIT_MS = {
     "d": 86_400_000,
     "w": 7 * 86_400_000,
 }
-_CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?Z?")
+_CLOCK = re.compile(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?Z?")
+_MILLISECONDS = re.compile(r"[0-9]{9,18}")
 
 Since = Annotated[str, opt("--since SPAN", "Start this long before the end: 90s, 15m, 1h, 7d.")]
 From = Annotated[str, opt("--from TIME", "Start at this time (UTC): 2026-01-31T12:00:00Z, 12:00.")]
@@ -41,7 +42,10 @@ def parse_span_ms(text: str) -> int:
     parts = _SPAN.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise typer.BadParameter(f"{text!r} is not a duration like 90s, 15m, 1h or 7d")
-    return round(sum(float(number) * _UNIT_MS[unit] for number, unit in parts))
+    span_ms = round(sum(float(number) * _UNIT_MS[unit] for number, unit in parts))
+    if span_ms > FOR_EVER_MS:
+        raise typer.BadParameter(f"{text!r} is longer than {FOR_EVER_MS} milliseconds")
+    return span_ms
 
 
 def parse_when_ms(text: str, now_ms: Callable[[], int]) -> int:
@@ -50,7 +54,7 @@ def parse_when_ms(text: str, now_ms: Callable[[], int]) -> int:
     Accepts ISO 8601, a time of day (its most recent occurrence before ``now_ms``), or milliseconds;
     UTC unless a zone is given. Calls ``now_ms`` only for a time of day.
     """
-    if text.isdigit() and len(text) > 8:
+    if _MILLISECONDS.fullmatch(text):
         return int(text)
     try:
         if _CLOCK.fullmatch(text):
@@ -65,7 +69,7 @@ def parse_when_ms(text: str, now_ms: Callable[[], int]) -> int:
             found = datetime.fromisoformat(text)
             if found.tzinfo is None:
                 found = found.replace(tzinfo=UTC)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise typer.BadParameter(
             f"{text!r} is not a time like 2026-01-31T12:00:00Z or 12:00:30"
         ) from None
@@ -125,6 +129,7 @@ class Period:
             first_ms = (last_ms if self.end else now_ms()) - parse_span_ms(span)
         else:
             first_ms = 0
+        first_ms = max(0, first_ms)
         if first_ms >= last_ms:
             raise typer.BadParameter("--to must be later than the start of the period")
         return first_ms, last_ms
