@@ -21,14 +21,14 @@ FIGURES = {
     "node_bytes": Figure(
         72 * MIB, 75 * MIB, "resident memory of an idle controller or broker, x86-64, Python 3.11"
     ),
-    "controller_bytes_per_partition": Figure(391, 509, "docs/benchmarks.md, w7"),
-    "broker_bytes_per_partition": Figure(505, 570, "docs/benchmarks.md, w7"),
+    "controller_bytes_per_partition": Figure(407, 525, "docs/benchmarks.md, w7"),
+    "broker_bytes_per_partition": Figure(493, 532, "docs/benchmarks.md, w7"),
     "log_bytes_per_partition": Figure(41, 41, "docs/benchmarks.md, w7"),
-    "snapshot_bytes_per_partition": Figure(39, 39, "docs/benchmarks.md, w7"),
+    "snapshot_bytes_per_partition": Figure(41, 41, "docs/benchmarks.md, w7"),
     "log_bytes_per_write": Figure(
         44, 103, "retention.ms of the topic orders, 64 in a batch and one alone"
     ),
-    "leader_cpu_percent_per_broker": Figure(0.0454, 0.076, "docs/benchmarks.md, k7"),
+    "leader_cpu_percent_per_broker": Figure(0.02, 0.04, "docs/benchmarks.md, k7"),
     "retention_bytes": Figure(100 * MIB, 100 * MIB, "metadata.max.retention.bytes"),
     "between_snapshots_bytes": Figure(
         20 * MIB, 20 * MIB, "metadata.log.max.record.bytes.between.snapshots"
