@@ -64,7 +64,7 @@ def _nothing() -> None:
 
 _TABLE = """
 Start
-  dev                raftlog.local.dev:dev               server         Run a cluster on this machine and a prompt to try it.
+  dev                raftlog.local.dev:dev               server         Run a cluster on this machine, with a prompt to try it.
   local              raftlog.local.commands:local        server         A cluster of processes on this machine.
   demo               raftlog.demo.command:demo           server,replay  Demonstrate raftlog: six nodes, failures, export and Spark.
 Data
@@ -87,7 +87,7 @@ Cluster
   partitions         raftlog.cli.partitions:app          -              Partitions: their replicas, leaders and in-sync replicas.
   quorum             raftlog.cli.quorum:app              -              The controllers, as each sees itself: roles, lag, voters.
   backup             raftlog.cli.storage:backup_         -              Write the committed state to a file, while writes continue.
-  restore            raftlog.cli.restore:restore_        server         Make a controller's directory from an export or a backup.
+  restore            raftlog.cli.restore:restore_        server         Create a controller's directory from an export or a backup.
   diff               raftlog.cli.plan:diff_              -              Compare topics, configs, entries and keys of two states.
   plan               raftlog.cli.plan:plan_              -              Show what would change to make a cluster match a file.
   apply              raftlog.cli.plan:apply_             -              Make a cluster match a file, as planned: all or nothing.

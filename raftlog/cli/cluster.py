@@ -145,7 +145,7 @@ def describe_features(
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> Answer[FeatureDescriptions]:
-    """Show the finalized levels, and the levels that each controller supports.
+    """Show the finalized levels, and those that each controller supports.
 
     Needs no leader.
 

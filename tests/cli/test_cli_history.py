@@ -20,7 +20,9 @@ def test_valid_span_is_parsed(text: str, ms: int) -> None:
     assert parse_span_ms(text) == ms
 
 
-@pytest.mark.parametrize("text", ["", "7", "d7", "7x", "1h 3m", "-1h", "9" * 400 + "s", "9" * 12 + "w", "\u00b2s"])
+@pytest.mark.parametrize(
+    "text", ["", "7", "d7", "7x", "1h 3m", "-1h", "9" * 400 + "s", "9" * 12 + "w", "\u00b2s"]
+)
 def test_invalid_span_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         parse_span_ms(text)
@@ -130,7 +132,7 @@ def test_refusal_is_printed_without_an_empty_table(raftlog: Raftlog, cluster: Lo
     assert [line.split("'")[1] for line in both.err.splitlines()] == ["no1", "no2"]
     nothing = raftlog("topics describe nope", *at)
     assert (nothing.code, nothing.out) == (1, "")
-    assert "there is no topic nope" in nothing.err
+    assert "no such topic: nope" in nothing.err
 
 
 def test_topic_history_is_the_same_in_a_cluster_and_its_export(
@@ -158,7 +160,7 @@ def test_topic_history_is_the_same_in_a_cluster_and_its_export(
     all_ = raftlog("history config topic told --json", *log)
     assert (len(all_.out.splitlines()), all_.err) == (2, "")
     assert one.err.startswith("2 changes of config topic told, up to offset")
-    assert "(1 shown, the newest" in one.err
+    assert "(the newest 1 shown" in one.err
     later = raftlog("history topic told --from 2020-01-01 --to 2020-01-02", *log)
     assert later.out.startswith("0 changes of topic told")
     assert raftlog("history topik").code == 2

@@ -112,7 +112,7 @@ def test_lasting_difference_is_reported(
     )
     assert time.monotonic() - began >= MOMENT_S
     assert ran.code == 3, ran
-    assert f"have differed for {MOMENT_S:g} s in 1 ways" in ran.err
+    assert f"have differed for {MOMENT_S:g} s in 1 way" in ran.err
     if as_json:
         (row,) = ran.json["partitions"]
         assert [(one["why"], one["lasting"]) for one in row["differences"]] == [

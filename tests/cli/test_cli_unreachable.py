@@ -142,7 +142,7 @@ def test_unresolvable_host_name_is_reported(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     error = socket.EAI_NONAME
-    with pytest.raises(ApiError, match="the host of brokr:9092 is not known"):
+    with pytest.raises(ApiError, match="the host name in brokr:9092 cannot be resolved"):
         require_listener(["brokr:9092"])
     # A name server that does not answer says nothing about the name.
     error = socket.EAI_AGAIN

@@ -73,8 +73,8 @@ def test_note_is_wrapped_for_a_terminal_and_whole_in_a_file(
     monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((40, 24)))
     output.print_note(note)
     assert capsys.readouterr().err.splitlines() == [
-        "note: cleanup.policy is stored and shown,",
-        "but this build does not act on it",
+        "note: cleanup.policy is stored and",
+        "shown, but this build does not act on it",
     ]
 
 
@@ -353,7 +353,7 @@ def test_disk_error_without_a_report_is_named_as_the_disks() -> None:
     with Path("/dev/full").open("w") as full:
         code, errors = ended(LINE, full.fileno())
     assert code == 6
-    assert "can't use standard output: No space left on device" in errors
+    assert "cannot use standard output: No space left on device" in errors
     assert len(errors.splitlines()) == 1
 
 
@@ -363,7 +363,7 @@ def test_full_disk_during_a_table_is_named_as_standard_output() -> None:
     with Path("/dev/full").open("w") as full:
         code, errors = ended(table, full.fileno())
     assert code == 6
-    assert "can't use standard output: No space left on device" in errors
+    assert "cannot use standard output: No space left on device" in errors
     assert len(errors.splitlines()) == 1
 
 

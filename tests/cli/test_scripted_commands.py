@@ -90,7 +90,7 @@ def test_value_is_raw_bytes_and_name_is_text(environment: dict[str, str]) -> Non
     assert got == b"\xffx"
     assert shell(f"{RAFTLOG} topics create $'\\xffx'", environment) == (
         2,
-        "raftlog: topics[0].name='\\udcffx': surrogates not allowed (UTF-8)\n",
+        "raftlog: topics[0].name='\\udcffx': not valid UTF-8 (surrogates not allowed)\n",
     )
 
 

@@ -69,7 +69,11 @@ def test_example_program_runs(name: str, cluster: LocalCluster) -> None:
     """All of them: test_examples.py, at night."""
     example = (ROOT / "examples" / name).read_text()
     brokers = ",".join(node.endpoint for node in cluster.brokers)
-    assert run(example, brokers).splitlines()[-1].startswith(("ensured.audit: created", "go on"))
+    assert (
+        run(example, brokers)
+        .splitlines()[-1]
+        .startswith(("ensured.audit: created", "continue later"))
+    )
 
 
 def test_calls_to_controllers_succeed(cluster: LocalCluster) -> None:

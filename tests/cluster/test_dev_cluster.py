@@ -111,7 +111,7 @@ def test_script_kills_pauses_and_isolates_and_every_write_is_visible(tmp_path: P
     assert "committed on a majority of the controllers" in said["write d=4 committed"]
     assert said["load"].startswith("load off: ")
     assert said["foo"] == "'foo' is not a command of this prompt; try: help\n"
-    assert said["kill 9"].startswith("kill: there is no '9'; there are controller-1,")
+    assert said["kill 9"].startswith("kill: there is no '9'; the nodes are controller-1,")
     assert said["read a from 1"].startswith("read: brokers serve reads")
     assert said["cut 1 1"] == "cut: a node cannot be cut off from itself\n"
     assert said["raftlog kv get b"].startswith("2")

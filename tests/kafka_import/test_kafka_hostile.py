@@ -156,7 +156,7 @@ def test_import_reports_why_it_ended(node: Path, importer: Importer) -> None:
     good = (node / LOG).read_bytes()
     (node / LOG).write_bytes(good + kafka.batch(2, [kafka.topic()]))
     first = importer.run()
-    assert "the log contradicts itself: topic 'orders' at offset 2 is there" in first.stopped
+    assert "the log contradicts itself: topic 'orders' at offset 2 already exists" in first.stopped
     other = kafka.batch(0, [NOOP]) + kafka.batch(1, [kafka.topic("others")], epoch=2)
     (node / LOG).write_bytes(other)
     assert importer.run().stopped == first.stopped

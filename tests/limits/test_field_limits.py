@@ -172,7 +172,7 @@ def test_refusal_of_a_key_names_the_permitted_characters(key: str) -> None:
 @pytest.mark.parametrize("prefix", ["ключ", "a b", "a//b", "/a", "/", "a//"])
 def test_prefix_that_matches_no_valid_key_is_refused(prefix: str) -> None:
     with pytest.raises(
-        ApiError, match=f"is not a beginning of a key: {PERMITTED}".replace("+", r"\+")
+        ApiError, match=f"is not a prefix of a key: {PERMITTED}".replace("+", r"\+")
     ):
         limits.check(broker.ListKeyValuesRequest(prefix=prefix))
 

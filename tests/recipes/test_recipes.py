@@ -74,7 +74,7 @@ async def test_lock_that_was_never_held_guards_nothing(cluster: Cluster) -> None
         with pytest.raises(PlaceLostError, match="lock l is not held: acquire"):
             lock.guard()
         await lock.acquire()
-        with pytest.raises(errors.RaftlogError, match=r"lock l is held .* not reentrant"):
+        with pytest.raises(errors.RaftlogError, match=r"lock l is already held .* not reentrant"):
             await lock.acquire(timeout_s=1)
         assert lock.is_held
         await lock.release()

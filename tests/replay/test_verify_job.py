@@ -186,7 +186,7 @@ def test_altered_value_in_parquet_is_named(copy: Path) -> None:
     assert fault.check == "FORMS"
     assert fault.file == segment.file
     assert fault.first_offset == segment.base_offset + at
-    assert f"column isr has [99] at offset {segment.base_offset + at}, and raw/" in fault.message
+    assert f"column isr has [99] at offset {segment.base_offset + at}, but raw/" in fault.message
 
 
 def test_files_of_two_logs_in_one_export_are_named(copy: Path) -> None:

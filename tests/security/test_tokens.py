@@ -98,7 +98,7 @@ def test_principal_claim_is_configurable() -> None:
         ({"sub": "al\x1b[31mice"}, "cannot be printed"),
         ({"sub": "al\x00ice"}, "cannot be printed"),
         ({"sub": "\ud800"}, "cannot be printed"),
-        ({"sub": "x" * (PRINCIPAL_MAX_CHARS - 4)}, "more than the 1024 allowed"),
+        ({"sub": "x" * (PRINCIPAL_MAX_CHARS - 4)}, "at most 1024 are allowed"),
         ({"sub": "ANONYMOUS"}, "is a reserved name"),
     ],
 )

@@ -365,7 +365,7 @@ def test_incomplete_cleaning_replaces_the_cluster(
         monkeypatch.setattr("raftlog.testing.slate._undo", nothing)
         after = session.clean()
         assert after.cluster_id != before.cluster_id
-        assert session.replaced == ["a test has left keys"]
+        assert session.replaced == ["a test has left changes behind: keys"]
         pids = reaper.pids_of(str(temporary))
         assert len(pids) == 2
     finally:

@@ -371,7 +371,7 @@ def test_isolated_program_is_served_by_the_brokers_that_it_reaches() -> None:
 async def test_program_names_are_unique_and_known(cluster: testing.SimulatedCluster) -> None:
     cluster.program("ann", asyncio.sleep, 1)
     for name in ("ann", "main", "c1", "b1"):
-        with pytest.raises(ValueError, match=f"'{name}' is taken"):
+        with pytest.raises(ValueError, match=f"'{name}' is already in use"):
             cluster.program(name, asyncio.sleep, 1)
     for call in (cluster.kill, cluster.start, cluster.pause, cluster.resume):
         with pytest.raises(ValueError, match="there is no 'bob'; there are: c1, c2, c3, b1"):
