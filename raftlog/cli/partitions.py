@@ -101,7 +101,7 @@ async def isr(
         float, opt("--moment S", "With --compare: seconds for which the two may differ.", min=0.0)
     ] = 5.0,
 ) -> Answer[LeaderViews | IsrComparison]:
-    """Show the in-sync replicas of partitions, as their leaders see them.
+    """Show in-sync replicas as the leaders of partitions see them.
 
     A leader is the first to know its ISR (KIP-24). ISR is the committed ISR as far as the leader
     knows, each member as id@broker-epoch (incarnation id in KIP-343). PROPOSED is the ISR that the
@@ -196,7 +196,7 @@ async def reassign(
     throttle: Throttle = None,
     validate_only: ValidateOnly = False,
 ) -> Answer[Reassigned]:
-    """Move replicas; the first broker named becomes the preferred leader.
+    """Move replicas; the first broker becomes the preferred leader.
 
     Each partition succeeds or fails by itself.
 
@@ -307,7 +307,7 @@ async def reassignments(
     topics: Topics = None,
     check: Annotated[bool, opt("--check", "Exit with code 3 if a move is in progress.")] = False,
 ) -> Answer[Listing[Reassignment]]:
-    """List the moves in progress, and the new replicas not yet in sync.
+    """List the moves in progress, and replicas not yet in sync.
 
     \b
     Examples:

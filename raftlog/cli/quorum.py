@@ -170,7 +170,7 @@ def describe(
         opt("--replication", "Each voter and observer as the leader sees it, with directory ids."),
     ] = False,
 ) -> Answer[QuorumDescription]:
-    """Show what each controller reports: role, epoch, vote, log end, lag.
+    """Show each controller: role, epoch, vote, log end, lag.
 
     Also shows the leader that each node knows, and its high watermark. Needs no leader. LAG is the
     number of records that a node's log lacks; AGE the time since the leader received the node's

@@ -374,7 +374,7 @@ async def test_program_names_are_unique_and_known(cluster: testing.SimulatedClus
         with pytest.raises(ValueError, match=f"'{name}' is already in use"):
             cluster.program(name, asyncio.sleep, 1)
     for call in (cluster.kill, cluster.start, cluster.pause, cluster.resume):
-        with pytest.raises(ValueError, match="there is no 'bob'; there are: c1, c2, c3, b1"):
+        with pytest.raises(ValueError, match="there is no 'bob': use one of c1, c2, c3, b1"):
             call("bob")
 
 
