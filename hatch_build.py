@@ -124,8 +124,8 @@ def generate_wire(root: Path) -> None:
 
 
 def _clear_json_names(message: Any) -> None:
-    """Leave out what follows from the names, as protoc does: an application may have compiled the
-    contracts itself, and two descriptors of one file must be the same bytes.
+    """Clear the JSON names, which follow from the field names, as protoc does: an application may
+    have compiled the contracts itself, and all descriptors of one file must have the same bytes.
     """
     for field in message.field:
         field.ClearField("json_name")

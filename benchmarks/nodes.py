@@ -145,7 +145,7 @@ class Quorum:
     def wait_ended(self, name: str) -> None:
         """Wait until a node's process has ended. Raises TimeoutError."""
         if not self._cluster.wait_gone(name, timeout_s=40):
-            raise TimeoutError(f"{name} has not ended")
+            raise TimeoutError(f"{name} has not exited")
 
     def start_brokers(self, count: int) -> tuple[list[str], list[int]]:
         """Start additional brokers, and wait until they serve; return their endpoints and pids.
@@ -167,7 +167,7 @@ class Quorum:
     def wait_gone(self, node: int) -> None:
         """Wait until a controller's process has ended. Raises TimeoutError."""
         if not self._cluster.wait_gone(f"controller-{node}", timeout_s=20):
-            raise TimeoutError(f"controller-{node} has not ended")
+            raise TimeoutError(f"controller-{node} has not exited")
 
     def restart(self, node: int) -> None:
         """Start a node again, once its process has ended. Raises TimeoutError."""

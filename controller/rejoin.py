@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 
 
 class Answer(Enum):
-    """The quorum's answer to the removal of the damaged directory."""
+    """The quorum's answer to the request to remove the damaged directory."""
 
     NO_VOTER = "no voter"
     """It is committed that the damaged directory is not a voter."""

@@ -622,7 +622,7 @@ class LaoUnknownError(ApiError, code=ErrorCode.LAO_UNKNOWN):
 
 
 class NoReadLeaseError(ApiError, code=ErrorCode.NO_READ_LEASE):
-    """A strict read: the deadline passed before the broker had a lease."""
+    """The deadline of a strict read passed before the broker had a lease."""
 
 
 RETRIABLE = frozenset(

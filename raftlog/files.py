@@ -54,9 +54,9 @@ _ROOTS = stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO
 
 
 def exposed(path: Path) -> str:
-    """Return what is wrong with the permissions of a private key's file, or "".
+    """Return the fault in the permissions of a private key file, or "" if there is none.
 
-    Only its owner, or root and one group, may read it. Raises OSError. Windows has no such
+    Only the file's owner, or root and one group, may read it. Raises OSError. Windows has no such
     permissions.
     """
     if os.name != "posix":

@@ -284,7 +284,7 @@ def bearer_token(authorization: list[str]) -> str:
         raise TokenRefusedError("the call has several tokens")
     scheme, _, token = authorization[0].partition(" ")
     if scheme.lower() != "bearer":
-        raise TokenRefusedError("authorization must be `Bearer` and a token")
+        raise TokenRefusedError("authorization must be `Bearer <token>`")
     if len(token) > TOKEN_MAX_CHARS:
         raise TokenRefusedError(
             f"the token has {len(token)} characters, but at most {TOKEN_MAX_CHARS} are allowed"

@@ -90,7 +90,7 @@ def error_columns(error: RaftlogError) -> tuple[str, str, str]:
 
 
 def error_from_columns(name: str, message: str, fields: str) -> RaftlogError:
-    """Return the error that such a row describes, with the same type and fields."""
+    """Return the error that these columns describe, with its type and fields."""
     kind = next((each for each in _kinds(RaftlogError) if each.__name__ == name), None)
     if kind is None:
         return ReplayError(message)

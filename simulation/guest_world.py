@@ -167,8 +167,8 @@ class GuestWorld(World):
         main: Callable[[], Coroutine[Any, Any, None]],
         told: Callable[[str, str], None],
     ) -> None:
-        """``main``: the run, which ends with it. ``told``: receives each line of the story: who,
-        what.
+        """``main``: drives the run, which ends when it returns. ``told``: called with the subject
+        and the text of each line of the story.
         """
         self._told = told
         super().__init__(seed, config, (), outcome)

@@ -115,7 +115,7 @@ class Warden(Actors):
         )
 
     def _remove(self, given: list[Any]) -> pb.DeleteAclsRequest:
-        """Return one entry, or all of a principal on a resource."""
+        """Return a request to delete one entry, or all entries of one principal on one resource."""
         entry = self._rng.choice(given)
         chosen = pb.AccessControlEntryFilter(
             resource_type=entry.resource_type,

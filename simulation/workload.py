@@ -354,7 +354,7 @@ class Client:
         return operation
 
     def see(self, token: common_pb2.MetadataToken) -> None:
-        """The reads from now on show this image or a later one."""
+        """From now on, reads show this image or a later one."""
         assert self._brokers is not None
         self._brokers.see(token)
 

@@ -134,7 +134,7 @@ class LaoTrace(Checker):
         self._hosts[process] = host
 
     def _begin(self, broker_id: int, incarnation: str) -> Process:
-        """Return a new process of a broker."""
+        """Start a new process of a broker, and return it."""
         if any(other[0] == broker_id for other in self._hosts):
             self._end("a broker has two processes")
         number = self._numbers[broker_id] = self._numbers.get(broker_id, 0) + 1

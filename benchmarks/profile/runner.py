@@ -118,7 +118,7 @@ class Slices:
         return self._writes.next()
 
     def begin(self) -> None:
-        """Start with a measured slice."""
+        """Start counting, in a measured slice."""
         self._counted = self._requests
         self._turn(on=True)
 

@@ -46,8 +46,8 @@ def history(directory: Path, records: int, skew: str, *, seed: int = 1) -> tuple
     free = shutil.disk_usage(directory).free
     if free < needed:
         raise typer.BadParameter(
-            f"{records:,} records need about {needed >> 20:,} MB on {directory}, {free >> 20:,} are"
-            " free"
+            f"{records:,} records need about {needed >> 20:,} MB on {directory}, but only"
+            f" {free >> 20:,} MB are free"
         )
     words = [
         "-m",
@@ -80,7 +80,7 @@ def measure(directory: Path, wanted: list[str], limit_s: float) -> dict[str, Sid
         for step, measured in side.steps.items():
             if step in ours and measured.answer != ours[step].answer:
                 raise RuntimeError(
-                    f"{step}: {name} says {measured.answer}, and Spark {ours[step].answer}"
+                    f"{step}: {name} answers {measured.answer}, but Spark answers {ours[step].answer}"
                 )
     return sides
 

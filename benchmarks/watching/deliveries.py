@@ -34,7 +34,7 @@ AFTER_S = 2.0
 fails.
 """
 TOLD_MAX_BYTES = 16 << 20
-"""Longest report from a process of watchers, in bytes."""
+"""Longest report from a watcher process, in bytes."""
 VALUE_BYTES = 256
 
 
@@ -106,7 +106,7 @@ async def _watchers(served: Served, case: Case) -> AsyncIterator[list[Process]]:
             await _say(child, msgspec.json.encode(plan))
         for child in processes:
             if await _line(child) != b"ready":
-                raise RuntimeError("a process of watchers has ended")
+                raise RuntimeError("a watcher process has exited")
         yield processes
     finally:
         for child in processes:
@@ -135,7 +135,7 @@ async def _taken(processes: Sequence[Process]) -> dict[int, tuple[int, float, fl
         await _say(child, b"stop")
         out = await _line(child)
         if not out:
-            raise RuntimeError("a process of watchers has failed")
+            raise RuntimeError("a watcher process has failed")
         rows = msgspec.json.decode(out, type=dict[int, tuple[int, float, float]])
         for number, (count, first, last) in rows.items():
             before = found.get(number, (0, first, last))

@@ -432,7 +432,7 @@ class View:
 
     @property
     def features(self) -> pmap.Map[str, int]:
-        """Feature levels of the newest image; another object only after they have changed."""
+        """Feature levels of the newest image; the same object until a level changes."""
         return self._images.folded.features
 
     @property

@@ -419,8 +419,8 @@ class RequestServer:
     # --- reads -----------------------------------------------------------------------------------
 
     def _answer(self, pending: Pending, image: Image) -> None:
-        """Answer a read. Never raises: a parked read is answered in the turn of the event that
-        released it, and other reads follow.
+        """Answer a read. Never raises: parked reads are answered in the turn of the event that
+        released them, and an error would leave the later ones unanswered.
         """
         body = str(pending.request.WhichOneof("body"))
         try:

@@ -1,5 +1,5 @@
-"""IncrementalAlterConfigs: each resource succeeds or fails by itself; the records of the successful
-ones are one batch.
+"""IncrementalAlterConfigs: each resource succeeds or fails independently; the records of the
+successful ones form one batch.
 
 This is the hot path of writes: no copies, no objects beyond the records and the answer, and no
 result list if all succeed.

@@ -103,7 +103,7 @@ def _check_topics(state: ControllerState, request: rpc.ApplyPlanRequest) -> set[
 
 
 def _check_keys(request: rpc.ApplyPlanRequest) -> None:
-    """Raise INVALID_REQUEST for a change of a key without an expected offset."""
+    """Raise INVALID_REQUEST if a change to a key has no expected offset."""
     for index, one in enumerate(request.keys):
         if not one.HasField("expected_offset"):
             raise refuse(

@@ -1,4 +1,4 @@
-"""Fencing and unfencing of one broker: its registration change, and the changes of its partitions.
+"""Fencing and unfencing of one broker: the changes to its registration and to its partitions.
 
 A decision handles one broker, so that each decision sees the effect of the previous one.
 """

@@ -445,7 +445,8 @@ class Answers:
     def send(self, parked: Parked) -> None:
         """Send a parked reply, whose content has become true.
 
-        Never raises: it is sent in the turn of a commit, and other replies follow.
+        Never raises: it is sent in the turn of a commit, and an error would hold up the replies
+        after it.
         """
         if parked.kind == HEARTBEAT and not parked.code:
             parked.response.broker_heartbeat.quorum_time_ms = self._node.quorum_time_ms

@@ -1,21 +1,21 @@
-"""Unclean recovery (KIP-966): elections, by what the replicas have, for partitions without ISR and
-eligible leader replicas.
+"""Unclean recovery (KIP-966) of partitions without an ISR and without eligible leader replicas: the
+replica that has lost least is elected.
 
-Brokers report the ends of their replicas of leaderless partitions with their heartbeats; the
-reports are soft state of one controller epoch. The replica with the longest log of the newest
-leader epoch is elected. The topic's ``unclean.recovery.strategy`` determines how long the
-controller waits for other reports:
+In their heartbeats, brokers report where their replicas of leaderless partitions end. The reports
+are soft state of one controller epoch. The replica with the longest log of the newest leader epoch
+is elected. The topic's ``unclean.recovery.strategy`` determines how long the controller waits for
+other reports:
 
 * *balanced*: until every registered replica has reported, or the last known leader has reported a
-  log with records, which then has all that was committed. No election while a replica is eligible,
+  nonempty log, which then contains every committed record. No election while a replica is eligible,
   or while only replicas that are being added have reported.
-* *aggressive*: as balanced, but not longer than ``unclean.recovery.timeout.ms``, not even for
-  eligible replicas that are away.
+* *aggressive*: as balanced, but for at most ``unclean.recovery.timeout.ms``, even if an eligible
+  replica is offline.
 * *none*: an administrator elects (``raftlog partitions elect --unclean``).
 
-An empty log proves nothing [the last member of the ISR crashes, returns with an empty disk and
-leads; the others truncate all that was acknowledged]. A report counts only under the broker epoch
-and leader epoch in which it was made: a broker that has restarted since reports again.
+An empty log proves nothing [the last member of the ISR crashes, returns with an empty disk and is
+elected: the other replicas truncate every acknowledged record]. A report counts only in the broker
+epoch and leader epoch in which it was made: a broker that restarts reports again.
 
 Why: docs/decisions/037-the-replica-that-has-lost-least.md
 """

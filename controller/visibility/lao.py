@@ -358,8 +358,8 @@ class LaoView:
 
     @property
     def min_known_lao(self) -> int:
-        """The lowest LAO that a member knows; -1 if a member knows none, if there is no member, or
-        if heartbeats are disabled.
+        """Lowest of the LAOs that the members know; -1 if one of them knows none, if there are no
+        members, or if heartbeats are disabled.
         """
         by_known_lao = self._registrations.by_known_lao
         return by_known_lao.lowest if by_known_lao.count and not self._heartbeats_off else -1

@@ -366,7 +366,7 @@ def varint_at(message: bytes, position: int) -> tuple[int, int]:
 
 
 def varint(value: int) -> bytes:
-    """Return a non-negative number as protobuf encodes it."""
+    """Encode a non-negative number as a protobuf varint."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

@@ -528,12 +528,12 @@ def ask_ready(http: str, timeout_s: float) -> tuple[bool, str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return distinct ports that are free now, together with the ports for lanes above them. Raises
-    FailedError.
+    """Return distinct ports that are free now, and whose lane ports (``LANE_PORT_OFFSET`` higher)
+    are free, too. Raises FailedError.
 
-    They are below the range that the kernel assigns to clients, which could otherwise take the port
-    of a node that is temporarily down. Ports that this process has recently received are excluded
-    [no node listens on those yet].
+    They are below the kernel's range for clients: a client could otherwise take the port of a node
+    that is temporarily down. Ports that this process has recently returned are excluded, as their
+    nodes may not listen yet.
     """
     start = random.randrange(len(PORTS))
     found: list[int] = []

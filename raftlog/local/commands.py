@@ -144,8 +144,8 @@ def start(
 
 
 def _start(cluster: LocalCluster, wanted: list[Node], timeout_s: float) -> int | None:
-    """Start nodes and wait until they are ready. Return the leader's id if the controllers were
-    waited for, else None.
+    """Start nodes and wait until they are ready. Return the leader's id if there are controllers
+    among them, else None.
     """
     for node in wanted:
         cluster.start(node.name)

@@ -163,7 +163,7 @@ def with_kafka_id(kind: str, value: Any) -> Any:
 
 
 def id_field(kind: str) -> str | None:
-    """Return the field of an entity's value that contains a topic's id, or None."""
+    """Return the field that contains a topic's id in values of this kind, or None."""
     return _ID_FIELDS.get(kind)
 
 

@@ -362,8 +362,8 @@ class Fetcher:
         return Verdict.ACCEPTED
 
     def _truncate(self, epoch: int, end_offset: int) -> bool:
-        """Drop the records that the leader does not have. Return False if that would drop nothing,
-        or committed records: no correct leader asks for that.
+        """Drop the records that the leader does not have. Return False if that would drop no
+        records or committed ones: no correct leader requests either.
         """
         node, log = self.node, self.node.log
         target = log.truncation_point(epoch, end_offset)

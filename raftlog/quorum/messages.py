@@ -233,8 +233,9 @@ def _stranger(field: str, node_id: int) -> Refusal:
 
 
 def _response(kind: type[Any], node: Node, request: Any, refusal: Refusal | None) -> Any:
-    """Return a response with the fields that all three kinds share. A refusal that contradicts a
-    rule is reported to the shell, and a request from another cluster learns nothing about this one.
+    """Return a response with the fields that all kinds of response have. The refusal of a message
+    that no correct node sends is reported to the shell. A node of another cluster learns nothing
+    about this cluster.
     """
     response = kind(leader_id=-1, voter_id=node.config.node_id)
     if refusal is not None:

@@ -346,9 +346,9 @@ class Node(ABC):
     def become_leader(
         self, granting_voters: tuple[int, ...], early: Sequence[tuple[pb.FetchRequest, Any]] = ()
     ) -> None:
-        """Lead: a majority has voted for this node, and its own vote is durable.
+        """Become the leader: a majority has voted for this node, and its own vote is durable.
 
-        ``early``: the Fetches that arrived during the campaign, with their reply_to.
+        ``early``: the Fetches that arrived during the campaign, each with its reply_to.
         """
 
     @abstractmethod

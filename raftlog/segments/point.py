@@ -135,8 +135,8 @@ def state_at(place: Place, manifest: Manifest, offset: int) -> PointState:
     for at in (None if begin is None else last, until):
         if at in recorded and at not in agreed:
             raise ExportMismatchError(
-                f"no batch of this export ends at offset {at}, at which"
-                f" {recorded[at][0].describe()} recorded the state"
+                f"{recorded[at][0].describe()} recorded the state at offset {at}, but no batch of"
+                " this export ends there"
             )
     return PointState(
         image,
@@ -204,7 +204,7 @@ def _require_same(one: StateHash, state_hash: int, known: LogHash) -> None:
     ):
         raise ExportMismatchError(
             f"up to offset {one.offset} the log hash of this export is {known.digest.hex()}, but"
-            f" {one.describe()} had {one.log_hash}"
+            f" {one.describe()} had the log hash {one.log_hash}"
         )
 
 

@@ -212,7 +212,7 @@ def _corrupt(name: str, offset: int, why: str) -> CorruptExportError:
 def foreign(
     segment: Segment, found: tuple[str, int], owner: tuple[str, int]
 ) -> ExportMismatchError:
-    """Return the error for a file of another log."""
+    """Return the error for a file that belongs to another log."""
     return ExportMismatchError(
         f"{segment.describe()} belongs to cluster {found[0]} generation {found[1]}, but the export"
         f" belongs to cluster {owner[0]} generation {owner[1]}"

@@ -211,7 +211,7 @@ class RemoteLock:
         holder = self._read()
         if holder is None or holder.get("token") != self._token:
             raise ExportError(
-                f"another export has started to write to {self._uri}: this one has stopped"
+                f"another export has started to write to {self._uri}, so this one has stopped"
             )
 
     def renew(self) -> None:

@@ -49,7 +49,7 @@ class BaseLink(ABC):
     @property
     @abstractmethod
     def unsent_bytes(self) -> int:
-        """Size of the queued messages that are not sent yet, in bytes."""
+        """Size in bytes of the queued messages that have not been sent yet."""
 
     def attach(
         self, received: Callable[[Link, Sequence[Any]], None], closed: Callable[[Link, str], None]

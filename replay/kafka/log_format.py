@@ -182,7 +182,7 @@ def _fixed(layout: str) -> Callable[[Reader], Any]:
 def _string(reader: Reader) -> str:
     value = reader.nullable_string()
     if value is None:
-        raise MalformedRecordError("a string is null where it must not be")
+        raise MalformedRecordError("a string is null, but must not be")
     return value
 
 

@@ -109,7 +109,7 @@ def _value(field: Field, version: int) -> Read:
             return [each(reader) for _ in range(count)]
         if nullable:
             return None
-        raise MalformedRecordError(f"{name} is null where it must not be")
+        raise MalformedRecordError(f"{name} is null, but must not be")
 
     return read
 
@@ -318,7 +318,7 @@ def metadata_record(value: bytes) -> KafkaRecord:
     for name, number in (("apiKey", api_key), ("version", version)):
         if number > _INT16_MAX:
             raise MalformedRecordError(
-                f"a record has {name} {number}: at most {_INT16_MAX} is possible"
+                f"{name} of a record is {number}, but must be at most {_INT16_MAX}"
             )
     return _decoded(METADATA.get(api_key), api_key, version, reader)
 

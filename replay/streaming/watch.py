@@ -136,7 +136,7 @@ def take(rows: DataFrame, batch: int, ledger: Ledger, judge: Judge) -> None:
         since, end_offset = ledger.done.end_offset, found["last"] + 1
         if found["first"] != since or found["count"] != end_offset - since:
             raise ReplayError(
-                f"{ledger.directory} has judged the log up to offset {since}, but the next records"
+                f"{ledger.directory} has checked the log up to offset {since}, but the next records"
                 f" are at offsets {found['first']} to {found['last']}: use a new directory"
             )
         spark = rows.sparkSession
@@ -153,7 +153,7 @@ def _went_back(ledger: Ledger) -> ReplayError:
     replaced.
     """
     return ReplayError(
-        f"{ledger.directory} has judged the log up to offset {ledger.done.end_offset}, but Spark's"
+        f"{ledger.directory} has checked the log up to offset {ledger.done.end_offset}, but Spark's"
         f" {ledger.checkpoint} is missing or older, so later records would be skipped: restore it,"
         " or use a new directory"
     )

@@ -170,7 +170,7 @@ class Checker:
         }
 
     def controller_started(self, host: ControllerView) -> None:
-        """A controller has recovered its log; nothing was stepped yet. ``host.core`` exists."""
+        """A controller has recovered its log. ``host.core`` exists and has not taken a step yet."""
 
     def controller_stopped(self, host: ControllerView, reason: str) -> None:
         """The process is down (``host.service`` is None) and unsynced data lost, for ``reason``."""

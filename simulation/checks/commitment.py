@@ -129,7 +129,9 @@ class Durability(Checker):
             self._replacing.pop(_directory(host), None)
 
     def _stores(self, node: Node, effect: ev.StoreSnapshot) -> None:
-        """A snapshot may replace a log that diverges below its end, before the process knows."""
+        """A snapshot may replace a log that diverges below the snapshot's end. The disk may do so
+        before the process is told.
+        """
         end = effect.snapshot_id.end_offset
         there = node.log.at(end)
         if effect.last and (there is None or there[0] != effect.snapshot_id.epoch):

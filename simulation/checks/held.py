@@ -67,7 +67,7 @@ class Held(Checker):
         ledger.golden.listeners.append(self._committed)
 
     def begin_after(self, before: Held) -> None:
-        """Observe the recovered log first. Holders may rely on locks still, and tokens grow."""
+        """Start from the locks held before a recovery, to observe the recovered log first."""
         self._listening = False
         self._holders, self._used = before.taken_locks()
 

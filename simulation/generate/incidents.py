@@ -72,8 +72,8 @@ class Incidents:
     # --- controllers -----------------------------------------------------------------------------
 
     def _fail_over(self, at_ms: int) -> None:
-        """Kill the controller; another follows shortly, or after the fetch timeout if its host
-        died.
+        """Kill the controller. Another one is elected within milliseconds, or after the fetch
+        timeout if the controller's host died.
         """
         first = self._cluster.log.end_offset
         pause_ms = (

@@ -101,7 +101,9 @@ class SimPartitionDisk(DiskHardware):
             self._store.drop("the node crashed")
 
     def replace(self, directory_id: str) -> None:
-        """Put an empty disk with a new directory id and no faults. Raises ConfigError if in use."""
+        """Swap in an empty disk with a new directory id and no faults. Raises ConfigError if the
+        present disk is in use.
+        """
         if self._store is not None:
             raise ConfigError(f"the disk {self.directory_id} is in use")
         self.directory_id = directory_id

@@ -194,10 +194,10 @@ def test_ledger_is_bound_to_its_job_and_offsets(spark: SparkSession, tmp_path: P
     ledger = Ledger(tmp_path / "job")
     assert ledgers.output(spark, tmp_path / "job") is None
     with pytest.raises(
-        ReplayError, match=r"has judged the log up to offset 0, but .* use a new directory"
+        ReplayError, match=r"has checked the log up to offset 0, but .* use a new directory"
     ):
         take(batches[1], 0, ledger, count_elections)
-    with pytest.raises(ReplayError, match="has judged the log up to offset 0"):
+    with pytest.raises(ReplayError, match="has checked the log up to offset 0"):
         take(batches[0].union(batches[0].limit(1)), 0, ledger, count_elections)
     (tmp_path / "job" / "done.json").write_text("{")
     with pytest.raises(ReplayError, match=r"done\.json is damaged"):
@@ -223,7 +223,7 @@ def test_job_with_a_deleted_checkpoint_does_not_start(tmp_path: Path) -> None:
     ledger.finish(3, 50, 2)
     nobody = cast(SparkSession, None)
     with pytest.raises(
-        ReplayError, match=r"judged the log up to offset 50, but Spark's .*checkpoint is missing"
+        ReplayError, match=r"checked the log up to offset 50, but Spark's .*checkpoint is missing"
     ):
         start(nobody, str(tmp_path / "export"), ledger, count_elections)
 
@@ -290,7 +290,7 @@ def test_job_follows_an_export_over_restarts(spark: SparkSession, tmp_path: Path
     (tmp_path / "job" / "done.json").write_bytes(b"{}")
     write(tmp_path / "export", log.run(log.end_offset + 10), log.end_offset)
     with pytest.raises(
-        StreamingQueryException, match=r"ReplayError: .* has judged the log up to offset 0"
+        StreamingQueryException, match=r"ReplayError: .* has checked the log up to offset 0"
     ):
         run_to_end(
             lambda: start(

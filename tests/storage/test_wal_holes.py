@@ -177,9 +177,9 @@ async def test_gap_in_synced_data_is_damage(running: Running, body: bytes) -> No
             wal.write_bytes(_zeroed(begin, size)(good))
             if wal.read_bytes() == good:
                 continue
-            with pytest.raises(CorruptLogError, match="is not what was synced there"):
+            with pytest.raises(CorruptLogError, match="is not the one that was synced there"):
                 open_rocks(crashed)
-            with pytest.raises(CorruptLogError, match="is not what was synced there"):
+            with pytest.raises(CorruptLogError, match="is not the one that was synced there"):
                 open_read_only(crashed)
     wal.write_bytes(good)
     assert opened(crashed) == running.logs[-1]
@@ -445,7 +445,7 @@ def test_long_random_logs_survive_power_loss(tmp_path: Path, seeds: range) -> No
         assert kept[:written].rstrip(b"\0") == new[: len(kept[:written].rstrip(b"\0"))]
         hole = rng.randrange(0, len(old.rstrip(b"\0")) // 2 // SECTOR_BYTES) * SECTOR_BYTES
         (lost / wal.name).write_bytes(_zeroed(hole, SECTOR_BYTES)(new))
-        with pytest.raises(CorruptLogError, match="is not what was synced there"):
+        with pytest.raises(CorruptLogError, match="is not the one that was synced there"):
             find_torn_tails(lost)
         refused += 1
     assert holes > len(seeds) / 4

@@ -318,7 +318,7 @@ def bad(now: float) -> dict[str, tuple[tuple[tuple[str, str], ...], str]]:
     return {
         "none": ((), "has no token"),
         "empty": (bearing(""), "not a signed JWT"),
-        "another scheme": ((("authorization", "Basic YTpi"),), "must be `Bearer`"),
+        "another scheme": ((("authorization", "Basic YTpi"),), "must be `Bearer <token>`"),
         "two": (bearing(US.token(), US.token(sub="bob")), "several tokens"),
         "expired": (bearing(US.token(exp=int(now) - 1)), "has expired"),
         "not yet valid": (bearing(US.token(nbf=int(now) + 600)), "not valid yet"),

@@ -92,11 +92,11 @@ class _Asking:
         return _Life.ALIVE if heard else _Life.UNDECIDED
 
     def _may_be_unheard(self, broker_id: int) -> bool:
-        """Return whether a fenced broker may be alive although this controller, which is new, has
-        not heard from it.
+        """Return whether a fenced broker may be alive although this new controller has not heard
+        from it.
 
-        [It sends heartbeats and lags; the leadership moves, and a host that was mapped to its id by
-        hand asks for it a moment later.]
+        [A lagging broker sends heartbeats. The leadership moves, and a moment later a host that an
+        operator has mapped to the broker's id requests it.]
         """
         broker = self.image.brokers.get(broker_id)
         fenced = broker is not None and broker.fenced and not broker.has_left

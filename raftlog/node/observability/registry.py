@@ -73,7 +73,7 @@ class MetricsRegistry:
         self._looks.append(look)
 
     async def refresh(self) -> None:
-        """Query the file systems, and wait for them briefly."""
+        """Query the file systems, and wait briefly for the results."""
         await asyncio.gather(*(look.now() for look in self._looks))
 
     def gauge(self, name: str, doc: str, read: Callable[[], float]) -> None:

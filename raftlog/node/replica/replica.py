@@ -183,7 +183,7 @@ class Replica(PeerListener):
         }
 
     def close(self) -> None:
-        """Stop. After this no message is sent or stored; the store stays open."""
+        """Stop sending and storing. The store stays open."""
         self._closed = True
         self._timer.cancel()
         self._forget_leader_save()

@@ -126,7 +126,7 @@ class Authority:
     ) -> Issued:
         authority, ends = self._certificate, self._certificate.not_valid_after_utc
         if ends <= now:
-            raise ConfigError(f"the authority expired at {ends:%Y-%m-%d %H:%M} UTC")
+            raise ConfigError(f"the certificate authority expired at {ends:%Y-%m-%d %H:%M} UTC")
         key = ec.generate_private_key(ec.SECP256R1())
         # A certificate that outlives its authority would fail before its stated end.
         until = min(now + timedelta(days=days), ends)

@@ -60,7 +60,7 @@ class Asker:
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    """The authorizer of a node, applied to its newest image."""
+    """Checks requests with a node's authorizer, against the node's newest image."""
 
     authorizer: Authorizer
 

@@ -199,7 +199,9 @@ class SnapshotFiles:
         accept: AcceptHeader | None,
     ) -> None:
         if file is None:
-            raise CorruptLogError(f"no part of snapshot {file_name(snapshot_id)} was stored")
+            raise CorruptLogError(
+                f"snapshot {file_name(snapshot_id)} was completed before any part was stored"
+            )
         path = self._directory / file_name(snapshot_id)
         try:
             with file:

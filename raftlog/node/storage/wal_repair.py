@@ -191,8 +191,9 @@ def find_hole(stream: WalStream, paths: Sequence[Path], wals: Sequence[bytes]) -
             # RocksDB may no longer have needed the previous WAL.
             return None
         raise CorruptLogError(
-            f"{paths[hole.wal]} is corrupt: the record at byte {hole.broken_at} is not what was"
-            f" synced there, as the record at byte {one.position} of {paths[index].name} proves"
+            f"{paths[hole.wal]} is corrupt: the record at byte {hole.broken_at} is not the one"
+            f" that was synced there: the record at byte {one.position} of {paths[index].name}"
+            " proves this"
         )
     return hole
 
