@@ -28,7 +28,7 @@ CREATE_TRIES = 100
 OTHERS_SHARE = 0.1
 """Share of the records that go to short-lived topics."""
 BURST = 8
-"""Most records posted at once."""
+"""Largest number of records produced at once."""
 LAST_READ = 3
 """Number of records at the end of each partition that are read after the healing."""
 

@@ -38,7 +38,7 @@ back-off up to 0.5 s.
 
 
 class Needless(Checker):
-    """Checker that raises at each election once ``settled``."""
+    """A checker that raises at every election after ``settled`` is set."""
 
     def __init__(self) -> None:
         self.elections: list[str] = []

@@ -49,7 +49,9 @@ class GuestTasks:
         self._loop = loop
         self._numbers = itertools.count(1)
         self._open: list[asyncio.Task[Any]] = []
-        """Kept here: a killed program's task would be closed when its last reference goes."""
+        """Kept here, as the task of a killed program would otherwise be closed with its last
+        reference.
+        """
         self._prune_at = 1_000
         loop.set_task_factory(self._make)
         # At the end nobody wants to hear of tasks that have come to none.
@@ -65,7 +67,7 @@ class GuestTasks:
         return task
 
     def end(self) -> None:
-        """Close what programs and nodes have not brought to an end, without a word of theirs."""
+        """Silently close the tasks that programs and nodes have not ended."""
         self._loop.leave_generators()
         for task in self._open:
             if not task.done():
@@ -236,7 +238,7 @@ class GuestWorld(World):
 
 
 class GuestFaults:
-    """Lets the faults of the config strike until it is told to end."""
+    """Injects the faults of the config until it is ended."""
 
     def __init__(self, world: GuestWorld) -> None:
         self._world = world
@@ -249,7 +251,7 @@ class GuestFaults:
             self._tasks.append(self._world.spawn(work, f"fault {name}"))
 
     def end(self) -> None:
-        """No fault begins any more, and none goes on."""
+        """End all faults, and begin no more."""
         for task in self._tasks:
             task.cancel()
 
@@ -272,7 +274,7 @@ def _running(world: GuestWorld, rng: random.Random) -> Guest | None:
 
 
 async def pause_program(world: GuestWorld, rng: random.Random) -> None:
-    """A program stands still, as by SIGSTOP."""
+    """Pause a program, as SIGSTOP does."""
     guest, seconds = _running(world, rng), rng.uniform(*rng.choice(PAUSES_S))
     if guest is None:
         return

@@ -42,7 +42,7 @@ FENCES_ITSELF_AFTER_MS = 3000
 """A broker's own timeout is so much longer than its session."""
 
 Note = Callable[[str, str], None]
-"""(host, what happened), for the transcript."""
+"""(host, event) for the transcript."""
 Failed = Callable[["ControllerHost", FatalError], None]
 
 _WRITES = frozenset(
@@ -170,7 +170,7 @@ class ControllerHost:
         self.disk = self._new_disk()
 
     def start(self) -> None:
-        """Start the process on what its disk holds."""
+        """Start the process with the present contents of its disk."""
         if self.held_down:
             return
         self.incarnation += 1
@@ -318,7 +318,7 @@ class BrokerHost:
         self, network: SimNetwork, settings: BrokerSettings, rng: random.Random, watch: Watch,
         *, disk: SimPartitionDisk | None = None, security: Settings | None = None,
     ) -> None:  # fmt: skip
-        """``security``: what its configuration says about certificates and rights."""
+        """``security``: the certificates and permissions in the host's configuration."""
         self.network, self.id = network, settings.broker_id
         self.name = settings.listen.rpartition(":")[0]
         self._settings, self._rng, self._watch = settings, rng, watch

@@ -34,7 +34,7 @@ TROUBLES_PER_S = 0.3
 TIMEOUT_S = 2.0
 DELETE_SHARE = 0.2
 THINKS_SHARE = 0.5
-"""Share of the changes before which the client waits, so that another one may be faster."""
+"""Share of the changes before which the client waits, so that another client may be faster."""
 READS = ("latest", "repeatable", "strict")
 CONFIG_SHARE = 0.3
 REMEMBERED = 20
@@ -119,7 +119,7 @@ class Keeper:
         )
 
     async def suffer(self) -> None:
-        """Now and then the host stands still, or reaches no broker."""
+        """Occasionally pause the host, or cut it off from all brokers."""
         rng, network = self._world.rng(f"troubles {self.host}"), self._world.network
         while True:
             await asyncio.sleep(rng.expovariate(TROUBLES_PER_S))
@@ -271,7 +271,9 @@ class Keeper:
     # --- a lock ----------------------------------------------------------------------------------
 
     async def take_turns(self) -> None:
-        """Take the lock, use what it guards, and let it go, or forget it as a program that dies."""
+        """Acquire the lock, use the resource that it guards, and release the lock, or forget it
+        like a program that crashes.
+        """
         rng = self._world.rng(f"turns {self.host}")
         client = self._client("turns")
         while True:

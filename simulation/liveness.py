@@ -193,7 +193,7 @@ async def _read(
 
 
 async def _once(world: World, client: Client, written: Operation, name: str) -> tuple[bool, str]:
-    """Return whether it was served, or need not be; and what was amiss."""
+    """Return whether the read was served or did not have to be, and why not."""
     operation = await client.read_config(written.key, MODES[name])
     if operation.outcome != "ok":
         return False, operation.error
@@ -203,7 +203,7 @@ async def _once(world: World, client: Client, written: Operation, name: str) -> 
 
 
 READ_FOR_S = 5.0
-"""Then a new consumer tries what is left."""
+"""Time in seconds after which a new consumer tries the remaining partitions."""
 
 
 class _Led(NamedTuple):

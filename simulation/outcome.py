@@ -33,7 +33,7 @@ class Outcome:
     steps: int = 0
     """Number of steps of the loop."""
     looked_at: dict[str, int] = field(default_factory=dict)
-    """Number of things that each checker has checked: ``Checker.what``."""
+    """Number of things that each checker has checked; ``Checker.what`` names them."""
     failure: BaseException | None = None
 
 
@@ -52,7 +52,7 @@ class Transcript:
         self._lines.append(line)
 
     def note_change(self, who: str, what: str) -> None:
-        """Write a line, if it says something new about ``who``."""
+        """Write a line, unless it repeats the last one about ``who``."""
         if self._seen.get(who) != what:
             self._seen[who] = what
             self.note(who, what)

@@ -96,7 +96,9 @@ class PartitionLeader:
     async def _made(
         self, image: Any, key: tuple[bytes, int]
     ) -> tuple[tuple[bytes, int], pb.AlterPartitionRequest]:
-        """Return a proposal with current broker epochs; its partition may change meanwhile."""
+        """Return a proposal with current broker epochs; the partition may change before it is
+        decided.
+        """
         rng, me = self._rng, self._broker.id
         partition = image.partitions[key]
         # A replica that has come up to the leader is taken in, another falls behind; a retry

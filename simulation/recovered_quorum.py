@@ -134,7 +134,7 @@ class Recovered(Checker):
             )
 
     def keep(self, before: CommittedData) -> None:
-        """Find out what of the partitions' records must stay."""
+        """Determine which of the partitions' records must survive."""
         for key, old in before.partitions.items():
             partition, now = self._golden.partition(key), self._data.partitions.get(key)
             if partition is None or now is None or old.gone or not old.log.epochs:

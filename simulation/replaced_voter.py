@@ -162,7 +162,7 @@ def run_story(
     seed: int = 1,
     checkers: Sequence[Checker] = (),
 ) -> Outcome:
-    """Run a story. What a checker, or the story itself, found is in ``failure``."""
+    """Run a scenario. ``failure`` is what a checker or the scenario itself has found."""
     outcome = Outcome(seed, config)
 
     async def main() -> None:

@@ -26,7 +26,7 @@ from simulation.world import World
 
 
 class Swarm(World):
-    """A world with clients, faults, and a supervisor that restarts what has ended."""
+    """A world with clients, faults, and a supervisor that restarts ended processes."""
 
     def __init__(
         self, seed: int, config: SwarmConfig, checkers: Sequence[Checker], outcome: Outcome

@@ -106,7 +106,9 @@ def _rarest(found: tuple[str, int]) -> tuple[int, str]:
 def summary_of(
     outcomes: Iterator[dict[str, Any]], failures: Path | None, *, quiet: bool = False
 ) -> dict[str, Any]:
-    """Count; keep failures in a directory; print progress. Ctrl-C ends it with what was seen."""
+    """Count the runs, keep failures in a directory, and print progress. Ctrl-C ends it and reports
+    the runs so far.
+    """
     faults: Counter[str] = Counter()
     operations: Counter[str] = Counter()
     at_work: Counter[str] = Counter()

@@ -37,7 +37,7 @@ class Supervisor:
         self._died(host)
 
     def _died_writing(self, host: ControllerHost) -> None:
-        """A node was killed in the midst of what it wrote."""
+        """A node was killed in the middle of a write."""
         self._world.happened("kill_mid_write")
         self._died(host)
 
@@ -91,7 +91,7 @@ class Supervisor:
             broker.start()
 
     def _upgrade_if_behind(self, host: BrokerHost) -> None:
-        """Upgrade a broker that was refused as the level was raised meanwhile."""
+        """Upgrade a broker that was refused because the level has been raised."""
         world = self._world
         service = world.active()
         if (

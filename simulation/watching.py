@@ -73,7 +73,7 @@ class Watch:
             checker.begin(world)
 
     def tell(self, hook: str, *arguments: Any) -> None:
-        """Call every checker's hook. Raises what the first one raises, and keeps it."""
+        """Call every checker's hook. The first error is kept and raised."""
         for call in self._hooks[hook]:
             try:
                 call(*arguments)

@@ -67,7 +67,7 @@ class World:
         self._transcript = Transcript(outcome, self.now)
         self._tasks: list[asyncio.Task[Any]] = []
         self.lasting = False
-        """The liveness phase: what is broken stays broken, what is healed is not touched."""
+        """The liveness phase: broken components stay broken, and healed ones are not disturbed."""
         self.healed: dict[str, None] = {}
         """Names of the hosts of the healed part; empty before the healing."""
         self.mending: dict[str, None] = {}
@@ -115,7 +115,7 @@ class World:
         self._transcript.note(who, what)
 
     def note_change(self, who: str, what: str) -> None:
-        """A line, if it says something new about ``who``."""
+        """Write a line, unless it repeats the last one about ``who``."""
         self._transcript.note_change(who, what)
 
     def happened(self, fault: str, times: int = 1) -> None:
@@ -285,7 +285,7 @@ class Actors:
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Let them begin no more calls; what they have done stays."""
+        """Let them begin no more calls; completed calls keep their effects."""
         for task in self._tasks:
             task.cancel()
 
@@ -369,7 +369,7 @@ class Fleet:
     # --- more of them ----------------------------------------------------------------------------
 
     def make_broker(self, broker_id: int, name: str = "") -> BrokerHost:
-        """Return a broker's host; ``name``: another one than its id says."""
+        """Return a broker's host. ``name``: a name that does not follow from its id."""
         world, config = self._world, self._config
         settings = settings_of_broker(config, broker_id, name, self.endpoints)
         rng, disk = world.rng(name or f"b{broker_id}"), None
@@ -458,7 +458,7 @@ class Operator:
         self._client = ControllerClient(transport, endpoints, rng=world.rng("operator"))
         self.busy = False
         self.unknown = False
-        """A change of the voters may still be executed, or not."""
+        """The outcome of a change to the voters is unknown: it may still be executed."""
 
     async def ask(self, body: Any) -> ApiError | None:
         """Send one request; the error, if there was one."""

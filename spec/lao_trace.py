@@ -160,7 +160,7 @@ class LaoTrace(Checker):
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Look at the functions of LAO, for a while."""
+        """Observe the functions of LAO until the context ends."""
         with ExitStack() as stack:
             for owner, name, look in (
                 (LaoTracker, "proposed", self._proposed),
@@ -362,7 +362,7 @@ class LaoTrace(Checker):
                 self._add("lease_ends", p=process)
 
     def _holds(self, host: Any) -> bool:
-        """Return whether the lease of a broker is in force, by its own clock."""
+        """Return whether a broker's lease is valid by the broker's own clock."""
         now = host_context(host.name).run(self.world.loop.time)  # type: ignore[attr-defined]
         held: bool = ReadLease.held.__wrapped__(host.service._lease, now)  # type: ignore[attr-defined]
         return held

@@ -90,7 +90,7 @@ _KINDS = {"w": "a write", "reg": "registers {}", "unf": "unfences {}", "fen": "f
 
 
 def lines_of(states: list[State]) -> Iterator[Line]:
-    """Yield what happens, from one state to the next."""
+    """Yield the events between each state and the next."""
     first = states[0]
     unfenced = [b for b, it in sorted(first["log"][0][0]["image"].items()) if it["by"]]
     yield Line("controller 1", f"leads; unfenced: {', '.join(unfenced) or 'nobody'}; log ends at 2")

@@ -126,7 +126,7 @@ SHOWN = 6
 
 
 def report(trace: Trace) -> str:
-    """Return what became of a trace: one line, and of a rejected one its last events."""
+    """Return the result of a trace in one line; for a rejected one, with its last events."""
     recorder = trace.recorder
     if not trace.rejected:
         count = f"{len(trace.events)} events of {recorder.steps} steps"

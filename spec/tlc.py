@@ -672,7 +672,7 @@ def walk(case: Case, seconds: float) -> Result:
 
 
 def read_output(case: Case, output: str, seconds: float) -> Result:
-    """Return what TLC's output says of a case."""
+    """Return the result of a case from TLC's output."""
     counted = re.findall(r"(\d[\d,]*) distinct states found", output)
     depth = re.search(r"The depth of the complete state graph search is (\d+)", output)
     taken = [

@@ -350,7 +350,7 @@ SHOWN = 4
 
 
 def report(trace: Trace) -> str:
-    """Return what became of a trace, in one line, and a rejected one with its last steps."""
+    """Return the result of a trace in one line; for a rejected one, with its last steps."""
     if not trace.rejected:
         return following.accepted(trace.name, f"{len(trace.steps)} events", trace.ended)
     why = "breaks a promise" if trace.broken else "is no step of the specification"

@@ -251,7 +251,7 @@ def test_output_of_a_search_is_parsed() -> None:
     assert not broken.expected
 
 
-def test_interrupted_search_is_no_verdict() -> None:
+def test_interrupted_search_is_not_a_verdict() -> None:
     cut = tlc.read_output(
         tlc.CASES[0], "Progress(6): 17 states generated, 8 distinct states found", 1.0
     )

@@ -101,7 +101,7 @@ class KeptImages:
         self.builder = ImageBuilder(image)
         """Builder for the batches of the next chunk, before ``add``."""
         self._waiting: list[Batch] = []
-        """Batches after ``folded`` that are not folded yet."""
+        """Batches after ``folded`` that have not been folded yet."""
         self._waiting_bytes = 0
         self._folded_bytes = 0
         """Size in bytes of the chunks between ``folded`` and the image before it."""
@@ -351,7 +351,7 @@ class AppliedBatch(NamedTuple):
 
 
 class TipListener(Protocol):
-    """A listener for changes of the tip. It is called during a change, and may only record it."""
+    """A listener for changes to the tip. It is called during a change, and may only record it."""
 
     def needs_image(self, chunk_bytes: int) -> bool:
         """Return whether the listener needs the image before the next chunk, which has

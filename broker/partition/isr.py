@@ -50,7 +50,7 @@ class Kind(Enum):
 
 @dataclass(slots=True, eq=False)
 class Proposal:
-    """One proposed change of the ISR.
+    """One proposed change to the ISR.
 
     ``members``: (broker id, broker epoch) as known when the proposal was made, which vouches for
     these epochs.

@@ -255,7 +255,7 @@ class RequestServer:
         self._loop = asyncio.get_running_loop()
         self.figures = figures or RequestFigures(self._loop.time)
         self.writes_under_way = 0
-        """Number of forwarded writes that are not answered yet."""
+        """Number of forwarded writes that have not been answered yet."""
         self._view = view
         self._gate = gate
         self._writes = writes

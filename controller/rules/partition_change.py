@@ -1,6 +1,6 @@
 """The next state of a partition: its leader, its ISR, and whether its reassignment is complete.
 
-Every change of a partition is made here. The rules are kept together because they interact:
+Every change to a partition is made here. The rules are kept together because they interact:
 
 * A leader is active and in the ISR. The present leader stays if it can; else the first replica, in
   replica order, that can lead; else the partition has no leader.

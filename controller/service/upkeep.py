@@ -289,7 +289,7 @@ VoterChange = rpc.AddRaftVoterRequest | rpc.RemoveRaftVoterRequest | rpc.UpdateR
 def requested_change(
     seen: QuorumDescription, quorum: QuorumConfig, *, auto_join: bool
 ) -> VoterChange | None:
-    """Return the change of the voter set that this node requests now, judging by its own log, or
+    """Return the change to the voter set that this node requests now, judging by its own log, or
     None.
 
     A replaced disk is another replica: the voter that it replaces is removed first. Only a node
@@ -329,7 +329,7 @@ async def ask_leader(
     cluster_id: str,
     node_id: int,
 ) -> None:
-    """Request a change of the voter set from the active controller among ``addresses``.
+    """Request a change to the voter set from the active controller among ``addresses``.
 
     Raises ApiError.
     """

@@ -135,7 +135,7 @@ def _change(
     value: str,
     expected: Mapping[str, ConfigValue | None],
 ) -> controller_pb2.AlterableConfig:
-    """Return the change of a key, conditional if the key is in ``expected``. Raises ValueError."""
+    """Return the change to a key, conditional if the key is in ``expected``. Raises ValueError."""
     if key not in expected:
         return controller_pb2.AlterableConfig(name=key, config_operation=operation, value=value)
     if operation not in _COMPARING:

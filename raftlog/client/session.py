@@ -344,7 +344,7 @@ class Session:
             self.forget()
 
     def _wake(self) -> None:
-        """Wake as many waiting writes as there is room for: the end of the oldest write frees room."""
+        """Wake as many waiting writes as there is room for: the oldest write may have ended."""
         room = self._client.room if self._client is not None else len(self._turns)
         while room > 0 and self._turns:
             turn = self._turns.popleft()

@@ -79,7 +79,7 @@ def put_details(image: ImageDraft, messages: Iterable[pb.PartitionRecord]) -> No
 
 
 def change_detail(image: ImageDraft, message: pb.PartitionChangeRecord) -> None:
-    """Set the details from a change of a partition."""
+    """Set the details from a change to a partition."""
     detail = _detail(image, message.topic_id, message.partition_id) | _said(message.imported)
     _put(image, message.topic_id, message.partition_id, detail)
 

@@ -49,7 +49,7 @@ class Selection(NamedTuple):
     """Sorted prefixes, without duplicates."""
 
     def matches(self, path: str) -> bool:
-        """Return whether a change of the entity at this path is selected."""
+        """Return whether a change to the entity at this path is selected."""
         return path in self.exact or path.startswith(self.prefixes)
 
 

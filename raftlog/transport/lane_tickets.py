@@ -260,7 +260,7 @@ class OfferedLink(Protocol):
 
 
 class _Ticket:
-    """A ticket that was offered and is not used yet."""
+    """A ticket that was offered and has not been used yet."""
 
     __slots__ = ("connection", "link", "secret")
 

@@ -95,7 +95,7 @@ def compare(
 
 
 def _runs(seeds: Sequence[int], directory: Path, processes: int) -> Iterator[ExportedRun]:
-    """Yield the run of each seed, in order. Worker processes stay a few runs ahead of the caller."""
+    """Yield the run of each seed, in order. Worker processes are a few runs ahead of the caller."""
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         waiting: list[Future[ExportedRun]] = []
         for seed in seeds:

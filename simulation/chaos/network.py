@@ -23,7 +23,7 @@ class Network:
         self._cut: set[tuple[int, int]] = set()
 
     def create(self) -> None:
-        """Make all namespaces and links. Raises OSError with what ``ip`` says."""
+        """Make all namespaces and links. Raises OSError with the output of ``ip``."""
         self.delete()
         _ip("netns", "add", self.router)
         _ip("-n", self.router, "link", "set", "lo", "up")

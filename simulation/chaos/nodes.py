@@ -125,7 +125,7 @@ class ChaosNode:
         self.kill()
 
     def restore_power(self) -> None:
-        """The disk is there again, with what had reached it."""
+        """Bring the disk back with the data that had reached it."""
         self.kill()
         self.disk.restore_power()
         self.has_power = True
@@ -135,7 +135,7 @@ class ChaosNode:
         return ask_ready(f"http://{self.address(self.http_port)}", timeout_s)
 
     def log_tail(self, lines: int = 20) -> str:
-        """Return the end of what it has written to stderr."""
+        """Return the end of its stderr."""
         return self._daemons.tail(self.name, lines)
 
 

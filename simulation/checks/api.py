@@ -126,7 +126,7 @@ class Operation:
     at_least: int = -1
     """Offset of the request's token: the answer must come from an image there or later."""
     client_id: int = -1
-    """Exactly-once: the session it was written in, and its sequence."""
+    """Exactly-once writes: the session and the sequence number."""
     sequence: int = -1
     invoked_at: float = 0.0
     returned_at: float = math.inf
@@ -240,7 +240,7 @@ class Checker:
         """A client has a lock."""
 
     def lock_used(self, host: str, lock: AsyncLock) -> None:
-        """A client that relies on its lock uses what that guards."""
+        """A client that relies on its lock uses the resource that the lock guards."""
 
     def group_entered(self, host: str, key: str) -> None:
         """A client has entered a double barrier: its group begins. ``key``: what stands for it."""
@@ -252,10 +252,12 @@ class Checker:
         """An operation has an outcome. One that never gets any stays *pending*: unknown."""
 
     def sample(self) -> None:
-        """Now and then, a few ten times a virtual second: for what is too dear at every step."""
+        """Called a few dozen times per virtual second, for checks that are too expensive at every
+        step.
+        """
 
     def healed(self) -> None:
-        """The safety phase is over: from here on no new fault comes."""
+        """The safety phase is over: no new fault begins from here on."""
 
     def end(self) -> None:
         """The run is over, the cluster has converged."""

@@ -38,7 +38,7 @@ class Commitment(Checker):
         self.advances = 0
         """Number of advances of leaders' high watermarks: 0 means that nothing was checked."""
         self._disks: dict[tuple[int, str], SimDisk] = {}
-        """Disks by node id and directory id. A lost disk counts for what it acknowledged."""
+        """Disks by node id and directory id. What a lost disk has acknowledged still counts."""
         ledger.on(ev.HighWatermarkAdvanced, self._advanced)
 
     @override

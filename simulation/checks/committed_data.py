@@ -56,7 +56,8 @@ class Committed:
     leaders: dict[int, int] = field(default_factory=dict)
     """Leader epoch -> broker id, as the controllers have committed it."""
     ends: dict[int, int] = field(default_factory=dict)
-    """Leader epoch -> the end of what its leader was the first to say is committed."""
+    """Leader epoch -> the end of the records that its leader was the first to report as committed.
+    """
     gone: bool = False
     """The topic was deleted."""
     dropped: int = 0
@@ -469,7 +470,7 @@ def _headers(chunk: bytes) -> list[batch.BatchHeader]:
 
 
 def result_diverges(result: Any) -> bool:
-    """Return whether an answer to a follower says that its log is another one."""
+    """Return whether an answer tells a follower that its log diverges."""
     return isinstance(result, data_pb2.ReplicaFetchPartitionResult) and result.HasField(
         "diverging_epoch"
     )

@@ -23,7 +23,7 @@ from simulation.checks.api import BrokerView, Checker, CheckFailedError, Control
 from simulation.checks.ledger import Ledger, Node
 
 Directory = tuple[int, str]
-"""Node id and directory id: who a vote is of."""
+"""The voter that granted a vote: node id and directory id."""
 
 
 class Elections(Checker):

@@ -49,7 +49,7 @@ class GoldenLog:
         self.hashes: dict[int, tuple[int, int]] = {-1: (0, 0)}
         """Offset of an image -> (epoch, state hash)."""
         self.log_hashes = LogHashes()
-        """Hashes of the log up to each offset, computed here from the bytes."""
+        """Hash of the log up to each offset, computed independently from the bytes."""
         self.images: dict[int, Image] = {-1: Image()}
         """Images by offset, each a replay from 0. They share their common parts."""
         self.voter_sets: list[VotersAt] = []

@@ -45,7 +45,9 @@ class Held(Checker):
         self._names: dict[int, str] = {}
         """Lease id -> as it was granted: whose it is, or of which recipe."""
         self._locks: dict[str, tuple[str, int]] = {}
-        """Keys of those who hold the lock or wait for it -> by whom, and where they were made."""
+        """Keys of the clients that hold the lock or wait for it -> the client, and the offset of
+        the key's creation.
+        """
         self._until: dict[int, float] = {}
         """Lease id -> the true time until which it was confirmed."""
         self._keys: dict[int, set[str]] = {}

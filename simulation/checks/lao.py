@@ -28,7 +28,7 @@ class Lao(Checker):
         self._of_epoch: dict[int, tuple[int, int]] = {}
         """Controller epoch -> the lowest and the highest LAO announced in it."""
         self._known: dict[tuple[str, int], int] = {}
-        """(controller, epoch) -> what LAO was there when last looked at."""
+        """(controller, epoch) -> the LAO that was last observed there."""
         self._recorded = -1
         ledger.golden.listeners.append(self._committed)
 

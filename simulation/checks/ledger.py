@@ -76,7 +76,7 @@ class Ledger(Checker):
         """Running controllers by host name."""
         self.subscribers: dict[type, list[Subscriber]] = {}
         self._commits: list[tuple[int, int]] = []
-        """(epoch, the end of what its leader has committed), ascending."""
+        """(epoch, end offset of the records that its leader has committed), ascending."""
         self._books: dict[type, Callable[[Node, Any], None]] = {
             ev.Append: self._append,
             ev.Truncate: self._truncate,

@@ -37,7 +37,7 @@ from simulation.checks.ledger import Ledger
 
 MAX_STATES = 200_000
 ALWAYS = 1
-"""The bit of what is always placed; that of call n is n + 1."""
+"""The bit of the operations that are always placed; call n has bit n + 1."""
 UNKNOWN: Any = "?"
 """The result of a call that never returned: any is possible."""
 

@@ -118,7 +118,7 @@ class LogTime(Checker):
         return min(reached), max(reached), max(most)
 
     def _voter_sets(self) -> list[list[int]]:
-        """Return the node ids of the last two: the newest may not be in force yet."""
+        """Return the node ids of the last two voter sets: the newest may not be active yet."""
         known = [[one.node_id for one in at.voters] for at in self._golden.voter_sets[-2:]]
         configured = list(range(1, self.world.config.voters + 1))
         return known if len(known) > 1 else [configured, *known]

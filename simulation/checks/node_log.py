@@ -129,7 +129,7 @@ class NodeLog:
                 self.voter_sets.append(logged.voters)
 
     def truncate(self, end_offset: int) -> list[Logged]:
-        """Drop what lies at or above; returns it. Raises CheckFailedError."""
+        """Drop the records at or above an offset, and return them. Raises CheckFailedError."""
         kept = bisect_left(self._ends, end_offset + 1)
         if end_offset < self.start or end_offset not in (self.start, *self._ends[kept - 1 : kept]):
             raise CheckFailedError(

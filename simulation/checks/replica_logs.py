@@ -98,7 +98,7 @@ class ReplicaLogs(Checker):
         self.logs: dict[str, dict[PartitionKey, ReplicaLog]] = {}
         """Readable logs of each broker's host that is up."""
         self._chains: dict[tuple[PartitionKey, int, int], tuple[int, int]] = {}
-        """(partition, base offset, leader epoch) -> chain, and what stands for the batch alone."""
+        """(partition, base offset, leader epoch) -> chain, and the digest of the batch alone."""
         self._before: dict[tuple[str, PartitionKey, int], int] = {}
         """(disk, partition, log start) -> chain of what was dropped there."""
         self.appends = self.truncations = self.deletions = self.starts = self.resets = 0

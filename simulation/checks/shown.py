@@ -83,7 +83,7 @@ class Shown(Checker):
         self.log_reads = 0
         """Number of answers that list the readers of the log."""
         self.posed = 0
-        """Answers to who poses as a node."""
+        """Answers to clients that pose as nodes."""
 
     # --- what leaves a node ----------------------------------------------------------------------
 
@@ -225,7 +225,7 @@ def _listed(response: pb.ControllerResponse) -> Iterable[Right]:
 
 
 def _code(message: Any) -> int:
-    """Return the error of any response to what nodes send."""
+    """Return the error of a response to any request that nodes send."""
     if isinstance(message, quorum_pb2.QuorumMessage):
         body = message.WhichOneof("body")
         message = getattr(message, str(body))

@@ -73,13 +73,13 @@ class Watches(Checker):
         self._streams: dict[str, _Stream] = {}
         self._lao = -1
         self.told = 0
-        """Changes that watchers were told."""
+        """Number of changes that were delivered to watchers."""
         self.resumed = 0
         """Watches that went on after a token."""
         self.listed = 0
         """Entities of initial lists."""
         self.outlived = 0
-        """Watches of a log before that were told something since it is over."""
+        """Watches of an earlier log that have received something since that log ended."""
         self.allowed = 0
         """Things that were shown to watchers with rights of their own."""
         self.left_out = 0
@@ -91,7 +91,9 @@ class Watches(Checker):
         return {watcher: stream.generation for watcher, stream in self._streams.items()}
 
     def begin_after(self, before: Watches) -> None:
-        """The log is another one from here on. Who watches the one before goes on for a while."""
+        """From here on the log is a different one. Watches of the previous log continue for a
+        while.
+        """
         self._streams = {
             watcher: _Stream(generation) for watcher, generation in before.going_on().items()
         }

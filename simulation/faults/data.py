@@ -107,7 +107,7 @@ async def fetches_late(world: World, rng: random.Random) -> None:
 
 @fault
 async def broker_disk_error(world: World, rng: random.Random) -> None:
-    """The next write or sync fails once (EIO); the broker stops, and is started again."""
+    """The next write or sync fails once (EIO); the broker stops and is restarted."""
     host = rng.choice(world.members)
     if host.disk is not None:
         host.disk.fail_next(rng.choice(("append", "flush")))

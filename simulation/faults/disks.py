@@ -37,7 +37,7 @@ def mend_disk(world: World, host: ControllerHost) -> None:
 
 @fault
 async def disk_error(world: World, rng: random.Random) -> None:
-    """The next operation of a kind fails once (EIO); the node stops, and is started again."""
+    """The next operation of a kind fails once (EIO); the node stops and is restarted."""
     host = rng.choice(world.controllers)
     host.disk.fail_next(rng.choice(get_args(Operation)))
 
@@ -84,7 +84,7 @@ def fill(
 
 
 def make_room(world: World, disks: dict[ControllerHost, SimDisk]) -> None:
-    """Take back what ``fill`` has done, unless it is to stay so."""
+    """Undo ``fill``, unless the disk is to stay full."""
     for host, disk in disks.items():
         if host.disk is disk and world.may_mend(host.name):
             disk.capacity_bytes = None
@@ -146,8 +146,8 @@ SILENT_SHARE = 0.1
 
 @fault
 async def damaged_logs(world: World, rng: random.Random) -> None:
-    """Kill all controllers and damage a write in the logs of several, and snapshots, such that each
-    loss is whole at another one. They mend it, and start.
+    """Kill all controllers and damage a write in the logs of several, and snapshots, such that
+    another controller has each damaged part intact. They repair their logs, and start.
     """
     if world.damaged or world.mending or world.voters_change or world.lasting:
         return

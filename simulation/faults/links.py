@@ -33,7 +33,7 @@ def mend(world: World, pairs: Pairs) -> None:
 
 
 async def cut_for(world: World, name: str, pairs: Pairs, seconds: float) -> None:
-    """Cut these ways for a while; counted if that has held something up."""
+    """Cut these directions for a while; counted if that has delayed a message."""
     if not pairs:
         return
     shown = " ".join(f"{source}>{target}" for source, target in pairs)
@@ -171,7 +171,7 @@ async def clog(world: World, rng: random.Random) -> None:
 
 @fault
 async def overtaken(world: World, rng: random.Random) -> None:
-    """Delay what the leader hears until another is elected; old Fetches arrive first."""
+    """Delay the messages to the leader until another node is elected; old Fetches arrive first."""
     service = world.active()
     if service is None:
         return

@@ -18,7 +18,7 @@ IN_SERVICE_WITHIN_S = 3.0
 
 
 def start_again(world: World, host: ControllerHost | BrokerHost) -> None:
-    """Start what is down, unless it is to stay so."""
+    """Start a host that is down, unless it is to stay down."""
     if host.service is None and world.may_mend(host.name):
         world.note(host.name, "started")
         host.start()
@@ -115,7 +115,7 @@ async def _paused(world: World, rng: random.Random, seconds: float, what: str) -
 
 @fault
 async def pause(world: World, rng: random.Random) -> None:
-    """SIGSTOP for a while: a collection, a swap storm."""
+    """Stop a process for a while (SIGSTOP), as garbage collection or swapping does."""
     await _paused(world, rng, rng.uniform(0.05, 3.0), "pause")
 
 
@@ -142,7 +142,7 @@ async def clock_jump(world: World, rng: random.Random) -> None:
 
 @fault
 async def clocks_ahead(world: World, rng: random.Random) -> None:
-    """Set a majority's wall clocks hours ahead for a while; then all clocks right."""
+    """Set the wall clocks of a majority hours ahead for a while; then correct all clocks."""
     hosts, ahead_ms = list(world.controllers), rng.randint(1, 5) * HOUR_MS
     for host in rng.sample(hosts, len(hosts) // 2 + 1):
         _set_clock(world, host, ahead_ms)
@@ -279,7 +279,7 @@ async def heartbeats_lost(world: World, rng: random.Random) -> None:
 
 @fault
 async def burst(world: World, rng: random.Random) -> None:
-    """Ten times as many writes, all at once."""
+    """Suddenly send ten times as many writes."""
     world.burst(rng)
 
 
@@ -304,7 +304,7 @@ def _end(world: World, twin: BrokerHost) -> None:
 
 @fault
 async def twin_broker(world: World, rng: random.Random) -> None:
-    """A second process under the id of a broker, on another machine, for a while."""
+    """Run a second process with a broker's id on another machine for a while."""
     twin = _start(world, rng.choice(world.members))
     world.happened("twin_broker")
     await asyncio.sleep(rng.uniform(1.0, 12.0))

@@ -100,7 +100,7 @@ async def _kill(world: World, rng: random.Random, giver: str, taker: str) -> Non
 
 
 async def _cut(world: World, rng: random.Random, giver: str, taker: str) -> None:
-    """They are cut off from each other for a while."""
+    """Partition the two nodes from each other for a while."""
     world.happened("snapshot_cut")
     await cut_for(world, "snapshot_cut:cut", both(giver, taker), rng.uniform(0.05, 3.0))
 
@@ -115,7 +115,7 @@ async def _late(world: World, rng: random.Random, giver: str, taker: str) -> Non
 
 
 async def _asleep(world: World, rng: random.Random, giver: str, taker: str) -> None:
-    """The one that fetches stands still for a while."""
+    """Pause the fetching node for a while."""
     if world.network.is_paused(taker):
         return
     seconds = rng.uniform(0.2, 4.0)

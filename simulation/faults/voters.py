@@ -106,7 +106,9 @@ async def lose_disk(world: World, rng: random.Random) -> None:
 
 @fault
 async def transfer(world: World, rng: random.Random) -> None:
-    """Transfer the leadership to a named or the best voter; kill some voters meanwhile."""
+    """Transfer the leadership to a named or the best voter, and kill some voters during the
+    transfer.
+    """
     target_id = rng.choice([-1, *(host.id for host in world.fleet.voters())])
     asked = world.operator.ask(pb.TransferLeadershipRequest(target_id=target_id))
     killed: list[Awaitable[None]] = []
@@ -332,7 +334,7 @@ async def _left_behind(
 
 
 async def _join_anew(world: World, host: ControllerHost, old: str) -> None:
-    """Do what a node does by itself whose directory was refused, and an operator adds it."""
+    """Do what a node with a refused directory does by itself; an operator adds it as a voter."""
     await world.until(lambda: host.disk.starts.refused, REFUSED_WITHIN_S, f"{host.name} is refused")
     world.happened("set_back_directory")
     gone = pb.RemoveRaftVoterRequest(voter_id=host.id, voter_directory_id=old, joins_anew=True)

@@ -75,7 +75,7 @@ class Cluster:
     # --- brokers ---------------------------------------------------------------------------------
 
     def broker(self, broker_id: int) -> Broker | None:
-        """Return the registration, if there is one."""
+        """Return the registration, or None."""
         found: Broker | None = self.log.draft.brokers.get(broker_id)
         return found
 

@@ -100,7 +100,7 @@ class GeneratedLog:
 
 
 class Observation:
-    """LAO as a controller knows it; its policy, in ms here, decides when to record it."""
+    """LAO as a controller knows it. Its policy, here in ms, decides when it is recorded."""
 
     def __init__(self, log: GeneratedLog, broker_ids: Sequence[int]) -> None:
         self._log, self._broker_ids = log, broker_ids
@@ -109,7 +109,9 @@ class Observation:
         self._lowest = -1
         self._stalled: dict[int, int] = {}
         self._told: dict[tuple[int, int], int] = {}
-        """(broker id, broker epoch) -> what it had applied when a progress record last named it."""
+        """(broker id, broker epoch) -> the applied offset in the last progress record that names
+        it.
+        """
         log.listeners.append(self._proposed)
 
     def _proposed(self, records: Sequence[Record], base_offset: int) -> None:

@@ -23,7 +23,7 @@ LATE = SwarmConfig(
 """Messages that arrive long after their sender has moved on."""
 
 QUIET = SwarmConfig(brokers=2, safety_s=5.0, reads_per_s=5.0, writes_per_s=10.0)
-"""No faults: what shows without any."""
+"""No faults, for mutants that are detected without any."""
 
 BROKERS = SwarmConfig(
     brokers=3, clients=2, writes_per_s=10.0, reads_per_s=10.0, safety_s=15.0, election_timeout_ms=200,
@@ -47,7 +47,7 @@ KEEPERS = replace(BROKERS, keepers=3, lockers=3, reads_per_s=0.0, writes_per_s=2
 """Clients that change on conditions, hold leases and take turns, under leaders that come and go."""
 
 STALLED = replace(KEEPERS, faults={"loop_blocked": 1.0, "pause": 2.0})
-"""The same where loops stand still: what keeps leases alive waits."""
+"""The same with stalled event loops: keep-alives are delayed."""
 
 DEPOSED = SwarmConfig(
     brokers=2, clients=0, direct_clients=4, writes_per_s=40.0, topics_share=0.9, shared_keys=2, numbered_share=0.0,
@@ -61,7 +61,7 @@ ASKED = SwarmConfig(
     numbered_share=0.0, safety_s=20.0, election_timeout_ms=100, fetch_timeout_ms=2000, session_timeout_ms=20000, timeout_s=2.0,
     drift=0.1, faults={"isolate": 1.0, "pause": 2.0, "one_way": 3.0},
 )  # fmt: skip
-"""Many questions, few changes: a deposed leader is asked without pending changes of its own."""
+"""Many reads, few changes: a deposed leader receives reads while it has no pending changes."""
 
 KEPT = replace(
     ASKED, keepers=2, direct_clients=0, clients=1, writes_per_s=0.1, asks_share=0.0,
@@ -73,7 +73,7 @@ ANSWERED = SwarmConfig(
     brokers=1, clients=0, direct_clients=12, writes_per_s=400.0, reads_per_s=0.0, asks_share=0.4, topics_share=0.7, shared_keys=1,
     numbered_share=0.0, safety_s=5.0, disk_max_ms=20.0, faults={"disk_slow": 2.0, "pause": 2.0},
 )  # fmt: skip
-"""Questions about what is just being written, on slow disks."""
+"""Reads of records that are just being written, on slow disks."""
 
 SLOW = SwarmConfig(
     brokers=3, clients=4, writes_per_s=40.0, reads_per_s=60.0, shared_keys=3, numbered_share=0.0, safety_s=12.0,
@@ -129,7 +129,9 @@ SET_BACK = SwarmConfig(
     brokers=0, clients=2, writes_per_s=20.0, reads_per_s=0.0, safety_s=30.0, disk_max_ms=5.0, election_timeout_ms=200,
     fetch_timeout_ms=200, timeout_s=0.5, faults={"set_back_directory": 0.5},
 )  # fmt: skip
-"""Voters whose directories are put back to older copies, beside one that misses what is committed."""
+"""Voters whose directories are replaced by older copies, while another voter lacks committed
+records.
+"""
 
 DAMAGED = replace(
     DIVERGED, voters=3, direct_clients=4, writes_per_s=30.0, safety_s=8.0,
@@ -202,7 +204,8 @@ TRANSFERS = replace(
     SNAPSHOTS, voters=5, brokers=0, reads_per_s=0.0, value_bytes=300, snapshot_part_bytes=100, election_timeout_ms=1000,
     fetch_timeout_ms=1000, held_bytes=1, faults={"long_pause": 3.0, "snapshot_cut": 0.2, "kill_controller": 1.5},
 )  # fmt: skip
-"""Followers left behind under a stable leader, fetching snapshots that are replaced meanwhile."""
+"""Followers that lag behind a stable leader and fetch snapshots that are replaced during the fetch.
+"""
 
 EXPORTS = replace(
     SNAPSHOTS, brokers=0, clients=1, reads_per_s=0.0, topics_share=0.0, exports_per_s=0.5, safety_s=40.0,
@@ -296,7 +299,7 @@ DATA_LATE = replace(
         "broker_pause": 3.0,
     },
 )
-"""Late ISR proposals, of brokers that have restarted meanwhile."""
+"""Late ISR proposals from brokers that have restarted since."""
 
 DATA_TWINS = replace(
     DATA,
@@ -357,7 +360,7 @@ BUSY = SwarmConfig(
     voters=1, brokers=1, clients=1, direct_clients=400, writes_per_s=6000.0, reads_per_s=0.0, shared_keys=1,
     numbered_share=0.0, topics_share=0.0, asks_share=0.5, safety_s=1.0, disk_max_ms=50.0, work_us=300.0, faults={"burst": 0.5},
 )  # fmt: skip
-"""More to decide than there is time for, and code that takes time."""
+"""More requests than can be decided in time, and code that takes virtual time."""
 
 RECOVERED = SwarmConfig(
     brokers=3, clients=2, writes_per_s=10.0, reads_per_s=5.0, topics_share=0.3, data_per_s=30.0, safety_s=6.0, election_timeout_ms=200,
@@ -416,7 +419,7 @@ RIGHTS_PENDING = replace(
     entries_per_s=40.0,
     callers_per_s=200.0,
 )
-"""The same on slow disks: much is decided before what it follows is committed."""
+"""The same on slow disks: many decisions precede the commit of what they build on."""
 
 DISKS = SwarmConfig(
     brokers=4, clients=1, writes_per_s=5.0, reads_per_s=2.0, topics_share=0.3, safety_s=20.0, election_timeout_ms=200,
@@ -439,4 +442,4 @@ ADOPTED = SwarmConfig(
 """Brokers on new hosts, while others are away for so long that their ids are missing."""
 
 KEEPS_LITTLE = replace(DATA, data_kept_bytes=150)
-"""Partitions that drop most of what they had."""
+"""Partitions that drop most of their records."""

@@ -1,4 +1,4 @@
-"""A mutant: raftlog with one rule broken on purpose, and what must notice it."""
+"""A mutant: raftlog with one rule broken on purpose, and the checks that must detect it."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from raftlog.errors import ConfigError
 from simulation.swarm.faults import DATA_FAULTS, FAULTS
 
 DRAWN_LAST = ("broker_behind",)
-"""Faults that came later: what was drawn before them stays what it was for each seed."""
+"""Faults that were added later, and are drawn last: earlier draws of each seed do not change."""
 DRAWN_AFTER_THEM = ("stranded", "answers_late")
 DRAWN_APART = (
     "stop_broker",
@@ -158,13 +158,13 @@ class SwarmConfig:
     all_features: bool = False
     """Brokers say that they know every feature that they are shipped with."""
     max_clients: int = 0
-    """Exactly-once clients open at a time; 0: as by default."""
+    """Largest number of open exactly-once clients; 0 for the default."""
     strict_share: float = 0.0
     """Share of the reads that are strict."""
     round_robin: bool = False
     """Clients go from broker to broker; else each keeps to one as long as that answers."""
     lag_max_ms: int = 0
-    """A broker that has not applied what was committed so long ago is fenced; 0: as by default."""
+    """A broker is fenced if it lags this long behind the committed records; 0 for the default."""
     exports_per_s: float = 0.0
     """Turns of two exports that keep cursors; 0 if there are none."""
     watchers: int = 0
@@ -193,7 +193,7 @@ class SwarmConfig:
     """Rates of the faults by name, see ``FAULTS``: mean seconds between two, or a probability."""
 
     def to_json(self) -> str:
-        """Return one line; what is as by default is left out."""
+        """Return one line without the values that equal their defaults."""
         default = asdict(SwarmConfig())
         return json.dumps(
             {name: value for name, value in asdict(self).items() if value != default[name]}
@@ -510,7 +510,7 @@ def _unclean(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
 
 
 def _moving(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
-    """Partitions are moved about, and topics come and go with what is in them."""
+    """Partitions are moved, and topics are created and deleted with their records."""
     return replace(
         _data(config), admin_per_s=3.0, topics_share=0.3, writes_per_s=max(config.writes_per_s, 5.0)
     )

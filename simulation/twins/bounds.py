@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 MAX_STEPS = 5_000_000
-"""A hundred times what the longest runs take."""
+"""A hundred times the duration of the longest runs."""
 MAX_REAL_S = 300.0
 _AGAIN_S = 5.0
 """Interval at which the alarm repeats, as a handler may have swallowed the first one."""

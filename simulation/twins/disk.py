@@ -127,7 +127,7 @@ class SimDisk(disk_hardware.DiskHardware):
             self._store.drop("the node crashed")
 
     def flip_bit(self, rng: Random, place: Place) -> bool:
-        """Change one durable bit of the data in ``place``; return False if there is none."""
+        """Flip one durable bit of the data in ``place``. Return False if there is none."""
         if place == "vote":
             self.vote_is_corrupt = True
         elif place == "snapshot":
@@ -171,7 +171,7 @@ class SimDisk(disk_hardware.DiskHardware):
         )
 
     def copied(self) -> SimDisk:
-        """Return a copy of what is durable: the same directory on another disk."""
+        """Return a copy of the durable contents: the same directory on another disk."""
         low, high = self._latency_s
         rng = Random(self._rng.getrandbits(64))
         copy = SimDisk(self.identity, rng, latency_min_s=low, latency_max_s=high)
@@ -181,7 +181,7 @@ class SimDisk(disk_hardware.DiskHardware):
         return copy
 
     def put_back(self, older: SimDisk) -> None:
-        """Replace what the directory holds by a copy; no store has this disk open."""
+        """Replace the directory's contents with a copy; no store has this disk open."""
         self.was_set_back = True
         self.identity, self.state, self.vote = older.identity, older.state, older.vote
         self.starts, self.snapshots = older.starts, dict(older.snapshots)
@@ -190,7 +190,7 @@ class SimDisk(disk_hardware.DiskHardware):
         self.live = self.durable.copy()
 
     def without_write(self, number: int, *, snapshots: bool = True) -> Salvage:
-        """Return what is whole if this durable write and all unsound ``snapshots`` are damaged."""
+        """Return what is intact if this durable write and all unsound ``snapshots`` are damaged."""
         before, behind = self.written[:number], self.written[number + 1 :]
         contents = [stretches(sorted(_carried_out(one).items())) for one in (before, behind)]
         whole = self.sound_snapshots() if snapshots else {}
@@ -281,7 +281,7 @@ class SimDisk(disk_hardware.DiskHardware):
         return self.live.size() + sum(map(len, self.snapshots.values())) + making
 
     def write(self, write: disk_hardware.Write) -> None:
-        """Carry out a write, visible at once and not durable."""
+        """Carry out a write; it is visible at once, but not durable."""
         self.live.carry_out(write)
         self.unflushed.append(write)
 

@@ -105,7 +105,7 @@ class DiskHardware:
         self._failures[operation] = StorageError(f"{operation}: {message}")
 
     def take_failure(self, operation: Operation) -> StorageError | None:
-        """Return the failure that was ordered for ``operation``, once."""
+        """Return the failure that was ordered for ``operation``, and clear it."""
         failure = self._failures.pop(operation, None)
         if failure is not None:
             self.happened(f"eio_{operation}")
@@ -119,7 +119,7 @@ class DiskHardware:
         return error
 
     def is_damaged(self) -> bool:
-        """Return whether a flipped bit is there still, or what was lost with it is missing."""
+        """Return whether a flipped bit remains, or the data lost with it is missing."""
         raise NotImplementedError
 
     def excuses(self, error: BaseException) -> bool:
@@ -189,7 +189,7 @@ class DiskHardware:
         )
 
     def room_for(self, data: bytes) -> StorageError | None:
-        """ENOSPC, if that is what writing ``data`` meets."""
+        """ENOSPC if there is no room to write ``data``."""
         if self.capacity_bytes is None or len(data) <= self.free_bytes():
             return None
         self.happened("enospc")

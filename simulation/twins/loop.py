@@ -101,7 +101,9 @@ class VirtualLoop(base_events.BaseEventLoop):
         self.longest_s: dict[str, float] = {}
         """Duration of the longest callback, by host, in seconds."""
         self.ending = False
-        """True once the run is over: cancelled tasks may end, even if hosts die meanwhile."""
+        """True once the run is over: cancelled tasks may end, even if their hosts die at the same
+        time.
+        """
 
     def time(self) -> float:
         """Virtual seconds, by the clock of the host that runs."""
@@ -118,7 +120,9 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._rates[host] = rate
 
     def set_cost(self, host: str, cost_s: Callable[[], float]) -> None:
-        """Let each callback of a host take ``cost_s`` and delay the next; its clock goes on."""
+        """Let each callback of a host take ``cost_s`` and delay the next one. The host's clock
+        continues.
+        """
         self._costs[host], self._queues[host], self._free_at[host] = cost_s, deque(), 0.0
 
     def stopwatch(self, host: str) -> float:
@@ -189,7 +193,7 @@ class VirtualLoop(base_events.BaseEventLoop):
     def call_soon_threadsafe(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> NoReturn:
-        """There are no threads here: what another thread does has no place in virtual time."""
+        """There are no threads here: virtual time could not order what they do."""
         raise RuntimeError("a simulated program must not use threads")
 
     def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> NoReturn:
@@ -212,7 +216,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         return super().create_task(coro, name=name or f"task-{self.tasks_made:08d}", **kwargs)
 
     def pause_host(self, host: str) -> None:
-        """Stop a host until it is resumed: nothing of it runs. Its clock goes on."""
+        """Pause all callbacks of a host until it is resumed. The host's clock continues."""
         self.held.setdefault(host, [])
 
     def is_held(self, host: str) -> bool:
@@ -220,7 +224,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         return bool(self.held.get(host))
 
     def resume_host(self, host: str) -> None:
-        """Let a host run: what became due meanwhile runs next, in the order it became due."""
+        """Resume a host: callbacks that became due during the pause run next, in that order."""
         self._ready.extend(self.held.pop(host, ()))
         if self._queues.get(host):
             self._work_on(host)
@@ -252,7 +256,9 @@ class VirtualLoop(base_events.BaseEventLoop):
             self._cancelled_timers = 0
 
     def _run_once(self) -> None:
-        """One turn: jump if idle, collect due timers, run what was ready at its beginning."""
+        """Run one turn: advance time if idle, collect due timers, run the callbacks that were ready
+        at its beginning.
+        """
         ready, timers = self._ready, self._timers
         if not ready:
             if not timers:

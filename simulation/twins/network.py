@@ -154,7 +154,9 @@ class SimNetwork:
             self._recheck()
 
     def break_links(self, host: str) -> int:
-        """Break all connections of a host; what is on its way is lost. How many there were."""
+        """Break all connections of a host, losing messages in transit. Return the number of
+        connections.
+        """
         broken = [
             c for c in list(self._connections) if any(end.site.host == host for end in c.ends)
         ]

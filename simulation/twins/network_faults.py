@@ -102,7 +102,7 @@ class LinkFaults:
         return messages
 
     def connect(self, rng: random.Random, one: str, other: str) -> str:
-        """Return the fate of a connect: "" (it goes on), "refused" or "silent"."""
+        """Return the outcome of a connect: "" (it continues), "refused" or "silent"."""
         if not self.refuse_p or rng.random() >= self.refuse_p or self.spares(one, other):
             return ""
         self.happened("connect_refused")

@@ -56,7 +56,7 @@ class SimLink(BaseLink):
         self.connection: Connection
 
     def send(self, message: Any) -> None:
-        """Queue a message: what is sent in one turn of the loop travels together."""
+        """Queue a message; messages of one turn of the loop travel together."""
         if self._reason is not None:
             raise self._closed_error()
         if type(message) is ConfigReplies:
@@ -182,7 +182,7 @@ class Flow:
                 )
 
     def stall(self, seconds: float) -> None:
-        """Let what is sent from now on arrive so much later."""
+        """Delay all messages sent from now on."""
         self._last_arrival = max(self._last_arrival, self._network.loop.true_time() + seconds)
 
     def lose(self) -> None:
@@ -195,7 +195,7 @@ class Flow:
         self._muted = True
 
     def push_call(self, callback: Callable[[], None]) -> None:
-        """Let an event (opening or end) happen at the other end, after what was sent."""
+        """Let an opening or end happen at the other end, after the messages sent before it."""
         self._travel(lambda _: callback(), None)
 
     def retry(self) -> None:
@@ -206,7 +206,7 @@ class Flow:
             loop.call_at_true(self._last_arrival, self._drain, context=self._target.site.context)
 
     def drop_held(self) -> None:
-        """The sender's side broke off: what has not come through by now never will."""
+        """The sender's end broke: messages that have not arrived by now never will."""
         self._held.clear()
 
     def _way_s(self) -> float:
@@ -271,7 +271,9 @@ class Connection:
         return self.client, self.server
 
     def break_off(self) -> None:
-        """Reset: what is on its way, both ways, is lost; each end learns of it by itself."""
+        """Reset: messages in transit in both directions are lost; each end detects the reset
+        itself.
+        """
         for end in self.ends:
             end.flow.lose()
             delay_s = self._network.delay_s(self._network.rng_for(f"reset {end.site.host}"))
@@ -283,7 +285,7 @@ class Connection:
             )
 
     def end_closed(self, end: SimLink) -> None:
-        """Tell the other end, after what is on its way."""
+        """Notify the other end, after the messages in transit."""
         other = self.server if end is self.client else self.client
         if other.close_reason is None:
             end.flow.push_call(lambda: other.close(PEER_ENDED))

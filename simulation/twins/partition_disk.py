@@ -113,7 +113,7 @@ class SimPartitionDisk(DiskHardware):
         self.happened("disk_replaced")
 
     def flip_bit(self, rng: Random) -> bool:
-        """Change one durable bit of some replica. False if there is nothing."""
+        """Flip one durable bit of a replica. Return False if no data is durable."""
         held = sorted(key for key, chunks in self.durable.items() if chunks.bases)
         if not held:
             return False
@@ -144,7 +144,7 @@ class SimPartitionDisk(DiskHardware):
         return sum(chunks.size() for chunks in self.live.values())
 
     def write(self, key: PartitionKey, write: Write | Begin) -> None:
-        """Carry out a write, visible at once and not durable."""
+        """Carry out a write; it is visible at once, but not durable."""
         _carry_out(self.live, key, write)
         self.unflushed.append((key, write))
 

@@ -173,7 +173,7 @@ async def test_client_host_is_that_of_its_connection(broker: Broker) -> None:
     assert topics(broker.ask(Client("alice", "10.0.0.2"), metadata=ALL)) == {}
 
 
-async def test_newest_image_decides_permissions_of_every_read(broker: Broker) -> None:
+async def test_every_read_is_authorized_against_the_newest_image(broker: Broker) -> None:
     alice = Client("alice")
     entry = broker.allow(Op.DESCRIBE, Kind.TOPIC, "orders")
     broker.apply()

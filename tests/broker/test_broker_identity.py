@@ -115,7 +115,7 @@ def test_id_request_is_sent_at_once_and_states_its_age() -> None:
         ErrorCode.NETWORK_EXCEPTION,
     ],
 )
-def test_id_request_is_repeated_while_the_refusal_may_pass(code: ErrorCode) -> None:
+def test_id_request_is_retried_while_the_refusal_may_be_temporary(code: ErrorCode) -> None:
     one, now = seeker(), 10.0
     asked = 0
     while one.result is None:

@@ -347,7 +347,9 @@ async def test_broker_without_controllers_fences_itself_and_recovers(cluster: Cl
 
 
 @scenario(on_cluster)
-async def test_heartbeats_answered_by_a_deposed_controller_are_no_contact(cluster: Cluster) -> None:
+async def test_heartbeats_answered_by_a_deposed_controller_are_not_a_contact(
+    cluster: Cluster,
+) -> None:
     (broker,) = await cluster.active(1)
     known_lao = broker.report.describe().lowest_acknowledged_offset
     cluster.quorum.heartbeat_epoch = cluster.quorum.log.epoch - 1

@@ -186,7 +186,7 @@ def test_corrupt_chunk_changes_nothing(position: int) -> None:
     assert value(view.tip) == "b"
 
 
-def test_gap_repetition_and_empty_chunk_are_refused() -> None:
+def test_gap_duplicate_and_empty_chunk_are_refused() -> None:
     view, log, _ = member()
     log.config("a")
     log.config("b")

@@ -147,7 +147,7 @@ def test_token_of_another_epoch_at_its_offset_is_refused(epoch: int, refused: bo
     ("opts", "field"),
     [(options(timeout_ms=-1), "read.timeout_ms"), (pb.ReadOptions(mode=cast(Any, 9)), "read.mode")],
 )
-def test_invalid_options_name_the_field(opts: pb.ReadOptions, field: str) -> None:
+def test_error_for_an_invalid_option_names_the_field(opts: pb.ReadOptions, field: str) -> None:
     with pytest.raises(ApiError) as error:
         Broker().ask("r", opts)
     assert (error.value.code, error.value.field) == (ErrorCode.INVALID_REQUEST, field)

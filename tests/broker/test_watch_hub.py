@@ -85,7 +85,7 @@ def test_watchers_of_the_same_selection_receive_the_same_bytes(world: World) -> 
     assert len({id(data) for data in datas.values()}) == 1
 
 
-def test_watch_resumes_after_a_token_without_loss_or_repetition(world: World) -> None:
+def test_watch_resumes_after_a_token_without_loss_or_duplicates(world: World) -> None:
     at = [world.config("orders", str(number)) for number in range(6)]
     world.apply()
     world.lao(at[4])
@@ -305,7 +305,7 @@ def test_caught_up_watcher_is_not_told_again(monkeypatch: pytest.MonkeyPatch) ->
     assert [one.offset for one in reader.changes] == at
 
 
-def test_oldest_place_is_named_with_its_own_epoch() -> None:
+def test_oldest_place_is_reported_with_its_own_epoch() -> None:
     world = World(history_max_bytes=50_000)
     early = world.config("orders", "0")
     epochs = {}

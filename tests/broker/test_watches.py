@@ -126,7 +126,7 @@ async def test_change_is_sent_once_every_broker_is_known_to_have_it(cluster: Clu
 
 
 @scenario(on_cluster)
-async def test_watch_resumes_at_another_broker_without_repetition(cluster: Cluster) -> None:
+async def test_watch_resumes_at_another_broker_without_duplicates(cluster: Cluster) -> None:
     brokers = await cluster.active(1, 2, 3)
     watch = watcher(cluster, *brokers, selectors=["configs"])
     await watch.started()

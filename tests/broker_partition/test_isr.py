@@ -360,7 +360,7 @@ def test_refusal_after_an_unknown_outcome_withdraws_the_proposal() -> None:
     assert stand.described().partition_epoch == 8
 
 
-def test_unsupported_withdrawal_changes_nothing_and_is_repeated() -> None:
+def test_unsupported_withdrawal_changes_nothing_and_is_retried() -> None:
     stand = expanding()
     fail(stand, unknown=True)
     stand.answer_isr(ErrorCode.INELIGIBLE_REPLICA)

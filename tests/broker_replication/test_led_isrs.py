@@ -128,7 +128,7 @@ async def test_proposed_isr_is_described_until_the_controller_answers(cluster: D
 
 
 @scenario(on_cluster)
-async def test_deposed_leader_that_does_not_know_it_is_named(cluster: DataCluster) -> None:
+async def test_deposed_leader_that_does_not_know_it_is_reported(cluster: DataCluster) -> None:
     await cluster.create()
     looker = Looker(cluster)
     await looker.until()

@@ -124,7 +124,9 @@ def test_lasting_difference_is_reported(
         assert "(lasting)" in ran.out
 
 
-def test_missing_topic_is_named(raftlog: Raftlog, scripted: Callable[..., dict[str, int]]) -> None:
+def test_missing_topic_is_reported(
+    raftlog: Raftlog, scripted: Callable[..., dict[str, int]]
+) -> None:
     scripted(leader(0), committed=image(0))
     raftlog("partitions isr nope --compare", *AT).refused(
         1, "UNKNOWN_TOPIC_OR_PARTITION: there is no topic nope"

@@ -79,7 +79,7 @@ def test_missing_address_exits_with_2_and_help(raftlog: Raftlog, command: str, o
     raftlog(command).refused(2, f"--bootstrap-{option}", f"RAFTLOG_BOOTSTRAP_{option.upper()}")
 
 
-def test_malformed_address_is_named(raftlog: Raftlog) -> None:
+def test_malformed_address_is_reported(raftlog: Raftlog) -> None:
     raftlog("brokers list --bootstrap-controller 127.0.0.1").refused(
         2, "--bootstrap-controller: '127.0.0.1' is not host:port"
     )

@@ -28,7 +28,7 @@ def test_unknown_key_hint_names_the_nearest_key(name: str, meant: str) -> None:
     )
 
 
-def test_keys_without_effect_are_named() -> None:
+def test_keys_without_effect_are_reported() -> None:
     assert without_effect(TOPIC, {"segment.ms": "1", "retention.ms": "1"}) == (
         "note: segment.ms is stored and shown, but this build does not act on it"
     )

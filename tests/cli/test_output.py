@@ -53,7 +53,7 @@ def test_word_that_does_not_fit_moves_to_the_next_line() -> None:
     ]
 
 
-def test_omitted_columns_are_named_within_the_width(
+def test_omitted_columns_are_reported_within_the_width(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     narrow(monkeypatch, 36)
@@ -348,7 +348,7 @@ def test_failed_completion_install_is_reported_in_one_line(home: str) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_disk_error_without_a_report_is_named_as_the_disks() -> None:
+def test_disk_error_without_a_report_is_reported_as_the_disks() -> None:
     """[`raftlog --version > /dev/full`: 120 and a traceback]"""
     with Path("/dev/full").open("w") as full:
         code, errors = ended(LINE, full.fileno())
@@ -357,7 +357,7 @@ def test_disk_error_without_a_report_is_named_as_the_disks() -> None:
     assert len(errors.splitlines()) == 1
 
 
-def test_full_disk_during_a_table_is_named_as_standard_output() -> None:
+def test_full_disk_during_a_table_is_reported_as_standard_output() -> None:
     """[`raftlog topics list > /dev/full`: "can't use it"]"""
     table = "from raftlog.cli.output import print_table; print_table(('A', 'B'), [('1', '2')])\n"
     with Path("/dev/full").open("w") as full:

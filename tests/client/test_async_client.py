@@ -304,7 +304,7 @@ def test_client_constructor_refuses_invalid_arguments(
     assert said in str(error.value)
 
 
-def test_unknown_option_is_named() -> None:
+def test_unknown_option_is_reported() -> None:
     with pytest.raises(TypeError, match="unknown option api_key; the options are controllers"):
         raftlog.AsyncClient("a:1", api_key="x")  # type: ignore[call-arg]
 

@@ -167,7 +167,7 @@ async def test_consumer_reads_all_partitions_each_from_its_leader(world: DataWor
 
 
 @scenario(simulate_data)
-async def test_moved_leader_is_found_without_a_gap_or_repetition(world: DataWorld) -> None:
+async def test_consumer_follows_a_moved_leader_without_gaps_or_duplicates(world: DataWorld) -> None:
     fill(world, 0, b"0")
     consumer = world.consumer()
     consumer.assign(TOPIC)

@@ -240,7 +240,7 @@ async def test_call_fails_definitely_when_no_controller_is_reachable(world: Worl
 
 
 @scenario(simulate)
-async def test_unreachable_leader_is_named_at_the_deadline(world: World) -> None:
+async def test_unreachable_leader_is_reported_at_the_deadline(world: World) -> None:
     """[it was out of descriptors, and the error was that another node is not a controller]"""
     a = await world.controller("a", not_controller("gone"))
     client = world.controller_client("a", "gone")
@@ -443,7 +443,7 @@ async def test_wait_is_continued_again_when_the_connection_breaks(world: World) 
 
 
 @scenario(simulate)
-async def test_write_with_acks_committed_ends_with_its_first_response(world: World) -> None:
+async def test_write_with_acks_committed_completes_on_the_first_response(world: World) -> None:
     a = await world.controller("a", LOST)
     client = world.controller_client("a")
     await client.call(create(), timeout_s=5)

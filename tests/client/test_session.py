@@ -524,7 +524,7 @@ def test_results_are_returned_on_demand() -> None:
     by_all_clients(created(EXISTS, None), check)
 
 
-def test_unnecessary_election_is_no_error() -> None:
+def test_unnecessary_election_is_not_an_error() -> None:
     part = pb.ElectedPartition(error=common_pb2.Error(error_code=ErrorCode.ELECTION_NOT_NEEDED))
     elected = pb.ElectLeadersResponse(topics=[pb.ElectedTopic(name="t", partitions=[part])])
     assert check_items(pb.ControllerResponse(elect_leaders=elected)).HasField("elect_leaders")

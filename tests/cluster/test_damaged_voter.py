@@ -174,7 +174,7 @@ def spoil_record(directory: Path, offset: int) -> None:
     wal.write_bytes(content)
 
 
-async def test_damaged_log_is_repaired_in_place_beside_an_intact_majority(quorum: Quorum) -> None:
+async def test_damaged_log_is_repaired_in_place_from_an_intact_majority(quorum: Quorum) -> None:
     third = quorum.nodes[2]
     async with loaded(quorum) as load:
         before = read_identity(directory_of(third)).directory_id

@@ -218,7 +218,7 @@ def test_wrong_certificate_or_authority_is_reported(secured: Secured, tmp_path: 
         raftlog.connect(secured.by_certificate, timeout_s=TIMEOUT_S)
 
 
-def test_server_with_an_expired_certificate_is_named(secured: Secured) -> None:
+def test_server_with_an_expired_certificate_is_reported(secured: Secured) -> None:
     """Last: the broker is not back after that."""
     (broker,) = secured.cluster.brokers
     files = secured.files("billing", secured.authorities)

@@ -135,7 +135,7 @@ def test_each_node_shows_how_long_its_certificate_is_valid(secured: Secured) -> 
     assert "NOTICE Certificates expire: that of node 1 in" in said
 
 
-def test_node_whose_certificate_has_expired_is_named(secured: Secured, tmp_path: Path) -> None:
+def test_node_whose_certificate_has_expired_is_reported(secured: Secured, tmp_path: Path) -> None:
     old = issue(secured.authority, tmp_path / "old", valid=timedelta(hours=-1))
     good = {name: secured.node[name].read_bytes() for name in ("certificate", "key")}
     try:

@@ -334,7 +334,9 @@ def test_unrelated_environment_variables_are_ignored(write: Callable[[str], Path
     )
 
 
-def test_unreadable_and_bad_files_are_named(write: Callable[[str], Path], tmp_path: Path) -> None:
+def test_unreadable_and_bad_files_are_reported(
+    write: Callable[[str], Path], tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*none.toml: No such file"):
         load(tmp_path / "none.toml")
     with pytest.raises(ConfigError, match=r"node.toml is not TOML: .*line 2"):
@@ -443,7 +445,7 @@ def test_every_mistake_is_reported(write: Callable[[str], Path], text: str, foun
     assert mistake.startswith(found)
 
 
-def test_section_without_keys_is_no_mistake(write: Callable[[str], Path]) -> None:
+def test_section_without_keys_is_not_a_mistake(write: Callable[[str], Path]) -> None:
     assert load(write(CONTROLLER + "[controller.quorum.fetch]\n[tls]\n")) == load(write(CONTROLLER))
 
 

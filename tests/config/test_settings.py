@@ -249,7 +249,7 @@ def test_clock_skew_does_not_count_as_another_validity(skew: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "s\x00ub", "s" * 256])
-def test_claim_must_have_a_name(name: str) -> None:
+def test_principal_claim_must_have_a_name(name: str) -> None:
     (said,) = mistakes({**SOUND, "sasl.oauthbearer.sub.claim.name": name})
     assert said.startswith("sasl.oauthbearer.sub.claim.name")
 

@@ -398,7 +398,7 @@ def test_disabled_autopilot_reports_what_it_would_do() -> None:
         ({"max_metadata_version": 1}, "supports metadata.version up to 1"),
     ],
 )
-def test_observer_that_cannot_vote_is_no_spare(unfit: dict[str, object], why: str) -> None:
+def test_observer_that_cannot_vote_is_not_a_spare(unfit: dict[str, object], why: str) -> None:
     fleet = Fleet()
     fleet.nodes[101] = replace(fleet.nodes[101], **unfit)  # type: ignore[arg-type]
     fleet.down.add(3)
@@ -436,7 +436,7 @@ def test_forgotten_spare_is_tried_again() -> None:
     assert plans[-1] == "cannot be reached at c101:1"
 
 
-def test_observer_with_the_id_of_a_broker_is_no_spare() -> None:
+def test_observer_with_the_id_of_a_broker_is_not_a_spare() -> None:
     fleet = Fleet()
     fleet.propose(fleet.decide(registration(7)))
     fleet.nodes[7] = replace(fleet.nodes.pop(101), node_id=7)

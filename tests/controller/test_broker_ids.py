@@ -259,7 +259,9 @@ def test_session_that_may_be_the_requesters_own_is_waited_for(cell: Ids) -> None
     assert cell.ask("h2", asking_for_s=9.1) == (2, HOSTNAME)
 
 
-def test_broker_heard_from_meanwhile_is_alive_and_the_next_candidate_counts(cell: Ids) -> None:
+def test_broker_heard_from_in_the_meantime_is_alive_and_the_next_candidate_counts(
+    cell: Ids,
+) -> None:
     cell.wait(8.0)
     cell.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=cell.wanted("h2", asking_for_s=8.0))
     cell.wait(4.0)
@@ -267,7 +269,7 @@ def test_broker_heard_from_meanwhile_is_alive_and_the_next_candidate_counts(cell
     assert "broker 2, which is alive" in cell.why
 
 
-def test_late_message_is_no_sign_of_life(cell: Ids) -> None:
+def test_late_message_is_not_a_sign_of_life(cell: Ids) -> None:
     """[A paused controller processed the old process's heartbeat after the new request.]"""
     cell.now += 4.0
     cell.beat(2)
@@ -575,7 +577,7 @@ def test_newcomer_gets_a_new_id_once_all_brokers_were_heard_after_its_request(ce
     assert cell.ask("new", asking_for_s=2.0) == (1001, GENERATED)
 
 
-def test_missing_id_is_not_adopted_while_another_one_may_be_missing_too(cell: Ids) -> None:
+def test_missing_id_is_not_adopted_while_another_id_may_be_missing_too(cell: Ids) -> None:
     cell.lose(2)
     cell.wait(ADOPT_S + 31)
     cell.now += 5.0

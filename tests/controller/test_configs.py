@@ -194,7 +194,7 @@ def test_validate_only_writes_nothing() -> None:
     assert len(decision.body.results) == 0
 
 
-def test_empty_alteration_is_no_error() -> None:
+def test_empty_alteration_is_not_an_error() -> None:
     cell = Cell(brokers=0)
     for request in (_alter(), _alter(_resource(GROUP, "g"))):
         decision = cell.decide(request)

@@ -193,7 +193,7 @@ def test_substitute_takes_the_position_of_the_drained_broker() -> None:
     assert [one.replicas for one in drain_plan(cell.image, {2}).moves] == [(3, 1), (1, 4)]
 
 
-def test_partition_that_no_broker_can_take_is_named() -> None:
+def test_partition_that_no_broker_can_take_is_reported() -> None:
     cell = Racks("", "", "")
     cell.create_on((1, 2, 3))
     cell.create_on((1, 2), name="u")

@@ -140,7 +140,7 @@ def test_partitions_with_too_few_replicas_or_below_min_insync_are_counted() -> N
     assert short() == (2, 2), "what has no leader is counted as that"
 
 
-def test_unregistered_brokers_with_replicas_are_named() -> None:
+def test_unregistered_brokers_with_replicas_are_reported() -> None:
     cell = Cell(brokers=3)
     cell.create_on((1, 2), name="a")
     for broker_id in (3, 2):
@@ -150,7 +150,7 @@ def test_unregistered_brokers_with_replicas_are_named() -> None:
     assert found.unregistered_replica_ids == [2], "3 has none"
 
 
-def test_brokers_with_a_replication_throttle_are_named() -> None:
+def test_brokers_with_a_replication_throttle_are_reported() -> None:
     cell = Cell(brokers=2)
     for name, key in (("", "cordoned"), ("2", "follower.replication.throttled.rate")):
         resource = rpc.AlterConfigsResource(resource_type=4, resource_name=name)

@@ -257,7 +257,7 @@ def test_validate_only_reports_what_would_be_refused() -> None:
     )
 
 
-def test_session_granted_by_a_raise_is_no_sign_of_life() -> None:
+def test_session_granted_by_a_raise_is_not_a_sign_of_life() -> None:
     """[A broker without its disk is told that its previous process lives, and gets a new id.]"""
     cell = rolled_back(1)
     cell.now += 30.0

@@ -229,7 +229,7 @@ def test_registration_waits_until_all_epochs_are_raised() -> None:
     assert fresh.metadata_offset == fresh.broker_epoch == raised_at + 1
 
 
-def test_epoch_raise_skips_partitions_gone_or_raised_meanwhile() -> None:
+def test_epoch_raise_skips_partitions_deleted_or_raised_in_the_meantime() -> None:
     cell = Cell(
         brokers=0, image=taken_back(MAX_RAISED + 2), epoch=1000, recoveries=1, bootstrap=False
     )

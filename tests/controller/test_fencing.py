@@ -130,7 +130,7 @@ def test_broker_with_queued_heartbeats_is_not_fenced() -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, 1, 1000])
-def test_heartbeat_of_another_epoch_is_no_sign_of_life(offset: int) -> None:
+def test_heartbeat_of_another_epoch_is_not_a_sign_of_life(offset: int) -> None:
     """[One of an unassigned epoch would begin a session that true heartbeats do not renew.]"""
     cell = Cell(brokers=1)
     epoch, contact = cell.broker(1).epoch, cell.decider.state.sessions.last_contact(1)

@@ -337,7 +337,9 @@ def test_unfenced_broker_with_a_read_lease_leaves_its_partitions_when_the_lease_
     assert isrs_with(at, 1) == PARTITIONS
 
 
-def test_claim_examines_no_partition_with_a_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_controller_examines_no_partition_that_has_a_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     image = cell().pending.snapshot()
     looks = Looks(monkeypatch)
     later = Cell(0, image=image, epoch=2)

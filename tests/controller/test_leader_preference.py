@@ -124,7 +124,7 @@ def test_lost_leadership_counts_for_an_hour() -> None:
     assert story.preference.steady_s(PREFERRED, story.now + WINDOW_S) == STEADY_S
 
 
-def test_failed_transfer_is_not_repeated_at_once() -> None:
+def test_failed_transfer_is_not_retried_at_once() -> None:
     preference = LeaderPreference(LEADER)
     preference.observe(LEADER, 1, 0.0)
     attempts, voters, now = [], seen(replica(1), replica(3, 5)), 0.0

@@ -429,7 +429,7 @@ def test_voter_reports_all_its_listeners() -> None:
     assert joining.endpoint == BOTH
 
 
-def test_damaged_directory_is_given_up_only_when_it_is_no_voter() -> None:
+def test_damaged_directory_is_abandoned_only_once_it_is_not_a_voter() -> None:
     assert answer_of(None) is Answer.NO_VOTER
     gone = ApiError(ErrorCode.VOTER_NOT_FOUND, "node 4 is not a voter", field="voter_id")
     assert answer_of(gone) is Answer.NO_VOTER

@@ -189,7 +189,7 @@ def test_stopping_brokers_get_no_replicas() -> None:
     } == {2, 3}
 
 
-def test_valid_topics_are_created_beside_invalid_ones_and_duplicates_are_refused() -> None:
+def test_valid_topics_are_created_despite_invalid_ones_and_duplicates_are_refused() -> None:
     cell = Cell(brokers=1)
     request = _create(_topic("a"), _topic("twice"), _topic("b/"), _topic("twice"), _topic("c"))
     results = cell.send(request).topics
@@ -482,7 +482,7 @@ def test_invalid_additions_are_refused(
     cell.refused_part(_request(topic, validate_only=validate_only), code, f"topics[0]{field}")
 
 
-def test_valid_additions_are_made_beside_invalid_ones_and_validate_only_writes_nothing() -> None:
+def test_valid_additions_are_made_despite_invalid_ones_and_validate_only_writes_nothing() -> None:
     cell = Cell(brokers=2)
     for name in ("a", "b"):
         cell.create(name, replication_factor=1)

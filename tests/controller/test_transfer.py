@@ -187,7 +187,7 @@ def test_leader_without_space_and_without_a_successor_refuses_writes() -> None:
         (1, (), False),
     ],
 )
-def test_writes_are_refused_while_voters_with_space_are_no_majority(
+def test_writes_are_refused_while_voters_with_space_are_not_a_majority(
     voters: int, low: tuple[int, ...], refused: bool
 ) -> None:
     made = watch(low=False)

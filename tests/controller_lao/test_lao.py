@@ -329,7 +329,7 @@ def test_lao_is_unknown_if_there_never_was_a_member() -> None:
     assert tracker.unknown_reason == "no broker is unfenced"
 
 
-def test_legacy_member_makes_lao_unknown_and_is_named() -> None:
+def test_legacy_member_makes_lao_unknown_and_is_reported() -> None:
     tracker = claim(three(A))
     tracker.committed(4)
     said(tracker, A, 3)
@@ -440,7 +440,7 @@ def test_joining_while_lao_is_unknown_requires_no_known_lao() -> None:
 # --- answers ------------------------------------------------------------------------------------
 
 
-def test_brokers_that_delay_writers_are_named() -> None:
+def test_brokers_that_delay_writers_are_reported() -> None:
     tracker = claim(three(A, B, C))
     tracker.proposed([NO_OP] * 6, 4)
     tracker.committed(10)

@@ -227,7 +227,9 @@ def test_group_counts_as_all_its_requests() -> None:
 
 
 @simulated
-async def test_group_of_one_write_is_answered_if_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_config_writes_group_with_a_single_write_can_be_traced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     _, node = await active()
 
     class Traced:

@@ -320,7 +320,7 @@ def test_repeatedly_deferred_request_expires_once() -> None:
     assert queue.take() is None
 
 
-def test_newcomer_gets_a_slot_beside_ten_connections_at_their_limit() -> None:
+def test_newcomer_gets_a_slot_despite_ten_connections_at_their_limit() -> None:
     """[160,000 listings on ten links: bytes but no slot left, every request refused.]"""
     queue = Intake(30_000)
     listing = pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest())

@@ -810,7 +810,7 @@ def test_lost_leadership_is_announced_during_a_pause_too() -> None:
     assert links[0].sent[-1].error.error_code == ErrorCode.NOT_CONTROLLER
 
 
-def test_client_is_served_beside_many_streams_of_another_connection() -> None:
+def test_client_is_served_despite_many_streams_of_another_connection() -> None:
     source, turns = FakeSource(), Turns()
     observers = observers_of(source, turns)
     in_megabytes(source)

@@ -393,7 +393,7 @@ async def test_broken_connection_and_a_refusing_listener_are_evidence(at: Scene)
 
 @pytest.mark.parametrize("finds", [ACCEPTED, SILENT, ValueError("no address")])
 @scenario(scene)
-async def test_broken_connection_alone_is_no_evidence(at: Scene, *, finds: Any) -> None:
+async def test_broken_connection_alone_is_not_evidence(at: Scene, *, finds: Any) -> None:
     await at.heard()
     await at.closed(finds)
     assert at.gone == []
@@ -405,7 +405,7 @@ async def test_broken_connection_alone_is_no_evidence(at: Scene, *, finds: Any) 
 
 @pytest.mark.parametrize("finds", [REFUSED, SILENT])
 @scenario(scene)
-async def test_listener_that_never_accepted_is_no_evidence(at: Scene, *, finds: Probe) -> None:
+async def test_listener_that_never_accepted_is_not_evidence(at: Scene, *, finds: Probe) -> None:
     """[The advertised listener is for clients: it refuses this node at all times.]"""
     at.finds = finds
     await at.heard()

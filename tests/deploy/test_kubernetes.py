@@ -185,7 +185,7 @@ def test_workload_service_budget_and_policy_select_the_same_pods(role: str) -> N
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_peers_reach_the_lane_port_beside_their_listener(role: str) -> None:
+def test_peers_reach_the_lane_port_above_their_listener(role: str) -> None:
     pod = stateful_set(role)["spec"]["template"]
     container = pod["spec"]["containers"][0]
     (port,) = (one["containerPort"] for one in container["ports"] if one["name"] == "lanes")

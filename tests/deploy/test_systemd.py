@@ -142,7 +142,7 @@ def test_dry_run_prints_the_units_and_writes_nothing(tmp_path: Path) -> None:
     assert len([*tmp_path.rglob("*.service")]) == 2
 
 
-def test_unwritable_directory_is_named(tmp_path: Path) -> None:
+def test_unwritable_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "etc").write_text("")
     with pytest.raises(ConfigError, match=r"cannot write .*etc/systemd"):
         units.install(units.unit_files([RAFTLOG]), tmp_path)

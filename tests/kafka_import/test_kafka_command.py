@@ -208,7 +208,7 @@ def test_log_that_ends_before_a_snapshot_is_called_truncated(node: Path, tmp_pat
     assert f"the log ends at offset 91, but {last} is the state at offset 307" in done.stderr
 
 
-def test_file_of_another_log_is_named(node: Path, tmp_path: Path) -> None:
+def test_file_of_another_log_is_reported(node: Path, tmp_path: Path) -> None:
     other = node / "00000000000000000379.log"
     other.write_bytes(kafka.batch(0, [NOOP]))
     done = run(node, "-o", tmp_path / "exported")

@@ -18,7 +18,7 @@ NOOP = kafka.metadata("NoOpRecord")
 LOG = "00000000000000000000.log"
 
 
-def test_compressed_batch_is_named_with_file_position_and_codec(tmp_path: Path) -> None:
+def test_compressed_batch_is_reported_with_file_position_and_codec(tmp_path: Path) -> None:
     """A few kilobytes that would expand to gibibytes: records before them are imported."""
     good = kafka.batch(0, [NOOP])
     node = kafka.write_node(tmp_path / "node", good + kafka.batch(1, [bytes(3000)], compression=4))
@@ -200,7 +200,7 @@ def test_segment_deleted_unread_is_a_gap(node: Path, importer: Importer) -> None
     assert "no copy has an intact batch at offset 2" in imported.stopped
 
 
-def test_directory_that_disappears_is_named(node: Path, importer: Importer) -> None:
+def test_directory_that_disappears_is_reported(node: Path, importer: Importer) -> None:
     importer.run()
     node.rename(node.with_name("elsewhere"))
     with pytest.raises(ReplayError, match=f"cannot read {node}"):

@@ -304,7 +304,7 @@ def test_agreed_offset_requires_a_majority(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lengths", "agreed"), [((3, 1), 1), ((3, 3, 2, 2), 2), ((3, 3, 3, 1), 3), ((2, 1, 1, 1), 1)]
 )
-def test_half_of_the_copies_is_no_majority(
+def test_half_of_the_copies_is_not_a_majority(
     tmp_path: Path, lengths: tuple[int, ...], agreed: int
 ) -> None:
     log = [kafka.batch(0, [kafka.leader_change()]), kafka.batch(1, [NOOP]), kafka.batch(2, [NOOP])]
@@ -508,7 +508,7 @@ def test_snapshot_of_an_empty_state_is_compared_and_used_as_a_start(tmp_path: Pa
     verify_export(tmp_path / "begun")
 
 
-def test_fields_of_kafka_snapshots_alone_are_no_difference(tmp_path: Path) -> None:
+def test_fields_of_kafka_snapshots_alone_are_not_a_difference(tmp_path: Path) -> None:
     """Directories from before directory ids, eligible replicas at a level without them, and a
     migration that never was.
     """

@@ -48,7 +48,7 @@ def test_each_text_field_is_checked_separately(type_: Any, name: str) -> None:
         assert raised.value.field == f"outer.{name}"
 
 
-def test_nested_invalid_field_is_named() -> None:
+def test_nested_invalid_field_is_reported() -> None:
     request = data_pb2.ReplicaFetchRequest(
         partitions=[
             data_pb2.ReplicaFetchPartition(),

@@ -27,7 +27,7 @@ STEPS = {
 }
 
 
-def test_every_benchmark_figure_exists_on_both_sides() -> None:
+def test_every_benchmark_figure_exists_for_raftlog_and_its_peer() -> None:
     figures = ENTRIES["leases"].figures
     assert len(figures) == 20
     for figure in figures:

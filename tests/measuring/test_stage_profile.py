@@ -50,7 +50,7 @@ def test_every_function_of_a_stage_exists(table: stages.Stages) -> None:
     assert [name for name, _, _ in stages.functions(table)]
 
 
-def test_missing_function_is_named() -> None:
+def test_missing_function_is_reported() -> None:
     gone = "controller.decider:Decider.gone"
     assert stages.missing({"decide": (gone, "controller.decider:Decider.decide")}) == [gone]
     assert stages.find("no.such.module:Class.method") is None

@@ -89,7 +89,7 @@ def test_batch_bytes_round_trip(first: int, batches: list) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(FIRST, BATCHES, st.data())
-def test_any_changed_byte_is_named(first: int, batches: list, data: st.DataObject) -> None:
+def test_any_changed_byte_is_reported(first: int, batches: list, data: st.DataObject) -> None:
     encoded = encode(first, batches)
     chunk = bytearray(b"".join(encoded))
     at = data.draw(st.integers(0, len(chunk) - 1))

@@ -557,7 +557,7 @@ def test_run_gives_the_same_image_as_single_records(fold: Fold) -> None:
         (partition(B, 0), r"record PARTITION at offset 4 names b'b{16}', which does not exist"),
     ],
 )
-def test_first_record_that_does_not_fit_is_named(fold: Fold, wrong: Record, text: str) -> None:
+def test_first_record_that_does_not_fit_is_reported(fold: Fold, wrong: Record, text: str) -> None:
     records = [record(pb.NoOpRecord()), topic(A), partition(A, 0), partition(A, 1), wrong]
     records.append(partition(A, 9))
     with pytest.raises(FoldError, match=text):

@@ -302,7 +302,7 @@ def test_console_shows_changes_among_the_incidents() -> None:
     ]
 
 
-def test_first_records_of_a_new_cluster_are_no_incident() -> None:
+def test_first_records_of_a_new_cluster_are_not_an_incident() -> None:
     row = _row(1_000, "the voters are 1, 2, 3", by="", type_="VOTERS")
     story = Story(0, 99_000, (), (), (), ())
     assert _told(story, row) == []

@@ -124,7 +124,7 @@ def test_table_shows_which_nodes_a_node_does_not_reach() -> None:
     assert fourth.endswith("all but 1")
 
 
-def test_nodes_without_self_description_are_named() -> None:
+def test_nodes_without_self_description_are_reported() -> None:
     """[The disk of a broker that had not answered in time seemed to be healthy.]"""
     both = quorum(3, brokers=brokers(broker(4), broker(5), broker(6, state=BrokerState.INACTIVE)))
     seen = told(both, {1: {}, 2: {}, 4: {}})

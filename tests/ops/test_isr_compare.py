@@ -137,7 +137,7 @@ def test_leader_with_an_older_epoch_of_a_member_is_behind() -> None:
     assert found.text == "broker 1 has broker 3 in epoch 2, but 8 is registered"
 
 
-def test_stale_leader_beside_the_real_one_is_named() -> None:
+def test_stale_leader_beside_the_real_one_is_reported() -> None:
     moved = rec.PartitionChangeRecord(topic_id=B, leader=2)
     real = led(B, 0, (1, 2, 3), leader_epoch=1, partition_epoch=1)
     rows = compare(committed(moved), answers((1, B_ONE), (2, [*A_BOTH, real])))
@@ -152,7 +152,7 @@ def test_leader_of_a_deleted_topic_is_stale_and_names_it() -> None:
     assert rows[-1].committed is None
 
 
-def test_unresponsive_leader_and_partition_without_leader_are_named() -> None:
+def test_unresponsive_leader_and_partition_without_leader_are_reported() -> None:
     unled = rec.PartitionChangeRecord(topic_id=A, partition_id=1, leader=-1)
     rows = compare(committed(unled), answers((2, A_BOTH[:1]), b1="REQUEST_TIMED_OUT"))
     assert why(rows) == {("a", 1): [Why.NO_LEADER], ("b", 0): [Why.NO_ANSWER]}

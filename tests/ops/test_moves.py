@@ -23,7 +23,7 @@ def test_bytes_to_copy_are_shown_with_an_estimate_once_some_are_copied() -> None
     assert left.in_words() == ""
 
 
-def test_growing_bytes_are_no_progress() -> None:
+def test_growing_bytes_are_not_progress() -> None:
     left = BytesLeft()
     for size_bytes, least in ((100, 100), (150, 100), (None, 100), (90, 90)):
         left.saw(size_bytes, 0.0)

@@ -60,7 +60,7 @@ def clocks(*ahead_ms: int) -> Survey:
     return told(quorum(3), {one: {"ahead_ms": ms} for one, ms in enumerate(ahead_ms, start=1)})
 
 
-def test_deviating_clock_is_named_with_its_deviation() -> None:
+def test_deviating_clock_is_reported_with_its_deviation() -> None:
     found = only(clocks(3, -90_000, 8))
     assert (found.code, found.severity) == ("CLOCKS_DIFFER", Severity.NOTICE)
     assert found.cause == "Clocks differ: that of node 2 90 s behind."
@@ -68,7 +68,7 @@ def test_deviating_clock_is_named_with_its_deviation() -> None:
     assert only(clocks(0, 0, 0, 2_500)).cause == "Clocks differ: that of broker 4 2 s ahead."
 
 
-def test_clocks_that_deviate_only_from_the_local_one_are_no_finding() -> None:
+def test_clocks_that_deviate_only_from_the_local_clock_are_not_reported() -> None:
     assert diagnose(clocks(99_000, 99_200, 98_900)) == []
     assert diagnose(clocks(700, 0, -200)) == []
     assert diagnose(clocks(50_000)) == [], "one clock differs from none"
@@ -77,7 +77,7 @@ def test_clocks_that_deviate_only_from_the_local_one_are_no_finding() -> None:
 # --- certificates that end -------------------------------------------------------------------
 
 
-def test_certificate_that_expires_soon_is_named() -> None:
+def test_certificate_that_expires_soon_is_reported() -> None:
     def ends(in_ms: int) -> Survey:
         return told(quorum(3), {2: {"certificate_ends_at_ms": AT_MS + in_ms}})
 
@@ -97,7 +97,7 @@ def disk(free: int, total: int) -> Survey:
     return told(quorum(3), {2: says, 5: says})
 
 
-def test_nearly_full_disk_is_named_with_its_free_space() -> None:
+def test_nearly_full_disk_is_reported_with_its_free_space() -> None:
     found = only(disk(4 * GIB, 50 * GIB))
     assert (found.code, found.severity) == ("DISK_NEARLY_FULL", Severity.NOTICE)
     assert found.cause == (
@@ -126,7 +126,7 @@ def about_low(one: NodeReport) -> NodeReport:
     return replace(one, node=replace(one.node, low_on_space=True, role="broker"))
 
 
-def test_disk_below_its_reserve_is_named_once() -> None:
+def test_disk_below_its_reserve_is_reported_once() -> None:
     """[The doctor reported one disk both as below its reserve and as nearly full.]"""
     low = quorum(3, voters={2: {"low_on_space": True}})
     says = {"disk_free_bytes": GIB, "disk_total_bytes": 50 * GIB}
@@ -162,7 +162,7 @@ def test_finding_about_many_clocks_counts_the_omitted_ones() -> None:
 @pytest.mark.parametrize(
     ("free", "total"), [(6 * GIB, 50 * GIB), (30 * GIB, 9000 * GIB), (0, 0)], ids=str
 )
-def test_disk_with_room_or_of_unknown_size_is_no_finding(free: int, total: int) -> None:
+def test_disk_with_room_or_of_unknown_size_is_not_reported(free: int, total: int) -> None:
     assert diagnose(disk(free, total)) == []
 
 
@@ -264,7 +264,7 @@ def test_expired_client_certificate_is_reported() -> None:
     assert found.command == "raftlog certs inspect FILE"
 
 
-def test_refusing_node_is_named_beside_those_behind_tls() -> None:
+def test_refusing_node_is_reported_beside_those_behind_tls() -> None:
     seen = quorum(2, 0, {1: Reach.OTHER, 2: Reach.REFUSES})
     seen = replace(seen, nodes=(replace(seen.nodes[0], tls=EXPIRED), seen.nodes[1]))
     found = {one.code: one for one in diagnose(seen)}
@@ -285,7 +285,7 @@ def test_each_problem_is_one_finding_with_a_next_step(trouble: TlsTrouble) -> No
     assert found.command
 
 
-def test_serving_brokers_are_no_finding() -> None:
+def test_serving_brokers_are_not_reported() -> None:
     seen = quorum(3, brokers=brokers(broker(1), broker(2, state=BrokerState.STOPPING)))
     assert diagnose(seen) == []
 
@@ -323,7 +323,7 @@ def test_unregistered_broker_with_replicas_explains_partitions_short_of_replicas
     assert found.cause == "Brokers 6 and 7 are not registered, but have replicas assigned."
 
 
-def test_leftover_throttle_is_named_unless_replicas_are_moved() -> None:
+def test_leftover_throttle_is_reported_unless_replicas_are_moved() -> None:
     told = brokers(broker(4), throttled_brokers=["", "5"])
     found = only(quorum(3, brokers=told))
     assert (found.code, found.severity) == ("THROTTLE_LEFT", Severity.NOTICE)
@@ -375,7 +375,7 @@ def test_broker_fenced_under_an_earlier_leader_has_no_known_contact() -> None:
     assert "for more than 0 ms; this leader has never heard from it" in cause
 
 
-def test_broker_with_missed_heartbeats_is_named_before_it_is_fenced() -> None:
+def test_broker_with_missed_heartbeats_is_reported_before_it_is_fenced() -> None:
     """[Paused for 8 s, and the doctor reported HEALTHY.]"""
     hangs = broker(5, last_contact_age_ms=6_200)
     found = only(quorum(3, brokers=brokers(broker(4), hangs)))
@@ -395,7 +395,7 @@ def test_allowed_silence_of_a_broker_is_its_controllers_setting() -> None:
     assert "it will be fenced 9 s after it was last heard." in by_default.consequence
 
 
-def test_broker_that_delays_lao_is_named() -> None:
+def test_broker_that_delays_lao_is_reported() -> None:
     held = brokers(
         broker(1), broker(2), held_back_by=[2], held_back_ms=4_000, lowest_acknowledged_offset=90
     )

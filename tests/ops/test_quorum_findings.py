@@ -81,7 +81,7 @@ def test_founding_a_quorum_needs_all_voters() -> None:
     assert only(quorum(3, 0, says=new)).code == "ELECTION"
 
 
-def test_voters_that_do_not_reach_each_other_are_named_with_the_dialed_addresses() -> None:
+def test_voters_that_do_not_reach_each_other_are_reported_with_the_dialed_addresses() -> None:
     """[All three had new addresses: the doctor reported an election.]"""
     dialed = "old-{}:9093: Connection refused"
     lost = {
@@ -451,7 +451,7 @@ def beside(node_id: int = 4, **fields: Any) -> Survey:
     return Survey((*nodes, found), sound.brokers, sound.brokers_failure, sound.at_ms)
 
 
-def test_node_removed_in_a_higher_epoch_than_the_others_is_named() -> None:
+def test_node_removed_in_a_higher_epoch_than_the_others_is_reported() -> None:
     found = only(beside())
     assert (found.code, found.severity) == ("REMOVED_AHEAD", Severity.DEGRADED)
     assert found.cause == "Node 4 is not a voter, and is in epoch 63, but the leader in epoch 7."
@@ -467,7 +467,7 @@ def test_node_removed_in_a_higher_epoch_than_the_others_is_named() -> None:
         pytest.param({"directory_id": ""}, id="a build that does not say which directory"),
     ],
 )
-def test_node_removed_in_no_higher_epoch_is_no_finding(fields: dict[str, Any]) -> None:
+def test_node_removed_in_the_same_or_a_lower_epoch_is_not_reported(fields: dict[str, Any]) -> None:
     assert "REMOVED_AHEAD" not in codes(beside(**fields))
 
 

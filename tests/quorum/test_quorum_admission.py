@@ -101,7 +101,7 @@ def test_node_that_missed_a_million_epochs_catches_up() -> None:
     assert not effects_of(cluster[1], Refused)[0].contradiction, "no promise is broken"
 
 
-def test_response_from_an_address_outside_the_voter_set_is_no_proof() -> None:
+def test_response_from_an_address_outside_the_voter_set_is_not_proof() -> None:
     """A leader may have moved, so it is followed to the address that it reports. But any peer may
     report one.
     """

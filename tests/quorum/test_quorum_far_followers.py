@@ -196,7 +196,7 @@ def test_silent_leader_is_not_waited_for() -> None:
     assert not any(persisted.vote.epoch > 1 for persisted in effects_of(away, PersistVote))
 
 
-def test_request_of_a_non_voter_is_no_support() -> None:
+def test_request_of_a_non_voter_is_not_support() -> None:
     node = doubting()
     time_out(node)
     assert not ask(node, 7, end=4)

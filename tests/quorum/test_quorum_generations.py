@@ -196,7 +196,7 @@ def test_restored_log_of_configured_voters_requires_all_votes_for_its_first_lead
     assert (core._node.votes_needed < 3) is elects
 
 
-def test_voters_with_new_disks_elect_no_leader_beside_one_with_records() -> None:
+def test_voters_with_new_disks_elect_no_leader_while_another_voter_has_records() -> None:
     """[They start a new quorum, and the records of the third are lost.]"""
     cluster = Cluster(3, known_directories=False, connected=True)
     leader = cluster.elect()

@@ -209,7 +209,7 @@ def test_valid_voter_set_is_proposed(changed: tuple[Voter, ...]) -> None:
     assert not leader.fatal
 
 
-def test_learned_directories_are_no_change_of_replicas() -> None:
+def test_learned_directories_are_not_a_change_of_replicas() -> None:
     known, unknown = (
         VoterSet(voters("1", "2")),
         VoterSet((Voter(1, "host1:1"), Voter(2, "host2:1"))),

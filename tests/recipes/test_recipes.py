@@ -324,7 +324,7 @@ async def test_block_of_a_lost_lock_ends_though_no_server_answers(cluster: Clust
 
 
 @scenario(on_cluster)
-async def test_failed_release_can_be_repeated(
+async def test_failed_release_can_be_retried(
     cluster: Cluster, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[The second one did nothing, and the next holder waited for the whole lease.]"""

@@ -27,7 +27,7 @@ def seconds(offset_ms: int | None) -> float | None:
     return None if offset_ms is None else (offset_ms - STORY.start_ms) / 1000
 
 
-def test_availability_of_partitions_adds_up_outages(result: AvailabilityResult) -> None:
+def test_availability_sums_the_outages_of_each_partition(result: AvailabilityResult) -> None:
     lost = {
         (each.topic_name, each.partition_id): (
             each.leaderless_ms,

@@ -52,7 +52,7 @@ def readable(error: Exception) -> str:
     return text
 
 
-def test_corrupt_file_is_named_with_its_offsets(replay: Replay, exported: Path) -> None:
+def test_corrupt_file_is_reported_with_its_offsets(replay: Replay, exported: Path) -> None:
     segment = second(exported)
     flip(exported / segment.file, 1000)
     with pytest.raises(CorruptExportError) as caught:
@@ -94,14 +94,16 @@ def test_page_changed_after_the_check_fails_its_checksum(replay: Replay, exporte
     assert "checksum of a page does not match" in text
 
 
-def test_missing_file_is_named(replay: Replay, exported: Path) -> None:
+def test_missing_file_is_reported(replay: Replay, exported: Path) -> None:
     segment = second(exported)
     (exported / segment.file).unlink()
     with pytest.raises(CorruptExportError, match=f"{segment.file}.*is missing"):
         replay("summary", exported)
 
 
-def test_file_of_another_cluster_is_named(replay: Replay, exported: Path, tmp_path: Path) -> None:
+def test_file_of_another_cluster_is_reported(
+    replay: Replay, exported: Path, tmp_path: Path
+) -> None:
     other = LogHistory(61)
     other.cluster_id = "another-cluster"
     export(other.run(200), tmp_path / "other")
@@ -147,7 +149,7 @@ def test_history_with_a_late_start_is_refused(tmp_path: Path, job: str) -> None:
         ask(job, tmp_path, key=("broker", "1"))
 
 
-def test_record_that_does_not_fit_is_named(replay: Replay, tmp_path: Path) -> None:
+def test_record_that_does_not_fit_is_reported(replay: Replay, tmp_path: Path) -> None:
     history = LogHistory(63).run(50)
     export(history, tmp_path)
     offset = history.end_offset

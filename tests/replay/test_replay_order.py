@@ -158,7 +158,7 @@ def test_duplicate_record_in_place_of_another_is_refused_by_the_fold(exported: P
         ask("state", exported)
 
 
-def test_batches_out_of_order_in_a_raw_file_are_named(exported: Path) -> None:
+def test_batches_out_of_order_in_a_raw_file_are_reported(exported: Path) -> None:
     path = exported / read_manifest(exported).of_kind(RAW)[0].file
     batches = list(read_batches(path))
     one, other = batches[4], batches[5]

@@ -61,14 +61,14 @@ def test_side_is_measured_from_outside_and_ended_in_time(exported: tuple[Path, s
     assert watch("benchmarks.replay.arrow_side", [str(directory)], limit_s=0.01).over == "start"
 
 
-def test_disagreeing_sides_are_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measurement_fails_when_the_sides_disagree(monkeypatch: pytest.MonkeyPatch) -> None:
     said = {"benchmarks.replay.spark_side": "a", "benchmarks.replay.arrow_side": "b"}
 
     def watched(module: str, arguments: list[str], *, limit_s: float) -> Side:
         return Side({"fold": Measured(1.0, 1.0, 1.0, said[module])} if module in said else {})
 
     monkeypatch.setattr(runner, "watch", watched)
-    with pytest.raises(RuntimeError, match="fold: pyarrow says b, and Spark a"):
+    with pytest.raises(RuntimeError, match="fold: pyarrow answers b, but Spark answers a"):
         runner.measure(Path("x"), [], 1.0)
 
 

@@ -131,7 +131,7 @@ def test_incidents_are_rows_with_their_extent(plain: Document) -> None:
     assert "Changed on purpose in the ten minutes before: 1" in shown
 
 
-def test_violated_rule_is_named_first_with_its_offsets() -> None:
+def test_violated_rule_is_reported_first_with_its_offsets() -> None:
     rule, *kept = sample.audited().rules
     finding = Finding(
         "ISR_EMPTY", "critical", 712, [712, 700], 2, sample.at(71), "User:bob", "partition orders-1", None, "orders", 1, None,
@@ -219,14 +219,14 @@ def test_panel_scales_counts_to_the_highest_and_durations_logarithmically() -> N
 # --- where it goes ------------------------------------------------------------------------------
 
 
-def test_unwritable_path_is_named(tmp_path: Path) -> None:
+def test_unwritable_path_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ReplayError, match=r"is a directory: give a file"):
         page.writable(str(tmp_path))
     with pytest.raises(ReplayError, match=r"missing is not a directory"):
         page.writable(str(tmp_path / "missing" / "report.html"))
 
 
-def test_unwritable_path_is_named_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_path_is_reported_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(**_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -134,7 +134,7 @@ def test_verify_passes_a_good_export_in_any_number_of_tasks(
     assert "2 recorded states agree with the fold" in out.getvalue()
 
 
-def test_state_that_no_node_had_is_named(history: LogHistory, copy: Path) -> None:
+def test_state_that_no_node_had_is_reported(history: LogHistory, copy: Path) -> None:
     ends = sorted(history.hashes)
     other = said(history, ends[50], 2, state_hash="0" * 32)
     refit(copy, state_hashes=(said(history, ends[50], 1), other))
@@ -147,7 +147,7 @@ def test_state_that_no_node_had_is_named(history: LogHistory, copy: Path) -> Non
     assert result.end_said_by == []
 
 
-def test_state_reported_after_another_record_is_named(history: LogHistory, copy: Path) -> None:
+def test_state_reported_after_another_record_is_reported(history: LogHistory, copy: Path) -> None:
     """By a node that followed another leader at that offset; and at an offset inside a batch."""
     ends = sorted(history.hashes)
     inside = next(end for before, end in pairwise(ends) if end - before > 1) - 1
@@ -159,7 +159,7 @@ def test_state_reported_after_another_record_is_named(history: LogHistory, copy:
     assert "but no batch ends there" in texts[inside]
 
 
-def test_damaged_files_are_all_named(copy: Path) -> None:
+def test_damaged_files_are_all_reported(copy: Path) -> None:
     raw, records = read_manifest(copy).of_kind(RAW), read_manifest(copy).of_kind(RECORDS)
     (copy / raw[0].file).unlink()
     path = copy / records[2].file
@@ -173,7 +173,7 @@ def test_damaged_files_are_all_named(copy: Path) -> None:
     assert [state.folded for state in result.states] == [None, None]
 
 
-def test_altered_value_in_parquet_is_named(copy: Path) -> None:
+def test_altered_value_in_parquet_is_reported(copy: Path) -> None:
     """No checksum can detect it: the file was written so."""
     segment = read_manifest(copy).of_kind(RECORDS)[1]
     names = pq.read_table(copy / segment.file)["type_name"].to_pylist()
@@ -189,7 +189,7 @@ def test_altered_value_in_parquet_is_named(copy: Path) -> None:
     assert f"column isr has [99] at offset {segment.base_offset + at}, but raw/" in fault.message
 
 
-def test_files_of_two_logs_in_one_export_are_named(copy: Path) -> None:
+def test_files_of_two_logs_in_one_export_are_reported(copy: Path) -> None:
     """Each is sound by itself, and every offset exists once."""
     manifest = read_manifest(copy)
     last = manifest.segments[-2]

@@ -269,7 +269,7 @@ def test_dropped_checkpoint_does_not_change_the_state(copy: Path, exported: Path
     assert found.checkpoint.offset < one.offset == true.checkpoint.offset
 
 
-def test_missing_file_is_named_and_the_rest_is_folded(copy: Path) -> None:
+def test_missing_file_is_reported_and_the_rest_is_folded(copy: Path) -> None:
     one = read_manifest(copy).checkpoints[3]
     (copy / one.file).unlink()
     result = verified(copy)
@@ -280,7 +280,7 @@ def test_missing_file_is_named_and_the_rest_is_folded(copy: Path) -> None:
     assert all(state.folded == state.state_hash for state in result.states)
 
 
-def test_node_with_a_different_report_is_named(copy: Path) -> None:
+def test_node_with_a_different_report_is_reported(copy: Path) -> None:
     manifest = read_manifest(copy)
     wrong = replace(manifest.state_hashes[4], state_hash=format_hash(7))
     known = (*manifest.state_hashes[:4], wrong, *manifest.state_hashes[5:])

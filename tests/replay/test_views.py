@@ -117,7 +117,7 @@ def test_views_are_limited_to_the_requested_offset(spark: SparkSession, exported
     assert spark.table("early_records").count() == 2
 
 
-def test_damaged_file_is_named_before_a_view_exists(
+def test_damaged_file_is_reported_before_a_view_exists(
     spark: SparkSession, log: LogHistory, tmp_path: Path
 ) -> None:
     export(log, tmp_path)

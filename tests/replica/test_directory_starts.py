@@ -132,7 +132,7 @@ def test_directories_of_unnamed_voters_are_bounded() -> None:
     assert [one.directory_id for one in starts.passed_on()] == ["dir-2", "dir-1"]
 
 
-def test_refused_start_is_repeated_until_a_leader_serves_it() -> None:
+def test_refused_start_is_retried_until_a_leader_serves_it() -> None:
     disk = SimDisk(NodeIdentity("c", 1, "dir-1"), random.Random(1))
 
     def begin() -> tuple[DirectoryStart, VoterStarts]:

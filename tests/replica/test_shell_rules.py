@@ -348,7 +348,7 @@ async def test_request_without_a_link_fails_at_once() -> None:
     assert unanswered == [7]
 
 
-def test_message_that_is_no_request_is_counted_and_dropped() -> None:
+def test_message_that_is_not_a_request_is_counted_and_dropped() -> None:
     heard: list[Any] = []
     link = FakeLink()
     acceptor = PeerAcceptor(

@@ -239,7 +239,9 @@ def test_last_checkpoint_before_a_point_is_found(exported: Path) -> None:
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(which=st.integers(0, 3), position=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
-def test_any_flipped_byte_is_named(exported: Path, which: int, position: float, bit: int) -> None:
+def test_any_flipped_byte_is_reported(
+    exported: Path, which: int, position: float, bit: int
+) -> None:
     one = read_manifest(exported).checkpoints[which]
     path = exported / one.file
     good = path.read_bytes()

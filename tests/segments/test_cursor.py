@@ -119,7 +119,7 @@ def test_cursor_is_refreshed_hourly() -> None:
     assert cluster.puts == [0, 1, 2]
 
 
-def test_failed_cursor_move_is_repeated() -> None:
+def test_failed_cursor_move_is_retried() -> None:
     cluster = Cluster()
     run(cluster, NEWS)
     keeper = cluster.keeper(begin=1)

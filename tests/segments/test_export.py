@@ -253,7 +253,7 @@ def test_retention_beyond_the_export_is_a_gap(history: LogHistory, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("index", "what"), [(2, "a gap"), (0, "an overlap")])
-def test_gap_and_overlap_are_named(
+def test_gap_and_overlap_are_reported(
     history: LogHistory, tmp_path: Path, index: int, what: str
 ) -> None:
     with ExportWriter(tmp_path, CLUSTER_ID, 0) as export_writer:
@@ -382,14 +382,14 @@ def test_directory_that_is_not_an_export_is_left_alone(tmp_path: Path) -> None:
         ExportWriter(tmp_path, CLUSTER_ID, 0)
 
 
-def test_foreign_file_among_the_segments_is_named(history: LogHistory, tmp_path: Path) -> None:
+def test_foreign_file_among_the_segments_is_reported(history: LogHistory, tmp_path: Path) -> None:
     export(history, tmp_path)
     (tmp_path / RECORDS / "mine.parquet").write_text("x")
     with pytest.raises(ExportError, match=r"mine\.parquet is not part of this export"):
         ExportWriter(tmp_path, CLUSTER_ID, 0)
 
 
-def test_unwritable_directory_is_named(tmp_path: Path) -> None:
+def test_unwritable_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ExportError, match=r"cannot write to .*file/export"):
         ExportWriter(tmp_path / "file" / "export", CLUSTER_ID, 0)

@@ -209,7 +209,9 @@ def test_levels_equal_those_of_the_log(forged: Path, fields: Document, why: str)
         ("batches", 1),
     ],
 )
-def test_batch_claims_are_checked_against_rows(forged: Path, field: str, value: int) -> None:
+def test_batch_figures_in_the_manifest_are_checked_against_the_rows(
+    forged: Path, field: str, value: int
+) -> None:
     document = json.loads((forged / "manifest.json").read_text())
     first = next(one for one in document["segments"] if one["kind"] == "records")
     first[field] = value
@@ -220,7 +222,7 @@ def test_batch_claims_are_checked_against_rows(forged: Path, field: str, value: 
     assert f" {value}, found " in said
 
 
-def test_removed_column_is_named_with_its_first_offset(forged: Path) -> None:
+def test_removed_column_is_reported_with_its_first_offset(forged: Path) -> None:
     rows = pa.concat_tables(
         pq.read_table(one) for one in sorted((forged / "records").glob("*.parquet"))
     )
@@ -323,7 +325,7 @@ def test_wrong_null_counts_are_detected(honest: Path) -> None:
     assert "nulls in column" in some.at_end()
 
 
-def test_column_removed_from_buckets_only_is_named(forged: Path) -> None:
+def test_column_removed_from_buckets_only_is_reported(forged: Path) -> None:
     """Jobs read buckets instead of the records."""
     with ExportWriter(forged, CLUSTER_ID, 0, max_segment_records=100) as writer:
         assert add_buckets(writer)

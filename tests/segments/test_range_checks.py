@@ -68,7 +68,9 @@ def test_valid_ranges_pass(
     assert facts.ends == {ends[3]: 1, ends[-1]: history.epoch}
 
 
-def test_ranges_differing_between_the_forms_are_named(history: LogHistory, tmp_path: Path) -> None:
+def test_ranges_differing_between_the_forms_are_reported(
+    history: LogHistory, tmp_path: Path
+) -> None:
     small, large = (
         written(history, tmp_path / "small", 40),
         written(history, tmp_path / "large", 100),
@@ -81,7 +83,9 @@ def test_ranges_differing_between_the_forms_are_named(history: LogHistory, tmp_p
     assert "it ends before offset" in fault(place, raws[2], *records[:1])
 
 
-def test_missing_or_surplus_rows_are_named(exported: tuple[LocalPlace, Segment, Segment]) -> None:
+def test_missing_or_surplus_rows_are_reported(
+    exported: tuple[LocalPlace, Segment, Segment],
+) -> None:
     place, raw, records = exported
     whole = pq.read_table(place.directory / records.file)
     rewrite(place, records, lambda table: table.slice(0, 50))
@@ -103,7 +107,9 @@ def test_missing_or_surplus_rows_are_named(exported: tuple[LocalPlace, Segment, 
 
 
 @pytest.mark.nightly
-def test_any_changed_column_value_is_named(exported: tuple[LocalPlace, Segment, Segment]) -> None:
+def test_any_changed_column_value_is_reported(
+    exported: tuple[LocalPlace, Segment, Segment],
+) -> None:
     """In a file whose every checksum is right, as it was written so."""
     place, raw, records = exported
     whole = pq.read_table(place.directory / records.file)
@@ -147,7 +153,7 @@ def test_columns_newer_than_a_file_are_read(exported: tuple[LocalPlace, Segment,
         ([1, 2], [5, 5], "expected the last offset 2, found 1"),
     ],
 )
-def test_broken_chain_is_named(
+def test_broken_chain_is_reported(
     tmp_path: Path, epochs: list[int], times: list[int], why: str
 ) -> None:
     """One NO_OP per batch; the manifest says: three records, epochs 1 to 2, all at 5 ms."""

@@ -154,7 +154,7 @@ def test_directory_that_is_not_an_export_is_left_alone(memory: fsspec.AbstractFi
         read_manifest("memory://nowhere")
 
 
-def test_damage_of_a_remote_export_is_named(memory: fsspec.AbstractFileSystem) -> None:
+def test_damage_of_a_remote_export_is_reported(memory: fsspec.AbstractFileSystem) -> None:
     export(LogHistory(74).run(60), URI)
     raw, records = read_manifest(URI).segments
     path = f"/bucket/exported/{raw.file}"

@@ -57,7 +57,9 @@ def test_good_export_passes(exported: Path) -> None:
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(which=st.integers(0, 3), position=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
-def test_any_flipped_byte_is_named(exported: Path, which: int, position: float, bit: int) -> None:
+def test_any_flipped_byte_is_reported(
+    exported: Path, which: int, position: float, bit: int
+) -> None:
     segment = read_manifest(exported).segments[which]
     path = exported / segment.file
     good = path.read_bytes()
@@ -120,14 +122,14 @@ def test_raw_segment_names_the_first_bad_offset(copy: Path) -> None:
     assert caught.value.base_offset >= 20
 
 
-def test_missing_file_is_named(copy: Path) -> None:
+def test_missing_file_is_reported(copy: Path) -> None:
     segment = read_manifest(copy).of_kind(RECORDS)[1]
     (copy / segment.file).unlink()
     with pytest.raises(CorruptExportError, match=f"{segment.file}.*is missing"):
         verify_export(copy)
 
 
-def test_truncated_file_is_named(copy: Path) -> None:
+def test_truncated_file_is_reported(copy: Path) -> None:
     segment = read_manifest(copy).of_kind(RECORDS)[0]
     path = copy / segment.file
     path.write_bytes(path.read_bytes()[:-10])
@@ -138,7 +140,7 @@ def test_truncated_file_is_named(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [RAW, RECORDS])
-def test_file_of_another_cluster_is_named(copy: Path, tmp_path: Path, kind: str) -> None:
+def test_file_of_another_cluster_is_reported(copy: Path, tmp_path: Path, kind: str) -> None:
     other = LogHistory(8)
     other.cluster_id = "another-cluster"
     export(other.run(60), tmp_path / "other")
@@ -152,7 +154,7 @@ def test_file_of_another_cluster_is_named(copy: Path, tmp_path: Path, kind: str)
 
 
 @pytest.mark.parametrize(("shift", "what"), [(5, "a gap"), (-5, "an overlap")])
-def test_gap_and_overlap_in_the_manifest_are_named(copy: Path, shift: int, what: str) -> None:
+def test_gap_and_overlap_in_the_manifest_are_reported(copy: Path, shift: int, what: str) -> None:
     manifest = read_manifest(copy)
     *rest, last = manifest.segments
     moved = replace(last, base_offset=last.base_offset + shift)
@@ -163,7 +165,7 @@ def test_gap_and_overlap_in_the_manifest_are_named(copy: Path, shift: int, what:
         verify_export(copy)
 
 
-def test_kind_that_ends_early_is_named(copy: Path) -> None:
+def test_kind_that_ends_early_is_reported(copy: Path) -> None:
     manifest = read_manifest(copy)
     rewrite(copy, replace(manifest, segments=(*manifest.segments[:2], manifest.segments[3])))
     with pytest.raises(ExportGapError, match="raw files end before offset"):
@@ -178,7 +180,7 @@ def test_manifest_may_not_point_outside(copy: Path) -> None:
         read_manifest(copy)
 
 
-def test_newer_format_is_named_before_anything_else(copy: Path) -> None:
+def test_newer_format_is_reported_before_anything_else(copy: Path) -> None:
     path = copy / MANIFEST_NAME
     document = json.loads(path.read_bytes()) | {"format_version": 2, "checksum": "of another rule"}
     path.write_bytes(msgspec.json.encode(document))

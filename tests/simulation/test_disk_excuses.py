@@ -64,7 +64,7 @@ def test_damage_excuses_its_readers_while_it_exists(damage: Callable[[SimDisk], 
     assert not disk.excuses(CorruptLogError("a batch"))
 
 
-def test_damage_of_a_deleted_replica_is_no_excuse() -> None:
+def test_damage_to_a_deleted_replica_is_not_an_excuse() -> None:
     disk = SimPartitionDisk("disk", random.Random(1))
     disk.durable = {KEY: ReplicaChunks([0], [_chunk()])}
     disk.live = {KEY: disk.durable[KEY].copy()}

@@ -50,7 +50,7 @@ def test_a_formatted_directory_is_not_formatted_again(formatted: Path) -> None:
 
 
 @pytest.mark.parametrize("done", ["meta.json.tmp", "log", "quorum-state.json", "log-state.json"])
-async def test_interrupted_formatting_can_be_repeated(tmp_path: Path, done: str) -> None:
+async def test_interrupted_formatting_can_be_retried(tmp_path: Path, done: str) -> None:
     whole, directory = tmp_path / "whole", tmp_path / "data"
     format_storage(whole, IDENTITY)
     (whole / "meta.json").rename(whole / "meta.json.tmp")

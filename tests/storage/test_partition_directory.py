@@ -120,7 +120,7 @@ async def test_torn_tail_loses_only_the_torn_write(crashed: Path) -> None:
         shutil.rmtree(scratch)
 
 
-async def test_damage_within_the_wal_is_named(crashed: Path) -> None:
+async def test_damage_within_the_wal_is_reported(crashed: Path) -> None:
     (wal,) = (crashed / PARTITIONS_DIRECTORY).glob("*.log")
     content = bytearray(wal.read_bytes())
     content[len(content) // 2] ^= 4

@@ -205,7 +205,7 @@ def refused(wal: Path, position: int) -> CorruptLogError:
 
 
 @pytest.mark.parametrize("body", [b"body", LARGE], ids=["small", "in pieces"])
-async def test_log_before_the_damage_is_named(tmp_path: Path, body: bytes) -> None:
+async def test_log_before_the_damage_is_reported(tmp_path: Path, body: bytes) -> None:
     wal, sizes = await crashed(tmp_path, body=body)
     for step in (1, CHUNKS // 2, CHUNKS - 1):
         # Behind the header of the record, in what it holds.

@@ -172,7 +172,7 @@ def test_damaged_file_is_refused(tmp_path: Path, backup: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["write_vote_file", "write_log_state"])
-async def test_interrupted_restore_leaves_no_directory_and_can_be_repeated(
+async def test_interrupted_restore_leaves_no_directory_and_can_be_retried(
     tmp_path: Path, backup: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     def fail(*_: object) -> None:

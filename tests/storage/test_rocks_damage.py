@@ -126,7 +126,7 @@ def _refused(directory: Path) -> bool:
     return False
 
 
-async def test_torn_tail_is_no_damage(tmp_path: Path, images: dict[str, Image]) -> None:
+async def test_torn_tail_is_not_damage(tmp_path: Path, images: dict[str, Image]) -> None:
     image = images["crashed"]
     (wal,) = (image.directory / "log").glob("*.log")
     good = wal.read_bytes()
@@ -159,7 +159,7 @@ async def test_missing_tail_is_detected(images: dict[str, Image]) -> None:
     assert outcome(image.directory) == "CorruptLogError", "asked again, it does not forget"
 
 
-async def test_truncation_is_no_missing_tail(tmp_path: Path, images: dict[str, Image]) -> None:
+async def test_truncation_is_not_a_missing_tail(tmp_path: Path, images: dict[str, Image]) -> None:
     store = open_rocks(images["clean"].directory)
     assert store.recover().end_offset == END
     store.truncate(END - 3)

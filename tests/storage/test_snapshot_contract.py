@@ -211,7 +211,7 @@ async def test_snapshot_completed_too_late_does_not_count_after_a_restart(machin
         store.close()
 
 
-async def test_interrupted_installation_is_repeated(machine: Machine) -> None:
+async def test_interrupted_installation_is_retried(machine: Machine) -> None:
     store = await written(machine)
     one = SnapshotId(50, 4)
     assert await make_snapshot(store, one, snapshot_content(one, VOTERS)) is None
@@ -468,7 +468,7 @@ async def test_log_that_lost_its_end_is_not_taken_for_one_being_replaced(tmp_pat
         store.close()
 
 
-async def test_installation_interrupted_between_log_and_state_is_repeated(tmp_path: Path) -> None:
+async def test_installation_interrupted_between_log_and_state_is_retried(tmp_path: Path) -> None:
     """The log is empty, and the state still names its end: that is not a lost end."""
     patch = pytest.MonkeyPatch()
     machine = RocksMachine(tmp_path / "data", patch)

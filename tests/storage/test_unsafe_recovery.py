@@ -208,7 +208,7 @@ async def test_last_epoch_of_a_leader_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["vote", "append"])
-async def test_interrupted_recovery_leads_nothing_and_is_repeated(
+async def test_interrupted_recovery_leads_nothing_and_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     directory = tmp_path / "data"

@@ -196,7 +196,7 @@ async def test_tail_of_zeros_is_cut_off_and_nothing_else(crashed: Crashed) -> No
         assert found == b"".join(crashed.chunks[:whole_chunks])
 
 
-async def test_zeros_after_the_last_record_are_no_damage(crashed: Crashed) -> None:
+async def test_zeros_after_the_last_record_are_not_damage(crashed: Crashed) -> None:
     for more in (1, 600, 100_000):
         assert crashed.outcome(crashed.good + bytes(more)) == b"".join(crashed.chunks)
 
@@ -326,7 +326,9 @@ def test_few_zeros_may_belong_to_a_record(tmp_path: Path, name: str, enough: int
 
 
 @pytest.mark.parametrize("name", ["000007.log", "MANIFEST-000007"])
-def test_few_zeros_that_do_not_end_with_the_record_are_no_tear(tmp_path: Path, name: str) -> None:
+def test_few_zeros_that_do_not_end_with_the_record_are_not_a_torn_write(
+    tmp_path: Path, name: str
+) -> None:
     for missing in range(1, CRC_BYTES):
         for zeros in range(1, CRC_BYTES):
             torn = physical_record(b"x" * (1024 - HEADER.size + missing))[:1024] + bytes(zeros)
@@ -355,7 +357,9 @@ async def test_record_that_ends_in_zeros_from_a_piece_boundary_on_is_torn(tmp_pa
     assert found == b"".join(crashed.chunks[:-1])
 
 
-def test_zeros_that_begin_within_a_sector_and_end_with_it_are_no_tear(tmp_path: Path) -> None:
+def test_zeros_that_begin_within_a_sector_and_end_with_it_are_not_a_torn_write(
+    tmp_path: Path,
+) -> None:
     """No disk stops there: only from the next sector on."""
     record = physical_record(b"x" * 600)
     wal = tmp_path / "000007.log"

@@ -188,7 +188,7 @@ import os
 def test_crashes(raftlog_cluster):
     os._exit(3)
 
-def test_goes_on(raftlog_cluster):
+def test_continues(raftlog_cluster):
     raftlog_cluster.connect().kv.put("k", "1")
 """
     ran = run(tmp_path, text, "-n", "1")
@@ -257,7 +257,7 @@ def test_of_somebody_else():
     assert ran.returncode == 0, ran.stdout
 
 
-def test_missing_extra_is_named(tmp_path: Path) -> None:
+def test_missing_extra_is_reported(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("import sys\nsys.modules['rocksdict'] = None\n")
     ran = run(tmp_path, "def test_it(raftlog_cluster): pass\n")
     assert ran.returncode != 0

@@ -185,7 +185,7 @@ def test_failure_of_a_program_fails_the_run() -> None:
         testing.simulated(main, faults={})
 
 
-def test_skip_in_a_program_is_no_failure() -> None:
+def test_skip_in_a_program_is_not_a_failure() -> None:
     async def main(_: testing.SimulatedCluster) -> None:
         pytest.skip("not here")
 

@@ -477,7 +477,7 @@ async def sent(opened: Any, conversation: Conversation, message: Any, metadata: 
 
 
 @pytest.mark.parametrize("certificates", [False, True], ids=["token alone", "with a certificate"])
-def test_token_authenticates_nobody_as_a_node(tmp_path: Path, *, certificates: bool) -> None:
+def test_bearer_token_never_authenticates_a_node(tmp_path: Path, *, certificates: bool) -> None:
     async def scenario() -> None:
         async with serving(tmp_path, certificates=certificates, guard=RULE) as node:
             tls = node.issue("client") if certificates else None

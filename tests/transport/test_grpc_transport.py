@@ -256,7 +256,7 @@ async def test_probe_detects_silence_and_unknown_names(world: World) -> None:
         ([], Probe.SILENT),
     ],
 )
-def test_refusal_by_one_of_several_addresses_is_no_proof(
+def test_refusal_by_one_of_several_addresses_is_not_proof(
     monkeypatch: pytest.MonkeyPatch, found: list[Probe], verdict: Probe
 ) -> None:
     async def resolve(host: str, port: int) -> list[Any]:
@@ -309,7 +309,7 @@ def test_tls_accepts_only_certificates_of_the_authority(tmp_path: Path) -> None:
     run_real(scenario, tls=good)
 
 
-def test_unreadable_tls_files_are_all_named(tmp_path: Path) -> None:
+def test_unreadable_tls_files_are_all_reported(tmp_path: Path) -> None:
     tls = TlsConfig(tmp_path / "a", tmp_path / "b", tmp_path / "c")
     with pytest.raises(ConfigError) as caught:
         GrpcServerTransport(tls=tls)

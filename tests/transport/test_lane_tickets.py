@@ -362,7 +362,7 @@ async def test_streams_leave_lanes_to_other_addresses(both: Pair) -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"RLLANE2\n", bytes(PROOF_BYTES), b"HTTP/1.1 400\r\n"])
-async def test_program_that_is_no_leader_offers_no_lane(said: bytes) -> None:
+async def test_program_that_is_not_the_leader_offers_no_lane(said: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(len(GREETING) + DOOR_BYTES + PROOF_BYTES)
         writer.write(said)

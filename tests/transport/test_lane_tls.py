@@ -170,7 +170,7 @@ async def between(own: TlsConfig, onward_port: int) -> AsyncIterator[int]:
 
 
 @scenario(run)
-async def test_server_without_a_ticket_is_no_lane_whatever_its_certificate(
+async def test_server_without_a_ticket_is_not_a_lane_whatever_its_certificate(
     both: Pair, *, certificates: Certificates
 ) -> None:
     other = certificates.issue("other")

@@ -108,7 +108,9 @@ def test_accepted_client_has_no_error(authority: trustme.CA, tmp_path: Path) -> 
             require_listener([f"{HOST}:{port}"], plaintext=True)
 
 
-def test_problem_of_the_server_certificate_is_named(authority: trustme.CA, tmp_path: Path) -> None:
+def test_problem_of_the_server_certificate_is_reported(
+    authority: trustme.CA, tmp_path: Path
+) -> None:
     mine = files(authority, tmp_path / "mine")
     for validity, trouble, text in [
         (PAST, TlsTrouble.EXPIRED, f"that expired {said(PAST[1])}"),
@@ -127,7 +129,9 @@ def test_problem_of_the_server_certificate_is_named(authority: trustme.CA, tmp_p
         assert f"does not name {HOST}" in refused(port, mine)
 
 
-def test_problem_of_the_client_certificate_is_named(authority: trustme.CA, tmp_path: Path) -> None:
+def test_problem_of_the_client_certificate_is_reported(
+    authority: trustme.CA, tmp_path: Path
+) -> None:
     past = files(authority, tmp_path / "past", PAST)
     future = files(authority, tmp_path / "future", FUTURE)
     stranger = files(trustme.CA(), tmp_path / "stranger")

@@ -169,7 +169,7 @@ def test_renewal_needs_a_usable_key(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("days", "said"), [((-3, -1), "expired 20"), ((1, 3), "is not valid until 20")]
 )
-def test_certificate_outside_its_validity_is_named_at_check_and_start(
+def test_certificate_outside_its_validity_is_reported_at_check_and_start(
     tmp_path: Path, days: tuple[int, int], said: str
 ) -> None:
     tls = files(tmp_path, days=days)

@@ -155,7 +155,7 @@ def test_grpc_wakes_the_loop_in_the_expected_way() -> None:
     assert [type(callback).__name__ for callback in registered] == ["_WakeUpReader"]
 
 
-def test_byte_taken_by_another_loop_is_no_error() -> None:
+def test_byte_taken_by_another_loop_is_not_an_error() -> None:
     """One process, two loops: both wake by the same socket, and one of them finds it empty."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)

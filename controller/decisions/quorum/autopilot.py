@@ -52,7 +52,7 @@ Key = tuple[int, str]
 
 
 class Step(Enum):
-    """A change of the voter set."""
+    """A change to the voter set."""
 
     WAIT = "nothing is due"
     ADD = "a spare becomes a voter"
@@ -130,7 +130,7 @@ class Autopilot:
         """Time of the next examination."""
 
     def due(self, now: float) -> Write | None:
-        """Return the change of the voter set that is due now, or None."""
+        """Return the change to the voter set that is due now, or None."""
         if now < self.next_check:
             return None
         seen = self._members.describe(now)

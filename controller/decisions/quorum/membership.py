@@ -38,7 +38,7 @@ Look = Callable[[float], QuorumDescription]
 
 
 class Membership:
-    """Decides changes of the voter set in one epoch.
+    """Decides changes to the voter set in one epoch.
 
     ``look`` returns the replicas as the quorum's core knows them, or is None if this controller has
     no core.

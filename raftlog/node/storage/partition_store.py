@@ -51,7 +51,7 @@ class RocksPartitionStore(RocksStore):
         self._rocks = rocks
         self._to_compact: dict[bytes, tuple[bytes, bytes]] = {}
         self._dropped_bytes: dict[bytes, int] = {}
-        """Bytes of each log below its start that are not compacted yet."""
+        """Bytes of each log below its start that have not been compacted yet."""
         self._compact_below: dict[bytes, int] = {}
         self._compacting = False
         self._ends = PartitionEnds()

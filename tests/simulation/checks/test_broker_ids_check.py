@@ -102,7 +102,7 @@ def asks(trace: Trace, name: str) -> None:
     trace.last.message_sent(SimpleNamespace(name=name), "c1", request)
 
 
-def test_missing_id_is_adopted_only_after_its_time() -> None:
+def test_broker_id_is_adopted_only_once_it_has_been_missing_long_enough() -> None:
     trace = two_that_hold_replicas()
     dies(trace, 1)
     trace.time += 700.0
@@ -194,7 +194,7 @@ def test_session_begins_at_a_heartbeat_not_at_the_commit_of_its_unfencing() -> N
                 register(trace, 201, "n1", mapped("n1", 201))
 
 
-def test_late_response_is_no_later_contact() -> None:
+def test_late_response_is_not_a_later_contact() -> None:
     for slow_s in (0.0, 8.0):
         trace = two_that_hold_replicas()
         register(trace, 201, "b1")

@@ -19,25 +19,25 @@ def _image() -> Image:
     )
 
 
-def test_same_contents_are_no_difference() -> None:
+def test_same_contents_are_not_a_difference() -> None:
     assert difference(_image(), _image()) == ""
     assert difference(Image(), Image()) == ""
 
 
-def test_differing_field_of_an_entity_is_named() -> None:
+def test_differing_field_of_an_entity_is_reported() -> None:
     image = _image()
     topics = image.topics.mutate()
     topics[TOPIC] = Topic(TOPIC, "topic", 2)
     assert "topics[" in difference(replace(image, topics=topics.finish()), image)
 
 
-def test_missing_or_additional_entity_is_named() -> None:
+def test_missing_or_additional_entity_is_reported() -> None:
     without = replace(_image(), topics=Image().topics)
     assert "is missing" in difference(without, _image())
     assert "not missing" in difference(_image(), without)
 
 
-def test_missing_index_entry_is_named_and_an_empty_one_is_not() -> None:
+def test_missing_index_entry_is_reported_and_an_empty_one_is_not() -> None:
     without = replace(_image(), replicas_of=Image().replicas_of)
     assert "replicas_of[1] is missing" in difference(without, _image())
     empty = Image().replicas_of.mutate()

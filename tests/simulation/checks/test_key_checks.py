@@ -111,7 +111,7 @@ def expired(lease_id: int) -> pb.RemoveLeaseRecord:
 @pytest.mark.parametrize(("drift", "after_s", "early"), [
     (0.0, 2.99, True), (0.0, 3.0, False), (0.1, 2.8, True), (0.1, 2.91, False),
 ])  # fmt: skip
-def test_lease_ending_before_its_time_is_refused(drift: float, after_s: float, early: bool) -> None:
+def test_lease_that_ends_too_early_is_refused(drift: float, after_s: float, early: bool) -> None:
     trace = led(Held, drift=drift)
     lease = leased(trace)
     trace.tell("lease_confirmed", "k", lease, 0.0, 1_000)

@@ -189,7 +189,7 @@ def test_needless_election_is_refused(steps: list[str], rule: str) -> None:
 
 
 @pytest.mark.parametrize("committed", [False, True])
-def test_candidacy_of_a_removed_voter_is_no_needless_election(committed: bool) -> None:
+def test_candidacy_of_a_removed_voter_is_not_a_needless_election(committed: bool) -> None:
     trace = Quorum()
     trace.elected("c1", 1)
     end = trace.append("c1", 1, voters_record(voter(1), voter(2)))

@@ -275,7 +275,9 @@ def test_correct_existence_answers_pass() -> None:
 
 
 @pytest.mark.parametrize("found", [THERE, ()])
-def test_either_existence_answer_passes_when_it_changes_meanwhile(found: tuple[str, ...]) -> None:
+def test_either_existence_answer_passes_when_it_changes_during_the_read(
+    found: tuple[str, ...],
+) -> None:
     trace = _led()
     question = trace.invoke("ask_topic", "t")
     create(trace)

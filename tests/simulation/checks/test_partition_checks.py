@@ -219,7 +219,7 @@ def test_accepted_heartbeat_of_an_earlier_incarnation_is_refused() -> None:
         _beat(trace)
 
 
-def test_stale_heartbeat_in_flight_or_of_a_deposed_controller_passes() -> None:
+def test_stale_heartbeat_passes_if_in_flight_or_answered_by_a_deposed_controller() -> None:
     trace = _led()
     trace.time = 1.0
     beat = rpc.BrokerHeartbeatRequest(broker_id=1, broker_epoch=1)

@@ -524,7 +524,7 @@ def test_topic_creations_are_compared_with_the_calls() -> None:
 # --- the whole history --------------------------------------------------------------------------
 
 
-def test_last_value_must_be_of_a_write_that_may_be_last() -> None:
+def test_final_value_must_come_from_a_write_that_can_be_ordered_last() -> None:
     trace = _led(Linearizability)
     trace.writes("a")
     trace.writes("b")
