@@ -141,7 +141,7 @@ def _beating(quorum: Quorum, count: int, seconds: float) -> dict[str, Any]:
     try:
         assert child.stdout is not None
         if child.stdout.readline().strip() != "ready":
-            raise RuntimeError("the process of the brokers has ended")
+            raise RuntimeError("the brokers' process has exited")
         time.sleep(SETTLE_S)
         leader = quorum.leader()
         pids = quorum.pids

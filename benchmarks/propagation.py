@@ -74,7 +74,7 @@ class Observers:
             if not select.select([process.stdout], [], [], timeout_s)[0]:
                 raise TimeoutError(f"a broker was not unfenced within {timeout_s} s")
             if process.stdout.readline().strip() != "ready":
-                raise RuntimeError("an observer process has ended")
+                raise RuntimeError("an observer process has exited")
 
     def count_messages(self) -> None:
         """Make each observer count its messages from now on."""

@@ -342,7 +342,7 @@ def bodies(chunk: bytes, header: BatchHeader) -> Iterator[Body]:
         position += length
     if position != end:
         raise CorruptLogError(
-            f"batch at offset {header.base_offset}: its records do not end where it does",
+            f"batch at offset {header.base_offset}: its records do not end where the batch ends",
             offset=header.base_offset,
         )
 

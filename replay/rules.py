@@ -292,7 +292,7 @@ def choose(names: Collection[str], origin: str = "") -> tuple[Rule, ...]:
     unknown = sorted(wanted - {rule.id for rule in RULES})
     if unknown:
         raise ReplayError(
-            f"there is no rule {', '.join(unknown)}: there are"
+            f"unknown rules: {', '.join(unknown)}; the rules are"
             f" {', '.join(rule.id for rule in RULES)}"
         )
     if not wanted:

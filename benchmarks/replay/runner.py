@@ -98,7 +98,7 @@ def run(
             said = sides["Spark"].steps.get("fold")
             if said is not None and said.answer != made["state_hash"]:
                 raise RuntimeError(
-                    f"the fold says {said.answer}, and the history {made['state_hash']}"
+                    f"the fold has {said.answer}, but the history has {made['state_hash']}"
                 )
             results.append(
                 {

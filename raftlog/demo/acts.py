@@ -504,6 +504,6 @@ async def run_command(command: list[str], environment: Mapping[str, str] | None 
     if process.returncode:
         name = " ".join([Path(command[0]).name, *command[1:2]])
         raise CommandFailedError(
-            f"{name} ended with code {process.returncode}: {err.decode()[-2000:].strip()}"
+            f"{name} exited with code {process.returncode}: {err.decode()[-2000:].strip()}"
         )
     return out.decode()

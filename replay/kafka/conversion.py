@@ -145,7 +145,7 @@ class Conversion:
         if base_offset < 0:
             raise KafkaLogError(
                 f"a snapshot that ends at offset {header.end_offset} has {len(messages)} records:"
-                " more than offsets"
+                " more than there are offsets below it"
             )
         self._last_ms, self._last_epoch = header.timestamp_ms, header.epoch
         return _batch_of(messages, base_offset, header.epoch, header.timestamp_ms)

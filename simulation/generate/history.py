@@ -130,7 +130,7 @@ def _receive(receiver: Connection, process: BaseProcess) -> bytes:
     except (EOFError, OSError):
         process.join()
         raise ReplayError(
-            f"the process that makes the history has ended with code {process.exitcode}"
+            f"the process that generates the history exited with code {process.exitcode}"
         ) from None
 
 

@@ -36,7 +36,7 @@ def test_demo_starts_nothing_when_a_module_is_missing(
     ("error", "words"),
     [
         (
-            CommandFailedError("raftlog export ended with code 2"),
+            CommandFailedError("raftlog export exited with code 2"),
             "the demo cannot continue: raftlog",
         ),
         (DemoError("LAO decreased"), "a guarantee was broken: LAO decreased"),
@@ -54,7 +54,7 @@ def test_demo_distinguishes_a_broken_promise_from_a_failed_command(
 
 
 async def test_failed_demo_command_is_reported_with_its_output() -> None:
-    with pytest.raises(CommandFailedError, match="ended with code 3: no pyarrow"):
+    with pytest.raises(CommandFailedError, match="exited with code 3: no pyarrow"):
         await run_command(
             [sys.executable, "-c", "import sys; sys.stderr.write('no pyarrow'); sys.exit(3)"]
         )

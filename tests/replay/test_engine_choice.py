@@ -149,7 +149,7 @@ def test_missing_export_is_reported_without_starting_spark(
         ({"job": "diff", "from_offset": 9_999}, "is after the end of the diff"),
         ({"job": "diff", "from_offset": -3}, "there is no offset -3"),
         ({"job": "state", "at_offset": 9_999}, "offset 9999 is not in"),
-        ({"job": "audit", "rules": ("LAO",)}, "there is no rule LAO"),
+        ({"job": "audit", "rules": ("LAO",)}, "unknown rules: LAO"),
         ({"job": "sql", "query": " "}, "no query"),
         ({"job": "watch", "output": "WATCHED"}, "is damaged"),
     ],

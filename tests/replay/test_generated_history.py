@@ -241,7 +241,7 @@ def test_dying_generator_is_reported_and_leaves_no_records(tmp_path: Path) -> No
         for child in active_children():
             os.kill(child.pid or 0, signal.SIGKILL)
 
-    with pytest.raises(ReplayError, match="has ended with code -9"):
+    with pytest.raises(ReplayError, match="exited with code -9"):
         write_export(tmp_path / "made-up", SMALL, 10_000_000, kill)
     assert verify_export(tmp_path / "made-up").segments == ()
 
