@@ -94,7 +94,7 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
-    """Give each test the time of its directory, and let workers begin with what takes longest."""
+    """Give each test the time of its directory, and let workers begin with the longest tests."""
     for item in items:
         directory = item.nodeid.partition("::")[0].split("/")[1]
         if directory in PATIENCE_S and item.get_closest_marker("timeout") is None:

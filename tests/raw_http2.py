@@ -73,7 +73,7 @@ class RawHttp2:
         self._data(stream, struct.pack(">BI", 0, length))
 
     def pump(self, wait_s: float = 0.0) -> None:
-        """Send what the windows allow, and read what has come."""
+        """Send as much as the windows allow, and read all received bytes."""
         if self.closed:
             return
         try:

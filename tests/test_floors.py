@@ -130,7 +130,7 @@ def arrows() -> list[Arrow]:
 
 
 def circle(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """Return one circle of arrows; empty if there is none."""
+    """Return one cycle of arrows, or an empty result if there is none."""
     graph: dict[str, set[str]] = {}
     for importer, imported in pairs:
         graph.setdefault(importer, set()).add(imported)

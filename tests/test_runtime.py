@@ -55,7 +55,7 @@ async def test_node_started_with_nohup_survives_the_end_of_its_terminal() -> Non
 
 
 class Alarm:
-    """Records its calls, and requests what ``then`` says."""
+    """Records its calls, and requests the next deadlines from ``then``."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()

@@ -164,7 +164,7 @@ STEP_CHANGES = 256
 STEP_SENDS = 64
 """Most watchers to which one piece of work sends a response."""
 RESPONSE_BYTES = 256 << 10
-"""Size in bytes from which a response takes no further change."""
+"""Size in bytes at which a response is full: no further change is added."""
 
 Handle = Any
 """The shell's identifier of a watcher."""

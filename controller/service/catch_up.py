@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 CLAIM_MAX_S = 1.0
 """Longest time, in seconds, that standbys wait for a claim to end."""
 FAR_BEHIND_RECORDS = 10_000
-"""Number of unfolded records from which a standby waits; fewer are folded in about ten
+"""Minimum number of unfolded records for which a standby waits; fewer are folded in about ten
 milliseconds.
 """
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 FIRST_S = 1.0
-"""Length, in seconds, from which an outage is logged; an election takes less."""
+"""Minimum length, in seconds, of an outage that is logged; an election takes less."""
 AGAIN_S = 30.0
 FOUNDING = " to found a quorum: a configured voter set begins with the votes of all"
 
@@ -159,8 +159,8 @@ def log_stall(decider: Decider, now: float, journal: Journal) -> None:
 
 SLOW_FLUSH_S = 0.5
 STALL_S = 1.0
-"""Length, in seconds, from which a stall (a disk call, a silent peer, a missing leader) is
-logged.
+"""Minimum length, in seconds, of a stall that is logged (a disk call, a silent peer, a missing
+leader).
 """
 LOOP_GAP_S = 0.5
 TICK_S = 0.1

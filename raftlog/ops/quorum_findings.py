@@ -311,7 +311,7 @@ def _tells_more(node: AskedNode) -> bool:
 
 
 BEHIND_MS = 10_000
-"""Time in ms since a voter last had the whole log from which it counts as behind; a slow disk
+"""A voter counts as behind if it last had the whole log at least this long ago, in ms; a slow disk
 causes milliseconds.
 """
 

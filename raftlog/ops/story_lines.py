@@ -317,7 +317,7 @@ AROUND_MS = 15_000
 session.
 """
 ALONE_MS = 2_000
-"""Time in ms without a controller from which a line is written: a failover takes less."""
+"""Minimum time in ms without a controller for which a line is written: a failover takes less."""
 
 
 def fences(timeline: Timeline) -> Iterator[Line]:

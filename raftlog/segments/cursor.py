@@ -21,7 +21,7 @@ from raftlog.segments.manifest import Manifest
 BOOKKEEPING = frozenset({RecordType.EXPORT_CURSOR, RecordType.PROGRESS, RecordType.NO_OP})
 """Record types that follow from other records and do not move the cursor."""
 LAG_MAX_RECORDS = 1000
-"""Lag, in records, from which the cursor is always moved."""
+"""Minimum lag, in records, at which the cursor is always moved."""
 STALE_S = 3600.0
 INTERVAL_S = 10.0
 """Shortest time between two moves of a cursor by one process, in seconds: otherwise every publish

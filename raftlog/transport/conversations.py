@@ -46,7 +46,7 @@ PART_MAX_ITEMS, PART_MAX_BYTES = 512, 256 << 10
 milliseconds or more.
 """
 MANY_ITEMS = 8
-"""Number of items from which an envelope is joined without examining each item."""
+"""Minimum number of items at which an envelope is joined without examining each item."""
 SHORT_BYTES = 8 << 10
 """Largest envelope that is parsed whole, in bytes."""
 

@@ -41,7 +41,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt."""
 _KEPT_BYTES = 64 << 20
 _MAPPED_BYTES = 32 << 20
-"""Size in bytes from which freed allocations are returned to the kernel at once."""
+"""Minimum size in bytes of allocations that are returned to the kernel as soon as they are freed.
+"""
 
 
 def workers() -> int:

@@ -45,7 +45,7 @@ from replay.report.model import (
 
 _TOGETHER_MS = 1_000
 _LONG_MS = 10_000
-"""Duration from which a hold-up of LAO is a warning, in ms; shorter ones appear only in the
+"""Minimum duration, in ms, at which a hold-up of LAO is a warning; shorter ones appear only in the
 curve.
 """
 _MAX_IDS = 8

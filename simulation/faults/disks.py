@@ -92,7 +92,9 @@ def make_room(world: World, disks: dict[ControllerHost, SimDisk]) -> None:
 
 @fault
 async def disk_hang(world: World, rng: random.Random) -> None:
-    """Let a disk hang: no operation completes for a while; the leader's half the time."""
+    """Let a disk hang: no operation completes for a while. Half of the time it is the leader's
+    disk.
+    """
     host = rng.choice(world.controllers)
     service = world.active()
     if service is not None and rng.random() < 0.5:

@@ -128,7 +128,7 @@ class Stage:
         return self
 
     def reply(self, *, link: HandLink | None = None, **fields: Any) -> None:
-        """Answer with what is committed, unless the test says otherwise."""
+        """Answer with the committed records, unless the test sets another answer."""
         committed: dict[str, Any] = {
             "controller_epoch": 1,
             "generation": self.view.generation or 1,

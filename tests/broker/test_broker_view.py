@@ -113,7 +113,7 @@ def test_known_lao_never_decreases() -> None:
 
 
 def test_lao_received_before_the_broker_was_unfenced_counts_as_unknown() -> None:
-    """[After a failover B would serve from 3 what was answered visible at 5.]"""
+    """[After a failover B would serve reads at 3, although the write at 5 was answered as visible.]"""
     view, log = View(ME, max_bytes=BIG), LogMaker()
     log.leader()
     epoch = log.register(ME)

@@ -345,7 +345,7 @@ def test_idle_watch_receives_its_progress(world: World) -> None:
 
 
 def test_token_is_renewed_before_it_is_compacted() -> None:
-    """[A watch of what never changes is resumed after an hour, from where it began.]"""
+    """[A watch of an entity that never changes is resumed after an hour, from where it began.]"""
     world = World(history_max_bytes=100_000)
     reader = world.watch("w", "topics", progress_ms=1 << 30)
     world.work()

@@ -137,7 +137,7 @@ def test_ineligible_replica_is_not_proposed(change: dict[str, object]) -> None:
 
 
 def test_replica_is_not_proposed_between_registration_and_fetch() -> None:
-    """The image says that its broker is eligible again, but not that it has what it had."""
+    """The image shows that the broker is eligible again, but not that it still has its records."""
     stand = alone()
     stand.fetch(3, 0, session="keeps 3 out", leader_epoch=4)
     stand.broker(2, fenced=True)

@@ -1,4 +1,4 @@
-"""A simulated cluster with partitions, and producers that record what was acknowledged."""
+"""A simulated cluster with partitions, and producers that remember the acknowledged records."""
 
 import asyncio
 import random

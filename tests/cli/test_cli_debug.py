@@ -142,7 +142,7 @@ def test_bundle_with_headers_other_than_files_is_not_read(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("damage", [slice(60, 80), slice(-30, None)])
 def test_damaged_bundle_is_refused(tmp_path: Path, damage: slice) -> None:
-    """[what zlib says about a corrupt stream was a traceback]"""
+    """[zlib's error about a corrupt stream ended in a traceback]"""
     file = bundle_of(tmp_path / "b.tar.gz", log=LOG + random.Random(7).randbytes(4_000))
     data = bytearray(file.read_bytes())
     data[damage] = b"\xff" * 20 if damage.start > 0 else b""

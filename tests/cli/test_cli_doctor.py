@@ -37,7 +37,7 @@ def three(tmp_path: Path) -> Iterator[LocalCluster]:
 @pytest.fixture
 def look(raftlog: Raftlog) -> Look:
     def looked(at: str, wanted: str, code: int) -> str:
-        """Look until it says what is wanted: nodes notice after a second or two."""
+        """Run it until the output is as expected: nodes notice after a second or two."""
         until = time.monotonic() + 30
         while True:
             ran = raftlog("doctor --bootstrap-controller", at)

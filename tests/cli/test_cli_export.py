@@ -36,7 +36,9 @@ def test_unsupported_uri_is_refused(raftlog: Raftlog) -> None:
 
 
 def test_empty_publish_prints_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Following ends with a publish of what nodes have reported; the cursor receives each."""
+    """Following ends with a publish up to the offset that nodes have reported; each publish moves
+    the cursor.
+    """
     heard: list[int] = []
     tell = _telling(
         lambda manifest: heard.append(manifest.end_offset), open_place(tmp_path), as_json=False

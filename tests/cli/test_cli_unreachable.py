@@ -45,7 +45,7 @@ def silent() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def dead() -> Iterator[str]:
-    """A port that nobody listens on, reserved meanwhile."""
+    """A port without a listener, reserved until the context ends."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{bound.getsockname()[1]}"

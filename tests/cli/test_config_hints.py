@@ -132,7 +132,7 @@ def test_no_example_sets_a_key_without_effect(name: str) -> None:
 def test_value_without_effect_is_reported_to_every_reader(
     kind: ResourceType, name: str, value: str, mark: str
 ) -> None:
-    """[the note was for who had set it; who read it a year later saw a compacted topic]"""
+    """[only the operator who had set it saw the note; a year later others saw a compacted topic]"""
     described = broker_pb2.DescribedConfig(name=name, value=value, config_source=5)
     entry = _entry(int(kind), described)
     assert entry.without_effect == mark

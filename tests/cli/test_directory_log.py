@@ -1,4 +1,4 @@
-"""Exports of a stopped node's log, which end at what the log proves committed."""
+"""Exports of a stopped node's log, which end with the last record that the log proves committed."""
 
 from pathlib import Path
 from types import SimpleNamespace

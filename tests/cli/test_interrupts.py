@@ -40,7 +40,7 @@ WAIT = "print('waits', flush=True); time.sleep(60)"
 
 
 def test_command_is_installed_as_a_script_that_can_be_executed() -> None:
-    """[pip keeps the mode of the file: 0644 is a command that nobody may run]"""
+    """[pip keeps the mode of the file: a command with mode 0644 cannot be run]"""
     root = Path(__file__).resolve().parents[2]
     project = tomllib.loads((root / "pyproject.toml").read_text())
     scripts = project["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-scripts"]

@@ -34,7 +34,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
 def test_long_line_is_not_wrapped_on_a_narrow_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A line break inside an `export` makes what is copied export nothing."""
+    """A line break inside an `export` line would break the command when it is copied."""
     narrow(monkeypatch, 40)
     line = "  export RAFTLOG_BOOTSTRAP_CONTROLLER=127.0.0.1:20001,127.0.0.1:20002,127.0.0.1:20003"
     output.print_line(line)

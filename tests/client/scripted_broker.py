@@ -20,7 +20,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
 class Scripted:
-    """A broker that accepts every write, but for what a test sets."""
+    """A broker that accepts every write, unless a test sets another answer."""
 
     def __init__(self) -> None:
         self.writes: list[rpc.ControllerRequest] = []

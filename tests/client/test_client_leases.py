@@ -22,7 +22,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
 class Keeper(Scripted):
-    """Keeps every lease alive, but for what a test sets."""
+    """Keeps every lease alive, unless a test sets another answer."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -114,7 +114,7 @@ async def test_records_written_after_the_end_is_located_are_read(world: DataWorl
 async def test_deleted_topic_raises_an_error_at_each_poll(
     world: DataWorld, *, made_anew: bool, code: ErrorCode, message: str
 ) -> None:
-    """[It waited for ever, for records that can never come]"""
+    """[it waited forever for records that cannot arrive]"""
     fill(world, 0, b"0")
     consumer = world.consumer()
     consumer.assign(TOPIC)

@@ -61,7 +61,7 @@ def executed(request: pb.ControllerRequest) -> pb.ControllerResponse:
 
 
 def committed(request: pb.ControllerRequest) -> pb.ControllerResponse:
-    """The write stands, and is not as visible as requested."""
+    """The write was made, but is not as visible as requested."""
     return pb.ControllerResponse(create_topics=pb.CreateTopicsResponse(), write=token(40))
 
 

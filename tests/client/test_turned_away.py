@@ -258,7 +258,7 @@ async def server(*conversations: Conversation) -> AsyncGenerator[str]:
 
 
 async def test_call_to_a_controller_instead_of_a_broker_fails_at_once() -> None:
-    """[It waited for its whole time, and then said that nobody could be asked in time]"""
+    """[it waited until its deadline, and then reported that no broker could be reached in time]"""
     async with (
         server(Conversation.CONTROLLER) as address,
         raftlog.AsyncClient(address, timeout_s=FAR_S) as library,

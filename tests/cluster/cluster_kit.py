@@ -30,7 +30,7 @@ from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 PATIENCE_S = 60.0
-"""Bound in seconds for what takes well under a second on an idle machine."""
+"""Timeout in seconds for operations that take well under a second on an idle machine."""
 CLIENT_METRICS = 16
 AnyCluster = TypeVar("AnyCluster", bound=LocalCluster)
 

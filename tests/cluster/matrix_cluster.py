@@ -304,7 +304,7 @@ def _configure(
 
 @contextmanager
 def running(directory: Path) -> Iterator[World]:
-    """The world, as long as it is wanted."""
+    """The world, kept until the context ends."""
     authorities, issuer = Authorities(directory / "pki"), Issuer()
     jwks = directory / "jwks.json"
     jwks.write_bytes(issuer.jwks())

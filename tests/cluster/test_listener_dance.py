@@ -176,7 +176,7 @@ class Writers:
         return setting(f"{self._name}-{way}", str(self.written[way]))
 
     def check(self) -> None:
-        """Raises what has gone wrong."""
+        """Raises the first error of the calls."""
         for task in self._tasks:
             if task.done():
                 task.result()

@@ -24,7 +24,7 @@ from raftlog.local.cluster import free_ports
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 GAP_S = 5.0
-"""Bound in seconds for what takes some 50 ms on an idle machine."""
+"""Timeout in seconds for operations that take some 50 ms on an idle machine."""
 
 
 class Quorum:

@@ -71,7 +71,7 @@ def found(response: broker_pb2.BrokerResponse) -> int:
 
 
 async def write_on(client: BrokerClient, key: str, stop: asyncio.Event, acks: Any) -> list[int]:
-    """Count up in one key until stopped; return what was acknowledged."""
+    """Count up in one key until stopped; return the acknowledged counts."""
     done = [-1]
     while not stop.is_set():
         result = await client.write(

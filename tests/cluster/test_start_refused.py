@@ -99,7 +99,7 @@ def run(cluster: LocalCluster, name: str, **flags: object) -> Ran:
 
 
 def copy_of(cluster: LocalCluster, path: Path) -> Path:
-    """Return a copy of the killed controller's directory; nobody holds the lock of the copy."""
+    """Return a copy of the killed controller's directory; no process holds the lock of the copy."""
     return Path(shutil.copytree(cluster.directory / "killed", path))
 
 

@@ -237,7 +237,9 @@ class Cell:
     def report(
         self, broker_id: int, partition: Partition, last_epoch: int = -1, end: int = 0
     ) -> None:
-        """Report the end of a broker's replica of a leaderless partition; then do what is due."""
+        """Report the end of a broker's replica of a leaderless partition, and then run all due
+        work.
+        """
         log = rpc.ReplicaLogReport(
             topic_id=partition.topic_id,
             partition_index=partition.index,

@@ -357,7 +357,7 @@ def test_second_broker_on_a_host_is_refused(cell: Ids) -> None:
 
 
 def test_id_of_a_stopped_broker_is_not_given_to_its_neighbour(cell: Ids) -> None:
-    """[Broker 2 restarts, and a second broker is started on its host meanwhile.]"""
+    """[Broker 2 restarts, and during the restart a second broker is started on its host.]"""
     cell.lose(2)
     says = ("2 at h2:9092", "node.id")
     cell.no_id(ErrorCode.INVALID_REGISTRATION, *says, request=cell.wanted("h2", 9093))

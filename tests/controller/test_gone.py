@@ -59,7 +59,9 @@ def test_lao_advances_when_the_fencing_is_committed() -> None:
 
 
 def test_gone_broker_keeps_its_id_until_its_session_ends() -> None:
-    """[A proxy refused: the process lives, and another one must not have its id at once.]"""
+    """[a proxy refused the connection: the process is alive, so no other process may get its id at
+    once]
+    """
     cell = steady()
     found_gone(cell, 1)
     cell.due()

@@ -1,4 +1,4 @@
-"""Fencing of lagging brokers, and log lines about a LAO that stands still."""
+"""Fencing of lagging brokers, and log lines about an LAO that does not advance."""
 
 from deciding import Cell
 

@@ -138,7 +138,7 @@ def test_failed_transfer_is_not_retried_at_once() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_timing_of_a_link_costs_more_than_a_few_transfers_an_hour(seed: int) -> None:
-    """The link is up until the transfer, and breaks after a while of its own choice."""
+    """The link is up until the transfer, and breaks some time later."""
     rng, story = random.Random(seed), Story()
     cruel = seed < 2
     while story.now < 5 * 3600:

@@ -19,7 +19,7 @@ def ask(cell: Cell, broker_id: int, **fields: Any) -> rpc.BrokerHeartbeatRespons
 
 
 def all_beat(cell: Cell, *but: int, seconds: float = 0.0, step: float = 2.0, **fields: Any) -> None:
-    """Let all heartbeat for a while; brokers that the controller fences stay fenced."""
+    """Let all brokers send heartbeats for a while; brokers that the controller fences stay fenced."""
     end = cell.now + seconds
     while cell.now < end:
         cell.now = min(end, cell.now + step)

@@ -150,7 +150,7 @@ def test_fetched_snapshot_is_kept_with_the_log_after_it(
 
 
 def test_log_is_deleted_when_its_readers_are_done() -> None:
-    """If each snapshot held the log separately, everything written meanwhile would stay."""
+    """If each snapshot held the log separately, everything written between them would stay."""
     retention = Retention(SETTINGS)
 
     def start(count: int, *fetched: int, used: int = 9000, now_ms: int = 1 << 40) -> int | None:

@@ -61,7 +61,7 @@ def test_transfers_without_a_valid_target_are_refused() -> None:
 
 
 def test_node_low_on_space_receives_no_leadership() -> None:
-    """It waits for others to lead: until they do, nobody would."""
+    """Such a node waits for others to lead: until one does, there would be no leader."""
     seen = quorum(replica(2, low=True), replica(3))
     assert ask(seen, 2) == ErrorCode.KAFKA_STORAGE_ERROR
     assert ask(seen, 3) == ask(seen, -1) == 3

@@ -116,7 +116,7 @@ def test_reports_ahead_of_the_high_watermark_are_parked() -> None:
 @pytest.mark.parametrize("offset", [4, 2**31 - 1, 2**63 - 1])
 @pytest.mark.parametrize("field", ["applied", "told"])
 def test_report_beyond_the_log_end_is_ignored(field: str, offset: int) -> None:
-    """If it were parked, it would displace the true reports, which come later and are lower."""
+    """If it were parked, it would displace the true reports, which arrive later and are lower."""
     tracker = claim(three(A))
     tracker.committed(4)
     said(tracker, A, 3)

@@ -74,7 +74,7 @@ async def holds_all(world: World, load: Load) -> None:
 @pytest.mark.parametrize("as_message", [True, False])
 @simulated
 async def test_write_waits_for_brokers_despite_a_leader_change(as_message: bool) -> None:
-    """No broker is unfenced, so LAO stands still, and the write waits for it in vain."""
+    """No broker is unfenced, so LAO does not advance, and the write waits for it in vain."""
     world = World()
     old = await world.active()
     change = (16, "a", "match", "v")

@@ -182,7 +182,7 @@ def test_lost_leader_is_not_waited_for() -> None:
 
 
 class Standby:
-    """A node with its own clock, and what it has folded."""
+    """A node with its own clock, which records what it folds."""
 
     def __init__(self) -> None:
         self.now = 5.0

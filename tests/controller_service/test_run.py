@@ -21,7 +21,7 @@ from raftlog.transport.probe import probe
 async def test_stopping_node_refuses_connections_once_it_answers_no_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """[HTTP took 0.1 s to stop, and a write that arrived meanwhile had an unknown outcome.]"""
+    """[HTTP took 0.1 s to stop, and a write that arrived during that time had an unknown outcome.]"""
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
     cluster.generate()
     (node,) = cluster.controllers

@@ -137,7 +137,7 @@ def test_truncated_log_that_grows_as_before_is_continued(node: Path, importer: I
 
 @pytest.mark.parametrize("more", [0, 1, 5], ids=["shorter or as long", "longer", "much longer"])
 def test_import_ends_at_overwritten_records(node: Path, importer: Importer, more: int) -> None:
-    """A follower truncates what was never committed, and another leader's batches follow."""
+    """A follower truncates uncommitted batches, and then has another leader's batches."""
     importer.run()
     begin = kafka.batch(0, [NOOP])
     other = kafka.batch(1, [kafka.topic("others")], epoch=2)

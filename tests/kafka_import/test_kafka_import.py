@@ -554,7 +554,7 @@ def test_differences_are_named_by_field(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_difference_in_eligible_replicas_is_described_in_kafkas_terms(tmp_path: Path) -> None:
-    """[A list of 20 entities did not say what they had in common.]"""
+    """[a list of 20 entities did not show what they had in common]"""
     ids = [f"{'A' * 20}{number:X}A" for number in range(7)]
     topics = [kafka.topic(f"topic-{number}", id_) for number, id_ in enumerate(ids)]
     places = [(index, id_) for id_ in ids for index in range(2)][:11]

@@ -30,7 +30,7 @@ async def get(address: str, path: str) -> tuple[int, str, str]:
 
 
 Node = tuple[HttpServer, dict[str, Any]]
-"""A server, and what it says."""
+"""A server, and the state that it reports."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Incidents, told from journals and the log."""
+"""Incidents, reconstructed from journals and the log."""
 
 from typing import Any
 
@@ -154,8 +154,8 @@ def test_story_03_transfer_is_a_change_without_suspects() -> None:
 
 
 def test_story_03a_earlier_leader_lost_only_its_last_leadership() -> None:
-    """[Node 2 was restarted, led again and resigned for its full disk: the 11 s between were told
-    to be without a leader.]
+    """[Node 2 was restarted, led again and resigned for its full disk: the 11 s in between were
+    reported to be without a leader.]
     """
     told = story(
         node("controller-2",
@@ -260,7 +260,7 @@ def test_story_04b_outage_ends_when_the_last_broker_has_found_a_controller() -> 
 
 
 def test_story_04d_moment_after_the_start_is_not_the_outage() -> None:
-    """[A minute without controllers was told as the second in which they found each other.]"""
+    """[a minute without controllers was reported as the second in which they found each other]"""
     told = story(
         node("controller-2", (119_000, Kind.NO_LEADER, {"epoch": 3, "reason": "why"}),
              (120_000, Kind.LEADER_CHANGED, {"epoch": 4, "leader_id": 3})),
@@ -284,8 +284,8 @@ def test_story_04c_outage_is_not_told_twice_when_controllers_report_it() -> None
 
 
 def test_outage_is_told_per_broker_when_one_of_them_was_alone_before() -> None:
-    """[0.6 s of one broker and, four minutes later, 22 s of three were told as one outage of three
-    that lasted from the first to the last.]
+    """[0.6 s of one broker and, four minutes later, 22 s of three were reported as one outage of
+    three brokers that lasted from the first to the last.]
     """
     found = {"controller_id": 1, "epoch": 3}
     told = story(
@@ -326,7 +326,7 @@ def test_outage_does_not_end_when_another_node_hears_the_leader() -> None:
 
 
 def test_states_of_a_process_end_with_it() -> None:
-    """[A killed leader was told to delay visibility forever.]"""
+    """[a killed leader was reported to delay visibility forever]"""
     told = story(
         node("controller-1",
              (60_000, Kind.PEER_LOST, {"peer_id": 3, "reason": "cut off"}),

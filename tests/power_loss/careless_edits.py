@@ -165,7 +165,7 @@ def log_emptied_without_a_sync() -> None:
 
 
 def chunks_deleted_before_the_start_moves() -> None:
-    """advance_log_start: what lies below goes first."""
+    """advance_log_start: records below the new start are deleted first."""
 
     def advance(self: RocksLogStore, snapshot_id: Any) -> None:
         self._raise_format()
@@ -205,7 +205,7 @@ def acknowledged_before_the_sync() -> None:
 
 
 def sync_covers_what_came_after() -> None:
-    """A sync is taken to cover what was appended while it ran."""
+    """A sync is assumed to cover records that were appended while it ran."""
     real = GroupCommit.sync_finished
 
     def finished(self: GroupCommit, error: Any) -> None:
@@ -271,7 +271,7 @@ def segments_directory_not_synced() -> None:
 
 
 def remembered_not_synced() -> None:
-    """A streaming job notes as done what Spark wrote and nobody synced."""
+    """A streaming job records files as done that Spark wrote and nothing synced."""
     from replay.streaming import ledger
 
     def write(rows: Any, final: Path) -> None:

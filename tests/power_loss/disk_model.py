@@ -219,7 +219,7 @@ MINOR = (*IGNORED, "rocksdict-config.json", "OPTIONS")
 
 @dataclass(frozen=True, slots=True)
 class CrashState:
-    """Everything that the next start finds. ``name``: what survived, for people."""
+    """Everything that the next start finds. ``name``: what survived, for the reader of a failure."""
 
     name: str
     files: dict[str, bytes]
@@ -255,7 +255,7 @@ class Survivors:
         self._names: dict[int, Names] = {}
 
     def nothing(self, number: int) -> None:
-        """Return the state with only what was synced."""
+        """Return the state that contains only synced data."""
         if (file := self._disk.files.get(number)) is not None:
             self._contents[number] = file.durable
         else:

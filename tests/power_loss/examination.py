@@ -66,7 +66,7 @@ class Examined:
     """A loud refusal, which harder states may cause."""
     broken: list[str] = field(default_factory=list)
     kept: list[tuple[CrashState, Promises]] = field(default_factory=list)
-    """Some of the states, with what had been promised."""
+    """Some of the states, each with the promises made by then."""
 
     def __str__(self) -> str:
         harder = (

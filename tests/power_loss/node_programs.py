@@ -271,7 +271,7 @@ prepare_identify = _format
 
 
 def identify(root: Path) -> None:
-    """Store a broker's node id, then another one."""
+    """Store a broker's node id, and then a different id."""
     _say_formatted()
     mark("begins")
     for node_id in (1003, 1004):

@@ -49,7 +49,7 @@ def node(root: Path) -> dict[str, Any]:
 
 
 def _make_anew(root: Path, directory: Path) -> None:
-    """Format again, as an operator would who saw no success."""
+    """Format again, like an operator who did not see the first attempt succeed."""
     if (root / "backup").exists():
         from raftlog.node.recovery.restore import restore
         from raftlog.ops.backup import inspect

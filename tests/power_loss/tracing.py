@@ -88,7 +88,9 @@ def begin(pid: int) -> None:
 
 
 def resume(tid: int, sig: int = 0) -> None:
-    """Let a stopped thread run to its next stop. A thread that was killed meanwhile is not an error."""
+    """Let a stopped thread run to its next stop. A thread that was killed before then is not an
+    error.
+    """
     try:
         _ptrace(_CONT_SYSCALL, tid, 0, sig)
     except ProcessLookupError:

@@ -91,7 +91,7 @@ class Disk:
 
     vote: VoteState = field(default_factory=VoteState)
     log: list[Record] = field(default_factory=list)
-    """All of it, also what a node does not have any more: index = offset."""
+    """The whole log, including records that a node has dropped: index = offset."""
     pending: list[tuple[str, Any]] = field(default_factory=list)
     start: int = 0
     snapshots: dict[SnapshotId, list[Record]] = field(default_factory=dict)
@@ -364,7 +364,7 @@ class SimNode:
         return True
 
     def snapshot(self, end_offset: int = -1) -> SnapshotId:
-        """Take a snapshot of what is committed."""
+        """Take a snapshot of the committed records."""
         end_offset = self.high_watermark if end_offset == -1 else end_offset
         snapshot_id = SnapshotId(end_offset, self.log[end_offset - 1][0])
         self.disk.snapshots[snapshot_id] = self.log[:end_offset]
@@ -529,7 +529,7 @@ class Cluster:
         return self._value
 
     def rng_of(self, node: SimNode) -> random.Random:
-        """Return the random stream of a starting node: another one in each life."""
+        """Return the random stream of a starting node, which differs for each process."""
         return random.Random(f"{self.seed}-{node.id}-{node.life}")
 
     @property

@@ -86,7 +86,9 @@ class Oracle:
         return len(log) > offset and log[offset] == record
 
     def installs(self, node: SimNode, records: list[tuple[int, int]]) -> None:
-        """Check that a snapshot holds exactly what is committed, and that a leader never loads one."""
+        """Check that a snapshot contains exactly the committed records, and that a leader never
+        loads one.
+        """
         assert records == self.committed[: len(records)]
         assert node.up.role != "leader"
         assert len(records) > node.high_watermark

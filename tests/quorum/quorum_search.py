@@ -37,7 +37,7 @@ class Spent(NamedTuple):
     crashes: int = 0
     starts: int = 0
     breaks: int = 0
-    """Messages whose link breaks: they do not arrive, and nobody is told."""
+    """Messages whose link breaks: they do not arrive, and no node learns of it."""
     resignations: int = 0
     voter_changes: int = 0
     snapshots: int = 0

@@ -236,7 +236,7 @@ class LocalState(NamedTuple):
     unflushed: int = 0
     may_compact: bool = False
     voters: tuple[int, ...] = ()
-    """The voter set in force, where this node may propose another one now; else empty."""
+    """The active voter set if this node may propose a change to it now, else empty."""
     log: int = -1
     durable: int = -1
     outstanding: tuple[tuple[int, int], ...] = ()

@@ -56,7 +56,9 @@ def both(directory: Path, job: str, **asked: Any) -> tuple[Any, Any]:
 
 
 def test_state_at_a_time_includes_records_before_a_setback_of_log_time(tmp_path: Path) -> None:
-    """[Log time was years ahead for a while: those records were missing in all states.]"""
+    """[Log time was years ahead for a while: the records of that time were missing from all
+    states.]
+    """
     history = LogHistory(23).run(200)
     before_ms, before = history.timestamp_ms, history.end_offset - 1
     history.timestamp_ms += 10 * 365 * 86_400_000

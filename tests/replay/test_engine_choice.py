@@ -115,7 +115,7 @@ def test_spark_is_used_above_either_limit(
 
 
 def test_checkpoint_counts_for_the_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job from a checkpoint reads what lies after it."""
+    """A job that starts at a checkpoint reads the records after it."""
     log = LogHistory(11).run(400)
     export(log, tmp_path, checkpoint_records=100)
     last = open_export(JobRequest(job="state", export=str(tmp_path))).manifest.checkpoints[-1]

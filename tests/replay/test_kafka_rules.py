@@ -20,7 +20,7 @@ from replay.streaming.ledger import Ledger, output
 from replay.streaming.watch import take
 
 Found = list[tuple[str, int]]
-"""(rule, offset) of what there is to be found."""
+"""(rule, offset) of the expected findings."""
 Breaks = Callable[[KafkaLog], Found]
 OFFENCES: list[Breaks] = []
 RECOVERED, RECOVERING = 0, 1

@@ -31,7 +31,7 @@ from replay.run import compute
 from replay.streaming.audit import COLUMNS, rare_of
 
 Found = list[tuple[str, int, int | None]]
-"""(rule, offset, broker) of what there is to be found, in the order of offsets."""
+"""(rule, offset, broker) of the expected findings, in the order of offsets."""
 Breaks = Callable[[AuditedLog], Found]
 OFFENCES: list[Breaks] = []
 
@@ -712,7 +712,9 @@ def _moves(log: AuditedLog) -> None:
 
 
 def _many(log: AuditedLog) -> None:
-    """A broker with many partitions leaves its ISRs in batches, and stays fenced meanwhile."""
+    """A broker with many partitions leaves its ISRs in batches, and stays fenced until the last
+    one.
+    """
     log.topic("many", [1, 4])
     log.append(log.standing(4, fenced=True), *[pb.NoOpRecord()] * MAX_REMOVALS)
     log.append(*log.removals(4))

@@ -64,7 +64,7 @@ class Told(NamedTuple):
 
 
 def dies(log: Story, known: dict[str, Any]) -> None:
-    """Kill -9 of broker 2: its session expires 9 s later, and no progress is recorded meanwhile."""
+    """Kill -9 of broker 2: its session expires 9 s later, and until then no progress is recorded."""
     before = log.level()
     log.wait(60_000)  # an idle minute is not a stall
     written = log.write()

@@ -1,4 +1,4 @@
-"""The audit in pieces finds what the audit of the whole finds."""
+"""An audit in pieces has the same findings as an audit of the whole log."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -49,7 +49,7 @@ def in_pieces(rows: DataFrame, bounds: list[int], directory: Path) -> Found:
 
 @pytest.mark.nightly
 def test_pieces_of_a_broken_history_find_each_once(spark: SparkSession, tmp_path: Path) -> None:
-    """Also where the boundary is between it and what it is compared with."""
+    """Even if a boundary separates the record from those that it is compared with."""
     log, expected = AuditedLog(), []
     cuts: list[int] = []
     for breaks in OFFENCES:

@@ -26,7 +26,7 @@ SETTINGS = {
 }
 OPTIONS = [word for key, value in SETTINGS.items() for word in ("--conf", f"{key}={value}")]
 PATIENCE_S = 1200
-"""Half a minute of CPU each, of which a busy machine gives little."""
+"""Each takes half a minute of CPU, which is scarce on a busy machine."""
 
 
 @pytest.fixture(scope="module")

@@ -256,7 +256,7 @@ async def test_disk_error_while_saving_the_leader_is_fatal(monkeypatch: pytest.M
 
 
 def test_vote_after_a_failing_release_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the second response would release what waits for the next vote too early."""
+    """Otherwise the second response would release messages that wait for the next vote too early."""
     first, second = VoteState(epoch=5, voted_id=1), VoteState(epoch=6, voted_id=1)
     request, steps = pb.VoteRequest(voter_id=2), []
 

@@ -226,7 +226,7 @@ PROBATION_S = 10.0
 
 
 def test_leaderships_leave_a_broker_with_a_hanging_disk_and_return() -> None:
-    """It heartbeats throughout; without its own report it would lead on."""
+    """It sends heartbeats throughout; without its own report it would continue to lead."""
     took: list[float] = []
 
     async def main() -> None:

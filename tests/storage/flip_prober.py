@@ -86,7 +86,7 @@ def _snapshots(found: tuple[SnapshotId, ...], read: Any) -> dict[str, str]:
 
 
 async def as_a_node(directory: Path) -> dict[str, Any]:
-    """Read what a starting controller reads."""
+    """Read the files that a starting controller reads."""
     store = None
     try:
         bootstrap = read_bootstrap(directory)
@@ -107,7 +107,7 @@ async def as_a_node(directory: Path) -> dict[str, Any]:
 
 
 def as_a_reader(directory: Path) -> dict[str, Any]:
-    """Read what the offline commands read."""
+    """Read the files that the offline commands read."""
     try:
         with open_read_only(directory, probe_timeout_s=10.0) as reader:
             data = reader.read(reader.start_offset, reader.end_offset, 1 << 40)
@@ -120,7 +120,7 @@ def as_a_reader(directory: Path) -> dict[str, Any]:
 
 
 async def as_a_broker(directory: Path) -> dict[str, Any]:
-    """Read what a starting broker reads of its partition replicas."""
+    """Read the files of partition replicas that a starting broker reads."""
     store = None
     try:
         store = open_rocks_partitions(directory, probe_timeout_s=10.0)

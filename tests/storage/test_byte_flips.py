@@ -27,7 +27,7 @@ from raftlog.node.storage.files import Bootstrap, write_vote_file
 FLIPS = int(os.environ.get("RAFTLOG_FLIPS", "4"))
 """Number of flips in each file."""
 NOT_DATA = ("LOG", "LOCK", "lock", "IDENTITY", "OPTIONS", "rocksdict-config")
-"""Files (by prefix) whose content nobody depends on."""
+"""Prefixes of files whose content no reader depends on."""
 STATES = ("closed", "killed")
 SHAPES = ("closed-whole", "killed")
 """``whole``: the log begins at 0, with three snapshots; else at the first one's end."""

@@ -120,7 +120,9 @@ def flipped(data: bytes, position: int) -> bytes:
 
 
 def test_chunks_that_begin_above_the_offset_are_a_gap() -> None:
-    """The chunk at 0 is lost: what follows is sound, contiguous, and not the answer."""
+    """The chunk at 0 is lost: the later chunks are sound and contiguous, but not the requested
+    ones.
+    """
     for inside in (False, True):
         with pytest.raises(
             CorruptLogError, match="next chunk begins at offset 2 instead of 0"

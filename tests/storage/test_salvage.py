@@ -95,7 +95,7 @@ async def refused(directory: Path) -> bool:
 
 
 async def mend(directory: Path, others: dict[str, Salvage]) -> list[tuple[int, int]]:
-    """Repair it with what the others have; return what is still missing."""
+    """Repair the log from the other copies; return what is still missing."""
     found = salvage(directory)
     assert found.why_not == ""
 

@@ -16,7 +16,7 @@ def opened(disk: SimDisk) -> tuple[SimLogStore, RecoveredLog]:
 
 
 async def crash_after_two_syncs(seed: int) -> tuple[bytes, int]:
-    """Ten batches, four of them synced, then a crash: return what is left, and its end."""
+    """Ten batches, four of them synced, then a crash; return the remaining log and its end."""
     disk = sim_disk()
     store, _ = opened(disk)
     for i in range(4):

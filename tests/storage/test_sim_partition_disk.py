@@ -21,7 +21,7 @@ def opened(disk: SimPartitionDisk) -> SimPartitionStore:
 
 
 async def crash_after_a_sync(seed: int) -> dict[PartitionKey, int]:
-    """Two synced batches, then six unsynced writes, and a crash: return what is left."""
+    """Two synced batches, then six unsynced writes, and a crash; return the remaining logs."""
     disk = SimPartitionDisk("d1", Random(1))
     store = opened(disk)
     for key in (A0, A1):

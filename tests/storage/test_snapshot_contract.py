@@ -196,7 +196,7 @@ async def test_installed_snapshot_replaces_the_log(machine: Machine) -> None:
 
 
 async def test_snapshot_completed_too_late_does_not_count_after_a_restart(machine: Machine) -> None:
-    """It was abandoned while being completed, and another one was installed meanwhile."""
+    """The snapshot was abandoned during its completion, and another one was installed."""
     store = await written(machine)
     late, one = SnapshotId(4, 1), SnapshotId(50, 4)
     assert await make_snapshot(store, one) is None

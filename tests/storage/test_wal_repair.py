@@ -56,7 +56,7 @@ def test_write_without_its_end_can_be_completed(missing: int) -> None:
 
 @pytest.mark.parametrize("missing", range(1, CRC_BYTES))
 def test_changed_write_cannot_be_completed(missing: int) -> None:
-    """Except what chance completes: one of 256 if three bytes are missing, of 65,536 if two."""
+    """Except by chance: one in 256 if three bytes are missing, one in 65,536 if two are."""
     rng = Random(missing)
     by_chance = 0
     for crc, known in records(rng, missing):

@@ -161,7 +161,7 @@ async def serving(
 
 
 class AnswerAll:
-    """Answers each request with its own body, empty."""
+    """Answers each request with an empty body of the same kind."""
 
     def received(self, link: Link, messages: Any) -> None:
         for message in messages:

@@ -193,7 +193,7 @@ def batched(values: Sequence[float], size: int) -> list[tuple[float, ...]]:
 
 @scenario(run_real)
 async def test_garbage_ends_its_link_and_not_the_turn_that_it_waited_for(world: World) -> None:
-    """[Messages queued after it waited until another one was sent.]"""
+    """[messages queued behind it waited until another message was sent]"""
     count = 10
 
     def costly(link: Link, messages: Sequence[Any]) -> None:

@@ -352,7 +352,9 @@ class KeyChanger:
         self._secret = bytes.fromhex(lines["CLIENT_TRAFFIC_SECRET_0"].split()[1])
 
     def change(self, *, asks: bool) -> bytes:
-        """Change the keys by one record. ``asks``: the server must answer with a change of its own."""
+        """Update the keys with one record. ``asks``: the server must update its own keys in
+        response.
+        """
         key, iv = self._expanded("key", 32), self._expanded("iv", 12)
         header = b"\x17\x03\x03" + (6 + 16).to_bytes(2)
         plain = bytes([24, 0, 0, 1, asks, 22])

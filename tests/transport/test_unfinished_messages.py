@@ -381,7 +381,7 @@ async def test_started_frames_are_bounded_and_have_a_deadline() -> None:
 
 
 class SlowStream:
-    """Accepts nothing before it is told to."""
+    """Accepts no data until the test allows it."""
 
     def __init__(self) -> None:
         self.reads = asyncio.Event()

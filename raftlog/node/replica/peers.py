@@ -121,7 +121,7 @@ class SnapshotAnswers(Protocol):
 
 class SnapshotLink:
     """The bulk conversation with one peer: dialed for a FetchSnapshot request, closed when idle. A
-    silent link is closed, too: the next request dials another one.
+    silent link is closed, too: the next request dials a new one.
     """
 
     def __init__(

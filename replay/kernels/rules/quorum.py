@@ -100,8 +100,8 @@ def _changed(before: dict[int, str], now: dict[int, str]) -> int:
 
 
 def _replaced(before: dict[int, str], now: dict[int, str], voter: int) -> bool:
-    """Return whether a voter has another directory. A directory that becomes known is not another
-    one.
+    """Return whether a voter has a different directory. A directory that becomes known does not
+    count as different.
     """
     return before.get(voter, "") not in ("", now[voter])
 

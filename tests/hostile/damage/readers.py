@@ -164,7 +164,7 @@ def _served(data: bytes) -> str:
 
 
 def broker_start(directory: Path) -> Said:
-    """Read what a starting broker reads."""
+    """Read the files that a starting broker reads."""
 
     async def recover() -> dict[str, Any]:
         opened = open_directory(directory, cluster_id=_cluster_id(directory), broker_id=1)
@@ -211,7 +211,7 @@ def export_image(directory: Path) -> Said:
 
 
 def export_verify(directory: Path) -> Said:
-    """Read what ``--verify`` checks, which excludes files that no reader uses."""
+    """Read the files that ``--verify`` checks; it ignores files that no reader uses."""
     return _called(lambda: {"end": verify_export(directory).end_offset})
 
 

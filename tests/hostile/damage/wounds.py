@@ -12,7 +12,7 @@ from raftlog.node.storage.wal import BLOCK, HEADER
 from .bases import Base
 
 NOT_DATA = ("LOG", "LOCK", "lock", ".lock", "IDENTITY", "OPTIONS", "rocksdict-config")
-"""Files (by prefix) whose content nobody depends on: damaged seldom."""
+"""Prefixes of files whose content no reader depends on: rarely damaged."""
 
 
 class Wound(NamedTuple):
