@@ -124,7 +124,7 @@ def test_every_command_shows_its_help_without_the_extras() -> None:
         assert " " in command.name or f"\n  {command.name} " in out
 
 
-def test_command_that_lacks_an_extra_says_so_in_one_line() -> None:
+def test_command_that_lacks_an_extra_reports_this_in_one_line() -> None:
     lacking = {
         ("controller", "run", "-c", "node1.toml"): "server",
         ("broker", "run", "-c", "node1.toml"): "server",

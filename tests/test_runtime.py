@@ -106,7 +106,7 @@ async def test_infinite_deadline_requests_nothing_and_cancels_nothing() -> None:
 
 
 @simulated
-async def test_cancelled_alarm_calls_nobody_until_it_is_armed_again() -> None:
+async def test_cancelled_alarm_makes_no_call_until_it_is_armed_again() -> None:
     alarm = Alarm()
     alarm.arm(1.0)
     alarm.timer.cancel()
@@ -155,7 +155,7 @@ def becomes(ask: Callable[[], object], wanted: object) -> None:
         time.sleep(0.001)
 
 
-def test_poll_has_an_answer_at_once_and_the_next_one_later(disk: Disk) -> None:
+def test_poll_has_an_answer_at_once_and_the_next_answer_later(disk: Disk) -> None:
     look = BackgroundLook(disk.ask)
     assert look.latest is None
     assert look.poll() == 1

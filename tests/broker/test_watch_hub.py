@@ -248,7 +248,7 @@ def test_long_list_is_sent_in_parts_and_has_a_token_only_when_complete(world: Wo
     assert len(reader.tokens) == 1
 
 
-def test_watch_omits_changes_once_the_permission_is_gone(world: World) -> None:
+def test_watch_omits_changes_once_the_permission_is_revoked(world: World) -> None:
     reader = world.watch("w", "configs", asker="alice")
     other = world.watch("o", "configs", asker="bob")
     world.work()

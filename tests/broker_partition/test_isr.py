@@ -440,7 +440,7 @@ def test_partition_without_a_result_counts_as_not_tried() -> None:
     assert len(stand.proposals()) == 2
 
 
-def test_image_older_than_a_response_takes_nothing_back() -> None:
+def test_image_older_than_a_response_reverts_nothing() -> None:
     stand = expanding()
     stand.answer_isr()
     stand.change(partition_epoch=7, isr=(1,))

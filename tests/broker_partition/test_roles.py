@@ -26,7 +26,7 @@ def role(stand: Stand, key: tuple[bytes, int] = KEY) -> str:
     return type(stand.core._host.replicas[key].role).__name__
 
 
-def test_image_of_an_earlier_registration_gives_no_role_and_deletes_nothing() -> None:
+def test_image_of_an_earlier_registration_assigns_no_role_and_deletes_nothing() -> None:
     stand = Stand(recovered(10), recovered(3, key=(b"U" * 16, 0)), serve=False)
     stand.do(ev.BrokerStatusChanged(900, stand.now + 1e6))
     stand.do(ev.ImageMoved(stand.image))
@@ -49,7 +49,7 @@ def test_new_registration_ends_all_roles_until_the_image_shows_it() -> None:
     assert of_kind(stand.got, ev.DropLink) == [ev.DropLink(2)]
 
 
-def test_image_older_than_the_registration_gives_no_role_and_deletes_nothing() -> None:
+def test_image_older_than_the_registration_assigns_no_role_and_deletes_nothing() -> None:
     # Another generation of the log, read from its beginning: it shows this registration long before
     # what was created since.
     stand = Stand(recovered(10), recovered(3, key=(b"U" * 16, 0)), serve=False)

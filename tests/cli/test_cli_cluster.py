@@ -121,7 +121,7 @@ def test_configs_are_altered_and_described(raftlog: Raftlog, cluster: LocalClust
     )
 
 
-def test_write_that_is_not_visible_in_time_stands_and_exits_with_4(
+def test_write_that_is_not_visible_in_time_is_kept_and_exits_with_4(
     raftlog: Raftlog, cluster: LocalCluster, at: At
 ) -> None:
     cluster.kill("broker-2", signal.SIGSTOP)

@@ -71,7 +71,7 @@ def interrupt(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def test_command_dies_of_the_signal_after_its_exit_handlers() -> None:
+def test_command_ends_by_the_signal_after_its_exit_handlers() -> None:
     assert interrupt(start(running=WAIT)) == (-signal.SIGINT, "cleaned up\n", "")
 
 

@@ -237,7 +237,7 @@ def unread() -> Iterator[int]:
     os.close(writing)
 
 
-def test_line_is_flushed_before_the_next_one() -> None:
+def test_line_is_flushed_before_the_next_line() -> None:
     program = PROGRAM.format(running="print('first'); time.sleep(60)")
     with subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True

@@ -83,7 +83,7 @@ async def test_several_refused_items_raise_one_error_that_carries_each(world: Wo
 
 
 @scenario(simulate)
-async def test_write_that_is_not_as_visible_as_requested_says_so_and_stands(world: World) -> None:
+async def test_write_that_is_not_as_visible_as_requested_is_reported_and_kept(world: World) -> None:
     broker = Scripted()
     broker.reached = common_pb2.ACKS_COMMITTED
     await world.broker("a", broker)

@@ -107,7 +107,7 @@ def test_close_ends_a_waiting_call(address: str, call: str, failure: type[errors
     client.close()
 
 
-def test_client_fails_at_once_when_nobody_listens() -> None:
+def test_client_fails_at_once_without_a_listener() -> None:
     begun = time.monotonic()
     with pytest.raises(errors.NetworkError, match=r"nothing listens at 127\.0\.0\.1:1"):
         raftlog.connect("127.0.0.1:1")

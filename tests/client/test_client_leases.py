@@ -411,7 +411,7 @@ async def test_lease_without_a_response_is_requested_again(world: World) -> None
         assert "no keep-alive was confirmed" in two.why_lost
 
 
-def test_lease_that_ends_twice_keeps_the_slot_of_the_next_one() -> None:
+def test_lease_that_ends_twice_keeps_the_slot_of_the_next_lease() -> None:
     async def main() -> None:
         core: Any = SimpleNamespace(lease_keepers={})
         first: Any = SimpleNamespace(id=1)

@@ -81,7 +81,9 @@ def other_cluster(request: Any) -> Any:
 
 
 @scenario(simulate)
-async def test_call_goes_elsewhere_when_a_controller_is_of_another_cluster(world: World) -> None:
+async def test_call_moves_to_another_controller_when_one_belongs_to_another_cluster(
+    world: World,
+) -> None:
     foreign = await world.controller("a", other_cluster)
     await world.controller("b", leader)
     client = world.controller_client("a", "b")
@@ -139,7 +141,9 @@ async def test_hint_to_a_leader_that_just_failed_is_not_followed(world: World) -
 
 
 @scenario(simulate)
-async def test_after_a_failed_leader_only_the_next_one_is_asked_at_once(world: World) -> None:
+async def test_after_a_failed_leader_only_the_next_controller_is_asked_at_once(
+    world: World,
+) -> None:
     a = await world.controller("a", leader)
     b = await world.controller("b", silent)
     c = await world.controller("c", leader)
@@ -187,7 +191,9 @@ async def test_lost_leadership_during_a_write_makes_its_outcome_unknown(world: W
 
 
 @scenario(simulate)
-async def test_timed_out_call_is_unknown_and_the_next_goes_elsewhere(world: World) -> None:
+async def test_timed_out_call_has_an_unknown_outcome_and_the_next_uses_another_node(
+    world: World,
+) -> None:
     a = await world.controller("a", silent)
     b = await world.controller("b", leader)
     client = world.controller_client("a", "b")

@@ -134,7 +134,7 @@ def test_dead_voter_of_an_odd_set_leaves_before_the_spare_joins() -> None:
     assert fleet.voters == (1, 2, 101), "the voter that is back is a spare"
 
 
-def test_returned_voter_replaces_the_next_one() -> None:
+def test_returned_voter_replaces_the_next_voter() -> None:
     fleet = Fleet()
     fleet.run(STEADY_S + 1)
     fleet.down.add(3)

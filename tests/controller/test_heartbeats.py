@@ -199,7 +199,7 @@ def test_unfenced_broker_without_leaderships_may_stop_at_once() -> None:
 @pytest.mark.parametrize(
     "fields", [{"want_fence": True}, {"want_shut_down": True, "target_state": rpc.INACTIVE}]
 )
-def test_broker_that_asks_for_fencing_and_shutdown_waits_for_nobody(fields: dict[str, Any]) -> None:
+def test_broker_that_requests_fencing_and_shutdown_does_not_wait(fields: dict[str, Any]) -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2, 3))
     assert _state(cell.beat(1, **{"want_shut_down": True, **fields})) == (True, True, rpc.INACTIVE)

@@ -310,7 +310,7 @@ def test_broker_in_controlled_shutdown_still_counts() -> None:
     assert tracker.members == [A, B]
 
 
-def test_lao_stands_still_without_members() -> None:
+def test_lao_does_not_advance_without_members() -> None:
     tracker = claim(three(A))
     tracker.committed(4)
     said(tracker, A, 3)

@@ -63,7 +63,7 @@ def tracker(*broker_ids: int) -> SessionTracker:
     return sessions
 
 
-def test_session_lasts_its_timeout_from_the_last_contact() -> None:
+def test_session_lasts_for_its_timeout_after_the_last_contact() -> None:
     sessions = tracker(1)
     sessions.touch(1, 100, 4.0)
     assert sessions.is_alive(1, 13.9)

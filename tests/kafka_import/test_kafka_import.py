@@ -220,7 +220,7 @@ def test_import_of_one_copy_is_sound(real: Path, tmp_path: Path) -> None:
     assert (found.nodes, found.end_offset) == (["node 102"], 379)
 
 
-def test_log_that_begins_with_a_snapshot_gives_the_same_state(
+def test_log_that_begins_with_a_snapshot_folds_to_the_same_state(
     real: Path, imported: tuple[Imported, Path], tmp_path: Path
 ) -> None:
     node = tmp_path / "node"

@@ -90,7 +90,7 @@ async def test_ended_stream_is_detected() -> None:
         assert "has ended" in await asyncio.wait_for(streams.ended, 10)
 
 
-def test_repeated_or_late_change_is_a_failure() -> None:
+def test_duplicate_or_late_change_is_a_failure() -> None:
     seen = Seen()
     seen.watcher(0, 0, b"begins")
     seen.watcher(0, 0, b"of " + mark(3) + b" and " + mark(4))

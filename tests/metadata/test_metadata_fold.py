@@ -528,7 +528,7 @@ def long_history() -> list[Record]:
 
 
 @pytest.mark.parametrize("fold", [in_one_batch, from_bytes])
-def test_run_gives_the_same_image_as_single_records(fold: Fold) -> None:
+def test_run_folds_to_the_same_image_as_single_records(fold: Fold) -> None:
     records = long_history()
     expected, image = one_by_one(records), fold(records)
     assert difference(image, expected) == ""

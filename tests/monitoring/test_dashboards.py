@@ -50,7 +50,7 @@ def test_panels_have_titles_and_do_not_overlap(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_panel_that_is_empty_when_healthy_says_so(path: Path) -> None:
+def test_panel_that_is_empty_when_healthy_shows_none(path: Path) -> None:
     board = json.loads(path.read_text(encoding="utf-8"))
     for panel in board["panels"]:
         if any(one["expr"].endswith("> 0") for one in panel["targets"]):

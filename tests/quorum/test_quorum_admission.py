@@ -36,7 +36,7 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 @pytest.mark.parametrize("epoch", [MAX_EPOCH + 1, EPOCH_LIMIT])
 @pytest.mark.parametrize("kind", ["vote", "pre-vote", "begin", "end"])
-def test_no_request_takes_a_node_near_the_last_epoch(kind: str, epoch: int) -> None:
+def test_no_request_moves_a_node_near_the_last_epoch(kind: str, epoch: int) -> None:
     """The next candidate would have no epoch left, and no leader could ever be elected again."""
     node = one(VoteState(5))
     request, field = {
@@ -119,7 +119,7 @@ def test_response_from_an_address_outside_the_voter_set_is_not_proof() -> None:
 
 
 @pytest.mark.parametrize("epoch", [MAX_EPOCH + 1, EPOCH_LIMIT])
-def test_no_response_takes_a_node_near_the_last_epoch(epoch: int) -> None:
+def test_no_response_moves_a_node_near_the_last_epoch(epoch: int) -> None:
     node = one(VoteState(5))
     node.step(PeerConnected(2))
     send = next(effect for effect in effects_of(node, Send) if effect.peer_id == 2)

@@ -93,7 +93,7 @@ def test_leader_serves_only_logs_that_its_own_descends_from(generation: int, ser
     assert [one.field for one in effects_of(node, ev.Refused)] == ([] if served else ["generation"])
 
 
-def test_follower_keeps_its_log_when_the_leader_has_another_one() -> None:
+def test_follower_keeps_its_log_when_the_leader_has_another_log() -> None:
     core = node_of(MINE, log=((3, 0),))
     effects = core.step(ev.Tick(), 100.0)
     (send,) = effects_of(effects, ev.SendFetch)

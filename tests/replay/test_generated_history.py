@@ -81,7 +81,7 @@ def test_history_folds_to_its_stated_state(history: tuple[GeneratedHistory, byte
     assert RECORDS <= said.records < RECORDS + 500
 
 
-def test_same_seed_gives_the_same_bytes(history: tuple[GeneratedHistory, bytes]) -> None:
+def test_same_seed_produces_the_same_bytes(history: tuple[GeneratedHistory, bytes]) -> None:
     again, log = made(records=3000)
     assert history[1].startswith(log)
     assert made(records=3000) == (again, log)

@@ -159,7 +159,7 @@ def test_absence_does_not_depend_on_slices(
     assert availability(real) == whole
 
 
-def test_spark_gives_the_same_absences(replay: Replay, real: Path) -> None:
+def test_spark_finds_the_same_absences(replay: Replay, real: Path) -> None:
     assert replay("availability", real, limit=100) == availability(real)
 
 

@@ -84,7 +84,7 @@ def moved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Logged, Path]:
     return cell, directory
 
 
-def test_parallel_fold_gives_the_controllers_state(moved: tuple[Logged, Path]) -> None:
+def test_parallel_fold_equals_the_controllers_state(moved: tuple[Logged, Path]) -> None:
     cell, directory = moved
     result = ask_shared(3, "state", directory, limit=1)
     assert result.state_hash == format_hash(cell.pending.state_hash & HASH_MASK)

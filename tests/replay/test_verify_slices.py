@@ -69,7 +69,7 @@ def verified(directory: Path, workers: int = 4, **asked: Any) -> VerifyResult:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5, 40])
-def test_good_export_passes(exported: Path, history: LogHistory, workers: int) -> None:
+def test_sound_export_passes(exported: Path, history: LogHistory, workers: int) -> None:
     result = verified(exported, workers)
     assert result.passed, result.faults
     checkpoints = read_manifest(exported).checkpoints

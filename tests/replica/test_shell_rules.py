@@ -648,7 +648,7 @@ async def test_address_of_another_node_is_abandoned() -> None:
 
 
 @simulated
-async def test_delayed_flush_runs_with_the_next_one_or_in_time() -> None:
+async def test_delayed_flush_runs_with_the_next_flush_or_in_time() -> None:
     """[The first record of an epoch is synced alone, and the writes that follow it again.]"""
     store = SimDisk(NodeIdentity("c", 1, "dir-1"), random.Random(1)).open()
     store.recover()

@@ -46,7 +46,7 @@ def rewrite(directory: Path, manifest: Manifest) -> None:
     (directory / MANIFEST_NAME).write_bytes(encode(manifest))
 
 
-def test_good_export_passes(exported: Path) -> None:
+def test_sound_export_passes(exported: Path) -> None:
     seen: list[str] = []
     manifest = verify_export(exported, lambda segment: seen.append(segment.file))
     assert seen == [segment.file for segment in manifest.segments]

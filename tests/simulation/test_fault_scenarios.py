@@ -335,7 +335,7 @@ def test_no_needless_election_happens() -> None:
 
 
 @pytest.mark.nightly
-def test_same_seed_gives_the_same_run() -> None:
+def test_same_seed_produces_the_same_run() -> None:
     (one, _), (again, _) = flap(3), flap(3)
     assert one.digest == again.digest
     assert one.digest != flap(4)[0].digest

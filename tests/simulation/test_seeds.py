@@ -77,7 +77,7 @@ for seed in range(int(sys.argv[1])):
 
 
 @pytest.mark.parametrize("seeds", [2, nightly(12)])
-def test_same_seed_gives_the_same_run_byte_for_byte_in_another_process(seeds: int) -> None:
+def test_same_seed_produces_the_same_run_byte_for_byte_in_another_process(seeds: int) -> None:
     def begin(hash_seed: str) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         return subprocess.Popen(

@@ -105,7 +105,7 @@ def test_run_reports_result_time_faults_and_story() -> None:
         assert line in ran.story, ran.story
 
 
-def test_same_seed_gives_the_same_story_in_any_process() -> None:
+def test_same_seed_produces_the_same_transcript_in_any_process() -> None:
     program = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"
         "from test_simulated import MANY_FAULTS, everything\n"

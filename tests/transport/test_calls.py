@@ -190,7 +190,7 @@ async def test_late_reply_or_late_close_of_an_earlier_link_changes_nothing(
 
 
 @scenario(scripted)
-async def test_call_on_a_closing_link_waits_for_the_next_one(
+async def test_call_on_a_closing_link_waits_for_the_next_link(
     caller: RpcClient, transport: ScriptedTransport
 ) -> None:
     first, second = ScriptedLink(), ScriptedLink()

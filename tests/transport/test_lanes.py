@@ -168,7 +168,7 @@ async def test_long_and_short_responses_stay_in_order() -> None:
 
 @pytest.mark.parametrize("closes", ["leader", "caller"])
 @scenario(run)
-async def test_end_of_a_link_is_reported_and_the_next_one_has_a_lane(*, closes: str) -> None:
+async def test_end_of_a_link_is_reported_and_the_next_link_has_a_lane(*, closes: str) -> None:
     async with pair() as both:
         await both.ask_until_moved()
         getattr(both, closes).links[0].close("enough")
@@ -284,7 +284,7 @@ async def test_follower_that_does_not_read_is_disconnected() -> None:
 
 
 @scenario(run)
-async def test_observer_beyond_the_limit_uses_grpc_until_another_one_leaves() -> None:
+async def test_observer_beyond_the_limit_uses_grpc_until_another_observer_leaves() -> None:
     # One address has half of the places.
     async with pair(OBSERVER, limits=replace(LIMITS, max_observer_lanes=2 * MANY)) as both:
         for caller in [both.caller, *[await both.dial() for _ in range(MANY - 1)]]:

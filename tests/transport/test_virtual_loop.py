@@ -24,7 +24,7 @@ def test_time_jumps_without_waiting_for_the_real_clock() -> None:
 
 
 @simulated
-async def test_time_stands_still_while_something_is_ready() -> None:
+async def test_time_does_not_advance_while_a_callback_is_ready() -> None:
     before = loop_now()
     for _ in range(1000):
         await asyncio.sleep(0)
@@ -85,7 +85,7 @@ async def ticking(ticks: list[float], every_s: float) -> None:
 
 
 @simulated
-async def test_paused_host_stands_still_and_then_catches_up() -> None:
+async def test_paused_host_runs_nothing_and_then_catches_up() -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
     one: list[float] = []
@@ -124,7 +124,7 @@ async def test_dropped_host_never_runs_again() -> None:
     assert len(tasks) == 3
 
 
-def test_callbacks_with_a_duration_delay_the_next_ones_of_their_host_in_order() -> None:
+def test_callbacks_with_a_duration_delay_later_callbacks_of_their_host_in_order() -> None:
     ran: list[tuple[str, float]] = []
 
     async def main() -> None:
