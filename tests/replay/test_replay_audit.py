@@ -989,5 +989,7 @@ def test_rules_are_selected_by_id() -> None:
         "PRODUCER_IDS_OVERLAP",
     }
     assert len(choose([], "kafka")) == len(RULES) - 20
-    with pytest.raises(ReplayError, match="no rule NOTHING: there are STALE_BROKER_EPOCH"):
+    with pytest.raises(
+        ReplayError, match="unknown rules: NOTHING; the rules are STALE_BROKER_EPOCH"
+    ):
         choose(["nothing"])
