@@ -23,23 +23,23 @@ class FetchAddresses:
     """
 
     def __init__(self) -> None:
-        self._of: dict[Link, tuple[int, str]] = {}
-        self._nonces: dict[Link, int] = {}
-        """Nonce of the start with which a replica was accepted."""
+        self._of: dict[Link, tuple[tuple[int, str], int | None]] = {}
+        """The replica that fetches on each link, and the nonce of its start, or None if that was not
+        checked.
+        """
         self._refused: dict[Link, None] = {}
 
     def add(self, link: Link, replica_id: int, directory_id: str) -> None:
         """Record the replica that fetches on this link, unless it was refused."""
-        if link not in self._refused and self._of.get(link) != (replica_id, directory_id):
-            self._nonces.pop(link, None)
-            self._of[link] = (replica_id, directory_id)
+        replica, known = (replica_id, directory_id), self._of.get(link)
+        if link not in self._refused and (known is None or known[0] != replica):
+            self._of[link] = replica, None
 
     def refuse(self, link: Link) -> None:
         """Record that the process that fetches on this link is not the replica that it claims to
         be.
         """
         self._of.pop(link, None)
-        self._nonces.pop(link, None)
         self._refused[link] = None
 
     def accept(self, link: Link, replica_id: int, directory_id: str, nonce: int) -> None:
@@ -47,13 +47,11 @@ class FetchAddresses:
         refused.
         """
         self._refused.pop(link, None)
-        self._of[link] = (replica_id, directory_id)
-        self._nonces[link] = nonce
+        self._of[link] = (replica_id, directory_id), nonce
 
     def remove(self, link: Link) -> None:
         """Forget a closed link."""
         self._of.pop(link, None)
-        self._nonces.pop(link, None)
         self._refused.pop(link, None)
 
     def others(self, link: Link, replica_id: int, directory_id: str, nonce: int) -> bool:
@@ -61,16 +59,14 @@ class FetchAddresses:
         to be this one [an observer that becomes a voter opens another link].
         """
         return any(
-            one is not link
-            and fetching == (replica_id, directory_id)
-            and self._nonces.get(one) != nonce
-            for one, fetching in self._of.items()
+            one is not link and fetching == (replica_id, directory_id) and start != nonce
+            for one, (fetching, start) in self._of.items()
         )
 
     def address(self, replica_id: int, directory_id: str) -> str:
         """Return the address of this replica's newest link, or empty if it has none."""
         replica = (replica_id, directory_id)
-        found = [link for link, fetching in self._of.items() if fetching == replica]
+        found = [link for link, (fetching, _) in self._of.items() if fetching == replica]
         return found[-1].peer if found else ""
 
 
