@@ -22,8 +22,8 @@ class Stage(Enum):
 
     DUE = auto()
     """To be included in the next fetch."""
-    FETCHED = auto()
-    """Waiting for the leader's answer."""
+    FETCHING = auto()
+    """Included in a fetch that the leader has not answered."""
     WRITING = auto()
     """Written; the new end is acknowledged once it is durable."""
     PAUSED = auto()
@@ -34,7 +34,7 @@ class Follower(Role):
     """The follower of ``leader_id`` in leader epoch ``epoch``, and in no other."""
 
     __slots__ = (
-        "fetched_in",
+        "fetching_in",
         "host",
         "leader_id",
         "link",
@@ -50,7 +50,7 @@ class Follower(Role):
         self.host, self.replica, self.link = host, replica, link
         self.leader_id, self.epoch = leader_id, epoch
         self.stage = Stage.DUE if replica.durable else Stage.WRITING
-        self.fetched_in = 0
+        self.fetching_in = 0
         """Correlation id of the last fetch that included this partition; an older answer is for
         another position.
         """
@@ -223,7 +223,7 @@ class LeaderLink:
 
     def _name_again(self) -> None:
         for follower in self.followers.values():
-            if follower.stage is Stage.FETCHED:
+            if follower.stage is Stage.FETCHING:
                 self._is_due(follower)
 
     # --- the partitions --------------------------------------------------------------------------
@@ -300,7 +300,7 @@ class LeaderLink:
         ]
         for follower in named:
             del self._due[follower.replica.key]
-            follower.stage, follower.fetched_in = Stage.FETCHED, correlation_id
+            follower.stage, follower.fetching_in = Stage.FETCHING, correlation_id
         request = pb.ReplicaFetchRequest(
             correlation_id=correlation_id,
             cluster_id=settings.cluster_id,
@@ -336,8 +336,8 @@ class LeaderLink:
             # An answer for an older position of the follower does not apply to the present one.
             if (
                 follower is not None
-                and follower.stage is Stage.FETCHED
-                and follower.fetched_in <= response.correlation_id
+                and follower.stage is Stage.FETCHING
+                and follower.fetching_in <= response.correlation_id
             ):
                 self._take(follower, result)
 
