@@ -26,7 +26,6 @@ from controller.decision import (
     Write,
     check_item_count,
     check_record_bytes,
-    cluster_error,
     refuse,
 )
 from controller.decisions import acls, configs, plans
@@ -59,6 +58,7 @@ from controller.state.state import ControllerState, apply, heartbeats_off, unfen
 from raftlog.config_writes.writes import ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits import check as check_limits
+from raftlog.limits import cluster_error
 from raftlog.metadata import versions
 from raftlog.metadata.acls import CLUSTER, AclOperation
 from raftlog.metadata.entities import Broker, ClientResult

@@ -330,16 +330,6 @@ def check_item_count(count: int, limit: int, field: str) -> None:
         )
 
 
-def cluster_error(cluster_id: str, asked: str) -> ApiError | None:
-    """Return the error for a request that names another cluster, or None if it names this one or
-    none.
-    """
-    if asked in ("", cluster_id):
-        return None
-    message = f"the request names cluster {asked[:80]!r}, but this is {cluster_id!r}"
-    return ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, message, field="cluster_id")
-
-
 def check_record_bytes(records: list[Record], field: str) -> None:
     """Raise MESSAGE_TOO_LARGE for a request that would write more than BATCH_MAX_BYTES, as it would
     delay all later requests.

@@ -4,7 +4,8 @@ their kinds, the table of all fields, and the check of a message against it.
 A field without a row in ``FIELDS`` has the limit of its kind: 249 printable characters, 16 KiB, or
 100,000 items. The limits fit everything downstream: the principal's length takes 16 bits of a
 batch's header; names become parts of keys, snapshots and metrics; every text is printed somewhere.
-The size of a whole request is bounded in ``raftlog/bounds.py``.
+The size of a whole request is bounded in ``raftlog/bounds.py``. Every kind of request may also name
+its cluster, which is checked here, too.
 
 Why: docs/decisions/022-a-peer-can-cost-only-so-much.md
 """
@@ -400,6 +401,16 @@ class _WrongError(Exception):
     def __init__(self, message: str, *path: str) -> None:
         super().__init__(message)
         self.path = list(path)
+
+
+def cluster_error(cluster_id: str, asked: str) -> ApiError | None:
+    """Return the error for a request that names another cluster, or None if it names this one or
+    none.
+    """
+    if asked in ("", cluster_id):
+        return None
+    message = f"the request names cluster {asked[:80]!r}, but this is {cluster_id!r}"
+    return ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, message, field="cluster_id")
 
 
 def check(message: Message, prefix: str = "") -> None:

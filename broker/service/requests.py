@@ -36,6 +36,7 @@ from raftlog.clock import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import PeerIdentity
 from raftlog.limits import check as check_limits
+from raftlog.limits import cluster_error
 from raftlog.metadata.acls import AclOperation, Resource
 from raftlog.metadata.image import Image
 from raftlog.node.observability.figures import RequestFigures
@@ -374,10 +375,8 @@ class RequestServer:
         link, request, begun = pending
         if self._closing:
             raise _SHUTTING_DOWN
-        if request.cluster_id and request.cluster_id != self._cluster_id:
-            named = request.cluster_id[:80]
-            message = f"the request names cluster {named!r}, but this is {self._cluster_id!r}"
-            raise ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, message, field="cluster_id")
+        if (other := cluster_error(self._cluster_id, request.cluster_id)) is not None:
+            raise other
         body = request.WhichOneof("body")
         if body is None:
             link.unknown_kind("the request has no body")

@@ -25,6 +25,7 @@ from raftlog.bounds import RETRY_AFTER_MS, TURN_MAX_S, Shares
 from raftlog.config_writes.writes import Framed, varint
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits import check as check_limits
+from raftlog.limits import cluster_error
 from raftlog.metadata.image import Image
 from raftlog.metadata.selectors import entity_of, parse_selectors
 from raftlog.node.security.authorization import Asker, refusal
@@ -359,10 +360,8 @@ class Watches:
         if self._closing:
             raise _SHUTTING_DOWN
         link = handle.link
-        if request.cluster_id and request.cluster_id != self._cluster_id:
-            named = request.cluster_id[:80]
-            message = f"the request names cluster {named!r}, but this is {self._cluster_id!r}"
-            raise ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, message, field="cluster_id")
+        if (other := cluster_error(self._cluster_id, request.cluster_id)) is not None:
+            raise other
         check_limits(request)
         _check(request)
         selection = parse_selectors(request.selectors)

@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from controller.decision import Decision, Write, cluster_error
+from controller.decision import Decision, Write
 from raftlog import bounds as limits
 from raftlog.bounds import FairQueue, Shares, bounded_timeout_ms
 from raftlog.config_writes.writes import ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.limits import cluster_error
 from raftlog.node.security.permissions import REQUESTS
 from raftlog.transport.api import Link
 from raftlog.wire.controller.v1 import controller_pb2 as pb

@@ -35,6 +35,7 @@ from raftlog.bounds import (
     Shares,
 )
 from raftlog.errors import ApiError, ErrorCode, FatalError, InvariantError
+from raftlog.limits import cluster_error
 from raftlog.logger import get_logger
 from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.transport.api import Link, LinkClosedError
@@ -325,13 +326,9 @@ class Observers:
 
     def _refusal(self, fetch: pb.MetadataFetchRequest) -> ApiError | None:
         source = self._source
-        cluster_id, generation = fetch.cluster_id, fetch.generation
-        if cluster_id and cluster_id != source.cluster_id:
-            return ApiError(
-                ErrorCode.INCONSISTENT_CLUSTER_ID,
-                f"the request names cluster {cluster_id[:80]!r}, but this is {source.cluster_id!r}",
-                field="cluster_id",
-            )
+        generation = fetch.generation
+        if (other := cluster_error(source.cluster_id, fetch.cluster_id)) is not None:
+            return other
         if fetch.fetch_offset < 0:
             return ApiError(
                 ErrorCode.INVALID_REQUEST,

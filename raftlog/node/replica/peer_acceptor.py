@@ -24,8 +24,8 @@ class FetchAddresses:
 
     def __init__(self) -> None:
         self._of: dict[Link, tuple[tuple[int, str], int | None]] = {}
-        """The replica that fetches on each link, and the nonce of its start, or None if that was not
-        checked.
+        """The replica that fetches on each link, and the nonce of its start, or None if the start
+        was not checked.
         """
         self._refused: dict[Link, None] = {}
 
