@@ -9,6 +9,7 @@ import random
 
 from raftlog.transport.api import Conversation
 from simulation.faults import fault
+from simulation.faults.disks import fill, make_room
 from simulation.faults.links import cut_for, duration_s
 from simulation.faults.nodes import start_again
 from simulation.hosts import BrokerHost
@@ -131,19 +132,12 @@ async def broker_disk_full(world: World, rng: random.Random) -> None:
 async def broker_disk_low(world: World, rng: random.Random) -> None:
     """Leave less than the reserve free on one broker's disk, or on every broker's, for a while."""
     hosts = world.members if rng.random() < 0.2 else [rng.choice(world.members)]
-    low = []
-    for host in hosts:
-        if host.disk is not None and host.disk.capacity_bytes is None:
-            free_bytes = round(world.config.broker_reserve_bytes * rng.uniform(0.3, 0.9))
-            host.disk.capacity_bytes = host.disk.used_bytes() + free_bytes
-            world.note(host.name, "its disk is below its reserve")
-            low.append((host, host.disk))
-    if low:
+    reserve_bytes = world.config.broker_reserve_bytes
+    disks = fill(world, hosts, reserve_bytes, lambda: rng.uniform(0.3, 0.9))
+    if disks:
         world.happened("broker_disk_low")
         await asyncio.sleep(rng.uniform(2.0, 15.0))
-        for host, disk in low:
-            if world.may_mend(host.name):
-                disk.capacity_bytes = None
+        make_room(world, disks)
 
 
 @fault

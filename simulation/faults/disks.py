@@ -19,10 +19,11 @@ from raftlog.node.storage.chunks import walk
 from simulation.checks.api import CheckFailedError
 from simulation.faults import fault
 from simulation.faults.nodes import start_again
-from simulation.hosts import ControllerHost
+from simulation.hosts import BrokerHost, ControllerHost
 from simulation.twins.disk import Place, SimDisk
 from simulation.twins.disk_hardware import Chunks, Operation
 from simulation.twins.loop import host_context
+from simulation.twins.partition_disk import SimPartitionDisk
 from simulation.world import World
 
 
@@ -64,26 +65,37 @@ async def disk_low(world: World, rng: random.Random) -> None:
     service = world.active()
     if service is not None and rng.random() < 0.3:
         hosts = [each for each in world.controllers if each.service is service]
-    disks = fill(world, hosts, lambda: rng.uniform(0.3, 0.9))
+    disks = fill(world, hosts, world.config.reserve_bytes, lambda: rng.uniform(0.3, 0.9))
     if disks:
         world.happened("disk_low")
         await asyncio.sleep(rng.uniform(2.0, 15.0))
         make_room(world, disks)
 
 
+Filled = dict[ControllerHost | BrokerHost, SimDisk | SimPartitionDisk]
+"""Hosts whose disks were filled, with those disks."""
+
+
 def fill(
-    world: World, hosts: Sequence[ControllerHost], share: Callable[[], float]
-) -> dict[ControllerHost, SimDisk]:
+    world: World,
+    hosts: Sequence[ControllerHost] | Sequence[BrokerHost],
+    reserve_bytes: int,
+    share: Callable[[], float],
+) -> Filled:
     """Leave a drawn share of the reserve free on these hosts' disks, unless nearly full before."""
-    disks = {host: host.disk for host in hosts if host.disk.capacity_bytes is None}
+    disks: Filled = {
+        host: host.disk
+        for host in hosts
+        if host.disk is not None and host.disk.capacity_bytes is None
+    }
     for disk in disks.values():
-        disk.capacity_bytes = disk.used_bytes() + round(world.config.reserve_bytes * share())
+        disk.capacity_bytes = disk.used_bytes() + round(reserve_bytes * share())
     if disks:
         world.note("disks", f"low on {' '.join(host.name for host in disks)}")
     return disks
 
 
-def make_room(world: World, disks: dict[ControllerHost, SimDisk]) -> None:
+def make_room(world: World, disks: Filled) -> None:
     """Undo ``fill``, unless the disk is to stay full."""
     for host, disk in disks.items():
         if host.disk is disk and world.may_mend(host.name):

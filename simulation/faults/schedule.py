@@ -35,7 +35,9 @@ async def all_disks_low(world: World, lasts_s: float) -> None:
         # Who is cut off from others when it begins sees nothing of an outage.
         world.network.unblock_all()
         rng = world.rng("all_disks_low")
-        disks = fill(world, world.controllers, lambda: rng.uniform(0.3, 0.6))
+        disks = fill(
+            world, world.controllers, world.config.reserve_bytes, lambda: rng.uniform(0.3, 0.6)
+        )
         world.happened("all_disks_low")
         await asyncio.sleep(lasts_s)
         make_room(world, disks)
