@@ -117,7 +117,7 @@ class Committed:
 
 
 async def main(cluster_id: str, controllers: list[str], count: int) -> None:
-    """Run the brokers."""
+    """Register the brokers and heartbeat until a line arrives on stdin; print the counts as JSON."""
     transport = GrpcTransport()
     committed = Committed(ControllerClient(transport, controllers, rng=random.Random(1)))
     looking = asyncio.create_task(committed.look())

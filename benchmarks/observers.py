@@ -43,11 +43,11 @@ class Counter:
         self.received = self.sent = 0
 
     def begin(self) -> None:
-        """Start counting messages."""
+        """Count from now on, until ``end``."""
         self.on = True
 
     def end(self) -> None:
-        """Stop counting messages."""
+        """Keep the counts as they are."""
         self.on = False
 
 
@@ -111,7 +111,7 @@ class Notebook:
 
 
 async def main(cluster_id: str, controllers: tuple[str, ...], first_id: int, count: int) -> None:
-    """Run the observers."""
+    """Run observers until a line arrives on stdin; print their recordings as JSON."""
     counter = Counter()
     transport = CountingTransport(counter)
     loop = asyncio.get_running_loop()

@@ -82,7 +82,7 @@ class Observers:
             os.kill(pid, signal.SIGUSR1)
 
     def hold_messages(self) -> None:
-        """Stop counting messages."""
+        """Make each observer keep its counts as they are."""
         for pid in self.pids:
             os.kill(pid, signal.SIGUSR2)
 

@@ -355,7 +355,7 @@ class Decider:
         unfence_legacy_brokers(state)
         members = Membership(state, node_id, quorum)
         self.autopilot = Autopilot(state, node_id, members)
-        """Replaces dead voters."""
+        """Replaces dead voters by spare controllers, if it is enabled."""
         self.due = DueWork(state, members, self.autopilot)
         """Work that becomes due without a request."""
         self._checked_principal = ""

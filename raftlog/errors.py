@@ -83,8 +83,8 @@ class ErrorCode(IntEnum):
     INVALID_PARTITIONS = 37
     """The number of partitions is invalid."""
     INVALID_REPLICATION_FACTOR = 38
-    """The replication factor is invalid, changes without permission, or exceeds the number of live
-    brokers.
+    """The replication factor is invalid, changes without permission, or exceeds the number of
+    unfenced brokers.
     """
     INVALID_REPLICA_ASSIGNMENT = 39
     """The assignment of replicas is invalid."""
@@ -498,7 +498,7 @@ class InvalidPartitionsError(ApiError, code=ErrorCode.INVALID_PARTITIONS):
 
 
 class InvalidReplicationFactorError(ApiError, code=ErrorCode.INVALID_REPLICATION_FACTOR):
-    """The replication factor is invalid, or exceeds the number of live brokers."""
+    """The replication factor is invalid, or exceeds the number of unfenced brokers."""
 
 
 class InvalidReplicaAssignmentError(ApiError, code=ErrorCode.INVALID_REPLICA_ASSIGNMENT):

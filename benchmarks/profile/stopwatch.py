@@ -50,7 +50,7 @@ class Stopwatch:
         self.reset()
 
     def reset(self) -> None:
-        """Reset all measurements."""
+        """Discard the measured times, spans and changes of every stage."""
         count = len(self.stages)
         self._cpu_ns = [0.0] * count
         self._wall_ns = [0] * count

@@ -1,8 +1,9 @@
 """The throttle of replication to replicas that are being added (KIP-73): the bytes per second that
 this broker sends to them as a leader, and fetches for them as a follower.
 
-The metadata shows which replicas are being added, so there is no list of throttled replicas that
-could be left over. A replica in the ISR is never throttled, nor one that was in it and catches up.
+The metadata shows which replicas are being added, so throttled replicas need not be listed in a
+config that could be left over. A replica in the ISR is never throttled, nor one that was in it and
+catches up.
 
 Why: docs/decisions/040-moves-are-throttled-by-bytes.md
 """

@@ -1,5 +1,5 @@
-"""The placement of new partitions: round robin over the live brokers from a random start, and over
-their racks if they have any.
+"""The placement of new partitions: round robin over the unfenced brokers from a random start, and
+over their racks if they have any.
 
 Leaderships rotate over the brokers. The distance from a leader to its followers grows each time
 around, so that one broker's partitions have followers on different brokers, and its load spreads
@@ -47,7 +47,7 @@ def spread(
     replication_factor: int,
     rng: random.Random,
 ) -> list[tuple[int, ...]]:
-    """Return replicas for new partitions, spread over the racks of the live brokers.
+    """Return replicas for new partitions, spread over the racks of the unfenced brokers.
 
     Raises POLICY_VIOLATION for more than MAX_REPLICAS.
     """

@@ -45,7 +45,7 @@ class Choice(NamedTuple):
 
 
 class _Life(Enum):
-    """What is known about the process that holds a registration."""
+    """Evidence of whether the process that holds a registration is alive."""
 
     GONE = "its session has ended"
     UNDECIDED = "its session has not ended, and it was not heard from since this broker asked"

@@ -43,7 +43,7 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class _Targets:
-    """The live brokers that may receive new replicas: those that are not cordoned."""
+    """The brokers that may receive new replicas: unfenced, neither stopping nor cordoned."""
 
     def __init__(self, state: ControllerState, live: Sequence[int], now: float) -> None:
         self._all = uncordoned(state.log.pending, live)
@@ -262,8 +262,8 @@ def _replication_factor(
     if wanted < 1 or wanted > live:
         raise refuse(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {wanted} must be in 1 .. {live}, the number of live brokers that"
-            " are not cordoned",
+            f"replication factor {wanted} must be in 1 .. {live}, the number of unfenced brokers"
+            " that are neither stopping nor cordoned",
             field,
         )
     return wanted
@@ -345,8 +345,8 @@ def _add(
     elif width > len(targets):
         raise refuse(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {width} exceeds the {len(targets)} live brokers that are not"
-            " cordoned",
+            f"replication factor {width} exceeds the {len(targets)} unfenced brokers that are"
+            " neither stopping nor cordoned",
             field,
         )
     else:

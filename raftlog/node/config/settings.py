@@ -294,7 +294,7 @@ class Settings:
     default_replication_factor: Positive = _key(
         3,
         "The replication factor of a topic if the request does not specify it; limited to the"
-        " number of live brokers.",
+        " number of unfenced brokers.",
         roles=CONTROLLER,
     )
     auto_leader_rebalance_enable: bool = _key(
