@@ -28,32 +28,21 @@ class Administrator(Actors):
     """One for a world; without brokers, or with a rate of 0, it does nothing."""
 
     name = "admin"
+    _client: ControllerClient
 
     def __init__(self, world: World) -> None:
-        super().__init__(world)
+        super().__init__(world, self.name)
         self._rng = world.rng(self.name)
-        self._client: ControllerClient | None = None
         self._under_way = 0
 
     @override
-    def hosts(self) -> list[str]:
-        """Names of their hosts: one."""
-        return [self.name]
-
-    @override
     def begin(self) -> None:
-        """Begin to work."""
         world = self._world
         if world.config.admin_per_s and world.members:
-            self._client = ControllerClient(
-                world.network.transport_for(self.name),
-                world.fleet.endpoints,
-                rng=world.rng(f"{self.name} router"),
-            )
-            self._tasks.append(world.spawn(self._live(), self.name, self.name))
-
-        if world.config.cordons_per_s and self._client is not None:
-            self._tasks.append(world.spawn(self._cordon(), "cordons", self.name))
+            self._client = world.controller_client(self.name)
+            super().begin()
+            if world.config.cordons_per_s:
+                self._tasks.append(world.spawn(self._cordon(), "cordons", self.name))
 
     async def _cordon(self) -> None:
         """Cordon a broker for a while, again and again."""
@@ -62,15 +51,14 @@ class Administrator(Actors):
             await asyncio.sleep(rng.expovariate(world.config.cordons_per_s))
             broker_id = rng.choice(world.members).id
             for value in ("true", "false"):
-                config = pb.AlterableConfig(name=CORDONED, value=value)
-                resource = pb.AlterConfigsResource(
-                    resource_type=BROKER, resource_name=str(broker_id), configs=[config]
-                )
-                body = pb.IncrementalAlterConfigsRequest(resources=[resource])
                 self._under_way += 1
-                await self._send(f"cordon {broker_id} {value}", body)
+                await self._send(
+                    f"cordon {broker_id} {value}",
+                    set_config(BROKER, [str(broker_id)], CORDONED, value),
+                )
                 await asyncio.sleep(rng.uniform(0.5, 3.0))
 
+    @override
     async def _live(self) -> None:
         while True:
             await asyncio.sleep(self._rng.expovariate(self._world.config.admin_per_s))
@@ -79,7 +67,7 @@ class Administrator(Actors):
                 continue
             key, body = self._drawn(image)
             self._under_way += 1
-            self._tasks.append(self._world.spawn(self._send(key, body), self.name, self.name))
+            self.spawn(self._send(key, body), self.name)
 
     def _image(self) -> Any:
         running = [host.service for host in self._world.members if host.service is not None]
@@ -108,11 +96,7 @@ class Administrator(Actors):
             return "list", pb.ListPartitionReassignmentsRequest()
         if self._world.config.unclean and draw < 0.8:
             value = rng.choice(("true", "false"))
-            config = pb.AlterableConfig(name=UNCLEAN_ELECTION, value=value)
-            resource = pb.AlterConfigsResource(
-                resource_type=TOPIC, resource_name=name, configs=[config]
-            )
-            return f"allow {name} {value}", pb.IncrementalAlterConfigsRequest(resources=[resource])
+            return f"allow {name} {value}", set_config(TOPIC, [name], UNCLEAN_ELECTION, value)
         unclean = self._world.config.unclean and draw < 0.87
         named = [pb.ElectableTopic(name=name)] if rng.random() < 0.6 else []
         kind = pb.UNCLEAN if unclean else pb.PREFERRED
@@ -137,25 +121,33 @@ class Administrator(Actors):
         return pb.AlterPartitionReassignmentsRequest(topics=[topic])
 
     async def _send(self, key: str, body: Any) -> None:
-        assert self._client is not None
         operation = self._world.operation(
             client=self.name, kind="admin", key=key, acks=common_pb2.ACKS_COMMITTED
         )
+        timeout_s = self._world.config.timeout_s
+        call = self._client.call(body, timeout_s=timeout_s, raise_refused=False)
         try:
-            response = await self._client.call(
-                body, timeout_s=self._world.config.timeout_s, raise_refused=False
-            )
-        except ApiError as error:
-            operation.refused(error)
-        else:
-            operation.response, operation.outcome = response, "ok"
-            if response.HasField("write"):
-                operation.offset = response.write.token.offset
-            else:
-                operation.error = _refusal(response)
+            response = await self._world.carry_out(operation, call)
         finally:
             self._under_way -= 1
+        if response is not None and not response.HasField("write"):
+            operation.error = _refusal(response)
         self._world.answered(operation)
+
+
+def set_config(
+    resource_type: int, names: list[str], key: str, value: str
+) -> pb.IncrementalAlterConfigsRequest:
+    """Return the request that sets one config of each of these resources."""
+    config = pb.AlterableConfig(name=key, value=value)
+    return pb.IncrementalAlterConfigsRequest(
+        resources=[
+            pb.AlterConfigsResource(
+                resource_type=resource_type, resource_name=name, configs=[config]
+            )
+            for name in names
+        ]
+    )
 
 
 def _refusal(response: Any) -> str:
@@ -184,22 +176,13 @@ REMOVED, ANEW = 0.05, 0.05
 class Exporters(Actors):
     """One host with the exporters of ``NAMES``; with a rate of 0 it does nothing."""
 
-    @override
-    def hosts(self) -> list[str]:
-        """Return its host's name."""
-        return [HOST] if self._world.config.exports_per_s else []
+    def __init__(self, world: World) -> None:
+        super().__init__(world, *[HOST] * bool(world.config.exports_per_s))
 
     @override
-    def begin(self) -> None:
-        """Let it begin."""
-        if self._world.config.exports_per_s:
-            self._tasks.append(self._world.spawn(self._live(), HOST, HOST))
-
     async def _live(self) -> None:
         world = self._world
-        rng = world.rng(HOST)
-        transport = world.network.transport_for(HOST)
-        client = ControllerClient(transport, world.fleet.endpoints, rng=world.rng(f"{HOST} router"))
+        rng, client = world.rng(HOST), world.controller_client(HOST)
         while True:
             await asyncio.sleep(rng.expovariate(world.config.exports_per_s))
             name, draw, share = rng.choice(NAMES), rng.random(), rng.random()
@@ -215,15 +198,12 @@ class Exporters(Actors):
                         raise_refused=False,
                     )
                     (result,) = response.alter_export_cursors.results
-                    self._count("failed" if result.HasField("error") else "ok")
+                    outcome = "failed" if result.HasField("error") else "ok"
+                    world.count(f"export_cursor {outcome}")
             except ApiError as error:
                 if error.code is ErrorCode.UNKNOWN_SERVER_ERROR:
                     raise CheckFailedError(f"{HOST} was answered {error}") from error
-                self._count("failed")
-
-    def _count(self, outcome: str) -> None:
-        counts = self._world.outcome.operations
-        counts[f"export_cursor {outcome}"] = counts.get(f"export_cursor {outcome}", 0) + 1
+                world.count("export_cursor failed")
 
 
 def _change(name: str, listed: Any, draw: float, share: float) -> pb.ExportCursorAlteration | None:

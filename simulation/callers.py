@@ -20,6 +20,7 @@ from raftlog.transport.statuses import error_from_wire
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
+from simulation.administrator import set_config
 from simulation.checks.api import Operation
 from simulation.checks.linearizability import TOPIC_KINDS
 from simulation.forger import WAITS_S, SendsOne
@@ -51,30 +52,17 @@ class Callers(Actors):
     """All callers of a run; without an authorizer none."""
 
     def __init__(self, world: World) -> None:
-        super().__init__(world)
+        super().__init__(world, *(CALLERS if world.config.authorizer and world.members else ()))
         self.world = world
-        self._on = world.config.authorizer and bool(world.members)
         self.opened: dict[str, int] = {}
         """Host -> the id of its exactly-once client."""
         self.values = 0
         """Number of values written."""
 
     @override
-    def hosts(self) -> list[str]:
-        """Names of their hosts."""
-        return list(CALLERS) if self._on else []
-
-    @override
     def begin(self) -> None:
-        """Let them begin."""
         for host in self.hosts():
             self.spawn(Caller(self, host).live(), host)
-
-    def spawn(self, work: Any, host: str) -> asyncio.Task[Any]:
-        """Return a task of one of them."""
-        task = self.world.spawn(work, host, host)
-        self._tasks.append(task)
-        return task
 
 
 class Caller:
@@ -240,7 +228,7 @@ class Caller:
         self._all.values += 1
         value = str(self._all.values)
         operation = self._operation(f"groups {' '.join(names)}", value=value)
-        await self._write([operation], _groups(names, value))
+        await self._write([operation], set_config(GROUP, names, GROUP_KEY, value))
 
     async def _change_topics(self) -> None:
         names, rng = self._names(), self._rng
@@ -286,7 +274,8 @@ class Caller:
         else:
             self._all.values += 1
             operation.value = str(self._all.values)
-            request = controller_request(_groups(self._names(), operation.value))
+            body = set_config(GROUP, self._names(), GROUP_KEY, operation.value)
+            request = controller_request(body)
             token = self._brokers.token
             request.client.generation = token.generation if token is not None else 0
             request.client.client_id, request.client.sequence = client_id, rng.randint(1, 20)
@@ -361,24 +350,12 @@ class Caller:
 LITERAL, GROUP_RESOURCE, ALL, ALLOW = 3, 3, 2, 3
 
 
-def _groups(names: list[str], value: str) -> pb.IncrementalAlterConfigsRequest:
-    config = pb.AlterableConfig(name=GROUP_KEY, value=value)
-    return pb.IncrementalAlterConfigsRequest(
-        resources=[
-            pb.AlterConfigsResource(resource_type=GROUP, resource_name=name, configs=[config])
-            for name in names
-        ]
-    )
-
-
 def _note(operations: list[Operation], response: pb.ControllerResponse) -> None:
     """Note the response of each operation; a response about topics has a result for each."""
     for index, operation in enumerate(operations):
         operation.response = response
         if response.HasField("write"):
-            operation.offset = response.write.token.offset
-            operation.generation = response.write.token.generation
-            operation.reached = response.write.reached
+            operation.wrote(response.write)
         if operation.kind not in TOPIC_KINDS:
             continue
         if response.write.duplicate:

@@ -37,40 +37,25 @@ class DataWorkload(Actors):
     """All producers and consumers. Without brokers that keep partitions it does nothing."""
 
     def __init__(self, world: World) -> None:
-        super().__init__(world)
+        on = bool(world.config.data_per_s and world.members)
+        self._producers = [f"producer{number}" for number in range(PRODUCERS)] * on
+        self._consumers = [f"consumer{number}" for number in range(CONSUMERS)] * on
+        others = ["data-admin", "last-producer"] * on
+        super().__init__(world, *self._producers, *self._consumers, *others)
         self._rng = world.rng("data")
         self._clients: list[Producer | Consumer] = []
         self.topics: dict[str, bytes] = {}
         """Name -> id, of those that stay."""
         self._values = 0
-        self._on = bool(world.config.data_per_s and world.members)
-
-    @override
-    def hosts(self) -> list[str]:
-        """Names of the clients' hosts."""
-        if not self._on:
-            return []
-        producers = [f"producer{number}" for number in range(PRODUCERS)]
-        return [
-            *producers,
-            *(f"consumer{number}" for number in range(CONSUMERS)),
-            "data-admin",
-            "last-producer",
-        ]
 
     @override
     def begin(self) -> None:
-        """Let all begin."""
-        if not self._on:
-            return
-        spawn = self._world.spawn
-        self._tasks.append(spawn(self._create(), "data-admin", "data-admin"))
-        for number in range(PRODUCERS):
-            name = f"producer{number}"
-            self._tasks.append(spawn(self._produce(name), name, name))
-        for number in range(CONSUMERS):
-            name = f"consumer{number}"
-            self._tasks.append(spawn(self._consume(name, number), name, name))
+        if self._hosts:
+            self.spawn(self._create(), "data-admin")
+        for name in self._producers:
+            self.spawn(self._produce(name), name)
+        for number, name in enumerate(self._consumers):
+            self.spawn(self._consume(name, number), name)
 
     def stop(self) -> None:
         """No more of it; consumers read on."""
@@ -85,11 +70,7 @@ class DataWorkload(Actors):
 
     async def _create(self) -> None:
         world, rng = self._world, self._rng
-        client = ControllerClient(
-            world.network.transport_for("data-admin"),
-            world.fleet.endpoints,
-            rng=world.rng("data-admin router"),
-        )
+        client = world.controller_client("data-admin")
         brokers = len(world.members)
         for number in range(rng.randint(1, 3)):
             replicas = min(brokers, rng.choice((1, 2, 3, 3, 3)))
@@ -254,8 +235,7 @@ class DataWorkload(Actors):
                     break
                 for record in records:
                     world.watch.tell("consumed", client, topics[record.topic], record)
-                counts = world.outcome.operations
-                counts["consumed"] = counts.get("consumed", 0) + len(records)
+                world.count("consumed", len(records))
             consumer.close()
             await asyncio.sleep(0.1)
 
@@ -335,25 +315,13 @@ class IsrQueries(Actors):
     """The query client. Without brokers that keep partitions it does nothing."""
 
     def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self._on = bool(world.config.data_per_s and world.members)
+        super().__init__(world, *[HOST] * bool(world.config.data_per_s and world.members))
 
     @override
-    def hosts(self) -> list[str]:
-        """Return its host's name."""
-        return [HOST] if self._on else []
-
-    @override
-    def begin(self) -> None:
-        """Let it begin."""
-        if self._on:
-            self._tasks.append(self._world.spawn(self._ask(), HOST, HOST))
-
-    async def _ask(self) -> None:
+    async def _live(self) -> None:
         world = self._world
         rng = world.rng(HOST)
         transport = world.network.transport_for(HOST)
-        counts = world.outcome.operations
         while True:
             await asyncio.sleep(rng.expovariate(1 / EVERY_S))
             host = rng.choice(world.members)
@@ -364,11 +332,9 @@ class IsrQueries(Actors):
                     raise CheckFailedError(
                         f"{host.name} answered {error} to BrokerMetadata"
                     ) from error
-                counts["broker_metadata failed"] = counts.get("broker_metadata failed", 0) + 1
+                world.count("broker_metadata failed")
                 continue
-            counts["broker_metadata ok"] = counts.get("broker_metadata ok", 0) + 1
+            world.count("broker_metadata ok")
             proposals = sum(bool(one.proposed_isr) for page in pages for one in page.partitions)
             if proposals:
-                counts["broker_metadata proposed"] = (
-                    counts.get("broker_metadata proposed", 0) + proposals
-                )
+                world.count("broker_metadata proposed", proposals)

@@ -27,21 +27,10 @@ class Forger(Actors):
     """The forger of a world; without an authorizer it does nothing."""
 
     def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self._on = world.config.authorizer and bool(world.members)
+        super().__init__(world, *[FORGER] * bool(world.config.authorizer and world.members))
         self._rng = world.rng(FORGER)
 
     @override
-    def hosts(self) -> list[str]:
-        """Return its host's name."""
-        return [FORGER] if self._on else []
-
-    @override
-    def begin(self) -> None:
-        """Begin to pose."""
-        if self._on:
-            self._tasks.append(self._world.spawn(self._live(), FORGER, FORGER))
-
     async def _live(self) -> None:
         transport = self._world.network.transport_for(FORGER)
         while True:

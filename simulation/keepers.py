@@ -45,24 +45,18 @@ class Keepers(Actors):
     """All keepers and lockers; without brokers none."""
 
     def __init__(self, world: World) -> None:
-        super().__init__(world)
         config = world.config
         counts = (config.keepers, config.lockers) if world.members else (0, 0)
         self._keepers, self._lockers = (
             [Keeper(world, prefix, number) for number in range(count)]
             for prefix, count in zip((KEEPER, LOCKER), counts, strict=True)
         )
+        super().__init__(world, *(each.host for each in (*self._keepers, *self._lockers)))
         self._holding: list[asyncio.Task[Any]] = []
         """Tasks that go on when the disks of a majority are lost."""
 
     @override
-    def hosts(self) -> list[str]:
-        """Names of their hosts."""
-        return [each.host for each in (*self._keepers, *self._lockers)]
-
-    @override
     def begin(self) -> None:
-        """Let them begin."""
         for each in self._keepers:
             self._begin(each.compare(), each, self._tasks)
             self._begin(each.keep_leases(), each, self._holding)

@@ -10,8 +10,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from raftlog.client.controller_client import ControllerClient
-from raftlog.errors import ApiError, ErrorCode
+from raftlog.errors import ErrorCode
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
@@ -35,35 +34,27 @@ class PartitionLeaders(Actors):
 
     @override
     def hosts(self) -> list[str]:
-        """Names of the hosts that proposals come from."""
         return [f"leader{broker.id}" for broker in self._world.members]
 
     @override
     def begin(self) -> None:
-        """Let all begin."""
         if self._world.config.isr_changes_per_s:
             for broker in self._world.members:
-                leader = PartitionLeader(self._world, broker)
-                self._tasks.append(
-                    self._world.spawn(leader.live(self._tasks), leader.name, leader.name)
-                )
+                leader = PartitionLeader(self._world, broker, self)
+                self.spawn(leader.live(), leader.name)
 
 
 class PartitionLeader:
     """The proposals of one broker."""
 
-    def __init__(self, world: World, broker: BrokerHost) -> None:
+    def __init__(self, world: World, broker: BrokerHost, actors: Actors) -> None:
         self.name = f"leader{broker.id}"
-        self._world, self._broker = world, broker
+        self._world, self._broker, self._actors = world, broker, actors
         self._rng = world.rng(self.name)
-        self._client = ControllerClient(
-            world.network.transport_for(self.name),
-            world.fleet.endpoints,
-            rng=world.rng(f"{self.name} router"),
-        )
+        self._client = world.controller_client(self.name)
         self._under_way = 0
 
-    async def live(self, tasks: list[asyncio.Task[Any]]) -> None:
+    async def live(self) -> None:
         """Propose for ever."""
         world = self._world
         rate = world.config.isr_changes_per_s / len(world.members)
@@ -78,11 +69,7 @@ class PartitionLeader:
                 )
                 if led:
                     self._under_way += 1
-                    tasks.append(
-                        world.spawn(
-                            self._propose(image, self._rng.choice(led)), self.name, self.name
-                        )
-                    )
+                    self._actors.spawn(self._propose(image, self._rng.choice(led)), self.name)
 
     def _image(self) -> Any:
         return self._broker.service.image if self._broker.service is not None else None
@@ -158,16 +145,9 @@ class PartitionLeader:
             key=f"{key[0].hex()}-{key[1]}",
             acks=common_pb2.ACKS_COMMITTED,
         )
-        try:
-            response = await self._client.call(
-                request, timeout_s=self._world.config.timeout_s, raise_refused=False
-            )
-        except ApiError as error:
-            operation.refused(error)
-        else:
-            operation.response, operation.outcome = response, "ok"
-            if response.HasField("write"):
-                operation.offset = response.write.token.offset
+        timeout_s = self._world.config.timeout_s
+        call = self._client.call(request, timeout_s=timeout_s, raise_refused=False)
+        if (response := await self._world.carry_out(operation, call)) is not None:
             result = response.alter_partition.topics[0].partitions[0]
             if result.error_code:
                 operation.outcome, operation.error = "failed", ErrorCode(result.error_code).name

@@ -12,8 +12,6 @@ begins with the next generation, under fresh checkers (``checkers_after``). It m
   leader epoch (I23);
 * a partition's committed records are kept if every ISR member of the recovered metadata has them on
   disk, and no later loss or unclean leader made them void.
-
-Would catch: a recovery that keeps the generation or rewrites the log, unraised leader epochs.
 """
 
 from __future__ import annotations

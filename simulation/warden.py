@@ -8,7 +8,6 @@ from typing import Any
 from typing_extensions import override
 
 from raftlog.client.controller_client import ControllerClient
-from raftlog.errors import ApiError
 from raftlog.metadata.acls import (
     OPERATIONS_OF,
     AclOperation,
@@ -46,28 +45,13 @@ class Warden(Actors):
     """The warden of a world; without an authorizer it does nothing."""
 
     def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self._on = world.config.authorizer and bool(world.members)
+        super().__init__(world, *[WARDEN] * bool(world.config.authorizer and world.members))
         self._rng = world.rng(WARDEN)
 
     @override
-    def hosts(self) -> list[str]:
-        """Return its host's name."""
-        return [WARDEN] if self._on else []
-
-    @override
-    def begin(self) -> None:
-        """Begin to work."""
-        if self._on:
-            self._tasks.append(self._world.spawn(self._live(), WARDEN, WARDEN))
-
     async def _live(self) -> None:
         world = self._world
-        client = ControllerClient(
-            world.network.transport_for(WARDEN),
-            world.fleet.endpoints,
-            rng=world.rng(f"{WARDEN} router"),
-        )
+        client = world.controller_client(WARDEN)
         while True:
             await asyncio.sleep(self._rng.expovariate(world.config.entries_per_s))
             service = world.active()
@@ -135,16 +119,7 @@ class Warden(Actors):
         operation = self._world.operation(
             client=WARDEN, kind="access", key=type(body).__name__, acks=acks
         )
-        try:
-            response = await client.call(
-                body, acks=acks, timeout_s=self._world.config.timeout_s, raise_refused=False
-            )
-        except ApiError as error:
-            operation.refused(error)
-        else:
-            operation.response, operation.outcome = response, "ok"
-            if response.HasField("write"):
-                operation.offset = response.write.token.offset
-                operation.generation = response.write.token.generation
-                operation.reached = response.write.reached
+        timeout_s = self._world.config.timeout_s
+        call = client.call(body, acks=acks, timeout_s=timeout_s, raise_refused=False)
+        await self._world.carry_out(operation, call)
         self._world.answered(operation)

@@ -43,7 +43,7 @@ class Watchers(Actors):
 
     @override
     def hosts(self) -> list[str]:
-        """Names of their hosts, but for those of callers."""
+        # Those of callers are named by them.
         return [] if self._world.config.authorizer else self._watching()
 
     def _watching(self) -> list[str]:
@@ -56,18 +56,13 @@ class Watchers(Actors):
 
     @override
     def begin(self) -> None:
-        """Let them begin, if they have not."""
-        if self._tasks:
-            return
-        for watcher in self._all:
+        for watcher in () if self._tasks else self._all:
             self._tasks.append(self._world.spawn(watcher.live(), watcher.name, watcher.host))
 
     @override
     def stop(self) -> None:
-        """No more."""
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
+        super().stop()
+        self._tasks = []
         for watcher in self._all:
             watcher.close()
 
@@ -145,13 +140,13 @@ class Watcher:
             except TimeoutError:
                 pass
             except CompactedError:
-                self._count("compacted")
+                self._world.count("watch compacted")
                 self._token = None
                 continue
             except ApiError as error:
                 if error.code is not ErrorCode.INCONSISTENT_GENERATION:
                     raise CheckFailedError(f"{self.name} was answered {error}") from error
-                self._count("of a log that is over")
+                self._world.count("watch of a log that is over")
                 self._token = None
                 continue
             finally:
@@ -163,10 +158,6 @@ class Watcher:
     async def _read(self, watch: Watch) -> None:
         async for change in watch:
             self._world.watch.tell("watch_told", self.name, change)
-
-    def _count(self, outcome: str) -> None:
-        counts = self._world.outcome.operations
-        counts[f"watch {outcome}"] = counts.get(f"watch {outcome}", 0) + 1
 
 
 class OwnCalls(WatchStreams):

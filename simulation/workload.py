@@ -15,9 +15,10 @@ from raftlog.transport.statuses import error_from_wire
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.administrator import Administrator, Exporters
+from simulation.administrator import Administrator, Exporters, set_config
 from simulation.callers import Callers
 from simulation.checks.api import CheckFailedError, Operation
+from simulation.checks.linearizability import CLIENT_METRICS, CONFIG_KEY
 from simulation.data_workload import DataWorkload, IsrQueries
 from simulation.forger import Forger
 from simulation.keepers import Keepers
@@ -27,20 +28,9 @@ from simulation.warden import Warden
 from simulation.watchers import Watchers
 from simulation.world import Actors, World
 
-CLIENT_METRICS = 16
-CONFIG_KEY = "match"
 OWN_KEYS = 7
 BURST_WRITES = 50
 LEVELS = (common_pb2.ACKS_COMMITTED, common_pb2.ACKS_ACKNOWLEDGED, common_pb2.ACKS_VISIBLE)
-
-
-def config_write(key: str, value: str) -> pb.IncrementalAlterConfigsRequest:
-    """Set one key."""
-    config = pb.AlterableConfig(name=CONFIG_KEY, value=value)
-    resource = pb.AlterConfigsResource(
-        resource_type=CLIENT_METRICS, resource_name=key, configs=[config]
-    )
-    return pb.IncrementalAlterConfigsRequest(resources=[resource])
 
 
 class Workload:
@@ -241,7 +231,8 @@ class Client:
         operation = self._world.operation(
             client=self._session, kind="write_config", key=key, value=value, acks=acks
         )
-        await self._carry_out(operation, lambda: self.write(operation, config_write(key, value)))
+        body = set_config(CLIENT_METRICS, [key], CONFIG_KEY, value)
+        await self._carry_out(operation, lambda: self.write(operation, body))
         return operation
 
     async def change_topic(self, name: str) -> None:
@@ -380,8 +371,7 @@ class Client:
         else:
             client = self._rng.choice(self._controllers)
             response = await client.call(body, acks=acks, timeout_s=timeout_s, raise_refused=False)
-        operation.offset, operation.reached = response.write.token.offset, response.write.reached
-        operation.generation = response.write.token.generation
+        operation.wrote(response.write)
         operation.response = response
         return response
 

@@ -16,6 +16,7 @@ from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.quorum.config import Voter
 from raftlog.transport.api import TransportLimits
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import Checker, CheckFailedError, Operation
 from simulation.checks.broker_ids import BROKER_IDS
 from simulation.hosts import (
@@ -153,6 +154,25 @@ class World:
         )
         self.watch.tell("client_returned", operation)
 
+    def controller_client(self, host: str) -> ControllerClient:
+        """Return a client of all controllers, on a host."""
+        transport = self.network.transport_for(host)
+        return ControllerClient(transport, self.fleet.endpoints, rng=self.rng(f"{host} router"))
+
+    async def carry_out(
+        self, operation: Operation, call: Coroutine[Any, Any, pb.ControllerResponse]
+    ) -> pb.ControllerResponse | None:
+        """Note the response of a controller, or the error; None for an error."""
+        try:
+            response = await call
+        except ApiError as error:
+            operation.refused(error)
+            return None
+        operation.response, operation.outcome = response, "ok"
+        if response.HasField("write"):
+            operation.wrote(response.write)
+        return response
+
     def answered(self, operation: Operation) -> None:
         """Note an operation's outcome. Raises CheckFailedError for a defect of the node."""
         if operation.error == ErrorCode.UNKNOWN_SERVER_ERROR.name:
@@ -272,17 +292,29 @@ class World:
 class Actors:
     """Clients of one kind in a world, and the tasks in which they live."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, *hosts: str) -> None:
+        """``hosts``: their names; none if the config has no such clients."""
+        self._world, self._hosts = world, list(hosts)
         self._tasks: list[asyncio.Task[Any]] = []
 
     def hosts(self) -> list[str]:
         """Names of their hosts."""
-        raise NotImplementedError
+        return self._hosts
 
     def begin(self) -> None:
         """Let them begin."""
+        for host in self._hosts:
+            self.spawn(self._live(), host)
+
+    async def _live(self) -> None:
+        """Work for ever, on one host."""
         raise NotImplementedError
+
+    def spawn(self, work: Coroutine[Any, Any, Any], host: str) -> asyncio.Task[Any]:
+        """Return a task of one of them."""
+        task = self._world.spawn(work, host, host)
+        self._tasks.append(task)
+        return task
 
     def stop(self) -> None:
         """Let them begin no more calls; completed calls keep their effects."""

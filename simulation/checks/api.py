@@ -149,6 +149,11 @@ class Operation:
     """
     response: Any = None
 
+    def wrote(self, write: Any) -> None:
+        """Note the outcome of a write: ``WriteOutcome`` of a controller's response."""
+        self.offset, self.generation = write.token.offset, write.token.generation
+        self.reached = write.reached
+
     def refused(self, error: ApiError) -> None:
         """Note an error as the outcome: definitely failed, or unknown."""
         self.outcome, self.error = "unknown" if error.outcome_unknown else "failed", error.code.name

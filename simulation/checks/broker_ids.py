@@ -13,10 +13,6 @@ before where messages may be late.
 
 A manual mapping counts unless a process under that id was heard lately, and excludes other hosts.
 An unregistered broker's session is not waited for.
-
-Would catch: a registration without its mapping, an ignored or confused mapping, an id given to a
-neighbour or generated while its broker's session runs, a new id while another broker's replicas
-have none, an id given away too early or guessed, a disobeyed manual mapping.
 """
 
 from __future__ import annotations

@@ -4,10 +4,6 @@ I15: what a broker shows is a prefix of the committed log, and only grows during
 broker that is fenced in the log does not act as an unfenced one: the registration at the offset of
 its newest image must be unfenced, and its LAO must come from the controller that unfenced it or a
 later one. I10 (``states``) checks its state.
-
-Would catch: a broker that serves on after seeing its own fencing, or believes an LAO from before
-its unfencing, an image that goes back at a change of controllers, a partition led by a fenced
-broker.
 """
 
 from __future__ import annotations

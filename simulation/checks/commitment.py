@@ -6,10 +6,6 @@ leader's own epoch (Raft §5.4.2, figure 8). I18: a replica's disk has all that 
 a node sends nothing after a disk error. A Fetch acknowledges everything below its offset (KIP-595):
 when it leaves, its sender's disk durably holds a batch of that epoch that ends there. After a
 restart all that was acknowledged is in the log.
-
-Would catch: counting the leader before its flush, acknowledging before it, a majority of the wrong
-set, a counted observer, committing older epochs by count, a flush reported by an earlier one, an
-fsync error that is retried or ignored, a recovery that cuts off more than what was torn.
 """
 
 from __future__ import annotations

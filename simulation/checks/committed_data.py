@@ -12,10 +12,6 @@ watermark. From then on
 A holder is *sound* while the disk that it was registered with is there and undamaged. When the last
 sound holder goes, or another leader is elected, all records committed by then are *void*: they may
 be lost, and the partition begins anew with the next leader epoch. That is counted.
-
-Would catch: a stale broker epoch in an ISR, an ISR believed before its commit, a high watermark
-beyond what is durable or eligible replicas have, a follower that joins too early, truncation of
-acknowledged records, two acknowledging leaders.
 """
 
 from __future__ import annotations

@@ -4,9 +4,6 @@
 * A definitely refused change is not in the log, and between its begin and answer the value once
   differed from the expected one.
 * What is committed was requested, and executed once.
-
-Would catch: a condition that is ignored or checked against an older image or at a broker, a refusal
-with an effect, a retry executed again.
 """
 
 from __future__ import annotations

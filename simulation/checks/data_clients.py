@@ -7,8 +7,6 @@
 * Its position is never out of range, except through retention.
 
 After a partition was void (I24) earlier answers and shown records do not count.
-
-Would catch: any loss, duplication or exchange of records.
 """
 
 from __future__ import annotations

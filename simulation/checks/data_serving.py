@@ -8,9 +8,6 @@
   one (KIP-903).
 * A leader proposes a follower only by a broker epoch that it fetched with in this leader epoch, and
   itself by its own.
-
-Would catch: forgotten self-fencing, a leader that serves on after its epoch, fetches of replaced
-brokers that count, broker epochs from metadata in proposals.
 """
 
 from __future__ import annotations

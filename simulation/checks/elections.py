@@ -4,9 +4,6 @@ I1: one leader per epoch. I2: epochs never go back. I3: one vote per epoch, dura
 sent or counted. I7: a new leader has every record committed in a lower epoch. Votes are read from
 the disks when a message leaves, as a crash would leave them. A candidate's request itself promises
 nothing.
-
-Would catch: a vote answered before its fsync or forgotten by a crash, voting twice, leading again
-in an epoch, counting a pre-vote, a minority's election, a winner with too short a log.
 """
 
 from __future__ import annotations

@@ -4,9 +4,6 @@ Each config write has a unique value, so the log shows how often it was executed
 failed: never; unknown: at most once, whatever the retries. A record without a request is a phantom.
 Topic creations and deletions are counted by name. Two batches of one (client id, sequence) are one
 write executed twice. A write that returned before another was invoked precedes it.
-
-Would catch: a retry executed twice across a failover, a forward repeated by a broker, an error for
-a proposed write, a window that forgets too early, a reused client id.
 """
 
 from __future__ import annotations

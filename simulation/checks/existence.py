@@ -4,9 +4,6 @@
 An answer without a record must be true of an image whose offset lies between what was committed
 when the client asked and when it has the answer: refusals of creations and deletions, and
 questions.
-
-Would catch: a deposed controller that answers, an answer by an uncommitted record, rounds that
-prove nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Export cursors: a node drops no part of its log that a cursor in its committed image protects, by
 the committed records rather than the fold under test. A cursor below a node's log start protects
 nothing there.
-
-Would catch: retention that ignores cursors, some of them, or uses an image of another offset.
 """
 
 from __future__ import annotations

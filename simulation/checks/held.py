@@ -7,9 +7,6 @@
 * What is put under a lock's guard is put by its holder, also across a recovery of the log.
 * No program keeps another's lease alive.
 * A double barrier's group is complete when formed, with no earlier member, and only members begin.
-
-Would catch: a keep-alive confirmed by a deposed leader, a new leader that continues the old count,
-a lease whose keys stay, a lock that does not wait, a group with a member that is gone.
 """
 
 from __future__ import annotations

@@ -4,9 +4,6 @@
 * Below the announcer's high watermark, committed, and a batch end.
 * By then every broker unfenced in the committed log has applied it, in that incarnation.
 * Progress records are a lower bound: never above an announcement, never decreasing.
-
-Would catch: a broker left out although some image shows it unfenced, LAO known before all members
-reported in the epoch, reports to another controller or of another incarnation, a join below LAO.
 """
 
 from __future__ import annotations

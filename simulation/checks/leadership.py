@@ -4,9 +4,6 @@
 * A leader without fetches of a majority for one and a half fetch timeouts resigns (check-quorum).
 * No needless election: no epoch opens while a leader and a majority have had working streams for as
   long as an election takes.
-
-Would catch: wrongly granted or missing pre-votes, check-quorum that is off, an epoch that begins
-with another record.
 """
 
 from __future__ import annotations

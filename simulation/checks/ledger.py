@@ -4,9 +4,6 @@ order.
 It books each effect before the subscribed checkers get it, so that they share one state. It checks
 log matching (I4), and that committed records never change (I6): a high watermark never covers
 another log than before and never goes back during a process, and no node drops committed records.
-
-Would catch: a leader without a committed record, a commit undone by a failover, a truncation on
-equal, a high watermark believed above the shared prefix, a disk that returns with other bytes.
 """
 
 from __future__ import annotations

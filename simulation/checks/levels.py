@@ -1,10 +1,6 @@
 """metadata.version: raised only when every registered broker and voter knows the level, no broker
 without it registers (KIP-584), and a broker offers it once every unfenced broker has applied it
 (KIP-778).
-
-Would catch: a level raised beside unaware builds, a registered broker of such a build, a level
-offered by the newest image [its client asks the next broker, which has not applied it, and is
-refused].
 """
 
 from __future__ import annotations

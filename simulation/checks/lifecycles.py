@@ -12,10 +12,6 @@
 * *A leave is final*: once committed, no successor has to wait for its session.
 * *Evidence of death*: a broker fenced as gone does not run, unless a firewall refused in its name.
 * *Without heartbeats* (``broker.heartbeat.version`` 0) a broker is fenced only by its own leave.
-
-Would catch: a session renewed by other signs, a broker that serves forever behind a partition or
-counts before it has applied, a restart that waits for an ended session, fencing for an agreed
-silence or a broken connection.
 """
 
 from __future__ import annotations

@@ -3,9 +3,6 @@
 A controller that leads while no disk has its reserve accepts no client's write, a few seconds after
 measurements and Fetches show it. A broker whose disk is below its reserve stores no records. Queues
 stay within the bounds of the code, and callbacks within a turn; both are sampled.
-
-Would catch: an unchecked reserve, followers' flags that do not arrive, a transfer retried forever,
-an unbounded queue.
 """
 
 from __future__ import annotations

@@ -11,9 +11,6 @@ creations and deletions of topics, whose errors TOPIC_ALREADY_EXISTS and UNKNOWN
 are reads after a read-index round. Reads at brokers promise other things (``visibility``); the
 final committed state (I10) is one read of each key.
 
-Catches: a deposed controller that answers, a lost or resurrected write, an error about a state that
-never was.
-
 A register with unique values is decided exactly in O(n log n) (Gibbons and Korach 1997): a value's
 *cluster* is its write and its reads. With ``f`` its first return and ``s`` its last invocation,
 cluster i must precede j if f_i < s_j; the history is linearizable exactly if no two clusters must

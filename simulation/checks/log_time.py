@@ -3,9 +3,6 @@
 * It moves on only to a time reached by a majority's clocks, within the tolerance.
 * It goes back only if far ahead, and then to the majority's time; else it stands still.
 * It is ahead of all clocks no longer than it may stand still.
-
-Would catch: a leader that stamps by its own wrong clock or ignores the times of fetched batches,
-log time that stays ahead.
 """
 
 from __future__ import annotations

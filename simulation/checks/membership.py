@@ -3,10 +3,6 @@
 Each node uses the set of its own log: the last appended, the snapshot's, or the configured one. A
 removed node that campaigns changes nothing at a node that knows of the removal, unless that knows
 no leader and has the shorter log (KIP-853).
-
-Would catch: a second change before the first is committed, a change before a commit of the leader's
-epoch, two members changed at once, a set not reverted by a truncation, a leadership ended by a
-removed voter.
 """
 
 from __future__ import annotations

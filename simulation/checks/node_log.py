@@ -5,9 +5,6 @@ logs is comparing two numbers.
 below, so one look-up per append checks Raft's Log Matching (I4). The log hash at every committed
 offset is computed again from decoded records by the rules of ``raftlog/metadata/log_hash.py``, and
 compared with progress records.
-
-Would catch: a tail hashed twice or not at all by a new leader, a hash that depends on chunk
-boundaries or on a snapshot's beginning, a record that names an uncommitted hash.
 """
 
 from __future__ import annotations

@@ -14,11 +14,6 @@
 * An answer to a leader is of a committed state that the log had.
 * A replaced incarnation is told so: a heartbeat that leaves after a newer registration was
   committed is not answered well by the controller of that epoch or later.
-
-Would catch: reassignments that end too early, incomplete cancellations, unclean leaders without a
-request or mark, uncompared epochs of members, proposers or heartbeats, a registration that inherits
-its predecessor's place, a leader outside the ISR, a proposal decided on the committed instead of
-the pending image, an answer from a state that never was.
 """
 
 from __future__ import annotations

@@ -4,9 +4,6 @@
   forever.
 * A replica's log continues at its end, with non-decreasing epochs.
 * A process begins with its durable log of whole batches.
-
-Would catch: two leaders of one epoch, a leader restarted in its own epoch, a follower that appends
-instead of truncating, answers of an old leader taken for a new one's.
 """
 
 from __future__ import annotations

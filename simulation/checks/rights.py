@@ -5,9 +5,6 @@ authorizer (``acl_history``).
 * The principal is the certificate's, whatever was claimed or forwarded.
 * A numbered write, and the end of a client, are by the principal that opened the client; no
   principal learns of another's writes.
-
-Would catch: decisions by committed instead of preceding entries, an executed refused item, a
-believed claim.
 """
 
 from __future__ import annotations

@@ -4,9 +4,6 @@
   brokers. It does not depend on the ISR.
 * BrokerMetadata: the answering broker led in that leader epoch, and the ISR is of that partition
   epoch.
-
-Would catch: the ISR in place of replicas or online ones, an ISR of another epoch, a proposed ISR as
-the committed one, an answer for never led partitions.
 """
 
 from __future__ import annotations

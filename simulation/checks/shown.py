@@ -7,9 +7,6 @@
 * A controller's listing shows only what was allowed in some committed image during the call.
 * The log is shown to no client that was never allowed to read it.
 * A client that poses as a node is refused for exactly that.
-
-Would catch: a read checked on arrival or by the answering image, stale verdicts, an unfiltered
-listing, a gap in the guard.
 """
 
 from __future__ import annotations

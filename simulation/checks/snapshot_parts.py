@@ -1,7 +1,5 @@
 """Parts of snapshots: a sent part is on the sender's disk under that name and position (KIP-630).
 I11 (``states``) and I15 check the assembled snapshot.
-
-Would catch: parts of two snapshots under one name, a size that changes, a wrong position.
 """
 
 from __future__ import annotations

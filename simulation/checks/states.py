@@ -6,9 +6,6 @@ must have that fold's hash at its offset, and sometimes and at the end its conte
 entity and index by index [a field or index outside the hash is lost when a snapshot is loaded]. A
 snapshot must name that hash; some are loaded at once, at the end all on disk with the log after
 them.
-
-Would catch: a record folded differently while pending, a snapshot of another offset, a loader that
-forgets an index, state that depends on map order.
 """
 
 from __future__ import annotations

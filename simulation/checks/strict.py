@@ -7,10 +7,6 @@
   below ``acknowledged`` has an open interval.
 
 Whether the broker was unfenced or held a lease is not asked.
-
-Would catch: a lease that outlives the session by which others fence, or is granted by a deposed
-controller, a broker fenced, replaced or unregistered under its lease, a broker that shows less than
-another.
 """
 
 from __future__ import annotations

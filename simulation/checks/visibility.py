@@ -10,9 +10,6 @@
 * An acknowledged write is at its token's offset (I12).
 
 A fenced broker may lag until it learns of it, and must keep the first two rules only.
-
-Would catch: replies from a pending or half-applied image, tokens that are not waited for, LAO ahead
-of readers, a wait that ends with its first controller's leadership.
 """
 
 from __future__ import annotations

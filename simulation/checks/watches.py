@@ -9,10 +9,6 @@
 * Only what the newest applied image forbids is left out.
 * A watch is of one log: after a recovery it ends without a token, and never receives or resumes
   from the other log.
-
-Would catch: a watcher that joins at the head instead of its position, a change repeated on
-resumption or lost by a slow reader, a token ahead of the changes, a watch at LAO that shows the
-tip, one that continues in a recovered log or gets a position in it.
 """
 
 from __future__ import annotations

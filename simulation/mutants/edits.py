@@ -17,6 +17,8 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
@@ -42,6 +44,21 @@ class Edit(NamedTuple):
     target: str
     old: str
     new: str
+
+
+@cache
+def _module_names() -> list[str]:
+    """Return the names of all modules that may be edited, from their files."""
+    root = Path(__file__).parents[2]
+    paths = (path for package in _PACKAGES for path in (root / package).rglob("*.py"))
+    return [".".join(path.relative_to(root).with_suffix("").parts) for path in paths]
+
+
+def in_full(target: str) -> str:
+    """Return a target with its module's whole name; as it is if several modules end like that."""
+    module, _, path = target.partition(":")
+    found = [name for name in _module_names() if f".{name}".endswith(f".{module}")]
+    return f"{found[0]}:{path}" if len(found) == 1 else target
 
 
 def find_function(target: str) -> FunctionType:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulation.mutants.edits import Edit
+from simulation.mutants.edits import Edit, in_full
 from simulation.swarm.config import SwarmConfig
 
 EditText = tuple[str, str, str]
-"""Target, old and new text of an edit."""
+"""Target (its module by the last names that identify it), old and new text of an edit."""
+Row = tuple[str, ...]
+"""Row of docs/proposals.md, and node ids below ``tests/``: files, or tests in them."""
 
 
 class BrokenMutantError(Exception):
@@ -31,8 +34,8 @@ class SeedMutant(Mutant):
 
     config: SwarmConfig
     """Config whose runs reveal the mutant soonest."""
-    faults: str = ""
-    """Which faults bring it to light; the numbers are in ``config``."""
+    rows: tuple[Row, ...] = ()
+    """Rows that it makes false, too."""
     seeds: int = 50
     """Number of seeds, wherever they begin, within which the mutant must be killed."""
     known: int = 0
@@ -53,19 +56,17 @@ class RowMutant(Mutant):
 
 
 def by_seeds(
-    name: str,
-    rule: str,
-    config: SwarmConfig,
-    *edits: EditText,
-    faults: str = "",
-    seeds: int = 50,
-    known: int = 0,
-) -> SeedMutant:
-    """Return a mutant that simulated runs kill."""
-    return SeedMutant(name, rule, tuple(Edit(*one) for one in edits), config, faults, seeds, known)
+    name: str, rule: str, config: SwarmConfig, *edits: EditText,
+    rows: Sequence[Row] = (), seeds: int = 50, known: int = 0,
+) -> SeedMutant:  # fmt: skip
+    """Return a mutant that simulated runs kill, and the tests of ``rows``."""
+    return SeedMutant(name, rule, _edits(edits), config, tuple(rows), seeds, known)
 
 
 def by_tests(row: str, rule: str, edits: EditText | list[EditText], *tests: str) -> RowMutant:
     """Return a mutant that tests of a row kill."""
-    texts = edits if isinstance(edits, list) else [edits]
-    return RowMutant(row, rule, tuple(Edit(*one) for one in texts), tests)
+    return RowMutant(row, rule, _edits(edits if isinstance(edits, list) else [edits]), tests)
+
+
+def _edits(texts: Sequence[EditText]) -> tuple[Edit, ...]:
+    return tuple(Edit(in_full(target), old, new) for target, old, new in texts)

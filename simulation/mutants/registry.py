@@ -28,9 +28,15 @@ NO_EDIT = {
 """Rows of docs/proposals.md that no edit of a function can make false, and why."""
 
 
+def _rows_of(mutant: Mutant) -> list[RowMutant]:
+    if isinstance(mutant, SeedMutant):
+        return [RowMutant(row, mutant.rule, mutant.edits, tuple(tests)) for row, *tests in mutant.rows]
+    return [mutant] if isinstance(mutant, RowMutant) else []
+
+
 def _numbered() -> list[RowMutant]:
     """Return the mutants of rows, named by row and number if the row has several."""
-    rows = [one for one in _ALL if isinstance(one, RowMutant)]
+    rows = [row for one in _ALL for row in _rows_of(one)]
     count, seen = Counter(one.name for one in rows), Counter[str]()
     for at, one in enumerate(rows):
         seen[one.name] += 1
