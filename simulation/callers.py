@@ -100,7 +100,6 @@ class Caller:
         )
 
     async def live(self) -> None:
-        """Call for ever, several calls at a time."""
         rate = self._world.config.callers_per_s / len(CALLERS)
         calls = [call for _, call in self._calls]
         weights = [weight for weight, _ in self._calls]
@@ -307,7 +306,6 @@ class Caller:
         await self._carry_out(operations, work)
 
     def _forge(self, client: common_pb2.ClientIdentity) -> None:
-        """State what is not so."""
         rng = self._rng
         others = [site for site in CALLERS.values() if site != CALLERS[self._host]]
         site = rng.choice(others)

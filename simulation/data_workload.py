@@ -183,7 +183,6 @@ class DataWorkload(Actors):
         again: bool,
         partition: int = -1,
     ) -> Operation:
-        """One record."""
         self._values += 1
         value = f"{name}.{self._values}"
         operation = self._world.operation(

@@ -135,7 +135,6 @@ class SendsOne:
         self._message = message
 
     def opened(self, link: Link) -> None:
-        """Send it."""
         try:
             link.send(self._message)
         except LinkClosedError:

@@ -67,7 +67,6 @@ class GuestTasks:
         return task
 
     def end(self) -> None:
-        """Silently close the tasks that programs and nodes have not ended."""
         self._loop.leave_generators()
         for task in self._open:
             if not task.done():
@@ -135,7 +134,6 @@ class Guest:
         self.task.add_done_callback(self._done, context=host_context(""))
 
     def kill(self) -> None:
-        """End the process as by kill -9."""
         if self.task is not None:
             self.task = None
             self._world.network.crash(self.name)
@@ -181,7 +179,6 @@ class GuestWorld(World):
         self._supervisor = Supervisor(self)
 
     def note(self, who: str, what: str) -> None:
-        """A line of the story."""
         super().note(who, what)
         self._told(who, what)
 
@@ -189,7 +186,6 @@ class GuestWorld(World):
         """Left out: a sample of a node is not an event."""
 
     def named(self, name: str) -> ControllerHost | BrokerHost:
-        """Return the node of this name. Raises KeyError."""
         return {host.name: host for host in self.fleet.hosts()}[name]
 
     @property
@@ -245,13 +241,11 @@ class GuestFaults:
         self._tasks: list[asyncio.Task[Any]] = []
 
     def begin(self) -> None:
-        """Begin a task for each fault."""
         for name, mean_s in sorted(self._world.config.faults.items()):
             work = self._again_and_again(name, mean_s)
             self._tasks.append(self._world.spawn(work, f"fault {name}"))
 
     def end(self) -> None:
-        """End all faults, and begin no more."""
         for task in self._tasks:
             task.cancel()
 
@@ -264,7 +258,6 @@ class GuestFaults:
 
 
 def _running(world: GuestWorld, rng: random.Random) -> Guest | None:
-    """Return a program that runs and is not paused."""
     running = [
         guest
         for guest in world.guests.values()

@@ -127,12 +127,10 @@ class ControllerHost:
 
     @property
     def endpoint(self) -> str:
-        """Endpoint at which other hosts reach this one."""
         return f"{self.name}:{self.ports[-1]}"
 
     @property
     def highest_level(self) -> int:
-        """Highest metadata.version that its build knows."""
         return self.quorum.max_metadata_version
 
     def be_of_build(self, highest_level: int) -> None:
@@ -259,7 +257,6 @@ class ControllerHost:
         self._steps_to_live = steps
 
     def begin_steps(self) -> None:
-        """Such a call begins."""
         if self._steps_to_live:
             self.disk.between_steps = self._between_steps
 
@@ -340,12 +337,10 @@ class BrokerHost:
 
     @property
     def endpoint(self) -> str:
-        """Endpoint at which clients reach the broker."""
         return self._settings.listen
 
     @property
     def highest_level(self) -> int:
-        """Highest metadata.version that its build knows."""
         return next(
             high for name, _, high in self._settings.features if name == versions.METADATA_VERSION
         )
@@ -370,7 +365,6 @@ class BrokerHost:
 
     @property
     def fatal(self) -> BaseException | None:
-        """The fatal error that the process has met."""
         return self.service.fatal if self.service is not None else None
 
     def start(self) -> None:
@@ -409,7 +403,6 @@ class BrokerHost:
 
     @property
     def broker_id(self) -> int:
-        """Broker id in the directory; NO_NODE_ID: none yet."""
         return self._stored_id
 
     def _start(self) -> None:

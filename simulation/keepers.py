@@ -333,7 +333,6 @@ class Keeper:
 
 
 async def _begin_anew(client: raftlog.AsyncClient, error: ApiError) -> None:
-    """Begin anew as a client does after INCONSISTENT_GENERATION."""
     if error.code is ErrorCode.INCONSISTENT_GENERATION:
         await client.forget()
 
@@ -355,7 +354,6 @@ class _Pinned:
         self._asked = self._clients[0]
 
     async def keep_alive(self, lease_id: raftlog.LogOffset, timeout_s: float) -> None:
-        """Raises ApiError."""
         body = pb.KeepLeaseAliveRequest(lease_id=lease_id, generation=lease_id.generation)
         for client in (self._asked, *self._rng.sample(self._clients, len(self._clients))):
             self._asked = client

@@ -22,7 +22,6 @@ from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from simulation.checks.api import CheckFailedError, Operation
 from simulation.data_workload import DataWorkload
-from simulation.faults.data import mend as mend_broker_disk
 from simulation.faults.disks import mend_disk
 from simulation.faults.voters import end_roll, replace_left_ahead
 from simulation.hosts import BrokerHost, ControllerHost
@@ -81,10 +80,9 @@ def _mend(world: World, host: ControllerHost | BrokerHost) -> None:
     world.network.resume(host.name)
     if isinstance(host, ControllerHost):
         host.doom(-1)
-        mend_disk(world, host)
+    mend_disk(world, host)
+    if host.disk is not None:
         host.disk.forget_failures()
-    else:
-        mend_broker_disk(world, host)
     if host.service is None:
         host.start()
 
@@ -214,7 +212,6 @@ class _Led(NamedTuple):
 
 
 async def recover_partitions(world: World, data: DataWorkload, within_s: float) -> None:
-    """Wait for it. Raises CheckFailedError."""
     said: list[str] = [""]
 
     def full() -> bool:

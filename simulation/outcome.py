@@ -58,7 +58,6 @@ class Transcript:
             self.note(who, what)
 
     def digest(self) -> str:
-        """SHA-256 of all lines so far."""
         return self._digest.hexdigest()
 
 

@@ -55,7 +55,6 @@ class PartitionLeader:
         self._under_way = 0
 
     async def live(self) -> None:
-        """Propose for ever."""
         world = self._world
         rate = world.config.isr_changes_per_s / len(world.members)
         while True:

@@ -75,7 +75,6 @@ class _Present:
 
     @property
     def brokers(self) -> list[BrokerView]:
-        """Brokers of the generation after the recovery."""
         return [host for host in self._world.brokers if generation_of(host) not in self._over]
 
     def __getattr__(self, name: str) -> Any:

@@ -196,7 +196,6 @@ class RaceWorld(Swarm):
         )
 
     async def _read(self) -> None:
-        """Read all records from the beginning."""
         consumer = Consumer(
             self.network.transport_for("consumer0"),
             [host.endpoint for host in self.members],

@@ -72,11 +72,9 @@ class Story(Swarm):
         return sorted(committed_voters(self))
 
     def host(self, node_id: int) -> ControllerHost:
-        """Return a controller."""
         return next(one for one in self.controllers if one.id == node_id)
 
     def leader(self) -> ControllerHost:
-        """Return the active controller."""
         return next(
             one
             for one in self.controllers
@@ -84,7 +82,6 @@ class Story(Swarm):
         )
 
     async def until_voters(self, *node_ids: int) -> None:
-        """Wait for a voter set."""
         await self.until(
             lambda: self.voters == sorted(node_ids), WITHIN_S, f"the voters are {node_ids}"
         )

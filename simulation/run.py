@@ -60,7 +60,6 @@ class Swarm(World):
         self.note("end", f"{self.outcome.operations} state {self.outcome.state_hash}")
 
     def begin_faults(self) -> None:
-        """Begin the faults of the config."""
         self.faults.begin()
 
 

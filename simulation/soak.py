@@ -155,7 +155,6 @@ def summary_of(
 
 
 def main() -> int:
-    """Run the command line of scripts/soak."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument(

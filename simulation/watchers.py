@@ -87,7 +87,6 @@ class Watchers(Actors):
 
 
 def _on(world: World, host: str) -> list[Watcher]:
-    """Return the watchers on a host."""
     transport, names = world.network.transport_for(host), watchers_on(host)
     streams = WatchStreams(transport) if len(names) > 1 else OwnCalls(transport)
     return [Watcher(world, host, name, transport, streams) for name in names]
@@ -112,12 +111,10 @@ class Watcher:
         return -1 if token is None or token.generation != generation else token.offset
 
     def close(self) -> None:
-        """End what is under way."""
         if self._watch is not None:
             self._watch.close()
 
     async def live(self) -> None:
-        """Watch for ever, one watch after the other."""
         while True:
             initial = self._token is None or self._rng.random() < INITIAL_SHARE
             since = None if initial else self._token

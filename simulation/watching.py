@@ -41,7 +41,6 @@ class Watch:
         """Checkers of a finished life."""
 
     def wants(self, hook: str) -> bool:
-        """Return whether any checker wants the hook."""
         return bool(self._hooks[hook])
 
     def renew(
@@ -68,7 +67,6 @@ class Watch:
                 hooks[:] = [_only_if(is_new, hook) for hook in hooks]
 
     def begin(self, world: World) -> None:
-        """Begin all checkers, before any host starts."""
         for checker in self.checkers:
             checker.begin(world)
 
@@ -128,11 +126,9 @@ class ControllerTap:
     def stepped(
         self, event: quorum_events.Event, effects: Sequence[quorum_events.Effect], now: float
     ) -> None:
-        """Each checker that wants it hears of it."""
         self._watch.tell("after_step", self._host, event, effects)
 
     def step_failed(self, error: Exception) -> None:
-        """Fail the run: a node has contradicted itself."""
         self._watch.fail(error)
 
 
@@ -143,21 +139,17 @@ class BrokerTap:
         self._host, self._watch = host, watch
 
     def view_moved(self) -> None:
-        """Each checker that wants it hears of it."""
         self._watch.tell("broker_moved", self._host)
 
     def fencing_checked(self, why_fenced: str) -> None:
-        """Each checker that wants it hears of it."""
         self._watch.tell("broker_asked", self._host, why_fenced)
 
     def replicas_recovered(self) -> None:
-        """Each checker that wants it hears of it."""
         self._watch.tell("data_recovered", self._host)
 
     def stepped(
         self, event: data_events.Event, effects: Sequence[data_events.Effect], now: float
     ) -> None:
-        """Each checker that wants it hears of it."""
         self._watch.tell("data_step", self._host, event, effects, now)
 
     def step_failed(self, error: Exception) -> None:

@@ -59,7 +59,6 @@ class Workload:
         )
 
     def hosts(self) -> list[str]:
-        """Names of the clients' hosts."""
         config = self._world.config
         clients = [f"client{number}" for number in range(config.clients + config.direct_clients)]
         return [
@@ -70,7 +69,6 @@ class Workload:
         ]
 
     def begin(self) -> None:
-        """Let all clients begin."""
         config = self._world.config
         for number in range(config.clients + config.direct_clients):
             direct = number >= config.clients or not self._world.members
@@ -91,7 +89,6 @@ class Workload:
             task.cancel()
 
     def burst(self, rng: random.Random) -> None:
-        """Many writes at once."""
         if self._burst_client is None:
             self._burst_client = Client(self._world, "burst", direct=not self._world.members)
         for _ in range(BURST_WRITES):
@@ -174,7 +171,6 @@ class Client:
         )
 
     def close(self) -> None:
-        """End all links."""
         for client in (*self._controllers, self._brokers):
             if client is not None:
                 client.close()
@@ -188,7 +184,6 @@ class Client:
         )
 
     async def live(self) -> None:
-        """Work for ever."""
         config, rng = self._config, self._rng
         clients = config.clients + config.direct_clients
         reads_per_s = config.reads_per_s if self._brokers is not None else 0.0
@@ -223,7 +218,6 @@ class Client:
     # --- operations ------------------------------------------------------------------------------
 
     async def write_config(self, key: str, acks: Any = None) -> Operation:
-        """Make one write."""
         self._count += 1
         value = f"{self.name}.{self._count}."
         value += "x" * self._rng.randrange(max(1, self._config.value_bytes))
@@ -236,7 +230,6 @@ class Client:
         return operation
 
     async def change_topic(self, name: str) -> None:
-        """Create or delete one."""
         rng = self._rng
         body: Any
         if rng.random() < 0.5:
@@ -282,7 +275,6 @@ class Client:
         await self._carry_out(operation, work)
 
     async def read_config(self, key: str, mode: broker_pb2.ReadMode | None = None) -> Operation:
-        """Make one read. ``mode``: instead of a drawn one."""
         body = broker_pb2.DescribeConfigsRequest(
             resources=[
                 broker_pb2.DescribeConfigsResource(
@@ -299,8 +291,6 @@ class Client:
         return await self._read("read_config", key, body, found, mode)
 
     async def read_topics(self) -> None:
-        """Read the names of all topics."""
-
         def found(response: Any) -> tuple[str, ...]:
             return tuple(sorted(topic.name for topic in response.metadata.topics))
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -86,21 +87,24 @@ class World:
         self.watch.begin(self)
 
     def rng(self, purpose: str) -> random.Random:
-        """Return a generator of its own for a purpose."""
         return random.Random(f"{self.seed} {purpose}")
 
     def now(self) -> float:
-        """Virtual seconds."""
         return self.network.loop.true_time()
 
     def active(self) -> ControllerService | None:
-        """Return the newest active controller that is up."""
         found = [
             host.service
             for host in self.controllers
             if host.service is not None and host.service.node.decider
         ]
         return max(found, key=lambda service: service.node.controller_epoch, default=None)
+
+    def leader(self) -> ControllerHost | None:
+        service = self.active()
+        return next(
+            (host for host in self.controllers if service and host.service is service), None
+        )
 
     def active_image(self) -> Any:
         """The active controller's committed image. Raises CheckFailedError without one."""
@@ -112,11 +116,9 @@ class World:
     # --- what others tell ------------------------------------------------------------------------
 
     def note(self, who: str, what: str) -> None:
-        """A line of the transcript."""
         self._transcript.note(who, what)
 
     def note_change(self, who: str, what: str) -> None:
-        """Write a line, unless it repeats the last one about ``who``."""
         self._transcript.note_change(who, what)
 
     def happened(self, fault: str, times: int = 1) -> None:
@@ -128,7 +130,6 @@ class World:
         self.outcome.operations[outcome] = self.outcome.operations.get(outcome, 0) + times
 
     def fail(self, error: BaseException) -> None:
-        """End the run with this error; the first one counts."""
         if not self.failed.done():
             self.failed.set_exception(error)
 
@@ -222,14 +223,13 @@ class World:
 
     def _reaches_leader(self, name: str) -> bool:
         """A leader may be outside the healed part: nodes that cannot reach it have to wait."""
-        service, network = self.active(), self.network
-        leader = f"c{service.quorum.node_id}" if service is not None else name
+        host, network = self.leader(), self.network
+        leader = host.name if host is not None else name
         return not (network.is_blocked(name, leader) or network.is_blocked(leader, name))
 
     # --- tasks -----------------------------------------------------------------------------------
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str, host: str = "") -> asyncio.Task[Any]:
-        """Return a task of the world, or of a client's host; when it fails, the run does."""
         task = self.loop.create_task(work, name=name, context=host_context(host))
         task.add_done_callback(self._ended)
         self._tasks.append(task)
@@ -263,11 +263,9 @@ class World:
         work.result()
 
     async def _live(self) -> None:
-        """Run until the end of the scenario."""
         raise NotImplementedError
 
     def is_up(self) -> bool:
-        """Return whether a controller is active and all members are unfenced."""
         service = self.active()
         return service is not None and all(
             host.id in service.image.brokers and not service.image.brokers[host.id].fenced
@@ -298,20 +296,16 @@ class Actors:
         self._tasks: list[asyncio.Task[Any]] = []
 
     def hosts(self) -> list[str]:
-        """Names of their hosts."""
         return self._hosts
 
     def begin(self) -> None:
-        """Let them begin."""
         for host in self._hosts:
             self.spawn(self._live(), host)
 
     async def _live(self) -> None:
-        """Work for ever, on one host."""
         raise NotImplementedError
 
     def spawn(self, work: Coroutine[Any, Any, Any], host: str) -> asyncio.Task[Any]:
-        """Return a task of one of them."""
         task = self._world.spawn(work, host, host)
         self._tasks.append(task)
         return task
@@ -472,11 +466,9 @@ class Fleet:
     # --- who they are ----------------------------------------------------------------------------
 
     def hosts(self) -> list[ControllerHost | BrokerHost]:
-        """Return all hosts of the cluster."""
         return [*self.controllers, *self.members]
 
     def voters(self) -> list[ControllerHost]:
-        """Hosts of the present voters."""
         return [host for host in self.controllers if host.id in self.voter_ids]
 
 
@@ -491,6 +483,15 @@ class Operator:
         self.busy = False
         self.unknown = False
         """The outcome of a change to the voters is unknown: it may still be executed."""
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Be busy meanwhile: nobody else changes the voters."""
+        self.busy = True
+        try:
+            yield
+        finally:
+            self.busy = False
 
     async def ask(self, body: Any) -> ApiError | None:
         """Send one request; the error, if there was one."""

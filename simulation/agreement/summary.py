@@ -48,7 +48,6 @@ class Summary:
     """Seed -> rule of the audit -> offsets."""
 
     def add(self, run: ExportedRun, answer: Answer) -> None:
-        """Count one."""
         self.runs += 1
         self.empty += run.empty
         self.records += answer.records
@@ -68,11 +67,9 @@ class Summary:
 
     @property
     def agrees(self) -> bool:
-        """True if every run passed and agreed."""
         return not (self.failed_runs or self.disagreements or self.findings)
 
     def wrong(self, seed: int) -> list[str]:
-        """Return the failures of one seed."""
         lines = list(self.disagreements.get(seed, ()))
         return lines + [
             f"the audit finds {rule} at {at[:10]}"

@@ -59,24 +59,19 @@ class RealWorld:
 
     @property
     def controllers(self) -> list[ChaosNode]:
-        """Controllers by id."""
         return self._cluster.controllers
 
     @property
     def members(self) -> list[ChaosNode]:
-        """The brokers."""
         return self._cluster.brokers
 
     def rng(self, purpose: str) -> random.Random:
-        """Return a generator of its own for each purpose."""
         return random.Random(f"{self._seed} {purpose}")
 
     def transport_for(self, _host: str) -> GrpcTransport:
-        """Return the network."""
         return self._transport
 
     def now(self) -> float:
-        """Seconds of a monotonic clock."""
         return self._loop.time()
 
     # --- operations -------------------------------------------------------------------------------
@@ -89,17 +84,14 @@ class RealWorld:
         return operation
 
     def returned(self, operation: Operation) -> None:
-        """Note the outcome of an operation."""
         operation.returned_at = self.now()
         operation.response = None
         self.history.events.append((True, operation))
 
     def count(self, outcome: str, times: int = 1) -> None:
-        """Operations have had an outcome."""
         self.history.duplicates += times * (outcome == "duplicate")
 
     async def close(self) -> None:
-        """End all links."""
         await self._transport.close()
 
 
@@ -113,7 +105,6 @@ class Clients:
         self._open: list[Any] = []
 
     def client(self, name: str, *, direct: bool = False) -> Client:
-        """Return one client of metadata."""
         made = Client(cast("World", self.world), name, direct=direct)
         self._open.append(made)
         return made

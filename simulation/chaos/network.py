@@ -64,11 +64,9 @@ class Network:
         return f"{self._prefix}-r"
 
     def space(self, host: int) -> str:
-        """Return a host's namespace."""
         return f"{self._prefix}-{host}"
 
     def address(self, host: int) -> str:
-        """Return a host's IP address."""
         return f"10.77.{host}.2"
 
     def enter_router(self) -> None:
@@ -103,7 +101,6 @@ class Network:
         _ip("-n", self.router, "link", "set", f"v{host}", "down")
 
     def heal(self) -> None:
-        """Undo every cut and isolation."""
         for source, target in sorted(self._cut):
             self._rule("del", source, target)
         self._cut.clear()

@@ -56,7 +56,6 @@ class ChaosNode:
         self.has_power = True
 
     def address(self, port: int) -> str:
-        """host:port in its namespace."""
         return f"{self.network.address(self.id)}:{port}"
 
     def prepare(self, cluster_id: str, voters: list[str]) -> None:
@@ -90,7 +89,6 @@ class ChaosNode:
         return self._daemons.pid(self.name) is not None
 
     def start(self, clock_ahead_s: int = 0) -> None:
-        """Start the process, if it does not run."""
         if not self.runs:
             begin = ["-c", _AHEAD, str(clock_ahead_s)] if clock_ahead_s else ["-m", "raftlog"]
             program = [sys.executable, *begin, self.role, "run", "-c", str(self.config)]
@@ -105,7 +103,6 @@ class ChaosNode:
             )
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process, if there is one."""
         self._daemons.signal(self.name, number)
 
     def stop(self) -> None:
@@ -113,7 +110,6 @@ class ChaosNode:
         self._daemons.stop([self.name], STOP_S)
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
         self.signal(signal.SIGKILL)
         self._daemons.wait_gone(self.name, STOP_S)
 
@@ -131,11 +127,9 @@ class ChaosNode:
         self.has_power = True
 
     def ready(self, timeout_s: float = 1.0) -> tuple[bool, str]:
-        """Return the answer of /readyz."""
         return ask_ready(f"http://{self.address(self.http_port)}", timeout_s)
 
     def log_tail(self, lines: int = 20) -> str:
-        """Return the end of its stderr."""
         return self._daemons.tail(self.name, lines)
 
 
@@ -150,7 +144,6 @@ class Stranger(ChaosNode):
         self.endpoint, self.http_port = self.address(port), HTTP_PORT + 1
 
     def remove(self) -> None:
-        """Kill it, and leave nothing of it."""
         self.kill()
         self.config.unlink()
         shutil.rmtree(self.data, ignore_errors=True)
@@ -180,22 +173,18 @@ class ChaosCluster:
 
     @property
     def controllers(self) -> list[ChaosNode]:
-        """Controllers by id."""
         return [node for node in self.nodes if node.role == "controller"]
 
     @property
     def brokers(self) -> list[ChaosNode]:
-        """Brokers by id."""
         return [node for node in self.nodes if node.role == "broker"]
 
     @property
     def voters(self) -> list[str]:
-        """The value of ``controller.quorum.voters``."""
         return [f"{node.id}@{node.endpoint}" for node in self.controllers]
 
     @property
     def endpoints(self) -> list[str]:
-        """host:port of the controllers."""
         return [node.endpoint for node in self.controllers]
 
     def create(self) -> None:
@@ -207,7 +196,6 @@ class ChaosCluster:
         self.network.enter_router()
 
     def start_all(self) -> None:
-        """Start whatever does not run."""
         for node in self.nodes:
             node.start()
 

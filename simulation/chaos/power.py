@@ -33,7 +33,6 @@ class PowerDisk:
         self.mount()
 
     def mount(self) -> None:
-        """Mount it; the journal is replayed. Raises OSError."""
         _run("mount", "-o", "loop", str(self._image), str(self.mount_point))
         self._mounted = True
 

@@ -31,7 +31,6 @@ def transfer_leader(scene: Scene) -> None:
 
 
 def clock_ahead(scene: Scene) -> None:
-    """The leader comes back with a wall clock that is ten years ahead."""
     node = scene.leading
     node.kill()
     node.start(clock_ahead_s=AHEAD_S)
@@ -154,7 +153,6 @@ def _described(endpoints: list[str]) -> list[pb.DescribeQuorumResponse]:
 
 
 def _ask(scene: Scene, *words: str) -> subprocess.CompletedProcess[str]:
-    """Return a command that asks the controllers."""
     return _raftlog(*words, "--bootstrap-controller", ",".join(scene.cluster.endpoints))
 
 

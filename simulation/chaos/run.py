@@ -49,7 +49,6 @@ class Report:
     """Seconds from each healing to the next write that is visible everywhere."""
 
     def as_dict(self) -> dict[str, object]:
-        """Return the report as a dict for JSON."""
         waits = sorted(self.written_after_s)
         return {
             "seed": self.seed,

@@ -24,17 +24,14 @@ class Scene:
 
     @property
     def following(self) -> ChaosNode:
-        """A controller that does not lead."""
         return self.rng.choice(
             [node for node in self.cluster.controllers if node.id != self.leading.id]
         )
 
     @property
     def broker(self) -> ChaosNode:
-        """Any broker."""
         return self.rng.choice(self.cluster.brokers)
 
     @property
     def node(self) -> ChaosNode:
-        """Any node."""
         return self.rng.choice(self.cluster.nodes)

@@ -59,7 +59,6 @@ class AclHistory:
         """Offsets at which something changed, ascending."""
 
     def committed(self, logged: Logged, records: list[Record]) -> None:
-        """The next batch."""
         for offset, record in enumerate(records, logged.header.base_offset):
             message = record.message
             if record.type == RecordType.ACCESS_CONTROL_ENTRY:
@@ -97,13 +96,11 @@ class AclHistory:
         return any(self._verdict(mine, host, operation) for host in hosts)
 
     def ever_allows(self, principal: str, host: str, right: Right, first: int, last: int) -> bool:
-        """Return whether some image from offset ``first`` to ``last`` does."""
         return any(
             self.allows(principal, (host,), right, offset) for offset in self._moments(first, last)
         )
 
     def always_allows(self, principal: str, host: str, right: Right, first: int, last: int) -> bool:
-        """Return whether each image from offset ``first`` to ``last`` does."""
         return all(
             self.allows(principal, (host,), right, offset) for offset in self._moments(first, last)
         )

@@ -81,7 +81,6 @@ class CommittedData(Checker):
         ledger.golden.listeners.append(self._committed)
 
     def name(self, key: PartitionKey) -> str:
-        """Return the name of a partition for messages."""
         return name_of(key)
 
     def soundness(self, broker_id: int) -> SimPartitionDisk | None:
@@ -137,7 +136,6 @@ class CommittedData(Checker):
             self._check_holders(key, committed)
 
     def _check_holders(self, key: PartitionKey, committed: Committed) -> None:
-        """Check the holders after they or the disks have changed."""
         members = [(member, self.soundness(member)) for member in committed.holders]
         if not any(disk is not None for _, disk in members):
             self._void(key, committed)
@@ -466,7 +464,6 @@ def _headers(chunk: bytes) -> list[batch.BatchHeader]:
 
 
 def result_diverges(result: Any) -> bool:
-    """Return whether an answer tells a follower that its log diverges."""
     return isinstance(result, data_pb2.ReplicaFetchPartitionResult) and result.HasField(
         "diverging_epoch"
     )

@@ -76,12 +76,10 @@ class GoldenLog:
 
     @property
     def end(self) -> int:
-        """Exclusive."""
         return self._ends[-1] if self._ends else 0
 
     @property
     def chain(self) -> int:
-        """Chain of the whole log."""
         return self.batches[-1].chain if self.batches else 0
 
     def at(self, end_offset: int) -> tuple[int, int] | None:
@@ -145,7 +143,6 @@ class GoldenLog:
         return self.batches[bisect_right(self._ends, end_offset) :]
 
     def image(self) -> Image:
-        """Image of all committed records."""
         return self.images[self.end - 1]
 
     def partition(self, key: tuple[bytes, int]) -> Partition | None:
@@ -174,7 +171,6 @@ class GoldenLog:
         return tuple(sorted(found))
 
     def topic_name(self, topic_id: bytes) -> str:
-        """Return the name of a topic that exists or existed."""
         return self._topic_names[topic_id]
 
     def existence(self, topic: str, first: int, last: int) -> set[bool]:
@@ -186,7 +182,6 @@ class GoldenLog:
         return {bool(before) and states[before - 1], *states[before:until]}
 
     def standing(self, broker_id: int) -> Standing:
-        """Return a broker's registration in the newest committed image."""
         history = self._standings.get(broker_id)
         return history[-1] if history else NOT_REGISTERED
 

@@ -41,7 +41,6 @@ class Node:
 
     @property
     def name(self) -> str:
-        """Name of the host."""
         return self.host.name
 
     @property

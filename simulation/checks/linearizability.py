@@ -54,7 +54,6 @@ class Entry:
 
     @property
     def is_open(self) -> bool:
-        """True if the outcome of the call is unknown."""
         return self.returned_at == math.inf
 
 
@@ -73,7 +72,6 @@ class Register:
     initial: Hashable = None
 
     def step(self, state: Any, call: tuple[Any, ...], result: Any) -> tuple[bool, Hashable]:
-        """A write always succeeds; a read returns what was written last."""
         if call[0] == "write":
             return True, call[1]
         return result in (UNKNOWN, state), state
@@ -85,7 +83,6 @@ class Existence:
     initial: Hashable = False
 
     def step(self, state: Any, call: tuple[Any, ...], result: Any) -> tuple[bool, Hashable]:
-        """Creating succeeds if it is not there, deleting if it is."""
         if call[0] == "exists":
             return result in (UNKNOWN, state), state
         wanted = call[0] == "create"
@@ -304,7 +301,6 @@ class Linearizability(Checker):
         self.check_topics(set(golden.topics(last)))
 
     def check_configs(self, at_rest: dict[str, str | None]) -> None:
-        """Raises CheckFailedError."""
         for key, operations in by_key(self._writes).items():
             history = [
                 entry
@@ -320,7 +316,6 @@ class Linearizability(Checker):
                 )
 
     def check_topics(self, at_rest: set[str]) -> None:
-        """Raises CheckFailedError."""
         for key, operations in by_key(self._topics).items():
             history = [
                 entry

@@ -42,7 +42,6 @@ class Logged(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """Exclusive."""
         return self.header.end_offset
 
 
@@ -54,7 +53,6 @@ class LogMatching:
         self._parsed: dict[bytes, list[BatchHeader]] = {}
 
     def headers(self, chunk: bytes) -> list[BatchHeader]:
-        """Return the batches of a chunk."""
         parsed = self._parsed.get(chunk)
         if parsed is None:
             if len(self._parsed) >= PARSED_MAX:
@@ -98,7 +96,6 @@ class NodeLog:
 
     @property
     def end(self) -> int:
-        """Exclusive."""
         return self._ends[-1] if self._ends else self.start
 
     @property
@@ -107,7 +104,6 @@ class NodeLog:
         return self.batches[-1].header.epoch if self.batches else self._base[0]
 
     def append(self, base_offset: int, chunk: bytes) -> None:
-        """Raises CheckFailedError."""
         if base_offset != self.end:
             raise CheckFailedError(
                 f"{self.who} appends at {base_offset} to a log that ends at {self.end}"
@@ -169,7 +165,6 @@ class LogHashes:
         return hashlib.sha256(b"raftlog log hash 1\0" + struct.pack(">q", begin)).digest()
 
     def append(self, logged: Logged, records: list[Record]) -> None:
-        """The next batch is committed. Raises CheckFailedError: it claims another hash."""
         header = logged.header
         for record in records:
             message = record.message

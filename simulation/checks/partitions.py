@@ -330,7 +330,6 @@ class Partitions(Checker):
             )
 
     def _recovered(self, key: Key, recovery: Any, leader: int, what: str) -> None:
-        """Check an unclean recovery against its record."""
         partition = self._partitions[key]
         ends = {
             log.broker_id: (log.last_epoch, log.log_end_offset)

@@ -20,7 +20,6 @@ from simulation.checks.api import BrokerView, Checker, CheckFailedError
 
 
 def name_of(key: PartitionKey) -> str:
-    """Return the name of a partition for messages."""
     return f"partition {key[1]} of {key[0].hex()}"
 
 
@@ -42,7 +41,6 @@ class ReplicaLog:
 
     @property
     def end(self) -> int:
-        """End offset of the log, exclusive."""
         return self.ends[-1] if self.ends else self.begin
 
     def append(self, base: int, end: int, epoch: int, data: bytes, chain: int | None = None) -> int:
@@ -58,7 +56,6 @@ class ReplicaLog:
         return chain
 
     def truncate(self, end: int) -> None:
-        """Drop all from ``end`` on."""
         kept = bisect_left(self.bases, end)
         for column in (self.bases, self.ends, self.epochs, self.chains, self.batches):
             del column[kept:]
@@ -101,7 +98,6 @@ class ReplicaLogs(Checker):
         self.appends = self.truncations = self.deletions = self.starts = self.resets = 0
 
     def log(self, host: BrokerView, key: PartitionKey) -> ReplicaLog:
-        """Return the log of one replica; empty if it has none."""
         return self.logs.get(host.name, {}).get(key) or ReplicaLog()
 
     def epoch_at(self, host: BrokerView, key: PartitionKey, offset: int) -> int:

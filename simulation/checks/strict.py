@@ -134,7 +134,6 @@ class Floors:
             self._offsets.append(offset)
 
     def at(self, time: float) -> int:
-        """Return the offset that a read beginning at ``time`` must show."""
         index = bisect_right(self._times, time)
         # Promised at the very moment the read began: neither was before the other.
         while index and self._times[index - 1] == time:

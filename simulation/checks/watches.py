@@ -210,7 +210,6 @@ class Watches(Checker):
         return None
 
     def _next(self, host: str, stream: _Stream) -> _True | None:
-        """Return the next true change after the one that was just found."""
         stream.position = self._changes[stream.next].position
         return self._following(host, stream)
 

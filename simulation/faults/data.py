@@ -9,41 +9,15 @@ import random
 
 from raftlog.transport.api import Conversation
 from simulation.faults import fault
-from simulation.faults.disks import fill, make_room
-from simulation.faults.links import cut_for, duration_s
-from simulation.faults.nodes import start_again
-from simulation.hosts import BrokerHost
-from simulation.twins.loop import host_context
+from simulation.faults.disks import full, hanging, low, resume_disk, slow
+from simulation.faults.links import both, cut_for, duration_s
+from simulation.faults.nodes import all_killed, paused, start_again
 from simulation.world import World
-
-
-def mend(world: World, host: BrokerHost) -> None:
-    """Make a disk work again that was full, slow or hanging."""
-    disk = host.disk
-    if disk is None:
-        return
-    disk.capacity_bytes, disk.latency_factor = None, 1.0
-    disk.forget_failures()
-    _resume(world, host)
-
-
-def _resume(world: World, host: BrokerHost) -> None:
-    if host.disk is not None and host.disk.hung:
-        # In the host's context: what completes is its own.
-        world.network.loop.call_soon(host.disk.resume, context=host_context(host.name))
 
 
 @fault
 async def kill_all_brokers(world: World, rng: random.Random) -> None:
-    """Kill all brokers at once."""
-    world.note("brokers", "all killed")
-    for host in world.members:
-        if host.service is not None:
-            world.happened("kill_all_brokers")
-        host.kill()
-    for host in rng.sample(world.members, len(world.members)):
-        await asyncio.sleep(rng.uniform(0.0, 0.5))
-        start_again(world, host)
+    await all_killed(world, rng, world.members, "kill_all_brokers")
 
 
 @fault
@@ -51,22 +25,14 @@ async def broker_pause(world: World, rng: random.Random) -> None:
     """A broker sleeps beyond one of its timeouts: replica lag, session, its own."""
     host, config = rng.choice(world.members), world.config
     if host.service is None or world.network.is_paused(host.name):
-        return
+        return  # Before anything is drawn.
     timeouts_ms = (
         config.replica_lag_ms,
         config.session_timeout_ms,
         config.session_timeout_ms + 3000,
     )
     seconds = rng.choice(timeouts_ms) / 1000 * rng.uniform(0.9, 1.5)
-    world.note(host.name, f"pause for {seconds:.3f} s")
-    world.network.pause(host.name)
-    first_s = min(seconds, 0.5)
-    await asyncio.sleep(first_s)
-    if world.network.loop.is_held(host.name):
-        world.happened("broker_pause")
-    await asyncio.sleep(seconds - first_s)
-    if world.may_mend(host.name):
-        world.network.resume(host.name)
+    await paused(world, seconds, host.name, "broker_pause", "pause")
 
 
 @fault
@@ -75,7 +41,7 @@ async def brokers_cut(world: World, rng: random.Random) -> None:
     if len(world.members) < 2:
         return
     one, other = (host.name for host in rng.sample(world.members, 2))
-    pairs = [(one, other)] if rng.random() < 0.3 else [(one, other), (other, one)]
+    pairs = [(one, other)] if rng.random() < 0.3 else both(one, other)
     await cut_for(world, "brokers_cut", pairs, duration_s(rng))
 
 
@@ -87,7 +53,7 @@ async def broker_alone(world: World, rng: random.Random) -> None:
     if rng.random() < 0.5:
         others += [host.name for host in world.members if host.name != name]
     session_s = world.config.session_timeout_ms / 1000
-    pairs = [pair for other in others for pair in ((name, other), (other, name))]
+    pairs = [pair for other in others for pair in both(name, other)]
     await cut_for(
         world, "broker_alone", pairs, session_s * rng.uniform(0.8, 2.0) + rng.choice((0.0, 4.0))
     )
@@ -116,57 +82,24 @@ async def broker_disk_error(world: World, rng: random.Random) -> None:
 
 @fault
 async def broker_disk_full(world: World, rng: random.Random) -> None:
-    """No space left after a few more writes, for a while."""
-    host = rng.choice(world.members)
-    disk = host.disk
-    if disk is None:
-        return
-    disk.capacity_bytes = disk.used_bytes() + rng.choice((0, rng.randint(0, 3000)))
-    world.note(host.name, "its disk is nearly full")
-    await asyncio.sleep(rng.uniform(0.5, 6.0))
-    if world.may_mend(host.name):
-        disk.capacity_bytes = None
+    await full(world, rng, rng.choice(world.members), 6.0)
 
 
 @fault
 async def broker_disk_low(world: World, rng: random.Random) -> None:
     """Leave less than the reserve free on one broker's disk, or on every broker's, for a while."""
     hosts = world.members if rng.random() < 0.2 else [rng.choice(world.members)]
-    reserve_bytes = world.config.broker_reserve_bytes
-    disks = fill(world, hosts, reserve_bytes, lambda: rng.uniform(0.3, 0.9))
-    if disks:
-        world.happened("broker_disk_low")
-        await asyncio.sleep(rng.uniform(2.0, 15.0))
-        make_room(world, disks)
+    await low(world, rng, hosts, world.config.broker_reserve_bytes, "broker_disk_low")
 
 
 @fault
 async def broker_disk_hang(world: World, rng: random.Random) -> None:
-    """Let a disk hang: no operation completes for a while."""
-    host = rng.choice(world.members)
-    disk = host.disk
-    if disk is None or disk.hung:
-        return
-    seconds = rng.choice((rng.uniform(0.05, 1.0), rng.uniform(1.0, 15.0)))
-    world.note(host.name, f"its disk hangs for {seconds:.3f} s")
-    disk.hang()
-    await asyncio.sleep(seconds)
-    if world.may_mend(host.name):
-        _resume(world, host)
+    await hanging(world, rng, rng.choice(world.members), resume_disk)
 
 
 @fault
 async def broker_disk_slow(world: World, rng: random.Random) -> None:
-    """A disk takes ten to a hundred times as long."""
-    host = rng.choice(world.members)
-    if host.disk is None:
-        return
-    world.note(host.name, "its disk is slow")
-    world.happened("broker_disk_slow")
-    host.disk.latency_factor = rng.uniform(10.0, 100.0)
-    await asyncio.sleep(rng.uniform(0.5, 8.0))
-    if world.may_mend(host.name):
-        host.disk.latency_factor = 1.0
+    await slow(world, rng, rng.choice(world.members), "broker_disk_slow")
 
 
 @fault
@@ -186,7 +119,6 @@ async def broker_bit_flip(world: World, rng: random.Random) -> None:
 
 @fault
 async def replace_broker_disk(world: World, rng: random.Random) -> None:
-    """A broker dies, and comes back with an empty disk."""
     host = rng.choice(world.members)
     if host.disk is None:
         return

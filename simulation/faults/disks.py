@@ -18,7 +18,7 @@ from raftlog.node.recovery.salvage import Salvage
 from raftlog.node.storage.chunks import walk
 from simulation.checks.api import CheckFailedError
 from simulation.faults import fault
-from simulation.faults.nodes import start_again
+from simulation.faults.nodes import any_controller, start_again
 from simulation.hosts import BrokerHost, ControllerHost
 from simulation.twins.disk import Place, SimDisk
 from simulation.twins.disk_hardware import Chunks, Operation
@@ -26,14 +26,74 @@ from simulation.twins.loop import host_context
 from simulation.twins.partition_disk import SimPartitionDisk
 from simulation.world import World
 
+Mend = Callable[[World, ControllerHost | BrokerHost], None]
 
-def mend_disk(world: World, host: ControllerHost) -> None:
+
+def mend_disk(world: World, host: ControllerHost | BrokerHost) -> None:
     """Make a disk work again that was full, slow or hanging."""
-    host.disk.capacity_bytes = None
-    host.disk.latency_factor = 1.0
-    if host.disk.hung:
-        # In the host's context: what completes is its own.
+    if host.disk is not None:
+        host.disk.capacity_bytes, host.disk.latency_factor = None, 1.0
+        resume_disk(world, host)
+
+
+def resume_disk(world: World, host: ControllerHost | BrokerHost) -> None:
+    """Let a hanging disk go on, in the host's context: what completes is its own."""
+    if host.disk is not None and host.disk.hung:
         world.network.loop.call_soon(host.disk.resume, context=host_context(host.name))
+
+
+async def full(
+    world: World, rng: random.Random, host: ControllerHost | BrokerHost, longest_s: float
+) -> None:
+    """No space left after a few more writes, for a while."""
+    if (disk := host.disk) is None:
+        return
+    disk.capacity_bytes = disk.used_bytes() + rng.choice((0, rng.randint(0, 3000)))
+    world.note(host.name, "its disk is nearly full")
+    await asyncio.sleep(rng.uniform(0.5, longest_s))
+    if host.disk is not None and world.may_mend(host.name):
+        host.disk.capacity_bytes = None
+
+
+async def low(
+    world: World, rng: random.Random, hosts: Sequence[ControllerHost] | Sequence[BrokerHost],
+    reserve_bytes: int, fault: str,
+) -> None:  # fmt: skip
+    """Leave less than the reserve, but some space, on disks, for a while."""
+    disks = fill(world, hosts, reserve_bytes, lambda: rng.uniform(0.3, 0.9))
+    if disks:
+        world.happened(fault)
+        await asyncio.sleep(rng.uniform(2.0, 15.0))
+        make_room(world, disks)
+
+
+async def hanging(
+    world: World, rng: random.Random, host: ControllerHost | BrokerHost, mend: Mend
+) -> None:
+    """Let a disk hang: no operation completes for a while."""
+    disk = host.disk
+    if disk is None or disk.hung:
+        return
+    seconds = rng.choice((rng.uniform(0.05, 1.0), rng.uniform(1.0, 15.0)))
+    world.note(host.name, f"its disk hangs for {seconds:.3f} s")
+    disk.hang()
+    await asyncio.sleep(seconds)
+    if world.may_mend(host.name) and disk is host.disk:
+        mend(world, host)
+
+
+async def slow(
+    world: World, rng: random.Random, host: ControllerHost | BrokerHost, fault: str
+) -> None:
+    """A disk takes ten to a hundred times as long."""
+    if host.disk is None:
+        return
+    world.note(host.name, "its disk is slow")
+    world.happened(fault)
+    host.disk.latency_factor = rng.uniform(10.0, 100.0)
+    await asyncio.sleep(rng.uniform(0.5, 8.0))
+    if world.may_mend(host.name):
+        host.disk.latency_factor = 1.0
 
 
 @fault
@@ -45,13 +105,7 @@ async def disk_error(world: World, rng: random.Random) -> None:
 
 @fault
 async def disk_full(world: World, rng: random.Random) -> None:
-    """No space left after a few more writes, for a while."""
-    host = rng.choice(world.controllers)
-    host.disk.capacity_bytes = host.disk.used_bytes() + rng.choice((0, rng.randint(0, 3000)))
-    world.note(host.name, "its disk is nearly full")
-    await asyncio.sleep(rng.uniform(0.5, 8.0))
-    if world.may_mend(host.name):
-        host.disk.capacity_bytes = None
+    await full(world, rng, rng.choice(world.controllers), 8.0)
 
 
 @fault
@@ -62,14 +116,9 @@ async def disk_low(world: World, rng: random.Random) -> None:
     hosts = rng.choice(
         (world.controllers, rng.sample(world.controllers, rng.randint(1, len(world.controllers))))
     )
-    service = world.active()
-    if service is not None and rng.random() < 0.3:
-        hosts = [each for each in world.controllers if each.service is service]
-    disks = fill(world, hosts, world.config.reserve_bytes, lambda: rng.uniform(0.3, 0.9))
-    if disks:
-        world.happened("disk_low")
-        await asyncio.sleep(rng.uniform(2.0, 15.0))
-        make_room(world, disks)
+    if (leader := world.leader()) is not None and rng.random() < 0.3:
+        hosts = [leader]
+    await low(world, rng, hosts, world.config.reserve_bytes, "disk_low")
 
 
 Filled = dict[ControllerHost | BrokerHost, SimDisk | SimPartitionDisk]
@@ -107,31 +156,12 @@ async def disk_hang(world: World, rng: random.Random) -> None:
     """Let a disk hang: no operation completes for a while. Half of the time it is the leader's
     disk.
     """
-    host = rng.choice(world.controllers)
-    service = world.active()
-    if service is not None and rng.random() < 0.5:
-        host = next(each for each in world.controllers if each.service is service)
-    if host.disk.hung:
-        return
-    seconds = rng.choice((rng.uniform(0.05, 1.0), rng.uniform(1.0, 15.0)))
-    world.note(host.name, f"its disk hangs for {seconds:.3f} s")
-    disk = host.disk
-    disk.hang()
-    await asyncio.sleep(seconds)
-    if world.may_mend(host.name) and disk is host.disk:
-        mend_disk(world, host)
+    await hanging(world, rng, any_controller(world, rng), mend_disk)
 
 
 @fault
 async def disk_slow(world: World, rng: random.Random) -> None:
-    """A disk takes ten to a hundred times as long."""
-    host = rng.choice(world.controllers)
-    world.note(host.name, "its disk is slow")
-    world.happened("disk_slow")
-    host.disk.latency_factor = rng.uniform(10.0, 100.0)
-    await asyncio.sleep(rng.uniform(0.5, 8.0))
-    if world.may_mend(host.name):
-        host.disk.latency_factor = 1.0
+    await slow(world, rng, rng.choice(world.controllers), "disk_slow")
 
 
 @fault
@@ -241,7 +271,6 @@ def _undamaged(host: ControllerHost) -> Salvage:
 
 
 def _batches(found: Salvage) -> list[set[Span]]:
-    """Return the batches of each section."""
     return [
         {
             Span(base, end, stretch.span.epoch)

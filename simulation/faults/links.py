@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 from raftlog.transport.api import Conversation
 from simulation.faults import fault
+from simulation.faults.nodes import any_controller
 from simulation.world import World
 
 Pairs = Sequence[tuple[str, str]]
 
 
 def both(one: str, other: str) -> list[tuple[str, str]]:
-    """Both ways between two hosts."""
     return [(one, other), (other, one)]
 
 
@@ -26,7 +26,6 @@ def _cut(world: World, pairs: Pairs) -> int:
 
 
 def mend(world: World, pairs: Pairs) -> None:
-    """Open these ways again, unless they are to stay cut."""
     for source, target in pairs:
         if world.may_mend(source, target):
             world.network.unblock(source, target)
@@ -61,13 +60,11 @@ def _two(world: World, rng: random.Random) -> tuple[str, str] | None:
 
 
 def duration_s(rng: random.Random) -> float:
-    """Return the duration of a cut."""
     return rng.choice((rng.uniform(0.05, 0.5), rng.uniform(0.5, 5.0), rng.uniform(3.0, 15.0)))
 
 
 @fault
 async def partition(world: World, rng: random.Random) -> None:
-    """Two hosts are cut off from each other."""
     if (two := _two(world, rng)) is not None:
         await cut_for(world, "partition", both(*two), duration_s(rng))
 
@@ -91,17 +88,13 @@ async def one_way(world: World, rng: random.Random) -> None:
 @fault
 async def isolate(world: World, rng: random.Random) -> None:
     """One controller, the leader half the time, reaches no other host. Clients still reach it."""
-    host = rng.choice(world.controllers)
-    service = world.active()
-    if service is not None and rng.random() < 0.5:
-        host = next(each for each in world.controllers if each.service is service)
-    pairs = [pair for name in _names(world) if name != host.name for pair in both(host.name, name)]
+    one = any_controller(world, rng).name
+    pairs = [pair for name in _names(world) if name != one for pair in both(one, name)]
     await cut_for(world, "isolate", pairs, duration_s(rng))
 
 
 @fault
 async def split(world: World, rng: random.Random) -> None:
-    """Split all hosts into two parts."""
     names = _names(world)
     inside = {name for name in names if rng.random() < 0.5}
     pairs = [
@@ -172,10 +165,10 @@ async def clog(world: World, rng: random.Random) -> None:
 @fault
 async def overtaken(world: World, rng: random.Random) -> None:
     """Delay the messages to the leader until another node is elected; old Fetches arrive first."""
-    service = world.active()
-    if service is None:
+    host = world.leader()
+    if host is None:
         return
-    leader = f"c{service.quorum.node_id}"
+    leader = host.name
     # From the time others need for an election to the end of check-quorum.
     seconds = rng.uniform(1.0, 1.6) * world.config.fetch_timeout_ms / 1000
     others = [host.name for host in world.controllers if host.name != leader]
@@ -232,14 +225,8 @@ def _conversations(world: World, rng: random.Random) -> list[Spoken]:
 
 def _of_broker(world: World, rng: random.Random) -> Spoken:
     """Return a broker's conversation and the other host, mostly the active controller."""
-    controllers = [host.name for host in world.controllers]
     brokers = [host.name for host in world.members]
-    active = world.active()
-    leader = (
-        f"c{active.quorum.node_id}"
-        if active is not None and rng.random() < 0.7
-        else rng.choice(controllers)
-    )
+    leader = _mostly_leader(world, rng)
     asking = rng.choice(brokers)
     others = [name for name in brokers if name != asking]
     kind = rng.choice((Conversation.CONTROLLER, Conversation.OBSERVER, Conversation.REPLICA_FETCH))
@@ -257,14 +244,16 @@ def _of_controllers(world: World, rng: random.Random) -> list[Spoken]:
     controllers = [host.name for host in world.controllers]
     if len(controllers) < 2:
         return []
-    active = world.active()
-    asked = (
-        f"c{active.quorum.node_id}"
-        if active is not None and rng.random() < 0.7
-        else rng.choice(controllers)
-    )
+    asked = _mostly_leader(world, rng)
     asking = rng.choice([name for name in controllers if name != asked])
     return [(asking, asked, rng.choice(QUORUM_LINKS))]
+
+
+def _mostly_leader(world: World, rng: random.Random) -> str:
+    leader = world.leader()
+    if leader is not None and rng.random() < 0.7:
+        return leader.name
+    return rng.choice([host.name for host in world.controllers])
 
 
 def _ways(rng: random.Random, one: str, other: str) -> Pairs:
@@ -303,7 +292,6 @@ async def conversation_cut(world: World, rng: random.Random) -> None:
 
 @fault
 async def reset_links(world: World, rng: random.Random) -> None:
-    """Reset all connections of a host."""
     name = rng.choice(_names(world))
     if world.network.break_links(name):
         world.note("network", f"connections of {name} reset")
@@ -315,23 +303,18 @@ async def stranded(world: World, rng: random.Random) -> None:
     """Isolate the active controller and a broker together, dropping or refusing; clients reach
     both.
     """
-    service = world.active()
-    if service is None or not world.members:
+    leader = world.leader()
+    if leader is None or not world.members:
         return
-    inside = (f"c{service.quorum.node_id}", rng.choice(world.members).name)
+    inside = (leader.name, rng.choice(world.members).name)
     outside = [host.name for host in world.fleet.hosts() if host.name not in inside]
     seconds = (world.config.fetch_timeout_ms * 2 + world.config.session_timeout_ms * 2) / 1000
     pairs = [pair for one in inside for other in outside for pair in both(one, other)]
     if rng.random() < 0.7:
         # Refused connects look like the death of a process: the others elect at once.
         world.note("network", f"refused: {inside} and all others")
-        for pair in pairs:
-            world.network.reject(*pair)
-        world.happened("stranded")
         # To each side those of the other look dead.
-        world.watch.tell("connects_refused", (*inside, *outside))
-        await asyncio.sleep(seconds)
-        mend(world, pairs)
+        await _refuse(world, "stranded", pairs, (*inside, *outside), seconds)
     else:
         await cut_for(world, "stranded", pairs, seconds)
 
@@ -342,15 +325,20 @@ async def broker_refused(world: World, rng: random.Random) -> None:
     name = rng.choice(world.members).name
     pairs = [pair for controller in world.controllers for pair in both(name, controller.name)]
     world.note("network", f"refused: {name} and the controllers")
+    long_s = world.config.session_timeout_ms / 1000
+    seconds = rng.choice((rng.uniform(0.05, 1.0), long_s * rng.uniform(1.0, 2.0)))
+    await _refuse(world, "broker_refused", pairs, (name,), seconds)
+
+
+async def _refuse(
+    world: World, fault: str, pairs: Pairs, hosts: Sequence[str], seconds: float
+) -> None:
+    """Reset and refuse connections on these ways for a while. ``hosts``: those that look dead."""
     for pair in pairs:
         world.network.reject(*pair)
-    world.happened("broker_refused")
-    world.watch.tell("connects_refused", (name,))
-    await asyncio.sleep(
-        rng.choice(
-            (rng.uniform(0.05, 1.0), world.config.session_timeout_ms / 1000 * rng.uniform(1.0, 2.0))
-        )
-    )
+    world.happened(fault)
+    world.watch.tell("connects_refused", hosts)
+    await asyncio.sleep(seconds)
     mend(world, pairs)
 
 

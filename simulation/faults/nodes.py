@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 
 from raftlog.transport.api import Conversation
 from simulation.faults import fault
@@ -22,6 +23,44 @@ def start_again(world: World, host: ControllerHost | BrokerHost) -> None:
     if host.service is None and world.may_mend(host.name):
         world.note(host.name, "started")
         host.start()
+
+
+def soon_s(rng: random.Random, longest_s: float) -> float:
+    """Return how long a process is away: for a moment, or for up to ``longest_s``."""
+    return rng.choice((rng.uniform(0.0, 0.3), rng.uniform(0.3, longest_s)))
+
+
+async def killed(
+    world: World, host: ControllerHost | BrokerHost, fault: str, away_s: float, how: str = "killed"
+) -> None:
+    """Kill -9 and power cut of one, which is started again after a while."""
+    world.note(host.name, how)
+    world.happened(fault)
+    host.kill()
+    await asyncio.sleep(away_s)
+    start_again(world, host)
+
+
+async def all_killed(
+    world: World, rng: random.Random, hosts: Sequence[ControllerHost] | Sequence[BrokerHost],
+    fault: str,
+) -> None:  # fmt: skip
+    """Kill all these at once; each is started again at its own time."""
+    world.note("controllers" if hosts is world.controllers else "brokers", "all killed")
+    for host in hosts:
+        if host.service is not None:
+            world.happened(fault)
+        host.kill()
+    everyone: list[ControllerHost | BrokerHost] = [*hosts]
+    for host in rng.sample(everyone, len(hosts)):
+        await asyncio.sleep(rng.uniform(0.0, 0.5))
+        start_again(world, host)
+
+
+def any_controller(world: World, rng: random.Random) -> ControllerHost:
+    """Return a controller, half of the time the leader if there is one."""
+    host, leader = rng.choice(world.controllers), world.leader()
+    return leader if leader is not None and rng.random() < 0.5 else host
 
 
 def _in_service(world: World, host: BrokerHost) -> bool:
@@ -58,38 +97,20 @@ async def led(world: World, within_s: float) -> None:
 
 @fault
 async def kill_controller(world: World, rng: random.Random) -> None:
-    """Kill -9 and power cut of one."""
     host = rng.choice(world.controllers)
-    if host.service is None:
-        return
-    world.note(host.name, "killed")
-    world.happened("kill_controller")
-    host.kill()
-    await asyncio.sleep(rng.choice((rng.uniform(0.0, 0.3), rng.uniform(0.3, 4.0))))
-    start_again(world, host)
+    if host.service is not None:
+        await killed(world, host, "kill_controller", soon_s(rng, 4.0))
 
 
 @fault
 async def kill_all_controllers(world: World, rng: random.Random) -> None:
-    """Kill all controllers at once."""
-    world.note("controllers", "all killed")
-    for host in world.controllers:
-        if host.service is not None:
-            world.happened("kill_all_controllers")
-        host.kill()
-    for host in rng.sample(world.controllers, len(world.controllers)):
-        await asyncio.sleep(rng.uniform(0.0, 0.5))
-        start_again(world, host)
+    await all_killed(world, rng, world.controllers, "kill_all_controllers")
 
 
 @fault
 async def kill_mid_write(world: World, rng: random.Random) -> None:
     """Kill inside a call of the disk, the leader half of the time; counted if it happens."""
-    host = rng.choice(world.controllers)
-    service = world.active()
-    if service is not None and rng.random() < 0.5:
-        host = next(each for each in world.controllers if each.service is service)
-    host.doom(rng.choice((0, 1, rng.randint(2, 30))))
+    any_controller(world, rng).doom(rng.choice((0, 1, rng.randint(2, 30))))
 
 
 @fault
@@ -98,16 +119,16 @@ async def kill_between_steps(world: World, rng: random.Random) -> None:
     rng.choice(world.controllers).doom_between_steps(rng.randint(1, 4))
 
 
-async def _paused(world: World, rng: random.Random, seconds: float, what: str) -> None:
-    name = rng.choice(world.fleet.hosts()).name
+async def paused(world: World, seconds: float, name: str, fault: str, what: str = "") -> None:
+    """Stop a process for a while, which counts if it missed something."""
     if world.network.is_paused(name):
         return
-    world.note(name, f"{what} for {seconds:.3f} s")
+    world.note(name, f"{what or fault} for {seconds:.3f} s")
     world.network.pause(name)
     first_s = min(seconds, LOOP_BLOCKED_S)
     await asyncio.sleep(first_s)
     if world.network.loop.is_held(name):
-        world.happened(what)
+        world.happened(fault)
     await asyncio.sleep(seconds - first_s)
     if world.may_mend(name):
         world.network.resume(name)
@@ -116,19 +137,20 @@ async def _paused(world: World, rng: random.Random, seconds: float, what: str) -
 @fault
 async def pause(world: World, rng: random.Random) -> None:
     """Stop a process for a while (SIGSTOP), as garbage collection or swapping does."""
-    await _paused(world, rng, rng.uniform(0.05, 3.0), "pause")
+    await paused(world, rng.uniform(0.05, 3.0), rng.choice(world.fleet.hosts()).name, "pause")
 
 
 @fault
 async def long_pause(world: World, rng: random.Random) -> None:
     """Pause a node long enough that the others have gone on without it."""
-    await _paused(world, rng, rng.uniform(*LONG_PAUSE_S), "long_pause")
+    seconds = rng.uniform(*LONG_PAUSE_S)
+    await paused(world, seconds, rng.choice(world.fleet.hosts()).name, "long_pause")
 
 
 @fault
 async def loop_blocked(world: World, rng: random.Random) -> None:
     """The event loop stands still for half a second."""
-    await _paused(world, rng, LOOP_BLOCKED_S, "loop_blocked")
+    await paused(world, LOOP_BLOCKED_S, rng.choice(world.fleet.hosts()).name, "loop_blocked")
 
 
 @fault
@@ -160,27 +182,25 @@ def _set_clock(world: World, host: ControllerHost, off_ms: int) -> None:
 
 @fault
 async def resign(world: World, rng: random.Random) -> None:
-    """The leader is asked to hand over."""
-    service = world.active()
-    if service is not None:
-        name = f"c{service.quorum.node_id}"
-        world.note(name, "resigns")
+    if (leader := world.leader()) is not None:
+        world.note(leader.name, "resigns")
         world.happened("resign")
-        # In the host's context: it goes by its own clock.
-        world.network.loop.call_soon(service.replica.resign, "asked to", context=host_context(name))
+        ask_to_resign(world, leader)
+
+
+def ask_to_resign(world: World, leader: ControllerHost) -> None:
+    """Let a leader resign, in its own context: it goes by its own clock."""
+    assert leader.service is not None
+    world.network.loop.call_soon(
+        leader.service.replica.resign, "asked to", context=host_context(leader.name)
+    )
 
 
 @fault
 async def kill_broker(world: World, rng: random.Random) -> None:
-    """Kill -9 of one."""
     host = rng.choice(world.members)
-    if host.service is None:
-        return
-    world.note(host.name, "killed")
-    world.happened("kill_broker")
-    host.kill()
-    await asyncio.sleep(rng.choice((rng.uniform(0.0, 0.3), rng.uniform(0.3, 6.0))))
-    start_again(world, host)
+    if host.service is not None:
+        await killed(world, host, "kill_broker", soon_s(rng, 6.0))
 
 
 @fault
@@ -234,7 +254,7 @@ async def lose_broker_disk(world: World, rng: random.Random) -> None:
     world.happened("lose_broker_disk")
     host.kill()
     host.lose_disk()
-    await asyncio.sleep(rng.choice((rng.uniform(0.0, 0.3), rng.uniform(0.3, 12.0))))
+    await asyncio.sleep(soon_s(rng, 12.0))
     start_again(world, host)
 
 
@@ -279,7 +299,6 @@ async def heartbeats_lost(world: World, rng: random.Random) -> None:
 
 @fault
 async def burst(world: World, rng: random.Random) -> None:
-    """Suddenly send ten times as many writes."""
     world.burst(rng)
 
 

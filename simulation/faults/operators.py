@@ -8,8 +8,8 @@ import random
 from raftlog.metadata import versions
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.faults import fault
-from simulation.faults.nodes import led, start_again
-from simulation.faults.voters import raise_features
+from simulation.faults.nodes import led, soon_s, start_again
+from simulation.faults.voters import committed_voters, holders, raise_features
 from simulation.hosts import ControllerHost
 from simulation.world import World
 
@@ -80,7 +80,7 @@ async def change_build(world: World, rng: random.Random) -> None:
     world.happened("change_build")
     host.kill()
     host.be_of_build(level)
-    await asyncio.sleep(rng.choice((rng.uniform(0.0, 0.3), rng.uniform(0.3, 4.0))))
+    await asyncio.sleep(soon_s(rng, 4.0))
     start_again(world, host)
 
 
@@ -129,10 +129,8 @@ async def move_voter(world: World, rng: random.Random) -> None:
     at both until the log has it. Only one is away from home at a time, and not the only controller
     that clients know.
     """
-    operator, service = world.operator, world.active()
-    named = service.image.voters if service is not None else None
-    voters = {voter.id: voter.directory_id for voter in named.voters} if named is not None else {}
-    hosts = [host for host in world.controllers if voters.get(host.id) == host.quorum.directory_id]
+    operator, voters = world.operator, committed_voters(world)
+    hosts = holders(world, voters)
     if (
         operator.busy
         or operator.unknown
@@ -146,8 +144,7 @@ async def move_voter(world: World, rng: random.Random) -> None:
     )
     if host not in hosts:
         return
-    operator.busy = True
-    try:
+    with operator.at_work():
         old = host.ports[-1]
         host.ports = [old, OTHER_PORT if old == HOME_PORT else HOME_PORT]
         world.note(host.name, f"moves to {host.endpoint}")
@@ -162,5 +159,3 @@ async def move_voter(world: World, rng: random.Random) -> None:
             # From its next start on.
             host.ports = host.ports[-1:]
             world.happened("move_voter")
-    finally:
-        operator.busy = False

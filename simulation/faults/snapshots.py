@@ -10,8 +10,7 @@ import random
 from raftlog.transport.api import Conversation
 from simulation.faults import fault
 from simulation.faults.links import both, cut_for
-from simulation.faults.nodes import one_in_service, start_again
-from simulation.twins.loop import host_context
+from simulation.faults.nodes import ask_to_resign, killed, one_in_service, soon_s, start_again
 from simulation.world import World
 
 PARTS_MAX = 12
@@ -91,22 +90,17 @@ async def _kill(world: World, rng: random.Random, giver: str, taker: str) -> Non
     host = next((host for host in world.fleet.hosts() if host.name == name), None)
     if host is None or host.service is None:
         return
-    world.note(name, f"killed between parts of a snapshot that {giver} gives {taker}")
-    world.happened("snapshot_cut")
     world.happened("snapshot_cut:giver_died" if name == giver else "snapshot_cut:taker_died")
-    host.kill()
-    await asyncio.sleep(rng.choice((rng.uniform(0.0, 0.3), rng.uniform(0.3, 4.0))))
-    start_again(world, host)
+    how = f"killed between parts of a snapshot that {giver} gives {taker}"
+    await killed(world, host, "snapshot_cut", soon_s(rng, 4.0), how)
 
 
 async def _cut(world: World, rng: random.Random, giver: str, taker: str) -> None:
-    """Partition the two nodes from each other for a while."""
     world.happened("snapshot_cut")
     await cut_for(world, "snapshot_cut:cut", both(giver, taker), rng.uniform(0.05, 3.0))
 
 
 async def _late(world: World, rng: random.Random, giver: str, taker: str) -> None:
-    """Delay the part that is requested next."""
     seconds = rng.uniform(0.1, 0.9) * world.config.fetch_timeout_ms / 1000
     if world.network.stall(taker, giver, seconds, Conversation.SNAPSHOT):
         world.note("network", f"{taker} asks {giver} for the next part {seconds:.3f} s late")
@@ -115,7 +109,6 @@ async def _late(world: World, rng: random.Random, giver: str, taker: str) -> Non
 
 
 async def _asleep(world: World, rng: random.Random, giver: str, taker: str) -> None:
-    """Pause the fetching node for a while."""
     if world.network.is_paused(taker):
         return
     seconds = rng.uniform(0.2, 4.0)
@@ -132,11 +125,9 @@ async def _asleep(world: World, rng: random.Random, giver: str, taker: str) -> N
 
 async def _resign(world: World, rng: random.Random, giver: str, taker: str) -> None:
     """The one that gives it hands its leadership over, if it has it."""
-    service = world.active()
-    if service is not None and f"c{service.quorum.node_id}" == giver:
+    leader = world.leader()
+    if leader is not None and leader.name == giver:
         world.note(giver, f"resigns between parts of a snapshot that it gives {taker}")
         world.happened("snapshot_cut")
         world.happened("snapshot_cut:resigned")
-        world.network.loop.call_soon(
-            service.replica.resign, "asked to", context=host_context(giver)
-        )
+        ask_to_resign(world, leader)

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from controller.service.transfer import CONNECT_S
 from raftlog.metadata import versions
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.faults import fault
-from simulation.faults.links import mend
-from simulation.faults.nodes import start_again
+from simulation.faults.links import Pairs, both, mend
+from simulation.faults.nodes import killed, start_again
 from simulation.hosts import ControllerHost
 from simulation.world import World
 
@@ -49,8 +50,18 @@ def _may_lose_one(world: World, voters: dict[int, str]) -> bool:
     return idle and len(voters) >= 3 and is_settled(world, voters)
 
 
+def holders(world: World, voters: dict[int, str]) -> list[ControllerHost]:
+    hosts = world.controllers
+    return [host for host in hosts if voters.get(host.id) == host.quorum.directory_id]
+
+
+def give_empty_disk(world: World, host: ControllerHost) -> None:
+    host.kill()
+    world.fleet.replace_disk(host, f"{host.quorum.directory_id}x")
+    host.start()
+
+
 def add_request(host: ControllerHost) -> pb.AddRaftVoterRequest:
-    """Return the request that adds a node as it is now to the voters."""
     return pb.AddRaftVoterRequest(
         voter_id=host.id, voter_directory_id=host.quorum.directory_id, endpoint=host.endpoint
     )
@@ -62,30 +73,28 @@ async def change_voters(world: World, rng: random.Random) -> None:
     operator, voters = world.operator, committed_voters(world)
     if operator.busy or world.damaged or not voters:
         return
-    operator.busy = True
-    try:
-        outside = [host for host in world.controllers if host.id not in voters]
-        if outside and (len(voters) < 3 or rng.random() < 0.6):
-            if await operator.ask(add_request(rng.choice(outside))) is None:
-                world.happened("change_voters")
-        elif len(voters) > 1:
-            node_id = rng.choice(sorted(voters))
-            body = pb.RemoveRaftVoterRequest(voter_id=node_id, voter_directory_id=voters[node_id])
-            if await operator.ask(body) is None:
-                world.happened("change_voters")
-    finally:
-        operator.busy = False
+    outside = [host for host in world.controllers if host.id not in voters]
+    body: Any
+    if outside and (len(voters) < 3 or rng.random() < 0.6):
+        body = add_request(rng.choice(outside))
+    elif len(voters) > 1:
+        node_id = rng.choice(sorted(voters))
+        body = pb.RemoveRaftVoterRequest(voter_id=node_id, voter_directory_id=voters[node_id])
+    else:
+        return
+    with operator.at_work():
+        if await operator.ask(body) is None:
+            world.happened("change_voters")
 
 
 @fault
 async def lose_disk(world: World, rng: random.Random) -> None:
     """Lose a voter's disk; it returns empty, its old self is removed, its new one added."""
     operator, voters = world.operator, committed_voters(world)
-    hosts = [host for host in world.controllers if voters.get(host.id) == host.quorum.directory_id]
+    hosts = holders(world, voters)
     if not hosts or not _may_lose_one(world, voters):
         return
-    operator.busy = True
-    try:
+    with operator.at_work():
         host = rng.choice(hosts)
         old = host.quorum.directory_id
         world.note(host.name, "loses its disk")
@@ -100,8 +109,6 @@ async def lose_disk(world: World, rng: random.Random) -> None:
         if await operator.until_done(gone) and await operator.until_done(add_request(host)):
             world.damaged.pop(host.name, None)
             operator.unknown = False
-    finally:
-        operator.busy = False
 
 
 @fault
@@ -126,15 +133,9 @@ async def transfer(world: World, rng: random.Random) -> None:
 async def _killed_in_transfer(
     world: World, host: ControllerHost, after_s: float, away_s: float
 ) -> None:
-    """Kill -9 of one, and a start soon after."""
     await asyncio.sleep(after_s)
-    if host.service is None:
-        return
-    world.note(host.name, "killed in a transfer")
-    world.happened("kill_in_transfer")
-    host.kill()
-    await asyncio.sleep(away_s)
-    start_again(world, host)
+    if host.service is not None:
+        await killed(world, host, "kill_in_transfer", away_s, "killed in a transfer")
 
 
 @fault
@@ -198,18 +199,15 @@ async def removed_campaigns(world: World, rng: random.Random) -> None:
     operator, voters, service = world.operator, committed_voters(world), world.active()
     hosts = [
         host
-        for host in world.controllers
-        if voters.get(host.id) == host.quorum.directory_id
-        and host.core is not None
-        and host.service is not service
+        for host in holders(world, voters)
+        if host.core is not None and host.service is not service
     ]
     if not hosts or not _may_lose_one(world, voters):
         return
-    operator.busy = True
     host = rng.choice(hosts)
     old, core = host.quorum.directory_id, host.core
     deaf = [(other.name, host.name) for other in world.controllers if other is not host]
-    try:
+    with operator.at_work(), _mended(world, deaf):
         world.note(host.name, "hears nobody, and is removed")
         for source, target in deaf:
             world.network.block(source, target)
@@ -224,14 +222,18 @@ async def removed_campaigns(world: World, rng: random.Random) -> None:
         if leader is not None and host.core is core and core.epoch > leader.node.controller_epoch:
             world.happened("removed_campaigns")
         world.note(host.name, "is given an empty disk")
-        host.kill()
-        world.fleet.replace_disk(host, f"{old}x")
-        host.start()
+        give_empty_disk(world, host)
         if await operator.until_done(add_request(host)):
             operator.unknown = False
+
+
+@contextmanager
+def _mended(world: World, pairs: Pairs) -> Iterator[None]:
+    """Open these ways at the end."""
+    try:
+        yield
     finally:
-        mend(world, deaf)
-        operator.busy = False
+        mend(world, pairs)
 
 
 def _know_starts(world: World, host: ControllerHost, voters: dict[int, str]) -> bool:
@@ -261,15 +263,12 @@ async def set_back_directory(world: World, rng: random.Random) -> None:
     operator, voters = world.operator, committed_voters(world)
     hosts = [
         host
-        for host in world.controllers
-        if voters.get(host.id) == host.quorum.directory_id
-        and host.service is not None
-        and host.service is not world.active()
+        for host in holders(world, voters)
+        if host.service is not None and host.service is not world.active()
     ]
     if not hosts or not _may_lose_one(world, voters):
         return
-    operator.busy = True
-    try:
+    with operator.at_work():
         host = rng.choice(hosts)
         older = host.disk.copied()
         for _ in range(rng.choice((1, 1, 2))):
@@ -289,8 +288,6 @@ async def set_back_directory(world: World, rng: random.Random) -> None:
             if leader is not None:
                 start_again(world, leader)
         await _join_anew(world, host, voters[host.id])
-    finally:
-        operator.busy = False
 
 
 async def _restarted(
@@ -312,25 +309,19 @@ async def _left_behind(
     world: World, rng: random.Random, host: ControllerHost, voters: dict[int, str]
 ) -> ControllerHost | None:
     """Let a third voter miss commits, and kill the leader; return the leader, or None."""
-    leader = next((one for one in world.controllers if one.service is world.active()), None)
+    leader = world.leader()
     behind = [one for one in world.controllers if one.id in voters and one not in (host, leader)]
     if leader is None or not behind or rng.random() < 0.5:
         return None
-    cut = [
-        way
-        for one in (host, leader)
-        for way in ((one.name, behind[0].name), (behind[0].name, one.name))
-    ]
+    cut = [way for one in (host, leader) for way in both(one.name, behind[0].name)]
     for source, target in cut:
         world.network.block(source, target)
-    try:
+    with _mended(world, cut):
         await asyncio.sleep(rng.uniform(0.3, 1.0))
         if host.service is None or leader.service is None:
             return None
         leader.kill()
         return leader
-    finally:
-        mend(world, cut)
 
 
 async def _join_anew(world: World, host: ControllerHost, old: str) -> None:
@@ -341,9 +332,7 @@ async def _join_anew(world: World, host: ControllerHost, old: str) -> None:
     if not await world.operator.until_done(gone):
         return
     if host.disk.was_set_back:
-        host.kill()
-        world.fleet.replace_disk(host, f"{old}x")
-        host.start()
+        give_empty_disk(world, host)
     if await world.operator.until_done(add_request(host)):
         world.damaged.pop(host.name, None)
         world.operator.unknown = False
@@ -385,16 +374,12 @@ async def replace_left_ahead(world: World) -> None:
     while True:
         for host in world.controllers:
             if host.name in world.healed and host.disk.was_set_back and host.disk.starts.refused:
-                host.kill()
-                world.fleet.replace_disk(host, f"{host.quorum.directory_id}x")
-                host.start()
+                give_empty_disk(world, host)
             elif host.name not in world.healed or not is_left_ahead(world, host):
                 since.pop(host, None)
             elif world.now() - since.setdefault(host, world.now()) >= LEFT_AHEAD_S:
                 since.pop(host)
                 world.note(host.name, "is left ahead, and is given an empty disk")
                 world.happened("left_ahead")
-                host.kill()
-                world.fleet.replace_disk(host, f"{host.quorum.directory_id}x")
-                host.start()
+                give_empty_disk(world, host)
         await asyncio.sleep(_LOOK_S)

@@ -65,7 +65,6 @@ class Cluster:
         log.append([record(change)], at_ms, control=True)
 
     def set_features(self, at_ms: int) -> None:
-        """The levels that this build has."""
         levels = [
             record(pb.FeatureLevelRecord(name=name, feature_level=level))
             for name, level in FEATURES.items()
@@ -75,7 +74,6 @@ class Cluster:
     # --- brokers ---------------------------------------------------------------------------------
 
     def broker(self, broker_id: int) -> Broker | None:
-        """Return the registration, or None."""
         found: Broker | None = self.log.draft.brokers.get(broker_id)
         return found
 
@@ -124,7 +122,6 @@ class Cluster:
         log.append([record(registration), *gone, *mapping_of(log.draft, host, broker_id)], at_ms)
 
     def unfence(self, broker_id: int, at_ms: int) -> None:
-        """Unfence a broker that has caught up."""
         broker = self.broker(broker_id)
         if broker is not None and broker.fenced:
             self.observed.resume(broker_id)
@@ -164,7 +161,6 @@ class Cluster:
     # --- partitions ------------------------------------------------------------------------------
 
     def held(self, broker_id: int) -> Iterable[Partition]:
-        """Partitions with a replica on the broker, in order."""
         return partitions_of(self.log.draft, broker_id)
 
     def partition(self, key: PartitionKey) -> Partition | None:

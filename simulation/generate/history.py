@@ -41,11 +41,9 @@ class GeneratedHistory(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def days(self) -> float:
-        """Duration of the history in days."""
         return (self.last_ms - self.first_ms) / DAY_MS
 
     def count_incidents(self) -> dict[str, int]:
-        """Return the number of incidents of each kind."""
         return dict(sorted(Counter(each.kind for each in self.incidents).items()))
 
 

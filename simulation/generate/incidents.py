@@ -25,7 +25,6 @@ class Incidents:
         """Brokers in an incident: one at a time for each."""
 
     def plan(self, rates: Rates, begin_ms: int) -> None:
-        """Schedule the incidents from ``begin_ms`` on."""
         every = self._schedule.every
         every(rates.rolling_restarts, begin_ms, self._roll, by_people=True)
         actions: list[tuple[float, Callable[[int], None]]] = [
@@ -110,7 +109,6 @@ class Incidents:
             )
 
     def _lose_rack(self, at_ms: int) -> None:
-        """Lose all brokers of a rack at once, for minutes."""
         rack = self._rng.randrange(self._cluster.profile.racks)
         lost = [
             id_

@@ -46,7 +46,6 @@ class GeneratedLog:
 
     @property
     def end_offset(self) -> int:
-        """Offset of the next batch."""
         return self.draft.offset + 1
 
     def append(
@@ -93,7 +92,6 @@ class GeneratedLog:
             self.flush()
 
     def flush(self) -> None:
-        """Hand over what has come together."""
         if self._batches:
             self._sink(b"".join(self._batches))
         self._batches, self._waiting_bytes = [], 0
@@ -123,11 +121,9 @@ class Observation:
         self._known_from_ms = known_from_ms
 
     def stall(self, broker_id: int) -> None:
-        """Stop a broker from applying records."""
         self._stalled[broker_id] = self._log.end_offset - 1
 
     def resume(self, broker_id: int) -> None:
-        """The broker has caught up."""
         self._stalled.pop(broker_id, None)
 
     def advance(self, until_ms: int) -> None:

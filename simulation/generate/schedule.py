@@ -25,7 +25,6 @@ class Schedule:
         self._planned = 0
 
     def at(self, at_ms: int, action: Action) -> None:
-        """Plan an action."""
         self._planned += 1
         heapq.heappush(self._heap, (at_ms, self._planned, action))
 

@@ -30,7 +30,6 @@ class Workload:
         """Open ones: id, and the number of the next write."""
 
     def plan(self, rates: Rates, begin_ms: int) -> None:
-        """Schedule the workload from ``begin_ms`` on."""
         actions: list[tuple[float, Callable[[int], None]]] = [
             (rates.deployments, self._deploy),
             (rates.alterations, self._alter),
@@ -105,7 +104,6 @@ class Workload:
     # --- configs ---------------------------------------------------------------------------------
 
     def _alter(self, at_ms: int) -> None:
-        """Alter one config of a broker or a topic."""
         rng = self._rng
         if rng.random() < 0.1:
             name, resource_type, keys = (

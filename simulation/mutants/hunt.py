@@ -173,7 +173,6 @@ class _FirstFailure:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
-        """Note a failure."""
         report = yield
         if report.failed and not self.test:
             self.test = item.nodeid
@@ -285,7 +284,6 @@ def failure_without_edits(mutants: Sequence[Mutant]) -> str:
 
 
 def as_markdown(results: Sequence[Result]) -> str:
-    """Return a table for a page."""
     lines = ["| Mutant | What it breaks | Killed by | Seeds, median (bound) |", "|---|---|---|---|"]
     for one in results:
         by = ", ".join(one.checks) or "-"
@@ -296,7 +294,6 @@ def as_markdown(results: Sequence[Result]) -> str:
 
 
 def as_json(results: Sequence[Result]) -> str:
-    """Return everything, for programs."""
     return json.dumps(
         [
             {

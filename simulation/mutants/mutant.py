@@ -51,7 +51,6 @@ class RowMutant(Mutant):
 
     @property
     def row(self) -> str:
-        """Name of the row."""
         return self.name.partition(".")[0]
 
 

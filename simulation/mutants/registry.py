@@ -30,7 +30,9 @@ NO_EDIT = {
 
 def _rows_of(mutant: Mutant) -> list[RowMutant]:
     if isinstance(mutant, SeedMutant):
-        return [RowMutant(row, mutant.rule, mutant.edits, tuple(tests)) for row, *tests in mutant.rows]
+        return [
+            RowMutant(row, mutant.rule, mutant.edits, tuple(tests)) for row, *tests in mutant.rows
+        ]
     return [mutant] if isinstance(mutant, RowMutant) else []
 
 
@@ -51,7 +53,6 @@ MUTANTS: dict[str, Mutant] = {**SEEDED, **{one.name: one for one in ROWS}}
 
 
 def named_rows() -> list[str]:
-    """Return the names of the rows of docs/proposals.md, in its order."""
     return re.findall(r"^\| ([A-Z]+-\d+) \|", TABLE.read_text(), re.MULTILINE)
 
 

@@ -201,7 +201,6 @@ class SwarmConfig:
 
     @classmethod
     def from_json(cls, text: str) -> SwarmConfig:
-        """Raises ConfigError."""
         try:
             values = json.loads(text)
         except ValueError as error:
@@ -216,7 +215,6 @@ class SwarmConfig:
 
 
 def draw(seed: int) -> SwarmConfig:
-    """Return the config of a seed."""
     config = draw_freely(seed)
     return draw_elements(seed, apply(seed, config, profiles_of(seed, config)))
 
@@ -322,7 +320,6 @@ def _draw_authorizer(seed: int, config: SwarmConfig) -> SwarmConfig:
 
 
 def draw_freely(seed: int) -> SwarmConfig:
-    """Draw the settings that each seed draws by itself, without its profiles."""
     rng = random.Random(f"{seed} swarm")
     voters = rng.choice((1, 2, 3, 3, 3, 3, 4, 5, 5, 6, 7))
     timeout_ms = rng.choice((200, 500, 1000, 1000))
@@ -463,7 +460,6 @@ def _with(
 
 
 def _data(config: SwarmConfig) -> SwarmConfig:
-    """Brokers that keep partitions."""
     if config.data_per_s:
         return config
     # Who proposes ISRs of partitions that have data knows what he says.
@@ -471,7 +467,6 @@ def _data(config: SwarmConfig) -> SwarmConfig:
 
 
 def _current(config: SwarmConfig) -> SwarmConfig:
-    """Return a cluster that begins at the newest metadata.version."""
     return replace(config, release_version=0)
 
 
@@ -618,7 +613,6 @@ def profiles_of(seed: int, config: SwarmConfig) -> tuple[str, ...]:
 
 
 def apply(seed: int, config: SwarmConfig, names: tuple[str, ...]) -> SwarmConfig:
-    """Return a config, changed by these profiles."""
     if not names:
         return config
     rng = random.Random(f"{seed} swarm, kept")

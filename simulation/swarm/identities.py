@@ -36,7 +36,6 @@ WARDEN, FORGER = "warden", "forger"
 
 
 def principal_of(host: str, config: SwarmConfig) -> str:
-    """Return the principal of a client's host."""
     if host in CALLERS:
         return CALLERS[host].principal
     if host == FORGER:
@@ -46,12 +45,10 @@ def principal_of(host: str, config: SwarmConfig) -> str:
 
 
 def certificate_of_node(node_id: int) -> PeerIdentity:
-    """Return the identity in a node's certificate."""
     return _certificate(f"node-{node_id}")
 
 
 def certificate_of_client(principal: str) -> PeerIdentity:
-    """Return the identity in a client's certificate."""
     return _certificate(principal.removeprefix("User:"))
 
 
@@ -73,5 +70,4 @@ def security_settings(config: SwarmConfig) -> dict[str, str | bool]:
 
 
 def security_of_brokers(config: SwarmConfig) -> Settings:
-    """Return the security settings as a broker's configuration has them."""
     return Settings(**security_settings(config))  # type: ignore[arg-type]

@@ -36,7 +36,6 @@ WANTED_BY_CALLERS = (
 
 
 def is_watcher(host: str) -> bool:
-    """Return whether watches come from this host."""
     return host.startswith(PREFIX) or host in CALLERS
 
 

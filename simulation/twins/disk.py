@@ -91,11 +91,9 @@ class SimDisk(disk_hardware.DiskHardware):
 
     @property
     def failure(self) -> Exception | None:
-        """The error that broke the store that has this disk open; None: none has."""
         return self._store.failure if self._store is not None else None
 
     def open(self) -> SimLogStore:
-        """Mount. Raises ConfigError if a store that was neither closed nor crashed has it."""
         if self._store is not None:
             raise ConfigError(f"the disk of node {self.identity.node_id} is in use")
         self.opened()
@@ -293,7 +291,6 @@ class SimDisk(disk_hardware.DiskHardware):
         del self.unflushed[:count]
 
     def released(self) -> None:
-        """The store gave the disk back."""
         self._store = None
 
 
@@ -324,17 +321,14 @@ class SimLogStore(disk_hardware.SimStore):
 
     @property
     def identity(self) -> api.NodeIdentity:
-        """Identity of the node that owns this disk."""
         return self._disk.identity
 
     def bind_generation(self, generation: int) -> None:
-        """Note durably which generation of the log the disk belongs to."""
         self._check()
         self._disk.identity = replace(self._disk.identity, generation=generation)
 
     @property
     def starts(self) -> api.DirectoryStarts:
-        """The remembered starts."""
         return self._disk.starts
 
     def begin_start(self) -> None:
@@ -346,12 +340,10 @@ class SimLogStore(disk_hardware.SimStore):
         self.keep_starts(replace(self.starts, count=own.count, nonces=own.nonces))
 
     def keep_starts(self, starts: api.DirectoryStarts) -> None:
-        """Replace the remembered starts, durably."""
         self._check()
         self._disk.starts = starts
 
     def batch_before(self, end_offset: int) -> tuple[int, int] | None:
-        """Return the batch that ends there."""
         self._check()
         if end_offset <= self._disk.state.start_offset:
             return None
@@ -429,7 +421,6 @@ class SimLogStore(disk_hardware.SimStore):
             del self._disk.snapshots[one]
 
     def append(self, chunk: bytes, base_offset: int, end_offset: int) -> None:
-        """Write at the log end. Raises StorageError; ValueError for another offset."""
         self._check()
         end = self._commit.end_offset
         if base_offset != end or end_offset <= base_offset:
@@ -443,12 +434,10 @@ class SimLogStore(disk_hardware.SimStore):
         self._commit.end_offset = end_offset
 
     def flush(self, done: FlushDone, *, inline: bool) -> None:
-        """Make durable what was appended so far, then call ``done``, always from the loop."""
         self._check()
         self._commit.flush(done, inline=inline)
 
     def truncate(self, end_offset: int) -> None:
-        """Drop everything from ``end_offset``. Raises ValueError inside a batch."""
         self._check()
         end = self._commit.end_offset
         start = self._disk.state.start_offset
@@ -460,7 +449,6 @@ class SimLogStore(disk_hardware.SimStore):
         self._commit.truncated(end_offset)
 
     def read(self, offset: int, *, until: int, max_bytes: int) -> bytes:
-        """Whole verified batches; see the protocol. Raises CorruptLogError, ValueError."""
         self._check()
         end = self._commit.end_offset
         start = self._disk.state.start_offset
@@ -496,7 +484,6 @@ class SimLogStore(disk_hardware.SimStore):
     # --- snapshots -------------------------------------------------------------------------------
 
     def store_snapshot(self, snapshot_id: api.SnapshotId, position: int, data: bytes) -> None:
-        """Write a part of a snapshot in the making. Raises StorageError, ValueError."""
         self._check()
         self._before("snapshot")
         disk = self._disk
@@ -514,7 +501,6 @@ class SimLogStore(disk_hardware.SimStore):
     def freeze_snapshot(
         self, snapshot_id: api.SnapshotId, done: FreezeDone, accept: api.AcceptHeader | None = None
     ) -> None:
-        """Complete a snapshot, from the loop, after its latency."""
         self._check()
         self._before("snapshot")
         # From here on it is no more what a part at position 0 begins anew.
@@ -539,16 +525,13 @@ class SimLogStore(disk_hardware.SimStore):
             done(None)
 
     def drop_snapshot(self, snapshot_id: api.SnapshotId) -> None:
-        """Give up one in the making."""
         self._check()
         self._disk.parts.pop(snapshot_id, None)
 
     def snapshot_size(self, snapshot_id: api.SnapshotId) -> int:
-        """Bytes of a complete snapshot. Raises LookupError."""
         return len(self._disk.snapshots[snapshot_id])
 
     def snapshot_header(self, snapshot_id: api.SnapshotId) -> SnapshotHeader:
-        """Return the header of a snapshot. Raises LookupError, CorruptLogError."""
         self._check()
         try:
             return snapshot_file.read_header(self._disk.snapshots[snapshot_id])
@@ -556,7 +539,6 @@ class SimLogStore(disk_hardware.SimStore):
             raise self._commit.fail(self._disk.met(error)) from None
 
     def read_snapshot(self, snapshot_id: api.SnapshotId, position: int, max_bytes: int) -> bytes:
-        """Bytes of a complete snapshot. Raises LookupError, ValueError."""
         self._check()
         content = self._disk.snapshots[snapshot_id]
         if not 0 <= position <= len(content):
@@ -566,14 +548,12 @@ class SimLogStore(disk_hardware.SimStore):
         return content[position : position + max_bytes]
 
     def install_snapshot(self, snapshot_id: api.SnapshotId) -> None:
-        """Empty the log, to begin at the end of ``snapshot_id``. Raises LookupError, ValueError."""
         self._check()
         self.snapshot_size(snapshot_id)
         self._empty_at(snapshot_id)
         self._commit.truncated(snapshot_id.end_offset)
 
     def advance_log_start(self, snapshot_id: api.SnapshotId) -> None:
-        """Drop log and snapshots below ``snapshot_id``. Raises LookupError, ValueError."""
         self._check()
         self.snapshot_size(snapshot_id)
         disk, start = self._disk, snapshot_id.end_offset
@@ -591,7 +571,6 @@ class SimLogStore(disk_hardware.SimStore):
         disk.durable.drop_below(start)
 
     def free_bytes(self) -> int:
-        """See the protocol."""
         return self._disk.free_bytes()
 
     def used_bytes(self) -> int:

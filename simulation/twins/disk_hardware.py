@@ -33,7 +33,6 @@ class Chunks:
         self.chunks = chunks
 
     def copy(self) -> Chunks:
-        """Return an independent copy."""
         return Chunks(self.bases.copy(), self.chunks.copy())
 
     def carry_out(self, write: Write) -> None:
@@ -64,12 +63,10 @@ class Chunks:
         del self.bases[:first], self.chunks[:first]
 
     def clear(self) -> None:
-        """Forget everything."""
         self.bases.clear()
         self.chunks.clear()
 
     def size(self) -> int:
-        """Size of the chunks in bytes."""
         return sum(map(len, self.chunks))
 
     def scan(self, offset: int) -> Iterator[tuple[int, bytes]]:
@@ -119,7 +116,6 @@ class DiskHardware:
         return error
 
     def is_damaged(self) -> bool:
-        """Return whether a flipped bit remains, or the data lost with it is missing."""
         raise NotImplementedError
 
     def excuses(self, error: BaseException) -> bool:
@@ -138,11 +134,9 @@ class DiskHardware:
         self._injected.clear()
 
     def forget_failures(self) -> None:
-        """Cancel all ordered failures."""
         self._failures.clear()
 
     def happened(self, fault: str) -> None:
-        """Count a fault that took place."""
         self.faults[fault] = self.faults.get(fault, 0) + 1
 
     def hang(self) -> None:
@@ -169,19 +163,15 @@ class DiskHardware:
         self._held = []
 
     def latency_s(self) -> float:
-        """Return the duration of the next sync, in seconds."""
         return self._rng.uniform(*self._latency_s) * self.latency_factor
 
     def used_bytes(self) -> int:
-        """Everything that is stored."""
         raise NotImplementedError
 
     def sync(self, count: int) -> None:
-        """Make the oldest ``count`` writes durable."""
         raise NotImplementedError
 
     def free_bytes(self) -> int:
-        """Free capacity in bytes."""
         return (
             AMPLE_BYTES
             if self.capacity_bytes is None
@@ -198,7 +188,6 @@ class DiskHardware:
         return failure
 
     def released(self) -> None:
-        """The store gave the disk back."""
         raise NotImplementedError
 
 
@@ -216,7 +205,6 @@ class SimStore:
 
     @property
     def busy_s(self) -> float:
-        """Return the duration so far of the sync under way, in seconds; 0: none."""
         return (
             0.0
             if self._sync_began is None
@@ -225,12 +213,10 @@ class SimStore:
 
     @property
     def failure(self) -> Exception | None:
-        """The error that broke it; None: none has."""
         return self._commit.failure
 
     @property
     def last_sync_s(self) -> float:
-        """Duration of the last completed sync, in seconds."""
         return self._last_sync_s
 
     def _start_sync(self, inline: bool) -> None:
@@ -297,7 +283,6 @@ def still_there(chunks: Chunks, base: int, damaged: bytes) -> bool:
 
 
 def flipped(content: bytes, rng: Random) -> bytes:
-    """Return the content with one bit changed."""
     changed = bytearray(content)
     changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
     return bytes(changed)

@@ -197,7 +197,6 @@ class VirtualLoop(base_events.BaseEventLoop):
         raise RuntimeError("a simulated program must not use threads")
 
     def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> NoReturn:
-        """There are no threads here."""
         raise RuntimeError("a simulated program must not use threads")
 
     def _asyncgen_finalizer_hook(self, generator: Any) -> None:
@@ -240,7 +239,6 @@ class VirtualLoop(base_events.BaseEventLoop):
                 handle.cancel()
 
     def _timer_handle_cancelled(self, handle: Any) -> None:
-        """Called by a timer that is cancelled."""
         if not handle._scheduled:
             return
         self._cancelled_timers += 1

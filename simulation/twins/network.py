@@ -102,12 +102,10 @@ class SimNetwork:
         self._recheck()
 
     def partition(self, one: str, other: str) -> None:
-        """Cut two hosts off from each other."""
         self._blocked[one, other] = self._blocked[other, one] = False
         self._recheck()
 
     def isolate(self, host: str) -> None:
-        """Cut a host off from all hosts known by now."""
         for other in self._transports:
             if other != host:
                 self._blocked[host, other] = self._blocked[other, host] = False
@@ -120,7 +118,6 @@ class SimNetwork:
         self._recheck()
 
     def heal_all(self) -> None:
-        """Open everything."""
         self._blocked.clear()
         self._recheck()
 
@@ -196,19 +193,15 @@ class SimNetwork:
         return self.mute(source, target, conversation)
 
     def unhush(self, source: str, target: str, conversation: Conversation) -> None:
-        """Let the two connect again."""
         self._hushed.pop((source, target, conversation), None)
 
     def is_paused(self, host: str) -> bool:
-        """Return whether the process of a host is paused."""
         return host in self._paused
 
     def note_held(self, source: str, target: str) -> None:
-        """Something did not get through."""
         self.held[source, target] = self.held.get((source, target), 0) + 1
 
     def unblock(self, source: str, target: str) -> None:
-        """Open one direction again."""
         self._blocked.pop((source, target), None)
         self._recheck()
 
@@ -219,7 +212,6 @@ class SimNetwork:
                 self.unblock(source, target)
 
     def is_blocked(self, source: str, target: str) -> bool:
-        """Return whether nothing gets from ``source`` to ``target``."""
         return (source, target) in self._blocked
 
     def is_disturbed(self, one: str, other: str) -> bool:
@@ -234,21 +226,18 @@ class SimNetwork:
     # --- for transports, dialers, listeners and connections --------------------------------------
 
     def rng_for(self, purpose: str) -> random.Random:
-        """Return the generator of one purpose."""
         rng = self._rngs.get(purpose)
         if rng is None:
             rng = self._rngs[purpose] = random.Random(f"{self._seed} {purpose}")
         return rng
 
     def delay_s(self, rng: random.Random) -> float:
-        """Return one way's time, drawn."""
         extra_ms = self.params.delay_extra_mean_ms
         return (
             self.params.delay_min_ms + (rng.expovariate(1 / extra_ms) if extra_ms else 0.0)
         ) / 1000
 
     def travel_s(self, rng: random.Random, source: str, target: str) -> float:
-        """Return a message's way on a link."""
         return self.delay_s(rng) + self.far_s.get((source, target), 0.0)
 
     def keepalive_s(self, host: str) -> float:
@@ -269,22 +258,18 @@ class SimNetwork:
         return self._next_address(self.addresses.get(host, host), "client", 40000)
 
     def identity_of(self, host: str) -> PeerIdentity:
-        """Return the identity in a client's certificate as a server sees it."""
         return self.identities.get(host, self.other_identity)
 
     def bind(self, listener: SimListener) -> None:
-        """Raises ConfigError."""
         if listener.address in self._listeners:
             raise ConfigError(f"cannot listen on {listener.address}: port in use")
         self._listeners[listener.address] = listener
 
     def unbind(self, listener: SimListener) -> None:
-        """Free its address."""
         if self._listeners.get(listener.address) is listener:
             del self._listeners[listener.address]
 
     def connection_over(self, connection: Connection) -> None:
-        """Both ends know."""
         self._connections.pop(connection, None)
 
     def connect(self, dialer: SimDialer) -> None:

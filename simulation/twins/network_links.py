@@ -82,7 +82,6 @@ class SimLink(BaseLink):
 
     @property
     def unsent_bytes(self) -> int:
-        """Size of the messages under way or held, in bytes."""
         return self.flow.backlog_bytes + sum(message.ByteSize() for message in self._pending)
 
     @property
@@ -153,7 +152,6 @@ class Flow:
         self._counts_bytes = connection.conversation in WATCHES
 
     def push(self, messages: list[Any]) -> None:
-        """Send an envelope."""
         self.backlog += len(messages)
         if self._counts_bytes:
             self.backlog_bytes += sum(message.ByteSize() for message in messages)
@@ -182,11 +180,9 @@ class Flow:
                 )
 
     def stall(self, seconds: float) -> None:
-        """Delay all messages sent from now on."""
         self._last_arrival = max(self._last_arrival, self._network.loop.true_time() + seconds)
 
     def lose(self) -> None:
-        """Lose all messages under way, and all that are sent from now on."""
         self._lost = True
         self._held.clear()
 
@@ -267,7 +263,6 @@ class Connection:
 
     @property
     def ends(self) -> tuple[SimLink, SimLink]:
-        """Client first."""
         return self.client, self.server
 
     def break_off(self) -> None:

@@ -64,7 +64,6 @@ class SimDialer(BaseDialer):
         return self._timeout is not None
 
     def die(self) -> None:
-        """Mark the process as dead: no handler is called."""
         self._link = None
         self.close()
 
@@ -108,7 +107,6 @@ class SimListener:
 
     @property
     def address(self) -> str:
-        """host:port."""
         return self.site.address
 
     def accept(self, connection: Connection, conversation: Conversation, dialer: SimDialer) -> None:
@@ -131,7 +129,6 @@ class SimListener:
         link.attach(handler.received, handler.closed)
 
     async def close(self, grace_s: float = 0.0) -> None:
-        """Stop listening, close all links."""
         self._network.unbind(self)
         for link in list(self._links):
             link.close("the server stops")
@@ -153,11 +150,9 @@ class SimTransport:
 
     @property
     def host(self) -> str:
-        """Host of this transport."""
         return self._host
 
     def dial(self, address: str, conversation: Conversation, handler: DialHandler) -> SimDialer:
-        """Keep a link to ``address``. Raises LinkClosedError in a dead process."""
         self._check_alive()
         split_address(address)
         site = Site(self._host, self._context, self._network.client_address(self._host))
@@ -174,7 +169,6 @@ class SimTransport:
         extra_handlers: Sequence[Any] = (),
         access: Access = CERTIFICATES_ALONE,
     ) -> SimListener:
-        """Serve conversations on ``host:port`` of this host; port 0: any. Raises ConfigError."""
         self._check_alive()
         host, port = split_address(address)
         if host != self._host:
@@ -186,11 +180,9 @@ class SimTransport:
         return listener
 
     async def probe(self, address: str, timeout_s: float) -> Probe:
-        """Try a connect."""
         return await self._network.probe(self._host, address, timeout_s)
 
     async def close(self) -> None:
-        """Close everything."""
         dialers, self._dialers = self._dialers, []
         listeners, self._listeners = self._listeners, []
         for dialer in dialers:
@@ -200,7 +192,6 @@ class SimTransport:
         await asyncio.sleep(0)
 
     def die(self) -> None:
-        """The process is gone."""
         self._dead = True
         for dialer in self._dialers:
             dialer.die()

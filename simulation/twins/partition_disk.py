@@ -46,7 +46,6 @@ class ReplicaChunks(Chunks):
         return ReplicaChunks(self.bases.copy(), self.chunks.copy(), self.start)
 
     def begin(self, begin: Begin) -> None:
-        """Carry it out."""
         if begin.resets:
             self.clear()
         else:
@@ -77,11 +76,9 @@ class SimPartitionDisk(DiskHardware):
 
     @property
     def failure(self) -> Exception | None:
-        """The error that broke the store that has this disk open; None: none has."""
         return self._store.failure if self._store is not None else None
 
     def open(self) -> SimPartitionStore:
-        """Mount. Raises ConfigError if a store that was neither closed nor crashed has it."""
         if self._store is not None:
             raise ConfigError(f"the disk {self.directory_id} is in use")
         self.opened()
@@ -131,7 +128,6 @@ class SimPartitionDisk(DiskHardware):
 
     @override
     def is_damaged(self) -> bool:
-        """Return some replica."""
         return any(
             still_there(held[key], base, damaged)
             for (key, base), damaged in self.flipped.items()
@@ -140,16 +136,13 @@ class SimPartitionDisk(DiskHardware):
         )
 
     def used_bytes(self) -> int:
-        """Size of all replicas in bytes."""
         return sum(chunks.size() for chunks in self.live.values())
 
     def write(self, key: PartitionKey, write: Write | Begin) -> None:
-        """Carry out a write; it is visible at once, but not durable."""
         _carry_out(self.live, key, write)
         self.unflushed.append((key, write))
 
     def sync(self, count: int) -> None:
-        """Make the oldest ``count`` writes durable."""
         for key, write in self.unflushed[:count]:
             # Damaged since it was cut in memory: it stays whole, and is found when it is read.
             with suppress(CorruptLogError):
@@ -157,7 +150,6 @@ class SimPartitionDisk(DiskHardware):
         del self.unflushed[:count]
 
     def released(self) -> None:
-        """The store gave the disk back."""
         self._store = None
 
 
@@ -189,7 +181,6 @@ class SimPartitionStore(SimStore):
         self._ends = PartitionEnds()
 
     def recover(self) -> tuple[RecoveredPartition, ...]:
-        """Check and describe what is stored, all of it durable."""
         self._check(recovered=False)
         disk = self._disk
         disk.sync(len(disk.unflushed))
@@ -205,7 +196,6 @@ class SimPartitionStore(SimStore):
         return found
 
     def append(self, key: PartitionKey, chunk: bytes, base_offset: int, end_offset: int) -> None:
-        """Write at a replica's end. Raises StorageError; ValueError for another offset."""
         self._check()
         self._ends.check_append(key, base_offset, end_offset)
         self._before("append")
@@ -215,7 +205,6 @@ class SimPartitionStore(SimStore):
         self._ends.appended(key, end_offset)
 
     def flush(self, done: Callable[[StorageError | None], None], *, inline: bool) -> None:
-        """Make durable what was written so far, then call ``done``, always from the loop."""
         self._check()
         self._commit.flush(
             lambda outcome: done(outcome if isinstance(outcome, StorageError) else None),
@@ -223,7 +212,6 @@ class SimPartitionStore(SimStore):
         )
 
     def truncate(self, key: PartitionKey, end_offset: int) -> None:
-        """Drop everything from ``end_offset``. Raises ValueError inside a batch."""
         self._check()
         if not self._ends.check_truncate(key, end_offset):
             return
@@ -234,7 +222,6 @@ class SimPartitionStore(SimStore):
         self._ends.truncated(key, end_offset)
 
     def advance_start(self, key: PartitionKey, start_offset: int, *, dropped_bytes: int) -> None:
-        """Drop everything below ``start_offset``. Raises ValueError if it does not go on there."""
         self._check()
         if not self._ends.check_advance(key, start_offset):
             return
@@ -245,13 +232,11 @@ class SimPartitionStore(SimStore):
         self._ends.advanced(key, start_offset)
 
     def reset(self, key: PartitionKey, start_offset: int) -> None:
-        """Empty a replica, and let it begin at ``start_offset``."""
         self._check()
         self._disk.write(key, Begin(start_offset, resets=True))
         self._ends.reset(key, start_offset)
 
     def read(self, key: PartitionKey, offset: int, *, until: int, max_bytes: int) -> bytes:
-        """Whole verified batches; see the protocol. Raises CorruptLogError, ValueError."""
         self._check()
         if not self._ends.check_read(key, offset, until):
             return b""
@@ -263,14 +248,12 @@ class SimPartitionStore(SimStore):
             raise self._commit.fail(self._disk.met(damage_in(key, error))) from error
 
     def delete(self, key: PartitionKey) -> None:
-        """Forget a replica whole."""
         self._check()
         if key in self._ends:
             self._disk.write(key, Begin(0, resets=True))
             self._ends.reset(key, 0)
 
     def free_bytes(self) -> int:
-        """See the protocol."""
         return self._disk.free_bytes()
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 import structlog
 from pyspark.sql import SparkSession
 
-from simulation.agreement.mutants import Sight, as_markdown, live_mutated
+from simulation.agreement.mutants import live_mutated
 from simulation.agreement.replayed import (
     DIFFS,
     LOCAL_POINTS,
@@ -19,7 +19,6 @@ from simulation.agreement.replayed import (
     is_disputed,
 )
 from simulation.agreement.run_and_export import ExportedRun, live
-from simulation.agreement.unseen import WHY_UNSEEN
 from simulation.cli import silence
 from simulation.mutants.registry import SEEDED
 
@@ -101,15 +100,3 @@ def test_node_with_another_state_is_seen(spark: SparkSession, runs: dict[str, Ex
     )
     assert is_disputed(forged)
     assert any("the replay has" in line for line in ask(spark, forged).disagreements)
-
-
-def test_each_undetected_mutant_has_a_reason() -> None:
-    assert set(WHY_UNSEEN) < set(SEEDED)
-    one, other = Sight(SEEDED["registration-keeps-isr"]), Sight(SEEDED[UNSEEN])
-    one.add(None, ())
-    one.add(ExportedRun(0, Path(), 1, {}, [], ""), ["INACTIVE_IN_ISR"])
-    other.add(ExportedRun(0, Path(), 1, {}, [], ""), [])
-    lines = as_markdown([one, other]).splitlines()
-    assert lines[2].endswith("| `INACTIVE_IN_ISR` (1) | 1 of 2 |")
-    assert lines[-1].endswith("| 1 |")
-    assert WHY_UNSEEN[UNSEEN] in lines[-1]
