@@ -32,7 +32,6 @@ from simulation.world import Actors, World
 TOPIC, BROKER, GROUP = 2, 4, 32
 GROUP_KEY = "consumer.session.timeout.ms"
 NAMES = ("alice-0", "alice-1", "alice", "bob-0", "common")
-"""Names of topics and of groups."""
 UNDER_WAY_MAX = 6
 FORGED_P = 0.15
 NUMBERED_P, OPENS_P = 0.3, 0.25
@@ -57,7 +56,6 @@ class Callers(Actors):
         self.opened: dict[str, int] = {}
         """Host -> the id of its exactly-once client."""
         self.values = 0
-        """Number of values written."""
 
     @override
     def begin(self) -> None:
@@ -83,7 +81,6 @@ class Caller:
         )
         self._transport = transport
         self._leaders: dict[str, BrokerClient] = {}
-        """Clients of leaders, by endpoint."""
         self._session = self._brokers.session(host)
         self._under_way = 0
         self._calls = (

@@ -28,7 +28,6 @@ CREATE_TRIES = 100
 OTHERS_SHARE = 0.1
 """Share of the records that go to short-lived topics."""
 BURST = 8
-"""Largest number of records produced at once."""
 LAST_READ = 3
 """Number of records at the end of each partition that are read after the healing."""
 
@@ -306,7 +305,6 @@ class DataWorkload(Actors):
 
 HOST = "isr-asker"
 EVERY_S = 0.5
-"""Mean interval between two queries, in seconds."""
 TIMEOUT_S = 1.0
 
 

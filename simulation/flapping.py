@@ -42,11 +42,9 @@ class Needless(Checker):
 
     def __init__(self) -> None:
         self.elections: list[str] = []
-        """Elected leaders, each with epoch and time."""
         self.campaigns = 0
         """Number of requests for pre-votes, all of which must fail."""
         self.seen: Counter[str] = Counter()
-        """Number of actions by kind."""
         self.settled = False
         self.held = ""
         self._asking: set[str] = set()

@@ -19,7 +19,6 @@ from simulation.swarm.identities import FORGER
 from simulation.world import Actors, World
 
 EVERY_S = 1.0
-"""Mean interval between two messages, in seconds."""
 WAITS_S = 0.3
 
 

@@ -328,4 +328,3 @@ GUEST_FAULTS: dict[str, Any] = {
     },
     **{fault.__name__: fault for fault in (pause_program, cut_program, kill_program)},
 }
-"""The faults that a run of programs can have, by name."""

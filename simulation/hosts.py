@@ -42,7 +42,6 @@ FENCES_ITSELF_AFTER_MS = 3000
 """A broker's own timeout is so much longer than its session."""
 
 Note = Callable[[str, str], None]
-"""(host, event) for the transcript."""
 Failed = Callable[["ControllerHost", FatalError], None]
 
 _WRITES = frozenset(
@@ -111,10 +110,8 @@ class ControllerHost:
         self.service: ControllerService | None = None
         self.incarnation = 0
         self.wall_offset_ms = 0
-        """Error of this host's wall clock, in ms."""
         self._watch = watch
         self.on_stopped = failed
-        """Told of a process that has stopped itself."""
         self._tap = watch.sender(self)
         self._writes_to_live = -1
         self._steps_to_live = 0
@@ -322,7 +319,6 @@ class BrokerHost:
         self.disk = disk
         self._security = security or Settings()
         self.wall_offset_ms = 0
-        """Error of this host's wall clock, in ms."""
         self.service: BrokerService | None = None
         self.incarnation = 0
         self._stored_id = settings.broker_id

@@ -24,7 +24,6 @@ from simulation.round_robin import PinnedClient
 from simulation.world import Actors, World
 
 KEEPER, LOCKER = "keeper", "locker"
-"""Names of the hosts of keepers and lockers."""
 KEYS = 2
 """Number of keys of each kind that all hosts compare and set."""
 CONFIG_KEY = "metrics"

@@ -31,7 +31,6 @@ class Outcome:
     state_hash: str = ""
     virtual_s: float = 0.0
     steps: int = 0
-    """Number of steps of the loop."""
     looked_at: dict[str, int] = field(default_factory=dict)
     """Number of things that each checker has checked; ``Checker.what`` names them."""
     failure: BaseException | None = None

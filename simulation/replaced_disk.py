@@ -47,7 +47,6 @@ class Race:
     """Outcome of the race."""
 
     acknowledged: dict[str, int] = field(default_factory=dict)
-    """Value -> offset."""
     read: dict[int, str] = field(default_factory=dict)
     """Offset -> value, at the end."""
     answers: list[str] = field(default_factory=list)
@@ -55,7 +54,6 @@ class Race:
     isr_after: tuple[int, ...] = ()
     """ISR after the answer to the late proposal."""
     leaders: list[int] = field(default_factory=list)
-    """One after the other."""
     failure: BaseException | None = None
 
     @property

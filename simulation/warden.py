@@ -33,7 +33,6 @@ TYPES = {
     AclResourceType.HOSTNAME: 1,
     AclResourceType.EXPORT_CURSOR: 1,
 }
-"""Weights of the resource types of entries."""
 OTHER_NAMES = {
     AclResourceType.CLIENT_SESSION: tuple(CALLERS),
     AclResourceType.HOSTNAME: ("b1", "b2", "b"),

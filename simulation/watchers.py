@@ -29,9 +29,7 @@ from simulation.world import Actors, World
 
 PROGRESS_MS = 400
 LIFE_S = 1.5
-"""Mean duration of a watch, in seconds."""
 INITIAL_SHARE = 0.2
-"""Share of the watches that begin with the present state."""
 
 
 class Watchers(Actors):

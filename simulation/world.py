@@ -77,7 +77,6 @@ class World:
         self.damaged: dict[str, None] = {}
         """Names of hosts whose copy is not sound any more."""
         self.operations = 0
-        """Number of the last operation of a client."""
         self.burst: Callable[[random.Random], None] = lambda _: None
         """Lets clients make many writes at once."""
         self.fleet = Fleet(self)

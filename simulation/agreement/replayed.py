@@ -39,7 +39,6 @@ from simulation.agreement.run_and_export import ExportedRun
 from simulation.agreement.sightings import Sighting, Snapshot
 from simulation.swarm.identities import OPERATOR, ROOT
 
-TASKS = (1, 3, 7)
 SHUFFLED = 3
 """Number of buckets of a fold in Spark."""
 LOCAL_POINTS = 8
@@ -57,7 +56,6 @@ class Answer:
 
     records: int = 0
     states: int = 0
-    """States of nodes that were compared."""
     snapshots: int = 0
     """Snapshots that were loaded, and the tail folded after them."""
     verified: int = 0
@@ -67,13 +65,11 @@ class Answer:
     audited: int = 0
     """1: by both engines, to the end."""
     local: int = 0
-    """States that the engine without Spark was asked for."""
     diffs: int = 0
     """Pairs of offsets between which an engine was asked for the differences."""
     disagreements: list[str] = field(default_factory=list)
     findings: dict[str, list[int]] = field(default_factory=dict)
     local_findings: dict[str, list[int]] = field(default_factory=dict)
-    """Findings of the engine without Spark."""
 
     @property
     def agrees(self) -> bool:

@@ -43,7 +43,6 @@ class Summary:
     failed_runs: list[int] = field(default_factory=list)
     """Seeds whose runs ended by a check of the simulator: that is another defect."""
     disagreements: dict[int, list[str]] = field(default_factory=dict)
-    """Disagreements by seed."""
     findings: dict[int, dict[str, list[int]]] = field(default_factory=dict)
     """Seed -> rule of the audit -> offsets."""
 

@@ -56,7 +56,6 @@ class AclHistory:
         self._entries: list[_Entry] = []
         self._by_id: dict[bytes, _Entry] = {}
         self.changes: list[int] = []
-        """Offsets at which something changed, ascending."""
 
     def committed(self, logged: Logged, records: list[Record]) -> None:
         for offset, record in enumerate(records, logged.header.base_offset):

@@ -57,7 +57,6 @@ class ControllerView(Protocol):
     disk: SimDisk
     service: ControllerService | None
     wall_offset_ms: int
-    """Error of the host's wall clock, in ms."""
 
     @property
     def core(self) -> QuorumCore | None:
@@ -110,7 +109,6 @@ class Operation:
     """
 
     number: int
-    """Number of the operation, from 1, by order of invocation."""
     client: str
     kind: OperationKind
     key: str
@@ -118,7 +116,6 @@ class Operation:
     value: str = ""
     """Written value; of a read: empty."""
     acks: int = 0
-    """A write: ``Acks`` asked for."""
     timeout_s: float = 0.0
     """A write: how long its client waits for that, at whichever controller; 0 if it does not."""
     mode: int = 0
@@ -140,7 +137,6 @@ class Operation:
     """``produce``: in its partition."""
     generation: int = 0
     reached: int = 0
-    """A write: ``Acks`` reached."""
     expected: str | int | None = None
     """``compare``: the value of a config, or the offset of a key, that it was to be done on."""
     found: str | tuple[str, ...] | None = None

@@ -69,13 +69,11 @@ class BrokerIds(Checker):
         self._by_hand: dict[str, tuple[int, int]] = {}
         """Host -> (id, offset) of manual mappings without a registration since."""
         self._asked = Asked[float]("broker_heartbeat", "register_broker")
-        """Pending requests with the time of their arrival."""
         self._reached: dict[int, float] = {}
         """Broker id -> when a controller that decides was last sent a heartbeat under it."""
         self._registers: dict[str, float] = {}
         """Host -> when one was last sent a registration from there."""
         self.adopted = self.generated = self.given_by_hand = 0
-        """Ids that newcomers got."""
         ledger.golden.listeners.append(self._committed)
 
     @override

@@ -27,7 +27,6 @@ class _Seen:
 
     generation: int = NO_GENERATION
     generations: set[int] = field(default_factory=set)
-    """Generations before this one."""
     applied: int = -1
     known_lao: int = -1
     controller_epoch: int = 0

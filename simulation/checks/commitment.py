@@ -32,7 +32,6 @@ class Commitment(Checker):
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.advances = 0
-        """Number of advances of leaders' high watermarks: 0 means that nothing was checked."""
         self._disks: dict[tuple[int, str], SimDisk] = {}
         """Disks by node id and directory id. What a lost disk has acknowledged still counts."""
         ledger.on(ev.HighWatermarkAdvanced, self._advanced)

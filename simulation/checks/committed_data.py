@@ -55,7 +55,6 @@ class Committed:
     """Leader epoch -> the end of the records that its leader was the first to report as committed.
     """
     gone: bool = False
-    """The topic was deleted."""
     dropped: int = 0
     """Offset below which a leader has dropped records that the topic does not retain."""
     excused: list[tuple[int, int]] = field(default_factory=list)

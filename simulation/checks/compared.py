@@ -52,7 +52,6 @@ class Compared(Checker):
         self._failed: list[Operation] = []
         self._asked: dict[str, set[str]] = {}
         self.done = self.undone = 0
-        """Successes, and refusals because of the condition."""
         ledger.golden.listeners.append(self._committed)
 
     def _committed(self, logged: Logged, records: list[Record]) -> None:

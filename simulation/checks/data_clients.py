@@ -39,7 +39,6 @@ class DataClients(Checker):
     def __init__(self, committed: CommittedData) -> None:
         self._committed = committed
         self.sent: dict[bytes, _Sent] = {}
-        """Sent records by value."""
         self.due: dict[tuple[str, PartitionKey], tuple[int, int]] = {}
         """(client, partition) -> era, and the offset that it must be given next."""
         self.read = self.acknowledged = 0

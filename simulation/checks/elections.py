@@ -33,7 +33,6 @@ class Elections(Checker):
         self._votes: dict[tuple[Directory, int], int] = {}
         """(voter, epoch) -> candidate that got it, of the votes that were sent."""
         self._epochs: dict[str, int] = {}
-        """Epochs of the running processes."""
         self._told: dict[Directory, int] = {}
         """The highest epoch that each has been heard in."""
         ledger.on(ev.BecameLeader, self._became_leader)

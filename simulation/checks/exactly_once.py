@@ -34,7 +34,6 @@ class ExactlyOnce(Checker):
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._writes: dict[tuple[str, str], Operation] = {}
-        """(resource, value) -> the write."""
         self._committed: dict[tuple[str, str], int] = {}
         """(resource, value) -> its offset."""
         self._topics: dict[tuple[str, str], _Count] = {}

@@ -42,7 +42,6 @@ class GoldenLog:
 
     def __init__(self, now: Callable[[], float] = lambda: 0.0) -> None:
         self.now = now
-        """Virtual seconds."""
         self.batches: list[Logged] = []
         self._ends: list[int] = []
         self._builder = ImageBuilder(Image())
@@ -56,9 +55,7 @@ class GoldenLog:
         self.generation = NO_GENERATION
         """The generation at the end; NO_GENERATION: its next leader chooses one."""
         self.generations: list[int] = []
-        """All generations of the log, oldest first."""
         self.listeners: list[BatchListener] = []
-        """Called for each batch that becomes committed."""
         self._configs: dict[tuple[int, str, str], tuple[list[int], list[str | None]]] = {}
         self._standings: dict[int, list[Standing]] = {}
         self._topics: dict[str, tuple[list[int], list[bool]]] = {}

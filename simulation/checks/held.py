@@ -60,7 +60,6 @@ class Held(Checker):
         """Keys that belonged to a group of the barrier."""
         self._last_met = -1
         self.met = 0
-        """Groups of the double barrier."""
         self.confirmed = self.expired = self.revoked = self.taken = self.used = 0
         self.guarded = self.taken_after_recovery = 0
         ledger.golden.listeners.append(self._committed)

@@ -34,7 +34,6 @@ class _Leading:
     epoch: int
     start_offset: int
     since: float
-    """Time of the world's clock, in seconds."""
     base: float
     """Time of the leader's own clock, in seconds: before it no voter counts as silent."""
     heard: dict[int, float] = field(default_factory=dict)

@@ -27,9 +27,7 @@ class Levels(Checker):
         self.raised = 0
         """Number of raises after registrations of builds that do not know the latest level."""
         self.older = 0
-        """Registrations of builds that do not know the latest level."""
         self.offers = 0
-        """Answers and notices that name a level."""
         self._known: dict[int, int] = {}
         """Broker id -> the highest level that its registration says it knows."""
         ledger.golden.listeners.append(self._committed)

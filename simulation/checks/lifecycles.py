@@ -63,7 +63,6 @@ class Lifecycles(Checker):
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._asked = Asked[tuple[str, int, float]]("broker_heartbeat", "register_broker")
-        """Request, broker id, when."""
         self._contact: dict[str, float] = {}
         """Broker's host -> when it sent the newest accepted request, or had to send any."""
         self._heartbeats: dict[str, bool] = {}
@@ -82,7 +81,6 @@ class Lifecycles(Checker):
         self._uncommitted = -1
         self._refused: set[str] = set()
         self.gone = 0
-        """Number of brokers fenced as gone."""
         self._alone_since: dict[str, float] = {}
         """Broker's host -> since when it has fenced itself, and counts as unfenced."""
         self._reached: dict[str, float] = {}

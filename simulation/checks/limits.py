@@ -35,7 +35,6 @@ class Space(api.Checker):
         self._since = 0.0
         """Time since which the leader has led without delay while every disk was low."""
         self.refused = 0
-        """Writes that were refused, and had to be."""
 
     @override
     def sample(self) -> None:
@@ -127,7 +126,6 @@ class Queues(api.Checker):
 
     def __init__(self) -> None:
         self.longest: dict[str, int] = {}
-        """Greatest length of each queue."""
 
     @override
     def looked_at(self) -> dict[str, int]:

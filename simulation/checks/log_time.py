@@ -30,7 +30,6 @@ class _Clocks(NamedTuple):
 
     since: float
     off_ms: dict[int, int]
-    """Clock errors by node, in ms."""
 
 
 class LogTime(Checker):
@@ -44,9 +43,7 @@ class LogTime(Checker):
         self._built_at = 0.0
         self._last_ms = 0
         self.moved = 0
-        """Batches at a later time than those before them."""
         self.returned = 0
-        """Batches at which log time went back."""
         ledger.golden.listeners.append(self._committed)
 
     @override

@@ -38,7 +38,6 @@ class Logged(NamedTuple):
     data: bytes
     chain: int
     voters: VotersAt | None
-    """Set if it is a VotersRecord's."""
 
     @property
     def end_offset(self) -> int:
@@ -92,7 +91,6 @@ class NodeLog:
         self._ends: list[int] = []
         self.batches: list[Logged] = []
         self.voter_sets: list[VotersAt] = []
-        """Voter sets in the batches, ascending."""
 
     @property
     def end(self) -> int:

@@ -38,7 +38,6 @@ class Incarnations(Checker):
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._asked = Asked[tuple[int, int, float]]("broker_heartbeat")
-        """Broker id, broker epoch, when."""
         self.stale = 0
         """Answers looked at that were to a former incarnation."""
 
@@ -148,7 +147,6 @@ class Partitions(Checker):
         }
         self._cordoned: set[int] = set()
         self.cordons = 0
-        """Brokers that were cordoned."""
         ledger.golden.listeners.append(self._committed)
 
     def _committed(self, logged: Logged, records: list[Record]) -> None:

@@ -70,7 +70,6 @@ class Rights(Checker):
         self._golden, self._history = ledger.golden, history
         self._topics: dict[bytes, str] = {}
         self._owners: dict[int, str] = {}
-        """Client id -> principal that opened the client."""
         self._addresses: dict[str, list[str]] = {}
         for site in CALLERS.values():
             self._addresses.setdefault(site.principal, []).append(site.address)
@@ -78,7 +77,6 @@ class Rights(Checker):
         """Offset of a record -> principal and base offset of its batch, and sufficient permissions.
         """
         self._leases: dict[int, str] = {}
-        """Lease id -> principal that owns the lease."""
         self._values: dict[str, Operation] = {}
         self.batches = 0
         """Number of the callers' batches."""

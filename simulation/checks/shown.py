@@ -70,17 +70,13 @@ class Shown(Checker):
         """Number of a call -> the last offset that was committed when it began."""
         self._sent: deque[_Sent] = deque(maxlen=SENT_MAX)
         self.shown = 0
-        """Things that brokers have shown callers."""
         self.refused = 0
-        """Things that brokers have refused them."""
         self.held_to = 0
         """Things shown to reads that began after an acknowledged change."""
         self.listed = 0
-        """Things that controllers have listed for them."""
         self.log_reads = 0
         """Number of answers that list the readers of the log."""
         self.posed = 0
-        """Answers to clients that pose as nodes."""
 
     # --- what leaves a node ----------------------------------------------------------------------
 

@@ -22,7 +22,6 @@ class SnapshotParts(Checker):
         self.parts = 0
         """Given, of snapshots that did not fit in one."""
         self.whole = 0
-        """Last parts of such."""
         self.gone = 0
         """Asked for when the snapshot was there no more, though parts of it had been given."""
         self._given: dict[tuple[str, str, SnapshotId], int] = {}

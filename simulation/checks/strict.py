@@ -34,7 +34,6 @@ class StrictReads(Checker):
         self._announced = -1
         self._registers: list[Operation] = []
         self.reads = 0
-        """Strict reads answered."""
         self.held_to = 0
         """Number of reads that had to show a write."""
 

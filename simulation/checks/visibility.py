@@ -50,7 +50,6 @@ class Visibility(Checker):
         self._clients: dict[str, Floors] = {}
         self._sent: deque[_Sent] = deque(maxlen=SENT_MAX)
         self._announced = -1
-        """The highest LAO."""
         self.reads = 0
         self.held_to = 0
         """Reads that had to show some write, because of its level."""

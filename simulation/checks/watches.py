@@ -69,11 +69,8 @@ class Watches(Checker):
         self._streams: dict[str, _Stream] = {}
         self._lao = -1
         self.told = 0
-        """Number of changes that were delivered to watchers."""
         self.resumed = 0
-        """Watches that went on after a token."""
         self.listed = 0
-        """Entities of initial lists."""
         self.outlived = 0
         """Watches of an earlier log that have received something since that log ended."""
         self.allowed = 0

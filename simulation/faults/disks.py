@@ -122,7 +122,6 @@ async def disk_low(world: World, rng: random.Random) -> None:
 
 
 Filled = dict[ControllerHost | BrokerHost, SimDisk | SimPartitionDisk]
-"""Hosts whose disks were filled, with those disks."""
 
 
 def fill(

@@ -208,7 +208,6 @@ QUORUM_LINKS = (
     Conversation.SNAPSHOT,
 )
 Spoken = tuple[str, str, Conversation]
-"""Source host, target host, and their conversation."""
 
 
 def _conversations(world: World, rng: random.Random) -> list[Spoken]:

@@ -15,7 +15,6 @@ from raftlog.metadata.records import Record, record
 
 CHUNK_BYTES = 1 << 20
 INTERVAL_MS = 1_000
-"""Interval between two progress records, in ms."""
 APPLIED_AFTER_MS = 4
 """Time from a commit until all brokers that do not stall have applied the record, in ms."""
 _STRAGGLERS = 0.05

@@ -24,7 +24,6 @@ class Mutant:
 
     name: str
     rule: str
-    """The broken rule, as a sentence about the mutant."""
     edits: tuple[Edit, ...]
 
 

@@ -81,10 +81,8 @@ class SwarmConfig:
     direct_clients: int = 0
     """Clients that write to the controllers themselves, deposed ones included."""
     writes_per_s: float = 5.0
-    """Writes a second of all clients together."""
     reads_per_s: float = 5.0
     topics_share: float = 0.1
-    """Share of the writes that create and delete topics."""
     asks_share: float = 0.0
     """Share of direct clients' calls, with brokers, that only ask whether a topic exists. If
     positive, each such client's calls go to one controller, whichever leads.
@@ -108,9 +106,7 @@ class SwarmConfig:
     numbered_share: float = 0.5
     """Share of exactly-once writes, retried under their numbers; others are sent once."""
     timeout_s: float = 3.0
-    """Timeout of the clients' calls, in seconds."""
     safety_s: float = 15.0
-    """Duration of the safety phase, in seconds."""
     liveness_s: float = 60.0
     """Time in which everything must have recovered after a majority is healed, in seconds."""
     delay_min_ms: float = 0.05
@@ -122,7 +118,6 @@ class SwarmConfig:
     election_timeout_ms: int = 1000
     fetch_timeout_ms: int = 1000
     session_timeout_ms: int = 9000
-    """Session timeout of brokers, in ms."""
     queue_messages: int = 65536
     """Most unsent messages on a link before it is closed."""
     drift: float = 0.0
@@ -160,7 +155,6 @@ class SwarmConfig:
     max_clients: int = 0
     """Largest number of open exactly-once clients; 0 for the default."""
     strict_share: float = 0.0
-    """Share of the reads that are strict."""
     round_robin: bool = False
     """Clients go from broker to broker; else each keeps to one as long as that answers."""
     lag_max_ms: int = 0

@@ -125,4 +125,3 @@ FAULTS: dict[str, FaultRange] = {
 }
 
 DATA_FAULTS = tuple(name for name, fault in FAULTS.items() if fault.needs_data)
-"""Faults that only brokers with partitions have."""

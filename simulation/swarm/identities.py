@@ -30,7 +30,6 @@ CALLERS: dict[str, Site] = {
     "bob": Site("User:bob", "10.1.0.1"),
     "mallory": Site("User:mallory", "10.1.0.3"),
 }
-"""Host -> its identity."""
 WARDEN, FORGER = "warden", "forger"
 """Hosts of the client that changes rights, and of a client that poses as a node."""
 

@@ -75,7 +75,6 @@ class SimDisk(disk_hardware.DiskHardware):
         self.unwritten_votes: list[api.VoteState] = []
         self._older_votes: list[api.VoteState] = []
         self.starts = api.DirectoryStarts()
-        """Durable."""
         self.was_set_back = False
         """True if the directory is an older copy of what was on this disk."""
         self.nonces_drawn = 0

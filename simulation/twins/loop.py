@@ -87,7 +87,6 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._timer_order = 0
         self._cancelled_timers = 0
         self.tasks_made = 0
-        """Number of tasks made so far."""
         self.held: dict[str, list[Any]] = {}
         self._rates: dict[str, float] = {}
         self._costs: dict[str, Callable[[], float]] = {}
@@ -99,7 +98,6 @@ class VirtualLoop(base_events.BaseEventLoop):
         """Hosts in a callback, or with a timer for its end."""
         self._spent_s = 0.0
         self.longest_s: dict[str, float] = {}
-        """Duration of the longest callback, by host, in seconds."""
         self.ending = False
         """True once the run is over: cancelled tasks may end, even if their hosts die at the same
         time.

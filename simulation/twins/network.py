@@ -54,15 +54,12 @@ class SimNetwork:
         self._hushed: dict[tuple[str, str, Conversation], None] = {}
         self._next_port: dict[tuple[str, str], int] = {}
         self.faults: LinkFaults | None = None
-        """Faults of open links; None: none."""
         self.held: dict[tuple[str, str], int] = {}
         """Number of messages and connects between two hosts held up by a block."""
         self.far_s: dict[tuple[str, str], float] = {}
         """Additional delay of a message from one host to another, in seconds."""
         self.identities: dict[str, PeerIdentity] = {}
-        """Identity in the certificate of each host."""
         self.other_identity = ANONYMOUS
-        """Identity of all other hosts."""
         self.addresses: dict[str, str] = {}
         """Source address of the connections of each host; by default its name."""
         self.taps: dict[str, Callable[[str, Any], None]] = {}
