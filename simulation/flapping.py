@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from typing_extensions import override
@@ -22,10 +22,8 @@ from raftlog.quorum.events import Effect, Event
 from simulation.checks.api import Checker, CheckFailedError, ControllerView
 from simulation.hosts import ControllerHost
 from simulation.outcome import Outcome
-from simulation.run import Swarm
+from simulation.run import Swarm, run_world
 from simulation.swarm.config import SwarmConfig, draw_freely
-from simulation.twins.loop import run
-from simulation.world import World
 
 SETTLE_S = 20.0
 """Time within which every node hears the leader again after a spell, in seconds."""
@@ -104,10 +102,9 @@ class FlappingWorld(Swarm):
             await asyncio.gather(*tormented)
 
     def _leader(self) -> ControllerHost:
-        service = self.active()
-        if service is None:
+        if (host := self.leader()) is None:
             raise CheckFailedError("nobody leads")
-        return next(host for host in self.controllers if host.service is service)
+        return host
 
     def _settled(self) -> bool:
         """Return whether every voter follows the leader and has heard from it since."""
@@ -203,21 +200,5 @@ def flap(seed: int, config: SwarmConfig | None = None) -> tuple[Outcome, Needles
         fetch_timeout_ms=timeout_ms,
     )
     outcome, needless = Outcome(seed, config), Needless()
-    live(outcome, lambda: FlappingWorld(seed, config, needless, outcome))
+    run_world(outcome, lambda: FlappingWorld(seed, config, needless, outcome))
     return outcome, needless
-
-
-def live(outcome: Outcome, world_of: Callable[[], World]) -> None:
-    """Run one life of a world on its own loop. Any exception is the outcome's failure."""
-
-    async def main() -> None:
-        world = world_of()
-        try:
-            await world.live()
-        finally:
-            world.finish()
-
-    try:
-        run(main())
-    except Exception as error:
-        outcome.failure = error

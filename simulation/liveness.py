@@ -21,6 +21,7 @@ from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from simulation.checks.api import CheckFailedError, Operation
+from simulation.checks.replica_logs import name_of
 from simulation.data_workload import DataWorkload
 from simulation.faults.disks import mend_disk
 from simulation.faults.voters import end_roll, replace_left_ahead
@@ -331,10 +332,10 @@ def _missing(world: World) -> str:
     for key in sorted(image.partitions):
         partition = image.partitions[key]
         if partition.leader < 0 and not core.isdisjoint(partition.isr):
-            return f"{_name(key)} has no leader, its ISR is {partition.isr}"
+            return f"{name_of(key)} has no leader, its ISR is {partition.isr}"
     for led in _led(world):
         if why := _lacks(led):
-            return f"{_name(led.key)}, led by broker {led.leader.id}: {why}"
+            return f"{name_of(led.key)}, led by broker {led.leader.id}: {why}"
     return ""
 
 
@@ -365,7 +366,3 @@ def _lacks(led: _Led) -> str:
     if _enough(led) and replica.high_watermark != replica.log_end_offset:
         return f"its high watermark is {replica.high_watermark}, its end {replica.log_end_offset}"
     return ""
-
-
-def _name(key: PartitionKey) -> str:
-    return f"partition {key[1]} of {key[0].hex()}"

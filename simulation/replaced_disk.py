@@ -21,15 +21,13 @@ from typing import Any
 from typing_extensions import override
 
 from raftlog.client.consumer import EARLIEST, Consumer
-from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import Checker, CheckFailedError
 from simulation.hosts import BrokerHost
 from simulation.outcome import Outcome
-from simulation.run import Swarm
+from simulation.run import Swarm, run_world
 from simulation.swarm.config import SwarmConfig
-from simulation.twins.loop import run
 from simulation.twins.network_faults import LinkFaults
 
 CONFIG = SwarmConfig(
@@ -112,10 +110,7 @@ class RaceWorld(Swarm):
     @override
     async def _live(self) -> None:
         self.network.faults = self._late
-        for host in self.fleet.hosts():
-            host.start()
-        self.spawn(self.supervisor.keep_sampling(), "sampling")
-        await self.until(self.is_up, WITHIN_S, "the cluster comes up")
+        await self.come_up(WITHIN_S)
         one, two = self.members
         await self._create()
         await self._until_isr({one.id, two.id})
@@ -133,8 +128,7 @@ class RaceWorld(Swarm):
         one.kill()
         await asyncio.sleep(CONFIG.session_timeout_ms / 1000 * 2)
         self._race.leaders.append(self._partition().leader)
-        for pair in ((one.name, two.name), (two.name, one.name)):
-            self.network.unblock(*pair)
+        self.network.heal(one.name, two.name)
         one.start()
         await self._until_isr({one.id, two.id})
         self._race.leaders.append(self._partition().leader)
@@ -143,9 +137,7 @@ class RaceWorld(Swarm):
 
     async def _create(self) -> None:
         one, two = self.members
-        client = ControllerClient(
-            self.network.transport_for("data-admin"), self.fleet.endpoints, rng=self.rng("race")
-        )
+        client = self.controller_client("data-admin")
         assignment = pb.CreatableReplicaAssignment(partition_index=0, broker_ids=[one.id, two.id])
         topic = pb.CreatableTopic(
             name=TOPIC, num_partitions=-1, replication_factor=-1, assignments=[assignment]
@@ -179,8 +171,7 @@ class RaceWorld(Swarm):
     async def _replaced(self, one: BrokerHost, two: BrokerHost) -> None:
         """Broker 2 comes back with an empty disk, and does not reach its leader."""
         two.kill()
-        for pair in ((one.name, two.name), (two.name, one.name)):
-            self.network.block(*pair)
+        self.network.partition(one.name, two.name)
         epoch = self.active_image().brokers[two.id].epoch
         self.fleet.replace_broker_disk(two)
         two.start()
@@ -211,19 +202,7 @@ class RaceWorld(Swarm):
 
 def race(seed: int = 1, checkers: Sequence[Checker] = ()) -> Race:
     """Run it. What a checker, or the scenario itself, found is in ``failure``."""
-    result = Race()
-    outcome = Outcome(seed, CONFIG)
-
-    async def main() -> None:
-        world = RaceWorld(result, seed, checkers, outcome)
-        try:
-            await world.live()
-        finally:
-            if world.watch.failure is not None:
-                result.failure = world.watch.failure
-
-    try:
-        run(main())
-    except Exception as error:
-        result.failure = result.failure or error
+    result, outcome = Race(), Outcome(seed, CONFIG)
+    run_world(outcome, lambda: RaceWorld(result, seed, checkers, outcome))
+    result.failure = outcome.failure
     return result

@@ -22,9 +22,8 @@ from simulation.checks.api import Checker
 from simulation.faults.voters import committed_voters
 from simulation.hosts import ControllerHost
 from simulation.outcome import Outcome
-from simulation.run import Swarm
+from simulation.run import Swarm, run_world
 from simulation.swarm.config import SwarmConfig
-from simulation.twins.loop import run
 
 AFTER_MS = 3_000
 CONFIG = SwarmConfig(
@@ -56,10 +55,7 @@ class Story(Swarm):
 
     @override
     async def _live(self) -> None:
-        for host in self.fleet.hosts():
-            host.start()
-        self.spawn(self.supervisor.keep_sampling(), "sampling")
-        await self.until(self.is_up, WITHIN_S, "the cluster comes up")
+        await self.come_up(WITHIN_S)
         self.workload.begin()
         await self.until(lambda: bool(self.voters), WITHIN_S, "the log names the voters")
         await asyncio.sleep(LONG_S)
@@ -74,22 +70,22 @@ class Story(Swarm):
     def host(self, node_id: int) -> ControllerHost:
         return next(one for one in self.controllers if one.id == node_id)
 
-    def leader(self) -> ControllerHost:
-        return next(
-            one
-            for one in self.controllers
-            if one.service is not None and one.service is self.active()
-        )
-
     async def until_voters(self, *node_ids: int) -> None:
         await self.until(
             lambda: self.voters == sorted(node_ids), WITHIN_S, f"the voters are {node_ids}"
         )
 
 
+def leading(story: Story) -> ControllerHost:
+    """Return the active controller."""
+    host = story.leader()
+    assert host is not None
+    return host
+
+
 async def shrinking(story: Story) -> None:
     """Three of five voters die, one after the other."""
-    lost = [one for one in story.controllers if one is not story.leader()][:3]
+    lost = [one for one in story.controllers if one is not leading(story)][:3]
     for host in lost:
         host.kill()
         await asyncio.sleep(LONG_S)
@@ -101,7 +97,7 @@ async def shrinking(story: Story) -> None:
 
 async def between(story: Story) -> None:
     """The leader dies between the two changes."""
-    leader = story.leader()
+    leader = leading(story)
     dead = next(one for one in story.controllers if one is not leader and one.id <= 3)
     dead.kill()
     await story.until(lambda: len(story.voters) == 2, WITHIN_S, "the dead voter is removed")
@@ -112,7 +108,7 @@ async def between(story: Story) -> None:
     leader.start()
     living = [one.id for one in story.controllers if one is not dead]
     await story.until_voters(*living)
-    story.leader().kill()
+    leading(story).kill()
     await story.until(lambda: bool(story.voters), WITHIN_S, "two of three elect a leader")
 
 
@@ -129,7 +125,7 @@ async def rolled(story: Story) -> None:
 
 async def replaced(story: Story) -> None:
     """One voter dies, its seat is taken, and it returns as a spare for the next one."""
-    first, second, *_ = (one for one in story.controllers if one is not story.leader())
+    first, second, *_ = (one for one in story.controllers if one is not leading(story))
     first.kill()
     rest = {one.id for one in story.controllers} - {first.id}
     await story.until_voters(*rest)
@@ -144,11 +140,11 @@ async def preferred(story: Story) -> None:
     """The preferred leader dies, returns, and leads again."""
     for _ in range(2):
         await story.until(
-            lambda: story.voters != [] and story.leader().id == story.config.preferred,
+            lambda: story.voters != [] and leading(story).id == story.config.preferred,
             4 * STEADY_S,
             "the preferred controller leads",
         )
-        story.leader().kill()
+        leading(story).kill()
         await asyncio.sleep(1.0)
         story.host(story.config.preferred).start()
 
@@ -161,17 +157,5 @@ def run_story(
 ) -> Outcome:
     """Run a scenario. ``failure`` is what a checker or the scenario itself has found."""
     outcome = Outcome(seed, config)
-
-    async def main() -> None:
-        world = Story(tell, config, seed, checkers, outcome)
-        try:
-            await world.live()
-        finally:
-            outcome.failure = world.watch.failure
-            world.finish()
-
-    try:
-        run(main())
-    except Exception as error:
-        outcome.failure = outcome.failure or error
+    run_world(outcome, lambda: Story(tell, config, seed, checkers, outcome))
     return outcome

@@ -9,7 +9,7 @@ shipped code. A seed and config give the same transcript, byte for byte.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from simulation import recovered_quorum
 from simulation.checks.api import Checker
@@ -36,11 +36,15 @@ class Swarm(World):
         self.supervisor = Supervisor(self)
         self.faults = FaultSchedule(self)
 
-    async def _live(self) -> None:
+    async def come_up(self, within_s: float) -> None:
+        """Start all hosts, and wait until they serve. Raises CheckFailedError."""
         for host in self.fleet.hosts():
             host.start()
         self.spawn(self.supervisor.keep_sampling(), "sampling")
-        await self.until(self.is_up, self.config.liveness_s, "the cluster comes up")
+        await self.until(self.is_up, within_s, "the cluster comes up")
+
+    async def _live(self) -> None:
+        await self.come_up(self.config.liveness_s)
         self.workload.begin()
         self.begin_faults()
         await asyncio.sleep(self.config.safety_s)
@@ -78,27 +82,35 @@ def run_swarm(
     """
     config = config if config is not None else draw(seed)
     outcome = Outcome(seed, config)
-    worlds: list[Swarm] = []
+    with real_time(max_real_s):
+        run_world(
+            outcome,
+            lambda: Swarm(seed, config, all_checkers() if checkers is None else checkers, outcome),
+            until_s=until_s,
+            max_steps=max_steps,
+        )
+    return outcome
+
+
+def run_world(
+    outcome: Outcome, make: Callable[[], World], *, until_s: float = 0.0, max_steps: int = MAX_STEPS
+) -> None:
+    """Run one life of a world on its own loop. The outcome's failure is what a checker has found,
+    or else any exception.
+    """
+    worlds: list[World] = []
 
     async def main() -> None:
-        world = Swarm(seed, config, all_checkers() if checkers is None else checkers, outcome)
-        worlds.append(world)
+        worlds.append(make())
         try:
-            if until_s:
-                async with asyncio.timeout(until_s):
-                    await world.live()
-            else:
-                await world.live()
+            async with asyncio.timeout(until_s or None):
+                await worlds[0].live()
         finally:
-            world.finish()
+            worlds[0].finish()
 
     try:
-        with real_time(max_real_s):
-            run(main(), max_steps=max_steps)
+        run(main(), max_steps=max_steps)
     except TimeoutError as error:
         outcome.failure = None if until_s else error
     except (Exception, RunTooLongError) as error:
-        outcome.failure = error
-        if worlds and worlds[0].watch.failure is not None:
-            outcome.failure = worlds[0].watch.failure
-    return outcome
+        outcome.failure = (worlds[0].watch.failure if worlds else None) or error

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field, replace
 from typing_extensions import override
 
 from simulation.checks.api import CheckFailedError
-from simulation.flapping import SETTLE_S, FlappingWorld, Needless, live
+from simulation.flapping import SETTLE_S, FlappingWorld, Needless
 from simulation.hosts import ControllerHost
 from simulation.outcome import Outcome
+from simulation.run import run_world
 from simulation.swarm.config import SwarmConfig, draw_freely
 
 TIMEOUT_MS = 1000
@@ -113,5 +114,5 @@ def hang(seed: int) -> tuple[Outcome, Replaced]:
         timeout_s=5.0,
     )
     outcome, replaced = Outcome(seed, config), Replaced()
-    live(outcome, lambda: SilentLeaderWorld(seed, config, Needless(), outcome, replaced))
+    run_world(outcome, lambda: SilentLeaderWorld(seed, config, Needless(), outcome, replaced))
     return outcome, replaced

@@ -8,7 +8,6 @@ later one. I10 (``states``) checks its state.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from typing_extensions import override
@@ -16,7 +15,7 @@ from typing_extensions import override
 from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.metadata.records import Record, RecordType
 from simulation.checks.api import BrokerView, Checker, CheckFailedError
-from simulation.checks.golden import NOT_REGISTERED, Standing
+from simulation.checks.golden import Standing
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
 
@@ -87,19 +86,13 @@ class Brokers(Checker):
             )
 
     def _standing_at(self, broker_id: int, offset: int) -> Standing:
-        history = self._golden.standings(broker_id)
-        index = len(history)
-        if index and history[-1].offset > offset:
-            index = bisect_right(history, offset, key=lambda standing: standing.offset)
-        if not index:
-            return NOT_REGISTERED
         # Unfenced since when: later records of the same registration may have said so again.
-        standing = history[index - 1]
-        while not standing.fenced and index > 1:
-            before = history[index - 2]
+        standing = self._golden.standing_at(broker_id, offset)
+        while not standing.fenced:
+            before = self._golden.standing_at(broker_id, standing.offset - 1)
             if before.fenced or before.broker_epoch != standing.broker_epoch:
                 break
-            standing, index = before, index - 1
+            standing = before
         return standing
 
     def _committed(self, logged: Logged, records: list[Record]) -> None:

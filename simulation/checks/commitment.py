@@ -21,7 +21,7 @@ from raftlog.wire.broker.v1.broker_pb2 import BrokerResponse
 from raftlog.wire.data.v1.data_pb2 import ReplicaFetchRequest, ReplicaFetchResponse
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
-from simulation.checks.ledger import Ledger, Node
+from simulation.checks.ledger import Directory, Ledger, Node, directory_of
 from simulation.checks.node_log import holds_durably
 from simulation.twins.disk import SimDisk
 
@@ -32,14 +32,13 @@ class Commitment(Checker):
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.advances = 0
-        self._disks: dict[tuple[int, str], SimDisk] = {}
+        self._disks: dict[Directory, SimDisk] = {}
         """Disks by node id and directory id. What a lost disk has acknowledged still counts."""
         ledger.on(ev.HighWatermarkAdvanced, self._advanced)
 
     @override
     def controller_started(self, host: ControllerView) -> None:
-        identity = host.disk.identity
-        self._disks[identity.node_id, identity.directory_id] = host.disk
+        self._disks[directory_of(host)] = host.disk
 
     def _advanced(self, node: Node, effect: ev.HighWatermarkAdvanced) -> None:
         if node.leads < 0:
@@ -77,18 +76,18 @@ class Durability(Checker):
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.acknowledgements = 0
-        self._acknowledged: dict[tuple[int, str], tuple[int, int]] = {}
+        self._acknowledged: dict[Directory, tuple[int, int]] = {}
         """(node, directory) -> (end offset, epoch) of its last acknowledgement, less truncations.
         """
-        self._replacing: dict[tuple[int, str], int] = {}
+        self._replacing: dict[Directory, int] = {}
         """(node, directory) -> end of a diverging snapshot on its way to the disk."""
         ledger.on(ev.Truncate, self._truncated)
         ledger.on(ev.StoreSnapshot, self._stores)
 
     @override
     def controller_started(self, host: ControllerView) -> None:
-        said = self._acknowledged.get(_directory(host))
-        replaced_by = self._replacing.pop(_directory(host), -1)
+        said = self._acknowledged.get(directory_of(host))
+        replaced_by = self._replacing.pop(directory_of(host), -1)
         if said is None or host.disk.was_set_back:
             return
         log = self._ledger.nodes[host.name].log
@@ -120,8 +119,8 @@ class Durability(Checker):
                     f"{host.name} acknowledges everything below {end} (epoch {epoch}), and its disk"
                     " does not hold it durably"
                 )
-            self._acknowledged[_directory(host)] = end, epoch
-            self._replacing.pop(_directory(host), None)
+            self._acknowledged[directory_of(host)] = end, epoch
+            self._replacing.pop(directory_of(host), None)
 
     def _stores(self, node: Node, effect: ev.StoreSnapshot) -> None:
         """A snapshot may replace a log that diverges below the snapshot's end. The disk may do so
@@ -130,10 +129,10 @@ class Durability(Checker):
         end = effect.snapshot_id.end_offset
         there = node.log.at(end)
         if effect.last and (there is None or there[0] != effect.snapshot_id.epoch):
-            self._replacing[_directory(node.host)] = end
+            self._replacing[directory_of(node.host)] = end
 
     def _truncated(self, node: Node, effect: ev.Truncate) -> None:
-        key = _directory(node.host)
+        key = directory_of(node.host)
         said = self._acknowledged.get(key)
         if said is not None and said[0] > effect.end_offset:
             self._acknowledged[key] = effect.end_offset, node.log.last_epoch
@@ -152,8 +151,3 @@ def _of_partitions(message: Any) -> bool:
         # Nor who poses as a follower.
         return message.error_code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     return type(message) is ReplicaFetchRequest
-
-
-def _directory(host: Any) -> tuple[int, str]:
-    identity = host.disk.identity
-    return identity.node_id, identity.directory_id

@@ -79,9 +79,6 @@ class CommittedData(Checker):
         self.claims = self.acknowledged = self.voided = 0
         ledger.golden.listeners.append(self._committed)
 
-    def name(self, key: PartitionKey) -> str:
-        return name_of(key)
-
     def soundness(self, broker_id: int) -> SimPartitionDisk | None:
         """Return the disk of a broker's newest registration, if it is there and undamaged."""
         directory = self._directories.get(broker_id, "")

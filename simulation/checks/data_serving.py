@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from typing import Any
 
 from typing_extensions import override
@@ -23,7 +22,6 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
 from simulation.checks.committed_data import leader_epoch
 from simulation.checks.existence import Asked
-from simulation.checks.golden import NOT_REGISTERED, Standing
 from simulation.checks.ledger import Ledger
 from simulation.checks.replica_logs import ReplicaLogs, name_of
 
@@ -147,7 +145,7 @@ class DataServing(Checker):
         assert host.service is not None
         known = max(
             self._fetched[process].get(replica_id, -1),
-            self._at(replica_id, host.service.image.offset).broker_epoch,
+            self._golden.standing_at(replica_id, host.service.image.offset).broker_epoch,
         )
         if 0 <= epoch < known:
             raise CheckFailedError(
@@ -184,16 +182,11 @@ class DataServing(Checker):
 
     # --- who may serve ---------------------------------------------------------------------------
 
-    def _at(self, broker_id: int, offset: int) -> Standing:
-        history = self._golden.standings(broker_id)
-        index = bisect_right(history, offset, key=lambda standing: standing.offset)
-        return history[index - 1] if index else NOT_REGISTERED
-
     def _why_not(self, host: BrokerView, now: float) -> str:
         """Return the reason why a broker must serve nothing new; empty if it may."""
         service = host.service
         assert service is not None
-        standing = self._at(host.id, service.image.offset)
+        standing = self._golden.standing_at(host.id, service.image.offset)
         if standing.fenced or standing.broker_epoch != service.lifecycle.epoch:
             return (
                 f"is broker epoch {service.lifecycle.epoch}; where its image is, {standing} holds"

@@ -17,10 +17,7 @@ from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
-from simulation.checks.ledger import Ledger, Node
-
-Directory = tuple[int, str]
-"""The voter that granted a vote: node id and directory id."""
+from simulation.checks.ledger import Directory, Ledger, Node, directory_of
 
 
 class Elections(Checker):
@@ -45,7 +42,7 @@ class Elections(Checker):
     def controller_started(self, host: ControllerView) -> None:
         core = host.core
         assert core is not None
-        told = self._told.get(_directory(host), 0)
+        told = self._told.get(directory_of(host), 0)
         # One that was set back is for SetBack.
         if core.epoch < told and not host.disk.was_set_back:
             raise CheckFailedError(
@@ -144,7 +141,7 @@ class Elections(Checker):
                 f"I2: {host.name} speaks in epoch {epoch}, on its disk is epoch"
                 f" {host.disk.vote.epoch}"
             )
-        who = _directory(host)
+        who = directory_of(host)
         if self._told.get(who, 0) < epoch:
             self._told[who] = epoch
 
@@ -155,7 +152,7 @@ class Elections(Checker):
                 f"I3: {host.name} says that it votes for {candidate} in epoch {epoch}; on its disk"
                 f" is {vote}"
             )
-        got = self._votes.setdefault((_directory(host), epoch), candidate)
+        got = self._votes.setdefault((directory_of(host), epoch), candidate)
         if got != candidate:
             raise CheckFailedError(
                 f"I3: {host.name} votes for {candidate} in epoch {epoch}, and has voted for {got}"
@@ -166,11 +163,6 @@ class Elections(Checker):
             if host.name == peer:
                 return host.id
         raise CheckFailedError(f"a vote for {peer}, which is not a controller")
-
-
-def _directory(host: Any) -> Directory:
-    identity = host.disk.identity
-    return identity.node_id, identity.directory_id
 
 
 class SetBack(Checker):

@@ -17,7 +17,7 @@ from raftlog.metadata.entities import Partition
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, RecordType, decoded
-from simulation.checks.api import CheckFailedError
+from simulation.checks.api import BrokerView, CheckFailedError
 from simulation.checks.node_log import Logged, LogHashes
 
 BatchListener = Callable[[Logged, list[Record]], None]
@@ -181,6 +181,21 @@ class GoldenLog:
     def standing(self, broker_id: int) -> Standing:
         history = self._standings.get(broker_id)
         return history[-1] if history else NOT_REGISTERED
+
+    def standing_at(self, broker_id: int, offset: int) -> Standing:
+        """Return a broker's registration in the image at ``offset``."""
+        history = self.standings(broker_id)
+        index = bisect_right(history, offset, key=lambda standing: standing.offset)
+        return history[index - 1] if index else NOT_REGISTERED
+
+    def is_unfenced(self, host: BrokerView) -> bool:
+        """Return whether this very process is unfenced in the newest committed image."""
+        standing, service = self.standing(host.id), host.service
+        return (
+            service is not None
+            and not standing.fenced
+            and standing.broker_epoch == service.lifecycle.epoch
+        )
 
     def standings(self, broker_id: int) -> list[Standing]:
         """Return all registrations of a broker, ascending by offset."""

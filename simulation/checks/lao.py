@@ -29,11 +29,6 @@ class Lao(Checker):
         self._recorded = -1
         ledger.golden.listeners.append(self._committed)
 
-    @property
-    def recorded(self) -> int:
-        """Newest LAO in a progress record; -1: none yet."""
-        return self._recorded
-
     @override
     def lao_announced(self, host: ControllerView, controller_epoch: int, lao: int) -> None:
         self.announcements += 1
@@ -78,18 +73,13 @@ class Lao(Checker):
     def _check_brokers(self, host: ControllerView, lao: int) -> None:
         golden = self._ledger.golden
         for broker in self._ledger.world.brokers:
-            standing = golden.standing(broker.id)
-            if (
-                standing.fenced
-                or broker.service is None
-                or broker.service.lifecycle.epoch != standing.broker_epoch
-            ):
+            if not golden.is_unfenced(broker) or broker.service is None:
                 continue
             applied = broker.service.image.offset
             if applied < lao:
                 raise CheckFailedError(
                     f"LAO {lao} is announced by {host.name}; {broker.name} is unfenced since"
-                    f" {standing.offset} and has applied {applied}"
+                    f" {golden.standing(broker.id).offset} and has applied {applied}"
                 )
 
     def _committed(self, logged: Logged, records: list[Record]) -> None:

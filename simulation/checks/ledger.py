@@ -23,6 +23,14 @@ from simulation.checks.golden import GoldenLog
 from simulation.checks.node_log import LogMatching, NodeLog
 
 Subscriber = Callable[["Node", Any], None]
+Directory = tuple[int, str]
+"""Node id and directory id: a copy of the log."""
+
+
+def directory_of(host: Any) -> Directory:
+    """Return the directory on a controller's disk."""
+    identity = host.disk.identity
+    return identity.node_id, identity.directory_id
 
 
 @dataclass(slots=True, eq=False)

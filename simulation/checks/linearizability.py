@@ -180,16 +180,6 @@ def check(history: Sequence[Entry], model: Model, *, max_states: int = MAX_STATE
     return True
 
 
-def without_unread_writes(history: Sequence[Entry]) -> list[Entry]:
-    """Return a register's history without open writes that no read has seen, which is linearizable
-    exactly if the whole one is, as values are unique. It makes many unknown outcomes affordable.
-    """
-    read = {entry.result for entry in history if entry.call[0] == "read"}
-    return [
-        e for e in history if not (e.is_open and e.call[0] == "write" and e.call[1] not in read)
-    ]
-
-
 def check_register(history: Sequence[Entry]) -> bool:
     """Return whether a register's history is linearizable. ValueError: a value is written twice."""
     writes: dict[object, tuple[float, float]] = {None: (-math.inf, -math.inf)}

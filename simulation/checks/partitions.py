@@ -30,6 +30,7 @@ from simulation.checks.api import BrokerView, Checker, CheckFailedError, Control
 from simulation.checks.existence import Asked
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
+from simulation.checks.replica_logs import name_of
 
 
 class Incarnations(Checker):
@@ -203,7 +204,7 @@ class Partitions(Checker):
         cordoned = self._cordoned.intersection(new)
         if cordoned:
             raise CheckFailedError(
-                f"I21: {_name(key)} gets replicas at {offset} on {sorted(cordoned)}, which are"
+                f"I21: {name_of(key)} gets replicas at {offset} on {sorted(cordoned)}, which are"
                 " cordoned"
             )
 
@@ -225,7 +226,9 @@ class Partitions(Checker):
         key = message.topic_id, message.partition_id
         partition = self._partitions.get(key)
         if partition is None:
-            raise CheckFailedError(f"I21: {_name(key)} is changed at {offset}, and does not exist")
+            raise CheckFailedError(
+                f"I21: {name_of(key)} is changed at {offset}, and does not exist"
+            )
         before = partition.states[-1]
         old = partition.replicas
         original = frozenset(old) - frozenset(partition.adding)
@@ -249,7 +252,7 @@ class Partitions(Checker):
         if message.HasField("leader_epoch"):
             if message.leader_epoch < leader_epoch:
                 raise CheckFailedError(
-                    f"I21: {_name(key)} is led in {message.leader_epoch} at {offset}, after"
+                    f"I21: {name_of(key)} is led in {message.leader_epoch} at {offset}, after"
                     f" {before}"
                 )
             leader_epoch = message.leader_epoch
@@ -288,7 +291,9 @@ class Partitions(Checker):
         completion.
         """
         self.proposals += 1
-        what = f"I21: the ISR of {_name(key)} at {offset}, proposed by broker {message.proposer_id}"
+        what = (
+            f"I21: the ISR of {name_of(key)} at {offset}, proposed by broker {message.proposer_id}"
+        )
         proposer = self._brokers.get(message.proposer_id, NOBODY)
         if before.leader != message.proposer_id:
             raise CheckFailedError(f"{what}: the leader is broker {before.leader}")
@@ -323,8 +328,8 @@ class Partitions(Checker):
             partition.last_known = tuple(message.last_known_elr.ids)
         if not set(partition.elr) <= old:
             raise CheckFailedError(
-                f"I21: {partition.elr} are eligible to lead {_name(key)} at {offset}: before, only"
-                f" {sorted(old)} were in the ISR or eligible"
+                f"I21: {partition.elr} are eligible to lead {name_of(key)} at {offset}: before,"
+                f" only {sorted(old)} were in the ISR or eligible"
             )
 
     def _recovered(self, key: Key, recovery: Any, leader: int, what: str) -> None:
@@ -352,7 +357,7 @@ class Partitions(Checker):
 
     def _decided(self, key: Key, before: State, after: State, message: Any, offset: int) -> None:
         """Check a change that the controller decided by itself."""
-        what = f"I21: {_name(key)} is changed at {offset} from {before} to {after}"
+        what = f"I21: {name_of(key)} is changed at {offset} from {before} to {after}"
         if after.recovery == before.recovery and set(after.isr) <= set(before.isr):
             return
         stay = (member for member in before.isr if member not in self._unregistering)
@@ -383,7 +388,7 @@ class Partitions(Checker):
     def _reassigned(
         self, key: Key, partition: _Partition, original: frozenset[int], after: State, offset: int
     ) -> None:
-        what = f"I21: {_name(key)} at {offset}, replicas {partition.replicas}, ISR {after.isr}"
+        what = f"I21: {name_of(key)} at {offset}, replicas {partition.replicas}, ISR {after.isr}"
         adding, removing, replicas = (
             frozenset(partition.adding),
             frozenset(partition.removing),
@@ -409,7 +414,7 @@ class Partitions(Checker):
     def _check(self, key: Key, where: str) -> None:
         partition = self._partitions[key]
         state = partition.states[-1]
-        what = f"I21: {_name(key)} {where}"
+        what = f"I21: {name_of(key)} {where}"
         if len(set(state.isr)) < len(state.isr) or not set(state.isr) <= set(partition.replicas):
             raise CheckFailedError(
                 f"{what}: the ISR {state.isr} is not a part of the replicas {partition.replicas}"
@@ -477,10 +482,6 @@ class Partitions(Checker):
         told = State(tuple(result.isr), result.leader_id, *epochs, result.leader_recovery_state)
         if not 0 <= index < len(states) or states[index] != told:
             raise CheckFailedError(
-                f"I21: {who} was told {told} of {_name(key)}; committed is"
+                f"I21: {who} was told {told} of {name_of(key)}; committed is"
                 f" {states[-1] if states else 'nothing'}"
             )
-
-
-def _name(key: Key) -> str:
-    return f"partition {key[1]} of {key[0].hex()}"

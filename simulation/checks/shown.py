@@ -11,9 +11,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from typing_extensions import override
 
@@ -39,9 +38,9 @@ from simulation.checks.api import BrokerView, Checker, CheckFailedError, Control
 from simulation.checks.ledger import Ledger
 from simulation.checks.rights import right_of_config
 from simulation.checks.strict import Floors
+from simulation.checks.visibility import SentAnswers
 from simulation.swarm.identities import CALLERS, FORGER
 
-SENT_MAX = 1000
 REFUSALS = frozenset(
     {
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -53,13 +52,6 @@ DESCRIBE_CLUSTER: Right = (DESCRIBE, CLUSTER, OF_CLUSTER)
 OF_CLUSTER_LISTS = frozenset({"describe_brokers", "list_partition_reassignments", "describe_acls"})
 
 
-class _Sent(NamedTuple):
-    """An answer as it left its broker; the client receives this very object."""
-
-    response: Any
-    unfenced: bool
-
-
 class Shown(Checker):
     """Checker of I28."""
 
@@ -68,7 +60,7 @@ class Shown(Checker):
         self._floor = Floors()
         self._began: dict[int, int] = {}
         """Number of a call -> the last offset that was committed when it began."""
-        self._sent: deque[_Sent] = deque(maxlen=SENT_MAX)
+        self._sent = SentAnswers(ledger.golden)
         self.shown = 0
         self.refused = 0
         self.held_to = 0
@@ -90,12 +82,10 @@ class Shown(Checker):
             self._check_log(host, peer, message)
 
     def _check_answer(self, host: Any, peer: str, response: broker_pb2.BrokerResponse) -> None:
-        standing, service = self._golden.standing(host.id), host.service
-        if service is None:
+        if host.service is None:
             return
-        unfenced = not standing.fenced and standing.broker_epoch == service.lifecycle.epoch
-        self._sent.append(_Sent(response, unfenced))
-        site, newest = CALLERS[peer], service.view.tip.offset
+        self._sent.add(host, response)
+        site, newest = CALLERS[peer], host.service.view.tip.offset
         for right, refused in self._judged(response):
             allowed = self._history.allows(site.principal, (site.address,), right, newest)
             self.refused += refused
@@ -178,10 +168,8 @@ class Shown(Checker):
                     yield (operation, TOPIC, name), partition.error_code in REFUSALS
 
     def _check_floor(self, operation: Operation) -> None:
-        response = operation.response
-        sent = next((one for one in reversed(self._sent) if one.response is response), None)
-        floor = self._floor.at(operation.invoked_at)
-        if sent is None or not sent.unfenced or floor < 0:
+        response, floor = operation.response, self._floor.at(operation.invoked_at)
+        if floor < 0 or self._sent.of_unfenced(response) is None:
             return
         for right, refused in self._judged(response):
             if not refused:

@@ -22,23 +22,41 @@ from typing_extensions import override
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView, Operation
+from simulation.checks.golden import GoldenLog
 from simulation.checks.ledger import Ledger
 from simulation.checks.linearizability import CLIENT_METRICS, CONFIG_KEY
-from simulation.checks.strict import Floors
+from simulation.checks.strict import READ_KINDS, Floors
 
 SENT_MAX = 10_000
-READ_KINDS = ("read_config", "read_topics")
 DEADLINE_SHARE = 0.75
 """Share of the timeout that counts as the deadline, as a server's clock may be fast."""
 
 
-class _Sent(NamedTuple):
+class Sent(NamedTuple):
     """An answer as it left its broker; the client receives this very object."""
 
     response: Any
     broker: str
     unfenced: bool
     """True if that very incarnation was unfenced in the committed log."""
+
+
+class SentAnswers:
+    """The last answers of brokers."""
+
+    def __init__(self, golden: GoldenLog) -> None:
+        self._golden = golden
+        self._sent: deque[Sent] = deque(maxlen=SENT_MAX)
+
+    def add(self, host: Any, response: Any) -> None:
+        """Note an answer that leaves its broker."""
+        self._sent.append(Sent(response, host.name, self._golden.is_unfenced(host)))
+
+    def of_unfenced(self, response: Any) -> Sent | None:
+        """Return a received answer, if it is known and its broker was unfenced."""
+        # From the newest on: an answer is on its way for a short time.
+        found = next((one for one in reversed(self._sent) if one.response is response), None)
+        return found if found is not None and found.unfenced else None
 
 
 class Visibility(Checker):
@@ -48,7 +66,7 @@ class Visibility(Checker):
         self._ledger = ledger
         self._acknowledged, self._visible = Floors(), Floors()
         self._clients: dict[str, Floors] = {}
-        self._sent: deque[_Sent] = deque(maxlen=SENT_MAX)
+        self._sent = SentAnswers(ledger.golden)
         self._announced = -1
         self.reads = 0
         self.held_to = 0
@@ -63,10 +81,7 @@ class Visibility(Checker):
             and message.HasField("token")
             and host.service is not None
         ):
-            standing = self._ledger.golden.standing(host.id)
-            service: Any = host.service
-            unfenced = not standing.fenced and standing.broker_epoch == service.lifecycle.epoch
-            self._sent.append(_Sent(message, host.name, unfenced))
+            self._sent.add(host, message)
 
     @override
     def client_invoked(self, operation: Operation) -> None:
@@ -166,11 +181,7 @@ class Visibility(Checker):
             )
 
     def _check_floor(self, operation: Operation) -> None:
-        # From the newest on: an answer is on its way for a short time.
-        sent = next(
-            (sent for sent in reversed(self._sent) if sent.response is operation.response), None
-        )
-        if sent is None or not sent.unfenced:
+        if (sent := self._sent.of_unfenced(operation.response)) is None:
             return
         repeatable = operation.mode == broker_pb2.REPEATABLE
         floors = self._visible if repeatable else self._acknowledged

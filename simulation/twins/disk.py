@@ -41,9 +41,6 @@ Place = Literal["log", "snapshot", "vote"]
 VoteDone = Callable[[StorageError | None], None]
 FreezeDone = Callable[[FatalError | None], None]
 
-OLDER_VOTES_MAX = 8
-"""Kept for ``roll_back_vote``."""
-
 
 class SimDisk(disk_hardware.DiskHardware):
     """One node's disk. ``rng`` draws latencies only, uniformly between the two given."""
@@ -73,7 +70,6 @@ class SimDisk(disk_hardware.DiskHardware):
         self.vote = api.VoteState()
         self.vote_is_corrupt = False
         self.unwritten_votes: list[api.VoteState] = []
-        self._older_votes: list[api.VoteState] = []
         self.starts = api.DirectoryStarts()
         self.was_set_back = False
         """True if the directory is an older copy of what was on this disk."""
@@ -116,7 +112,7 @@ class SimDisk(disk_hardware.DiskHardware):
         self.forget_held()
         kept_votes = rng.randint(0, len(self.unwritten_votes))
         if kept_votes:
-            self.keep_vote(self.unwritten_votes[kept_votes - 1])
+            self.vote = self.unwritten_votes[kept_votes - 1]
         self.live = self.durable.copy()
         self.unflushed = []
         self.unwritten_votes = []
@@ -182,7 +178,7 @@ class SimDisk(disk_hardware.DiskHardware):
         self.was_set_back = True
         self.identity, self.state, self.vote = older.identity, older.state, older.vote
         self.starts, self.snapshots = older.starts, dict(older.snapshots)
-        self.vote_is_corrupt, self._older_votes = older.vote_is_corrupt, []
+        self.vote_is_corrupt = older.vote_is_corrupt
         self.durable, self.written = older.durable.copy(), older.written.copy()
         self.live = self.durable.copy()
 
@@ -227,7 +223,7 @@ class SimDisk(disk_hardware.DiskHardware):
         if flaw is not None:
             raise flaw
         if self.vote.epoch < snapshot_id.epoch:
-            self.keep_vote(api.VoteState(epoch=snapshot_id.epoch))
+            self.vote = api.VoteState(epoch=snapshot_id.epoch)
         self.snapshots[snapshot_id] = content
 
     def replace_log(self, log: DamagedLog, records: Iterable[bytes]) -> None:
@@ -246,21 +242,6 @@ class SimDisk(disk_hardware.DiskHardware):
                 log_bounds.started_at(self.state, log.starts_behind), end_offset_at_least=0
             )
         self.live = self.durable.copy()
-
-    def keep_vote(self, vote: api.VoteState) -> None:
-        """Durable from here on."""
-        self._older_votes = [*self._older_votes[1 - OLDER_VOTES_MAX :], self.vote]
-        self.vote = vote
-
-    def roll_back_vote(self, rng: Random) -> bool:
-        """Restore an older vote, as a copy would; detected by ``recover`` if the log is of a later
-        epoch. False if there is no older one.
-        """
-        if not self._older_votes:
-            return False
-        self.vote = rng.choice(self._older_votes)
-        self.happened("vote_rolled_back")
-        return True
 
     def sound_snapshots(self) -> dict[api.SnapshotId, bytes]:
         """Snapshots without a flipped bit."""
@@ -474,7 +455,7 @@ class SimLogStore(disk_hardware.SimStore):
         if failure is not None:
             self._commit.fail(failure)
         if self._commit.failure is None:
-            self._disk.keep_vote(self._disk.unwritten_votes.pop(0))
+            self._disk.vote = self._disk.unwritten_votes.pop(0)
         done = self._vote_dones.pop(0)
         if self._vote_dones:
             self._later("write_vote", self._vote_written)
@@ -581,7 +562,7 @@ class SimLogStore(disk_hardware.SimStore):
         if self._gone is not None:
             return
         if self._disk.unwritten_votes and self._commit.failure is None:
-            self._disk.keep_vote(self._disk.unwritten_votes[-1])
+            self._disk.vote = self._disk.unwritten_votes[-1]
         self._disk.unwritten_votes = []
         for snapshot_id, content in self._disk.freezing:
             if self._commit.failure is None and _is_sound(content, snapshot_id):
