@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -63,7 +62,6 @@ def _parser() -> argparse.ArgumentParser:
             " without Spark folds, and both audit, all of them (default: %(default)s)"
         ),
     )
-    parser.add_argument("--json", action="store_true", help="one JSON document at the end")
     parser.add_argument(
         "--mutants",
         nargs="*",
@@ -89,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         summary = compare(spark, seeds, options.kept, options.processes, options.fold_every)
     finally:
         spark.stop()
-    _report(summary, time.monotonic() - begun, as_json=options.json)
+    _report(summary, time.monotonic() - begun)
     return 0 if summary.agrees else 1
 
 
@@ -100,18 +98,14 @@ def _mutants(spark: SparkSession, names: Sequence[str], seeds: int) -> None:
             print(look(spark, SEEDED[name], seeds, Path(scratch)), flush=True)
 
 
-def _report(summary: Summary, seconds: float, *, as_json: bool) -> None:
-    if as_json:
-        said = {name: getattr(summary, name) for name in Summary.__slots__}
-        print(json.dumps({**said, "agrees": summary.agrees}, indent=1))
-        return
+def _report(summary: Summary, seconds: float) -> None:
+    n = summary.counts
     print(
-        f"{summary.runs} runs ({summary.empty} empty), {summary.records} records."
-        f" Of {summary.folded} runs, folded by Spark: {summary.states} states of nodes,"
-        f" {summary.verified} recorded ones and {summary.snapshots} snapshots compared. Of all,"
-        f" without Spark: {summary.local} states, and {summary.audits} audits with those of Spark."
-        f" By either engine: {summary.diffs} diffs between two offsets."
-        f" {len(summary.disagreements)} runs disagree, the audit finds something in"
+        f"{n['runs']} runs ({n['empty']} empty), {n['records']} records. Of {n['folded']} runs,"
+        f" folded by Spark: {n['states']} states of nodes, {n['verified']} recorded ones and"
+        f" {n['snapshots']} snapshots compared. Of all, without Spark: {n['local']} states, and"
+        f" {n['audited']} audits with those of Spark. By either engine: {n['diffs']} diffs between"
+        f" two offsets. {len(summary.disagreements)} runs disagree, the audit finds something in"
         f" {len(summary.findings)}, {len(summary.failed_runs)} failed by themselves;"
         f" {seconds:.0f} s"
     )

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,21 +53,18 @@ SUPER_USERS = (OPERATOR, ROOT)
 
 @dataclass(slots=True)
 class Answer:
-    """The replay's answer about one run. ``findings``: audit rule -> offsets."""
+    """The replay's answer about one run. ``findings``: audit rule -> offsets.
 
-    records: int = 0
-    states: int = 0
-    snapshots: int = 0
-    """Snapshots that were loaded, and the tail folded after them."""
-    verified: int = 0
-    """States that the job ``verify`` compared."""
-    folded: int = 0
-    """1: by Spark, too."""
-    audited: int = 0
-    """1: by both engines, to the end."""
-    local: int = 0
-    diffs: int = 0
-    """Pairs of offsets between which an engine was asked for the differences."""
+    ``counts`` has numbers of
+
+    * "states" of nodes, "local" ones that the engine without Spark was asked for, and "verified"
+      ones that the job ``verify`` compared;
+    * "snapshots" that were loaded, and the tail folded after them;
+    * "folded": 1 if by Spark, too; "audited": 1 if by both engines, to the end;
+    * "diffs": pairs of offsets between which an engine was asked for the differences.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
     disagreements: list[str] = field(default_factory=list)
     findings: dict[str, list[int]] = field(default_factory=dict)
     local_findings: dict[str, list[int]] = field(default_factory=dict)
@@ -81,7 +79,7 @@ def ask(spark: SparkSession, run: ExportedRun, *, folded: bool = True) -> Answer
     """Ask everything about one run; a refusal is a disagreement, too. ``folded`` False: Spark only
     audits.
     """
-    answer = Answer(records=run.end_offset)
+    answer = Answer()
     if run.empty:
         return answer
     try:
@@ -90,11 +88,11 @@ def ask(spark: SparkSession, run: ExportedRun, *, folded: bool = True) -> Answer
             at_end = compare_states(spark, run, answer)[run.end_offset - 1]
             _compare_snapshots(run, at_end, answer)
             _verify(spark, run, answer)
-            answer.folded = 1
+            answer.counts["folded"] = 1
             compare_diffs(run, answer, spark)
         ask_local(run, at_end, answer)
         answer.findings = findings_of(spark, run)
-        answer.audited = 1
+        answer.counts["audited"] = 1
         if answer.findings != answer.local_findings:
             answer.disagreements.append(
                 f"the audit in Spark finds {answer.findings}, without {answer.local_findings}"
@@ -110,14 +108,14 @@ def ask_local(run: ExportedRun, at_end: int | None, answer: Answer) -> None:
     picked = random.Random(f"{run.seed} local").sample(inside, min(LOCAL_POINTS, len(inside)))
     for sighting in picked:
         found = _local_state(run, sighting.offset)
-        answer.local += 1
+        answer.counts["local"] += 1
         if found != sighting:
             answer.disagreements.append(
                 f"at {sighting.offset} {run.sightings[sighting]} had {_words(sighting)}, the engine"
                 f" without Spark has {_words(found)} at {found.offset}"
             )
     if at_end is not None:
-        answer.local += 1
+        answer.counts["local"] += 1
         if (found := _local_state(run, run.end_offset - 1)).state_hash != at_end:
             answer.disagreements.append(
                 f"Spark's fold ends in state {format_hash(at_end)}, the engine without Spark has"
@@ -142,7 +140,7 @@ def compare_diffs(run: ExportedRun, answer: Answer, spark: SparkSession | None =
             (each.kind, each.key): (bytes(each.before).decode(), bytes(each.after).decode())
             for each in compute(request, spark).differences
         }
-        answer.diffs += 1
+        answer.counts["diffs"] += 1
         if found != expected:
             engine = "without Spark" if spark is None else "in Spark"
             wrong = sorted(dict(found.items() ^ expected.items()))
@@ -224,7 +222,7 @@ def compare_states(spark: SparkSession, run: ExportedRun, answer: Answer) -> dic
         )
     epochs = dict(_ends(run.directory))
     for sighting, who in inside.items():
-        answer.states += 1
+        answer.counts["states"] += 1
         if sighting.offset not in epochs:
             answer.disagreements.append(
                 f"{who} had an image at {sighting.offset}, where no batch ends"
@@ -269,7 +267,7 @@ def is_disputed(run: ExportedRun) -> bool:
 def _compare_snapshots(run: ExportedRun, at_end: int, answer: Answer) -> None:
     for snapshot in run.snapshots:
         if snapshot.end_offset <= run.end_offset:
-            answer.snapshots += 1
+            answer.counts["snapshots"] += 1
             _compare_snapshot(run, snapshot, at_end, answer)
 
 
@@ -291,4 +289,4 @@ def _verify(spark: SparkSession, run: ExportedRun, answer: Answer) -> None:
     request = JobRequest(job="verify", export=str(run.directory), limit=FINDINGS_SHOWN)
     said = compute(request, spark)
     answer.disagreements += [f"verify: {fault.check}: {fault.message}" for fault in said.faults]
-    answer.verified += said.states_total
+    answer.counts["verified"] += said.states_total

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -25,21 +26,10 @@ TOLD_EACH = 25
 class Summary:
     """Summary of many runs."""
 
-    runs: int = 0
-    empty: int = 0
-    """Runs in which nothing was committed."""
-    records: int = 0
-    states: int = 0
-    verified: int = 0
-    snapshots: int = 0
-    folded: int = 0
-    """Runs whose states Spark has folded and verified."""
-    local: int = 0
-    """States of the engine without Spark that were compared."""
-    diffs: int = 0
-    """Differences between two offsets, of one engine, that were compared."""
-    audits: int = 0
-    """Runs in which both engines have judged every record."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Numbers of "runs", of "empty" ones, in which nothing was committed, of "records", and those
+    of all answers.
+    """
     failed_runs: list[int] = field(default_factory=list)
     """Seeds whose runs ended by a check of the simulator: that is another defect."""
     disagreements: dict[int, list[str]] = field(default_factory=dict)
@@ -47,16 +37,7 @@ class Summary:
     """Seed -> rule of the audit -> offsets."""
 
     def add(self, run: ExportedRun, answer: Answer) -> None:
-        self.runs += 1
-        self.empty += run.empty
-        self.records += answer.records
-        self.states += answer.states
-        self.verified += answer.verified
-        self.snapshots += answer.snapshots
-        self.local += answer.local
-        self.diffs += answer.diffs
-        self.folded += answer.folded
-        self.audits += answer.audited
+        self.counts.update(answer.counts, runs=1, empty=int(run.empty), records=run.end_offset)
         if run.failure:
             self.failed_runs.append(run.seed)
         if answer.disagreements:
@@ -115,8 +96,6 @@ def _tell(run: ExportedRun, kept: Path, summary: Summary) -> None:
     if wrong:
         shutil.copytree(run.directory, kept / run.directory.name, dirs_exist_ok=True)
     shutil.rmtree(run.directory, ignore_errors=True)
-    if summary.runs % TOLD_EACH == 0:
-        print(
-            f"{summary.runs} runs, {summary.records} records, {summary.states} states compared",
-            flush=True,
-        )
+    if (counts := summary.counts)["runs"] % TOLD_EACH == 0:
+        told = f"{counts['runs']} runs, {counts['records']} records, {counts['states']} states"
+        print(f"{told} compared", flush=True)

@@ -24,25 +24,29 @@ def _pause(node: ChaosNode) -> None:
     node.signal(signal.SIGSTOP)
 
 
-def _cut_leader_off(scene: Scene) -> None:
-    leader = scene.leading.id
-    scene.cluster.network.split(
-        [leader], [node.id for node in scene.cluster.controllers if node.id != leader]
-    )
+def _split(one: Callable[[Scene], list[ChaosNode]], from_: str) -> Fault:
+    """Cut nodes off from the others among these, both ways."""
+
+    def fault(scene: Scene) -> None:
+        nodes = one(scene)
+        others = [node for node in getattr(scene.cluster, from_) if node not in nodes]
+        scene.cluster.network.split([node.id for node in nodes], [node.id for node in others])
+
+    return fault
 
 
 def _leader_is_not_heard(scene: Scene) -> None:
-    leader = scene.leading.id
+    leader = scene.leading
     for node in scene.cluster.nodes:
-        if node.id != leader:
-            scene.cluster.network.cut(leader, node.id)
+        if node is not leader:
+            scene.cluster.network.cut(leader.id, node.id)
 
 
 def _leader_does_not_hear(scene: Scene) -> None:
-    leader = scene.leading.id
+    leader = scene.leading
     for node in scene.cluster.nodes:
-        if node.id != leader:
-            scene.cluster.network.cut(node.id, leader)
+        if node is not leader:
+            scene.cluster.network.cut(node.id, leader.id)
 
 
 def _cut_followers_apart(scene: Scene) -> None:
@@ -50,33 +54,9 @@ def _cut_followers_apart(scene: Scene) -> None:
     scene.cluster.network.split(ids[:1], ids[1:])
 
 
-def _cut_brokers_from_leader(scene: Scene) -> None:
-    scene.cluster.network.split([scene.leading.id], [node.id for node in scene.cluster.brokers])
-
-
-def _cut_broker_off(scene: Scene) -> None:
-    broker = scene.broker.id
-    scene.cluster.network.split(
-        [broker], [node.id for node in scene.cluster.nodes if node.id != broker]
-    )
-
-
-def _cut_brokers_apart(scene: Scene) -> None:
-    ids = [node.id for node in scene.cluster.brokers]
-    scene.cluster.network.split(ids[:1], ids[1:])
-
-
 def _cut_any_pair_one_way(scene: Scene) -> None:
     one, other = scene.rng.sample([node.id for node in scene.cluster.nodes], 2)
     scene.cluster.network.cut(one, other)
-
-
-def _isolate(scene: Scene) -> None:
-    scene.cluster.network.isolate(scene.node.id)
-
-
-def _isolate_leader(scene: Scene) -> None:
-    scene.cluster.network.isolate(scene.leading.id)
 
 
 FAULTS: dict[str, Fault] = {
@@ -96,16 +76,16 @@ FAULTS: dict[str, Fault] = {
     "power_cut_brokers": _of(lambda scene: scene.cluster.brokers, ChaosNode.lose_power),
     "power_cut_controllers": _of(lambda scene: scene.cluster.controllers, ChaosNode.lose_power),
     "power_cut_all": _of(lambda scene: scene.cluster.nodes, ChaosNode.lose_power),
-    "cut_leader_off": _cut_leader_off,
+    "cut_leader_off": _split(lambda scene: [scene.leading], "controllers"),
     "leader_is_not_heard": _leader_is_not_heard,
     "leader_does_not_hear": _leader_does_not_hear,
     "cut_followers_apart": _cut_followers_apart,
-    "cut_brokers_from_leader": _cut_brokers_from_leader,
-    "cut_broker_off": _cut_broker_off,
-    "cut_brokers_apart": _cut_brokers_apart,
+    "cut_brokers_from_leader": _split(lambda scene: [scene.leading], "brokers"),
+    "cut_broker_off": _split(lambda scene: [scene.broker], "nodes"),
+    "cut_brokers_apart": _split(lambda scene: scene.cluster.brokers[:1], "brokers"),
     "cut_any_pair_one_way": _cut_any_pair_one_way,
-    "isolate": _isolate,
-    "isolate_leader": _isolate_leader,
+    "isolate": lambda scene: scene.cluster.network.isolate(scene.node.id),
+    "isolate_leader": lambda scene: scene.cluster.network.isolate(scene.leading.id),
     "transfer_leader": replaced.transfer_leader,
 }
 ALONE: dict[str, Fault] = {

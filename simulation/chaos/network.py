@@ -6,9 +6,10 @@ are not refused: both ends see silence.
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
+
+from simulation.chaos.power import run
 
 _CLONE_NEWNET = 0x40000000
 _PRIORITY = "100"
@@ -25,38 +26,26 @@ class Network:
     def create(self) -> None:
         """Make all namespaces and links. Raises OSError with the output of ``ip``."""
         self.delete()
-        _ip("netns", "add", self.router)
-        _ip("-n", self.router, "link", "set", "lo", "up")
-        self._in_router(["sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"])
+        _ip(f"netns add {self.router}")
+        _ip(f"-n {self.router} link set lo up")
+        _ip(f"netns exec {self.router}", "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
         for host in self.hosts:
             space = self.space(host)
-            _ip("netns", "add", space)
-            _ip(
-                "-n",
-                self.router,
-                "link",
-                "add",
-                f"v{host}",
-                "type",
-                "veth",
-                "peer",
-                "name",
-                "eth0",
-                "netns",
-                space,
-            )
-            _ip("-n", self.router, "addr", "add", f"10.77.{host}.1/24", "dev", f"v{host}")
-            _ip("-n", self.router, "link", "set", f"v{host}", "up")
-            _ip("-n", space, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
+            _ip(f"netns add {space}")
+            link = f"v{host} type veth peer name eth0 netns {space}"
+            _ip(f"-n {self.router} link add {link}")
+            _ip(f"-n {self.router} addr add 10.77.{host}.1/24 dev v{host}")
+            _ip(f"-n {self.router} link set v{host} up")
+            _ip(f"-n {space} addr add {self.address(host)}/24 dev eth0")
             for link in ("eth0", "lo"):
-                _ip("-n", space, "link", "set", link, "up")
-            _ip("-n", space, "route", "add", "default", "via", f"10.77.{host}.1")
+                _ip(f"-n {space} link set {link} up")
+            _ip(f"-n {space} route add default via 10.77.{host}.1")
 
     def delete(self) -> None:
         """Remove the namespaces, and their links with them. Idempotent."""
         for space in (self.router, *map(self.space, self.hosts)):
             if Path("/var/run/netns", space).exists():
-                _ip("netns", "del", space)
+                _ip(f"netns del {space}")
 
     @property
     def router(self) -> str:
@@ -98,24 +87,19 @@ class Network:
 
     def isolate(self, host: int) -> None:
         """Take a host's link down: no host and no client reaches it."""
-        _ip("-n", self.router, "link", "set", f"v{host}", "down")
+        _ip(f"-n {self.router} link set v{host} down")
 
     def heal(self) -> None:
         for source, target in sorted(self._cut):
             self._rule("del", source, target)
         self._cut.clear()
         for host in self.hosts:
-            _ip("-n", self.router, "link", "set", f"v{host}", "up")
+            _ip(f"-n {self.router} link set v{host} up")
 
     def _rule(self, verb: str, source: int, target: int) -> None:
-        ends = ("from", self.address(source), "to", self.address(target))
-        _ip("-n", self.router, "rule", verb, *ends, "blackhole", "prio", _PRIORITY)
-
-    def _in_router(self, command: list[str]) -> None:
-        _ip("netns", "exec", self.router, *command)
+        ends = f"from {self.address(source)} to {self.address(target)}"
+        _ip(f"-n {self.router} rule {verb} {ends} blackhole prio {_PRIORITY}")
 
 
-def _ip(*words: str) -> None:
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise OSError(f"ip {' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}")
+def _ip(words: str, *command: str) -> None:
+    run("ip", *words.split(), *command)

@@ -28,12 +28,12 @@ class PowerDisk:
         """Make an empty file system and mount it. Raises OSError."""
         with self._image.open("wb") as file:
             file.truncate(SIZE_BYTES)
-        _run("mkfs.ext4", "-q", "-F", str(self._image))
+        run("mkfs.ext4", "-q", "-F", str(self._image))
         self.mount_point.mkdir(parents=True, exist_ok=True)
         self.mount()
 
     def mount(self) -> None:
-        _run("mount", "-o", "loop", str(self._image), str(self.mount_point))
+        run("mount", "-o", "loop", str(self._image), str(self.mount_point))
         self._mounted = True
 
     def cut_power(self) -> None:
@@ -51,7 +51,7 @@ class PowerDisk:
         deadline = time.monotonic() + UNMOUNT_WITHIN_S
         while self._mounted:
             try:
-                _run("umount", str(self.mount_point))
+                run("umount", str(self.mount_point))
                 self._mounted = False
             except OSError:
                 if time.monotonic() > deadline:
@@ -64,7 +64,8 @@ class PowerDisk:
         self.mount()
 
 
-def _run(*words: str) -> None:
+def run(*words: str) -> None:
+    """Run a program. Raises OSError with its output."""
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         raise OSError(f"{' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import json
 import multiprocessing
 import os
 import signal
@@ -21,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -56,35 +55,30 @@ _IMPORTED_FOR_TESTS = (
 """Modules that each child would otherwise import anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class Killed:
-    """A mutant that a check or a test noticed."""
+class Killed(NamedTuple):
+    """A mutant that a check or a test noticed, after a number of seeds; 1 for tests."""
 
     seed: int
     runs: int
-    """Seeds needed, this one included; 1 for tests."""
     check: str
     """Check, assertion of the shipped code, or test that noticed."""
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Survived:
+class Survived(NamedTuple):
     """A mutant that no run of a number of runs noticed."""
 
     runs: int
 
 
-@dataclass(frozen=True, slots=True)
-class Hung:
+class Hung(NamedTuple):
     """A run that did not end; its process was killed, and no check has noticed anything."""
 
     seed: int
     runs: int
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
+class Broken(NamedTuple):
     """A mutant that proves nothing."""
 
     message: str
@@ -293,27 +287,6 @@ def as_markdown(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
-def as_json(results: Sequence[Result]) -> str:
-    return json.dumps(
-        [
-            {
-                "mutant": one.mutant.name,
-                "rule": one.mutant.rule,
-                "bound": one.bound,
-                "killed": one.killed,
-                "checks": one.checks,
-                "failures": one.failures,
-                "median_seeds": one.median_seeds,
-                "seeds": [hunt.runs for hunt in one.hunts],
-                "killing_seeds": [hunt.seed for hunt in one.hunts if isinstance(hunt, Killed)],
-                "messages": [hunt.message for hunt in one.hunts if isinstance(hunt, Killed)],
-            }
-            for one in results
-        ],
-        indent=2,
-    )
-
-
 def _as_line(one: Result) -> str:
     fate = "killed" if one.killed else one.failures.upper()
     seeds = f"{one.median_seeds:g} seeds of {one.bound}  " if one.bound > 1 else ""
@@ -355,9 +328,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--unchecked", action="store_true", help="do not first run the tests without an edit"
     )
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="everything, as JSON")
-    form.add_argument("--markdown", action="store_true", help="a Markdown table")
+    parser.add_argument("--markdown", action="store_true", help="a Markdown table")
     return parser
 
 
@@ -384,10 +355,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run_wall_s=options.run_wall_s,
     ):
         results.append(one)
-        if not options.json and not options.markdown:
+        if not options.markdown:
             print(_as_line(one), flush=True)
-    if options.json or options.markdown:
-        print(as_json(results) if options.json else as_markdown(results))
+    if options.markdown:
+        print(as_markdown(results))
     else:
         killed = sum(one.killed for one in results)
         print(f"{killed} of {len(results)} mutants killed")

@@ -58,19 +58,23 @@ def test_replay_of_a_run_agrees_with_its_nodes(
 ) -> None:
     answer = ask(spark, runs[str(seed)])
     assert answer.disagreements == []
-    assert answer.states > 20
-    assert answer.local == LOCAL_POINTS + 1
-    assert answer.diffs == 2 * DIFFS
+    assert answer.counts["states"] > 20
+    assert answer.counts["local"] == LOCAL_POINTS + 1
+    assert answer.counts["diffs"] == 2 * DIFFS
     assert answer.local_findings == {}
-    assert answer.verified >= 1
-    assert answer.snapshots > 2
+    assert answer.counts["verified"] >= 1
+    assert answer.counts["snapshots"] > 2
 
 
 def test_local_fold_of_a_simulated_run_equals_its_nodes(tmp_path: Path) -> None:
     run, answer = live(HONEST[0], tmp_path / "life"), Answer()
     ask_local(run, None, answer)
-    assert (answer.local, answer.disagreements, answer.local_findings) == (LOCAL_POINTS, [], {})
-    assert answer.diffs == DIFFS
+    assert (answer.counts["local"], answer.disagreements, answer.local_findings) == (
+        LOCAL_POINTS,
+        [],
+        {},
+    )
+    assert answer.counts["diffs"] == DIFFS
     moved = {one._replace(state_hash=one.state_hash ^ 1): who for one, who in run.sightings.items()}
     ask_local(replace(run, sightings=moved), 0, answer)
     told = answer.disagreements
