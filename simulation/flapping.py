@@ -30,9 +30,7 @@ SETTLE_S = 20.0
 WAVE_SHARE = 0.3
 """Share of the fetch timeout: the longest wave, and the shortest calm after it."""
 RESET_CALM_S = 1.2
-"""Calm before and after resets, in seconds: a link that breaks within 0.5 s is redialed with
-back-off up to 0.5 s.
-"""
+"""Calm around resets, in seconds: a link that breaks within 0.5 s is redialed with back-off."""
 
 
 class Needless(Checker):

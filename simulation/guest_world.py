@@ -29,9 +29,7 @@ _CLOSE_TRIES = 50
 
 
 class _NumberedTask(asyncio.Task[Any]):
-    """A task whose hash is its number: sets of tasks, as in asyncio.TaskGroup, would otherwise be
-    ordered by address.
-    """
+    """A task whose hash is its number: sets of tasks would otherwise be ordered by address."""
 
     def __init__(self, work: Any, *, number: int, **options: Any) -> None:
         # First: asyncio puts the new task into a set.
@@ -49,9 +47,7 @@ class GuestTasks:
         self._loop = loop
         self._numbers = itertools.count(1)
         self._open: list[asyncio.Task[Any]] = []
-        """Kept here, as the task of a killed program would otherwise be closed with its last
-        reference.
-        """
+        """Kept here: the task of a killed program would be closed with its last reference."""
         self._prune_at = 1_000
         loop.set_task_factory(self._make)
         # At the end nobody wants to hear of tasks that have come to none.

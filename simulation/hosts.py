@@ -248,9 +248,7 @@ class ControllerHost:
         return None if self._writes_to_live >= 0 else self._rng.random() < 0.5
 
     def doom_between_steps(self, steps: int) -> None:
-        """Let the process die in the next disk call with several steps, at the ``steps``-th or
-        after.
-        """
+        """Let the process die in the next disk call of several steps, at or after this step."""
         self._steps_to_live = steps
 
     def begin_steps(self) -> None:
@@ -385,9 +383,7 @@ class BrokerHost:
         self._closed_epoch = NO_EPOCH
 
     def collect_faults(self, into: dict[str, int]) -> None:
-        """Add the partition disk's faults with the prefix ``broker:``, and those of
-        ``simulation/swarm/faults.py``.
-        """
+        """Add the partition disk's faults, as ``broker:…`` and by the names of swarm/faults.py."""
         if self.disk is None:
             return
         for name, count in sorted(self.disk.faults.items()):

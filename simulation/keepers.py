@@ -196,9 +196,7 @@ class Keeper:
     # --- leases ----------------------------------------------------------------------------------
 
     async def keep_leases(self) -> None:
-        """Hold leases with a key one after the other, noting each confirmed keep-alive and its
-        time.
-        """
+        """Hold leases with a key one after the other, noting when keep-alives were confirmed."""
         rng = self._world.rng(f"keys {self.host}")
         client, pinned = self._client("keys"), _Pinned(self._world, self.host)
         while True:
@@ -246,9 +244,7 @@ class Keeper:
     async def _keep_one_of_the_past(
         self, client: raftlog.AsyncClient, lease_id: raftlog.LogOffset, ttl_ms: int
     ) -> None:
-        """Try to keep former leases alive: a lease that has such an id by now must not be
-        confirmed.
-        """
+        """Keep former leases alive: one that has such an id by now must not be confirmed."""
         if not self._world.config.recovery:
             return
         self._past.append((lease_id, ttl_ms))
@@ -264,9 +260,7 @@ class Keeper:
     # --- a lock ----------------------------------------------------------------------------------
 
     async def take_turns(self) -> None:
-        """Acquire the lock, use the resource that it guards, and release the lock, or forget it
-        like a program that crashes.
-        """
+        """Acquire the lock, use what it guards, and release or, as in a crash, forget it."""
         rng = self._world.rng(f"turns {self.host}")
         client = self._client("turns")
         while True:

@@ -82,9 +82,7 @@ class PartitionLeader:
     async def _made(
         self, image: Any, key: tuple[bytes, int]
     ) -> tuple[tuple[bytes, int], pb.AlterPartitionRequest]:
-        """Return a proposal with current broker epochs; the partition may change before it is
-        decided.
-        """
+        """Return a proposal with current broker epochs; the partition may change meanwhile."""
         rng, me = self._rng, self._broker.id
         partition = image.partitions[key]
         # A replica that has come up to the leader is taken in, another falls behind; a retry

@@ -403,9 +403,7 @@ async def _recovered(
 
 
 def _renew_checkers(world: World, host: ControllerHost, done: Recovery, over: int) -> None:
-    """Feed new checkers with the committed log to its start, then the recovered one. ``over``: old
-    generation.
-    """
+    """Feed new checkers with the recovered log. ``over``: the old generation."""
     watch = world.watch
     ledger = next((checker for checker in watch.checkers if isinstance(checker, Ledger)), None)
     if ledger is None:

@@ -21,9 +21,7 @@ SILENT_PASSED_OVER_S = 5.0
 
 
 class RoundRobinClient(BrokerClient):
-    """A client that sends each call to the next connected broker, so that different brokers may
-    answer successive reads.
-    """
+    """A client that sends each call to the next connected broker."""
 
     def __init__(
         self,
@@ -49,9 +47,7 @@ class RoundRobinClient(BrokerClient):
         route.start(call.request, deadline + ANSWER_MARGIN_S, call)
 
     def _next(self) -> Route | None:
-        """Return the next connected route without a recent failure, else any connected one, or
-        None.
-        """
+        """Return the next connected route, without a recent failure if possible; or None."""
         if self._closed:
             return None
         self._connect()

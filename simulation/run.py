@@ -95,9 +95,7 @@ def run_swarm(
 def run_world(
     outcome: Outcome, make: Callable[[], World], *, until_s: float = 0.0, max_steps: int = MAX_STEPS
 ) -> None:
-    """Run one life of a world on its own loop. The outcome's failure is what a checker has found,
-    or else any exception.
-    """
+    """Run a world on its own loop. The failure is what a checker has found, or any exception."""
     worlds: list[World] = []
 
     async def main() -> None:

@@ -55,9 +55,7 @@ def run_pool(
     seeds: Iterator[int], *, processes: int, until: float, shrink_s: float,
     max_steps: int = MAX_STEPS, max_real_s: float = MAX_REAL_S,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """Yield outcomes of seeds begun before ``until`` (time.monotonic); interruption leaves no
-    process.
-    """
+    """Yield outcomes of seeds begun before ``until`` (time.monotonic)."""
     spawn = multiprocessing.get_context("spawn")
     others = multiprocessing.active_children()
     with ProcessPoolExecutor(processes, mp_context=spawn) as pool:
@@ -106,9 +104,7 @@ def _rarest(found: tuple[str, int]) -> tuple[int, str]:
 def summary_of(
     outcomes: Iterator[dict[str, Any]], failures: Path | None, *, quiet: bool = False
 ) -> dict[str, Any]:
-    """Count the runs, keep failures in a directory, and print progress. Ctrl-C ends it and reports
-    the runs so far.
-    """
+    """Count the runs, keep failures, and print progress, until the end or Ctrl-C."""
     faults: Counter[str] = Counter()
     operations: Counter[str] = Counter()
     at_work: Counter[str] = Counter()

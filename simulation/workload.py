@@ -120,9 +120,7 @@ class Workload:
 
 
 class Client:
-    """A client with one operation at a time, except bursts. ``direct``: it writes to controllers
-    only.
-    """
+    """A client with one operation at a time. ``direct``: it writes to controllers only."""
 
     def __init__(
         self,

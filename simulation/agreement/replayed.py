@@ -76,9 +76,7 @@ class Answer:
 
 
 def ask(spark: SparkSession, run: ExportedRun, *, folded: bool = True) -> Answer:
-    """Ask everything about one run; a refusal is a disagreement, too. ``folded`` False: Spark only
-    audits.
-    """
+    """Ask everything about one run; a refusal is a disagreement. Not ``folded``: only audit."""
     answer = Answer()
     if run.empty:
         return answer

@@ -115,9 +115,7 @@ def _said(sighting: Sighting, who: Who) -> StateHash:
 def export_committed(
     golden: GoldenLog, directory: Path, rng: random.Random, said: Sequence[StateHash]
 ) -> None:
-    """Export a committed log in a few increments of whole batches. ``said``: states reported by
-    nodes.
-    """
+    """Export a committed log in a few increments of whole batches. ``said``: states by nodes."""
     log = CommittedLog(golden)
     every = rng.choice(CHECKPOINTS_EVERY)
     for end in sorted({*rng.sample(log.ends, min(INCREMENTS - 1, len(log.ends))), golden.end}):

@@ -170,9 +170,7 @@ class Clients:
         return found
 
     async def stop(self) -> BaseException | None:
-        """Start no more operations; those under way stay pending. Return what ended a client, or
-        None.
-        """
+        """Start no more operations; pending ones stay so. Return what ended a client, or None."""
         failure = self.failure()
         for task in self._tasks:
             task.cancel()

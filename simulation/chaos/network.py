@@ -59,9 +59,7 @@ class Network:
         return f"10.77.{host}.2"
 
     def enter_router(self) -> None:
-        """Move the calling thread, and those it starts, into the router's namespace. Raises
-        OSError.
-        """
+        """Move the calling thread and those it starts to the router's namespace. Raises OSError."""
         libc = ctypes.CDLL(None, use_errno=True)
         with Path("/var/run/netns", self.router).open() as space:
             if libc.setns(space.fileno(), _CLONE_NEWNET):

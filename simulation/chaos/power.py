@@ -45,9 +45,7 @@ class PowerDisk:
             os.close(directory)
 
     def unmount(self) -> None:
-        """Unmount once no process uses it: a node's children may outlive it briefly. Raises
-        OSError.
-        """
+        """Unmount once no process uses it: a node's children may outlive it. Raises OSError."""
         deadline = time.monotonic() + UNMOUNT_WITHIN_S
         while self._mounted:
             try:

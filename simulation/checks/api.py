@@ -140,9 +140,7 @@ class Operation:
     expected: str | int | None = None
     """``compare``: the value of a config, or the offset of a key, that it was to be done on."""
     found: str | tuple[str, ...] | None = None
-    """A read's value; None if not set. ``read_topics``: sorted names. ``ask_topic``: its name or
-    nothing.
-    """
+    """A read's value; None: not set. ``read_topics``: sorted names. ``ask_topic``: its own."""
     response: Any = None
 
     def wrote(self, write: Any) -> None:
@@ -186,9 +184,7 @@ class Checker:
         """A node gives a message to a link. ``peer``: its host's name."""
 
     def message_arrived(self, host: ControllerView, peer: str, message: Any) -> None:
-        """A request has arrived at a controller, before its service gets it. ``peer``: the sender's
-        host.
-        """
+        """A request arrives at a controller, before its service gets it. ``peer``: its sender."""
 
     def lao_announced(self, host: ControllerView, controller_epoch: int, lao: int) -> None:
         """A controller sends this LAO for the first time in this epoch."""
@@ -253,9 +249,7 @@ class Checker:
         """An operation has an outcome. One that never gets any stays *pending*: unknown."""
 
     def sample(self) -> None:
-        """Called a few dozen times per virtual second, for checks that are too expensive at every
-        step.
-        """
+        """Called a few dozen times per virtual second, for expensive checks."""
 
     def healed(self) -> None:
         """The safety phase is over: no new fault begins from here on."""

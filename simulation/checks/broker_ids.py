@@ -63,9 +63,7 @@ class BrokerIds(Checker):
         self._left: dict[int, float] = {}
         """Ids whose brokers have left and that are not registered since, with the time."""
         self._unregistered: dict[int, float] = {}
-        """Ids unregistered by an operator and not registered since, with the time: no session is
-        left.
-        """
+        """Ids unregistered by an operator and not registered since, with the time: no session."""
         self._by_hand: dict[str, tuple[int, int]] = {}
         """Host -> (id, offset) of manual mappings without a registration since."""
         self._asked = Asked[float]("broker_heartbeat", "register_broker")

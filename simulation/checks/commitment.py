@@ -77,8 +77,7 @@ class Durability(Checker):
         self._ledger = ledger
         self.acknowledgements = 0
         self._acknowledged: dict[Directory, tuple[int, int]] = {}
-        """(node, directory) -> (end offset, epoch) of its last acknowledgement, less truncations.
-        """
+        """Directory -> (end offset, epoch) of its last acknowledgement, less truncations."""
         self._replacing: dict[Directory, int] = {}
         """(node, directory) -> end of a diverging snapshot on its way to the disk."""
         ledger.on(ev.Truncate, self._truncated)

@@ -52,8 +52,7 @@ class Committed:
     leaders: dict[int, int] = field(default_factory=dict)
     """Leader epoch -> broker id, as the controllers have committed it."""
     ends: dict[int, int] = field(default_factory=dict)
-    """Leader epoch -> the end of the records that its leader was the first to report as committed.
-    """
+    """Leader epoch -> the end of the records that its leader was the first to call committed."""
     gone: bool = False
     dropped: int = 0
     """Offset below which a leader has dropped records that the topic does not retain."""

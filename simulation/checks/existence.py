@@ -78,9 +78,7 @@ class Asked(Generic[What]):
         return kind if kind is not None and kind in self._kinds else ""
 
     def note(self, asker: str, controller: str, correlation_id: int, what: What) -> None:
-        """Note a sent request, in place of an older one of the same number, or of the oldest of too
-        many.
-        """
+        """Note a sent request in place of one of its number, or of the oldest of too many."""
         key = asker, controller, correlation_id
         self._open.pop(key, None)
         self._open[key] = what

@@ -171,9 +171,7 @@ class GoldenLog:
         return self._topic_names[topic_id]
 
     def existence(self, topic: str, first: int, last: int) -> set[bool]:
-        """Return whether the topic existed in the images ``first`` to ``last``: one answer, or
-        both.
-        """
+        """Return whether the topic existed in images ``first`` to ``last``: one answer, or both."""
         offsets, states = self._topics.get(topic, ((), ()))
         before, until = bisect_right(offsets, first), bisect_right(offsets, last)
         return {bool(before) and states[before - 1], *states[before:until]}

@@ -42,9 +42,7 @@ class Held(Checker):
         self._names: dict[int, str] = {}
         """Lease id -> as it was granted: whose it is, or of which recipe."""
         self._locks: dict[str, tuple[str, int]] = {}
-        """Keys of the clients that hold the lock or wait for it -> the client, and the offset of
-        the key's creation.
-        """
+        """Keys of clients that hold or await the lock -> the client, the key's creation offset."""
         self._until: dict[int, float] = {}
         """Lease id -> the true time until which it was confirmed."""
         self._keys: dict[int, set[str]] = {}

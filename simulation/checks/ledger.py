@@ -59,9 +59,7 @@ class Node:
         return self.base_voters or self.configured
 
     def may_be_voter(self, node_id: int) -> bool:
-        """Return whether the newest set it knows as committed, or one after it, names another as
-        voter.
-        """
+        """Return whether its newest committed set, or one after it, names a node as voter."""
         sets = self.log.voter_sets
         committed = sum(entry.offset < self.high_watermark for entry in sets)
         held = [entry.voters for entry in sets[max(0, committed - 1) :]]
@@ -91,9 +89,7 @@ class Ledger(Checker):
         }
 
     def committed_before(self, epoch: int) -> int:
-        """Return the end committed by leaders of lower epochs, which the leader of ``epoch`` must
-        have.
-        """
+        """Return the end committed by leaders of lower epochs."""
         index = bisect_left(self._commits, (epoch, -1))
         return self._commits[index - 1][1] if index else 0
 
@@ -254,9 +250,7 @@ class Ledger(Checker):
 
 
 def _begins_at(node: Node, offset: int) -> None:
-    """Check that the disk and the log's server know the new log start, or followers get missing
-    batches.
-    """
+    """Check that the disk and the log's server know the new log start."""
     service, core = node.host.service, node.host.core
     assert service is not None
     assert core is not None

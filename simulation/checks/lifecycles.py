@@ -43,9 +43,7 @@ HELD_UP_S = 0.1
 
 
 def _is_alone(broker: BrokerView, controller: ControllerView) -> bool:
-    """Return whether a broker fenced itself for silence while this controller's image has it
-    unfenced.
-    """
+    """Return whether a broker fenced itself while this controller's image has it unfenced."""
     if broker.service is None or controller.service is None:
         return False
     lifecycle = broker.service.lifecycle
@@ -84,8 +82,7 @@ class Lifecycles(Checker):
         self._alone_since: dict[str, float] = {}
         """Broker's host -> since when it has fenced itself, and counts as unfenced."""
         self._reached: dict[str, float] = {}
-        """Broker's host -> arrival of its registration's newest heartbeat at a deciding controller.
-        """
+        """Broker's host -> arrival of its newest heartbeat at a deciding controller."""
         ledger.golden.listeners.append(self._committed)
 
     # --- self-fencing ----------------------------------------------------------------------------

@@ -287,9 +287,7 @@ class Partitions(Checker):
     def _proposed(
         self, key: Key, before: State, message: Any, offset: int, gone: frozenset[int]
     ) -> None:
-        """Compare an accepted proposal with the previous state. ``gone``: replicas removed by
-        completion.
-        """
+        """Compare an accepted proposal with the state before. ``gone``: replicas it removed."""
         self.proposals += 1
         what = (
             f"I21: the ISR of {name_of(key)} at {offset}, proposed by broker {message.proposer_id}"

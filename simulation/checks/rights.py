@@ -74,8 +74,7 @@ class Rights(Checker):
         for site in CALLERS.values():
             self._addresses.setdefault(site.principal, []).append(site.address)
         self._written: dict[int, tuple[str, int, list[Right]]] = {}
-        """Offset of a record -> principal and base offset of its batch, and sufficient permissions.
-        """
+        """Offset of a record -> principal and base offset of its batch, and rights that suffice."""
         self._leases: dict[int, str] = {}
         self._values: dict[str, Operation] = {}
         self.batches = 0

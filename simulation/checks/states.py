@@ -32,9 +32,7 @@ _ABSENT = object()
 
 
 def difference(found: Image, expected: Image) -> str:
-    """Return the first difference of two images in words; empty if none. Empty indexes may be
-    missing.
-    """
+    """Return the first difference of two images, or empty. Empty indexes may be missing."""
     for name in _FIELDS:
         mine, right = getattr(found, name), getattr(expected, name)
         if mine is right:

@@ -84,9 +84,7 @@ class Watches(Checker):
         return {watcher: stream.generation for watcher, stream in self._streams.items()}
 
     def begin_after(self, before: Watches) -> None:
-        """From here on the log is a different one. Watches of the previous log continue for a
-        while.
-        """
+        """From here on the log is another one. Watches of the one before continue for a while."""
         self._streams = {
             watcher: _Stream(generation) for watcher, generation in before.going_on().items()
         }

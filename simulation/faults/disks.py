@@ -152,9 +152,7 @@ def make_room(world: World, disks: Filled) -> None:
 
 @fault
 async def disk_hang(world: World, rng: random.Random) -> None:
-    """Let a disk hang: no operation completes for a while. Half of the time it is the leader's
-    disk.
-    """
+    """Let a disk hang for a while, half of the time the leader's."""
     await hanging(world, rng, any_controller(world, rng), mend_disk)
 
 

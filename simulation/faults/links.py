@@ -299,9 +299,7 @@ async def reset_links(world: World, rng: random.Random) -> None:
 
 @fault
 async def stranded(world: World, rng: random.Random) -> None:
-    """Isolate the active controller and a broker together, dropping or refusing; clients reach
-    both.
-    """
+    """Isolate the leader and a broker together, dropping or refusing; clients reach both."""
     leader = world.leader()
     if leader is None or not world.members:
         return

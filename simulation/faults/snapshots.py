@@ -53,9 +53,7 @@ async def snapshot_cut(world: World, rng: random.Random) -> None:
 
 
 async def slow_fetch(world: World, lasts_s: float) -> None:
-    """Let a broker start from a snapshot whose later parts come late, replaced by a burst of
-    writes.
-    """
+    """Let a broker start from a snapshot whose parts come late, replaced by a burst of writes."""
     faults = world.network.faults
     host = await one_in_service(world, world.rng("slow_fetch"))
     if faults is None or faults.part_sent is not None or host is None:

@@ -113,9 +113,7 @@ async def lose_disk(world: World, rng: random.Random) -> None:
 
 @fault
 async def transfer(world: World, rng: random.Random) -> None:
-    """Transfer the leadership to a named or the best voter, and kill some voters during the
-    transfer.
-    """
+    """Transfer the leadership to a named or the best voter; some voters may die meanwhile."""
     target_id = rng.choice([-1, *(host.id for host in world.fleet.voters())])
     asked = world.operator.ask(pb.TransferLeadershipRequest(target_id=target_id))
     killed: list[Awaitable[None]] = []

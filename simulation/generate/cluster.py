@@ -180,9 +180,7 @@ class Cluster:
     def expand(
         self, broker_id: int, at_ms: int, *, keys: Iterable[PartitionKey] | None = None
     ) -> None:
-        """Let leaders add a caught-up broker to their ISRs: of ``keys`` that it still holds, or
-        all.
-        """
+        """Let leaders add a caught-up broker to their ISRs: of ``keys`` that it holds, or all."""
         broker = self.broker(broker_id)
         if broker is None or not broker.active:
             return

@@ -26,9 +26,7 @@ Listener = Callable[[Sequence[Record], int], None]
 
 
 class GeneratedLog:
-    """The generated log, epoch by epoch. ``draft``: the state at the end; the clock never goes
-    back.
-    """
+    """The generated log. ``draft``: the state at its end; the clock never goes back."""
 
     def __init__(self, seed: int, begin_ms: int, sink: Callable[[bytes], None]) -> None:
         """``sink`` is given chunks of whole batches, in order."""
@@ -106,9 +104,7 @@ class Observation:
         self._lowest = -1
         self._stalled: dict[int, int] = {}
         self._told: dict[tuple[int, int], int] = {}
-        """(broker id, broker epoch) -> the applied offset in the last progress record that names
-        it.
-        """
+        """(broker id, broker epoch) -> its applied offset in the last progress record."""
         log.listeners.append(self._proposed)
 
     def _proposed(self, records: Sequence[Record], base_offset: int) -> None:
@@ -157,9 +153,7 @@ class Observation:
         return max(self._lowest, min((offset for _, _, offset in applied), default=-1))
 
     def _straggling(self, applied: list[Applied]) -> list[Applied]:
-        """Return applied offsets with some brokers slightly behind, but not behind LAO or earlier
-        ones.
-        """
+        """Return applied offsets with some brokers slightly behind, not behind LAO or before."""
         rng, told = self._log.rng, self._told
         behind = []
         for broker_id, epoch, offset in applied:

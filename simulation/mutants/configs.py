@@ -129,9 +129,7 @@ SET_BACK = SwarmConfig(
     brokers=0, clients=2, writes_per_s=20.0, reads_per_s=0.0, safety_s=30.0, disk_max_ms=5.0, election_timeout_ms=200,
     fetch_timeout_ms=200, timeout_s=0.5, faults={"set_back_directory": 0.5},
 )  # fmt: skip
-"""Voters whose directories are replaced by older copies, while another voter lacks committed
-records.
-"""
+"""Voters whose directories are replaced by older copies, while another lacks records."""
 
 DAMAGED = replace(
     DIVERGED, voters=3, direct_clients=4, writes_per_s=30.0, safety_s=8.0,
@@ -204,8 +202,7 @@ TRANSFERS = replace(
     SNAPSHOTS, voters=5, brokers=0, reads_per_s=0.0, value_bytes=300, snapshot_part_bytes=100, election_timeout_ms=1000,
     fetch_timeout_ms=1000, held_bytes=1, faults={"long_pause": 3.0, "snapshot_cut": 0.2, "kill_controller": 1.5},
 )  # fmt: skip
-"""Followers that lag behind a stable leader and fetch snapshots that are replaced during the fetch.
-"""
+"""Followers that fetch snapshots which a stable leader replaces meanwhile."""
 
 EXPORTS = replace(
     SNAPSHOTS, brokers=0, clients=1, reads_per_s=0.0, topics_share=0.0, exports_per_s=0.5, safety_s=40.0,

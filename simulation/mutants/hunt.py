@@ -254,9 +254,7 @@ def hunt_one(mutant: Mutant, first_seed: int, seeds: int, run_wall_s: float = 0.
 def hunt_all(
     mutants: Sequence[Mutant], *, seeds: int | None, repeat: int, jobs: int, run_wall_s: float = 0.0
 ) -> Iterator[Result]:
-    """Hunt mutants: from ``repeat`` starting points within ``seeds`` runs or their bound; tests
-    once.
-    """
+    """Hunt mutants: from ``repeat`` starting points within a bound of runs; tests once."""
     with ThreadPoolExecutor(jobs) as pool:
         futures: list[tuple[Mutant, int, list[Future[Fate]]]] = []
         for one in mutants:

@@ -135,9 +135,7 @@ class SwarmConfig:
     release_version: int = 0
     """The level of metadata.version that the cluster begins with; 0: the latest."""
     old_build: int = 0
-    """Half of the nodes begin as a build with metadata.version up to this, at most
-    ``release_version``; 0: none.
-    """
+    """Half of the nodes begin as a build with at most this metadata.version; 0: none."""
     auto_join: bool = False
     """Observers that are caught up ask to become voters."""
     replace_after_ms: int = 0

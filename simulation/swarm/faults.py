@@ -1,6 +1,4 @@
-"""Fault names of simulated runs and their ranges; implemented in ``simulation/faults`` and
-``simulation/twins/network_faults.py``.
-"""
+"""Fault names of simulated runs and their ranges."""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class FaultRange:
-    """A fault's strength. *every*: mean seconds between two; *probability*: per message, connect or
-    run; *once*: seconds.
-    """
+    """A fault's strength: mean seconds between two, a probability, or (once) seconds."""
 
     kind: Literal["every", "probability", "once"]
     low: float

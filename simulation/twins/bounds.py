@@ -25,9 +25,7 @@ class RunTooLongError(BaseException):
 
 @contextmanager
 def real_time(max_s: float) -> Iterator[None]:
-    """Raise RunTooLongError after ``max_s`` of real time, or at the end if swallowed. 0: no bound.
-    Only in the main thread.
-    """
+    """Raise RunTooLongError after ``max_s`` of real time; 0: never. Only in the main thread."""
     if not max_s or threading.current_thread() is not threading.main_thread():
         yield
         return

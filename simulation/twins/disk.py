@@ -59,8 +59,7 @@ class SimDisk(disk_hardware.DiskHardware):
         """Chunks of the log of which a bit was flipped, by base offset, as they are since."""
         self._flipped_snapshots: dict[api.SnapshotId, bytes] = {}
         self.between_steps: Callable[[], None] = lambda: None
-        """Called between the steps of multi-step operations of the real store; may crash the node.
-        """
+        """Called between the steps of the real store's operations; may crash the node."""
         self._store: SimLogStore | None = None
         self.durable = disk_hardware.Chunks([], [])
         self.live = disk_hardware.Chunks([], [])

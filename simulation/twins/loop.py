@@ -99,9 +99,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._spent_s = 0.0
         self.longest_s: dict[str, float] = {}
         self.ending = False
-        """True once the run is over: cancelled tasks may end, even if their hosts die at the same
-        time.
-        """
+        """True once the run is over: cancelled tasks may end, even of hosts that die."""
 
     def time(self) -> float:
         """Virtual seconds, by the clock of the host that runs."""
@@ -118,9 +116,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._rates[host] = rate
 
     def set_cost(self, host: str, cost_s: Callable[[], float]) -> None:
-        """Let each callback of a host take ``cost_s`` and delay the next one. The host's clock
-        continues.
-        """
+        """Let each callback of a host take ``cost_s`` and delay the next; its clock goes on."""
         self._costs[host], self._queues[host], self._free_at[host] = cost_s, deque(), 0.0
 
     def stopwatch(self, host: str) -> float:
@@ -252,9 +248,7 @@ class VirtualLoop(base_events.BaseEventLoop):
             self._cancelled_timers = 0
 
     def _run_once(self) -> None:
-        """Run one turn: advance time if idle, collect due timers, run the callbacks that were ready
-        at its beginning.
-        """
+        """Advance time if idle, collect due timers, and run the callbacks that are ready."""
         ready, timers = self._ready, self._timers
         if not ready:
             if not timers:
@@ -343,9 +337,7 @@ def _coroutine_name(task: asyncio.Task[Any]) -> str:
 
 
 def run(main: Coroutine[Any, Any, T], *, start_time: float = 0.0, max_steps: int = MAX_STEPS) -> T:
-    """Run ``main`` to its end on its own loop. Raises DeadlockError, RunTooLongError, or any error
-    of it.
-    """
+    """Run ``main`` on its own loop. Raises DeadlockError, RunTooLongError, or its error."""
     loop = VirtualLoop(start_time, max_steps=max_steps)
     try:
         return loop.run_until_complete(main)

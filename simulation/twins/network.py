@@ -148,9 +148,7 @@ class SimNetwork:
             self._recheck()
 
     def break_links(self, host: str) -> int:
-        """Break all connections of a host, losing messages in transit. Return the number of
-        connections.
-        """
+        """Break all connections of a host, losing messages in transit; return their number."""
         broken = [
             c for c in list(self._connections) if any(end.site.host == host for end in c.ends)
         ]

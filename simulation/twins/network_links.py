@@ -266,9 +266,7 @@ class Connection:
         return self.client, self.server
 
     def break_off(self) -> None:
-        """Reset: messages in transit in both directions are lost; each end detects the reset
-        itself.
-        """
+        """Reset: messages in transit are lost; each end detects the reset itself."""
         for end in self.ends:
             end.flow.lose()
             delay_s = self._network.delay_s(self._network.rng_for(f"reset {end.site.host}"))

@@ -136,9 +136,7 @@ class SimListener:
 
 
 class SimTransport:
-    """:class:`raftlog.transport.api.Transport` of one host's process; dies with
-    ``SimNetwork.crash``.
-    """
+    """Transport of one host's process; dies with ``SimNetwork.crash``."""
 
     def __init__(self, network: SimNetwork, host: str) -> None:
         self._network = network

@@ -98,9 +98,7 @@ class SimPartitionDisk(DiskHardware):
             self._store.drop("the node crashed")
 
     def replace(self, directory_id: str) -> None:
-        """Swap in an empty disk with a new directory id and no faults. Raises ConfigError if the
-        present disk is in use.
-        """
+        """Swap in an empty disk. Raises ConfigError if the present one is in use."""
         if self._store is not None:
             raise ConfigError(f"the disk {self.directory_id} is in use")
         self.directory_id = directory_id
@@ -171,9 +169,7 @@ def _carry_out(
 
 
 class SimPartitionStore(SimStore):
-    """See ``raftlog.node.storage.partition_api.PartitionStore``. Closed or crashed: no callbacks,
-    StorageError.
-    """
+    """A ``PartitionStore``. Closed or crashed: no callbacks, StorageError."""
 
     def __init__(self, disk: SimPartitionDisk) -> None:
         super().__init__(disk)
