@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from operator import attrgetter
 from typing import Any
 
@@ -69,6 +70,12 @@ def _header(tag: int, length: int) -> bytes:
         length >>= 7
     out.append(length)
     return bytes(out)
+
+
+@cache
+def _short_headers(tag: int) -> list[bytes]:
+    """Return the headers of short items by length: nearly every item's is looked up."""
+    return [_header(tag, length) for length in range(2048)]
 
 
 def _has_more_fields(message: bytes, most: int, usual: int) -> bool:
@@ -194,8 +201,7 @@ class RepeatedWire(Wire):
         self._parse = envelope_type.FromString
         self._items: Callable[[Any], Any] = attrgetter(field.name)
         self._tag = field.number << 3 | _LENGTH_DELIMITED
-        # Nearly every item is short: its header is looked up, not computed.
-        self._headers = [_header(self._tag, length) for length in range(2048)]
+        self._headers = _short_headers(self._tag)
 
     def envelopes(self, items: list[bytes]) -> list[bytes]:
         """Return the items joined after their headers."""
