@@ -85,8 +85,8 @@ OWN_PAGES_FROM_BYTES = 32 << 20
 
 
 def tune_memory() -> None:
-    """Make full garbage collections rare, freeze the objects of imported modules, and let the
-    allocator keep freed memory.
+    """Enable garbage collection, but make full collections rare, freeze the objects of imported
+    modules, and let the allocator keep freed memory.
 
     An image is millions of small objects without cycles: a full collection stops the node for
     tenths of a second and frees nothing, since reference counting frees nearly all garbage. By
@@ -96,6 +96,7 @@ def tune_memory() -> None:
     gc.set_threshold(YOUNG_ALLOCATIONS, YOUNG_PER_MIDDLE, MIDDLE_PER_FULL)
     gc.collect()
     gc.freeze()
+    gc.enable()
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # Only glibc has it.
         mallopt(_M_MMAP_THRESHOLD, OWN_PAGES_FROM_BYTES)

@@ -38,6 +38,10 @@ def _load() -> Callable[[], object]:
         return lambda: print(version)
     start = read_start(sys.argv[1:])
     if start is not None:
+        import gc
+
+        # Of what a node imports nothing is garbage. tune_memory enables the collection.
+        gc.disable()
         _import_structlog_alone()
         return lambda: run_start(start, _command_line)
     return _command_line()
