@@ -29,8 +29,8 @@ from typing_extensions import override
 
 from controller.late_http import Described, LateHttp
 from controller.rejoin import begin_anew, identity_of, offset_of, others, removed
-from raftlog.client.options import ClientSecurity
 from raftlog.client.quorum_queries import Call, call_all
+from raftlog.client.security import ClientSecurity
 from raftlog.errors import ApiError, CorruptLogError, DamagedIdentityError, ErrorCode, FatalError
 from raftlog.limits import check as check_limits
 from raftlog.metadata.control_records import NO_GENERATION

@@ -85,7 +85,7 @@ async def describe(
       raftlog cluster describe --bootstrap-server 127.0.0.1:9092
       raftlog cluster describe --include-fenced-brokers --json
     """
-    from raftlog.client.options import security_of_environment
+    from raftlog.client.security import security_of_environment
     from raftlog.client.wire import reader
     from raftlog.ops.collector import Collector
 
@@ -153,8 +153,8 @@ def describe_features(
     Examples:
       raftlog cluster features describe --bootstrap-controller 127.0.0.1:9093
     """
-    from raftlog.client.options import security_of_environment
     from raftlog.client.quorum_queries import ask_quorum
+    from raftlog.client.security import security_of_environment
     from raftlog.client.wire import reader
 
     addresses = controllers(bootstrap_controller)

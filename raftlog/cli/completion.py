@@ -203,7 +203,7 @@ def _node_names(prefix: str = "") -> list[str]:
     """Return the names of nodes without the given prefix. Needs no leader."""
     import asyncio
 
-    from raftlog.client.options import security_of_environment
+    from raftlog.client.security import security_of_environment
     from raftlog.ops.collector import Collector, nodes_of
 
     addresses, brokers = (

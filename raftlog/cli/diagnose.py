@@ -108,7 +108,7 @@ def doctor(
       raftlog doctor --bundle raftlog-debug.tar.gz
       raftlog doctor --wait healthy --timeout 120 && restart-the-next-node
     """
-    from raftlog.client.options import security_of_environment
+    from raftlog.client.security import security_of_environment
     from raftlog.ops.collector import Collector
     from raftlog.ops.doctor import diagnose, with_local_commands
 
@@ -541,7 +541,7 @@ async def _log_levels(
     for_ms: int,
     names: Sequence[str],
 ) -> list[LogLevelAnswer]:
-    from raftlog.client.options import security_of_environment
+    from raftlog.client.security import security_of_environment
     from raftlog.ops.collector import Collector, nodes_of
 
     collector = Collector(security_of_environment())

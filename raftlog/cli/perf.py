@@ -137,7 +137,7 @@ async def _measure(client: AsyncClient, writers: int, rate: int, seconds: int) -
 
 
 async def _majority_sync_ms(addresses: Sequence[str], timeout_s: float) -> float | None:
-    from raftlog.client.options import security_of_environment
+    from raftlog.client.security import security_of_environment
     from raftlog.ops.collector import Collector, nodes_of
 
     collector = Collector(security_of_environment())

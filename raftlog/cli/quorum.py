@@ -209,7 +209,7 @@ def describe(
 
 
 def _collector() -> Collector:
-    from raftlog.client.options import security_of_environment
+    from raftlog.client.security import security_of_environment
     from raftlog.ops.collector import Collector
 
     return Collector(security_of_environment())

@@ -204,8 +204,8 @@ class AsyncQuorum(Namespace):
 
         Raises ConfigError without ``controllers``, and NetworkError if none of them answers.
         """
-        from raftlog.client.options import ClientSecurity
         from raftlog.client.quorum_queries import ask_quorum
+        from raftlog.client.security import ClientSecurity
 
         options = self._core.options
         if not options.controllers:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
-from raftlog.client.options import ClientSecurity
+from raftlog.client.security import ClientSecurity
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.grpc_link import failure_text
 from raftlog.transport.grpc_transport import NoTokenError, authorization, open_channel

@@ -393,8 +393,8 @@ class LocalCluster:
 
     def quorum(self, timeout_s: float = 2.0) -> Quorum:
         """Return the quorum as each controller describes it."""
-        from raftlog.client.options import ClientSecurity
         from raftlog.client.quorum_queries import ask_quorum
+        from raftlog.client.security import ClientSecurity
 
         addresses = [node.endpoint for node in self.controllers]
         return asyncio.run(ask_quorum(addresses, timeout_s, ClientSecurity(self.tls)))

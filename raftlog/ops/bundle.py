@@ -26,7 +26,7 @@ from typing import Any
 
 import msgspec
 
-from raftlog.client.options import security_of_environment
+from raftlog.client.security import security_of_environment
 from raftlog.errors import ConfigError
 from raftlog.node.observability.journal import NodeEvent
 from raftlog.ops import doctor, story

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from google.protobuf.message import Message
 
-from raftlog.client.options import ClientSecurity
 from raftlog.client.quorum_queries import DESCRIBE_QUORUM, Call, Called, call_all, once_a_node
+from raftlog.client.security import ClientSecurity
 from raftlog.endpoint import endpoint_on, parse_endpoint
 from raftlog.node.observability.journal import NodeEvent, typed_details
 from raftlog.ops.evidence import (

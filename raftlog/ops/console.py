@@ -19,7 +19,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from raftlog.bounds import Shares
-from raftlog.client.options import ClientSecurity
+from raftlog.client.security import ClientSecurity
 from raftlog.errors import ConfigError
 from raftlog.files import exposed
 from raftlog.logger import get_logger

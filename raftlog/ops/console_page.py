@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from raftlog import batch
-from raftlog.client.options import ClientSecurity
+from raftlog.client.security import ClientSecurity
 from raftlog.client.wire import known
 from raftlog.metadata.config_keys import ResourceType, without_effect
 from raftlog.metadata.entities import PLANNED, KeyValue, Partition

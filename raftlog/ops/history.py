@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec.json import decode, encode
 
 from raftlog import batch
-from raftlog.client.options import security_of_environment
+from raftlog.client.security import security_of_environment
 from raftlog.errors import ApiError, ConfigError, CorruptLogError, DirectoryInUseError, StorageError
 from raftlog.metadata.changes import Changed, ChangeRecorder, changes_of_chunk
 from raftlog.metadata.fold import ImageBuilder

@@ -347,7 +347,7 @@ class RunningLog:
     async def _connect(self) -> tuple[Transport, LogReader, LogInfo]:
         from raftlog.client.admission import require_listener
         from raftlog.client.log_reader import LogReader
-        from raftlog.client.options import security_of_environment
+        from raftlog.client.security import security_of_environment
         from raftlog.transport.grpc_transport import GrpcTransport
 
         tls, token = security_of_environment()
@@ -364,7 +364,7 @@ class RunningLog:
 
     def now_ms(self) -> int:
         """See LogSource."""
-        from raftlog.client.options import security_of_environment
+        from raftlog.client.security import security_of_environment
         from raftlog.ops.collector import LOOK_S, Collector
 
         async def look() -> Survey:
@@ -470,8 +470,8 @@ class _StateHashes:
 
     async def ask(self) -> list[StateHash]:
         """Return the answers that arrive. Never raises."""
-        from raftlog.client.options import security_of_environment
         from raftlog.client.quorum_queries import ask_quorum
+        from raftlog.client.security import security_of_environment
 
         quorum = await ask_quorum(self._addresses, ANSWER_WITHIN_S, security_of_environment())
         found: list[StateHash] = []

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from raftlog.cli import built_in
 from raftlog.cli.main import GROUP, build, build_for
-from raftlog.client.options import TOKEN_VARIABLE
+from raftlog.client.security import TOKEN_VARIABLE
 from raftlog.node.config.sources import CLI_VARIABLES, LOCAL_DIRECTORY
 
 COMMANDS = [

@@ -18,8 +18,8 @@ import pytest
 from cluster_kit import on_files, raftlog, succeed, until
 from command_runs import Ran
 
-from raftlog.client.options import ClientSecurity
 from raftlog.client.quorum_queries import ask_quorum
+from raftlog.client.security import ClientSecurity
 from raftlog.local.cluster import free_ports
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "deploy"))

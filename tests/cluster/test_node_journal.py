@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from cluster_kit import running, until
 
-from raftlog.client.options import ClientSecurity
+from raftlog.client.security import ClientSecurity
 from raftlog.local.cluster import LocalCluster
 from raftlog.node.observability.journal import read_journal
 from raftlog.ops.collector import Collector, Diagnosis, nodes_of

@@ -12,7 +12,7 @@ from clusters import CLUSTER, broker, brokers, codes, described, voter
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from raftlog.client.options import ClientSecurity
+from raftlog.client.security import ClientSecurity
 from raftlog.node.observability.journal import Kind
 from raftlog.ops.collector import GRACE, Collector, nodes_of
 from raftlog.ops.evidence import BrokersAnswer, BrokerState, QuorumAnswer, Reach, Survey
