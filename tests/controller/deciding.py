@@ -1,7 +1,7 @@
 """A controller without its shell: decisions are folded, and committed unless held back."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from controller.decider import Decider
@@ -55,6 +55,31 @@ def registration(broker_id: int, incarnation: str = "", **fields: Any) -> rpc.Re
         "previous_broker_epoch": -1,
     }
     return rpc.RegisterBrokerRequest(**{**content, **fields})
+
+
+def reassignment(
+    *moves: tuple[int, Iterable[int] | None], name: str = "t", **fields: Any
+) -> rpc.AlterPartitionReassignmentsRequest:
+    """Return a request for these replicas of each partition; None cancels."""
+    partitions = [
+        rpc.ReassignablePartition(
+            partition_index=index, replicas=None if ids is None else pb.IdList(ids=ids)
+        )
+        for index, ids in moves
+    ]
+    topics = [rpc.ReassignableTopic(name=name, partitions=partitions)]
+    return rpc.AlterPartitionReassignmentsRequest(topics=topics, **fields)
+
+
+def replica_log(partition: Partition, last_epoch: int = -1, end: int = 0) -> rpc.ReplicaLogReport:
+    """Return a report of the end of a replica of a leaderless partition."""
+    return rpc.ReplicaLogReport(
+        topic_id=partition.topic_id,
+        partition_index=partition.index,
+        leader_epoch=partition.leader_epoch,
+        last_epoch=last_epoch,
+        log_end_offset=end,
+    )
 
 
 class Decided:
@@ -240,14 +265,7 @@ class Cell:
         """Report the end of a broker's replica of a leaderless partition, and then run all due
         work.
         """
-        log = rpc.ReplicaLogReport(
-            topic_id=partition.topic_id,
-            partition_index=partition.index,
-            leader_epoch=partition.leader_epoch,
-            last_epoch=last_epoch,
-            log_end_offset=end,
-        )
-        self.beat(broker_id, replica_logs=[log])
+        self.beat(broker_id, replica_logs=[replica_log(partition, last_epoch, end)])
         self.due()
 
     def create(self, name: str = "t", **fields: Any) -> bytes:
@@ -266,6 +284,35 @@ class Cell:
 
     def partition(self, topic_id: bytes, index: int = 0) -> Partition:
         return self.pending.partitions[topic_id, index]
+
+    def isr_proposal(
+        self, topic_id: bytes, isr: Iterable[int], index: int = 0
+    ) -> rpc.AlterPartitionRequest:
+        """Return the proposal of an ISR by the leader."""
+        partition = self.partition(topic_id, index)
+        data = rpc.AlterPartitionData(
+            partition_index=index,
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=partition.partition_epoch,
+            new_isr_with_epochs=[
+                pb.BrokerState(broker_id=one, broker_epoch=self.broker(one).epoch) for one in isr
+            ],
+        )
+        return rpc.AlterPartitionRequest(
+            broker_id=partition.leader,
+            broker_epoch=self.broker(partition.leader).epoch,
+            topics=[rpc.AlterPartitionTopic(topic_id=topic_id, partitions=[data])],
+        )
+
+    def propose_isr(
+        self, topic_id: bytes, isr: Iterable[int], index: int = 0
+    ) -> rpc.AlterPartitionResult:
+        proposal = self.isr_proposal(topic_id, isr, index)
+        return self.send(proposal).topics[0].partitions[0]
+
+    def reassign(self, moves: Mapping[int, Iterable[int] | None], name: str = "t") -> None:
+        for result in self.send(reassignment(*moves.items(), name=name)).topics[0].partitions:
+            assert not result.HasField("error"), result
 
     def soft_state(self) -> tuple[Any, ...]:
         """Return all state that a decision must not change before it is proposed."""
@@ -286,12 +333,14 @@ class Cell:
             self.pending.state_hash & HASH_MASK,
         )
 
-    def refused(self, message: Any, code: ErrorCode, field: str) -> None:
-        """Assert that the request is refused whole with this code and field, without effect."""
+    def refused(self, message: Any, code: ErrorCode, field: str, *says: str) -> None:
+        """Assert that the request is refused whole with this code, field and text, without effect."""
         before = self.soft_state()
         decision = self.decide(message)
         assert decision.error is not None, f"accepted: {decision}"
         assert (decision.error.code, decision.error.field) == (code, field), decision.error
+        for text in says:
+            assert text in decision.error.message, decision.error.message
         assert not decision.records
         assert decision.body is None
         assert not decision.effects
@@ -320,9 +369,10 @@ class Cell:
         assert (result.error.error_code, result.error.field) == (code, field), result.error
         assert self.soft_state() == before
 
-    def configure(self, topic: str, key: str, value: str) -> None:
-        """Set a config of a topic; "": of all brokers."""
-        resource = rpc.AlterConfigsResource(resource_type=2 if topic else 4, resource_name=topic)
+    def configure(self, name: str, key: str, value: str, kind: int = 0) -> None:
+        """Set a config of a resource of this type; 0: of a topic, or of all brokers if ""."""
+        kind = kind or (2 if name else 4)
+        resource = rpc.AlterConfigsResource(resource_type=kind, resource_name=name)
         resource.configs.add(name=key, value=value)
         assert not self.send(rpc.IncrementalAlterConfigsRequest(resources=[resource])).results
 

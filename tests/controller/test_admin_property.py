@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from deciding import Cell
+from deciding import Cell, reassignment
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiers import nightly
@@ -14,7 +14,6 @@ from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.records import Record, RecordType
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 SETTINGS = ControllerSettings(
     leader_imbalance_check_interval_seconds=20,
@@ -163,10 +162,7 @@ class World:
     # --- operators -------------------------------------------------------------------------------
 
     def _reassignment(self, name: str, number: int, ids: list[int] | None) -> int:
-        request = rpc.AlterPartitionReassignmentsRequest()
-        request.topics.add(name=name).partitions.add(
-            partition_index=number, replicas=None if ids is None else pb.IdList(ids=ids)
-        )
+        request = reassignment((number, ids), name=name)
         return self.send(request).topics[0].partitions[0].error.error_code
 
     def reassign(self, name: str, number: int, ids: list[int]) -> None:
@@ -251,17 +247,7 @@ class World:
             *(one for one in isr if one != partition.leader and one in partition.replicas),
         ]
         members = [one for one in members if one in brokers and brokers[one].active]
-        request = rpc.AlterPartitionRequest(
-            broker_id=partition.leader, broker_epoch=brokers[partition.leader].epoch
-        )
-        request.topics.add(topic_id=partition.topic_id).partitions.add(
-            partition_index=number,
-            leader_epoch=partition.leader_epoch,
-            partition_epoch=partition.partition_epoch,
-            new_isr_with_epochs=[
-                pb.BrokerState(broker_id=one, broker_epoch=brokers[one].epoch) for one in members
-            ],
-        )
+        request = self.cell.isr_proposal(partition.topic_id, members, number)
         (result,) = self.send(request).topics[0].partitions
         after = self.partition(name, number)
         assert after is not None

@@ -211,28 +211,7 @@ def test_old_incarnation_leaves_every_isr_in_the_same_batch(cell: Ids) -> None:
     topic = cell.create_on((2, 1), name="x")
     cell.lose(2)
     cell.join(2, incarnation="with its disk", listeners=at("h2"))
-    cell.send(
-        rpc.AlterPartitionRequest(
-            broker_id=1,
-            broker_epoch=cell.broker(1).epoch,
-            topics=[
-                rpc.AlterPartitionTopic(
-                    topic_id=topic,
-                    partitions=[
-                        rpc.AlterPartitionData(
-                            partition_index=0,
-                            leader_epoch=cell.partition(topic).leader_epoch,
-                            partition_epoch=cell.partition(topic).partition_epoch,
-                            new_isr_with_epochs=[
-                                pb.BrokerState(broker_id=id_, broker_epoch=cell.broker(id_).epoch)
-                                for id_ in (1, 2)
-                            ],
-                        )
-                    ],
-                )
-            ],
-        )
-    )
+    cell.propose_isr(topic, (1, 2))
     assert cell.partition(topic).isr == (1, 2)
     cell.beat(2, want_shut_down=True)
     while not cell.broker(2).fenced:

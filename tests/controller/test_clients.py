@@ -128,11 +128,7 @@ def test_delayed_attempt_of_a_closed_number_is_not_executed() -> None:
     assert not writer.decide(
         1, body=delete
     ).records  # no such topic: nothing was written, nothing is kept
-    cell.send(
-        rpc.CreateTopicsRequest(
-            topics=[rpc.CreatableTopic(name="t", num_partitions=1, replication_factor=1)]
-        )
-    )
+    cell.create(replication_factor=1)
     assert writer.decide(
         1, body=delete
     ).records  # attempt 1 now would be executed: the error was not definite

@@ -2,17 +2,15 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
-from deciding import Cell
+from deciding import Cell, reassignment
 
 from raftlog.errors import ErrorCode
 from raftlog.metadata.image import Image
 from raftlog.ops.moves import MovePlan, balance_plan, drain_plan, target_of
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 class Racks(Cell):
@@ -24,48 +22,15 @@ class Racks(Cell):
             self.join(broker_id, rack=rack)
 
     def cordon(self, broker_id: int | str, value: str = "true") -> None:
-        resource = rpc.AlterConfigsResource(resource_type=4, resource_name=str(broker_id))
-        resource.configs.add(name="cordoned", value=value)
-        assert not self.send(rpc.IncrementalAlterConfigsRequest(resources=[resource])).results
-
-    def reassign(self, name: str, moves: dict[int, Iterable[int]]) -> None:
-        topic = rpc.ReassignableTopic(
-            name=name,
-            partitions=[
-                rpc.ReassignablePartition(partition_index=index, replicas=pb.IdList(ids=ids))
-                for index, ids in moves.items()
-            ],
-        )
-        body = self.send(rpc.AlterPartitionReassignmentsRequest(topics=[topic]))
-        for result in body.topics[0].partitions:
-            assert not result.HasField("error"), result
+        self.configure(str(broker_id), "cordoned", value, kind=4)
 
     def catch_up(self) -> None:
         """Complete all moves: the leaders propose the added replicas."""
         for partition in list(self.image.partitions.values()):
             if not partition.adding_replicas and not partition.removing_replicas:
                 continue
-            leader = self.broker(partition.leader)
-            members = {*partition.isr, *partition.adding_replicas}
-            isr = [
-                pb.BrokerState(broker_id=one, broker_epoch=self.broker(one).epoch)
-                for one in sorted(members)
-            ]
-            wanted = rpc.AlterPartitionData(
-                partition_index=partition.index,
-                leader_epoch=partition.leader_epoch,
-                partition_epoch=partition.partition_epoch,
-                new_isr_with_epochs=isr,
-            )
-            self.send(
-                rpc.AlterPartitionRequest(
-                    broker_id=leader.id,
-                    broker_epoch=leader.epoch,
-                    topics=[
-                        rpc.AlterPartitionTopic(topic_id=partition.topic_id, partitions=[wanted])
-                    ],
-                )
-            )
+            members = sorted({*partition.isr, *partition.adding_replicas})
+            self.propose_isr(partition.topic_id, members, partition.index)
 
     @property
     def image(self) -> Image:
@@ -73,7 +38,7 @@ class Racks(Cell):
 
     def carry_out(self, plan: MovePlan) -> None:
         for one in plan.moves:
-            self.reassign(one.topic, {one.partition: one.replicas})
+            self.reassign({one.partition: one.replicas}, one.topic)
 
     def counts(self) -> Counter[int]:
         return Counter(one for each in self.image.partitions.values() for one in target_of(each))
@@ -116,7 +81,7 @@ def test_cordoned_broker_keeps_its_replicas_and_leaderships() -> None:
     cell.cordon(2)
     partition = cell.partition(topic)
     assert (partition.leader, partition.replicas) == (2, (2, 1, 3))
-    cell.reassign("t", {0: (2, 1)})
+    cell.reassign({0: (2, 1)})
 
 
 def test_topic_with_more_replicas_than_uncordoned_brokers_is_refused() -> None:
@@ -143,11 +108,8 @@ def test_assignment_to_a_cordoned_broker_is_refused() -> None:
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         "topics[0].assignments[0].broker_ids",
     )
-    move = rpc.ReassignablePartition(partition_index=0, replicas=pb.IdList(ids=[1, 3]))
     cell.refused_reassignment(
-        rpc.AlterPartitionReassignmentsRequest(
-            topics=[rpc.ReassignableTopic(name="t", partitions=[move])]
-        ),
+        reassignment((0, [1, 3])),
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         "topics[0].partitions[0].replicas",
     )
@@ -233,7 +195,7 @@ def test_balance_moves_replicas_from_a_broker_low_on_space() -> None:
 def test_move_to_a_broker_that_runs_low_on_space_gets_another_target() -> None:
     cell = Racks("", "", "", "")
     cell.create_on((1, 2))
-    cell.reassign("t", {0: (1, 3)})
+    cell.reassign({0: (1, 3)})
     (move,) = drain_plan(cell.image, {2}, {3}).moves
     assert move.replicas == (1, 4)
 
@@ -256,7 +218,7 @@ def test_move_to_a_dead_broker_gets_another_target() -> None:
     """Cruise Control #664: it waited for that broker forever."""
     cell = Racks("", "", "", "")
     cell.create_on((1, 2))
-    cell.reassign("t", {0: (1, 3)})
+    cell.reassign({0: (1, 3)})
     cell.silence(3)
     (move,) = drain_plan(cell.image, {2}).moves
     assert move.replicas == (1, 4)
@@ -322,7 +284,7 @@ def test_rack_spread_is_not_sacrificed_for_balanced_counts() -> None:
 def test_partition_under_reassignment_is_left_alone() -> None:
     cell = Racks("", "", "")
     cell.create_on(*[(1,)] * 4)
-    cell.reassign("t", {0: (2,)})
+    cell.reassign({0: (2,)})
     plan = balance_plan(cell.image)
     assert plan.under_way == 1
     assert 0 not in {one.partition for one in plan.moves}

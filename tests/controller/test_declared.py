@@ -1,7 +1,6 @@
 """Declared state: differences become a file, a plan, and a request without a rest."""
 
 import random
-from typing import Any
 
 import pytest
 from deciding import Cell
@@ -24,7 +23,6 @@ from raftlog.ops.declared import (
     write_file,
 )
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 VALUES = [
     b"blue",
@@ -46,24 +44,17 @@ def random_state(seed: int, cell: Cell | None = None) -> Cell:
     for name in rng.sample(["a", "b", "no", "0x1", "1.5", "f"], rng.randrange(6)):
         made.create(name, num_partitions=rng.randrange(1, 4), replication_factor=1)
         for key in rng.sample(["retention.ms", "max.message.bytes"], rng.randrange(3)):
-            set_config(made, 2, name, key, str(rng.randrange(1_000, 9_000)))
+            made.configure(name, key, str(rng.randrange(1_000, 9_000)), kind=2)
     if rng.random() < 0.5:
-        set_config(made, 4, "", "min.insync.replicas", str(rng.randrange(1, 3)))
+        made.configure("", "min.insync.replicas", str(rng.randrange(1, 3)), kind=4)
     if rng.random() < 0.5:
-        set_config(made, 32, "on", "consumer.session.timeout.ms", "45000")
+        made.configure("on", "consumer.session.timeout.ms", "45000", kind=32)
     for host in rng.sample(HOSTS, rng.randrange(3)):
         made.send(rpc.CreateAclsRequest(creations=[entry(host, rng.choice([3, 4]))]))
     for key in rng.sample(["x", "y/z", "1e3"], rng.randrange(4)):
         alteration = rpc.KeyValueAlteration(key=key, value=rng.choice(VALUES))
         made.send(rpc.AlterKeyValuesRequest(alterations=[alteration]))
     return made
-
-
-def set_config(cell: Cell, kind: int, resource: str, name: str, value: str) -> None:
-    configs = [rpc.AlterableConfig(name=name, value=value)]
-    one = rpc.AlterConfigsResource(resource_type=kind, resource_name=resource, configs=configs)
-    answer = cell.send(rpc.IncrementalAlterConfigsRequest(resources=[one]))
-    assert not answer.results, answer
 
 
 def entry(host: str, operation: int) -> rpc.AccessControlEntry:
@@ -226,12 +217,7 @@ def test_key_bound_to_a_lease_is_not_declared() -> None:
 def test_replication_factor_is_that_after_a_reassignment() -> None:
     cell = Cell()
     topic_id = cell.create_on([1, 2])
-    moves: Any = rpc.ReassignablePartition(partition_index=0, replicas=pb.IdList(ids=[3]))
-    cell.send(
-        rpc.AlterPartitionReassignmentsRequest(
-            topics=[rpc.ReassignableTopic(name="t", partitions=[moves])]
-        )
-    )
+    cell.reassign({0: [3]})
     assert len(cell.partition(topic_id).replicas) == 3
     found = declared(image_of(cell))["topic", "t"]
     assert isinstance(found, Topic)

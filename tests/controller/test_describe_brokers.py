@@ -125,9 +125,7 @@ def test_partitions_with_too_few_replicas_or_below_min_insync_are_counted() -> N
     cell.create_on((1, 2, 3), name="b")
     cell.create_on((3,), name="c")
     for name in "abc":
-        resource = rpc.AlterConfigsResource(resource_type=2, resource_name=name)
-        resource.configs.add(name="min.insync.replicas", value="2")
-        cell.send(rpc.IncrementalAlterConfigsRequest(resources=[resource]))
+        cell.configure(name, "min.insync.replicas", "2")
 
     def short() -> tuple[int, int]:
         found = cell.send(rpc.DescribeBrokersRequest()).partitions
@@ -153,9 +151,7 @@ def test_unregistered_brokers_with_replicas_are_reported() -> None:
 def test_brokers_with_a_replication_throttle_are_reported() -> None:
     cell = Cell(brokers=2)
     for name, key in (("", "cordoned"), ("2", "follower.replication.throttled.rate")):
-        resource = rpc.AlterConfigsResource(resource_type=4, resource_name=name)
-        resource.configs.add(name=key, value="1000" if name else "false")
-        cell.send(rpc.IncrementalAlterConfigsRequest(resources=[resource]))
+        cell.configure(name, key, "1000" if name else "false", kind=4)
     assert cell.send(rpc.DescribeBrokersRequest()).throttled_brokers == ["2"]
 
 
@@ -163,12 +159,7 @@ def test_partitions_that_need_attention_are_counted() -> None:
     cell = Cell(brokers=3)
     cell.create_on((1, 2), (1, 2), (2, 3), name="a")
     cell.create_on((3,), name="b")
-    wanted = rpc.ReassignablePartition(replicas=pb.IdList(ids=[3, 2]))
-    cell.send(
-        rpc.AlterPartitionReassignmentsRequest(
-            topics=[rpc.ReassignableTopic(name="a", partitions=[wanted])]
-        )
-    )
+    cell.reassign({0: [3, 2]}, "a")
 
     def counts() -> tuple[int, ...]:
         found = cell.send(rpc.DescribeBrokersRequest()).partitions

@@ -1,7 +1,5 @@
 """Eligible leader replicas (KIP-966)."""
 
-from typing import Any
-
 import pytest
 from deciding import Cell
 
@@ -32,25 +30,6 @@ def members(cell: Cell, topic: bytes) -> tuple[int, tuple[int, ...], tuple[int, 
     """Return leader, ISR and ELR."""
     one = cell.partition(topic)
     return one.leader, one.isr, one.elr
-
-
-def propose(cell: Cell, topic: bytes, isr: list[int]) -> Any:
-    """Have the leader propose an ISR; return the result."""
-    partition = cell.partition(topic)
-    data = rpc.AlterPartitionData(
-        partition_index=0,
-        leader_epoch=partition.leader_epoch,
-        partition_epoch=partition.partition_epoch,
-        new_isr_with_epochs=[
-            pb.BrokerState(broker_id=id_, broker_epoch=cell.broker(id_).epoch) for id_ in isr
-        ],
-    )
-    request = rpc.AlterPartitionRequest(
-        broker_id=partition.leader,
-        broker_epoch=cell.broker(partition.leader).epoch,
-        topics=[rpc.AlterPartitionTopic(topic_id=topic, partitions=[data])],
-    )
-    return cell.send(request).topics[0].partitions[0]
 
 
 def test_replica_becomes_eligible_when_the_isr_falls_below_min_insync_replicas() -> None:
@@ -99,8 +78,8 @@ def test_last_leader_is_preferred_among_eligible_replicas() -> None:
 def test_large_enough_isr_clears_the_eligible_replicas() -> None:
     cell, topic = shrunk()
     cell.beat(3)
-    assert list(propose(cell, topic, [1]).eligible_leader_replicas) == [2]
-    result = propose(cell, topic, [1, 3])
+    assert list(cell.propose_isr(topic, [1]).eligible_leader_replicas) == [2]
+    result = cell.propose_isr(topic, [1, 3])
     assert list(result.eligible_leader_replicas) == []
     assert members(cell, topic) == (1, (1, 3), ())
 
@@ -110,20 +89,20 @@ def test_lower_min_insync_replicas_clears_them_when_the_leader_proposes_its_isr(
     cell.configure("t", "min.insync.replicas", "1")
     assert members(cell, topic) == (1, (1,), (2,)), "the leader must not move on before it knows"
     epoch = cell.partition(topic).partition_epoch
-    assert propose(cell, topic, [1]).partition_epoch == epoch + 1
+    assert cell.propose_isr(topic, [1]).partition_epoch == epoch + 1
     assert members(cell, topic) == (1, (1,), ())
 
 
 def test_higher_min_insync_replicas_keeps_the_eligible_replicas() -> None:
     cell, topic = shrunk()
     cell.configure("t", "min.insync.replicas", "3")
-    assert list(propose(cell, topic, [1]).eligible_leader_replicas) == [2]
+    assert list(cell.propose_isr(topic, [1]).eligible_leader_replicas) == [2]
 
 
 def test_response_to_the_leader_names_the_replica_that_it_made_eligible() -> None:
     """[The leader counts on its older config, and moves the high watermark.]"""
     cell, topic = cell_of((1, 2))
-    assert list(propose(cell, topic, [1]).eligible_leader_replicas) == [2]
+    assert list(cell.propose_isr(topic, [1]).eligible_leader_replicas) == [2]
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -178,11 +157,7 @@ def test_unregistered_broker_is_not_eligible() -> None:
 
 def test_removed_replica_is_not_eligible() -> None:
     cell, topic = shrunk()
-    wanted = rpc.ReassignablePartition(partition_index=0, replicas=pb.IdList(ids=[1]))
-    request = rpc.AlterPartitionReassignmentsRequest(
-        topics=[rpc.ReassignableTopic(name="t", partitions=[wanted])]
-    )
-    assert not cell.send(request).topics[0].partitions[0].HasField("error")
+    cell.reassign({0: [1]})
     partition = cell.partition(topic)
     assert (partition.replicas, partition.isr, partition.elr) == ((1,), (1,), ())
 
@@ -203,12 +178,8 @@ def test_replica_being_added_does_not_raise_the_required_isr_size() -> None:
     cell = Cell(brokers=4)
     topic = cell.create_on((1, 2))
     cell.configure("t", "min.insync.replicas", "3")
-    wanted = rpc.ReassignablePartition(partition_index=0, replicas=pb.IdList(ids=[1, 2, 3, 4]))
-    request = rpc.AlterPartitionReassignmentsRequest(
-        topics=[rpc.ReassignableTopic(name="t", partitions=[wanted])]
-    )
-    assert not cell.send(request).topics[0].partitions[0].HasField("error")
-    propose(cell, topic, [1, 2, 3])
+    cell.reassign({0: [1, 2, 3, 4]})
+    cell.propose_isr(topic, [1, 2, 3])
     assert members(cell, topic) == (1, (1, 2, 3), ())
     cell.silence(3)
     assert members(cell, topic) == (1, (1, 2), ()), "two replicas are all that there were"

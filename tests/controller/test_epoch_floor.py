@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from deciding import Cell, registration
+from deciding import Cell, reassignment, registration
 
 from controller.state.batched_changes import MAX_RAISED, RETRY_S
 from raftlog.metadata.control_records import EPOCHS_PER_RECOVERY, MAX_RECOVERIES, first_leader_epoch
@@ -16,11 +16,7 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 def taken_back(partitions: int = 3) -> Image:
     """Return a recovered state: three brokers, a topic, a partition without a leader."""
     cell = Cell()
-    cell.send(
-        rpc.CreateTopicsRequest(
-            topics=[rpc.CreatableTopic(name="t", num_partitions=partitions, replication_factor=2)]
-        )
-    )
+    cell.create(num_partitions=partitions, replication_factor=2)
     return cell.pending.snapshot()
 
 
@@ -61,11 +57,7 @@ def isr_of(cell: Cell) -> Partition:
 
 
 def three(cell: Cell) -> Image:
-    cell.send(
-        rpc.CreateTopicsRequest(
-            topics=[rpc.CreatableTopic(name="one", num_partitions=1, replication_factor=3)]
-        )
-    )
+    cell.create("one")
     return cell.pending.snapshot()
 
 
@@ -132,15 +124,10 @@ def test_restored_cluster_asks_every_replica_when_all_disks_are_new() -> None:
 def test_joining_replica_is_not_elected_while_isr_members_are_awaited() -> None:
     image = of_disks()
     cell = successor(image, 1)
-    cell.send(rpc.IncrementalAlterConfigsRequest(resources=[unclean_allowed("one")]))
+    cell.allow_unclean("one")
     cell.send(on_disk(1, "another"))
     unfenced(cell, 1)
     assert isr_of(cell).leader == -1
-
-
-def unclean_allowed(topic: str) -> rpc.AlterConfigsResource:
-    change = rpc.AlterableConfig(name="unclean.leader.election.enable", value="true")
-    return rpc.AlterConfigsResource(resource_type=2, resource_name=topic, configs=[change])
 
 
 def test_same_processes_continue_under_their_registrations() -> None:
@@ -163,11 +150,7 @@ def test_new_partition_starts_in_the_raised_epoch_range() -> None:
     for broker_id in (1, 2, 3):
         cell.register(broker_id)
         unfenced(cell, broker_id)
-    cell.send(
-        rpc.CreateTopicsRequest(
-            topics=[rpc.CreatableTopic(name="new", num_partitions=2, replication_factor=3)]
-        )
-    )
+    cell.create("new", num_partitions=2)
     cell.send(rpc.CreatePartitionsRequest(topics=[rpc.CreatePartitionsTopic(name="t", count=5)]))
     new = [
         p.leader_epoch
@@ -185,16 +168,8 @@ def test_no_leadership_moves_before_all_epochs_are_raised() -> None:
     partition = isr_of(cell)
     leader, epoch = partition.leader, cell.pending.brokers[partition.leader].epoch
     other = next(one for one in partition.replicas if one != leader)
-    topics = [
-        rpc.ReassignableTopic(
-            name="t",
-            partitions=[
-                rpc.ReassignablePartition(partition_index=0, replicas=pb.IdList(ids=[other]))
-            ],
-        )
-    ]
     requests = (
-        rpc.AlterPartitionReassignmentsRequest(topics=topics),
+        reassignment((0, [other])),
         rpc.BrokerHeartbeatRequest(broker_id=leader, broker_epoch=epoch, want_shut_down=True),
     )
     for request in requests:

@@ -5,7 +5,6 @@ from deciding import Cell, Decided
 
 from controller.rules.partition_change import Brokers, Election, choose_leader
 from raftlog.metadata.records import RecordType
-from raftlog.wire.controller.v1.controller_pb2 import AlterPartitionRequest as AlterPartition
 
 
 def test_silent_broker_is_fenced_and_only_its_partitions_change() -> None:
@@ -61,13 +60,7 @@ def test_live_leader_keeps_leading_though_it_is_not_preferred() -> None:
     cell.beat(1)
     before = cell.partition(topic)
     assert before.leader == 2
-    back = AlterPartition(broker_id=2, broker_epoch=cell.broker(2).epoch)
-    data = back.topics.add(topic_id=topic).partitions.add(
-        leader_epoch=before.leader_epoch, partition_epoch=before.partition_epoch
-    )
-    for broker_id in (1, 2, 3):
-        data.new_isr_with_epochs.add(broker_id=broker_id, broker_epoch=cell.broker(broker_id).epoch)
-    cell.send(back)
+    cell.propose_isr(topic, (1, 2, 3))
     assert cell.partition(topic).isr == (1, 2, 3)
     cell.silence(3)
     after = cell.partition(topic)

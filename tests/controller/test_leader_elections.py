@@ -47,18 +47,7 @@ def _back(cell: Cell, *broker_ids: int) -> None:
 
 
 def _take_in(cell: Cell, topic: bytes, isr: list[int], index: int = 0) -> None:
-    partition = cell.partition(topic, index)
-    request = rpc.AlterPartitionRequest(
-        broker_id=partition.leader, broker_epoch=cell.broker(partition.leader).epoch
-    )
-    data = request.topics.add(topic_id=topic).partitions.add(
-        partition_index=index,
-        leader_epoch=partition.leader_epoch,
-        partition_epoch=partition.partition_epoch,
-    )
-    for member in isr:
-        data.new_isr_with_epochs.add(broker_id=member, broker_epoch=cell.broker(member).epoch)
-    assert cell.send(request).topics[0].partitions[0].error_code == 0
+    assert cell.propose_isr(topic, isr, index).error_code == 0
 
 
 def _moved(cell: Cell) -> bytes:
@@ -388,12 +377,7 @@ def test_reassignment_left_by_an_older_build_is_completed() -> None:
     """Its controller adds the last replica, but cannot complete."""
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2))
-    wanted = rpc.ReassignablePartition(replicas=pb.IdList(ids=[3, 2]))
-    cell.send(
-        rpc.AlterPartitionReassignmentsRequest(
-            topics=[rpc.ReassignableTopic(name="t", partitions=[wanted])]
-        )
-    )
+    cell.reassign({0: [3, 2]})
     cell.propose(
         Write([record(pb.PartitionChangeRecord(topic_id=topic, isr=pb.IdList(ids=[1, 2])))])
     )
@@ -415,12 +399,7 @@ def test_reassignment_left_by_an_older_build_is_completed() -> None:
 def test_unclean_leader_is_preferably_an_original_replica() -> None:
     cell = Cell(brokers=4)
     topic = cell.create_on((1, 2))
-    wanted = rpc.ReassignablePartition(replicas=pb.IdList(ids=[3, 4]))
-    cell.send(
-        rpc.AlterPartitionReassignmentsRequest(
-            topics=[rpc.ReassignableTopic(name="t", partitions=[wanted])]
-        )
-    )
+    cell.reassign({0: [3, 4]})
     assert cell.partition(topic).replicas == (3, 4, 1, 2)
     cell.silence(1)
     cell.silence(2)

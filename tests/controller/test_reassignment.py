@@ -1,54 +1,17 @@
 from typing import Any
 
 import pytest
-from deciding import Cell
+from deciding import Cell, reassignment
 from msgspec.structs import replace
 
 from controller.rules.partition_change import Brokers, Election, next_state
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
-
-
-def _request(
-    *wanted: tuple[int, list[int] | None], name: str = "t", **fields: Any
-) -> rpc.AlterPartitionReassignmentsRequest:
-    partitions = [
-        rpc.ReassignablePartition(
-            partition_index=index, replicas=None if ids is None else pb.IdList(ids=ids)
-        )
-        for index, ids in wanted
-    ]
-    return rpc.AlterPartitionReassignmentsRequest(
-        topics=[rpc.ReassignableTopic(name=name, partitions=partitions)], **fields
-    )
 
 
 def _codes(response: rpc.AlterPartitionReassignmentsResponse) -> list[int]:
     return [part.error.error_code for topic in response.topics for part in topic.partitions]
-
-
-def _reassign(cell: Cell, ids: list[int] | None, index: int = 0) -> None:
-    assert _codes(cell.send(_request((index, ids)))) == [0]
-
-
-def _propose(cell: Cell, topic: bytes, isr: list[int], index: int = 0) -> rpc.AlterPartitionResult:
-    """Propose an ISR by the leader."""
-    partition = cell.partition(topic, index)
-    request = rpc.AlterPartitionRequest(
-        broker_id=partition.leader, broker_epoch=cell.broker(partition.leader).epoch
-    )
-    request.topics.add(topic_id=topic).partitions.add(
-        partition_index=index,
-        leader_epoch=partition.leader_epoch,
-        partition_epoch=partition.partition_epoch,
-        new_isr_with_epochs=[
-            pb.BrokerState(broker_id=member, broker_epoch=cell.broker(member).epoch)
-            for member in isr
-        ],
-    )
-    return cell.send(request).topics[0].partitions[0]
 
 
 def _assignment(
@@ -78,7 +41,7 @@ def test_replicas_are_target_plus_removing_until_all_added_ones_are_in_sync() ->
     cell = Cell(brokers=5)
     topic = cell.create_on((1, 2, 3))
     before = cell.partition(topic)
-    _reassign(cell, [4, 5, 3])
+    cell.reassign({0: [4, 5, 3]})
     assert _assignment(cell, topic) == ((4, 5, 3, 1, 2), (4, 5), (1, 2))
     partition = cell.partition(topic)
     assert (partition.leader, partition.isr) == (1, (1, 2, 3)), (
@@ -88,11 +51,11 @@ def test_replicas_are_target_plus_removing_until_all_added_ones_are_in_sync() ->
     assert partition.partition_epoch == before.partition_epoch + 1
     assert _ongoing(cell) == {("t", 0): ([4, 5, 3, 1, 2], [4, 5], [1, 2], [1, 2, 3])}
 
-    result = _propose(cell, topic, [1, 2, 3, 4])
+    result = cell.propose_isr(topic, [1, 2, 3, 4])
     assert (result.error_code, list(result.isr)) == (0, [1, 2, 3, 4])
     assert _assignment(cell, topic)[1:] == ((4, 5), (1, 2)), "one of two is not all"
 
-    result = _propose(cell, topic, [1, 2, 3, 4, 5])
+    result = cell.propose_isr(topic, [1, 2, 3, 4, 5])
     assert result.error_code == ErrorCode.NEW_LEADER_ELECTED
     partition = cell.partition(topic)
     assert _assignment(cell, topic) == ((4, 5, 3), (), ())
@@ -107,9 +70,9 @@ def test_proposer_that_stays_leader_receives_its_new_leader_epoch() -> None:
     """Removing replicas begins a leader epoch, though the leader stays."""
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2))
-    _reassign(cell, [1, 3])
+    cell.reassign({0: [1, 3]})
     epoch = cell.partition(topic).leader_epoch
-    result = _propose(cell, topic, [1, 2, 3])
+    result = cell.propose_isr(topic, [1, 2, 3])
     assert (result.error_code, result.leader_id, result.leader_epoch) == (0, 1, epoch + 1)
     assert list(result.isr) == [1, 3]
     after = cell.partition(topic)
@@ -121,17 +84,8 @@ def test_proposer_that_stays_leader_receives_its_new_leader_epoch() -> None:
 def test_completion_record_names_the_proposer_and_the_proposal() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2))
-    _reassign(cell, [3, 2])
-    partition = cell.partition(topic)
-    request = rpc.AlterPartitionRequest(broker_id=1, broker_epoch=cell.broker(1).epoch)
-    request.topics.add(topic_id=topic).partitions.add(
-        leader_epoch=partition.leader_epoch,
-        partition_epoch=partition.partition_epoch,
-        new_isr_with_epochs=[
-            pb.BrokerState(broker_id=one, broker_epoch=cell.broker(one).epoch) for one in (1, 2, 3)
-        ],
-    )
-    (written,) = cell.decide(request).records
+    cell.reassign({0: [3, 2]})
+    (written,) = cell.decide(cell.isr_proposal(topic, [1, 2, 3])).records
     message = written.message
     assert (message.proposer_id, message.proposer_epoch) == (1, cell.broker(1).epoch)
     assert [member.broker_id for member in message.isr_with_epochs] == [1, 2, 3]
@@ -146,38 +100,38 @@ def test_completion_record_names_the_proposer_and_the_proposal() -> None:
 def test_cancelling_restores_the_replicas_and_drops_added_ones_even_from_the_isr() -> None:
     cell = Cell(brokers=5)
     topic = cell.create_on((1, 2, 3))
-    _reassign(cell, [4, 5, 1])
-    _propose(cell, topic, [1, 2, 3, 4])
-    _reassign(cell, None)
+    cell.reassign({0: [4, 5, 1]})
+    cell.propose_isr(topic, [1, 2, 3, 4])
+    cell.reassign({0: None})
     assert set(cell.partition(topic).replicas) == {1, 2, 3}
     assert _assignment(cell, topic)[1:] == ((), ())
     assert cell.partition(topic).isr == (1, 2, 3)
     assert cell.partition(topic).leader == 1
     assert _ongoing(cell) == {}
     cell.refused_reassignment(
-        _request((0, None)), ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "topics[0].partitions[0]"
+        reassignment((0, None)), ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "topics[0].partitions[0]"
     )
 
 
 def test_added_leader_loses_the_leadership_when_cancelled() -> None:
     cell = Cell(brokers=4)
     topic = cell.create_on((1, 2))
-    _reassign(cell, [3, 4])
-    _propose(cell, topic, [1, 2, 3])
+    cell.reassign({0: [3, 4]})
+    cell.propose_isr(topic, [1, 2, 3])
     cell.silence(1, 2)
     partition = cell.partition(topic)
     assert (partition.leader, partition.isr) == (3, (3,))
     # 1 and 2 may lack what 3 has acknowledged.
     cell.refused_reassignment(
-        _request((0, None)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "topics[0].partitions[0]"
+        reassignment((0, None)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "topics[0].partitions[0]"
     )
     cell.beat(1)
     cell.beat(1)
     cell.refused_reassignment(
-        _request((0, None)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "topics[0].partitions[0]"
+        reassignment((0, None)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "topics[0].partitions[0]"
     )
-    _propose(cell, topic, [3, 1])
-    _reassign(cell, None)
+    cell.propose_isr(topic, [3, 1])
+    cell.reassign({0: None})
     partition = cell.partition(topic)
     assert (partition.leader, partition.isr, set(partition.replicas)) == (1, (1,), {1, 2})
     cell.check_invariants()
@@ -186,16 +140,16 @@ def test_added_leader_loses_the_leadership_when_cancelled() -> None:
 def test_cancellation_that_requires_an_unclean_leader_is_refused_unless_allowed() -> None:
     cell = Cell(brokers=4)
     topic = cell.create_on((1, 2))
-    _reassign(cell, [3, 4])
-    _propose(cell, topic, [1, 2, 3])
+    cell.reassign({0: [3, 4]})
+    cell.propose_isr(topic, [1, 2, 3])
     cell.silence(1, 2)
     cell.allow_unclean("t")
     cell.refused_reassignment(
-        _request((0, None)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "topics[0].partitions[0]"
+        reassignment((0, None)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "topics[0].partitions[0]"
     )
     cell.beat(2)
     cell.beat(2)
-    _reassign(cell, None)
+    cell.reassign({0: None})
     partition = cell.partition(topic)
     assert (partition.leader, partition.isr, partition.leader_recovery_state) == (2, (2,), 1)
     assert set(partition.replicas) == {1, 2}
@@ -204,7 +158,7 @@ def test_cancellation_that_requires_an_unclean_leader_is_refused_unless_allowed(
 def test_cancellation_waits_for_a_live_replica_also_without_a_leader() -> None:
     cell = Cell(brokers=4)
     topic = cell.create_on((1, 2))
-    _reassign(cell, [3])
+    cell.reassign({0: [3]})
     cell.allow_unclean("t")
     cell.silence(1, 2)
     assert (cell.partition(topic).leader, cell.partition(topic).isr) == (3, (3,))
@@ -212,7 +166,7 @@ def test_cancellation_waits_for_a_live_replica_also_without_a_leader() -> None:
     before = cell.partition(topic)
     assert (before.leader, before.isr, before.elr) == (-1, (), (3,))
     cell.refused_reassignment(
-        _request((0, None)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "topics[0].partitions[0]"
+        reassignment((0, None)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "topics[0].partitions[0]"
     )
     assert cell.partition(topic) == before
     cell.check_invariants()
@@ -221,12 +175,12 @@ def test_cancellation_waits_for_a_live_replica_also_without_a_leader() -> None:
 def test_second_reassignment_starts_from_the_original_replicas() -> None:
     cell = Cell(brokers=6)
     topic = cell.create_on((1, 2, 3))
-    _reassign(cell, [4, 5, 6])
-    _propose(cell, topic, [1, 2, 3, 4])
-    _reassign(cell, [5, 2, 3])
+    cell.reassign({0: [4, 5, 6]})
+    cell.propose_isr(topic, [1, 2, 3, 4])
+    cell.reassign({0: [5, 2, 3]})
     assert _assignment(cell, topic) == ((5, 2, 3, 1), (5,), (1,)), "4 and 6 are not wanted any more"
     assert cell.partition(topic).isr == (1, 2, 3)
-    _reassign(cell, None)
+    cell.reassign({0: None})
     assert set(_assignment(cell, topic)[0]) == {1, 2, 3}
 
 
@@ -236,10 +190,10 @@ def test_shrinking_waits_until_all_remaining_replicas_are_in_sync() -> None:
     cell.silence(2)
     cell.join(2, incarnation="again")
     assert cell.partition(topic).isr == (1, 3)
-    _reassign(cell, [2, 1])
+    cell.reassign({0: [2, 1]})
     assert _assignment(cell, topic) == ((2, 1, 3), (), (3,))
     assert _ongoing(cell) == {("t", 0): ([2, 1, 3], [], [3], [1, 3])}
-    assert _propose(cell, topic, [1, 2, 3]).error_code == 0
+    assert cell.propose_isr(topic, [1, 2, 3]).error_code == 0
     assert _assignment(cell, topic) == ((2, 1), (), ())
     assert (cell.partition(topic).isr, cell.partition(topic).leader) == ((1, 2), 1)
 
@@ -247,7 +201,7 @@ def test_shrinking_waits_until_all_remaining_replicas_are_in_sync() -> None:
 def test_immediately_complete_reassignment_takes_one_record() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2, 3))
-    decision = cell.decide(_request((0, [3, 2])))
+    decision = cell.decide(reassignment((0, [3, 2])))
     assert len(decision.records) == 1
     cell.propose(decision)
     partition = cell.partition(topic)
@@ -255,21 +209,21 @@ def test_immediately_complete_reassignment_takes_one_record() -> None:
     assert (partition.isr, partition.leader) == ((2, 3), 3)
     # Another order alone: nobody moves, but the first is the preferred leader from now on.
     epoch = partition.leader_epoch
-    _reassign(cell, [2, 3])
+    cell.reassign({0: [2, 3]})
     partition = cell.partition(topic)
     assert (partition.replicas, partition.leader, partition.leader_epoch) == ((2, 3), 3, epoch)
     # And what is so already writes nothing.
-    assert cell.decide(_request((0, [2, 3]))).records == []
+    assert cell.decide(reassignment((0, [2, 3]))).records == []
 
 
 def test_removed_replicas_leave_the_index() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2))
-    _reassign(cell, [3, 2])
+    cell.reassign({0: [3, 2]})
     held = cell.pending.snapshot().replicas_of
     assert (topic, 0) in held[3]
     assert (topic, 0) in held[1]
-    _propose(cell, topic, [1, 2, 3])
+    cell.propose_isr(topic, [1, 2, 3])
     held = cell.pending.snapshot().replicas_of
     assert (topic, 0) not in held[1]
     assert cell.partition(topic).leader == 3
@@ -279,15 +233,15 @@ def test_dead_broker_being_added_does_not_complete_a_reassignment() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2))
     cell.silence(3)
-    _reassign(cell, [3, 2])
-    assert _propose(cell, topic, [1, 2]).error_code == 0
+    cell.reassign({0: [3, 2]})
+    assert cell.propose_isr(topic, [1, 2]).error_code == 0
     assert _assignment(cell, topic)[1:] == ((3,), (1,))
 
 
 def test_unclean_leader_does_not_complete_the_reassignment_of_the_replaced_isr() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2))
-    _reassign(cell, [3, 2])
+    cell.reassign({0: [3, 2]})
     cell.silence(1, 3)
     # An earlier unclean leader: what was being added is the ISR alone, and gone.
     partition = replace(cell.partition(topic), isr=(3,), leader=-1)
@@ -315,13 +269,13 @@ def test_invalid_reassignments_are_refused(
 ) -> None:
     cell = Cell(brokers=3)
     cell.create_on((1, 2, 3))
-    cell.refused_reassignment(_request((index, ids)), code, f"topics[0].partitions[0]{field}")
+    cell.refused_reassignment(reassignment((index, ids)), code, f"topics[0].partitions[0]{field}")
 
 
 def test_each_partition_has_its_own_result_and_duplicates_are_refused_both_times() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2), (1, 2), (1, 2))
-    codes = _codes(cell.send(_request((0, [2, 3]), (1, [9]), (2, [3]), (2, None), (7, [1]))))
+    codes = _codes(cell.send(reassignment((0, [2, 3]), (1, [9]), (2, [3]), (2, None), (7, [1]))))
     twice = ErrorCode.INVALID_REQUEST
     assert codes == [
         0,
@@ -336,13 +290,15 @@ def test_each_partition_has_its_own_result_and_duplicates_are_refused_both_times
 def test_replication_factor_may_be_required_to_stay() -> None:
     cell = Cell(brokers=3)
     cell.create_on((1, 2))
-    request = _request((0, [1, 2, 3]), allow_replication_factor_change=False)
+    request = reassignment((0, [1, 2, 3]), allow_replication_factor_change=False)
     cell.refused_reassignment(
         request, ErrorCode.INVALID_REPLICATION_FACTOR, "topics[0].partitions[0].replicas"
     )
-    assert _codes(cell.send(_request((0, [1, 3]), allow_replication_factor_change=False))) == [0]
+    assert _codes(cell.send(reassignment((0, [1, 3]), allow_replication_factor_change=False))) == [
+        0
+    ]
     # Measured by what there was before, not by what is there while it lasts.
-    request = _request((0, [1, 2, 3]), allow_replication_factor_change=False)
+    request = reassignment((0, [1, 2, 3]), allow_replication_factor_change=False)
     cell.refused_reassignment(
         request, ErrorCode.INVALID_REPLICATION_FACTOR, "topics[0].partitions[0].replicas"
     )
@@ -351,7 +307,7 @@ def test_replication_factor_may_be_required_to_stay() -> None:
 def test_validate_only_responds_the_same_and_writes_nothing() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2))
-    decision = cell.decide(_request((0, [2, 3]), (1, [1]), validate_only=True))
+    decision = cell.decide(reassignment((0, [2, 3]), (1, [1]), validate_only=True))
     assert decision.records == []
     assert _codes(decision.body) == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert cell.partition(topic).adding_replicas == ()
@@ -359,15 +315,17 @@ def test_validate_only_responds_the_same_and_writes_nothing() -> None:
 
 def test_request_larger_than_a_batch_is_refused_whole() -> None:
     cell = Cell(brokers=3, settings=ControllerSettings(max_records_per_request=3))
-    cell.refused(_request(*((index, [1]) for index in range(4))), ErrorCode.POLICY_VIOLATION, "")
+    cell.refused(
+        reassignment(*((index, [1]) for index in range(4))), ErrorCode.POLICY_VIOLATION, ""
+    )
 
 
 def test_listed_reassignments_are_committed_and_requested() -> None:
     cell = Cell(brokers=3)
     cell.create_on((1,), (1,), (1,), name="a")
     cell.create_on((1,), name="b")
-    cell.send(_request((0, [2]), (2, [3]), name="a"))
-    cell.send(_request((0, [2]), name="b"))
+    cell.send(reassignment((0, [2]), (2, [3]), name="a"))
+    cell.send(reassignment((0, [2]), name="b"))
     assert sorted(_ongoing(cell)) == [("a", 0), ("a", 2), ("b", 0)]
     listed = rpc.ListReassignmentsTopic
     assert sorted(_ongoing(cell, topics=[listed(name="a"), listed(name="none")])) == [
@@ -378,17 +336,17 @@ def test_listed_reassignments_are_committed_and_requested() -> None:
         ("a", 2)
     ]
     cell.hold_commits = True
-    cell.send(_request((1, [2]), name="a"))
+    cell.send(reassignment((1, [2]), name="a"))
     assert ("a", 1) not in _ongoing(cell)
 
 
 def test_reassignment_continues_after_a_fencing() -> None:
     cell = Cell(brokers=4)
     topic = cell.create_on((1, 2))
-    _reassign(cell, [3, 4])
+    cell.reassign({0: [3, 4]})
     cell.silence(1)
     partition = cell.partition(topic)
     assert (partition.leader, partition.isr) == (2, (2,))
     assert _assignment(cell, topic) == ((3, 4, 1, 2), (3, 4), (1, 2))
-    assert _propose(cell, topic, [2, 3, 4]).error_code == ErrorCode.NEW_LEADER_ELECTED
+    assert cell.propose_isr(topic, [2, 3, 4]).error_code == ErrorCode.NEW_LEADER_ELECTED
     assert (cell.partition(topic).leader, cell.partition(topic).isr) == (3, (3, 4))

@@ -432,12 +432,7 @@ def test_added_partitions_follow_the_existing_ones() -> None:
 def test_new_partitions_have_the_target_replication_factor() -> None:
     cell = Cell(brokers=4)
     topic = cell.create_on((1, 2, 3))
-    wanted = rpc.ReassignablePartition(replicas=pb.IdList(ids=[4, 1]))
-    cell.send(
-        rpc.AlterPartitionReassignmentsRequest(
-            topics=[rpc.ReassignableTopic(name="t", partitions=[wanted])]
-        )
-    )
+    cell.reassign({0: [4, 1]})
     assert len(cell.partition(topic).replicas) == 4, "target and removing"
     cell.send(_request(_add("t", 2)))
     assert len(cell.partition(topic, 1).replicas) == 2

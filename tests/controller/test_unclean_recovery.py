@@ -1,12 +1,11 @@
 """Unclean recovery (KIP-966): the leader of a partition that has lost its ISR and its ELR."""
 
 import pytest
-from deciding import Cell
+from deciding import Cell, replica_log
 
 from controller.state import unclean_recovery
 from controller.state.unclean_recovery import LogEnd
 from raftlog.errors import ErrorCode
-from raftlog.metadata.entities import Partition
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -89,12 +88,7 @@ def test_record_names_what_was_known_and_what_may_be_lost() -> None:
         cell.back(broker_id, clean=False, process=disk(broker_id))
     report(cell, topic, 1)
     report(cell, topic, 2, 1, 7)
-    log = rpc.ReplicaLogReport(
-        topic_id=topic,
-        leader_epoch=cell.partition(topic).leader_epoch,
-        last_epoch=1,
-        log_end_offset=5,
-    )
+    log = replica_log(cell.partition(topic), 1, 5)
     cell.beat(3, replica_logs=[log])
     (decision,) = cell.due()
     recovery = decision.records[0].message.recovery
@@ -110,12 +104,7 @@ def test_record_names_what_was_known_and_what_may_be_lost() -> None:
 
 def test_recovery_without_loss_is_recorded_as_such() -> None:
     cell, topic = lost()
-    log = rpc.ReplicaLogReport(
-        topic_id=topic,
-        leader_epoch=cell.partition(topic).leader_epoch,
-        last_epoch=2,
-        log_end_offset=5,
-    )
+    log = replica_log(cell.partition(topic), 2, 5)
     cell.beat(1, replica_logs=[log])
     (decision,) = cell.due()
     recovery = decision.records[0].message.recovery
@@ -129,12 +118,7 @@ def test_best_replica_is_waited_for_until_it_is_unfenced() -> None:
         epoch = cell.register(
             broker_id, f"next-{broker_id}", process=disk(broker_id), previous_broker_epoch=-1
         )
-        log = rpc.ReplicaLogReport(
-            topic_id=topic,
-            leader_epoch=cell.partition(topic).leader_epoch,
-            last_epoch=1,
-            log_end_offset=end,
-        )
+        log = replica_log(cell.partition(topic), 1, end)
         cell.send(
             cell.heartbeat(
                 broker_id, broker_epoch=epoch, replica_logs=[log], want_fence=broker_id == 2
@@ -162,11 +146,8 @@ def test_report_of_an_earlier_process_is_ignored() -> None:
 def test_report_of_another_leader_epoch_is_ignored() -> None:
     """[The replica was still leader, and has appended since.]"""
     cell, topic = lost()
-    old = cell.partition(topic)
-    stale = Partition(*(getattr(old, name) for name in old.__struct_fields__))
-    log = rpc.ReplicaLogReport(
-        topic_id=topic, leader_epoch=stale.leader_epoch - 1, last_epoch=1, log_end_offset=3
-    )
+    log = replica_log(cell.partition(topic), 1, 3)
+    log.leader_epoch -= 1
     cell.beat(1, replica_logs=[log])
     cell.due()
     assert cell.partition(topic).leader == -1
@@ -187,10 +168,7 @@ def test_empty_new_replica_does_not_replace_an_unregistered_one() -> None:
     cell = Cell(brokers=2)
     topic = cell.create_on((1,))
     cell.send(rpc.UnregisterBrokerRequest(broker_id=1))
-    request = rpc.AlterPartitionReassignmentsRequest()
-    partition = request.topics.add(name="t").partitions.add(partition_index=0)
-    partition.replicas.ids.append(2)
-    cell.send(request)
+    cell.reassign({0: [2]})
     assert cell.partition(topic).adding_replicas == (2,)
     assert report(cell, topic, 2) == -1
     cell.join(1, process=disk(1))
@@ -205,10 +183,7 @@ def test_eligible_replica_is_waited_for() -> None:
     for broker_id in (2, 3):
         cell.back(broker_id, clean=False)
         assert report(cell, topic, broker_id, 1, 50) == -1
-    partition = cell.partition(topic)
-    log = rpc.ReplicaLogReport(
-        topic_id=topic, leader_epoch=partition.leader_epoch, last_epoch=1, log_end_offset=40
-    )
+    log = replica_log(cell.partition(topic), 1, 40)
     cell.beat(1, replica_logs=[log], want_fence=True)
     cell.due()
     assert cell.partition(topic).leader == -1, "all have reported; 1 is eligible, and not live yet"
