@@ -301,7 +301,7 @@ MUTANTS = (
         ("registration.lifecycle:Lifecycle.metadata_applied", "and heartbeats != self._heartbeats:", "and False:"),
         "broker/test_broker_lifecycle.py"),
     by_tests("HB-30", "Who was unfenced meanwhile is vouched for: the cause is not read",
-        ("metadata.fold:_change_registration", "cause=Cause(message.cause)", "cause=Cause.UNSPECIFIED"), "controller/test_broker_causes.py",
+        ("metadata.fold:_change_registration", "cause=Cause(message.cause)", "cause=Cause.UNSPECIFIED"), "controller/test_heartbeats.py",
         "segments/test_causes.py"),
     by_tests("HB-30", "New clusters begin without heartbeats",
         ("controller.decider:DueWork.bootstrap", "versions.BROKER_HEARTBEAT_VERSION: 1,", ""), "controller/test_double_roll.py"),
@@ -422,7 +422,7 @@ MUTANTS = (
         ("state.state:_registered", "state.sessions.touch(broker_id, broker_epoch, now)", "pass"), "controller/test_broker_ids.py"),
     by_tests("ID-21", "What a mapping's record says of its cause is not read",
         ("metadata.fold:fold_hostname", "cause = HostnameCause(message.cause)", "cause = HostnameCause.UNSPECIFIED"),
-        "controller/test_mapping_causes.py"),
+        "controller/test_hostnames.py"),
     by_tests("ID-22", "The key is not the host that is advertised",
         ("brokers.hostnames:mapping_of", "name = hostname_key(host)", 'name = f"broker-{broker_id}"'), "controller/test_hostnames.py"),
 )

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from deciding import Cell, Decided
-from request_fields import envelope_of, valid
+from request_fields import valid
 
 from controller.decision import Reply, Write
 from controller.settings import ControllerSettings
@@ -12,7 +12,6 @@ from raftlog.config_writes.writes import ConfigWrites
 from raftlog.errors import ErrorCode
 from raftlog.metadata.acls import (
     CLUSTER_NAME,
-    AccessControlEntry,
     AclOperation,
     AclPermission,
     AclResourceType,
@@ -359,16 +358,6 @@ def test_node_acts_in_its_own_name_on_its_own_resources() -> None:
             continue
         decided = stage.as_("User:CN=node", stage.body(kind), node_id=7, propose=False)
         assert refused(decided) == (row.operation is not Op.DESCRIBE), kind
-
-
-def test_acl_entry_equals_its_record() -> None:
-    stage = Stage()
-    stage.allow(Op.READ, Kind.TOPIC, "t")
-    (found,) = stage.pending.snapshot().acls.values()
-    assert found == AccessControlEntry(
-        bytes(16), Kind.TOPIC, "t", PatternType.LITERAL, "User:alice", "*", Op.READ, AclPermission.ALLOW
-    )  # fmt: skip
-    assert envelope_of("close_client", rpc.CloseClientRequest()).client.principal == "User:me"
 
 
 def group_of(*names: str, principal: str = "User:alice") -> ConfigWrites:

@@ -36,9 +36,9 @@ class Ids(Cell):
 
     asked = 0
 
-    def map_spare(self) -> None:
-        """Map the host "spare" to broker 2 by hand."""
-        alteration = rpc.HostnameAlteration(hostname="spare", broker_id=2)
+    def map(self, host: str, broker_id: int | None) -> None:
+        """Map a host to a broker by hand; None deletes the mapping."""
+        alteration = rpc.HostnameAlteration(hostname=host, broker_id=broker_id)
         self.send(rpc.AlterHostnamesRequest(alterations=[alteration]))
 
     def wanted(
@@ -137,42 +137,24 @@ def test_registration_and_its_mapping_are_one_batch() -> None:
     assert cell.pending.hostnames["a"].broker_id == 1001
 
 
-def test_generated_id_is_not_registered_mapped_or_assigned_to_replicas(cell: Ids) -> None:
-    cell.on(1001, "r")
-    cell.send(
-        rpc.AlterHostnamesRequest(
-            alterations=[rpc.HostnameAlteration(hostname="m", broker_id=1002)]
-        )
-    )
-    cell.on(1003, "u")
-    cell.create_on((1003,), name="held")
-    cell.send(rpc.UnregisterBrokerRequest(broker_id=1003))
-    cell.send(rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname="u")]))
-    assert cell.ask("new", force=True) == (1004, GENERATED)
-    assert "host new is not mapped" in cell.why
-
-
 @pytest.mark.parametrize("remembered", ["registered", "mapped", "holds replicas"])
 def test_each_trace_of_an_id_alone_prevents_its_generation(remembered: str) -> None:
     cell = Ids(brokers=0)
     cell.on(1001, "r")
     if remembered == "registered":
         cell.on(1002, "u")
-        cell.send(rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname="u")]))
+        cell.map("u", None)
         assert "u" not in cell.pending.hostnames
     elif remembered == "mapped":
-        cell.send(
-            rpc.AlterHostnamesRequest(
-                alterations=[rpc.HostnameAlteration(hostname="u", broker_id=1002)]
-            )
-        )
+        cell.map("u", 1002)
     else:
         cell.on(1002, "u")
         cell.create_on((1002,), name="held")
         cell.send(rpc.UnregisterBrokerRequest(broker_id=1002))
-        cell.send(rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname="u")]))
+        cell.map("u", None)
         assert "u" not in cell.pending.hostnames
     assert cell.ask("new", force=True) == (1003, GENERATED)
+    assert "host new is not mapped" in cell.why
 
 
 def test_generated_id_is_not_a_controllers(cell: Ids) -> None:
@@ -269,7 +251,7 @@ def test_new_controller_has_not_heard_from_fenced_brokers_either(cell: Ids) -> N
     mapped to its id sends a request at once.]
     """
     cell.lose(2)
-    cell.map_spare()
+    cell.map("spare", 2)
     later = Ids(brokers=0, image=cell.pending.snapshot(), epoch=2, now=cell.now)
     later.now += 1.0
     later.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=later.wanted("spare"))
@@ -315,13 +297,13 @@ def test_unregistered_broker_is_recognized_by_its_host(cell: Ids) -> None:
 
 def test_manual_mapping_assigns_the_id_to_another_host(cell: Ids) -> None:
     cell.lose(2)
-    cell.map_spare()
+    cell.map("spare", 2)
     assert cell.ask("spare", 19092) == (2, HOSTNAME)
     assert "set by hand" in cell.why
 
 
 def test_manual_mapping_does_not_take_the_id_of_a_live_broker(cell: Ids) -> None:
-    cell.map_spare()
+    cell.map("spare", 2)
     cell.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=cell.wanted("spare"))
     cell.wait(12.0)
     assert cell.ask("spare", asking_for_s=12.0)[1] == GENERATED
@@ -414,13 +396,16 @@ def test_id_without_replicas_does_not_count_as_missing(cell: Ids, held: bool) ->
 
 def test_adoption_requires_an_operator_when_several_brokers_are_missing(cell: Ids) -> None:
     cell.lose(2, 3)
-    cell.wait(ADOPT_S + 31)
     says = (
         "2 broker ids are missing",
         "2 (last at h2:9092",
         "3 (last at h3:9092",
         "raftlog cluster hostnames set new",
+        "broker.id.generation.force",
     )
+    at_once = cell.wanted("new")
+    cell.no_id(ErrorCode.INVALID_REGISTRATION, *says, ", for 0 s)", request=at_once)
+    cell.wait(ADOPT_S + 31)
     cell.no_id(ErrorCode.INVALID_REGISTRATION, *says, request=cell.wanted("new"))
     cell.on(3, "h3", incarnation="it still has its disk")
     assert cell.ask("new") == (2, MISSING)
@@ -566,25 +551,10 @@ def test_missing_id_is_not_adopted_while_another_id_may_be_missing_too(cell: Ids
     assert cell.ask("new", asking_for_s=4.0) == (2, MISSING)
 
 
-def test_adoption_is_refused_at_once_when_several_brokers_are_absent(cell: Ids) -> None:
-    cell.lose(2, 3)
-    says = (
-        "2 broker ids are missing",
-        "2 (last at h2:9092, for 0 s)",
-        "3 (last at h3:9092",
-        "broker.id.generation.force",
-    )
-    cell.no_id(ErrorCode.INVALID_REGISTRATION, *says, request=cell.wanted("new"))
-
-
 @pytest.mark.parametrize("lost", [(2,), (2, 3)])
 def test_new_id_is_forced_by_the_broker_or_by_a_mapping(cell: Ids, lost: tuple[int, ...]) -> None:
     cell.lose(*lost)
-    cell.send(
-        rpc.AlterHostnamesRequest(
-            alterations=[rpc.HostnameAlteration(hostname="mapped", broker_id=1007)]
-        )
-    )
+    cell.map("mapped", 1007)
     assert cell.ask("mapped") == (1007, HOSTNAME)
     assert cell.ask("forced", force=True) == (1008, GENERATED)
     assert "a new id is forced (broker.id.generation.force); absent: 2" in cell.why
@@ -627,7 +597,7 @@ def test_waiting_broker_is_listed_while_it_requests_an_id(cell: Ids) -> None:
 
 def test_id_kept_for_another_host_is_not_adopted(cell: Ids) -> None:
     cell.lose(2)
-    cell.map_spare()
+    cell.map("spare", 2)
     cell.wait(ADOPT_S + 31)
     assert cell.decide(cell.wanted("new")).body.id_source == GENERATED
     assert cell.ask("spare") == (2, HOSTNAME)

@@ -87,22 +87,14 @@ def test_retry_is_recognized_by_the_next_controller_in_the_inherited_tail() -> N
 
 def test_unknown_client_id_is_an_error() -> None:
     writer = Writer(Cell())
-    assert writer.error(1, client_id=0) == (ErrorCode.UNKNOWN_PRODUCER_ID, "client.client_id")
-    assert writer.error(1, client_id=writer.id - 1) == (
-        ErrorCode.UNKNOWN_PRODUCER_ID,
-        "client.client_id",
-    )
-    assert writer.error(1, client_id=writer.id + 10_000) == (
-        ErrorCode.UNKNOWN_PRODUCER_ID,
-        "client.client_id",
-    )
+    unknown = (ErrorCode.UNKNOWN_PRODUCER_ID, "client.client_id")
+    for client_id in (0, writer.id - 1, writer.id + 10_000):
+        assert writer.error(1, client_id=client_id) == unknown
     writer.write(1)
-    writer.cell.send(rpc.CloseClientRequest(client_id=writer.id))
-    assert writer.error(1) == (ErrorCode.UNKNOWN_PRODUCER_ID, "client.client_id")
-    assert writer.error(2) == (ErrorCode.UNKNOWN_PRODUCER_ID, "client.client_id")
-    again = writer.cell.decide(rpc.CloseClientRequest(client_id=writer.id))
-    assert again.error is not None
-    assert again.error.code == ErrorCode.UNKNOWN_PRODUCER_ID
+    close = rpc.CloseClientRequest(client_id=writer.id)
+    writer.cell.send(close)
+    assert [writer.error(1), writer.error(2)] == [unknown] * 2
+    writer.cell.refused(close, ErrorCode.UNKNOWN_PRODUCER_ID, "client_id")
 
 
 def test_number_outside_of_the_window_changes_nothing() -> None:
@@ -137,9 +129,7 @@ def test_delayed_attempt_of_a_closed_number_is_not_executed() -> None:
 
 
 def test_client_name_is_bounded() -> None:
-    error = Cell().decide(rpc.OpenClientRequest(name="x" * 250)).error
-    assert error is not None
-    assert (error.code, error.field) == (ErrorCode.INVALID_REQUEST, "name")
+    Cell().refused(rpc.OpenClientRequest(name="x" * 250), ErrorCode.INVALID_REQUEST, "name")
 
 
 def closed(cell: Cell) -> list[tuple[int, str]]:
@@ -231,9 +221,8 @@ def test_close_request_of_another_generation_closes_no_client() -> None:
     """[A program that has lived through a recovery ends, and another client has its id.]"""
     cell = Cell(generation=1)
     writer = Writer(cell)
-    refused = cell.decide(rpc.CloseClientRequest(client_id=writer.id, generation=0)).error
-    assert refused is not None
-    assert refused.code == ErrorCode.UNKNOWN_PRODUCER_ID
+    close = rpc.CloseClientRequest(client_id=writer.id, generation=0)
+    cell.refused(close, ErrorCode.UNKNOWN_PRODUCER_ID, "client_id")
     assert writer.id in cell.pending.clients
     for named in ({"generation": 1}, {}):
         writer = Writer(cell)

@@ -303,19 +303,6 @@ def test_failed_comparison_states_the_present_value(
     assert error.error_message.startswith(told)
 
 
-def test_failed_comparison_refuses_its_whole_resource_and_no_other() -> None:
-    cell = Cell(brokers=0)
-    losing = _compared("m", "b", "a")
-    losing.configs.insert(0, rpc.AlterableConfig(name="interval.ms", value="100"))
-    body = cell.send(_alter(losing, _compared("n", "x", None)))
-    assert [result.error.error_code for result in body.results] == [
-        ErrorCode.INVALID_UPDATE_VERSION,
-        ErrorCode.NONE,
-    ]
-    assert (CLIENT_METRICS, "m") not in cell.pending.configs
-    assert cell.pending.configs[CLIENT_METRICS, "n"] == {"match": "x"}
-
-
 def test_expected_value_must_be_valid_for_a_comparison() -> None:
     cell = Cell(brokers=0)
     for operation in (rpc.SET, rpc.DELETE, rpc.APPEND, rpc.SUBTRACT):
@@ -340,12 +327,6 @@ def test_every_default_is_valid_and_every_key_is_explained() -> None:
             assert key.doc.endswith(".")
             assert key.type in {"BOOLEAN", "DOUBLE", "INT", "LIST", "LONG", "STRING"}
             assert key.check is None or key.check(key.default) is None, name
-
-
-def test_other_resource_types_have_no_configs() -> None:
-    assert config_keys(3) is None
-    assert find(3, "retention.ms") is None
-    assert find(ResourceType.GROUP, "retention.ms") is None
 
 
 @pytest.mark.parametrize(
@@ -379,9 +360,3 @@ def test_config_values_are_checked(
     assert key.check is not None
     assert [value for value in good if key.check(value) is not None] == []
     assert [value for value in bad if key.check(value) is None] == []
-
-
-def test_match_is_free_text() -> None:
-    key = find(ResourceType.CLIENT_METRICS, "match")
-    assert key is not None
-    assert key.check is None

@@ -184,20 +184,8 @@ def test_decisions_can_read_the_log_and_lao_but_not_change_them() -> None:
     assert get_type_hints(vars(LogView)["lao"].fget)["return"] is LaoView
     asked, all_ = public(LaoView), public(LaoTracker)
     assert all_ - asked == {"seed", "inherited", "proposed", "passed", "committed", "report"}
-    assert public(EpochLog) - public(LogView) == {
-        *(
-            "inherit",
-            "claimed",
-            "add",
-            "end_chunk",
-            "unfolded",
-            "commit",
-            "uncommitted_chunks",
-            "only_inherited",
-            "close",
-            "fold",
-        )
-    }
+    changing = "inherit claimed add end_chunk unfolded commit uncommitted_chunks only_inherited"
+    assert public(EpochLog) - public(LogView) == {*changing.split(), "close", "fold"}
 
 
 def public(type_: type) -> set[str]:

@@ -3,7 +3,6 @@
 from deciding import Cell, registration
 from test_double_roll import rolled_back
 
-from controller.state.liveness import Gone
 from raftlog.errors import ErrorCode
 
 SESSION_S = 9.0
@@ -42,20 +41,6 @@ def test_dead_broker_is_fenced_at_once_with_its_partitions() -> None:
     assert not cell.broker(2).fenced
     assert cell.decider.due.next_deadline() > cell.now
     cell.check_invariants()
-
-
-def test_lao_advances_when_the_fencing_is_committed() -> None:
-    cell = steady()
-    cell.create("t")
-    for broker_id in (2, 3):
-        cell.beat(broker_id)
-    held = cell.lao.lao
-    assert held < cell.pending.offset
-    found_gone(cell, 1)
-    cell.due()
-    for broker_id in (2, 3):
-        cell.beat(broker_id)
-    assert cell.lao.lao > held
 
 
 def test_gone_broker_keeps_its_id_until_its_session_ends() -> None:
@@ -146,22 +131,6 @@ def test_broker_registered_with_this_controller_holds_no_lease_of_another() -> N
     assert cell.broker(3).fenced
 
 
-def test_lease_of_this_controller_is_waited_for_wherever_the_broker_registered() -> None:
-    cell = Cell(brokers=3)
-    cell.beat(1, want_read_lease=True)
-    found_gone(cell, 1)
-    cell.due()
-    assert not cell.broker(1).fenced
-    cell.now += SESSION_S - 0.01
-    for broker_id in (2, 3):
-        cell.beat(broker_id)
-    cell.due()
-    assert not cell.broker(1).fenced
-    cell.now += 0.01
-    cell.due()
-    assert cell.broker(1).fenced
-
-
 def test_majority_of_brokers_is_never_fenced_as_gone() -> None:
     """[This node's own firewall is reloaded: all brokers seem to be gone.]"""
     cell = steady(5)
@@ -190,9 +159,3 @@ def test_broker_never_counts_as_gone_while_heartbeats_are_disabled() -> None:
     cell.now += 60.0
     cell.due()
     assert not cell.broker(1).fenced
-
-
-def test_no_check_is_due_without_a_suspect() -> None:
-    gone = Gone(SESSION_S)
-    assert gone.next_check == float("inf")
-    assert gone.due(None, None, 1e9) is None  # type: ignore[arg-type]

@@ -1,10 +1,16 @@
+"""Heartbeats of brokers, their states and controlled shutdown."""
+
 from typing import Any
 
 import pytest
 from deciding import Cell, registration
+from test_features import update
 
+from controller.decisions.quorum.features import SAFE_DOWNGRADE, UPGRADE
+from controller.rules import fencing
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
+from raftlog.metadata.entities import Cause
 from raftlog.metadata.records import record
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -208,15 +214,6 @@ def test_broker_that_requests_fencing_and_shutdown_does_not_wait(fields: dict[st
     cell.check_invariants()
 
 
-def test_states_have_the_numbers_of_the_proposal() -> None:
-    assert [rpc.BrokerLifecycleState.Name(number) for number in range(4)] == [
-        "INITIAL",
-        "INACTIVE",
-        "ACTIVE",
-        "STOPPING",
-    ]
-
-
 def test_controlled_shutdown_moves_leaderships_and_waits_until_other_brokers_know() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2, 3), (2, 1, 3))
@@ -237,16 +234,6 @@ def test_controlled_shutdown_moves_leaderships_and_waits_until_other_brokers_kno
     assert _state(_stopping(cell, 1, current_metadata_offset=0)) == (True, True, rpc.INACTIVE)
     assert cell.broker(1).fenced
     cell.check_invariants()
-
-
-def test_stopping_broker_counts_for_lao_until_it_is_fenced() -> None:
-    cell = Cell(brokers=2)
-    cell.create_on((1, 2))
-    _stopping(cell, 1)
-    moved = cell.pending.offset
-    cell.beat(2, current_metadata_offset=moved)
-    assert cell.lao.lao < moved
-    assert cell.lao.held_back_by() == [1]
 
 
 def test_last_broker_stops_at_its_second_heartbeat() -> None:
@@ -305,15 +292,6 @@ def test_new_controller_restarts_the_wait_of_a_stopping_broker() -> None:
     assert _stopping(later, 1).should_shut_down
 
 
-def test_stopping_broker_that_regains_leaderships_loses_them_again() -> None:
-    cell = Cell(brokers=2)
-    cell.create_on((1, 2))
-    cell.hold_commits = True
-    _stopping(cell, 1)
-    cell.create("u", replication_factor=1, num_partitions=4)
-    assert {cell.partition(cell.pending.topic_ids["u"], index).leader for index in range(4)} == {2}
-
-
 def test_unproposed_decision_leaves_no_trace() -> None:
     cell = Cell(brokers=2)
     cell.create_on((1, 2))
@@ -338,3 +316,69 @@ def test_shutdown_removes_no_last_in_sync_replica() -> None:
     cell.back(1)
     assert (cell.partition(alone).isr, cell.partition(alone).leader) == ((1,), 1)
     cell.check_invariants()
+
+
+# --- The cause of a change: a field for programs, and a text for people --------------------------
+
+
+OFF = update(("broker.heartbeat.version", 0), ("lao.version", 0), kind=SAFE_DOWNGRADE)
+ON = update(("broker.heartbeat.version", 1), ("lao.version", 1), kind=UPGRADE)
+
+
+@pytest.fixture
+def _reworded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fencing, "_WORDS", dict.fromkeys(fencing._WORDS, "caught up"))
+
+
+@pytest.mark.usefixtures("_reworded")
+def test_broker_change_records_a_cause_code_and_a_text() -> None:
+    """Broker 1 is fenced and unfenced, stops and leaves."""
+    at, seen = Cell(2), []
+    topic = at.create_on((1, 2))
+    assert at.partition(topic).leader == 1
+    at.now += 60  # Leases of an earlier controller have ended.
+    for heartbeat in (
+        {"want_fence": True},
+        {},
+        {"want_shut_down": True},
+        {"want_shut_down": True, "want_fence": True},
+    ):
+        at.beat(1, **heartbeat)
+        for broker_id in (2, 1):
+            at.decider.report(
+                broker_id, at.broker(broker_id).epoch, 1, at.pending.offset, at.lao.lao, at.now
+            )
+        broker = at.broker(1)
+        seen.append((broker.cause, broker.reason))
+    assert seen == [
+        (cause, "caught up")
+        for cause in (
+            Cause.ASKED_TO_BE_FENCED,
+            Cause.CAUGHT_UP,
+            Cause.CONTROLLED_SHUTDOWN,
+            Cause.CONTROLLED_SHUTDOWN,
+        )
+    ]
+
+
+@pytest.mark.usefixtures("_reworded")
+def test_cause_without_heartbeats_survives_amendment_shutdown_and_failover() -> None:
+    at = Cell(1)
+    at.send(OFF)
+    at.send(registration(7))
+    at.due()
+    assert at.broker(7).cause == Cause.ACTIVE_WITHOUT_HEARTBEATS
+    at.create_on((7, 1))
+    at.send(registration(7, rack="another"))
+    assert (at.broker(7).rack, at.broker(7).cause) == ("another", Cause.ACTIVE_WITHOUT_HEARTBEATS)
+    at.beat(7, want_shut_down=True)
+    assert at.broker(7).cause == Cause.CONTROLLED_SHUTDOWN_WITHOUT_HEARTBEATS
+    at = Cell(0, image=at.pending.snapshot(), epoch=2, now=at.now)
+    end = at.pending.offset
+    at.send(ON)
+    at.decider.report(7, at.broker(7).epoch, 2, end, -1, at.now)
+    assert at.lao.applied_of(7) == -1, (
+        "what it had applied before heartbeats came into force does not count"
+    )
+    at.decider.report(7, at.broker(7).epoch, 2, at.pending.offset, -1, at.now)
+    assert at.lao.applied_of(7) == at.pending.offset

@@ -134,34 +134,6 @@ def test_stuck_broker_is_fenced_when_its_lease_ends_and_gets_no_other() -> None:
     assert cell.broker(1).reason == "metadata lag above broker.metadata.lag.max.ms"
 
 
-def test_broker_without_a_lease_is_fenced_for_its_lag_at_once() -> None:
-    cell = Cell(brokers=3)
-    stuck_at = cell.pending.offset
-    begun = cell.now
-    while not cell.broker(1).fenced:
-        cell.now += 1.0
-        cell.create(f"t{cell.pending.offset}", replication_factor=1)
-        cell.beat(2)
-        cell.beat(3)
-        cell.beat(1, current_metadata_offset=stuck_at, told_lowest_acknowledged_offset=-1)
-        cell.due()
-        assert cell.now < begun + 39, "30 s, and the time between two looks"
-
-
-def test_broker_that_asks_for_fencing_is_fenced_when_its_lease_ends() -> None:
-    cell = Cell(brokers=2)
-    cell.now += 20
-    all_beat(cell, seconds=0.1)
-    ask(cell, 1)
-    granted_at = cell.now
-    while not cell.broker(1).fenced:
-        cell.now += 1.0
-        cell.beat(2)
-        assert ask(cell, 1, want_fence=True).read_lease_ms == 0
-        assert cell.now < granted_at + SESSION_S + 2
-    assert cell.now >= granted_at + SESSION_S
-
-
 def test_unregistration_waits_for_the_lease() -> None:
     cell = Cell(brokers=3)
     cell.now += 20
@@ -204,19 +176,6 @@ def test_fenced_or_gone_broker_delays_no_unregistration() -> None:
     cell.join(3, process=process)
     ask(cell, 3)
     assert cell.decide(registration(3, "another", process=process)).records
-
-
-def test_silent_broker_is_fenced_no_earlier_than_its_lease_ends() -> None:
-    cell = Cell(brokers=2)
-    cell.now += 5
-    cell.beat(2)
-    ask(cell, 1)
-    ends_at = cell.decider.state.read_leases.ends_at(1)
-    while not cell.broker(1).fenced:
-        cell.now += 0.5
-        cell.beat(2)
-        cell.due()
-    assert ends_at <= cell.now <= ends_at + 0.5
 
 
 def test_stopping_process_leaves_regardless_of_its_lease() -> None:

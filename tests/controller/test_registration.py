@@ -1,9 +1,22 @@
+"""Registration of brokers, and the outcomes and effects of a broker's life."""
+
 from typing import Any
 
 import pytest
-from deciding import Cell, registration
+from deciding import Cell, Decided, registration
 
+from controller.decision import (
+    Fenced,
+    LeaseGranted,
+    Left,
+    Registered,
+    ShutdownBegun,
+    Unfenced,
+    Write,
+)
+from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
+from raftlog.metadata.entities import Cause
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -88,15 +101,6 @@ def test_checks_are_in_kafkas_order() -> None:
     cell.refused(registration(2, "another", **bad), ErrorCode.UNSUPPORTED_VERSION, "features")
 
 
-def test_same_process_gets_the_same_epoch_and_writes_nothing() -> None:
-    cell = Cell(brokers=2)
-    epoch = cell.broker(1).epoch
-    decision = cell.decide(registration(1))
-    assert not decision.records
-    assert decision.body.broker_epoch == epoch
-    assert not cell.broker(1).fenced
-
-
 def test_same_process_may_amend_its_registration_and_keeps_its_state() -> None:
     cell = Cell(brokers=2)
     before = cell.broker(1)
@@ -141,19 +145,6 @@ def test_new_incarnation_leaves_every_isr_in_the_batch_of_its_registration() -> 
     cell.check_invariants()
 
 
-def test_no_image_shows_the_new_incarnation_in_the_isr_of_the_old() -> None:
-    """The session ended, the fencing is not decided: the registration removes the broker."""
-    cell = Cell(brokers=3)
-    topic = cell.create_on((1, 2, 3))
-    cell.now += 9.1
-    for broker_id in (2, 3):
-        cell.beat(broker_id)
-    assert cell.partition(topic).isr == (1, 2, 3)
-    cell.register(1, "another")
-    assert cell.partition(topic).isr == (2, 3)
-    assert cell.partition(topic).leader == 2
-
-
 def test_successor_with_the_same_lock_need_not_wait() -> None:
     cell = Cell(brokers=2)
     cell.join(5, process=pb.ProcessProof(**PROOF))
@@ -181,14 +172,6 @@ def test_registrations_without_proof_are_different_processes() -> None:
         ErrorCode.DUPLICATE_BROKER_REGISTRATION,
         "broker_id",
     )
-
-
-def test_session_of_a_new_registration_begins_when_it_is_proposed() -> None:
-    cell = Cell(brokers=0)
-    decision = cell.decide(registration(1))
-    assert not cell.decider.state.sessions.is_alive(1, cell.now)
-    cell.propose(decision)
-    assert cell.decider.state.sessions.is_alive(1, cell.now)
 
 
 def test_requests_are_decided_on_the_pending_image() -> None:
@@ -221,9 +204,55 @@ def test_unregistering_removes_a_broker_from_isrs_and_ends_its_session() -> None
     assert cell.partition(alone).leader == 1
 
 
-def test_unproposed_decision_leaves_no_trace() -> None:
-    cell = Cell(brokers=3)
-    before = cell.soft_state()
-    cell.decide(registration(7))
-    cell.decide(rpc.UnregisterBrokerRequest(broker_id=1))
-    assert cell.soft_state() == before
+SESSION_S = ControllerSettings().broker_session_timeout_ms / 1000
+
+
+def shown(decided: Decided) -> tuple[str, tuple[object, ...]]:
+    """Return the outcome's kind and its effects."""
+    return type(decided.outcome).__name__, decided.effects
+
+
+def test_broker_life_has_the_expected_outcomes() -> None:
+    cell = Cell(brokers=2)
+    said: list[tuple[str, tuple[object, ...]]] = []
+
+    def ask(message: object) -> None:
+        said.append(shown(cell.propose(cell.decide(message))))
+
+    ask(registration(7))
+    epoch = cell.broker(7).epoch
+    assert said.pop() == ("Write", (Registered(7, epoch),))
+    ask(cell.heartbeat(7))
+    assert said.pop() == ("Write", (Unfenced(7),))
+    ask(cell.heartbeat(7))
+    assert said.pop() == ("Reply", ())
+    ask(cell.heartbeat(7, want_read_lease=True))
+    assert said.pop() == ("Reply", (LeaseGranted(7),))
+    ask(cell.heartbeat(7, want_shut_down=True))
+    assert said.pop() == ("Write", (Left(7),)), "it leads nothing: it may go at once"
+
+
+def test_leading_broker_is_moved_before_it_leaves() -> None:
+    cell = Cell(brokers=2)
+    cell.create_on((1, 2), name="led-by-1")
+    begun = cell.propose(cell.decide(cell.heartbeat(1, want_shut_down=True)))
+    assert shown(begun) == ("Write", (ShutdownBegun(1, cell.pending.offset),))
+
+
+def test_silence_ends_in_a_fencing_that_names_its_cause() -> None:
+    cell = Cell(brokers=1)
+    cell.now += SESSION_S
+    (fenced,) = cell.due()
+    assert shown(fenced) == (
+        "Write",
+        (Fenced(1, Cause.SESSION_TIMED_OUT, len(fenced.records)),),
+    )
+
+
+def test_effect_is_dropped_with_its_unproposed_decision() -> None:
+    cell = Cell(brokers=0)
+    decided = cell.decide(registration(7))
+    assert isinstance(decided.outcome, Write)
+    assert cell.decider.state.sessions.last_contact(7) is None
+    cell.propose(decided)
+    assert cell.decider.state.sessions.last_contact(7) == cell.now

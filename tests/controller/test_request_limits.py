@@ -209,11 +209,9 @@ def test_text_is_accepted_at_its_limit_and_refused_above(kind: str, path: Path, 
     for value in beyonds(rule, field):
         body = beyond.valid()[kind]
         put(body, path, value, field)
-        before = beyond.cell.soft_state()
         decision = beyond.decide(envelope_of(kind, body))
         assert not decision.records, value[:50]
         assert refused_for(decision, where), (where, decision.error, decision.body)
-        assert beyond.cell.soft_state() == before
     beyond.check_alive()
 
 
@@ -259,11 +257,9 @@ def test_list_above_its_limit_is_refused(kind: str, path: Path) -> None:
     first = values[0]
     for _ in range(limit + 1 - len(values)):
         values.append(first)
-    before = stage.cell.soft_state()
     decision = stage.decide(envelope_of(kind, body))
     assert not decision.records
     assert refused_for(decision, dotted(path)), (decision.error, dotted(path))
-    assert stage.cell.soft_state() == before
     stage.check_alive()
 
 
@@ -341,51 +337,40 @@ def test_unknown_registration_versions_are_refused(version: int) -> None:
 
 
 LIMIT = 3
-NOBODY = "nobody"
-
-
-def _configs(count: int) -> rpc.IncrementalAlterConfigsRequest:
-    resources = [
-        rpc.AlterConfigsResource(resource_type=ResourceType.TOPIC, resource_name=f"{NOBODY}{index}")
-        for index in range(count)
-    ]
-    return rpc.IncrementalAlterConfigsRequest(resources=resources)
-
-
-def _topics(count: int) -> rpc.CreateTopicsRequest:
-    return rpc.CreateTopicsRequest(
-        topics=[rpc.CreatableTopic(name=f"no name {index}") for index in range(count)]
-    )
-
-
-def _names(count: int) -> rpc.DeleteTopicsRequest:
-    return rpc.DeleteTopicsRequest(names=[f"{NOBODY}{index}" for index in range(count)])
-
-
-def _partitions(count: int) -> rpc.CreatePartitionsRequest:
-    topics = [rpc.CreatePartitionsTopic(name=f"{NOBODY}{index}", count=2) for index in range(count)]
-    return rpc.CreatePartitionsRequest(topics=topics)
-
-
-def _reassignments(count: int) -> rpc.AlterPartitionReassignmentsRequest:
-    topics = [rpc.ReassignableTopic(name=f"{NOBODY}{index}") for index in range(count)]
-    return rpc.AlterPartitionReassignmentsRequest(topics=topics)
 
 
 @pytest.mark.parametrize(
-    ("request_of", "field"),
+    ("type_", "field", "item"),
     [
-        (_configs, "resources"),
-        (_topics, "topics"),
-        (_names, "names"),
-        (_partitions, "topics"),
-        (_reassignments, "topics"),
+        (
+            rpc.IncrementalAlterConfigsRequest,
+            "resources",
+            lambda name: rpc.AlterConfigsResource(
+                resource_type=ResourceType.TOPIC, resource_name=name
+            ),
+        ),
+        (rpc.CreateTopicsRequest, "topics", lambda name: rpc.CreatableTopic(name=f"no {name}")),
+        (rpc.DeleteTopicsRequest, "names", str),
+        (
+            rpc.CreatePartitionsRequest,
+            "topics",
+            lambda name: rpc.CreatePartitionsTopic(name=name, count=2),
+        ),
+        (
+            rpc.AlterPartitionReassignmentsRequest,
+            "topics",
+            lambda name: rpc.ReassignableTopic(name=name),
+        ),
     ],
 )
-def test_refused_items_above_a_batch_are_not_checked(request_of: Any, field: str) -> None:
+def test_refused_items_above_a_batch_are_not_checked(type_: Any, field: str, item: Any) -> None:
     cell = Cell(brokers=1, settings=ControllerSettings(max_records_per_request=LIMIT))
-    assert cell.decide(request_of(LIMIT)).error is None
-    cell.refused(request_of(LIMIT + 1), ErrorCode.POLICY_VIOLATION, field)
+
+    def named(count: int) -> Any:
+        return type_(**{field: [item(f"nobody{index}") for index in range(count)]})
+
+    assert cell.decide(named(LIMIT)).error is None
+    cell.refused(named(LIMIT + 1), ErrorCode.POLICY_VIOLATION, field)
 
 
 def test_key_list_longer_than_all_keys_is_refused() -> None:
