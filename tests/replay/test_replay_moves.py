@@ -32,42 +32,21 @@ class Logged(Cell):
         )
         super().fold(records)
 
-    def reassign(self, ids: list[int] | None) -> None:
-        wanted = rpc.ReassignablePartition(replicas=None if ids is None else pb.IdList(ids=ids))
-        topic = rpc.ReassignableTopic(name="t", partitions=[wanted])
-        body = self.send(rpc.AlterPartitionReassignmentsRequest(topics=[topic]))
-        assert not body.topics[0].partitions[0].HasField("error")
-
-    def take_in(self, topic: bytes, isr: list[int]) -> None:
-        partition = self.partition(topic)
-        request = rpc.AlterPartitionRequest(
-            broker_id=partition.leader, broker_epoch=self.broker(partition.leader).epoch
-        )
-        members = [
-            pb.BrokerState(broker_id=one, broker_epoch=self.broker(one).epoch) for one in isr
-        ]
-        request.topics.add(topic_id=topic).partitions.add(
-            leader_epoch=partition.leader_epoch,
-            partition_epoch=partition.partition_epoch,
-            new_isr_with_epochs=members,
-        )
-        self.send(request)
-
 
 @pytest.fixture(scope="module")
 def moved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Logged, Path]:
     """Reassigned to completion, begun and cancelled, elected, elected uncleanly, extended."""
     cell = Logged(brokers=5)
     topic = cell.create_on((1, 2, 3))
-    cell.reassign([4, 5, 3])
-    cell.take_in(topic, [1, 2, 3, 4, 5])
+    cell.reassign({0: [4, 5, 3]})
+    cell.propose_isr(topic, [1, 2, 3, 4, 5])
     assert cell.partition(topic).replicas == (4, 5, 3)
-    cell.reassign([1, 2])
-    cell.take_in(topic, [3, 4, 5, 1])
-    cell.reassign(None)
+    cell.reassign({0: [1, 2]})
+    cell.propose_isr(topic, [3, 4, 5, 1])
+    cell.reassign({0: None})
     cell.silence(4)
     cell.join(4, incarnation="next")
-    cell.take_in(topic, [3, 4, 5])
+    cell.propose_isr(topic, [3, 4, 5])
     cell.send(rpc.ElectLeadersRequest())
     cell.silence(3, 5)
     cell.silence(4)
@@ -101,7 +80,7 @@ def test_stale_epoch_in_a_completing_change_is_found(tmp_path: Path) -> None:
     """The record adds a former incarnation, and completes a reassignment."""
     again = Logged(brokers=3)
     moving = again.create_on((1, 2))
-    again.reassign([3, 2])
+    again.reassign({0: [3, 2]})
     old = again.broker(3).epoch
     again.silence(3)
     again.join(3, incarnation="next")
