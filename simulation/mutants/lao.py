@@ -112,7 +112,7 @@ MUTANTS = (
         ("client.router:RoutedCall.set_exception", "and (self.idempotent or not error.outcome_unknown)", ""),
         "client/test_controller_client.py", "broker/test_broker_service.py"),
     by_tests("LAO-6", "The token is not sent", ("client.broker_client:BrokerClient.read", "if self._token is not None:", "if False:"),
-        "client/test_broker_client.py", "client/test_round_robin.py"),
+        "client/test_broker_client.py"),
     by_tests("LAO-6", "A read does not wait for its token",
         ("metadata.read_gate:ReadGate._find", "return view.tip if view.applied >= offset else None", "return view.tip"),
         "broker/test_read_gate.py"),

@@ -180,7 +180,7 @@ MUTANTS = (
         ("service.requests:RequestServer._led", "if why := self._why_fenced():", "if (why := self._why_fenced()) and False:"),
         "broker_replication/test_led_isrs.py"),
     by_tests("ISR-9", "The client takes the first page alone",
-        ("client.leaders:ask_leader", 'if keys or not pages[-1].HasField("next_cursor"):', "if True:"), "client/test_round_robin.py"),
+        ("client.leaders:ask_leader", 'if keys or not pages[-1].HasField("next_cursor"):', "if True:"), "client/test_leaders.py"),
     by_tests("ISR-11", "A conflict has no name",
         ("ops.isr_compare:_of_the_leader", "elif {one.broker_id for one in led.isr} != set(committed.isr):", "elif False:"),
         "ops/test_isr_compare.py"),

@@ -121,7 +121,7 @@ class DataBroker:
             return pb.BrokerResponse(error=common_pb2.Error(error_code=ErrorCode.BROKER_FENCED))
         return pb.BrokerResponse(**{body: getattr(self, body)(getattr(request, body))})
 
-    def refusal(self, asked: Any) -> tuple[ErrorCode, bool] | None:
+    def refusal(self, asked: Any) -> tuple[ErrorCode, bool]:
         log = self.world.logs.get(asked.partition_index)
         if asked.topic_id != self.world.topic_id or log is None:
             return ErrorCode.UNKNOWN_TOPIC_ID, False
@@ -129,86 +129,56 @@ class DataBroker:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, False
         if asked.current_leader_epoch < log.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH, False
-        return None
+        return ErrorCode.NONE, False
 
     def result(self, type_: Any, asked: Any, code: ErrorCode, **fields: Any) -> Any:
-        result = type_(
-            topic_id=asked.topic_id,
-            partition_index=asked.partition_index,
-            error_code=code,
-            **fields,
-        )
+        key = {"topic_id": asked.topic_id, "partition_index": asked.partition_index}
+        result = type_(**key, error_code=code, **fields)
         log = self.world.logs.get(asked.partition_index)
-        if self.world.names_leaders and log is not None:
-            result.current_leader.leader_id, result.current_leader.leader_epoch = (
-                log.leader,
-                log.epoch,
-            )
+        if code and self.world.names_leaders and log is not None:
+            result.current_leader.leader_id = log.leader
+            result.current_leader.leader_epoch = log.epoch
         return result
 
     def produce(self, request: data_pb2.ProduceRequest) -> data_pb2.ProduceResponse:
         results = []
         for asked in request.partitions:
-            refused = self.refusal(asked) or (self.refuse.pop(0) if self.refuse else None)
+            code, unknown = self.refusal(asked)
+            if not code and self.refuse:
+                code, unknown = self.refuse.pop(0)
             base = -1
-            if refused is None or refused[1]:
+            if not code or unknown:
                 base = self.world.logs[asked.partition_index].append(asked.records)
-            if refused is not None:
-                results.append(
-                    self.result(
-                        data_pb2.ProducePartitionResult,
-                        asked,
-                        refused[0],
-                        base_offset=-1,
-                        error_message=self.message,
-                        outcome_unknown=refused[1],
-                    )
-                )
-            else:
-                results.append(
-                    data_pb2.ProducePartitionResult(
-                        topic_id=asked.topic_id,
-                        partition_index=asked.partition_index,
-                        base_offset=base,
-                    )
-                )
+            fields: dict[str, Any] = {}
+            if code:
+                fields = {"error_message": self.message, "outcome_unknown": unknown}
+            fields["base_offset"] = -1 if code else base
+            results.append(self.result(data_pb2.ProducePartitionResult, asked, code, **fields))
         return data_pb2.ProduceResponse(partitions=results)
 
     def fetch(self, request: data_pb2.FetchRequest) -> data_pb2.FetchResponse:
         results = []
         for asked in request.partitions:
-            refused = self.refusal(asked)
-            if refused is not None:
-                results.append(self.result(data_pb2.FetchPartitionResult, asked, refused[0]))
-                continue
-            log = self.world.logs[asked.partition_index]
-            if asked.fetch_offset > log.end:
-                results.append(
-                    self.result(data_pb2.FetchPartitionResult, asked, ErrorCode.OFFSET_OUT_OF_RANGE)
-                )
-                continue
-            results.append(
-                data_pb2.FetchPartitionResult(
-                    topic_id=asked.topic_id,
-                    partition_index=asked.partition_index,
-                    high_watermark=log.committed,
-                    records=log.read(asked.fetch_offset),
-                )
-            )
+            log = self.world.logs.get(asked.partition_index)
+            code, _ = self.refusal(asked)
+            fields: dict[str, Any] = {}
+            if log is not None and not code:
+                if asked.fetch_offset > log.end:
+                    code = ErrorCode.OFFSET_OUT_OF_RANGE
+                else:
+                    records = log.read(asked.fetch_offset)
+                    fields = {"high_watermark": log.committed, "records": records}
+            results.append(self.result(data_pb2.FetchPartitionResult, asked, code, **fields))
         return data_pb2.FetchResponse(partitions=results)
 
     def list_offsets(self, request: data_pb2.ListOffsetsRequest) -> data_pb2.ListOffsetsResponse:
         results = []
         for asked in request.partitions:
-            refused = self.refusal(asked)
+            code, _ = self.refusal(asked)
             log = self.world.logs[asked.partition_index]
+            offset = log.committed if asked.timestamp == -1 else 0
             results.append(
-                data_pb2.ListOffsetsPartitionResult(
-                    topic_id=asked.topic_id,
-                    partition_index=asked.partition_index,
-                    error_code=refused[0] if refused else 0,
-                    offset=log.committed if asked.timestamp == -1 else 0,
-                )
+                self.result(data_pb2.ListOffsetsPartitionResult, asked, code, offset=offset)
             )
         return data_pb2.ListOffsetsResponse(partitions=results)
 
@@ -242,57 +212,33 @@ class DataWorld:
         log.leader, log.epoch = leader, log.epoch + 1
 
     def metadata(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
-        brokers = [
-            pb.MetadataBroker(node_id=one.id, host=one.host, port=1)
-            for one in self.brokers.values()
-            if not one.fenced
-        ]
-        topics = []
+        response = pb.MetadataResponse()
+        for one in self.brokers.values():
+            if not one.fenced:
+                response.brokers.add(node_id=one.id, host=one.host, port=1)
         for name in request.topics:
+            topic = response.topics.add(name=name)
             if name != self.topic:
-                topics.append(
-                    pb.MetadataTopic(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                )
+                topic.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
-            partitions = []
+            topic.topic_id = self.topic_id
             for index, log in self.logs.items():
                 leader, epoch = self.stale.get(index, (log.leader, log.epoch))
-                partitions.append(
-                    pb.MetadataPartition(
-                        partition_index=index, leader_id=leader, leader_epoch=epoch
-                    )
-                )
-            topics.append(
-                pb.MetadataTopic(name=name, topic_id=self.topic_id, partitions=partitions)
-            )
-        return pb.MetadataResponse(brokers=brokers, topics=topics)
+                topic.partitions.add(partition_index=index, leader_id=leader, leader_epoch=epoch)
+        return response
 
     def producer(self, *bootstrap: int, **settings: Any) -> Producer:
-        addresses = [f"b{one}:1" for one in bootstrap or (1,)]
-        return self._keep(
-            Producer(
-                self.transport,
-                addresses,
-                rng=random.Random(1),
-                settings=ProducerSettings(**settings),
-            )
-        )
+        return self._made(Producer, ProducerSettings(**settings), bootstrap)
 
     def consumer(self, *bootstrap: int, **settings: Any) -> Consumer:
-        addresses = [f"b{one}:1" for one in bootstrap or (1,)]
-        return self._keep(
-            Consumer(
-                self.transport,
-                addresses,
-                rng=random.Random(2),
-                settings=ConsumerSettings(**settings),
-            )
-        )
+        return self._made(Consumer, ConsumerSettings(**settings), bootstrap)
 
-    def _keep(self, client: C) -> C:
-        """Close it at the end."""
-        self.clients.append(client)
-        return client
+    def _made(self, kind: Callable[..., C], settings: Any, bootstrap: Sequence[int]) -> C:
+        """Return a client that is closed at the end."""
+        addresses = [f"b{one}:1" for one in bootstrap or (1,)]
+        made = kind(self.transport, addresses, rng=random.Random(1), settings=settings)
+        self.clients.append(made)
+        return made
 
     def requests(self, broker_id: int, body: str) -> list[Any]:
         return [getattr(one, body) for one in self.brokers[broker_id].asked if one.HasField(body)]

@@ -5,14 +5,15 @@ real socket, prints its address, and ends with its stdin.
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from client_world import refuses
+from client_world import Server, World, refuses, simulate
 
+import raftlog
 from raftlog.errors import ErrorCode
-from raftlog.transport.api import Conversation, Link
+from raftlog.transport.api import Conversation, Link, Transport
 from raftlog.transport.grpc_server import GrpcServerTransport
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 from raftlog.wire.common.v1 import common_pb2
@@ -21,6 +22,8 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 class Scripted:
     """A broker that accepts every write, unless a test sets another answer."""
+
+    server: Server
 
     def __init__(self) -> None:
         self.writes: list[rpc.ControllerRequest] = []
@@ -75,6 +78,33 @@ class Scripted:
             reached=self.reached,
             waiting_for_brokers=[3],
         )
+
+
+class SimClient(raftlog.AsyncClient):
+    """A client on the network of a test."""
+
+    world: World
+
+    def _transport(self) -> Transport:
+        return self.world.transport
+
+
+def client_of(world: World, **options: Any) -> SimClient:
+    client = SimClient("a:1", **options)
+    client.world = world
+    return client
+
+
+def with_client(test: Any, make: Callable[[], Any] = Scripted, **options: Any) -> None:
+    """Run a test with a client of one broker on a simulated network."""
+
+    async def in_world(world: World) -> None:
+        broker = make()
+        broker.server = await world.broker("a", broker)
+        async with client_of(world, **options) as client:
+            await test(client, broker)
+
+    simulate(in_world)
 
 
 class Listening:

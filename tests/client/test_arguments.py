@@ -49,8 +49,6 @@ def test_none_argument_error_says_how_to_get_the_default() -> None:
 
 NAN, INFINITY, HUGE = float("nan"), float("inf"), 2**70
 WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
-    ("topics.create", (5,), {}, "name must be str, not int: 5"),
-    ("topics.create", (None,), {}, "name must be str, not NoneType: None"),
     ("topics.create", (b"a",), {}, "name must be str, not bytes: b'a'"),
     ("topics.create", ("\ud800",), {}, "name='\\ud800': not valid UTF-8 (surrogates"),
     ("topics.create", ("a",), {"partitions": "3"}, "partitions must be int, not str: '3'"),
@@ -63,59 +61,39 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
         "topics.create",
         ("a",),
         {"configs": "a=1"},
-        "configs must be a mapping of keys to values, not str",
+        "configs must be a mapping of keys to values, not",
     ),
     ("topics.create", ("a",), {"validate_only": 1}, "validate_only must be bool, not int: 1"),
     ("topics.create", ("a",), {"acks": ""}, "acks='': must be one of committed, ack"),
     ("topics.create_all", (["a"],), {}, "topics[0] must be NewTopic, not str: 'a'"),
-    (
-        "topics.create_all",
-        ([raftlog.NewTopic("a", "3")],),  # type: ignore[arg-type]
-        {},
-        "topics[0].partitions must be int, not",
-    ),
-    ("topics.create_all", ("a",), {}, "topics must be a list: ['a']"),
+    ("topics.create_all", ([raftlog.NewTopic("a", "3")],), {}, "topics[0].partitions must be int"),  # type: ignore[arg-type]
     (
         "topics.delete",
         (["a"],),
         {},
-        "names[0] must not be a list, but is list: ['a']: unpack it as *list",
+        "names[0] must not be a list, but is list: ['a']: unpack it as",
     ),
-    ("topics.page", (5,), {}, "cursor must be str, not int: 5"),
+    (
+        "topics.delete",
+        ("a",),
+        {"ack": 1},
+        "AsyncTopics.delete() got an unexpected keyword argument",
+    ),
     ("topics.list", (), {"read": ""}, "read='': must be one of repeatable, latest, strict"),
     ("topics.list", (), {"timeout_s": True}, "timeout_s must be a number, not bool: True"),
-    ("topics.list", (), {"timeout_s": "1"}, "timeout_s must be a number, not str: '1'"),
     ("topics.list", (), {"timeout_s": NAN}, "timeout_s must be a number, not float: nan"),
     ("topics.list", (), {"timeout_s": 0}, "timeout_s=0: must be from 0.001 seconds to a day"),
     ("configs.alter", ("topic", "t"), {"set": {5: "x"}}, "set key must be str, not int: 5"),
     (
         "configs.alter",
         ("topic", "t"),
-        {"set": "a=1"},
-        "set must be a mapping of keys to values, not str",
-    ),
-    (
-        "configs.alter",
-        ("topic", "t"),
-        {"delete": "retention.ms"},
-        "delete must be a list: ['retention.ms']",
-    ),
-    (
-        "configs.alter",
-        ("topic", "t"),
         {"append": {"k": [5]}},
-        "append['k'][0] must be str, not int: 5",
+        "append['k'][0] must be str, not int",
     ),
     ("configs.alter", ("topic", "t"), {"set": {"a": None}}, "the value of a must be a str"),
     ("configs.describe", (5,), {}, "kind=5: must be one of topic, broker"),
     ("configs.describe", ("topic", None), {}, "name must be str or int, not NoneType: None"),
-    ("kv.get", (None,), {}, "key must be str, not NoneType: None"),
-    ("kv.put", (5, "v"), {}, "key must be str, not int: 5"),
-    ("kv.put", (b"k", "v"), {}, "key must be str, not bytes: b'k'"),
-    ("kv.put", ("k", None), {}, "value must be str or bytes, not NoneType: None"),
     ("kv.put", ("k", "\ud800"), {}, "value='\\ud800': not valid UTF-8 (surrogates not allowed"),
-    ("kv.put", ("k", "v"), {"lease_id": "x"}, "lease_id must be int, not str: 'x'"),
-    ("kv.put", ("k", "v"), {"generation": "x"}, "generation must be int, not str: 'x'"),
     ("kv.put", ("k", "v"), {"generation": HUGE}, f"generation={HUGE}: must fit into 64 bits"),
     (
         "kv.put",
@@ -127,38 +105,10 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("kv.delete", ("k",), {"expected": -2}, "expected=-2: must be at least 0, or raftlog.ABSENT"),
     ("kv.alter", ("x",), {}, "changes[0] must be Put or Expect or Delete, not str: 'x'"),
     ("kv.alter", (raftlog.Put("k", 5),), {}, "changes[0].value must be str or bytes, not int: 5"),  # type: ignore[arg-type]
-    ("topics.delete", ("a",), {"validate_only": 1}, "validate_only must be bool, not int: 1"),
-    (
-        "topics.delete",
-        ("a",),
-        {"ack": 1},
-        "AsyncTopics.delete() got an unexpected keyword argument",
-    ),
-    ("kv.put", ("k", "v"), {"validate_only": True}, "AsyncKeyValues.put() got an unexpected keyw"),
-    ("leases.grant", (None,), {}, "ttl_s must be a number, not NoneType: None"),
-    ("leases.grant", ("5",), {}, "ttl_s must be a number, not str: '5'"),
-    ("leases.grant", (NAN,), {}, "ttl_s must be a number, not float: nan"),
     ("leases.grant", (INFINITY,), {}, "ttl_s=inf: must be above 0 and at most"),
     ("leases.grant", (0,), {}, "ttl_s=0: must be above 0 and at most"),
-    ("leases.grant", (5,), {"name": 5}, "name must be str, not int: 5"),
-    ("leases.revoke", ("x",), {}, "lease_id must be int, not str: 'x'"),
-    ("partitions.reassign", ("t", {0: "12"}), {}, "replicas[0] must be a list: ['12']"),
-    ("partitions.elect_leaders", ("t", "0"), {}, "partitions[0] must be int, not str: '0'"),
-    ("acls.create", ("a",), {}, "acls[0] must be Acl, not str: 'a'"),
-    ("acls.list", (5,), {}, "chosen must be AclFilter, not int: 5"),
-    (
-        "features.update",
-        ({"metadata.version": "8"},),
-        {},
-        "levels['metadata.version'] must be int, not",
-    ),
-    ("brokers.unregister", ("1",), {}, "id must be int, not str: '1'"),
-    ("quorum.transfer", ("1",), {}, "to must be int, not str: '1'"),
-    ("hostnames.set", ("h", "1"), {}, "broker_id must be int, not str: '1'"),
+    ("features.update", ({"metadata.version": "8"},), {}, "levels['metadata.version'] must be int"),
     ("export_cursors.set", ("c", 2**63), {}, f"end_offset={2**63}: must fit into 64 bits"),
-    ("produce", ("a", "x"), {"partition": "0"}, "partition must be int, not str: '0'"),
-    ("produce", (b"a", "x"), {}, "topic must be str, not bytes: b'a'"),
-    ("produce", ("a", 5), {}, "value must be str or bytes, not int: 5"),
     ("produce", ("a", "x"), {"headers": 5}, "headers must be a mapping, or pairs"),
     (
         "consume",
@@ -166,16 +116,7 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
         {"offset": True},
         "offset=True: must be a number of at least 0, 'earliest'",
     ),
-    (
-        "consume",
-        ("a",),
-        {"offset": HUGE},
-        f"offset={HUGE}: must be a number of at least 0, 'earliest'",
-    ),
-    ("consume", ("a",), {"idle_timeout_s": "1"}, "idle_timeout_s must be a number, not str: '1'"),
-    ("watch", (5,), {}, "selectors[0] must be str, not int: 5"),
-    ("watch", (), {"since": 5}, "since must be str or Token, not int: 5"),
-    ("see", (None,), {}, "token must be str or Token, not NoneType: None"),
+    ("consume", ("a",), {"offset": HUGE}, f"offset={HUGE}: must be a number of at least 0, 'earl"),
     ("see", (5,), {}, "token must be str or Token, not int: 5"),
     ("see", ("5",), {}, "token: '5' is not a token"),
 ]
@@ -216,19 +157,25 @@ async def test_right_argument_is_sent(
             await attrgetter(call)(client)(*args, **{"timeout_s": 0.01} | named)
 
 
-def test_every_argument_of_every_call_has_a_check() -> None:
-    """Unchecked arguments are refused where they are used, as the table above shows."""
-    unchecked = {
-        (name, parameter)
-        for group in [getattr(raftlog.AsyncClient("127.0.0.1:1"), name) for name in NAMESPACES]
-        for name, call in inspect.getmembers(type(group), inspect.isfunction)
-        if not name.startswith("_")
-        for parameter, hint in hints_of(call).items()
-        if check_of(hint) is check_of(Headers)
-    }
-    assert {parameter for _, parameter in unchecked} == {
-        "acks", "read", "kind", "expected", "expected_offset",
-    }  # fmt: skip
+async def test_each_argument_of_each_call_is_compared_with_its_type() -> None:
+    """Those that are checked where they are used are in the table above."""
+    client, unchecked, refused = raftlog.AsyncClient("127.0.0.1:1"), set(), 0
+    calls: list[Any] = [client.produce, client.consume, client.watch, client.see]
+    for group in NAMESPACES:
+        found = inspect.getmembers(getattr(client, group), inspect.iscoroutinefunction)
+        calls += [call for name, call in found if not name.startswith("_")]
+    for call in calls:
+        for name, hint in hints_of(call).items():
+            if check_of(hint) is check_of(Headers):
+                unchecked.add(name)
+                continue
+            before, star, _ = str(inspect.signature(call)).partition(f"*{name}:")
+            args = ["a"] * before.count(":") + [object()] if star else []
+            with pytest.raises(TypeError, match=rf"^{name}(\[0\])? must be "):
+                await call(*args, **({} if star else {name: object()}))
+            refused += 1
+    assert unchecked == {"acks", "read", "kind", "expected", "expected_offset", "headers", "offset"}
+    assert refused > 100
 
 
 def test_kv_alter_without_changes_changes_nothing() -> None:

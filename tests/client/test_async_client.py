@@ -6,30 +6,14 @@ from typing import Any
 import pytest
 from client_world import World, silent, simulate
 from scenarios import scenario
-from scripted_broker import Scripted
+from scripted_broker import Scripted, SimClient, client_of, with_client
 
 import raftlog
 from raftlog import errors
 from raftlog.errors import ErrorCode
-from raftlog.transport.api import Transport
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
-
-
-class SimClient(raftlog.AsyncClient):
-    """A client on the network of a test."""
-
-    world: World
-
-    def _transport(self) -> Transport:
-        return self.world.transport
-
-
-def client_of(world: World, **options: Any) -> SimClient:
-    client = SimClient("a:1", **options)
-    client.world = world
-    return client
 
 
 async def failure(awaitable: Awaitable[object]) -> Any:
@@ -54,51 +38,46 @@ def refused(*errors_: tuple[str, ErrorCode]) -> dict[str, Any]:
 EXISTS, NONE = ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NONE
 
 
-@scenario(simulate)
-async def test_single_refused_item_raises_its_error(world: World) -> None:
-    broker = Scripted()
-    await world.broker("a", broker)
-    async with client_of(world) as client:
-        broker.body = refused(("t", EXISTS))
-        error = await failure(client.topics.create("t"))
-        assert type(error) is errors.TopicAlreadyExistsError
-        assert str(error) == "TOPIC_ALREADY_EXISTS: no t (field topics[0])"
+@scenario(with_client)
+async def test_single_refused_item_raises_its_error(client: SimClient, broker: Scripted) -> None:
+    broker.body = refused(("t", EXISTS))
+    error = await failure(client.topics.create("t"))
+    assert type(error) is errors.TopicAlreadyExistsError
+    assert str(error) == "TOPIC_ALREADY_EXISTS: no t (field topics[0])"
 
 
-@scenario(simulate)
-async def test_several_refused_items_raise_one_error_that_carries_each(world: World) -> None:
-    broker = Scripted()
-    await world.broker("a", broker)
-    async with client_of(world) as client:
-        broker.body = refused(("t", EXISTS), ("u", NONE), ("v", ErrorCode.INVALID_PARTITIONS))
-        error = await failure(client.topics.create_all([raftlog.NewTopic("t")]))
-        assert type(error) is errors.ItemsRefusedError
-        assert [type(one) for one in error.errors] == [
-            errors.TopicAlreadyExistsError,
-            errors.InvalidPartitionsError,
-        ]
-        assert error.write.offset == broker.offset
-        assert "no t (field topics[0])" in str(error)
-        assert "no v (field topics[2])" in str(error)
+@scenario(with_client)
+async def test_several_refused_items_raise_one_error_that_carries_each(
+    client: SimClient, broker: Scripted
+) -> None:
+    broker.body = refused(("t", EXISTS), ("u", NONE), ("v", ErrorCode.INVALID_PARTITIONS))
+    error = await failure(client.topics.create_all([raftlog.NewTopic("t")]))
+    assert type(error) is errors.ItemsRefusedError
+    assert [type(one) for one in error.errors] == [
+        errors.TopicAlreadyExistsError,
+        errors.InvalidPartitionsError,
+    ]
+    assert error.write.offset == broker.offset
+    assert "no t (field topics[0])" in str(error)
+    assert "no v (field topics[2])" in str(error)
 
 
-@scenario(simulate)
-async def test_write_that_is_not_as_visible_as_requested_is_reported_and_kept(world: World) -> None:
-    broker = Scripted()
+@scenario(with_client)
+async def test_write_that_is_not_as_visible_as_requested_is_reported_and_kept(
+    client: SimClient, broker: Scripted
+) -> None:
     broker.reached = common_pb2.ACKS_COMMITTED
-    await world.broker("a", broker)
-    async with client_of(world) as client:
-        assert (await client.topics.create("t")).reached is raftlog.Acks.COMMITTED
-        error = await failure(client.topics.create("t", acks="visible"))
-        assert type(error) is errors.AcksNotReachedError
-        assert not isinstance(error, errors.ApiError)
-        assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
-        assert (error.retriable, error.field, error.message) == (False, "", str(error))
-        assert error.result == raftlog.WriteResult(
-            raftlog.Token(0, 1, broker.offset), raftlog.Acks.COMMITTED, (3,)
-        )
-        assert "is committed at offset" in str(error)
-        assert "brokers 3" in str(error)
+    assert (await client.topics.create("t")).reached is raftlog.Acks.COMMITTED
+    error = await failure(client.topics.create("t", acks="visible"))
+    assert type(error) is errors.AcksNotReachedError
+    assert not isinstance(error, errors.ApiError)
+    assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
+    assert (error.retriable, error.field, error.message) == (False, "", str(error))
+    assert error.result == raftlog.WriteResult(
+        raftlog.Token(0, 1, broker.offset), raftlog.Acks.COMMITTED, (3,)
+    )
+    assert "is committed at offset" in str(error)
+    assert "brokers 3" in str(error)
 
 
 @pytest.mark.parametrize("call", ["produce", "kv.put", "kv.get", "quorum.transfer"])
@@ -115,32 +94,28 @@ async def test_call_raises_client_closed_when_its_client_is_closed(call: str) ->
     assert not failed.value.outcome_unknown
 
 
-@scenario(simulate)
-async def test_quorum_changes_carry_the_principal_of_the_client(world: World) -> None:
-    broker = Scripted()
-    await world.broker("a", broker)
-    async with client_of(world, principal="User:me") as client:
-        await client.quorum.remove_voter(4, "d" * 22)
-        await client.quorum.transfer()
-        assert [one.client.principal for one in broker.writes] == ["User:me"] * 2
+@scenario(with_client, principal="User:me")
+async def test_quorum_changes_carry_the_principal_of_the_client(
+    client: SimClient, broker: Scripted
+) -> None:
+    await client.quorum.remove_voter(4, "d" * 22)
+    await client.quorum.transfer()
+    assert [one.client.principal for one in broker.writes] == ["User:me"] * 2
 
 
-@scenario(simulate)
-async def test_writes_are_numbered_and_reads_are_not(world: World) -> None:
-    broker = Scripted()
-    await world.broker("a", broker)
-    async with client_of(world, principal="User:me", acks="acknowledged") as client:
-        await client.topics.create("t")
-        await client.topics.create("u", validate_only=True)
-        await client.topics.delete("t", acks="committed")
-        numbers = [(one.client.client_id, one.client.sequence) for one in broker.writes]
-        assert numbers == [(7, 1), (0, 0), (7, 2)]
-        assert broker.writes[0].client.principal == "User:me"
-        assert [one.acks for one in broker.writes] == [
-            common_pb2.ACKS_ACKNOWLEDGED,
-            common_pb2.ACKS_COMMITTED,
-            common_pb2.ACKS_COMMITTED,
-        ]
+@scenario(with_client, principal="User:me", acks="acknowledged")
+async def test_writes_are_numbered_and_reads_are_not(client: SimClient, broker: Scripted) -> None:
+    await client.topics.create("t")
+    await client.topics.create("u", validate_only=True)
+    await client.topics.delete("t", acks="committed")
+    numbers = [(one.client.client_id, one.client.sequence) for one in broker.writes]
+    assert numbers == [(7, 1), (0, 0), (7, 2)]
+    assert broker.writes[0].client.principal == "User:me"
+    assert [one.acks for one in broker.writes] == [
+        common_pb2.ACKS_ACKNOWLEDGED,
+        common_pb2.ACKS_COMMITTED,
+        common_pb2.ACKS_COMMITTED,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -161,64 +136,56 @@ async def test_unsupported_numbers_are_omitted(world: World, *, code: ErrorCode)
         assert len(broker.writes) == 1
 
 
-@scenario(simulate)
-async def test_other_session_failures_are_raised(world: World) -> None:
-    broker = Scripted()
+@scenario(with_client, client_id="x" * 500)
+async def test_other_session_failures_are_raised(client: SimClient, broker: Scripted) -> None:
     broker.opening = ErrorCode.INVALID_REQUEST
-    await world.broker("a", broker)
-    async with client_of(world, client_id="x" * 500) as client:
-        assert type(await failure(client.topics.create("t"))) is errors.InvalidRequestError
-        assert broker.writes == []
+    assert type(await failure(client.topics.create("t"))) is errors.InvalidRequestError
+    assert broker.writes == []
 
 
-@scenario(simulate)
-async def test_unknown_outcome_has_its_own_exception_type(world: World) -> None:
-    broker = Scripted()
-    server = await world.broker("a", broker)
-    async with client_of(world, exactly_once=False) as client:
-        server.answer = silent
-        write = asyncio.ensure_future(client.topics.create("t"))
-        await asyncio.sleep(0.1)
-        server.hang_up()
-        error = await failure(write)
-        assert type(error) is errors.UnknownOutcomeError
-        assert not error.retriable
+@scenario(with_client, exactly_once=False)
+async def test_unknown_outcome_has_its_own_exception_type(
+    client: SimClient, broker: Scripted
+) -> None:
+    broker.server.answer = silent
+    write = asyncio.ensure_future(client.topics.create("t"))
+    await asyncio.sleep(0.1)
+    broker.server.hang_up()
+    error = await failure(write)
+    assert type(error) is errors.UnknownOutcomeError
+    assert not error.retriable
 
 
-@scenario(simulate)
-async def test_reads_are_retried_until_their_deadline_and_never_unknown(world: World) -> None:
-    broker = Scripted()
-    server = await world.broker("a", broker)
-    async with client_of(world, timeout_s=5) as client:
-        broker.refusals = [ErrorCode.BROKER_FENCED, ErrorCode.BROKER_NOT_AVAILABLE]
-        assert len(await client.topics.list()) == 1
-        assert len(broker.reads) == 3
-        broker.refusals = [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
-        assert isinstance(await failure(client.topics.list()), errors.AuthorizationError)
-        server.answer = silent
-        begun = world.loop.time()
-        error = await failure(client.topics.list(timeout_s=2))
-        assert type(error) is errors.RequestTimedOutError
-        assert 2 <= world.loop.time() - begun <= 2.6
+@scenario(with_client, timeout_s=5)
+async def test_reads_are_retried_until_their_deadline_and_never_unknown(
+    client: SimClient, broker: Scripted
+) -> None:
+    broker.refusals = [ErrorCode.BROKER_FENCED, ErrorCode.BROKER_NOT_AVAILABLE]
+    assert len(await client.topics.list()) == 1
+    assert len(broker.reads) == 3
+    broker.refusals = [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+    assert isinstance(await failure(client.topics.list()), errors.AuthorizationError)
+    broker.server.answer = silent
+    begun = client.world.loop.time()
+    error = await failure(client.topics.list(timeout_s=2))
+    assert type(error) is errors.RequestTimedOutError
+    assert 2 <= client.world.loop.time() - begun <= 2.6
 
 
-@scenario(simulate)
-async def test_client_reads_its_own_writes_and_tokens(world: World) -> None:
-    broker = Scripted()
-    await world.broker("a", broker)
-    async with client_of(world, read="latest") as client:
-        assert client.token is None
-        written = await client.topics.create("t")
-        assert client.token == written.token
-        await client.topics.list()
-        assert broker.reads[-1].read.at_least.offset == written.offset
-        assert broker.reads[-1].read.mode == pb.LATEST
-        await client.see(raftlog.Token.parse("0-1-99"))
-        await client.topics.describe("t", read="strict")
-        assert broker.reads[-1].read.at_least.offset == 99
-        assert broker.reads[-1].read.mode == pb.STRICT
-        await client.forget()
-        assert client.token is None
+@scenario(with_client, read="latest")
+async def test_client_reads_its_own_writes_and_tokens(client: SimClient, broker: Scripted) -> None:
+    assert client.token is None
+    written = await client.topics.create("t")
+    assert client.token == written.token
+    await client.topics.list()
+    assert broker.reads[-1].read.at_least.offset == written.offset
+    assert broker.reads[-1].read.mode == pb.LATEST
+    await client.see(raftlog.Token.parse("0-1-99"))
+    await client.topics.describe("t", read="strict")
+    assert broker.reads[-1].read.at_least.offset == 99
+    assert broker.reads[-1].read.mode == pb.STRICT
+    await client.forget()
+    assert client.token is None
 
 
 @scenario(simulate)
@@ -231,28 +198,25 @@ async def test_values_show_what_is_unknown(world: World) -> None:
 
 
 @pytest.mark.parametrize(("late_s", "known"), [(0.3, True), (0.7, False)])
-@scenario(simulate)
+@scenario(with_client)
 async def test_outcome_that_arrives_shortly_after_the_deadline_is_reported(
-    world: World, *, late_s: float, known: bool
+    client: SimClient, broker: Scripted, *, late_s: float, known: bool
 ) -> None:
-    broker = Scripted()
-    server = await world.broker("a", broker)
-    async with client_of(world) as client:
-        await client.topics.create("opens the session")
-        held: list[pb.BrokerRequest] = []
-        server.answer = held.append
-        call = asyncio.ensure_future(client.topics.create("t", timeout_s=1.0))
-        await asyncio.sleep(1.0 + late_s)
-        server.answer = broker
-        for request in held:
-            response = broker(request)
-            assert response is not None
-            response.correlation_id = request.correlation_id
-            server.links[0].send(response)
-        if known:
-            assert (await call).offset > 0
-        else:
-            assert isinstance(await failure(call), errors.UnknownOutcomeError)
+    await client.topics.create("opens the session")
+    held: list[pb.BrokerRequest] = []
+    broker.server.answer = held.append
+    call = asyncio.ensure_future(client.topics.create("t", timeout_s=1.0))
+    await asyncio.sleep(1.0 + late_s)
+    broker.server.answer = broker
+    for request in held:
+        response = broker(request)
+        assert response is not None
+        response.correlation_id = request.correlation_id
+        broker.server.links[0].send(response)
+    if known:
+        assert (await call).offset > 0
+    else:
+        assert isinstance(await failure(call), errors.UnknownOutcomeError)
 
 
 @scenario(simulate)
@@ -351,42 +315,40 @@ async def test_wrong_type_of_value_or_name_is_refused_before_sending(world: Worl
                 await wrong(names)
 
 
-@scenario(simulate)
-async def test_read_waits_for_the_throttle_time_of_a_broker(world: World) -> None:
-    broker = Scripted()
-    broker.refusals, broker.throttle_time_ms = [ErrorCode.THROTTLING_QUOTA_EXCEEDED] * 2, 3_000
-    await world.broker("a", broker)
-    client = client_of(world, timeout_s=20)
-    begun = world.loop.time()
+THROTTLED = [ErrorCode.THROTTLING_QUOTA_EXCEEDED]
+
+
+@scenario(with_client, timeout_s=20)
+async def test_read_waits_for_the_throttle_time_of_a_broker(
+    client: SimClient, broker: Scripted
+) -> None:
+    broker.refusals, broker.throttle_time_ms = THROTTLED * 2, 3_000
+    begun = client.world.loop.time()
     await client.topics.describe("t")
     assert len(broker.reads) == 3
-    assert 6.0 <= world.loop.time() - begun < 6.5
-    await client.close()
+    assert 6.0 <= client.world.loop.time() - begun < 6.5
 
 
-@scenario(simulate)
-async def test_read_ends_at_its_deadline_without_another_attempt(world: World) -> None:
-    broker = Scripted()
-    broker.refusals, broker.throttle_time_ms = [ErrorCode.THROTTLING_QUOTA_EXCEEDED] * 9, 3_000
-    await world.broker("a", broker)
-    client = client_of(world, timeout_s=8)
-    begun = world.loop.time()
+@scenario(with_client, timeout_s=8)
+async def test_read_ends_at_its_deadline_without_another_attempt(
+    client: SimClient, broker: Scripted
+) -> None:
+    broker.refusals, broker.throttle_time_ms = THROTTLED * 9, 3_000
+    begun = client.world.loop.time()
     error = await failure(client.topics.describe("t"))
     assert (error.code, len(broker.reads)) == (ErrorCode.THROTTLING_QUOTA_EXCEEDED, 3)
-    assert 6.0 <= world.loop.time() - begun < 6.5
-    await client.close()
+    assert 6.0 <= client.world.loop.time() - begun < 6.5
 
 
-@scenario(simulate)
-async def test_close_ends_a_read_that_waits_for_its_next_attempt(world: World) -> None:
-    broker = Scripted()
-    broker.refusals, broker.throttle_time_ms = [ErrorCode.THROTTLING_QUOTA_EXCEEDED], 20_000
-    await world.broker("a", broker)
-    client = client_of(world, timeout_s=60)
+@scenario(with_client, timeout_s=60)
+async def test_close_ends_a_read_that_waits_for_its_next_attempt(
+    client: SimClient, broker: Scripted
+) -> None:
+    broker.refusals, broker.throttle_time_ms = THROTTLED, 20_000
     reading = asyncio.create_task(client.topics.describe("t"))
     await asyncio.sleep(1)
-    begun = world.loop.time()
+    begun = client.world.loop.time()
     await client.close()
     assert isinstance(await failure(reading), errors.ClientClosedError)
-    assert world.loop.time() - begun < 1.0
+    assert client.world.loop.time() - begun < 1.0
     assert len(broker.reads) == 1

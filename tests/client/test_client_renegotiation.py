@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
 from client_world import Server, World, create, leader, simulate
 from scenarios import scenario
 
@@ -61,13 +60,12 @@ class Broker:
             link.send(response)
 
 
-@pytest.mark.parametrize("round_robin", [False, True])
 @scenario(simulate)
 async def test_calls_in_flight_finish_on_the_old_connection_and_new_ones_use_a_new_one(
-    world: World, *, round_robin: bool
+    world: World,
 ) -> None:
     broker = await Broker().start(world, "a")
-    client = world.broker_client("a", round_robin=round_robin)
+    client = world.broker_client("a")
     assert await offered(client) == 0
     broker.hold = True
     write = asyncio.ensure_future(client.write(create(), timeout_s=5))

@@ -1,7 +1,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from client_world import Server, World, simulate
@@ -21,12 +21,11 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1 import quorum_pb2
 from raftlog.wire.records.v1 import records_pb2 as rec
 
-FAR_S = 60.0
 Answer = Callable[[pb.MetadataFetchRequest], "pb.MetadataFetchResponse | None"]
 
 
 class FakeLink:
-    """A link that answers each request by a script; None: the link breaks."""
+    """A link that answers each request by a script, or ``never``; None: the link breaks."""
 
     def __init__(self, address: str, answer: Answer, handler: Any) -> None:
         self.peer, self._answer, self._handler, self._open = address, answer, handler, True
@@ -34,6 +33,8 @@ class FakeLink:
     def send(self, message: pb.MetadataFetchRequest) -> None:
         if not self._open:
             raise LinkClosedError("closed")
+        if self._answer is never:
+            return
         response = self._answer(message)
         loop = asyncio.get_running_loop()
         if response is None:
@@ -43,20 +44,28 @@ class FakeLink:
             loop.call_soon(self._handler.received, self, [response])
 
 
-class FakeTransport:
-    """Controllers by address; a missing address gives no link."""
+def never(_: pb.MetadataFetchRequest) -> None:
+    """The answer of a node that hangs."""
 
-    def __init__(self, **controllers: Answer) -> None:
-        self.controllers = controllers
+
+class FakeTransport:
+    """Controllers by address. A missing address gives no link; ``refusing`` ones fail the attempt."""
+
+    def __init__(
+        self, refusing: str = "", refusal: ApiError | None = None, **controllers: Answer
+    ) -> None:
+        self.refusing, self.refusal, self.controllers = refusing, refusal, controllers
         self.dialled: list[str] = []
         self.open = 0
 
     def dial(self, address: str, conversation: Any, handler: Any) -> Any:
         self.dialled.append(address)
         self.open += 1
-        answer = self.controllers.get(address)
-        if answer is not None:
-            asyncio.get_running_loop().call_soon(handler.opened, FakeLink(address, answer, handler))
+        soon = asyncio.get_running_loop().call_soon
+        if address in self.refusing:
+            soon(handler.attempt_failed, "UNAVAILABLE: Connection refused", self.refusal)
+        if (answer := self.controllers.get(address)) is not None:
+            soon(handler.opened, FakeLink(address, answer, handler))
         return self
 
     def close(self) -> None:
@@ -201,79 +210,39 @@ async def test_error_below_the_log_start_names_it_and_the_snapshot() -> None:
     log.close()
 
 
-class DeadTransport(FakeTransport):
-    """Missing addresses refuse, and some of the others never answer."""
-
-    def __init__(self, silent: set[str], refusing: set[str], **controllers: Answer) -> None:
-        super().__init__(**controllers)
-        self._silent, self._refusing = silent, refusing
-
-    def dial(self, address: str, conversation: Any, handler: Any) -> Any:
-        if address in self._refusing:
-            failed = asyncio.get_running_loop().call_soon
-            failed(handler.attempt_failed, "UNAVAILABLE: Connection refused", None)
-        if address in self._silent:
-            link = FakeLink(address, lambda request: pb.MetadataFetchResponse(), handler)
-            link.send = lambda message: None  # type: ignore[method-assign]
-            asyncio.get_running_loop().call_soon(handler.opened, link)
-        return super().dial(address, conversation, handler)
-
-
 @pytest.mark.parametrize(
-    ("silent", "refusing"), [(set(), set()), ({"a", "b"}, set()), ({"a"}, {"b"})]
+    "dead", [{}, {"a": never, "b": never}, {"a": never, "refusing": "b"}], ids=str
 )
-async def test_dead_nodes_leave_time_for_the_leader(silent: set[str], refusing: set[str]) -> None:
+async def test_dead_nodes_leave_time_for_the_leader(dead: dict[str, Any]) -> None:
     """[Two of three nodes hang; a reader gave all of it to the first.]"""
-    transport: Any = DeadTransport(silent, refusing, c=committed)
-    reader = log_reader.LogReader(transport, ["a", "b", "c"], rng=random.Random(1), timeout_s=2.0)
-    assert (await reader.info()).address == "c"
+    transport = FakeTransport(c=leader(CHUNKS), **dead)
+    log = reader(transport, "a", "b", "c", timeout_s=2.0)
+    assert (await log.info()).address == "c"
     assert transport.dialled[:3] == ["a", "b", "c"]
-    reader.close()
+    log.close()
     assert transport.open == 0
 
 
 async def test_log_reader_fails_at_once_when_all_refuse_it() -> None:
     refused = ApiError(ErrorCode.SASL_AUTHENTICATION_FAILED, "the token has expired")
-
-    class Strict(FakeTransport):
-        def dial(self, address: str, conversation: Any, handler: Any) -> Any:
-            if address not in self.controllers:
-                loop = asyncio.get_running_loop()
-                loop.call_soon(handler.attempt_failed, "UNAUTHENTICATED", refused)
-            return super().dial(address, conversation, handler)
-
-    reader = log_reader.LogReader(
-        cast(Any, Strict()), ["a", "b"], rng=random.Random(1), timeout_s=FAR_S
-    )
+    log = reader(FakeTransport("ab", refused), "a", "b")
     with pytest.raises(SaslAuthenticationFailedError, match="expired"):
-        await asyncio.wait_for(reader.info(), 5)
-    reader.close()
+        await asyncio.wait_for(log.info(), 5)
     # One that lets it in is enough.
-    reader = log_reader.LogReader(
-        cast(Any, Strict(b=committed)), ["a", "b"], rng=random.Random(1), timeout_s=FAR_S
-    )
-    assert (await asyncio.wait_for(reader.info(), 5)).address == "b"
-    reader.close()
+    log = reader(FakeTransport("a", refused, b=leader(CHUNKS)), "a", "b")
+    assert (await asyncio.wait_for(log.info(), 5)).address == "b"
 
 
 async def test_refused_connection_costs_no_wait() -> None:
-    transport: Any = DeadTransport(set(), {"a", "b"}, c=committed)
-    reader = log_reader.LogReader(transport, ["a", "b", "c"], rng=random.Random(1), timeout_s=30.0)
     async with asyncio.timeout(0.5):
-        await reader.info()
-    reader.close()
+        await reader(FakeTransport("ab", c=leader(CHUNKS)), "a", "b", "c", timeout_s=30.0).info()
 
 
 async def test_log_reader_error_names_each_address_and_reason() -> None:
-    transport: Any = DeadTransport({"a"}, {"b"})
-    reader = log_reader.LogReader(transport, ["a", "b"], rng=random.Random(1), timeout_s=0.3)
+    transport = FakeTransport("b", a=never)
     with pytest.raises(ApiError, match=r"tried a, b: .*b UNAVAILABLE: Connection refused"):
-        await reader.info()
+        await reader(transport, "a", "b", timeout_s=0.3).info()
     assert {"a", "b"} == set(transport.dialled)
-
-
-def committed(request: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse:
-    return pb.MetadataFetchResponse(cluster_id="c", generation=1, high_watermark=7)
 
 
 class Log:

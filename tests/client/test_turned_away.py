@@ -23,7 +23,6 @@ from raftlog.transport.api import Conversation
 from raftlog.transport.grpc_server import GrpcServerTransport
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
-from simulation.round_robin import RoundRobinClient
 
 REFUSED = ApiError(ErrorCode.SASL_AUTHENTICATION_FAILED, "the token has expired")
 FAR_S = 60.0
@@ -80,19 +79,17 @@ class Network:
         return self.at(address)
 
 
-def client(network: Any, *, round_robin: bool) -> BrokerClient:
-    kind = RoundRobinClient if round_robin else BrokerClient
-    return kind(network, ["a:1", "b:1"], rng=random.Random(1))
+def client(network: Any) -> BrokerClient:
+    return BrokerClient(network, ["a:1", "b:1"], rng=random.Random(1))
 
 
 def ask(brokers: BrokerClient) -> asyncio.Future[Any]:
     return brokers.send(broker_pb2.BrokerRequest(), FAR_S, idempotent=True)
 
 
-@pytest.mark.parametrize("round_robin", [False, True])
-async def test_call_fails_when_all_servers_have_refused_the_client(round_robin: bool) -> None:
+async def test_call_fails_when_all_servers_have_refused_the_client() -> None:
     network = Network()
-    brokers = client(network, round_robin=round_robin)
+    brokers = client(network)
     call = ask(brokers)
     (await network.until_dialled("a:1")).turn_away()
     await asyncio.sleep(0.05)
@@ -104,10 +101,9 @@ async def test_call_fails_when_all_servers_have_refused_the_client(round_robin: 
     brokers.close()
 
 
-@pytest.mark.parametrize("round_robin", [False, True])
-async def test_call_continues_at_another_server_that_accepts_the_client(round_robin: bool) -> None:
+async def test_call_continues_at_another_server_that_accepts_the_client() -> None:
     network = Network()
-    brokers = client(network, round_robin=round_robin)
+    brokers = client(network)
     call = ask(brokers)
     (await network.until_dialled("a:1")).turn_away()
     other = await network.until_dialled("b:1")
@@ -116,21 +112,9 @@ async def test_call_continues_at_another_server_that_accepts_the_client(round_ro
     brokers.close()
 
 
-async def test_refused_client_fails_at_once_when_the_other_endpoint_is_down() -> None:
+async def test_call_after_a_rejection_by_all_brokers_dials_them_again() -> None:
     network = Network()
-    brokers = client(network, round_robin=True)
-    call = ask(brokers)
-    network.at("b:1").last_failure = "UNAVAILABLE: Connection refused"
-    network.at("a:1").turn_away()
-    with pytest.raises(SaslAuthenticationFailedError):
-        await asyncio.wait_for(call, 1)
-    brokers.close()
-
-
-@pytest.mark.parametrize("round_robin", [False, True])
-async def test_call_after_a_rejection_by_all_brokers_dials_them_again(round_robin: bool) -> None:
-    network = Network()
-    brokers = client(network, round_robin=round_robin)
+    brokers = client(network)
     call = ask(brokers)
     for address in ("a:1", "b:1"):
         (await network.until_dialled(address)).turn_away()
