@@ -1,6 +1,9 @@
 """Command lines run in this process, and real clusters for them."""
 
+from __future__ import annotations
+
 import logging
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,24 +15,34 @@ from command_runs import Ran
 from raftlog.cli.main import main
 from raftlog.local.cluster import LocalCluster
 
-At = tuple[str, str]
-"""The option that names the nodes to connect to."""
-
 
 class Raftlog:
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
+    """Command lines that end with the same options, such as the address of a cluster."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], *options: str) -> None:
+        self._capsys, self._options = capsys, options
 
     def __call__(self, command: object = "", *arguments: object) -> Ran:
+        """Run a command line; ``command`` is split as a shell does."""
         self._capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
-            main([*str(command).split(), *map(str, arguments)])
+            main([*shlex.split(str(command)), *map(str, arguments), *self._options])
         out, err = self._capsys.readouterr()
         assert "Traceback" not in err, err
         return Ran(ended.value.code or 0, out, err)
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._options)
+
     def succeed(self, command: object, *arguments: object) -> Ran:
         return self(command, *arguments).showed()
+
+    @property
+    def address(self) -> str:
+        return self._options[-1]
+
+    def by(self, *options: str) -> Raftlog:
+        return Raftlog(self._capsys, *options)
 
 
 @pytest.fixture
@@ -48,13 +61,15 @@ def raftlog(
 
 
 @pytest.fixture
-def at(cluster: LocalCluster) -> At:
-    return "--bootstrap-controller", cluster.bootstrap_controllers
+def at(raftlog: Raftlog, cluster: LocalCluster) -> Raftlog:
+    """Command lines that ask the controllers."""
+    return raftlog.by("--bootstrap-controller", cluster.bootstrap_controllers)
 
 
 @pytest.fixture
-def through(cluster: LocalCluster) -> At:
-    return "--bootstrap-server", cluster.bootstrap_servers
+def through(raftlog: Raftlog, cluster: LocalCluster) -> Raftlog:
+    """Command lines that ask the brokers."""
+    return raftlog.by("--bootstrap-server", cluster.bootstrap_servers)
 
 
 @contextmanager

@@ -1,66 +1,58 @@
 from typing import Any
 
 import pytest
-from command_lines import At, Raftlog
+from command_lines import Raftlog
 
 from raftlog.local.cluster import LocalCluster
 
 
-def listed(raftlog: Raftlog, at: At, *options: object) -> list[tuple[str, ...]]:
-    document = raftlog("acls list --json", *options, *at).json
+def listed(at: Raftlog, *options: object) -> list[tuple[str, ...]]:
+    document = at("acls list --json", *options).json
     keys = ("resource_type", "resource_name", "pattern_type", "principal", "host", "operation",
             "permission")  # fmt: skip
     return [tuple(one[key] for key in keys) for one in document["items"]]
 
 
-def test_acls_are_added_listed_and_removed(raftlog: Raftlog, at: At, cluster: LocalCluster) -> None:
+def test_acls_are_added_listed_and_removed(
+    raftlog: Raftlog, at: Raftlog, cluster: LocalCluster
+) -> None:
     add = ("acls", "add", "--allow-principal", "User:alice", "--operation", "read", "--topic", "t")
-    ran = raftlog(*add, "--validate-only", *at)
+    ran = at(*add, "--validate-only")
     said = "allow User:alice from any host: read on topic t"
     assert (ran.code, ran.out) == (0, f"{said}: would be added\n")
-    assert listed(raftlog, at) == []
+    assert listed(at) == []
     # A broker forwards it.
     ran = raftlog(*add, "--bootstrap-server", cluster.brokers[0].endpoint)
     assert ran.out.startswith(f"{said}: added\nacknowledged at offset ")
-    assert raftlog(*add, *at).out == f"{said}: already existed\n"
-    more = raftlog.succeed(
-        "acls add --allow-principal User:bob --deny-principal User:* --deny-host 10.0.0.9 --topic t --cluster --json",
-        *at,
+    assert at(*add).out == f"{said}: already existed\n"
+    more = at.succeed(
+        "acls add --allow-principal User:bob --deny-principal User:* --deny-host 10.0.0.9 --topic t --cluster --json"
     )
     assert len(more.json["items"]) == 4
     assert more.json["reached"] == "acknowledged"
     bob = ("User:bob", "*", "all", "allow")
     nine = ("User:*", "10.0.0.9", "all", "deny")
-    assert listed(raftlog, at) == [
+    assert listed(at) == [
         ("topic", "t", "literal", *nine),
         ("topic", "t", "literal", "User:alice", "*", "read", "allow"),
         ("topic", "t", "literal", *bob),
         ("cluster", "kafka-cluster", "literal", *nine),
         ("cluster", "kafka-cluster", "literal", *bob),
     ]
-    assert listed(raftlog, at, "--topic", "t", "--permission", "deny") == [
-        ("topic", "t", "literal", *nine)
-    ]
-    assert len(listed(raftlog, at, "--principal", "User:bob")) == 2
-    shown = raftlog("acls list", *at).out
+    assert listed(at, "--topic", "t", "--permission", "deny") == [("topic", "t", "literal", *nine)]
+    assert len(listed(at, "--principal", "User:bob")) == 2
+    shown = at("acls list").out
     assert "User:alice" in shown
     assert "entries are not enforced" in shown
 
     def test(principal: str, operation: str, *options: object) -> Any:
-        return raftlog(
-            "acls test --principal",
-            principal,
-            "--operation",
-            operation,
-            "--topic",
-            "t",
-            *options,
-            *at,
+        return at(
+            "acls test --principal", principal, "--operation", operation, "--topic", "t", *options
         )
 
     allowed = test("User:alice", "describe")
     assert (allowed.code, allowed.out.splitlines()[0]) == (0, f"topic t: allowed: {said}")
-    for mistaken in (test("alice", "write"), raftlog("acls list --principal alice", *at)):
+    for mistaken in (test("alice", "write"), at("acls list --principal alice")):
         assert (mistaken.code, mistaken.out) == (2, "")
         assert "write 'User:alice'" in mistaken.err
     denied = test("User:alice", "write")
@@ -70,11 +62,11 @@ def test_acls_are_added_listed_and_removed(raftlog: Raftlog, at: At, cluster: Lo
     assert by_host.code == 1
     (verdict,) = by_host.json["verdicts"]
     assert (verdict["why"], verdict["entry"]["principal"]) == ("entry", "User:*")
-    gone = raftlog("acls remove --principal User:alice", *at)
+    gone = at("acls remove --principal User:alice")
     assert gone.out.startswith(f"{said}: removed\nacknowledged at offset ")
-    assert raftlog("acls remove --principal User:alice", *at).out == "no entry matches\n"
-    assert len(raftlog("acls remove --all --json", *at).json["items"]) == 4
-    assert listed(raftlog, at) == []
+    assert at("acls remove --principal User:alice").out == "no entry matches\n"
+    assert len(at("acls remove --all --json").json["items"]) == 4
+    assert listed(at) == []
 
 
 @pytest.mark.parametrize(
@@ -90,11 +82,11 @@ def test_acls_are_added_listed_and_removed(raftlog: Raftlog, at: At, cluster: Lo
         ("remove --all --topic t", "name the entries to remove"),
     ],
 )
-def test_incomplete_entry_is_not_sent(raftlog: Raftlog, at: At, arguments: str, said: str) -> None:
-    raftlog("acls", *arguments.split(), *at).refused(2, said)
+def test_incomplete_entry_is_not_sent(at: Raftlog, arguments: str, said: str) -> None:
+    at("acls", *arguments.split()).refused(2, said)
 
 
-def test_invalid_entry_names_the_field(raftlog: Raftlog, at: At) -> None:
-    raftlog("acls add --allow-principal alice --topic t", *at).refused(
+def test_invalid_entry_names_the_field(at: Raftlog) -> None:
+    at("acls add --allow-principal alice --topic t").refused(
         1, "principal must be User: and a name", "creations[0].principal"
     )

@@ -3,7 +3,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from command_lines import At, Raftlog
+from command_lines import Raftlog
 
 from raftlog.cli import completion
 from raftlog.cli.perf import RESOURCE, Measured, lines, majority_sync_ms, report
@@ -13,8 +13,8 @@ from raftlog.ops.collector import Diagnosis, NodeAt
 from raftlog.ops.evidence import AskedNode, QuorumAnswer, Reach, Replica, Survey
 
 
-def test_quorum_describe_shows_the_leader(raftlog: Raftlog, cluster: LocalCluster, at: At) -> None:
-    ran = raftlog.succeed("quorum describe --json", *at)
+def test_quorum_describe_shows_the_leader(cluster: LocalCluster, at: Raftlog) -> None:
+    ran = at.succeed("quorum describe --json")
     assert ran.json["cluster_id"] == cluster.cluster_id
     assert ran.json["leader_id"] == 1
     assert ran.json["lowest_acknowledged_offset"] < ran.json["high_watermark"]
@@ -22,8 +22,8 @@ def test_quorum_describe_shows_the_leader(raftlog: Raftlog, cluster: LocalCluste
     assert node["role"] == "leader"
     assert node["voted_id"] == 1
     assert node["lag"] == 0
-    assert node["endpoint"] == at[1]
-    table = raftlog("quorum describe", *at).out
+    assert node["endpoint"] == at.address
+    table = at("quorum describe").out
     assert "leader" in table
     assert "lowest acknowledged offset: " in table
 
@@ -38,8 +38,8 @@ def test_quorum_describe_names_silent_nodes(raftlog: Raftlog, cluster: LocalClus
     assert "refused" in down[0]["failure"]
 
 
-def test_brokers_list_shows_offsets(raftlog: Raftlog, cluster: LocalCluster, at: At) -> None:
-    ran = raftlog.succeed("brokers list --json", *at)
+def test_brokers_list_shows_offsets(cluster: LocalCluster, at: Raftlog) -> None:
+    ran = at.succeed("brokers list --json")
     (broker,) = ran.json["brokers"]
     assert broker["id"] == 2
     assert broker["state"] == "active"
@@ -47,63 +47,59 @@ def test_brokers_list_shows_offsets(raftlog: Raftlog, cluster: LocalCluster, at:
     assert (broker["reason"], broker["cause"]) == ("caught up", "CAUGHT_UP")
     assert broker["applied_offset"] == ran.json["high_watermark"] - 1 - broker["lag"]
     assert ran.json["lowest_acknowledged_offset"] >= broker["epoch"]
-    assert "active" in raftlog("brokers list", *at).out
+    assert "active" in at("brokers list").out
 
 
 def test_shell_completes_names_of_the_cluster(
-    raftlog: Raftlog, cluster: LocalCluster, at: At, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, at: Raftlog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A busy machine must not make it a matter of luck: who presses TAB does not wait so long.
     monkeypatch.setattr("raftlog.cli.completion.ANSWER_S", 30.0)
     monkeypatch.setenv("RAFTLOG_BOOTSTRAP_CONTROLLER", cluster.bootstrap_controllers)
     monkeypatch.setenv("RAFTLOG_BOOTSTRAP_SERVER", cluster.bootstrap_servers)
-    raftlog.succeed("topics create completed --acks visible", *at)
-    raftlog.succeed("cluster cursors set nightly 0", *at)
+    at.succeed("topics create completed --acks visible")
+    at.succeed("cluster cursors set nightly 0")
     assert completion.topics("compl") == ["completed"]
     assert completion.broker_ids("") == ["2"]
     assert completion.voter_ids("") == ["1"]
     assert completion.node_names("") == ["broker-2", "controller-1"]
     assert completion.node_names("b") == ["broker-2"]
     assert completion.cursor_names("n") == ["nightly"]
-    raftlog.succeed("topics delete completed", *at)
-    raftlog.succeed("cluster cursors delete nightly", *at)
+    at.succeed("topics delete completed")
+    at.succeed("cluster cursors delete nightly")
 
 
-def test_topics_are_created_and_deleted(raftlog: Raftlog, cluster: LocalCluster, at: At) -> None:
-    server = ("--bootstrap-server", cluster.bootstrap_servers)
-    made = raftlog.succeed("topics create a b -p 2 -r 1 --acks visible --json", *server)
+def test_topics_are_created_and_deleted(at: Raftlog, through: Raftlog) -> None:
+    made = through.succeed("topics create a b -p 2 -r 1 --acks visible --json")
     assert made.json["reached"] == "visible"
-    again = raftlog("topics create a c -r 1 --acks visible", *at).refused(1, "TOPIC_ALREADY_EXISTS")
+    again = at("topics create a c -r 1 --acks visible").refused(1, "TOPIC_ALREADY_EXISTS")
     assert "c: created" in again.out
-    listed = raftlog("topics list --json", *server).json
+    listed = through("topics list --json").json
     # Other tests make topics, too.
     partitions = {topic["name"]: len(topic["partitions"]) for topic in listed["items"]}
     assert partitions.items() >= {"a": 2, "b": 2, "c": 1}.items()
     assert listed["offset"] >= made.json["token"]["offset"]
 
-    described = raftlog("topics describe b --json", *server).json
+    described = through("topics describe b --json").json
     assert [
         (one["index"], one["leader"], one["replicas"])
         for one in described["items"][0]["partitions"]
     ] == [(0, 2, [2]), (1, 2, [2])]
-    raftlog("topics describe nope", *server).refused(1, "nope")
+    through("topics describe nope").refused(1, "nope")
 
-    raftlog.succeed("topics delete a b c --acks visible", *server)
-    left = {one["name"] for one in raftlog("topics list --json", *server).json["items"]}
+    through.succeed("topics delete a b c --acks visible")
+    left = {one["name"] for one in through("topics list --json").json["items"]}
     assert not left & {"a", "b", "c"}
-    shown = raftlog(
-        "log image", *at, "--at", made.json["token"]["offset"], "--entity", "topics/b/1"
-    ).json
+    shown = at("log image --at", made.json["token"]["offset"], "--entity", "topics/b/1").json
     assert (shown["offset"], shown["path"]) == (made.json["token"]["offset"], "topics/b/1")
     assert (shown["entity"]["index"], shown["entity"]["leader"]) == (1, 2)
 
 
-def test_configs_are_altered_and_described(raftlog: Raftlog, cluster: LocalCluster, at: At) -> None:
-    server = ("--bootstrap-server", cluster.bootstrap_servers)
-    raftlog("configs alter broker 2 --set log.retention.ms=77 --acks visible", *server).showed(
+def test_configs_are_altered_and_described(at: Raftlog, through: Raftlog) -> None:
+    through("configs alter broker 2 --set log.retention.ms=77 --acks visible").showed(
         "visible at offset"
     )
-    described = raftlog("configs describe broker 2 --key log.retention.ms --json", *server).json
+    described = through("configs describe broker 2 --key log.retention.ms --json").json
     assert described["items"] == [
         {
             "name": "log.retention.ms",
@@ -113,30 +109,20 @@ def test_configs_are_altered_and_described(raftlog: Raftlog, cluster: LocalClust
             "without_effect": "effective only if set for all brokers",
         }
     ]
-    raftlog.succeed("configs alter broker 2 --delete log.retention.ms --acks visible", *at)
-    described = raftlog("configs describe broker 2 --key log.retention.ms --json", *server).json
+    at.succeed("configs alter broker 2 --delete log.retention.ms --acks visible")
+    described = through("configs describe broker 2 --key log.retention.ms --json").json
     assert described["items"][0]["value"] != "77"
-    raftlog("configs alter broker 2 --set log.retention.ms=78 --validate-only", *at).showed(
+    at("configs alter broker 2 --set log.retention.ms=78 --validate-only").showed(
         "would be accepted"
     )
 
 
 def test_write_that_is_not_visible_in_time_is_kept_and_exits_with_4(
-    raftlog: Raftlog, cluster: LocalCluster, at: At
+    cluster: LocalCluster, at: Raftlog
 ) -> None:
     cluster.kill("broker-2", signal.SIGSTOP)
     try:
-        ran = raftlog(
-            "configs alter broker",
-            "",
-            "--set",
-            "log.retention.ms=99",
-            "--acks",
-            "visible",
-            "--timeout",
-            1,
-            *at,
-        )
+        ran = at("configs alter broker '' --set log.retention.ms=99 --acks visible --timeout 1")
     finally:
         cluster.kill("broker-2", signal.SIGCONT)
     assert ran.code == 4, ran
@@ -145,20 +131,16 @@ def test_write_that_is_not_visible_in_time_is_kept_and_exits_with_4(
     cluster.wait_ready(["broker-2"], 120)
 
 
-def test_refused_writes_exit_with_1_and_name_the_field(raftlog: Raftlog, at: At) -> None:
-    raftlog("configs alter topic nope --set retention.ms=1", *at).refused(
-        1, "UNKNOWN_TOPIC_OR_PARTITION"
-    )
-    raftlog("topics create", "bad name", *at).refused(
-        1, "INVALID_TOPIC_EXCEPTION", "topics[0].name"
-    )
+def test_refused_writes_exit_with_1_and_name_the_field(at: Raftlog) -> None:
+    at("configs alter topic nope --set retention.ms=1").refused(1, "UNKNOWN_TOPIC_OR_PARTITION")
+    at("topics create", "bad name").refused(1, "INVALID_TOPIC_EXCEPTION", "topics[0].name")
 
 
-def test_write_prints_its_offset(raftlog: Raftlog, at: At) -> None:
-    ran = raftlog.succeed("configs alter broker --json", "", "--set", "log.retention.ms=1001", *at)
+def test_write_prints_its_offset(at: Raftlog) -> None:
+    ran = at.succeed("configs alter broker --json '' --set log.retention.ms=1001")
     assert ran.json["reached"] == "committed"
     offset = ran.json["token"]["offset"]
-    dumped = raftlog("log dump --json", *at, "--from", offset, "--until", offset + 1).json
+    dumped = at("log dump --json --from", offset, "--until", offset + 1).json
     assert (dumped["offset"], dumped["type"]) == (offset, "CONFIG")
     assert dumped["record"] == {
         "resource_type": 4,
@@ -167,50 +149,47 @@ def test_write_prints_its_offset(raftlog: Raftlog, at: At) -> None:
         "value": "1001",
         "topic_id": "",
     }
-    shown = raftlog("log image", *at, "--at", offset, "--entity", "configs/broker/").json
+    shown = at("log image --at", offset, "--entity", "configs/broker/").json
     assert shown["entity"]["values"]["log.retention.ms"] == "1001"
 
 
-def test_invalid_settings_exit_with_2(raftlog: Raftlog, at: At) -> None:
-    assert raftlog("configs alter broker", "", *at).code == 2
-    assert raftlog("configs alter broker", "", "--set", "novalue", *at).code == 2
-    assert raftlog("log image", *at, "--entity", "nonsense").code == 2
-    assert raftlog("log image", *at, "--entity", "topics/none").code == 1
-    raftlog("log image", *at, "--at", 10**9).refused(2, "the log ends before offset")
+def test_invalid_settings_exit_with_2(at: Raftlog) -> None:
+    assert at("configs alter broker ''").code == 2
+    assert at("configs alter broker '' --set novalue").code == 2
+    assert at("log image --entity nonsense").code == 2
+    assert at("log image --entity topics/none").code == 1
+    at("log image --at", 10**9).refused(2, "the log ends before offset")
 
 
-def test_dump_filters_and_formats_records(raftlog: Raftlog, at: At) -> None:
-    ran = raftlog("log dump", *at, "--type", "leader_change")
+def test_dump_filters_and_formats_records(at: Raftlog) -> None:
+    ran = at("log dump --type leader_change")
     (line,) = [line for line in ran.out.splitlines() if line.split()[0] == "0"]
     assert "LEADER_CHANGE" in line
     assert "leader_id=1 voters=[1]" in line
     assert "FEATURE_LEVEL" not in ran.out
-    raftlog("log dump", *at, "--type", "TOPICS").refused(2, "did you mean TOPIC?")
-    raftlog("log dump --from 5 --until 5", *at).refused(
-        2, "--until 5 must be greater than --from 5"
-    )
+    at("log dump --type TOPICS").refused(2, "did you mean TOPIC?")
+    at("log dump --from 5 --until 5").refused(2, "--until 5 must be greater than --from 5")
 
 
-def test_unknown_config_key_exits_with_1(raftlog: Raftlog, cluster: LocalCluster) -> None:
-    at = ("--bootstrap-server", cluster.bootstrap_servers)
-    ran = raftlog("configs describe broker", "", "--key", "log.retention.ms", "--key", "nope", *at)
+def test_unknown_config_key_exits_with_1(through: Raftlog) -> None:
+    ran = through("configs describe broker '' --key log.retention.ms --key nope")
     assert (ran.code, "log.retention.ms" in ran.out) == (1, True)
     assert "no such broker config: nope" in ran.err
-    ran = raftlog("configs describe topic nope", *at)
+    ran = through("configs describe topic nope")
     assert (ran.code, ran.err.count("UNKNOWN_TOPIC_OR_PARTITION")) == (1, 1)
 
 
 def test_export_dump_and_image_agree_on_every_source(
-    raftlog: Raftlog, cluster: LocalCluster, at: At, tmp_path: Path
+    raftlog: Raftlog, cluster: LocalCluster, at: Raftlog, tmp_path: Path
 ) -> None:
-    raftlog("configs alter broker", "", "--set", "log.retention.ms=2002", *at)
+    at("configs alter broker '' --set log.retention.ms=2002")
     exported = tmp_path / "export"
-    ran = raftlog.succeed("export --verify --json", exported, *at)
+    ran = at.succeed("export --verify --json", exported)
     assert ran.json["verified"] is True
     end = ran.json["end_offset"]
-    again = raftlog("export --json", exported, *at).json
+    again = at("export --json", exported).json
     assert again["first_offset"] == end
-    running = raftlog("log dump --json", *at, "--until", end).out.splitlines()
+    running = at("log dump --json --until", end).out.splitlines()
     assert len(running) == end
     assert running == raftlog("log dump --json -e", exported, "--until", end).out.splitlines()
 
@@ -242,25 +221,25 @@ def test_directory_that_is_not_an_export_is_refused(raftlog: Raftlog, tmp_path: 
     assert raftlog("log dump -e", tmp_path, "-d", tmp_path).code == 2
 
 
-def test_restarted_cluster_keeps_its_data(raftlog: Raftlog, cluster: LocalCluster, at: At) -> None:
-    offset = raftlog("configs alter broker --json", "", "--set", "log.retention.ms=3003", *at).json[
-        "token"
-    ]["offset"]
+def test_restarted_cluster_keeps_its_data(cluster: LocalCluster, at: Raftlog) -> None:
+    offset = at("configs alter broker --json '' --set log.retention.ms=3003").json["token"][
+        "offset"
+    ]
     assert cluster.kill("controller-1", signal.SIGKILL)
     assert cluster.wait_gone("controller-1", 60)
     assert cluster.pid("controller-1") is None
     cluster.start("controller-1")
     cluster.wait_leader(120)
-    dumped = raftlog("log dump --json", *at, "--from", offset, "--until", offset + 1).json
+    dumped = at("log dump --json --from", offset, "--until", offset + 1).json
     assert dumped["record"]["value"] == "3003"
 
 
-def test_quorum_is_described_as_a_whole_and_by_replica(raftlog: Raftlog, at: At) -> None:
-    raftlog("quorum describe --status", *at).showed("current voters")
-    replicas = raftlog("quorum describe --replication", *at)
+def test_quorum_is_described_as_a_whole_and_by_replica(at: Raftlog) -> None:
+    at("quorum describe --status").showed("current voters")
+    replicas = at("quorum describe --replication")
     # A voter counts for what its disk has: a record may be on its way there at each look.
     for _ in range(20):
-        document = raftlog("quorum describe --json", *at).json
+        document = at("quorum describe --json").json
         (voter,) = document["voters"]
         if voter["lag"] == 0:
             break
@@ -269,56 +248,52 @@ def test_quorum_is_described_as_a_whole_and_by_replica(raftlog: Raftlog, at: At)
     assert document["observers"] == []
 
 
-def test_leadership_stays_when_no_other_voter_can_take_it(raftlog: Raftlog, at: At) -> None:
-    assert raftlog("quorum transfer --to 1 --json", *at).json == {"target_id": 1}
-    nobody = raftlog("quorum transfer", *at)
+def test_leadership_stays_when_no_other_voter_can_take_it(at: Raftlog) -> None:
+    assert at("quorum transfer --to 1 --json").json == {"target_id": 1}
+    nobody = at("quorum transfer")
     assert nobody.code != 0
     assert "no other voter is alive" in nobody.err
-    assert "node 9 is not a voter" in raftlog("quorum transfer --to 9", *at).err
-    assert raftlog("quorum transfer --to", -1, *at).code == 2, "no default by its number"
+    assert "node 9 is not a voter" in at("quorum transfer --to 9").err
+    assert at("quorum transfer --to", -1).code == 2, "no default by its number"
 
 
-def test_invalid_changes_of_the_voter_set_are_refused(raftlog: Raftlog, at: At) -> None:
-    assert "is not a voter" in raftlog("quorum remove-voter --voter-id 9", *at).err
-    assert "is the last voter" in raftlog("quorum remove-controller --voter-id 1", *at).err
-    raftlog("quorum add-voter --voter-id 9", *at).refused(2, "all of --voter-id")
-    unknown = raftlog("quorum add-controller --voter-id 9 --directory-id d --endpoint h:1", *at)
+def test_invalid_changes_of_the_voter_set_are_refused(at: Raftlog) -> None:
+    assert "is not a voter" in at("quorum remove-voter --voter-id 9").err
+    assert "is the last voter" in at("quorum remove-controller --voter-id 1").err
+    at("quorum add-voter --voter-id 9").refused(2, "all of --voter-id")
+    unknown = at("quorum add-controller --voter-id 9 --directory-id d --endpoint h:1")
     assert "does not fetch from this leader" in unknown.err
 
 
-def test_api_versions_shows_what_a_broker_offers(raftlog: Raftlog, cluster: LocalCluster) -> None:
-    server = ("--bootstrap-server", cluster.bootstrap_servers)
-    ran = raftlog.succeed("brokers api-versions --json", *server)
+def test_api_versions_shows_what_a_broker_offers(through: Raftlog) -> None:
+    ran = through.succeed("brokers api-versions --json")
     versions = {one["name"]: one["max_version"] for one in ran.json["apis"]}
     assert (versions["Fetch"], versions["Metadata"]) == (1, 0), "fetches name broker epochs"
     levels = {one["name"]: one["finalized_level"] for one in ran.json["features"]}
     assert levels["metadata.version"] == 2
     assert levels["lao.version"] == 1
-    assert "DescribeConfigs" in raftlog("brokers api-versions", *server).out
+    assert "DescribeConfigs" in through("brokers api-versions").out
 
 
-def test_strict_topic_list_has_acknowledged_topics(raftlog: Raftlog, cluster: LocalCluster) -> None:
-    server = ("--bootstrap-server", cluster.bootstrap_servers)
-    made = raftlog.succeed("topics create strictly-read -r 1 --acks acknowledged --json", *server)
-    listed = raftlog.succeed("topics list --read strict --json", *server)
+def test_strict_topic_list_has_acknowledged_topics(through: Raftlog) -> None:
+    made = through.succeed("topics create strictly-read -r 1 --acks acknowledged --json")
+    listed = through.succeed("topics list --read strict --json")
     assert "strictly-read" in [topic["name"] for topic in listed.json["items"]]
     assert listed.json["offset"] >= made.json["token"]["offset"]
 
 
-def test_topics_describe_without_names_shows_all(raftlog: Raftlog, cluster: LocalCluster) -> None:
+def test_topics_describe_without_names_shows_all(through: Raftlog) -> None:
     """[the doctor told an operator to type it, and it was wrong usage]"""
-    server = ("--bootstrap-server", cluster.bootstrap_servers)
-    raftlog.succeed("topics create one two --acks visible", *server)
-    shown = raftlog("topics describe --json", *server).json
+    through.succeed("topics create one two --acks visible")
+    shown = through("topics describe --json").json
     assert {"one", "two"} <= {one["name"] for one in shown["items"]}
     assert shown["missing"] == []
 
 
-def test_deleting_an_absent_key_is_not_reported(raftlog: Raftlog, cluster: LocalCluster) -> None:
-    server = ("--bootstrap-server", cluster.bootstrap_servers)
-    raftlog.succeed("kv put there/once", "", *server)
-    assert raftlog("kv delete there/once", *server).out.startswith("there/once: deleted\n")
-    absent = raftlog("kv delete there/once", *server)
+def test_deleting_an_absent_key_is_not_reported(through: Raftlog) -> None:
+    through.succeed("kv put there/once ''")
+    assert through("kv delete there/once").out.startswith("there/once: deleted\n")
+    absent = through("kv delete there/once")
     assert (absent.code, absent.out) == (0, "there/once: did not exist\n")
 
 
@@ -329,46 +304,46 @@ def test_inspect_names_the_file_that_is_not_a_backup(raftlog: Raftlog, tmp_path:
     raftlog("backup inspect", file).refused(3, f"{file} is not a valid snapshot: ")
 
 
-def test_mistyped_entity_suggests_the_similar_one(raftlog: Raftlog, at: At) -> None:
-    raftlog("log image --entity topic/orders", *at).refused(2, "did you mean topics?")
+def test_mistyped_entity_suggests_the_similar_one(at: Raftlog) -> None:
+    at("log image --entity topic/orders").refused(2, "did you mean topics?")
 
 
 # --- ``raftlog cluster features`` against a real controller and broker ---------------------------
 
 
-def test_features_describe_lists_the_finalized_levels(raftlog: Raftlog, at: At) -> None:
-    rows = raftlog("cluster features describe --json", *at).json["features"]
+def test_features_describe_lists_the_finalized_levels(at: Raftlog) -> None:
+    rows = at("cluster features describe --json").json["features"]
     assert [(row["feature"], row["node_id"], row["finalized_level"]) for row in rows] == [
         ("broker.heartbeat.version", 1, 1),
         ("lao.version", 1, 1),
         ("metadata.version", 1, LATEST_METADATA_VERSION),
     ]
     assert rows[2]["max_supported_version"] == LATEST_METADATA_VERSION
-    assert "metadata.version" in raftlog("cluster features describe", *at).out
+    assert "metadata.version" in at("cluster features describe").out
 
 
-def test_upgrade_to_the_finalized_level_changes_nothing(raftlog: Raftlog, at: At) -> None:
-    ran = raftlog(f"cluster features upgrade metadata.version={LATEST_METADATA_VERSION}", *at)
+def test_upgrade_to_the_finalized_level_changes_nothing(at: Raftlog) -> None:
+    ran = at(f"cluster features upgrade metadata.version={LATEST_METADATA_VERSION}")
     assert ran.code == 0
     assert ran.out.strip() == f"metadata.version={LATEST_METADATA_VERSION}: was already finalized"
 
 
-def test_impossible_feature_level_is_refused_with_the_reason(raftlog: Raftlog, at: At) -> None:
-    ran = raftlog("cluster features upgrade metadata.version=99", *at)
+def test_impossible_feature_level_is_refused_with_the_reason(at: Raftlog) -> None:
+    ran = at("cluster features upgrade metadata.version=99")
     assert ran.code != 0
     assert f"supports metadata.version 1 to {LATEST_METADATA_VERSION}, not 99" in ran.err
-    ran = raftlog("cluster features downgrade broker.heartbeat.version=0", *at)
+    ran = at("cluster features downgrade broker.heartbeat.version=0")
     assert ran.code != 0
     assert "lao.version 1 requires the brokers' heartbeats: lower it to 0" in ran.err
-    ran = raftlog("cluster features upgrade metadata.version", *at)
+    ran = at("cluster features upgrade metadata.version")
     assert "write it as NAME=LEVEL" in ran.err
 
 
-def test_feature_level_is_lowered_with_a_warning_and_raised_again(raftlog: Raftlog, at: At) -> None:
+def test_feature_level_is_lowered_with_a_warning_and_raised_again(at: Raftlog) -> None:
     for unsafe in ((), ("--unsafe",)):
-        ran = raftlog.succeed("cluster features downgrade metadata.version=1", *unsafe, *at)
+        ran = at.succeed("cluster features downgrade metadata.version=1", *unsafe)
         assert "warning: metadata.version goes from 2 to 1: an epoch of -1 passes" in ran.err
-        ran = raftlog("cluster features upgrade metadata.version=2", *at)
+        ran = at("cluster features upgrade metadata.version=2")
         assert (ran.code, ran.err) == (0, "")
 
 
@@ -406,11 +381,10 @@ def test_majority_sync_does_not_count_controllers_that_are_not_voters() -> None:
     assert majority_sync_ms(Survey(tuple(asked)), found[2:]) is None
 
 
-def test_benchmark_leaves_the_cluster_unchanged(raftlog: Raftlog, cluster: LocalCluster) -> None:
-    at = ("--bootstrap-controller", cluster.bootstrap_controllers)
-    ran = raftlog("cluster perf --seconds 1 --json", *at)
+def test_benchmark_leaves_the_cluster_unchanged(at: Raftlog) -> None:
+    ran = at("cluster perf --seconds 1 --json")
     assert ran.code in (0, 3), "a busy machine may be slow"
     assert ran.json["writes"] == 50
     assert ran.json["majority_sync_ms"] > 0
-    image = raftlog("log image --json", *at).json
+    image = at("log image --json").json
     assert not [one for one in image["configs"] if one["resource_name"].startswith(RESOURCE)]

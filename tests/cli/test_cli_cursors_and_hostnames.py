@@ -3,7 +3,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
-from command_lines import At, Raftlog
+from command_lines import Raftlog
 
 import raftlog as raftlog_library
 from raftlog.cli.command import conditions
@@ -28,57 +28,56 @@ HOSTNAMES = Kind(("cluster", "hostnames"), "host", "hostname", "broker_id")
 KINDS = pytest.mark.parametrize("kind", [CURSORS, HOSTNAMES], ids=lambda kind: kind.noun)
 
 
-def listed(raftlog: Raftlog, kind: Kind, at: At) -> dict[str, dict[str, Any]]:
-    found = raftlog(*kind.words, "list", *at, "--json").json["items"]
+def listed(kind: Kind, at: Raftlog) -> dict[str, dict[str, Any]]:
+    found = at(*kind.words, "list", "--json").json["items"]
     return {one[kind.name]: one for one in found}
 
 
-def test_registered_hostname_is_listed(raftlog: Raftlog, at: At, cluster: LocalCluster) -> None:
+def test_registered_hostname_is_listed(at: Raftlog, cluster: LocalCluster) -> None:
     broker = cluster.brokers[0]
-    one = listed(raftlog, HOSTNAMES, at)["127.0.0.1"]
+    one = listed(HOSTNAMES, at)["127.0.0.1"]
     assert (one["version"], one["broker_id"]) == (0, broker.node_id)
     assert one["reason"] == "registered"
     assert one["cause"] == "BY_REGISTRATION"
     assert one["address"] == broker.endpoint
-    shown = raftlog(*HOSTNAMES.words, "list", *at).out
+    shown = at(*HOSTNAMES.words, "list").out
     assert "127.0.0.1" in shown
     assert broker.endpoint in shown
 
 
 @KINDS
-def test_entry_is_set_compared_and_deleted(raftlog: Raftlog, at: At, kind: Kind) -> None:
-    ran = raftlog(*kind.words, "set", "new.example", 2, "--validate-only", *at)
+def test_entry_is_set_compared_and_deleted(at: Raftlog, kind: Kind) -> None:
+    ran = at(*kind.words, "set", "new.example", 2, "--validate-only")
     assert (ran.code, ran.out.strip()) == (0, "new.example: would be accepted")
-    assert "new.example" not in listed(raftlog, kind, at)
-    raftlog.succeed(*kind.words, "set", "new.example", 2, "--expected-offset", -1, *at)
-    one = listed(raftlog, kind, at)["new.example"]
+    assert "new.example" not in listed(kind, at)
+    at.succeed(*kind.words, "set", "new.example", 2, "--expected-offset", -1)
+    one = listed(kind, at)["new.example"]
     assert one[kind.value] == 2
     other = ("--expected-offset", one["offset"] + 1)
-    raftlog(*kind.words, "set", "new.example", 3, *other, *at).refused(
+    at(*kind.words, "set", "new.example", 3, *other).refused(
         1, "INVALID_UPDATE_VERSION", "field alterations[0].expected_offset"
     )
     same = ("--expected-offset", one["offset"])
-    (gone,) = raftlog(*kind.words, "delete", "new.example", *same, "--json", *at).json["items"]
+    (gone,) = at(*kind.words, "delete", "new.example", *same, "--json").json["items"]
     assert gone == {"name": "new.example", "error": None, "offset": None}
-    raftlog(*kind.words, "delete", "new.example", *at).refused(1, "RESOURCE_NOT_FOUND")
+    at(*kind.words, "delete", "new.example").refused(1, "RESOURCE_NOT_FOUND")
 
 
 @KINDS
-def test_change_is_forwarded(raftlog: Raftlog, at: At, cluster: LocalCluster, kind: Kind) -> None:
-    through = ("--bootstrap-server", cluster.brokers[0].endpoint)
-    raftlog.succeed(*kind.words, "set", "fwd.example", 5, *through)
-    assert listed(raftlog, kind, at)["fwd.example"][kind.value] == 5
-    raftlog.succeed(*kind.words, "delete", "fwd.example", *at)
+def test_change_is_forwarded(at: Raftlog, through: Raftlog, kind: Kind) -> None:
+    through.succeed(*kind.words, "set", "fwd.example", 5)
+    assert listed(kind, at)["fwd.example"][kind.value] == 5
+    at.succeed(*kind.words, "delete", "fwd.example")
 
 
 @KINDS
-def test_all_entries_are_deleted_on_request(raftlog: Raftlog, at: At, kind: Kind) -> None:
+def test_all_entries_are_deleted_on_request(at: Raftlog, kind: Kind) -> None:
     for name in ("a.example", "b.example"):
-        raftlog.succeed(*kind.words, "set", name, 1, *at)
-    names = set(listed(raftlog, kind, at))
-    gone = raftlog(*kind.words, "delete", "--all", "--json", *at).json["items"]
+        at.succeed(*kind.words, "set", name, 1)
+    names = set(listed(kind, at))
+    gone = at(*kind.words, "delete", "--all", "--json").json["items"]
     assert {one["name"] for one in gone} == names >= {"a.example", "b.example"}
-    assert listed(raftlog, kind, at) == {}
+    assert listed(kind, at) == {}
 
 
 @pytest.mark.parametrize(
@@ -94,35 +93,35 @@ def test_all_entries_are_deleted_on_request(raftlog: Raftlog, at: At, kind: Kind
     ],
 )  # fmt: skip
 def test_invalid_arguments_are_refused(
-    raftlog: Raftlog, at: At, kind: Kind, arguments: list[str], says: str
+    at: Raftlog, kind: Kind, arguments: list[str], says: str
 ) -> None:
-    ran = raftlog(*kind.words, *arguments, *at)
+    ran = at(*kind.words, *arguments)
     assert ran.code != 0
     assert says in ran.err
 
 
-def test_cursor_of_another_export_is_replaced_under_a_condition(raftlog: Raftlog, at: At) -> None:
+def test_cursor_of_another_export_is_replaced_under_a_condition(at: Raftlog) -> None:
     words = (*CURSORS.words, "set", "nightly")
-    raftlog.succeed(*words, 2, "--target", "/a", *at)
-    one = listed(raftlog, CURSORS, at)["nightly"]
+    at.succeed(*words, 2, "--target", "/a")
+    one = listed(CURSORS, at)["nightly"]
     assert (one["end_offset"], one["passed"], one["target"]) == (2, False, "/a")
     assert one["lag"] > 0
-    shown = raftlog(*CURSORS.words, "list", *at).out
+    shown = at(*CURSORS.words, "list").out
     assert all(text in shown for text in ("nightly", "/a", "begins at offset 0"))
-    raftlog(*words, 3, "--target", "/b", *at).refused(1, "cursor nightly belongs to the export /a")
+    at(*words, 3, "--target", "/b").refused(1, "cursor nightly belongs to the export /a")
     condition = ("--expected-offset", one["offset"])
-    raftlog.succeed(*words, 3, "--target", "/b", *condition, *at)
-    moved = raftlog(*words, 4, *at)
+    at.succeed(*words, 3, "--target", "/b", *condition)
+    moved = at(*words, 4)
     assert "nightly: the log is kept from offset 4 on" in moved.out
-    one = listed(raftlog, CURSORS, at)["nightly"]
+    one = listed(CURSORS, at)["nightly"]
     assert (one["end_offset"], one["target"]) == (4, "/b")
-    raftlog.succeed(*CURSORS.words, "delete", "nightly", *at)
+    at.succeed(*CURSORS.words, "delete", "nightly")
 
 
-def test_hostname_is_lower_case_without_a_trailing_dot(raftlog: Raftlog, at: At) -> None:
-    raftlog.succeed(*HOSTNAMES.words, "set", "Upper.Example.", 77, *at)
-    assert "upper.example" in listed(raftlog, HOSTNAMES, at)
-    raftlog.succeed(*HOSTNAMES.words, "delete", "upper.example", *at)
+def test_hostname_is_lower_case_without_a_trailing_dot(at: Raftlog) -> None:
+    at.succeed(*HOSTNAMES.words, "set", "Upper.Example.", 77)
+    assert "upper.example" in listed(HOSTNAMES, at)
+    at.succeed(*HOSTNAMES.words, "delete", "upper.example")
 
 
 def test_unary_call_alters_and_lists_hostnames(cluster: LocalCluster) -> None:

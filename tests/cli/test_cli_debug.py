@@ -16,10 +16,11 @@ from raftlog.node.storage.directory import PROBES, probe_sync_us
 from raftlog.ops.bundle import Bundle
 
 
-def test_bundle_is_read_offline(raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path) -> None:
-    at = ("--bootstrap-controller", cluster.bootstrap_controllers)
+def test_bundle_is_read_offline(
+    raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path, at: Raftlog
+) -> None:
     file = tmp_path / "b.tar.gz"
-    made = raftlog.succeed("debug bundle", file, *at)
+    made = at.succeed("debug bundle", file)
     assert made.out.startswith(f"{file}: {len(cluster.nodes)} nodes")
     assert file.stat().st_mode & 0o077 == 0
     with tarfile.open(file) as tar:
@@ -40,7 +41,7 @@ def test_bundle_is_read_offline(raftlog: Raftlog, cluster: LocalCluster, tmp_pat
     told = raftlog("explain --all --bundle", file)
     assert "Now: HEALTHY" in told.out
     assert "leads epoch" in told.out
-    assert raftlog("debug bundle", file, *at).code == 2, "nothing is overwritten"
+    assert at("debug bundle", file).code == 2, "nothing is overwritten"
 
 
 @pytest.mark.parametrize(
@@ -151,25 +152,25 @@ def test_damaged_bundle_is_refused(tmp_path: Path, damage: slice) -> None:
         Bundle(file)
 
 
-def test_log_levels_of_one_node_and_of_all_are_set(raftlog: Raftlog, cluster: LocalCluster) -> None:
-    at = ("--bootstrap-controller", cluster.bootstrap_controllers)
+def test_log_levels_of_one_node_and_of_all_are_set(cluster: LocalCluster, at: Raftlog) -> None:
     name = cluster.brokers[0].name
-    raftlog.succeed(f"cluster loglevel debug --node {name} --for 1h", *at)
-    shown = {row["node"]: row for row in raftlog("cluster loglevel --json", *at).json["nodes"]}
+    at.succeed(f"cluster loglevel debug --node {name} --for 1h")
+    shown = {row["node"]: row for row in at("cluster loglevel --json").json["nodes"]}
     assert set(shown) == {node.name for node in cluster.nodes}
     assert shown[name]["level"] == "debug"
     assert shown[name]["until_ms"]
     assert {row["level"] for node, row in shown.items() if node != name} == {"info"}
-    raftlog.succeed("cluster loglevel configured", *at)
-    shown = {row["node"]: row for row in raftlog("cluster loglevel --json", *at).json["nodes"]}
+    at.succeed("cluster loglevel configured")
+    shown = {row["node"]: row for row in at("cluster loglevel --json").json["nodes"]}
     assert shown[name] == {"node": name, "level": "info", "until_ms": None, "failure": None}
-    assert raftlog("cluster loglevel loud", *at).code != 0
-    assert raftlog("cluster loglevel debug --node broker-99", *at).code == 2
+    assert at("cluster loglevel loud").code != 0
+    assert at("cluster loglevel debug --node broker-99").code == 2
 
 
-def test_describe_commands_show_node_versions(raftlog: Raftlog, cluster: LocalCluster) -> None:
-    at = ("--bootstrap-controller", cluster.bootstrap_controllers)
-    quorum = raftlog("quorum describe --json", *at).json
+def test_describe_commands_show_node_versions(
+    raftlog: Raftlog, cluster: LocalCluster, at: Raftlog
+) -> None:
+    quorum = at("quorum describe --json").json
     assert all(node["version"] for node in quorum["nodes"])
     brokers = raftlog(f"cluster describe --json --bootstrap-server {cluster.bootstrap_servers}")
     assert all(broker["version"] for broker in brokers.json["brokers"])

@@ -85,65 +85,56 @@ def test_cluster_time_is_used_when_the_local_clock_is_wrong(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     ahead_s: int,
+    at: Raftlog,
 ) -> None:
     """[a topic that existed "is and was not there" for a machine two seconds behind]"""
     name = f"clock{ahead_s}"
-    log = ("--bootstrap-controller", cluster.bootstrap_controllers)
     real = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: real() + ahead_s * 1_000_000_000)
     raftlog.succeed(f"topics create {name} --bootstrap-server {cluster.bootstrap_servers}")
     for period in ((), ("--since", "10m"), ("--limit", "1")):
-        found = raftlog(f"history topic {name}", *period, *log)
+        found = at(f"history topic {name}", *period)
         assert "created: id " in found.out or "created: leader " in found.out, found
     file = tmp_path / "b.tar.gz"
-    raftlog.succeed("debug bundle", file, "--no-disk", "--since", "10m", *log)
-    for how in (
-        log,
-        (*log, "--since", "1h"),
-        ("--bundle", file),
-        ("--bundle", file, "--since", "5m"),
-    ):
+    at.succeed("debug bundle", file, "--no-disk", "--since", "10m")
+    bundle = ("--bundle", file)
+    for how in (at, (*at, "--since", "1h"), bundle, (*bundle, "--since", "5m")):
         told = " ".join(raftlog("explain --all", *how).out.split())
         assert f"changed topic {name}: created" in told
         assert "controller-1 started for the first time" in told
 
 
 def test_history_counts_omitted_changes_and_keys_displace_none(
-    raftlog: Raftlog, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, at: Raftlog, through: Raftlog
 ) -> None:
-    at = ("--bootstrap-server", cluster.bootstrap_servers)
-    log = ("--bootstrap-controller", cluster.bootstrap_controllers)
-    raftlog.succeed("topics create cut", *at)
-    raftlog.succeed("kv put cut/a 1", *at)
+    through.succeed("topics create cut")
+    through.succeed("kv put cut/a 1")
     monkeypatch.setattr(ops_history, "MAX_CHANGES", 2)
-    told = " ".join(raftlog("explain --since 1h", *log).out.split())
+    told = " ".join(at("explain --since 1h").out.split())
     assert "only the newest 2 of" in told
     assert "changed topic cut: created" in told
 
 
-def test_refusal_is_printed_without_an_empty_table(raftlog: Raftlog, cluster: LocalCluster) -> None:
-    at = ("--bootstrap-server", cluster.bootstrap_servers)
-    assert raftlog("topics create once", *at).out.startswith("once: created\n")
-    again = raftlog("topics create once twice", *at)
+def test_refusal_is_printed_without_an_empty_table(through: Raftlog) -> None:
+    assert through("topics create once").out.startswith("once: created\n")
+    again = through("topics create once twice")
     assert (again.code, again.out.splitlines()[0]) == (1, "twice: created")
     assert (again.out + again.err).count("topic 'once' exists") == 1
-    both = raftlog("topics delete no1 no2", *at)
+    both = through("topics delete no1 no2")
     assert (both.code, both.out) == (1, "")
     assert [line.split("'")[1] for line in both.err.splitlines()] == ["no1", "no2"]
-    nothing = raftlog("topics describe nope", *at)
+    nothing = through("topics describe nope")
     assert (nothing.code, nothing.out) == (1, "")
     assert "no such topic: nope" in nothing.err
 
 
 def test_topic_history_is_the_same_in_a_cluster_and_its_export(
-    raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path
+    raftlog: Raftlog, tmp_path: Path, at: Raftlog, through: Raftlog
 ) -> None:
-    at = ("--bootstrap-server", cluster.bootstrap_servers)
-    log = ("--bootstrap-controller", cluster.bootstrap_controllers)
-    raftlog.succeed("topics create told --partitions 2", *at)
+    through.succeed("topics create told --partitions 2")
     for value in ("1000", "2000"):
-        raftlog.succeed(f"configs alter topic told --set retention.ms={value}", *at)
-    live = raftlog.succeed("history topic told --since 1h", *log)
+        through.succeed(f"configs alter topic told --set retention.ms={value}")
+    live = at.succeed("history topic told --since 1h")
     lines = live.out.splitlines()
     assert lines[0].split() == ["OFFSET", "TIME", "BY", "WHAT", "CHANGE"]
     assert "topic told" in lines[1]
@@ -151,23 +142,23 @@ def test_topic_history_is_the_same_in_a_cluster_and_its_export(
     assert "partition told-1" in lines[3]
     assert lines[-2].endswith("config topic:told:retention.ms  1000 → 2000")
     assert lines[-1].startswith("5 changes of topic told, up to offset ")
-    raftlog.succeed("export", tmp_path / "e", *log)
+    at.succeed("export", tmp_path / "e")
     exported = raftlog("history topic told --export", tmp_path / "e")
     assert exported.out.splitlines()[:-1] == lines[:-1], "the same words"
-    one = raftlog("history config topic told --limit 1 --json", *log)
+    one = at("history config topic told --limit 1 --json")
     assert one.json["fields"] == [{"field": "value", "before": "1000", "after": "2000"}]
     assert one.json["before"] == "1000"
-    all_ = raftlog("history config topic told --json", *log)
+    all_ = at("history config topic told --json")
     assert (len(all_.out.splitlines()), all_.err) == (2, "")
     assert one.err.startswith("2 changes of config topic told, up to offset")
     assert "(the newest 1 shown" in one.err
-    later = raftlog("history topic told --from 2020-01-01 --to 2020-01-02", *log)
+    later = at("history topic told --from 2020-01-01 --to 2020-01-02")
     assert later.out.startswith("0 changes of topic told")
     assert raftlog("history topik").code == 2
-    never = raftlog("history topic never", *log)
+    never = at("history topic never")
     assert (never.code, never.out) == (1, "")
     assert "topic never does not exist and never did" in never.err
-    assert raftlog("history config topic never", *log).out.startswith("0 changes")
+    assert at("history config topic never").out.startswith("0 changes")
     assert raftlog("history topic told --since yesterday").code == 2
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_lines import At, Raftlog, running
+from command_lines import Raftlog, running
 
 from raftlog.cli.values import assignments, broker_ids, partition_name, plan_of, read_plan
 from raftlog.errors import ConfigError
@@ -20,92 +20,88 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def at(three: LocalCluster) -> At:
-    return "--bootstrap-controller", three.bootstrap_controllers
+def at(raftlog: Raftlog, three: LocalCluster) -> Raftlog:
+    return raftlog.by("--bootstrap-controller", three.bootstrap_controllers)
 
 
 @pytest.fixture
-def through(three: LocalCluster) -> At:
-    return "--bootstrap-server", three.bootstrap_servers.split(",")[0]
+def through(raftlog: Raftlog, three: LocalCluster) -> Raftlog:
+    return raftlog.by("--bootstrap-server", three.bootstrap_servers.split(",")[0])
 
 
-def shown(raftlog: Raftlog, through: At, name: str) -> dict[int, tuple[int, list[int]]]:
-    ran = raftlog(f"topics describe --json {name} --read latest", *through)
+def shown(through: Raftlog, name: str) -> dict[int, tuple[int, list[int]]]:
+    ran = through(f"topics describe --json {name} --read latest")
     (topic,) = ran.json["items"]
     return {row["index"]: (row["leader"], row["replicas"]) for row in topic["partitions"]}
 
 
 @pytest.mark.nightly
-def test_topics_are_placed_manually_and_grow(raftlog: Raftlog, at: At, through: At) -> None:
-    raftlog.succeed("topics create grown --replica-assignment 2:3,3:2 --acks visible", *through)
-    assert shown(raftlog, through, "grown") == {0: (2, [2, 3]), 1: (3, [3, 2])}
-    tried = raftlog("partitions increase grown -n 5 --validate-only --json", *at)
+def test_topics_are_placed_manually_and_grow(at: Raftlog, through: Raftlog) -> None:
+    through.succeed("topics create grown --replica-assignment 2:3,3:2 --acks visible")
+    assert shown(through, "grown") == {0: (2, [2, 3]), 1: (3, [3, 2])}
+    tried = at("partitions increase grown -n 5 --validate-only --json")
     assert (tried.code, tried.json["token"]) == (0, None)
-    raftlog(
-        "partitions increase grown -n 3 --replica-assignment 4:2 --acks visible", *through
-    ).showed("grown: has 3 partitions")
-    assert shown(raftlog, through, "grown")[2] == (4, [4, 2])
-    raftlog("partitions increase grown -n 2", *at).refused(
-        1, "INVALID_PARTITIONS", "topics[0].count"
+    through("partitions increase grown -n 3 --replica-assignment 4:2 --acks visible").showed(
+        "grown: has 3 partitions"
     )
-    raftlog("topics delete grown --validate-only", *at).showed("grown: would be deleted")
-    assert shown(raftlog, through, "grown")
+    assert shown(through, "grown")[2] == (4, [4, 2])
+    at("partitions increase grown -n 2").refused(1, "INVALID_PARTITIONS", "topics[0].count")
+    at("topics delete grown --validate-only").showed("grown: would be deleted")
+    assert shown(through, "grown")
 
 
 @pytest.mark.nightly
-def test_replicas_are_moved_and_back(raftlog: Raftlog, at: At, through: At, tmp_path: Path) -> None:
-    raftlog.succeed("topics create moved --replica-assignment 2:3,3:4", *at)
-    ran = raftlog.succeed("partitions reassign moved:0=3 --acks visible --json", *through)
+def test_replicas_are_moved_and_back(at: Raftlog, through: Raftlog, tmp_path: Path) -> None:
+    at.succeed("topics create moved --replica-assignment 2:3,3:4")
+    ran = through.succeed("partitions reassign moved:0=3 --acks visible --json")
     assert ran.json["write"]["items"] == [
         {"name": "moved:0", "error": None, "topic": "moved", "partition": 0}
     ]
     assert ran.json["before"]["partitions"] == [
         {"topic": "moved", "partition": 0, "replicas": [2, 3]}
     ]
-    assert shown(raftlog, through, "moved")[0] == (3, [3])
+    assert shown(through, "moved")[0] == (3, [3])
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps(ran.json["before"]))
-    raftlog("partitions reassign --plan", plan, "--validate-only", *at).showed(
-        "moved:0: would be moved"
-    )
-    raftlog("partitions reassign --plan", plan, "--keep-replication-factor", *at).refused(
+    at("partitions reassign --plan", plan, "--validate-only").showed("moved:0: would be moved")
+    at("partitions reassign --plan", plan, "--keep-replication-factor").refused(
         1, "INVALID_REPLICATION_FACTOR"
     )
-    several = raftlog("partitions reassign moved:0=9 moved:1=4,3 moved:7=3", *at).refused(
+    several = at("partitions reassign moved:0=9 moved:1=4,3 moved:7=3").refused(
         1, "INVALID_REPLICA_ASSIGNMENT: moved:0: broker 9 is not registered"
     )
     assert "moved:1: moving" in several.out
 
 
-def test_leaders_are_elected_on_request(raftlog: Raftlog, at: At, through: At) -> None:
-    raftlog.succeed("topics create led --replica-assignment 2:3,3:2", *at)
+def test_leaders_are_elected_on_request(at: Raftlog, through: Raftlog) -> None:
+    at.succeed("topics create led --replica-assignment 2:3,3:2")
     # Another order makes another preferred leader, and moves nobody by itself.
-    raftlog.succeed("partitions reassign led:0=3,2 --acks visible", *at)
-    assert shown(raftlog, through, "led")[0] == (2, [3, 2])
-    raftlog("partitions elect led --validate-only", *at).showed("led:0: would be led by 3")
-    ran = raftlog.succeed("partitions elect led:0 led:1 --acks visible --json", *through)
+    at.succeed("partitions reassign led:0=3,2 --acks visible")
+    assert shown(through, "led")[0] == (2, [3, 2])
+    at("partitions elect led --validate-only").showed("led:0: would be led by 3")
+    ran = through.succeed("partitions elect led:0 led:1 --acks visible --json")
     assert [(row["partition"], row["leader"], row["needed"]) for row in ran.json["items"]] == [
         (0, 3, True),
         (1, 3, False),
     ]
-    assert shown(raftlog, through, "led")[0] == (3, [3, 2])
-    raftlog.succeed("partitions elect --all", *at)
-    raftlog("partitions elect --all", *at).showed("nothing to elect")
-    raftlog("partitions elect led --unclean", *at).showed("led:0: broker 3 leads")
-    raftlog("partitions elect nope", *at).refused(1, "UNKNOWN_TOPIC_OR_PARTITION")
+    assert shown(through, "led")[0] == (3, [3, 2])
+    at.succeed("partitions elect --all")
+    at("partitions elect --all").showed("nothing to elect")
+    at("partitions elect led --unclean").showed("led:0: broker 3 leads")
+    at("partitions elect nope").refused(1, "UNKNOWN_TOPIC_OR_PARTITION")
 
 
 @pytest.mark.nightly
 def test_move_that_waits_for_a_dead_broker_is_listed_and_cancelled(
-    raftlog: Raftlog, three: LocalCluster, at: At, through: At
+    three: LocalCluster, at: Raftlog, through: Raftlog
 ) -> None:
     """The last test that needs broker 4: it is killed, and unregistered."""
-    raftlog.succeed("topics create waits --replica-assignment 2:3,3:2", *at)
+    at.succeed("topics create waits --replica-assignment 2:3,3:2")
     three.kill("broker-4", signal.SIGKILL)
     assert three.wait_gone("broker-4", 30)
-    raftlog("partitions cancel waits:0", *at).refused(1, "NO_REASSIGNMENT_IN_PROGRESS")
-    raftlog.succeed("partitions reassign waits:0=4,2 waits:1=4,3", *through)
-    listed = raftlog("partitions reassignments waits --check --json", *at).refused(3)
+    at("partitions cancel waits:0").refused(1, "NO_REASSIGNMENT_IN_PROGRESS")
+    through.succeed("partitions reassign waits:0=4,2 waits:1=4,3")
+    listed = at("partitions reassignments waits --check --json").refused(3)
     first, second = listed.json["items"]
     assert first == {
         "topic": "waits",
@@ -117,44 +113,35 @@ def test_move_that_waits_for_a_dead_broker_is_listed_and_cancelled(
         "waiting_for": [4],
     }
     assert second["waiting_for"] == [4]
-    assert "4, 2, 3" in raftlog("partitions reassignments", *through).out
-    assert "waits:1: cancelled" in raftlog("partitions cancel waits:1", *at).out
-    raftlog("partitions cancel --all --acks committed", *at).showed("waits:0: cancelled")
-    assert "no moves in progress" in raftlog("partitions cancel --all", *at).out
-    raftlog("partitions reassignments --check", *at).showed("no moves in progress")
+    assert "4, 2, 3" in through("partitions reassignments").out
+    assert "waits:1: cancelled" in at("partitions cancel waits:1").out
+    at("partitions cancel --all --acks committed").showed("waits:0: cancelled")
+    assert "no moves in progress" in at("partitions cancel --all").out
+    at("partitions reassignments --check").showed("no moves in progress")
 
-    raftlog.succeed("brokers unregister 4 --json", *at)
-    assert 4 not in {row["id"] for row in raftlog("brokers list --json", *at).json["brokers"]}
-    raftlog("brokers unregister 4", *at).refused(1, "BROKER_ID_NOT_REGISTERED")
-    cluster = raftlog(
-        "cluster describe --include-fenced-brokers --read latest --json", *through
-    ).json
+    at.succeed("brokers unregister 4 --json")
+    assert 4 not in {row["id"] for row in at("brokers list --json").json["brokers"]}
+    at("brokers unregister 4").refused(1, "BROKER_ID_NOT_REGISTERED")
+    cluster = through("cluster describe --include-fenced-brokers --read latest --json").json
     assert (cluster["id"], cluster["controller_id"]) == (three.cluster_id, 1)
     assert [(row["id"], row["fenced"]) for row in cluster["brokers"]] == [(2, False), (3, False)]
-    assert "controller 1" in raftlog("cluster describe", *through).out
+    assert "controller 1" in through("cluster describe").out
 
 
-def test_partition_lists_show_warnings(raftlog: Raftlog, at: At, through: At) -> None:
-    raftlog.succeed("topics create listed", *at)
+def test_partition_lists_show_warnings(at: Raftlog, through: Raftlog) -> None:
+    at.succeed("topics create listed")
     for option, items, expected in (
         ("--append", "compact", "delete,compact"),
         ("--subtract", "delete", "compact"),
     ):
-        raftlog.succeed(
-            "configs alter topic listed",
-            option,
-            f"cleanup.policy={items}",
-            "--acks",
-            "visible",
-            *at,
+        at.succeed(
+            "configs alter topic listed", option, f"cleanup.policy={items}", "--acks", "visible"
         )
         keys = ("--key", "cleanup.policy")
-        (shown_,) = raftlog("configs describe topic listed --json", *keys, *through).json["items"]
+        (shown_,) = through("configs describe topic listed --json", *keys).json["items"]
         assert (shown_["value"], shown_["source"]) == (expected, "dynamic-topic-config")
-    raftlog.succeed(
-        "configs alter broker", "", "--set", "log.retention.ms=4711", "--acks", "visible", *at
-    )
-    described = raftlog("configs describe topic listed --key retention.ms --json", *through)
+    at.succeed("configs alter broker '' --set log.retention.ms=4711 --acks visible")
+    described = through("configs describe topic listed --key retention.ms --json")
     assert described.json["items"] == [
         {
             "name": "retention.ms",
@@ -164,9 +151,9 @@ def test_partition_lists_show_warnings(raftlog: Raftlog, at: At, through: At) ->
             "without_effect": "",
         }
     ]
-    ran = raftlog.succeed("cluster features downgrade lao.version=0 --validate-only --json", *at)
+    ran = at.succeed("cluster features downgrade lao.version=0 --validate-only --json")
     assert "the lowest acknowledged offset is no longer promised" in ran.json["warnings"][0]
-    ran = raftlog("cluster features downgrade lao.version=0 --validate-only", *at)
+    ran = at("cluster features downgrade lao.version=0 --validate-only")
     assert "warning: lao.version goes from 1 to 0" in ran.err
 
 

@@ -2,7 +2,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from command_lines import At, Raftlog
+from command_lines import Raftlog
 
 from raftlog.cli.plan import _note_unvouched
 from raftlog.identity import os_user
@@ -11,34 +11,34 @@ from raftlog.metadata.snapshot import header_of
 from raftlog.segments.point import ExportedState
 
 
-def planned(raftlog: Raftlog, file: Path, at: At) -> str:
-    ran = raftlog.succeed("plan", file, "--json", *at)
+def planned(file: Path, at: Raftlog) -> str:
+    ran = at.succeed("plan", file, "--json")
     return str(ran.json["plan"])
 
 
-def test_applied_plan_leaves_nothing_to_do(raftlog: Raftlog, at: At, tmp_path: Path) -> None:
+def test_applied_plan_leaves_nothing_to_do(raftlog: Raftlog, at: Raftlog, tmp_path: Path) -> None:
     file = tmp_path / "of once.yaml"
     file.write_text("topics:\n  applied-once: {partitions: 1, configs: {retention.ms: 5000}}\n")
-    shown = raftlog.succeed("plan", file, *at)
+    shown = at.succeed("plan", file)
     line = shlex.split(shown.out.splitlines()[-1])
-    assert line == ["raftlog", "apply", str(file), "--plan", planned(raftlog, file, at), *at]
+    assert line == ["raftlog", "apply", str(file), "--plan", planned(file, at), *at]
     raftlog(*line[1:]).showed("2 changes applied in one batch of 3 records")
-    raftlog("plan", file, *at).showed("nothing to change")
-    raftlog("history topic applied-once --json", *at).showed(f'"principal":"{os_user()}"')
+    at("plan", file).showed("nothing to change")
+    at("history topic applied-once --json").showed(f'"principal":"{os_user()}"')
 
 
-def test_plan_is_refused_after_a_change_of_state(raftlog: Raftlog, at: At, tmp_path: Path) -> None:
+def test_plan_is_refused_after_a_change_of_state(at: Raftlog, tmp_path: Path) -> None:
     file = tmp_path / "f.yaml"
     file.write_text("keys: {plan/moved: {value: planned}}\n")
-    reviewed = planned(raftlog, file, at)
-    raftlog.succeed("kv put plan/moved other", *at)
-    raftlog("apply", file, "--plan", reviewed, *at).refused(1, "INVALID_UPDATE_VERSION")
-    reviewed = planned(raftlog, file, at)
+    reviewed = planned(file, at)
+    at.succeed("kv put plan/moved other")
+    at("apply", file, "--plan", reviewed).refused(1, "INVALID_UPDATE_VERSION")
+    reviewed = planned(file, at)
     file.write_text("keys: {plan/moved: {absent: true}}\n")
-    assert "INVALID_UPDATE_VERSION" in raftlog("apply", file, "--plan", reviewed, *at).err
-    left = raftlog("diff", at[1], at[1], *at)
+    assert "INVALID_UPDATE_VERSION" in at("apply", file, "--plan", reviewed).err
+    left = at("diff", at.address, at.address)
     assert "0 differences" in left.out
-    assert raftlog("apply", file, *at).code == 2, "nobody can be asked"
+    assert at("apply", file).code == 2, "nobody can be asked"
 
 
 @pytest.mark.parametrize(
@@ -51,28 +51,28 @@ def test_plan_is_refused_after_a_change_of_state(raftlog: Raftlog, at: At, tmp_p
     ],
 )
 def test_plan_shows_what_the_controller_would_decide(
-    raftlog: Raftlog, at: At, tmp_path: Path, text: str, why: str
+    at: Raftlog, tmp_path: Path, text: str, why: str
 ) -> None:
     file = tmp_path / "f.yaml"
     file.write_text(text)
-    ran = raftlog("plan", file, *at)
+    ran = at("plan", file)
     assert why in ran.out + ran.err
     assert ran.code == (0 if why.startswith("nothing") else 1)
 
 
 @pytest.mark.parametrize("text", ["", "# only a comment\n"])
-def test_empty_file_is_refused(raftlog: Raftlog, at: At, tmp_path: Path, text: str) -> None:
+def test_empty_file_is_refused(at: Raftlog, tmp_path: Path, text: str) -> None:
     """[the command that should have written it may have failed]"""
     file = tmp_path / "f.yaml"
     file.write_text(text)
-    raftlog("plan", file, *at).refused(2, f"{file} is empty")
+    at("plan", file).refused(2, f"{file} is empty")
     file.write_text("{}")
-    raftlog("plan", file, *at).showed("nothing to change")
+    at("plan", file).showed("nothing to change")
 
 
-def test_drain_of_an_unknown_broker_changes_nothing(raftlog: Raftlog, at: At) -> None:
+def test_drain_of_an_unknown_broker_changes_nothing(at: Raftlog) -> None:
     """[a mistyped id, and then another broker is stopped]"""
-    raftlog("brokers drain 99", *at).refused(1, "broker 99: not registered, and no replicas")
+    at("brokers drain 99").refused(1, "broker 99: not registered, and no replicas")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec.structs import replace
 
 from raftlog import batch
-from raftlog.local.cluster import LocalCluster
 from raftlog.segments.files import open_place
 from raftlog.segments.manifest import MANIFEST_NAME, encode, read_manifest
 from raftlog.segments.raw import read_segment
@@ -63,57 +62,50 @@ def forged(source: Path, target: Path) -> Path:
 
 
 def test_nodes_vouch_only_for_records_that_they_have(
-    raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path
+    raftlog: Raftlog, tmp_path: Path, at: Raftlog
 ) -> None:
-    at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     exported = tmp_path / "exported"
     topic = ("topics", "create", "verified", "-r", 1, "--acks", "visible", *at)
     raftlog.succeed(*topic)
-    raftlog.succeed("export", exported, *at)
+    at.succeed("export", exported)
     # The log goes on: a node's word of its end covers the export, too.
-    raftlog.succeed("topics delete verified", *at)
-    ran = raftlog.succeed("verify --json", exported, *at)
+    at.succeed("topics delete verified")
+    ran = at.succeed("verify --json", exported)
     last = read_manifest(exported).end_offset - 1
     assert (ran.json["passed"], ran.json["last_offset"]) == (True, last)
     said = ran.json["vouching"]
     assert {(one["who"], one["first_offset"], one["last_offset"]) for one in said["witnesses"]
             if one["how"] == "asked"} == {("node 1", 0, last)}  # fmt: skip
     assert said["warnings"] == []
-    shown = raftlog("verify", exported, *at).out
+    shown = at("verify", exported).out
     assert f"Log hash at offset {last}: {said['log_hash']}" in shown
     assert "answered just now" in shown
 
     fake = forged(exported, tmp_path / "fake")
     offline = raftlog("verify", fake)
     assert f"WARNING: No node vouches for offsets 0 to {last}." in offline.err, offline
-    online = raftlog("verify --json", fake, *at).refused(3)
+    online = at("verify --json", fake).refused(3)
     assert any("but node 1 has" in one["message"] for one in online.json["faults"])
 
 
-def test_export_of_another_cluster_is_not_vouched_for(
-    raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path
-) -> None:
-    at = ("--bootstrap-controller", cluster.bootstrap_controllers)
+def test_export_of_another_cluster_is_not_vouched_for(tmp_path: Path, at: Raftlog) -> None:
     with ExportWriter(tmp_path / "other", "another-cluster", 0) as writer:
         writer.commit(0)
-    raftlog("verify", tmp_path / "other", *at).refused(
-        3, "belongs to cluster another-cluster generation 0"
-    )
+    at("verify", tmp_path / "other").refused(3, "belongs to cluster another-cluster generation 0")
 
 
-def test_signature_is_verified(raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path) -> None:
-    at = ("--bootstrap-controller", cluster.bootstrap_controllers)
+def test_signature_is_verified(raftlog: Raftlog, tmp_path: Path, at: Raftlog) -> None:
     private, public = written(tmp_path, "auditor")
     _, other = written(tmp_path, "other")
     exported = tmp_path / "exported"
-    raftlog.succeed("export", exported, "--sign", private, *at)
+    at.succeed("export", exported, "--sign", private)
     ran = raftlog("verify", exported, "--public-key", public).showed("signed the manifest")
     assert "WARNING" not in ran.err
     wrong = raftlog("verify", exported, "--public-key", other).refused(3)
     assert "SIGNATURE: the manifest claims to be signed with the key" in wrong.out
 
-    raftlog("export", exported, *at).refused(1, "pass the private key with --sign")
-    raftlog.succeed("export", exported, "--sign", private, "--compact", *at)
+    at("export", exported).refused(1, "pass the private key with --sign")
+    at.succeed("export", exported, "--sign", private, "--compact")
     raftlog.succeed("verify", exported, "--public-key", public)
 
     unsigned = tmp_path / "unsigned"
@@ -144,11 +136,10 @@ def test_key_that_cannot_sign_is_refused(
 
 
 def test_image_is_compared_with_the_nodes_reports(
-    raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path
+    raftlog: Raftlog, tmp_path: Path, at: Raftlog
 ) -> None:
-    at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     exported = tmp_path / "exported"
-    raftlog.succeed("export", exported, *at)
+    at.succeed("export", exported)
     manifest = read_manifest(exported)
     raftlog("log image --export", exported).showed("node 1")
     wrong = tuple(replace(one, state_hash="0" * 32) for one in manifest.state_hashes)
@@ -156,15 +147,12 @@ def test_image_is_compared_with_the_nodes_reports(
     raftlog("log image --export", exported).refused(3, f"node 1 had {'0' * 32}")
 
 
-def test_damaged_checkpoint_is_detected(
-    raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path
-) -> None:
-    at = ("--bootstrap-controller", cluster.bootstrap_controllers)
+def test_damaged_checkpoint_is_detected(raftlog: Raftlog, tmp_path: Path, at: Raftlog) -> None:
     exported = tmp_path / "exported"
     for value in range(1000, 1012):
         change = ("configs", "alter", "broker", "", "--set", f"log.retention.ms={value}")
-        raftlog.succeed(*change, *at)
-    ran = raftlog.succeed("export --json", exported, "--checkpoints", 1, *at)
+        at.succeed(*change)
+    ran = at.succeed("export --json", exported, "--checkpoints", 1)
     known = read_manifest(exported).checkpoints
     assert ran.json["checkpoints"] == len(known) > 0
     assert ran.json["not_folded"] == ""
@@ -173,5 +161,5 @@ def test_damaged_checkpoint_is_detected(
     (exported / known[0].file).unlink()
     ran = raftlog("verify", exported).refused(3)
     assert f"CHECKPOINT: {known[0].describe()} is corrupt: it is missing" in ran.out
-    raftlog.succeed("export", tmp_path / "none", "--checkpoints", 0, *at)
+    at.succeed("export", tmp_path / "none", "--checkpoints", 0)
     assert read_manifest(tmp_path / "none").checkpoints == ()

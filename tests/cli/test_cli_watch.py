@@ -44,12 +44,13 @@ def running(cluster: LocalCluster, *arguments: str) -> Iterator[subprocess.Popen
         process.wait(PATIENCE_S)
 
 
-def test_watch_prints_changes_and_how_to_resume(raftlog: Raftlog, cluster: LocalCluster) -> None:
-    at = ("--bootstrap-server", cluster.bootstrap_servers)
-    raftlog.succeed("topics create seen", *at, "--acks", "visible")
+def test_watch_prints_changes_and_how_to_resume(
+    raftlog: Raftlog, cluster: LocalCluster, at: Raftlog, through: Raftlog
+) -> None:
+    through.succeed("topics create seen --acks visible")
 
     def alter(value: int) -> None:
-        command = ("configs", "alter", "topic", "seen", "--set", f"retention.ms={value}", *at)
+        command = ("configs", "alter", "topic", "seen", "--set", f"retention.ms={value}", *through)
         raftlog.succeed(*command)
 
     with running(cluster, "watch", "topics/seen", "configs/topic/seen", "--initial") as process:
@@ -70,27 +71,25 @@ def test_watch_prints_changes_and_how_to_resume(raftlog: Raftlog, cluster: Local
     # behind nothing else.
     last, told = int(second.split()[0]), Token.parse(since).offset
     window = ("--from", last + 1, "--until", told + 1)
-    quorum = ("--bootstrap-controller", cluster.bootstrap_controllers)
-    dumped = raftlog("log dump", *window, "--json", *quorum).out if told != last else ""
+    dumped = at("log dump", *window, "--json").out if told != last else ""
     passed = [json.loads(line)["type"] for line in dumped.splitlines()]
     assert passed == ["PROGRESS"] * (told - last)
     alter(3000)
-    later = raftlog.succeed("watch configs --since", since, "--max-changes", "1", "--json", *at)
+    later = through.succeed("watch configs --since", since, "--max-changes", "1", "--json")
     assert (later.json["path"], later.json["before"], later.json["after"]) == (
         "configs/topic/seen/retention.ms", "2000", "3000"
     )  # fmt: skip
     assert later.json["token"].endswith(f"-{later.json['offset']}")
-    assert raftlog("watch topics --timeout 0.3", *at).out == ""
+    assert through("watch topics --timeout 0.3").out == ""
 
 
-def test_log_follow_prints_new_records(raftlog: Raftlog, cluster: LocalCluster) -> None:
-    at = ("--bootstrap-server", cluster.bootstrap_servers)
-    raftlog.succeed("topics create followed-1", *at)
+def test_log_follow_prints_new_records(cluster: LocalCluster, through: Raftlog) -> None:
+    through.succeed("topics create followed-1")
     with running(cluster, "log", "dump", "--follow", "--type", "TOPIC", "--json") as process:
         assert process.stdout is not None
         while json.loads(process.stdout.readline())["record"]["name"] != "followed-1":
             pass
-        raftlog.succeed("topics create followed-2", *at)
+        through.succeed("topics create followed-2")
         assert json.loads(process.stdout.readline())["record"]["name"] == "followed-2"
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) == -signal.SIGINT
@@ -139,9 +138,8 @@ def command(cluster: LocalCluster, *words: str, given: bytes = b"") -> bytes:
     return subprocess.run([*line, *at], input=given, capture_output=True, check=True).stdout
 
 
-def test_record_bytes_are_unchanged_by_output(raftlog: Raftlog, cluster: LocalCluster) -> None:
-    at = ("--bootstrap-server", cluster.bootstrap_servers)
-    raftlog.succeed("topics create raw", *at)
+def test_record_bytes_are_unchanged_by_output(cluster: LocalCluster, through: Raftlog) -> None:
+    through.succeed("topics create raw")
     command(cluster, "produce", "raw", "--key-separator", ":", given=RAW + b":" + RAW + b"\n")
     with library.connect(cluster.bootstrap_servers) as client:
         client.produce("raw", TEXT, key=None, headers={"a": "b", "raw": RAW, "none": None})
@@ -258,11 +256,10 @@ def test_shortened_line_ends_with_the_full_size() -> None:
 
 
 def test_dump_prints_short_lines_on_a_terminal_and_whole_records_into_a_pipe(
-    raftlog: Raftlog, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+    raftlog: Raftlog, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, through: Raftlog
 ) -> None:
-    brokers = ("--bootstrap-server", cluster.bootstrap_servers)
     value = "wörld " * 400
-    written = raftlog("kv put dumped --json", value, *brokers).json
+    written = through("kv put dumped --json", value).json
     offset = written["token"]["offset"]
     dump = ("log", "dump", "--bootstrap-controller", cluster.bootstrap_controllers)
     one = ("--from", offset, "--until", offset + 1)
@@ -279,4 +276,4 @@ def test_dump_prints_short_lines_on_a_terminal_and_whole_records_into_a_pipe(
         *range(offset + 1)
     ]
     assert max(map(columns_of, lines)) <= 80
-    raftlog.succeed("kv delete dumped", *brokers)
+    through.succeed("kv delete dumped")

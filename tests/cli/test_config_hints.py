@@ -67,26 +67,24 @@ def test_command_group_is_found_in_singular_and_plural(typed: str, meant: str) -
     assert respelled(typed.split()) == meant.split()
 
 
-def test_config_commands_print_the_hint(raftlog: Raftlog, cluster: LocalCluster) -> None:
-    at = ("--bootstrap-server", cluster.bootstrap_servers)
-    raftlog.succeed("topics create hinted", *at)
-    raftlog("configs alter topic hinted --set retention.m=1", *at).refused(
+def test_config_commands_print_the_hint(cluster: LocalCluster, through: Raftlog) -> None:
+    through.succeed("topics create hinted")
+    through("configs alter topic hinted --set retention.m=1").refused(
         1, "did you mean retention.ms?"
     )
-    idle = raftlog.succeed("configs alter topic hinted --set segment.ms=1", *at)
+    idle = through.succeed("configs alter topic hinted --set segment.ms=1")
     assert "does not act on it" in idle.err
     create = ("topics", "create", "hinted-2", "--config")
-    raftlog(*create, "retention.m=1", *at).refused(1, "did you mean retention.ms?")
-    idle = raftlog.succeed(*create, "segment.ms=1", *at)
+    through(*create, "retention.m=1").refused(1, "did you mean retention.ms?")
+    idle = through.succeed(*create, "segment.ms=1")
     assert "segment.ms is stored and shown, but this build does not act on it" in idle.err
-    through = ("--bootstrap-server", cluster.bootstrap_servers, "--read", "latest")
-    shown = raftlog("configs describe topic hinted", *through)
+    shown = through("configs describe topic hinted --read latest")
     # Only what was set: the defaults of keys that do nothing are nobody's mistake.
     assert shown.err == "note: segment.ms is stored and shown, but this build does not act on it\n"
     lines = {line.split()[0]: line for line in shown.out.splitlines()}
     assert lines.keys() >= {"retention.ms", "min.insync.replicas"}, "defaults that are acted on"
     assert "segment.jitter.ms" not in lines
-    everything = raftlog("configs describe topic hinted --all", *through).out
+    everything = through("configs describe topic hinted --all").out
     unused = [
         line
         for line in everything.splitlines()
@@ -96,9 +94,9 @@ def test_config_commands_print_the_hint(raftlog: Raftlog, cluster: LocalCluster)
     assert (
         f"({len(unused)} defaults without effect in this build not shown: --all)" in lines.values()
     )
-    shown = raftlog("configs describe topic hinted --key max.message.bytes", *at)
+    shown = through("configs describe topic hinted --key max.message.bytes")
     assert not shown.err
-    raftlog("config describe topic hinted --key retention.m", *at).refused(
+    through("config describe topic hinted --key retention.m").refused(
         1, "did you mean retention.ms?"
     )
 

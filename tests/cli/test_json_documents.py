@@ -7,7 +7,7 @@ from typing import Any
 import fastjsonschema
 import pytest
 import typer
-from command_lines import At, Raftlog
+from command_lines import Raftlog
 from command_runs import Ran
 from json_schemas import validator
 from reference_pages import json_documents
@@ -68,7 +68,9 @@ def test_schema_refuses_missing_and_additional_keys() -> None:
             validate(wrong)
 
 
-def test_topic_and_config_documents_match_their_schemas(check: Check, through: At, at: At) -> None:
+def test_topic_and_config_documents_match_their_schemas(
+    check: Check, through: Raftlog, at: Raftlog
+) -> None:
     created = check("topics create", "shaped", "--acks", "visible", *through)
     assert check("topics create", "shaped", *through, code=1)["items"][0]["error"]["code"]
     listed = check("topics list", *through, "--read", "latest")
@@ -93,7 +95,9 @@ def test_topic_and_config_documents_match_their_schemas(check: Check, through: A
     check("topics delete", "shaped", *through)
 
 
-def test_key_and_lease_documents_match_their_schemas(check: Check, through: At, at: At) -> None:
+def test_key_and_lease_documents_match_their_schemas(
+    check: Check, through: Raftlog, at: Raftlog
+) -> None:
     latest = (*through, "--read", "latest")
     absent = check("kv get", "shaped/absent", *latest, code=1)
     assert absent["key_value"] is None
@@ -118,7 +122,7 @@ def test_key_and_lease_documents_match_their_schemas(check: Check, through: At, 
 
 
 def test_cluster_and_settings_documents_match_their_schemas(
-    check: Check, through: At, at: At, monkeypatch: pytest.MonkeyPatch
+    check: Check, through: Raftlog, at: Raftlog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert check("cluster describe", *through)["offset"] > 0
     assert len(check("cluster loglevel", *at)["nodes"]) == 2
@@ -139,7 +143,10 @@ def test_cluster_and_settings_documents_match_their_schemas(
 
 
 def test_broker_and_partition_documents_match_their_schemas(
-    check: Check, through: At, at: At, monkeypatch: pytest.MonkeyPatch, raftlog: Raftlog
+    check: Check,
+    through: Raftlog,
+    at: Raftlog,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert check("brokers list", *at)["brokers"]
     assert check("brokers cordon", 2, *at)["token"]["offset"] > 0
@@ -147,7 +154,7 @@ def test_broker_and_partition_documents_match_their_schemas(
     check("brokers uncordon", 2, *at)
     assert check("partitions balance", *at)["plan"]["moves"] == []
     assert check("brokers api-versions", *through)["apis"]
-    raftlog.succeed("topics create parted", *through)
+    through.succeed("topics create parted")
     # There is no other broker, for this topic or those of other tests.
     drained = check("brokers drain", 2, "--dry-run", *at, code=3)
     assert drained["outcome"] is None
@@ -161,7 +168,7 @@ def test_broker_and_partition_documents_match_their_schemas(
     moved = check("partitions reassign", "parted:0=2", "--validate-only", *at)
     assert moved["before"] is None
     assert check("partitions increase", "parted", "--count", 2, *through)["items"]
-    raftlog.succeed("topics delete parted", *through)
+    through.succeed("topics delete parted")
 
     async def unregister(*_: object) -> WriteResult:
         return WriteResult(Token(1, 1, 9), Acks.COMMITTED, items=(ItemResult("broker 9"),))
@@ -170,9 +177,10 @@ def test_broker_and_partition_documents_match_their_schemas(
     assert check("brokers unregister", 9, *at)["token"]["offset"] == 9
 
 
-def test_quorum_documents_are_valid(check: Check, at: At, monkeypatch: pytest.MonkeyPatch) -> None:
-    address = at[1]
-    described = check("quorum describe", at[0], f"{address},127.0.0.1:1")
+def test_quorum_documents_are_valid(
+    check: Check, at: Raftlog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = check("quorum describe", f"--bootstrap-controller={at.address},127.0.0.1:1")
     assert [one["failure"] is None for one in described["nodes"]] == [True, False]
     response = controller_pb2.ControllerResponse(
         transfer_leadership=controller_pb2.TransferLeadershipResponse(target_id=2)
@@ -192,9 +200,9 @@ def test_quorum_documents_are_valid(check: Check, at: At, monkeypatch: pytest.Mo
 
 
 def test_diagnosis_and_log_documents_match_their_schemas(
-    check: Check, through: At, at: At, raftlog: Raftlog, tmp_path: Path
+    check: Check, through: Raftlog, at: Raftlog, tmp_path: Path
 ) -> None:
-    raftlog.succeed("configs alter broker 2 --set log.retention.ms=9", *through)
+    through.succeed("configs alter broker 2 --set log.retention.ms=9")
     assert check("doctor", *at)["nodes"]
     assert check("explain", *at)["to_ms"] > 0
     assert check("history", "config", "broker:2", *at)
@@ -223,7 +231,7 @@ def test_diagnosis_and_log_documents_match_their_schemas(
     assert (planned["records"], len(planned["changes"]), planned["refused"]) == (4, 2, None)
     assert "secret" not in str(planned)
     assert check("apply", file, "--plan", planned["plan"], *at)["token"]["offset"] > 0
-    found = check("diff", exported, at[1])["changes"]
+    found = check("diff", exported, at.address)["changes"]
     assert {(one["kind"], one["name"]) for one in found} >= {
         ("topic", "planned"), ("key", "planned/key"),
     }  # fmt: skip
@@ -252,7 +260,7 @@ def test_node_documents_match_schemas(check: Check, cluster: LocalCluster, tmp_p
 
 
 def test_security_documents_match_their_schemas(
-    check: Check, at: At, raftlog: Raftlog, tmp_path: Path
+    check: Check, at: Raftlog, raftlog: Raftlog, tmp_path: Path
 ) -> None:
     alice = ("--operation", "read", "--topic", "shaped")
     assert check("acls list", *at)["items"] == []

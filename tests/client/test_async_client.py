@@ -161,14 +161,12 @@ async def test_reads_are_retried_until_their_deadline_and_never_unknown(
     client: SimClient, broker: Scripted
 ) -> None:
     broker.refusals = [ErrorCode.BROKER_FENCED, ErrorCode.BROKER_NOT_AVAILABLE]
-    assert len(await client.topics.list()) == 1
-    assert len(broker.reads) == 3
+    assert (len(await client.topics.list()), len(broker.reads)) == (1, 3)
     broker.refusals = [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
     assert isinstance(await failure(client.topics.list()), errors.AuthorizationError)
     broker.server.answer = silent
     begun = client.world.loop.time()
-    error = await failure(client.topics.list(timeout_s=2))
-    assert type(error) is errors.RequestTimedOutError
+    assert type(await failure(client.topics.list(timeout_s=2))) is errors.RequestTimedOutError
     assert 2 <= client.world.loop.time() - begun <= 2.6
 
 

@@ -48,8 +48,7 @@ async def test_write_advances_the_token_so_that_it_is_read_back(world: World) ->
     assert response.write.token.offset == 40
     assert client.token.offset == 40
     write = a.asked[1].write
-    assert write.acks == common_pb2.ACKS_ACKNOWLEDGED
-    assert write.timeout_ms == 3000
+    assert (write.acks, write.timeout_ms) == (common_pb2.ACKS_ACKNOWLEDGED, 3000)
     assert write.client.principal == "me"
     await client.read(pb.MetadataRequest(), mode=pb.LATEST, timeout_s=2)
     read = a.asked[2].read
@@ -77,8 +76,7 @@ async def test_another_generation_is_reported(world: World) -> None:
     await world.broker(
         "a", refuses(ErrorCode.INCONSISTENT_GENERATION, field="read.at_least.generation")
     )
-    client = world.broker_client("a")
-    error = await failure(client.read(pb.MetadataRequest()))
+    error = await failure(world.broker_client("a").read(pb.MetadataRequest()))
     assert error.code == ErrorCode.INCONSISTENT_GENERATION
     assert error.field == "read.at_least.generation"
 

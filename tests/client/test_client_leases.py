@@ -276,8 +276,7 @@ async def test_library_values_carry_their_log_generation(client: SimClient, brok
         assert sent.HasField("expected_generation") is knows, change
         assert sent.expected_generation == (GENERATION if knows else 0)
     # Offsets of two generations are together of none.
-    old = raftlog.LogOffset(7, 1)
-    await client.kv.alter(raftlog.Put("k", lease_id=lease.id, expected=old))
+    await client.kv.alter(raftlog.Put("k", lease_id=lease.id, expected=raftlog.LogOffset(7, 1)))
     (sent,) = broker.writes[-1].alter_key_values.alterations
     assert sent.expected_generation == OF_NO_LOG
     await client.kv.delete("k", expected=stored, generation=2)
@@ -336,8 +335,7 @@ async def test_write_in_another_generation_does_not_hide_the_change_from_reads(
         await client.kv.put("k", "v")
         assert client.token == raftlog.Token(GENERATION - 1, 1, 500)
         await client.forget()
-        put = await client.kv.put("k", "v")
-        assert client.token == put.token
+        assert client.token == (await client.kv.put("k", "v")).token
 
 
 @scenario(with_client, Keeper)

@@ -204,8 +204,7 @@ async def test_corrupt_records_are_refused_and_fetched_again(world: DataWorld) -
     world.logs[0].read = lambda offset: world.logs[0].chunks[0]  # type: ignore[method-assign]
     consumer = world.consumer()
     consumer.assign(TOPIC)
-    error = await failure(consumer.poll(5.0))
-    assert error.code is ErrorCode.CORRUPT_MESSAGE
+    assert (await failure(consumer.poll(5.0))).code is ErrorCode.CORRUPT_MESSAGE
     world.logs[0].chunks[0] = good
     world.logs[0].read = lambda offset: read(world.logs[0], offset)  # type: ignore[method-assign]
     assert await values(consumer, 1) == [b"0"]
@@ -217,9 +216,7 @@ async def test_consumer_buffer_is_bounded(world: DataWorld) -> None:
     consumer = world.consumer(buffer_bytes=500)
     consumer.assign(TOPIC)
     await asyncio.sleep(3)
-    asked = len(world.requests(1, "fetch"))
-    assert asked == 1
-    assert len(await values(consumer, 5)) == 5
+    assert (len(world.requests(1, "fetch")), len(await values(consumer, 5))) == (1, 5)
 
 
 @scenario(simulate_data, leaders=(1, 1, 1))
@@ -233,16 +230,14 @@ async def test_consumer_fetches_partitions_in_turn(world: DataWorld) -> None:
         [one.partition_index for one in request.partitions]
         for request in world.requests(1, "fetch")
     ]
-    assert orders[0] == [0, 1, 2]
-    assert orders[-1] == [1, 2, 0]
+    assert (orders[0], orders[-1]) == ([0, 1, 2], [1, 2, 0])
 
 
 @scenario(simulate_data)
 async def test_consumer_returns_assigned_partitions_until_closed(world: DataWorld) -> None:
     consumer = world.consumer()
     consumer.assign("nothing")
-    assert await consumer.poll(1.0) == []
-    assert consumer.unknown_topics == ["nothing"]
+    assert (await consumer.poll(1.0), consumer.unknown_topics) == ([], ["nothing"])
     consumer.assign(TOPIC, 5)
     error = await failure(consumer.poll(5.0))
     assert error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

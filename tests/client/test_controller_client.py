@@ -168,8 +168,7 @@ async def test_after_a_failed_leader_only_the_next_controller_is_asked_at_once(
 async def test_unknown_outcome_is_reported_and_never_retried(world: World) -> None:
     a = await world.controller("a", silent)
     b = await world.controller("b", leader)
-    client = world.controller_client("a", "b")
-    call = asyncio.ensure_future(client.call(create()))
+    call = asyncio.ensure_future(world.controller_client("a", "b").call(create()))
     await asyncio.sleep(0.1)
     a.hang_up()
     error = await failure(call)
@@ -249,8 +248,7 @@ async def test_call_fails_definitely_when_no_controller_is_reachable(world: Worl
 async def test_unreachable_leader_is_reported_at_the_deadline(world: World) -> None:
     """[it was out of descriptors, and the error was that another node is not a controller]"""
     a = await world.controller("a", not_controller("gone"))
-    client = world.controller_client("a", "gone")
-    error = await failure(client.call(create(), timeout_s=3))
+    error = await failure(world.controller_client("a", "gone").call(create(), timeout_s=3))
     assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
     assert error.message.startswith("not me; gone:1 (")
     assert error.message.endswith("could not be reached in time; the request was not executed")
@@ -273,10 +271,8 @@ async def test_call_names_the_missing_leader_at_its_deadline(world: World) -> No
 @scenario(simulate)
 async def test_error_of_the_request_is_not_retried(world: World) -> None:
     a = await world.controller("a", refuses(ErrorCode.INVALID_CONFIG, field="topics[0].name"))
-    client = world.controller_client("a", "b")
-    error = await failure(client.call(create()))
-    assert error.code == ErrorCode.INVALID_CONFIG
-    assert error.field == "topics[0].name"
+    error = await failure(world.controller_client("a", "b").call(create()))
+    assert (error.code, error.field) == (ErrorCode.INVALID_CONFIG, "topics[0].name")
     assert not error.outcome_unknown
     assert len(a.asked) == 1
 
@@ -342,8 +338,7 @@ async def test_abandoned_call_harms_no_other(world: World) -> None:
     a = await world.controller("a", not_controller("b"))
     await world.controller("b", leader)
     client = world.controller_client("a")
-    gone = client.send(controller_request(create()))
-    gone.cancel()
+    client.send(controller_request(create())).cancel()
     await client.call(create())
     assert len(a.asked) == 2
 
@@ -451,8 +446,7 @@ async def test_wait_is_continued_again_when_the_connection_breaks(world: World) 
 @scenario(simulate)
 async def test_write_with_acks_committed_completes_on_the_first_response(world: World) -> None:
     a = await world.controller("a", LOST)
-    client = world.controller_client("a")
-    await client.call(create(), timeout_s=5)
+    await world.controller_client("a").call(create(), timeout_s=5)
     assert len(a.asked) == 1
 
 
@@ -503,8 +497,7 @@ async def test_producer_waits_for_the_throttle_time_up_to_its_deadline(world: Da
     broker.throttle["produce"] = [WAIT_MS]
     begun = asyncio.get_running_loop().time()
     await producer.send(TOPIC, b"1", partition=0)
-    took_s = asyncio.get_running_loop().time() - begun
-    assert WAIT_MS / 1000 <= took_s < WAIT_MS / 1000 + 0.5
+    assert WAIT_MS / 1000 <= (asyncio.get_running_loop().time() - begun) < WAIT_MS / 1000 + 0.5
     assert len(world.requests(broker.id, "produce")) == before + 2
     broker.throttle["produce"] = [100 * WAIT_MS]
     begun = asyncio.get_running_loop().time()

@@ -124,8 +124,7 @@ async def test_hint_is_followed_and_only_one_link_is_kept() -> None:
     transport = FakeTransport(a=refuse(ErrorCode.NOT_CONTROLLER, "b"), b=leader(CHUNKS))
     log = reader(transport, "a")
     assert (await log.info()).high_watermark == 9
-    assert transport.dialled == ["a", "b"]
-    assert transport.open == 1
+    assert (transport.dialled, transport.open) == (["a", "b"], 1)
     log.close()
     log.close()
     assert transport.open == 0
@@ -137,8 +136,7 @@ async def test_leader_that_does_not_know_its_high_watermark_is_asked_again() -> 
     def answer(request: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse | None:
         return next(answers)(request)
 
-    log = reader(FakeTransport(a=answer), "a")
-    assert (await log.info()).high_watermark == 9
+    assert (await reader(FakeTransport(a=answer), "a").info()).high_watermark == 9
 
 
 async def test_broken_link_is_replaced_and_the_read_continues() -> None:

@@ -41,12 +41,10 @@ async def test_request_goes_to_each_partition_leader_with_its_epoch(world: DataW
 @scenario(simulate_data, leaders=(1, 2, 3))
 async def test_key_maps_to_one_partition_and_keyless_records_rotate(world: DataWorld) -> None:
     producer = world.producer()
-    placed = {(await producer.send(TOPIC, b"x", key=b"k")).partition for _ in range(8)}
-    assert len(placed) == 1
+    assert len({(await producer.send(TOPIC, b"x", key=b"k")).partition for _ in range(8)}) == 1
     others = {(await producer.send(TOPIC, b"x", key=b"k%d" % n)).partition for n in range(40)}
     assert others == {0, 1, 2}
-    spread = {(await producer.send(TOPIC, b"x")).partition for _ in range(40)}
-    assert spread == {0, 1, 2}
+    assert {(await producer.send(TOPIC, b"x")).partition for _ in range(40)} == {0, 1, 2}
 
 
 @pytest.mark.parametrize("names_leaders", [True, False])
@@ -125,8 +123,7 @@ async def test_lost_link_makes_the_outcome_unknown(world: DataWorld) -> None:
     sending = asyncio.ensure_future(producer.send(TOPIC, b"1"))
     await asyncio.sleep(0.5)
     world.brokers[1].links[-1].close("test")
-    error = await failure(sending)
-    assert error.outcome_unknown
+    assert (await failure(sending)).outcome_unknown
     assert world.logs[0].values() == [b"0", b"1"]
 
 
@@ -150,8 +147,7 @@ async def test_unsent_record_fails_definitely_at_its_deadline(world: DataWorld) 
     await producer.send(TOPIC, b"0")
     world.elect(0, -1)
     begun = world.loop.time()
-    error = await failure(producer.send(TOPIC, b"1"))
-    assert not error.outcome_unknown
+    assert not (await failure(producer.send(TOPIC, b"1"))).outcome_unknown
     assert 3.0 <= world.loop.time() - begun < 3.2
     assert world.logs[0].values() == [b"0"]
     assert producer.buffered_bytes == 0
@@ -161,8 +157,7 @@ async def test_unsent_record_fails_definitely_at_its_deadline(world: DataWorld) 
 async def test_unreachable_metadata_times_out_and_names_the_servers(world: DataWorld) -> None:
     for broker in world.brokers.values():
         broker.deaf = True
-    producer = world.producer(delivery_timeout_ms=1000)
-    error = await failure(producer.send(TOPIC, b"x"))
+    error = await failure(world.producer(delivery_timeout_ms=1000).send(TOPIC, b"x"))
     assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
     assert "b1:1" in error.message
 
@@ -303,8 +298,7 @@ def test_request_respects_the_brokers_limit(monkeypatch: pytest.MonkeyPatch, bou
 
     async def test(world: DataWorld) -> None:
         producer = world.producer()
-        sent = [producer.send(TOPIC, b"v", partition=index) for index in range(5)]
-        await asyncio.gather(*sent)
+        await asyncio.gather(*[producer.send(TOPIC, b"v", partition=index) for index in range(5)])
         sizes = [len(one.partitions) for one in world.requests(1, "produce")]
         assert sum(sizes) == 5
         assert max(sizes) <= 2

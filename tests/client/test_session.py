@@ -46,8 +46,7 @@ class Controller:
             self.closed_of.add(request.close_client.generation)
             return pb.ControllerResponse(close_client=pb.CloseClientResponse(), write=token(5))
         self.writes.append(request)
-        answer = self.script.pop(0) if len(self.script) > 1 else self.script[0]
-        return answer(request)
+        return (self.script.pop(0) if len(self.script) > 1 else self.script[0])(request)
 
     @property
     def numbers(self) -> list[tuple[int, int]]:
@@ -183,8 +182,7 @@ async def test_write_is_retried_after_a_lost_connection(world: World) -> None:
 
     controller = Controller(hang_up, executed)
     server = await world.controller("a", controller)
-    client = world.controller_client("a")
-    assert (await client.session().write(create())).write.token.offset == 40
+    assert (await world.controller_client("a").session().write(create())).write.token.offset == 40
     assert controller.numbers == [(1000, 1)] * 2
 
 
@@ -286,8 +284,7 @@ async def test_new_client_id_is_used(session: Any, controller: Controller, world
     assert len(controller.writes) == WINDOW
     controller.script = [executed]
     session.forget()
-    done = await asyncio.gather(*writes)
-    assert len(done) == WINDOW + 3
+    assert len(await asyncio.gather(*writes)) == WINDOW + 3
     assert [who for who, _ in controller.numbers if who == 2000] == [2000] * 3
 
 
@@ -295,8 +292,7 @@ def test_deadline_error_says_whether_an_attempt_may_be_on_its_way() -> None:
     @at_once(silent)
     async def unanswered(session: Any, controller: Controller, world: World) -> None:
         begun = world.loop.time()
-        error = await failure(session.write(create(), timeout_s=3 * ATTEMPT_S))
-        assert error.outcome_unknown
+        assert (await failure(session.write(create(), timeout_s=3 * ATTEMPT_S))).outcome_unknown
         assert 1 < len(controller.writes) <= 4
         assert world.loop.time() - begun <= 3 * ATTEMPT_S + 1
 
@@ -319,8 +315,7 @@ def test_deadline_error_says_whether_an_attempt_may_be_on_its_way() -> None:
 @scenario(simulate)
 async def test_cluster_without_client_support_is_reported(world: World) -> None:
     await world.controller("a", refuses(ErrorCode.UNSUPPORTED_VERSION))
-    client = world.controller_client("a")
-    error = await failure(client.session().write(create()))
+    error = await failure(world.controller_client("a").session().write(create()))
     assert (error.code, error.outcome_unknown) == (ErrorCode.UNSUPPORTED_VERSION, False)
     assert error.message == "opening a client: no"
 
@@ -328,10 +323,8 @@ async def test_cluster_without_client_support_is_reported(world: World) -> None:
 @scenario(simulate)
 async def test_writes_in_flight_are_bounded_from_the_oldest_number(world: World) -> None:
     held: list[pb.ControllerRequest] = []
-    controller = Controller(held.append)
-    server = await world.controller("a", controller)
-    client = world.controller_client("a")
-    session = client.session()
+    server = await world.controller("a", Controller(held.append))
+    session = world.controller_client("a").session()
     writes = [
         asyncio.ensure_future(session.write(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=30))
         for _ in range(WINDOW + 20)
@@ -381,8 +374,7 @@ async def test_write_cancelled_by_its_caller_makes_room(
 @scenario(simulate)
 async def test_write_cancelled_in_the_moment_it_is_sent_is_cancelled(world: World) -> None:
     await world.controller("a", Controller(silent))
-    client = world.controller_client("a")
-    session = client.session()
+    session = world.controller_client("a").session()
     holding = [asyncio.ensure_future(session.write(create(), timeout_s=60)) for _ in range(WINDOW)]
     await asyncio.sleep(1)
     for turns in range(8):
@@ -489,8 +481,7 @@ def test_refused_item_raises_its_error_in_all_clients() -> None:
         with pytest.raises(RefusedItemsError) as raised:
             await write(BODY)
         error = raised.value
-        assert error.code == 36
-        assert error.message == "topic 'a' exists"
+        assert (error.code, error.message) == (36, "topic 'a' exists")
         assert error.field == "topics[0].name"
         assert not error.outcome_unknown
         assert [one.code for one in error.errors] == [ErrorCode.TOPIC_ALREADY_EXISTS]

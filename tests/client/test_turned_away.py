@@ -147,8 +147,7 @@ async def test_watch_that_no_broker_accepts_reports_the_reason() -> None:
     async def refuse() -> None:
         while True:
             dialled = await network.until_dialled("a:1")
-            link = Answering(dialled)
-            dialled.handler.received(link, [watched(error=full)])
+            dialled.handler.received(Answering(dialled), [watched(error=full)])
 
     refusing = asyncio.create_task(refuse())
     with pytest.raises(ThrottlingQuotaExceededError, match="5 of 5 watches are open"):
@@ -208,8 +207,7 @@ async def test_waiting_watch_reports_the_current_error_of_all_servers() -> None:
     )
     refusing = next(one for one in network.dialled if not one.closed)
     refusing.handler.received(Answering(refusing), [watched(error=fenced)])
-    other = {"a:1": "b:1", "b:1": "a:1"}[refusing.address]
-    serving = await network.until_dialled(other)
+    serving = await network.until_dialled({"a:1": "b:1", "b:1": "a:1"}[refusing.address])
     token = broker_pb2.WatchToken(epoch=1, offset=7)
     serving.handler.received(Answering(serving), [watched(token=token)])
     await asyncio.wait_for(watch.started(), 1)

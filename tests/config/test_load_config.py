@@ -68,17 +68,13 @@ def test_cluster_key_in_a_node_file_is_redirected_to_configs(tmp_path: Path) -> 
 
 def test_controller_config_is_loaded(write: Callable[[str], Path], tmp_path: Path) -> None:
     config = load(write(CONTROLLER))
-    assert config.role == "controller"
-    assert config.node_id == 1
-    assert config.cluster_id == "C"
+    assert (config.role, config.node_id, config.cluster_id) == ("controller", 1, "C")
     assert config.broker is None
     assert config.directory == tmp_path / "data"
     assert config.listener == Endpoint("127.0.0.1", 9093)
     quorum = config.quorum_config("D")
-    assert quorum.voters[2] == Voter(3, "127.0.0.1:9095")
-    assert quorum.directory_id == "D"
-    assert quorum.fetch_timeout_ms == 1000
-    assert quorum.election_timeout_ms == 1000
+    assert (quorum.voters[2], quorum.directory_id) == (Voter(3, "127.0.0.1:9095"), "D")
+    assert (quorum.fetch_timeout_ms, quorum.election_timeout_ms) == (1000, 1000)
     longer = load(
         write(CONTROLLER + "broker.session.timeout.ms = 11000\nbroker.fencing.timeout.ms = 12500\n")
     )
@@ -125,8 +121,7 @@ def test_nested_dotted_and_quoted_keys_are_equivalent(write: Callable[[str], Pat
             " 3000\n"
         )
     )
-    assert nested == quoted
-    assert nested.quorum_config("d").fetch_timeout_ms == 3000
+    assert (nested, nested.quorum_config("d").fetch_timeout_ms) == (quoted, 3000)
 
 
 def test_flags_override_environment_which_overrides_file(write: Callable[[str], Path]) -> None:
@@ -235,8 +230,7 @@ def test_non_loopback_address_requires_tls(write: Callable[[str], Path], address
     allowed = load(path, f"listeners={address}", "security.plaintext.allow=true")
     assert listens_in_plaintext(allowed.settings) == allowed.listener
     files = (f"tls.{name}.file=x" for name in ("certificate", "key", "ca"))
-    secured = load(path, f"listeners={address}", *files)
-    assert listens_in_plaintext(secured.settings) is None
+    assert listens_in_plaintext(load(path, f"listeners={address}", *files).settings) is None
 
 
 def test_own_address_among_the_voters_is_a_listener_too(write: Callable[[str], Path]) -> None:

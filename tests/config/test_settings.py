@@ -178,8 +178,7 @@ def test_valid_token_settings_are_accepted() -> None:
     assert takes_tokens(found)
     assert found.sasl_oauthbearer_expected_audience == ("raftlog", "other")
     assert found.sasl_oauthbearer_jwks_endpoint_refresh_ms == 3_600_000
-    assert found.sasl_oauthbearer_sub_claim_name == "sub"
-    assert found.ssl_client_auth == "required"
+    assert (found.sasl_oauthbearer_sub_claim_name, found.ssl_client_auth) == ("sub", "required")
     assert not takes_tokens(load({**NODE, **TLS, **RULE}).settings)
 
 

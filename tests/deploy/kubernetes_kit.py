@@ -138,8 +138,7 @@ def pods(stateful_set: dict[str, Any]) -> Iterator[Pod]:
     spec = stateful_set["spec"]
     first = spec["ordinals"]["start"]
     for index in range(first, first + spec["replicas"]):
-        name = f"{stateful_set['metadata']['name']}-{index}"
-        yield Pod(name, index, spec["template"]["spec"])
+        yield Pod(f"{stateful_set['metadata']['name']}-{index}", index, spec["template"]["spec"])
 
 
 KINDS = {

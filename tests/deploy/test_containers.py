@@ -94,8 +94,7 @@ def test_health_check_uses_readyz(status: int, healthy: bool) -> None:
     assert program[:2] == ["python", "-c"]
     assert "RAFTLOG_HTTP_LISTENER=:9193" in only("ENV")
     with readyz(status) as port:
-        code = program[2].replace("9193", str(port))
-        done = run_text([sys.executable, "-c", code])
+        done = run_text([sys.executable, "-c", program[2].replace("9193", str(port))])
     assert (done.returncode == 0) is healthy
     assert done.stdout == "no leader is known\n"
 
@@ -118,16 +117,14 @@ def compose() -> dict[str, Any]:
 
 def environment_of(service: dict[str, Any]) -> dict[str, str]:
     """Return the environment of the image and the file, with the cluster id inserted."""
-    image = dict(word.split("=", 1) for word in only("ENV").split())
-    given = {**image, **service["environment"]}
+    given = {**dict(word.split("=", 1) for word in only("ENV").split()), **service["environment"]}
     assert all(isinstance(value, str) for value in given.values()), "compose wants text"
     return {key: re.sub(r"\$\{RAFTLOG_CLUSTER_ID:.*\}", CLUSTER_ID, v) for key, v in given.items()}
 
 
 def test_compose_file_has_six_nodes_with_volumes(compose: dict[str, Any]) -> None:
     names = [f"{role}-{node_id}" for node_id, role in NODES.items()]
-    assert list(compose["services"]) == names
-    assert list(compose["volumes"]) == names
+    assert (list(compose["services"]), list(compose["volumes"])) == (names, names)
     for name, service in compose["services"].items():
         assert service["volumes"] == [f"{name}:/var/lib/raftlog"]
         assert service["read_only"] is True

@@ -167,8 +167,7 @@ def test_workload_service_budget_and_policy_select_the_same_pods(role: str) -> N
     labels = found["spec"]["template"]["metadata"]["labels"]
     service = of_kind(documents, "Service")
     assert found["spec"]["selector"]["matchLabels"] == labels
-    assert service["spec"]["selector"] == labels
-    assert service["spec"]["clusterIP"] == "None"
+    assert (service["spec"]["selector"], service["spec"]["clusterIP"]) == (labels, "None")
     assert service["metadata"]["name"] == found["spec"]["serviceName"]
     budget = of_kind(documents, "PodDisruptionBudget")
     assert budget["spec"]["selector"]["matchLabels"] == labels
@@ -186,8 +185,7 @@ def test_workload_service_budget_and_policy_select_the_same_pods(role: str) -> N
 
 @pytest.mark.parametrize("role", ROLES)
 def test_peers_reach_the_lane_port_above_their_listener(role: str) -> None:
-    pod = stateful_set(role)["spec"]["template"]
-    container = pod["spec"]["containers"][0]
+    container = stateful_set(role)["spec"]["template"]["spec"]["containers"][0]
     (port,) = (one["containerPort"] for one in container["ports"] if one["name"] == "lanes")
     (given,) = (one["value"] for one in container["env"] if one["name"] == "RAFTLOG_LISTENERS")
     assert port == int(given.rpartition(":")[2]) + Settings.lane_port_offset

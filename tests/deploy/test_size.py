@@ -83,8 +83,7 @@ def test_writes_share_the_syncs_of_a_slow_disk() -> None:
 
 def test_large_state_has_fewer_snapshots() -> None:
     """Its newest snapshot is kept, though it is larger than the retention."""
-    snapshot = 41 * 10_000_000
-    assert size(10_000_000, 0, 0, 1).controller_disk_bytes == 6 * snapshot + 256 * MIB
+    assert size(10_000_000, 0, 0, 1).controller_disk_bytes == 6 * (41 * 10_000_000) + 256 * MIB
 
 
 def test_size_command_prints_figures_with_their_source() -> None:

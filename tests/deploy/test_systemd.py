@@ -56,10 +56,8 @@ def test_sections_and_keys_are_known_to_systemd(role: str) -> None:
 @pytest.mark.parametrize("role", ROLES)
 def test_unit_may_write_its_data_directory_only(role: str) -> None:
     service = unit_of(role)["Service"]
-    assert service["User"] == "raftlog"
-    assert service["ProtectSystem"] == "strict"
-    assert service["NoNewPrivileges"] == "yes"
-    assert service["CapabilityBoundingSet"] == ""
+    assert (service["User"], service["ProtectSystem"]) == ("raftlog", "strict")
+    assert (service["NoNewPrivileges"], service["CapabilityBoundingSet"]) == ("yes", "")
     assert service["StateDirectory"] == "raftlog/%i"
 
 
@@ -81,8 +79,7 @@ def test_broker_has_enough_time_for_its_controlled_shutdown() -> None:
 def test_systemd_accepts_the_units(role: str, tmp_path: Path) -> None:
     """Run only where systemd is installed."""
     analyze = shutil.which("systemd-analyze")
-    files = units.unit_files(["/bin/sh"])
-    units.install(files, tmp_path)
+    units.install(units.unit_files(["/bin/sh"]), tmp_path)
     unit = tmp_path / UNITS / f"raftlog-{role}@.service"
     assert unit.is_file()
     if analyze:
@@ -95,8 +92,7 @@ def test_systemd_accepts_the_units(role: str, tmp_path: Path) -> None:
 
 def test_command_uses_this_interpreter() -> None:
     command = units.this_command()
-    done = run_text([*command, "--version"], check=True)
-    assert done.stdout.startswith("raftlog ")
+    assert run_text([*command, "--version"], check=True).stdout.startswith("raftlog ")
     assert Path(command[0]).parent == Path(sys.executable).parent
 
 
@@ -132,8 +128,7 @@ def test_dry_run_prints_the_units_and_writes_nothing(tmp_path: Path) -> None:
     words = ["deploy", "systemd", "install", "--dry-run"]
     words += ["--prefix", str(tmp_path), "--executable", RAFTLOG]
     ran = CliRunner().invoke(build(), words)
-    assert ran.exit_code == 0
-    assert ran.output.count(f"ExecStart={RAFTLOG} ") == 2
+    assert (ran.exit_code, ran.output.count(f"ExecStart={RAFTLOG} ")) == (0, 2)
     assert "u raftlog" in ran.output
     assert not any(tmp_path.iterdir())
     ran = CliRunner().invoke(build(), [word for word in words if word != "--dry-run"])

@@ -39,8 +39,7 @@ def metrics() -> dict[str, set[str]]:
             add(f"{family.name}_sum", own)
             add(f"{family.name}_count", own)
         elif family.type == "info":
-            value = family.samples[0].labels
-            add(f"{family.name}_info", own | set(value))
+            add(f"{family.name}_info", own | set(family.samples[0].labels))
         else:
             add(family.name + "_total" * (family.type == "counter"), own)
     for rule in each_rule(load_rules()):

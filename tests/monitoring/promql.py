@@ -246,8 +246,7 @@ def _signature(key: Labels, modifier: Any) -> Labels:
 def _set_operation(sign: str, left: Vector, right: Vector, modifier: Any) -> Vector:
     if sign == "or":
         there = {_signature(key, modifier) for key in left}
-        more = {k: v for k, v in right.items() if _signature(k, modifier) not in there}
-        return left | more
+        return left | {k: v for k, v in right.items() if _signature(k, modifier) not in there}
     there = {_signature(key, modifier) for key in right}
     wanted = sign == "and"
     return {k: v for k, v in left.items() if (_signature(k, modifier) in there) is wanted}

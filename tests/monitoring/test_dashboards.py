@@ -41,8 +41,7 @@ def test_legend_uses_labels_that_the_query_leaves(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_panels_have_titles_and_do_not_overlap(path: Path) -> None:
-    board = json.loads(path.read_text(encoding="utf-8"))
-    panels = board["panels"]
+    panels = json.loads(path.read_text(encoding="utf-8"))["panels"]
     assert len({panel["title"] for panel in panels}) == len(panels)
     assert len({panel["id"] for panel in panels}) == len(panels)
     assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels)

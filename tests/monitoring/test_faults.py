@@ -36,8 +36,7 @@ async def controllers_down(world: World) -> None:
 
 
 async def minority_down(world: World) -> None:
-    leader = next(one for one in world.a.controllers if one.service.node.decider is not None)
-    leader.kill()
+    next(one for one in world.a.controllers if one.service.node.decider is not None).kill()
     await world.run(120)
 
 
@@ -60,8 +59,7 @@ async def slow_disks_of_a_majority(world: World) -> None:
 
 
 async def hanging_disk_of_the_leader(world: World) -> None:
-    leader = next(one for one in world.a.controllers if one.service.node.decider is not None)
-    leader.disk.hang()
+    next(one for one in world.a.controllers if one.service.node.decider is not None).disk.hang()
     await world.run(120)
 
 

@@ -146,8 +146,7 @@ def test_flapping_node_does_not_displace_the_first_events() -> None:
     led(recent, 9_999)
     events, _ = recent.since(0, 0, 10_000)
     assert len(events) == BURST + 1
-    assert events[0].number("epoch") == 0
-    assert events[-1].left_out == 50
+    assert (events[0].number("epoch"), events[-1].left_out) == (0, 50)
 
 
 def test_memory_is_bounded_and_paging_continues() -> None:

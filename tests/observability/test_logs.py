@@ -40,9 +40,7 @@ def test_lines_are_json_with_bound_fields_without_a_terminal() -> None:
     setup_logging("info", "auto", stream=out, node_id=3)
     structlog.get_logger("x").info("became leader", epoch=7)
     line = json.loads(out.getvalue())
-    assert line["event"] == "became leader"
-    assert line["epoch"] == 7
-    assert line["node_id"] == 3
+    assert (line["event"], line["epoch"], line["node_id"]) == ("became leader", 7, 3)
     assert line["level"] == "info"
     assert line["timestamp"].endswith("Z")
 

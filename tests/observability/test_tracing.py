@@ -125,8 +125,7 @@ def test_heartbeats_are_not_traced(kept: InMemorySpanExporter) -> None:
 async def test_read_at_a_broker_is_a_child_span_of_its_call(kept: InMemorySpanExporter) -> None:
     future: asyncio.Future[broker_pb2.BrokerResponse] = asyncio.get_running_loop().create_future()
     assert tracing.active is not None
-    sent = tracing.active.calling(reading(), future)
-    parent = tracing.parent_of(sent)
+    parent = tracing.parent_of(tracing.active.calling(reading(), future))
     tracing.active.answered("metadata", parent, 0.25, 0)
     tracing.active.answered("metadata", parent, 0.0, int(ErrorCode.BROKER_FENCED))
     future.set_result(broker_pb2.BrokerResponse())

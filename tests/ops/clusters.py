@@ -18,10 +18,11 @@ from raftlog.ops.evidence import (
     Replica,
     Survey,
 )
-from raftlog.ops.quorum_findings import Finding
+from raftlog.ops.quorum_findings import Finding, Severity
 
 AT_MS = 1_700_000_000_000
 """22:13:20 UTC."""
+NOTICE, DEGRADED, DOWN = Severity.NOTICE, Severity.DEGRADED, Severity.DOWN
 CLUSTER = "2c3f2edf-0000-4000-8000-000000000000"
 
 
@@ -101,10 +102,11 @@ def brokers(*described: Broker, **fields: Any) -> BrokersAnswer:
     return BrokersAnswer(brokers=list(described), **given)
 
 
-def only(seen: Survey) -> Finding:
-    findings = diagnose(seen)
-    assert len(findings) == 1, findings
-    return findings[0]
+def only(seen: Survey, code: str = "", severity: Severity | None = None) -> Finding:
+    """Return the only finding, which has this code and severity if they are given."""
+    (found,) = diagnose(seen)
+    assert (found.code, found.severity) == (code or found.code, severity or found.severity)
+    return found
 
 
 def codes(seen: Survey) -> list[str]:

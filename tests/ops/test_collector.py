@@ -201,8 +201,7 @@ async def test_slow_leader_is_waited_for(node: FakeNode, silent: str) -> None:
         ]
         node.answer = described(2, "follower", voters, 1)
         leader.answer, leader.late_s = described(1, "leader", voters, 1), 0.6
-        seen = await look(node.address, timeout_s=2.0)
-        assert seen.leader is not None
+        assert (await look(node.address, timeout_s=2.0)).leader is not None
     finally:
         await leader.server.stop(None)
 

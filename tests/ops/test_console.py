@@ -353,8 +353,7 @@ def test_https_or_an_authorizer_closes_the_console_too(tls: dict[str, str]) -> N
 
 def test_token_is_required_even_if_nothing_else_is_secured(tmp_path: Path) -> None:
     config = load(**{"http.console.token.file": token_file(tmp_path)})
-    assert status(config) == 401
-    assert status(config, authorization=f"Bearer {TOKEN}") == 200
+    assert (status(config), status(config, authorization=f"Bearer {TOKEN}")) == (401, 200)
 
 
 def test_token_file_readable_by_others_prevents_the_start(tmp_path: Path) -> None:

@@ -112,8 +112,7 @@ async def test_earlier_throttle_applies_again_after_the_moves(
     """cruise-control #2078. Its own rate is what an interrupted command has left."""
     cluster = Moving(before)
     assert (await cluster.mover.run()).is_complete
-    assert cluster.rates_at_begin == [OWN] * 3
-    assert cluster.rates == after
+    assert (cluster.rates_at_begin, cluster.rates) == ([OWN] * 3, after)
 
 
 async def test_throttle_that_another_command_removes_is_set_again_while_moves_are_left() -> None:
@@ -128,8 +127,7 @@ async def test_throttle_that_another_command_changes_stays() -> None:
     cluster, other = Moving({}), {LEADER_THROTTLE: 7, FOLLOWER_THROTTLE: 7}
     cluster.on_begin = lambda: cluster.rates.update(other)
     assert (await cluster.mover.run()).is_complete
-    assert cluster.rates_at_begin == [OWN, other, other]
-    assert cluster.rates == other
+    assert (cluster.rates_at_begin, cluster.rates) == ([OWN, other, other], other)
 
 
 async def test_interrupted_command_says_how_to_set_the_earlier_throttle_again() -> None:

@@ -7,6 +7,9 @@ import pytest
 from clusters import (
     AT_MS,
     CLUSTER,
+    DEGRADED,
+    DOWN,
+    NOTICE,
     broker,
     brokers,
     codes,
@@ -21,7 +24,7 @@ from msgspec.structs import replace
 from raftlog.metadata.entities import Cause
 from raftlog.ops.doctor import Verdict, diagnose, verdict
 from raftlog.ops.evidence import AskedNode, BrokerState, NodeAnswer, NodeReport, Reach, Survey
-from raftlog.ops.quorum_findings import Finding, Severity
+from raftlog.ops.quorum_findings import Finding
 from raftlog.transport.probe import TlsSeen, TlsTrouble
 
 GIB = 1 << 30
@@ -61,8 +64,7 @@ def clocks(*ahead_ms: int) -> Survey:
 
 
 def test_deviating_clock_is_reported_with_its_deviation() -> None:
-    found = only(clocks(3, -90_000, 8))
-    assert (found.code, found.severity) == ("CLOCKS_DIFFER", Severity.NOTICE)
+    found = only(clocks(3, -90_000, 8), "CLOCKS_DIFFER", NOTICE)
     assert found.cause == "Clocks differ: that of node 2 90 s behind."
     assert found.command == "timedatectl"
     assert only(clocks(0, 0, 0, 2_500)).cause == "Clocks differ: that of broker 4 2 s ahead."
@@ -81,8 +83,7 @@ def test_certificate_that_expires_soon_is_reported() -> None:
     def ends(in_ms: int) -> Survey:
         return told(quorum(3), {2: {"certificate_ends_at_ms": AT_MS + in_ms}})
 
-    found = only(ends(3 * 86_400_000))
-    assert (found.code, found.severity) == ("CERTIFICATE_ENDS_SOON", Severity.NOTICE)
+    found = only(ends(3 * 86_400_000), "CERTIFICATE_ENDS_SOON", NOTICE)
     assert found.cause == "Certificates expire: that of node 2 in 3 days."
     assert only(ends(-7_200_000)).cause == "Certificates expire: that of node 2 expired 2 h ago."
     assert diagnose(ends(15 * 86_400_000)) == []
@@ -98,8 +99,7 @@ def disk(free: int, total: int) -> Survey:
 
 
 def test_nearly_full_disk_is_reported_with_its_free_space() -> None:
-    found = only(disk(4 * GIB, 50 * GIB))
-    assert (found.code, found.severity) == ("DISK_NEARLY_FULL", Severity.NOTICE)
+    found = only(disk(4 * GIB, 50 * GIB), "DISK_NEARLY_FULL", NOTICE)
     assert found.cause == (
         "The disk of node 2 (4096 MiB, 8 % are free) and of broker 5 (4096 MiB, 8 % are free)"
         " is nearly full."
@@ -112,14 +112,14 @@ def test_broker_below_its_reserve_refuses_producers() -> None:
     full = [about_low(one) if one.name == "broker 5" else one for one in seen.broker_reports]
     found = diagnose(replace(seen, broker_reports=tuple(full)))
     (low,) = [one for one in found if one.code == "BROKER_LOW_ON_SPACE"]
-    assert low.severity is Severity.DEGRADED
+    assert low.severity is DEGRADED
     assert low.cause == (
         "The disk of broker 5 (12 of 200 MiB are free) is below its free-space reserve."
     )
     assert all("broker 5" not in one.cause for one in found if one is not low)
     alone = replace(seen, broker_reports=tuple(full), brokers=brokers(broker(5)))
     (down,) = [one for one in diagnose(alone) if one.code == "BROKER_LOW_ON_SPACE"]
-    assert down.severity is Severity.DOWN, "every producer is refused"
+    assert down.severity is DOWN, "every producer is refused"
 
 
 def about_low(one: NodeReport) -> NodeReport:
@@ -183,8 +183,7 @@ def test_mixed_builds_and_levels_are_one_finding() -> None:
         " Controllers support metadata.version up to different levels: node 3 to 7, nodes 1 and 2"
         " to 8."
     )
-    same = {one: {"version": "0.2.0"} for one in (1, 2, 3, 4)}
-    assert codes(told(quorum(3), same)) == []
+    assert codes(told(quorum(3), {one: {"version": "0.2.0"} for one in (1, 2, 3, 4)})) == []
 
 
 def test_answers_of_another_cluster_are_ignored() -> None:
@@ -199,8 +198,7 @@ def test_voter_with_another_cluster_id_counts_as_down() -> None:
     seen = quorum(3)
     wrong = described(3, "prospective", [voter(one) for one in (1, 2, 3)], cluster_id="other")
     nodes = (*seen.nodes[:2], AskedNode(endpoint(3), Reach.ANSWERS, wrong, node_id=3))
-    found = only(replace(seen, nodes=nodes))
-    assert (found.code, found.severity) == ("NODE_OF_OTHER_CLUSTER", Severity.DEGRADED)
+    found = only(replace(seen, nodes=nodes), "NODE_OF_OTHER_CLUSTER", DEGRADED)
     assert found.cause == (
         f"Node 3 ({endpoint(3)}) runs with cluster id other; the others belong to {CLUSTER}."
     )
@@ -236,8 +234,7 @@ OWN = TlsSeen(T.OWN_EXPIRED, "rejects me.pem, which expired 2026-01-02T03:04:05Z
 
 
 def test_expired_certificate_of_a_node_that_the_leader_still_hears_is_reported() -> None:
-    found = only(behind_tls({3: EXPIRED}, 1))
-    assert (found.code, found.severity) == ("CERTIFICATE_EXPIRED", Severity.DEGRADED)
+    found = only(behind_tls({3: EXPIRED}, 1), "CERTIFICATE_EXPIRED", DEGRADED)
     assert found.cause == f"Node 3 ({endpoint(3)}) {EXPIRED.text}."
     assert "until they break" in found.consequence
     assert "Renewal" in found.remedy
@@ -252,14 +249,14 @@ def test_expired_certificate_of_an_isolated_node_is_reported() -> None:
 
 def test_expiry_of_all_certificates_is_reported() -> None:
     found = only(behind_tls(dict.fromkeys((1, 2, 3), EXPIRED), 0))
-    assert (found.code, found.severity) == ("CERTIFICATE_EXPIRED", Severity.DOWN)
+    assert (found.code, found.severity) == ("CERTIFICATE_EXPIRED", DOWN)
     assert found.cause.endswith(f"(also: {endpoint(2)} and {endpoint(3)}).")
     assert verdict([found]) is Verdict.DOWN
 
 
 def test_expired_client_certificate_is_reported() -> None:
     found = only(behind_tls(dict.fromkeys((1, 2, 3), OWN), 0))
-    assert (found.code, found.severity) == ("OWN_CERTIFICATE_EXPIRED", Severity.DOWN)
+    assert (found.code, found.severity) == ("OWN_CERTIFICATE_EXPIRED", DOWN)
     assert "me.pem, which expired" in found.cause
     assert found.command == "raftlog certs inspect FILE"
 
@@ -280,7 +277,7 @@ def test_each_problem_is_one_finding_with_a_next_step(trouble: TlsTrouble) -> No
     found: Finding = only(
         behind_tls(dict.fromkeys((1, 2, 3), TlsSeen(trouble, "has a trouble")), 0)
     )
-    assert found.severity is Severity.DOWN
+    assert found.severity is DOWN
     assert found.remedy
     assert found.command
 
@@ -297,8 +294,7 @@ def counts(**fields: int) -> dict[str, int]:
 def test_partitions_that_refuse_producers_are_an_outage() -> None:
     """[Two of three brokers were down: the alert woke somebody, and the doctor reported DEGRADED.]"""
     seen = quorum(3, brokers=brokers(broker(4), partitions=counts(under_min_isr=2)))
-    found = only(seen)
-    assert (found.code, found.severity) == ("PARTITIONS_NOT_WRITABLE", Severity.DOWN)
+    found = only(seen, "PARTITIONS_NOT_WRITABLE", DOWN)
     assert found.cause == (
         "2 partitions of 9 have fewer in-sync replicas than min.insync.replicas."
     )
@@ -307,7 +303,7 @@ def test_partitions_that_refuse_producers_are_an_outage() -> None:
 def test_partitions_short_of_replicas_are_reported_unless_a_fenced_broker_explains_them() -> None:
     short = counts(under_replicated=1)
     found = only(quorum(3, brokers=brokers(broker(4), partitions=short)))
-    assert (found.code, found.severity) == ("PARTITIONS_UNDER_REPLICATED", Severity.DEGRADED)
+    assert (found.code, found.severity) == ("PARTITIONS_UNDER_REPLICATED", DEGRADED)
     assert found.cause.startswith("1 partition of 9 has replicas that are not in sync")
     away = broker(5, state=BrokerState.INACTIVE)
     assert codes(quorum(3, brokers=brokers(broker(4), away, partitions=short))) == ["BROKER_FENCED"]
@@ -318,15 +314,13 @@ def test_unregistered_broker_with_replicas_explains_partitions_short_of_replicas
     told = brokers(
         broker(4), partitions=counts(under_replicated=1), unregistered_replica_ids=[6, 7]
     )
-    found = only(quorum(3, brokers=told))
-    assert (found.code, found.severity) == ("BROKER_UNREGISTERED", Severity.DEGRADED)
+    found = only(quorum(3, brokers=told), "BROKER_UNREGISTERED", DEGRADED)
     assert found.cause == "Brokers 6 and 7 are not registered, but have replicas assigned."
 
 
 def test_leftover_throttle_is_reported_unless_replicas_are_moved() -> None:
     told = brokers(broker(4), throttled_brokers=["", "5"])
-    found = only(quorum(3, brokers=told))
-    assert (found.code, found.severity) == ("THROTTLE_LEFT", Severity.NOTICE)
+    found = only(quorum(3, brokers=told), "THROTTLE_LEFT", NOTICE)
     assert "set for all brokers and broker 5" in found.cause
     assert found.command.startswith("raftlog configs alter broker '' --delete leader.replication.")
     moves = brokers(broker(4), throttled_brokers=[""], partitions=counts(reassigning=1))
@@ -345,8 +339,7 @@ def test_fenced_broker_is_reported_with_its_reason() -> None:
         state_age_ms=125_000,
         last_contact_age_ms=130_000,
     )
-    found = only(quorum(3, brokers=brokers(broker(1), away)))
-    assert (found.code, found.severity) == ("BROKER_FENCED", Severity.DEGRADED)
+    found = only(quorum(3, brokers=brokers(broker(1), away)), "BROKER_FENCED", DEGRADED)
     assert found.cause == (
         "Broker 4 (127.0.0.1:9194) has been fenced for 2 min: its session has ended;"
         " last heard 2 min ago."
@@ -378,8 +371,7 @@ def test_broker_fenced_under_an_earlier_leader_has_no_known_contact() -> None:
 def test_broker_with_missed_heartbeats_is_reported_before_it_is_fenced() -> None:
     """[Paused for 8 s, and the doctor reported HEALTHY.]"""
     hangs = broker(5, last_contact_age_ms=6_200)
-    found = only(quorum(3, brokers=brokers(broker(4), hangs)))
-    assert (found.code, found.severity) == ("BROKER_SILENT", Severity.NOTICE)
+    found = only(quorum(3, brokers=brokers(broker(4), hangs)), "BROKER_SILENT", NOTICE)
     assert found.cause == "Broker 5 (127.0.0.1:9195) was last heard 6 s ago."
     assert diagnose(quorum(3, brokers=brokers(broker(5, last_contact_age_ms=4_400)))) == []
 
@@ -388,8 +380,7 @@ def test_allowed_silence_of_a_broker_is_its_controllers_setting() -> None:
     silent = broker(5, last_contact_age_ms=6_200)
     told = {"broker_session_timeout_ms": 30_000}
     assert diagnose(quorum(3, brokers=brokers(silent, **told))) == []
-    longer = broker(5, last_contact_age_ms=15_100)
-    found = only(quorum(3, brokers=brokers(longer, **told)))
+    found = only(quorum(3, brokers=brokers(broker(5, last_contact_age_ms=15_100), **told)))
     assert "it will be fenced 30 s after it was last heard." in found.consequence
     by_default = only(quorum(3, brokers=brokers(silent)))
     assert "it will be fenced 9 s after it was last heard." in by_default.consequence
@@ -399,8 +390,7 @@ def test_broker_that_delays_lao_is_reported() -> None:
     held = brokers(
         broker(1), broker(2), held_back_by=[2], held_back_ms=4_000, lowest_acknowledged_offset=90
     )
-    found = only(quorum(3, brokers=held))
-    assert found.code == "LAO_HELD_BACK"
+    found = only(quorum(3, brokers=held), "LAO_HELD_BACK")
     assert found.cause == (
         "Broker 2 holds the lowest acknowledged offset at 90, 9 behind, for 4 s."
     )
@@ -414,9 +404,7 @@ def test_unknown_lao_is_reported_with_its_reason() -> None:
         lowest_acknowledged_offset=-1,
         lao_unknown_reason="broker 1 has not reported",
     )
-    found = only(quorum(3, brokers=unknown))
-    assert found.code == "LAO_UNKNOWN"
-    assert "broker 1 has not reported" in found.cause
+    assert "broker 1 has not reported" in only(quorum(3, brokers=unknown), "LAO_UNKNOWN").cause
 
 
 def test_leaderless_and_recovering_partitions_are_reported() -> None:
@@ -428,6 +416,5 @@ def test_leaderless_and_recovering_partitions_are_reported() -> None:
 
 
 def test_leader_that_does_not_describe_its_brokers_is_reported() -> None:
-    found = only(quorum(3, brokers_failure="UNAVAILABLE: claiming"))
-    assert found.code == "BROKERS_UNKNOWN"
+    found = only(quorum(3, brokers_failure="UNAVAILABLE: claiming"), "BROKERS_UNKNOWN")
     assert "UNAVAILABLE: claiming" in found.cause

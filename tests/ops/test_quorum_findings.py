@@ -6,7 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import AT_MS, CLUSTER, brokers, codes, described, endpoint, only, quorum, voter
+from clusters import (
+    AT_MS,
+    CLUSTER,
+    DEGRADED,
+    DOWN,
+    NOTICE,
+    brokers,
+    codes,
+    described,
+    endpoint,
+    only,
+    quorum,
+    voter,
+)
 from msgspec.structs import replace
 
 from raftlog.cli.exits import Exit
@@ -24,7 +37,6 @@ from raftlog.ops.evidence import (
     Replica,
     Survey,
 )
-from raftlog.ops.quorum_findings import Severity
 
 R, S = Reach.REFUSES, Reach.SILENT
 
@@ -38,7 +50,7 @@ def test_healthy_quorum_has_no_findings(size: int) -> None:
 def test_lost_majority_names_the_missing_voters_since_when_and_how_many_to_start() -> None:
     since = {"unreachable_ms": 12_000, "unreachable_reason": "UNAVAILABLE"}
     found = only(quorum(4, 0, {1: R, 2: R}, voters={1: since, 2: {**since, "unreachable_ms": 9}}))
-    assert (found.code, found.severity) == ("NO_QUORUM", Severity.DOWN)
+    assert (found.code, found.severity) == ("NO_QUORUM", DOWN)
     assert found.cause == (
         "No leader: 2 of 4 voters answer, but 3 are needed; nodes 1 and 2 refuse connections"
         " since 22:13:08Z (12 s)."
@@ -47,8 +59,7 @@ def test_lost_majority_names_the_missing_voters_since_when_and_how_many_to_start
 
 
 def test_all_missing_voters_are_required() -> None:
-    found = only(quorum(3, 0, {1: R, 3: S}))
-    assert found.code == "NO_QUORUM"
+    found = only(quorum(3, 0, {1: R, 3: S}), "NO_QUORUM")
     assert "node 1 refuses connections; node 3 does not answer" in found.cause
     assert found.remedy.startswith(
         "Start one of nodes 1 and 3 (kill the hanging process first: node 3)."
@@ -58,16 +69,13 @@ def test_all_missing_voters_are_required() -> None:
 
 def test_majority_without_a_leader_is_reported_as_electing() -> None:
     for gone in ({}, {3: R}):
-        found = only(quorum(3, 0, gone))
-        assert (found.code, found.severity) == ("ELECTION", Severity.DOWN)
-        assert "epoch 7" in found.cause
+        assert "epoch 7" in only(quorum(3, 0, gone), "ELECTION", DOWN).cause
 
 
 def test_founding_a_quorum_needs_all_voters() -> None:
     """[Two of three new controllers were up: "an election is under way, a second at most".]"""
     new = {one: {"votes_needed": 3} for one in (1, 2, 3)}
-    found = only(quorum(3, 0, {3: R}, says=new))
-    assert (found.code, found.severity) == ("NO_QUORUM", Severity.DOWN)
+    found = only(quorum(3, 0, {3: R}, says=new), "NO_QUORUM", DOWN)
     assert found.cause == (
         "No leader: 2 of 3 voters answer, but 3 are needed to found a quorum; node 3"
         " refuses connections."
@@ -92,10 +100,8 @@ def test_voters_that_do_not_reach_each_other_are_reported_with_the_dialed_addres
     nodes = []
     for node in seen.nodes:
         others = [voter(one, **({} if one == node.node_id else lost[one])) for one in (1, 2, 3)]
-        answer = described(node.node_id, "prospective", others)
-        nodes.append(replace(node, description=answer))
-    found = only(replace(seen, nodes=tuple(nodes)))
-    assert (found.code, found.severity) == ("VOTERS_APART", Severity.DOWN)
+        nodes.append(replace(node, description=described(node.node_id, "prospective", others)))
+    found = only(replace(seen, nodes=tuple(nodes)), "VOTERS_APART", DOWN)
     assert found.cause == (
         "No leader: 3 of 3 voters answer, but they do not reach each other: node 1 does not answer"
         " nodes 2 and 3 (old-1:9093: Connection refused), node 2 does not answer nodes 1 and 3"
@@ -111,14 +117,12 @@ def piloted(seats: int = 3, after_ms: int = 60_000, **conditions: str) -> dict[i
         AutopilotReplica(int(one[1:]), one, False, said) for one, said in conditions.items()
     ]
     reason = "node 3 has been silent for 5 s"
-    told = AutopilotAnswer(after_ms, seats, "WAIT", -1, "", reason, replicas)
-    return {1: {"autopilot": told}}
+    return {1: {"autopilot": AutopilotAnswer(after_ms, seats, "WAIT", -1, "", reason, replicas)}}
 
 
 def test_dead_voter_is_reported_with_autopilots_plan() -> None:
     down = {3: {"last_fetch_age_ms": 5_000}}
-    found = only(quorum(3, 1, {3: R}, voters=down, says=piloted(n4="ready")))
-    assert found.code == "VOTER_DOWN"
+    found = only(quorum(3, 1, {3: R}, voters=down, says=piloted(n4="ready")), "VOTER_DOWN")
     assert "Autopilot: node 3 has been silent for 5 s. If its disk" in found.remedy
     off = only(quorum(3, 1, {3: R}, voters=down, says=piloted(after_ms=0)))
     assert "Autopilot" not in off.remedy
@@ -126,15 +130,14 @@ def test_dead_voter_is_reported_with_autopilots_plan() -> None:
 
 def test_autopilot_without_a_spare_is_reported() -> None:
     assert diagnose(quorum(3, says=piloted(n4="ready"))) == []
-    found = only(quorum(3, says=piloted(n4="is silent")))
-    assert (found.code, found.severity) == ("NO_SPARE", Severity.NOTICE)
+    found = only(quorum(3, says=piloted(n4="is silent")), "NO_SPARE", NOTICE)
     assert found.cause == "Autopilot has no spare (node 4: is silent)."
     assert only(quorum(3, says=piloted())).cause == "Autopilot has no spare."
 
 
 def test_replacement_under_way_is_reported() -> None:
     found = only(quorum(3, says=piloted(seats=4, n4="ready")))
-    assert (found.code, found.severity) == ("VOTER_REPLACEMENT", Severity.DEGRADED)
+    assert (found.code, found.severity) == ("VOTER_REPLACEMENT", DEGRADED)
     assert found.cause == "3 voters on 4 seats: a dead voter is being replaced."
     assert found.remedy == "Autopilot: node 3 has been silent for 5 s."
     assert "manually" in only(quorum(3, says=piloted(seats=4, after_ms=0))).remedy
@@ -147,8 +150,7 @@ def follower_alone(**leader: Any) -> Survey:
 
 def test_leader_heard_by_a_follower_is_believed_when_it_does_not_answer_here() -> None:
     """[The cluster was DOWN, as 1 of 3 voters answered, and its follower heard the leader.]"""
-    found = only(follower_alone())
-    assert (found.code, found.severity) == ("LEADER_UNSEEN", Severity.DEGRADED)
+    found = only(follower_alone(), "LEADER_UNSEEN", DEGRADED)
     assert found.cause == (
         f"Node 1 leads, according to node 2, but does not answer here ({endpoint(1)})."
     )
@@ -164,14 +166,13 @@ def test_cluster_is_down_when_every_write_is_refused() -> None:
     refused, space = diagnose(
         quorum(3, voters=low, says={1: {"writes_refused": "no majority has space"}})
     )
-    assert (refused.code, refused.severity) == ("WRITES_REFUSED", Severity.DOWN)
+    assert (refused.code, refused.severity) == ("WRITES_REFUSED", DOWN)
     assert refused.cause == "Every write is refused: no majority has space."
     assert space.code == "LOW_ON_SPACE"
 
 
 def test_finding_names_how_each_controller_fails_when_none_answers() -> None:
-    found = only(quorum(2, 0, {1: R, 2: S}))
-    assert found.code == "NOBODY_ANSWERS"
+    found = only(quorum(2, 0, {1: R, 2: S}), "NOBODY_ANSWERS")
     assert f"{endpoint(1)} refuses connections; {endpoint(2)} does not answer" in found.cause
 
 
@@ -188,8 +189,7 @@ def test_dead_voter_is_reported_with_the_number_of_further_failures_allowed(
 ) -> None:
     away = {"last_fetch_age_ms": 60_000, "last_caught_up_age_ms": 60_000}
     found = only(quorum(size, 1, gone, voters=dict.fromkeys(gone, away)))
-    assert (found.code, found.severity) == ("VOTER_DOWN", Severity.DEGRADED)
-    assert found.consequence == left
+    assert (found.code, found.severity, found.consequence) == ("VOTER_DOWN", DEGRADED, left)
 
 
 @pytest.mark.parametrize(
@@ -212,9 +212,7 @@ def test_advice_about_a_voter_depends_on_its_failure(
 
 
 def test_voter_heard_by_the_leader_is_slow_and_not_down() -> None:
-    found = only(quorum(3, 1, {3: S}))
-    assert (found.code, found.severity) == ("NODE_SLOW", Severity.NOTICE)
-    assert verdict([found]) is Verdict.HEALTHY
+    assert verdict([only(quorum(3, 1, {3: S}), "NODE_SLOW", NOTICE)]) is Verdict.HEALTHY
 
 
 def test_refusing_voter_is_down_however_recently_the_leader_heard_it() -> None:
@@ -224,8 +222,7 @@ def test_refusing_voter_is_down_however_recently_the_leader_heard_it() -> None:
     lost = {"unreachable_ms": 300, "unreachable_reason": "Connection refused"}
     assert codes(quorum(3, 1, {3: R}, voters={3: lost})) == ["VOTER_DOWN"]
     # As the leader reaches it, it listens, elsewhere.
-    elsewhere = only(quorum(3, 1, {3: R}))
-    assert elsewhere.code == "NODE_SLOW"
+    elsewhere = only(quorum(3, 1, {3: R}), "NODE_SLOW")
     assert elsewhere.cause.startswith("Node 3 refuses connections, but fetches from the leader")
 
 
@@ -235,15 +232,13 @@ def test_unresolvable_host_name_is_told_apart_from_a_hanging_process() -> None:
     assert f"nodes 1 and 3 do not resolve ({endpoint(1)} and {endpoint(3)})" in found.cause
     assert "hangs" not in found.remedy
     gone = {"last_fetch_age_ms": 60_000}
-    down = only(quorum(3, 1, {3: Reach.UNRESOLVED}, voters={3: gone}))
-    assert down.code == "VOTER_DOWN"
+    down = only(quorum(3, 1, {3: Reach.UNRESOLVED}, voters={3: gone}), "VOTER_DOWN")
     assert "check the name servers" in down.remedy
 
 
 def test_lagging_voter_is_reported_with_its_lag() -> None:
     lag = {"log_end_offset": 40, "last_caught_up_age_ms": 11_000}
-    found = only(quorum(3, voters={2: lag}))
-    assert found.code == "VOTER_BEHIND"
+    found = only(quorum(3, voters={2: lag}), "VOTER_BEHIND")
     assert "lacks 60 records" in found.cause
     assert "11 s ago" in found.cause
     told = only(quorum(3, voters={2: {**lag, "last_caught_up_age_ms": -1}})).cause
@@ -263,9 +258,7 @@ def test_different_bytes_below_the_same_offset_are_reported() -> None:
             },
         )
 
-    found = only(logs(b"b" * 32))
-    assert (found.code, found.severity) == ("LOG_DIVERGED", Severity.DOWN)
-    assert "nodes 1 and 2 against node 3" in found.cause
+    assert "nodes 1 and 2 against node 3" in only(logs(b"b" * 32), "LOG_DIVERGED", DOWN).cause
     assert diagnose(logs(b"a" * 32)) == []
     assert diagnose(logs(b"")) == [], "a build that does not tell"
 
@@ -274,7 +267,7 @@ def test_contradicted_log_is_reported() -> None:
     said = "controller 1 has another log from offset 21 on"
     node = NodeAnswer(cluster_id=CLUSTER, node_id=4, role="broker", log_contradiction=said)
     found = only(replace(quorum(3), broker_reports=(NodeReport("broker 4", node),)))
-    assert (found.code, found.severity) == ("LOG_CONTRADICTED", Severity.DOWN)
+    assert (found.code, found.severity) == ("LOG_CONTRADICTED", DOWN)
     assert found.cause == f"Broker 4 reports: {said}."
 
 
@@ -284,18 +277,13 @@ def test_different_states_of_the_same_records_are_reported() -> None:
         other = {"image_offset": 99, "image_epoch": epoch, "state_hash": third}
         return quorum(3, says={1: same, 2: same, 3: other})
 
-    found = only(states(b"b" * 16))
-    assert (found.code, found.severity) == ("STATE_DIVERGED", Severity.DOWN)
-    assert "nodes 1 and 2 against node 3" in found.cause
-    assert diagnose(states(b"a" * 16)) == []
-    assert diagnose(states(b"b" * 16, epoch=8)) == []
+    assert "nodes 1 and 2 against node 3" in only(states(b"b" * 16), "STATE_DIVERGED", DOWN).cause
+    assert (diagnose(states(b"a" * 16)), diagnose(states(b"b" * 16, epoch=8))) == ([], [])
     assert diagnose(states(b"")) == []
 
 
 def test_disk_below_its_reserve_is_reported() -> None:
-    found = only(quorum(3, voters={2: {"low_on_space": True}}))
-    assert found.code == "LOW_ON_SPACE"
-    assert "node 2" in found.cause
+    assert "node 2" in only(quorum(3, voters={2: {"low_on_space": True}}), "LOW_ON_SPACE").cause
 
 
 def test_quorum_finding_reports_two_clusters() -> None:
@@ -311,8 +299,7 @@ def test_quorum_finding_reports_two_clusters() -> None:
 def test_unused_address_is_a_notice() -> None:
     seen = quorum(3)
     wrong = AskedNode("127.0.0.1:9", Reach.OTHER, None, "UNIMPLEMENTED: Method not found!")
-    found = only(replace(seen, nodes=(*seen.nodes, wrong)))
-    assert (found.code, found.severity) == ("ADDRESS_WRONG", Severity.NOTICE)
+    found = only(replace(seen, nodes=(*seen.nodes, wrong)), "ADDRESS_WRONG", NOTICE)
     assert "Method not found" in found.cause
 
 
@@ -330,8 +317,7 @@ def test_unused_feature_level_that_all_support_is_reported() -> None:
     def levels(highest: int) -> Survey:
         return quorum(3, says={1: features(7), 2: features(7), 3: features(highest)})
 
-    found = only(levels(7))
-    assert (found.code, found.severity) == ("FEATURE_LEVEL_LOW", Severity.NOTICE)
+    found = only(levels(7), "FEATURE_LEVEL_LOW", NOTICE)
     assert found.command == "raftlog cluster features upgrade metadata.version=7"
     lowest = diagnose(levels(6))
     assert [one.code for one in lowest] == ["FEATURE_LEVEL_LOW", "MIXED_BUILDS"]
@@ -379,8 +365,7 @@ def replaced(leader: int = 1, gone: dict[int, Reach] | None = None, **voter: Any
 
 
 def test_replaced_disk_is_reported_instead_of_a_slow_voter() -> None:
-    found = only(replaced())
-    assert (found.code, found.severity) == ("VOTER_REPLACED", Severity.DEGRADED)
+    found = only(replaced(), "VOTER_REPLACED", DEGRADED)
     assert found.cause == (
         "Node 3 runs with a different data directory than that of the voter (dir-3):"
         " it follows as an observer."
@@ -392,8 +377,7 @@ def test_replaced_disk_is_reported_instead_of_a_slow_voter() -> None:
 
 
 def test_replaced_voter_is_not_counted() -> None:
-    down = {2: Reach.REFUSES}
-    lost, *more = diagnose(replaced(leader=0, gone=down))
+    lost, *more = diagnose(replaced(leader=0, gone={2: Reach.REFUSES}))
     assert lost.code == "NO_QUORUM"
     assert lost.cause.startswith("No leader: 1 of 3 voters answers, but 2 are needed")
     assert "nodes 2 and 3" in lost.remedy
@@ -423,8 +407,7 @@ def twice(age_ms: int = 30, replica_id: int = 3, connected_from: str = "") -> Su
 
 
 def test_quorum_finding_names_controllers_with_one_id() -> None:
-    found = only(twice())
-    assert (found.code, found.severity) == ("NODE_ID_TWICE", Severity.DEGRADED)
+    found = only(twice(), "NODE_ID_TWICE", DEGRADED)
     assert found.cause == (
         "Two nodes run as node 3: the voter at 127.0.0.1:9093, and one with data directory"
         " dir-twin."
@@ -436,8 +419,7 @@ def test_quorum_finding_names_controllers_with_one_id() -> None:
 
 
 def test_silent_observer_and_observer_with_another_id_are_not_duplicates() -> None:
-    assert codes(twice(age_ms=30_000)) == []
-    assert codes(twice(replica_id=4)) == []
+    assert (codes(twice(age_ms=30_000)), codes(twice(replica_id=4))) == ([], [])
 
 
 def beside(node_id: int = 4, **fields: Any) -> Survey:
@@ -452,8 +434,7 @@ def beside(node_id: int = 4, **fields: Any) -> Survey:
 
 
 def test_node_removed_in_a_higher_epoch_than_the_others_is_reported() -> None:
-    found = only(beside())
-    assert (found.code, found.severity) == ("REMOVED_AHEAD", Severity.DEGRADED)
+    found = only(beside(), "REMOVED_AHEAD", DEGRADED)
     assert found.cause == "Node 4 is not a voter, and is in epoch 63, but the leader in epoch 7."
     assert found.command == "raftlog storage format -c FILE --no-initial-controllers"
 

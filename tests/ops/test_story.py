@@ -219,8 +219,7 @@ def test_story_04_lost_and_regained_quorum_is_told() -> None:
         node("controller-1", failure="Connection refused"),
         log=LogPeriod(failure="no active controller answered in time"),
     )  # fmt: skip
-    line = the(told, "NO_LEADER")
-    assert line.text == f"controller-2 knows no leader for 29 s: {why}"
+    assert the(told, "NO_LEADER").text == f"controller-2 knows no leader for 29 s: {why}"
     assert told.missing == (
         "controller-1: Connection refused",
         "the log: no active controller answered in time",

@@ -130,8 +130,7 @@ async def test_acquire_that_times_out_leaves_no_key(cluster: Cluster) -> None:
     async with cluster.client("a") as one, cluster.client("b") as other:
         async with AsyncLock(one, "l") as lock:
             assert not await AsyncLock(other, "l").acquire(timeout_s=1.0)
-            keys = [each.key for each in await one.kv.list("locks/", read="strict")]
-            assert keys == [lock.key]
+            assert [each.key for each in await one.kv.list("locks/", read="strict")] == [lock.key]
         again = AsyncLock(other, "l")
         assert await again.acquire(timeout_s=1.0)
         assert again.token > lock.token
@@ -145,8 +144,7 @@ async def test_lock_of_a_dead_holder_goes_to_the_next_after_its_ttl(cluster: Clu
     dead._place.lease._keeper._task.cancel()  # it says nothing more
     begun = cluster.loop.time()
     async with cluster.client("next") as client, AsyncLock(client, "l") as lock:
-        took_s = cluster.loop.time() - begun
-        assert 4.5 < took_s < 6.0
+        assert 4.5 < (cluster.loop.time() - begun) < 6.0
         assert not dead.is_held
         assert "no keep-alive was confirmed" in dead._place.lease.why_lost
         # What the dead one would still write is refused by its token.
@@ -242,8 +240,7 @@ async def test_cancelled_acquire_leaves_no_contender(cluster: Cluster) -> None:
     async with cluster.client("a") as one, cluster.client("b") as other:
         async with AsyncLock(one, "l"):
             for number in range(40):
-                late = AsyncLock(other, "l", ttl_s=600.0)
-                task = asyncio.ensure_future(late.acquire())
+                task = asyncio.ensure_future(AsyncLock(other, "l", ttl_s=600.0).acquire())
                 await asyncio.sleep(number * 0.001)
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
@@ -359,8 +356,7 @@ async def test_election_has_one_leader_whom_everybody_sees(cluster: Cluster) -> 
 
         async def observe() -> None:
             async for leader in observer.observe():
-                said = None if leader is None else leader.value
-                seen.append(said)
+                seen.append(None if leader is None else leader.value)
 
         watching = asyncio.ensure_future(observe())
         await asyncio.sleep(0.5)
@@ -406,8 +402,7 @@ async def test_observer_of_an_election_sees_each_leader_of_its_watch(cluster: Cl
     """Also when it reads at a broker that lags behind the one it watches at."""
     async with cluster.client("a") as leading:
         election = AsyncElection(leading, "e", "one")
-        observer = AsyncElection(client_beside_a_lagging_broker(cluster, 2.0), "e")
-        leaders = observer.observe()
+        leaders = AsyncElection(client_beside_a_lagging_broker(cluster, 2.0), "e").observe()
         assert await anext(leaders) is None
         await election.campaign()
         leader = await asyncio.wait_for(anext(leaders), 5.0)
@@ -565,8 +560,7 @@ async def test_free_lock_is_acquired_by_one_write_and_no_read(
         assert lock.token == written.offset + 2
         found = await other.kv.get(lock.key, read="strict")
         assert found is not None
-        assert found.text == "me"
-        assert found.create_offset == lock.token
+        assert (found.text, found.create_offset) == ("me", lock.token)
         assert found.lease_id == lock.token - 1
         # A second place in the queue is not the first one, also of the same client; nothing is left.
         assert not await AsyncLock(one, "l").acquire(timeout_s=0)
