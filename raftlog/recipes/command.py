@@ -70,7 +70,7 @@ def lock(
     bootstrap_server: BootstrapServer = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    r"""Take a lock, run a command, and release the lock.
+    """Take a lock, run a command, and release the lock.
 
     The exit code is the command's. Its environment contains the fencing token in LOCK_TOKEN (see
     --fence), the generation of the token's log in LOCK_GENERATION, and the key in LOCK_KEY. When
