@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import structlog
 from command_runs import Ran
+from json_schemas import validator
+from reference_pages import json_documents
 
 from raftlog.cli.main import main
 from raftlog.local.cluster import LocalCluster
+
+
+def check_documents(words: Sequence[str], out: str) -> None:
+    names = (" ".join(words[:count]) for count in range(4, 0, -1))
+    name = next((one for one in names if one in json_documents.PRINTED), "")
+    if name:
+        whole = out.splitlines() if json_documents.PRINTED[name].lines else filter(None, [out])
+        for document in whole:
+            validator(name)(json.loads(document))
 
 
 class Raftlog:
@@ -23,12 +35,17 @@ class Raftlog:
         self._capsys, self._options = capsys, options
 
     def __call__(self, command: object = "", *arguments: object) -> Ran:
-        """Run a command line; ``command`` is split as a shell does."""
+        """Run a command line; ``command`` is split as a shell does. A document that it prints has
+        to be as declared.
+        """
+        words = [*shlex.split(str(command)), *map(str, arguments), *self._options]
         self._capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
-            main([*shlex.split(str(command)), *map(str, arguments), *self._options])
+            main(words)
         out, err = self._capsys.readouterr()
         assert "Traceback" not in err, err
+        if "--json" in words:
+            check_documents(words, out)
         return Ran(ended.value.code or 0, out, err)
 
     def __iter__(self) -> Iterator[str]:
@@ -89,6 +106,6 @@ def running(directory: Path, brokers: int, controllers: int = 1) -> Iterator[Loc
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """One controller and one broker, as processes of their own."""
-    with running(tmp_path_factory.mktemp("cluster") / "c", brokers=1) as made:
+    """Controller 1 and brokers 2 to 4, as processes of their own."""
+    with running(tmp_path_factory.mktemp("cluster") / "c", brokers=3) as made:
         yield made

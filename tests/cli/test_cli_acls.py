@@ -1,5 +1,3 @@
-from typing import Any
-
 import pytest
 from command_lines import Raftlog
 
@@ -45,21 +43,14 @@ def test_acls_are_added_listed_and_removed(
     assert "User:alice" in shown
     assert "entries are not enforced" in shown
 
-    def test(principal: str, operation: str, *options: object) -> Any:
-        return at(
-            "acls test --principal", principal, "--operation", operation, "--topic", "t", *options
-        )
-
-    allowed = test("User:alice", "describe")
+    test = "acls test --operation {} --topic t --principal User:{}".format
+    allowed = at(test("describe", "alice"))
     assert (allowed.code, allowed.out.splitlines()[0]) == (0, f"topic t: allowed: {said}")
-    for mistaken in (test("alice", "write"), at("acls list --principal alice")):
-        assert (mistaken.code, mistaken.out) == (2, "")
-        assert "write 'User:alice'" in mistaken.err
-    denied = test("User:alice", "write")
-    assert denied.code == 1
+    for mistaken in ("acls test --operation write --topic t --principal", "acls list --principal"):
+        assert at(mistaken, "alice").refused(2, "write 'User:alice'").out == ""
+    denied = at(test("write", "alice")).refused(1)
     assert denied.out.startswith("topic t: denied: no entry allows it\n")
-    by_host = test("User:bob", "write", "--host", "10.0.0.9", "--json")
-    assert by_host.code == 1
+    by_host = at("acls test --json --host 10.0.0.9", *test("write", "bob").split()[2:]).refused(1)
     (verdict,) = by_host.json["verdicts"]
     assert (verdict["why"], verdict["entry"]["principal"]) == ("entry", "User:*")
     gone = at("acls remove --principal User:alice")

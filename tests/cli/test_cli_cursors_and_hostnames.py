@@ -7,13 +7,7 @@ from command_lines import Raftlog
 
 import raftlog as raftlog_library
 from raftlog.cli.command import conditions
-from raftlog.errors import ErrorCode
 from raftlog.local.cluster import LocalCluster
-from raftlog.transport.unary import ERROR_METADATA_KEY
-from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2, controller_pb2_grpc
-
-import grpc  # isort: skip
 
 
 class Kind(NamedTuple):
@@ -122,42 +116,6 @@ def test_hostname_is_lower_case_without_a_trailing_dot(at: Raftlog) -> None:
     at.succeed(*HOSTNAMES.words, "set", "Upper.Example.", 77)
     assert "upper.example" in listed(HOSTNAMES, at)
     at.succeed(*HOSTNAMES.words, "delete", "upper.example")
-
-
-def test_unary_call_alters_and_lists_hostnames(cluster: LocalCluster) -> None:
-    with grpc.insecure_channel(cluster.controllers[0].endpoint) as channel:
-        stub = controller_pb2_grpc.ControllerStub(channel)
-        change = controller_pb2.HostnameAlteration(
-            hostname="unary.example", broker_id=9, expected_offset=-1
-        )
-        done = stub.AlterHostnames(
-            controller_pb2.AlterHostnamesRequest(alterations=[change]), timeout=30
-        )
-        (one,) = (
-            one
-            for one in stub.ListHostnames(
-                controller_pb2.ListHostnamesRequest(), timeout=30
-            ).hostnames
-            if one.hostname == "unary.example"
-        )
-        assert (one.broker_id, one.offset) == (9, done.results[0].offset)
-        again = stub.AlterHostnames(
-            controller_pb2.AlterHostnamesRequest(alterations=[change]), timeout=30
-        )
-        assert again.results[0].error.error_code == ErrorCode.INVALID_UPDATE_VERSION
-        gone = controller_pb2.HostnameAlteration(
-            hostname="unary.example", expected_offset=one.offset
-        )
-        stub.AlterHostnames(controller_pb2.AlterHostnamesRequest(alterations=[gone]), timeout=30)
-        with pytest.raises(grpc.RpcError) as refused:
-            stub.RegisterBroker(
-                controller_pb2.RegisterBrokerRequest(broker_id=-1, cluster_id=cluster.cluster_id),
-                timeout=30,
-            )
-        (data,) = (
-            value for key, value in refused.value.trailing_metadata() if key == ERROR_METADATA_KEY
-        )
-        assert common_pb2.Error.FromString(data).field == "broker_id"
 
 
 def test_delete_all_deletes_only_what_was_listed() -> None:

@@ -11,7 +11,6 @@ from command_lines import Raftlog
 
 from raftlog.errors import ConfigError
 from raftlog.local.cluster import LocalCluster
-from raftlog.node.config.load import load_config
 from raftlog.node.storage.directory import PROBES, probe_sync_us
 from raftlog.ops.bundle import Bundle
 
@@ -167,15 +166,6 @@ def test_log_levels_of_one_node_and_of_all_are_set(cluster: LocalCluster, at: Ra
     assert at("cluster loglevel debug --node broker-99").code == 2
 
 
-def test_describe_commands_show_node_versions(
-    raftlog: Raftlog, cluster: LocalCluster, at: Raftlog
-) -> None:
-    quorum = at("quorum describe --json").json
-    assert all(node["version"] for node in quorum["nodes"])
-    brokers = raftlog(f"cluster describe --json --bootstrap-server {cluster.bootstrap_servers}")
-    assert all(broker["version"] for broker in brokers.json["brokers"])
-
-
 def test_backup_describes_itself(raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path) -> None:
     file = tmp_path / "state.checkpoint"
     made = raftlog("backup", file, "--json", "--controller", cluster.bootstrap_controllers)
@@ -196,14 +186,3 @@ def test_disk_benchmark_leaves_the_directory_unchanged(tmp_path: Path) -> None:
     assert took == sorted(took)
     assert not list(tmp_path.iterdir())
     assert probe_sync_us(tmp_path / "nothing")[1]
-
-
-def test_http_address_without_a_host_is_loopback(tmp_path: Path) -> None:
-    file = tmp_path / "n.toml"
-    file.write_text(
-        'process.roles = ["controller"]\nnode.id = 1\ncluster.id = "c"\nlog.dirs = ["d"]\n'
-        'controller.quorum.voters = ["1@127.0.0.1:9093"]\nhttp.listener = ":9193"\n'
-    )
-    found = load_config(file, environment={}).http_listener
-    assert found is not None
-    assert found.address == "127.0.0.1:9193"

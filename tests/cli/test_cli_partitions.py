@@ -2,31 +2,14 @@
 
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_lines import Raftlog, running
+from command_lines import Raftlog
 
 from raftlog.cli.values import assignments, broker_ids, partition_name, plan_of, read_plan
 from raftlog.errors import ConfigError
 from raftlog.local.cluster import LocalCluster
-
-
-@pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with running(tmp_path_factory.mktemp("three") / "c", brokers=3) as made:
-        yield made
-
-
-@pytest.fixture
-def at(raftlog: Raftlog, three: LocalCluster) -> Raftlog:
-    return raftlog.by("--bootstrap-controller", three.bootstrap_controllers)
-
-
-@pytest.fixture
-def through(raftlog: Raftlog, three: LocalCluster) -> Raftlog:
-    return raftlog.by("--bootstrap-server", three.bootstrap_servers.split(",")[0])
 
 
 def shown(through: Raftlog, name: str) -> dict[int, tuple[int, list[int]]]:
@@ -93,12 +76,11 @@ def test_leaders_are_elected_on_request(at: Raftlog, through: Raftlog) -> None:
 
 @pytest.mark.nightly
 def test_move_that_waits_for_a_dead_broker_is_listed_and_cancelled(
-    three: LocalCluster, at: Raftlog, through: Raftlog
+    cluster: LocalCluster, at: Raftlog, through: Raftlog
 ) -> None:
-    """The last test that needs broker 4: it is killed, and unregistered."""
     at.succeed("topics create waits --replica-assignment 2:3,3:2")
-    three.kill("broker-4", signal.SIGKILL)
-    assert three.wait_gone("broker-4", 30)
+    cluster.kill("broker-4", signal.SIGKILL)
+    assert cluster.wait_gone("broker-4", 30)
     at("partitions cancel waits:0").refused(1, "NO_REASSIGNMENT_IN_PROGRESS")
     through.succeed("partitions reassign waits:0=4,2 waits:1=4,3")
     listed = at("partitions reassignments waits --check --json").refused(3)
@@ -122,10 +104,12 @@ def test_move_that_waits_for_a_dead_broker_is_listed_and_cancelled(
     at.succeed("brokers unregister 4 --json")
     assert 4 not in {row["id"] for row in at("brokers list --json").json["brokers"]}
     at("brokers unregister 4").refused(1, "BROKER_ID_NOT_REGISTERED")
-    cluster = through("cluster describe --include-fenced-brokers --read latest --json").json
-    assert (cluster["id"], cluster["controller_id"]) == (three.cluster_id, 1)
-    assert [(row["id"], row["fenced"]) for row in cluster["brokers"]] == [(2, False), (3, False)]
+    found = through("cluster describe --include-fenced-brokers --read latest --json").json
+    assert (found["id"], found["controller_id"]) == (cluster.cluster_id, 1)
+    assert [(row["id"], row["fenced"]) for row in found["brokers"]] == [(2, False), (3, False)]
     assert "controller 1" in through("cluster describe").out
+    cluster.start("broker-4")
+    cluster.wait_ready(["broker-4"], 120)
 
 
 def test_partition_lists_show_warnings(at: Raftlog, through: Raftlog) -> None:

@@ -36,21 +36,6 @@ def run(*arguments: str, **variables: str) -> tuple[str, set[str]]:
     return done.stdout, {name.partition(".")[0] for name in json.loads(modules.replace("'", '"'))}
 
 
-def commands(app: typer.Typer, name: str = "") -> Any:
-    """The commands of the app, or of a group in it, by name."""
-    found: Any = typer.main.get_command(app)
-    for word in name.split():
-        found = found.commands[word]
-    return found.commands
-
-
-@pytest.mark.parametrize("name", sorted(built_in.BY_NAME))
-def test_each_command_is_built_alone_with_its_summary(name: str) -> None:
-    group, _, word = name.rpartition(" ")
-    built = commands(build_for(name.split()), group)[word]
-    assert built.get_short_help_str(1_000) == built_in.BY_NAME[name].help
-
-
 def test_help_sections_and_commands_match() -> None:
     of = [one.section for one in built_in.COMMANDS if " " not in one.name]
     assert set(of) == set(built_in.SECTIONS)
@@ -182,46 +167,35 @@ def completed(words: str, **variables: str) -> tuple[list[str], set[str]]:
     return out.split(), packages
 
 
-def test_first_word_is_completed_without_loading_a_command() -> None:
-    names, packages = completed("raftlog co")
-    assert names == ["configs", "consume", "config", "controller"]
-    assert "grpc" not in packages
+def test_first_words_and_commands_of_a_group_are_completed() -> None:
     names, _ = completed("raftlog ")
     assert set(names) == {name for name in built_in.BY_NAME if " " not in name}
-
-
-def test_subcommand_is_completed_by_its_command_alone() -> None:
-    for words in ("raftlog topics de", "raftlog topic de"):
-        names, packages = completed(words)
-        assert names == ["delete", "describe"]
-        assert not packages & {"numpy", "pyarrow", "grpc", "structlog", "rich"}
-
-
-def test_commands_of_a_group_are_completed() -> None:
     names, packages = completed("raftlog cluster ")
     assert {*names} >= {"describe", "features", "loglevel", "perf"}
     assert "grpc" not in packages
-    assert completed("raftlog cluster features down")[0] == ["downgrade"]
-    assert completed("raftlog kv lease re")[0] == ["revoke"]
 
 
-def test_keys_are_completed_by_kind() -> None:
-    names, _ = completed("raftlog configs alter topic orders --delete retention.")
-    assert names == ["retention.bytes", "retention.ms"]
-    names, _ = completed("raftlog configs alter topic orders --set retention.m")
-    assert names == ["retention.ms="]
-    for words in ("configs describe topic orders", "config describe topic orders"):
-        names, _ = completed(f"raftlog {words} --key retention.m")
-        assert names == ["retention.ms"]
-    names, _ = completed("raftlog topics create t --config retention.m")
-    assert names == ["retention.ms="]
-
-
-def test_kinds_of_history_and_features_are_completed_without_a_cluster() -> None:
-    assert completed("raftlog history ex")[0] == ["export_cursor"]
-    names, packages = completed("raftlog cluster features upgrade me")
-    assert names == ["metadata.version="]
-    assert "grpc" not in packages
+@pytest.mark.parametrize(
+    ("words", "names"),
+    {
+        "co": "configs consume config controller",
+        "topics de": "delete describe",
+        "topic de": "delete describe",
+        "cluster features down": "downgrade",
+        "kv lease re": "revoke",
+        "history ex": "export_cursor",
+        "cluster features upgrade me": "metadata.version=",
+        "configs alter topic orders --delete retention.": "retention.bytes retention.ms",
+        "configs alter topic orders --set retention.m": "retention.ms=",
+        "configs describe topic orders --key retention.m": "retention.ms",
+        "config describe topic orders --key retention.m": "retention.ms",
+        "topics create t --config retention.m": "retention.ms=",
+    }.items(),
+)
+def test_word_is_completed_by_its_command_alone(words: str, names: str) -> None:
+    found, packages = completed(f"raftlog {words}")
+    assert found == names.split()
+    assert not packages & {"numpy", "pyarrow", "grpc", "structlog", "rich"}
 
 
 def test_keys_of_a_history_are_those_of_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,10 @@
+"""Documents of ``--json``: ``command_lines`` compares each one that a test here prints with its
+schema. These tests run the commands that no other test runs with ``--json``.
+"""
+
 import ast
-import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +12,6 @@ import fastjsonschema
 import pytest
 import typer
 from command_lines import Raftlog
-from command_runs import Ran
 from json_schemas import validator
 from reference_pages import json_documents
 
@@ -20,26 +23,9 @@ from raftlog.outcome import Acks, Token, WriteResult
 from raftlog.wire.controller.v1 import controller_pb2
 from replay import documents as replayed
 
-Check = Callable[..., Any]
 NOTHING_WRITTEN: dict[str, Any] = {
     "token": None, "reached": None, "waiting_for_brokers": [], "duplicate": False, "items": [],
 }  # fmt: skip
-
-
-@pytest.fixture
-def check(raftlog: Raftlog) -> Check:
-
-    def run(command: str, *arguments: object, code: int = 0) -> Any:
-        ran: Ran = raftlog(command, *arguments, "--json")
-        assert ran.code == code, ran
-        printed = json_documents.PRINTED[command]
-        assert ran.out.endswith("\n") or printed.lines
-        found = [json.loads(one) for one in ran.out.splitlines()] if printed.lines else [ran.json]
-        for one in found:
-            validator(command)(one)
-        return found if printed.lines else found[0]
-
-    return run
 
 
 def json_commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[str]:
@@ -58,6 +44,24 @@ def test_each_json_command_is_declared_or_listed_as_undeclared() -> None:
     assert declared - there == set()
 
 
+def run_with_json() -> Iterator[str]:
+    """Yield the command lines with ``--json`` in the tests of this directory."""
+    for path in Path(__file__).parent.glob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            text = ast.unparse(node) if isinstance(node, ast.Call) else ""
+            found = re.match(r"(?:raftlog|at|through)(?:\.succeed)?\(f?['\"]([a-z -]+)", text)
+            if found and "--json" in text:
+                yield f"{found[1]} "
+
+
+def test_each_declared_command_is_run_by_a_test_of_this_directory() -> None:
+    lines = {*run_with_json()}
+    declared = json_documents.PRINTED
+    left = {one for one in declared if not any(line.startswith(f"{one} ") for line in lines)}
+    assert left == {"kv watch"}
+    assert declared["kv watch"] == declared["watch"], "it has no --max-changes"
+
+
 def test_schema_refuses_missing_and_additional_keys() -> None:
     validate = validator("kv lease grant")
     whole: dict[str, Any] = {"id": 1, "ttl_s": 0.5}
@@ -68,120 +72,80 @@ def test_schema_refuses_missing_and_additional_keys() -> None:
             validate(wrong)
 
 
-def test_topic_and_config_documents_match_their_schemas(
-    check: Check, through: Raftlog, at: Raftlog
-) -> None:
-    created = check("topics create", "shaped", "--acks", "visible", *through)
-    assert check("topics create", "shaped", *through, code=1)["items"][0]["error"]["code"]
-    listed = check("topics list", *through, "--read", "latest")
-    assert listed["offset"] >= created["token"]["offset"]
-    latest = (*through, "--read", "latest")
-    assert check("topics describe", "shaped", *latest)["items"][0]["partitions"]
-    absent = check("topics describe", "absent", *latest, code=1)
-    assert (absent["items"], absent["missing"]) == ([], ["absent"])
-    check("configs alter", "topic", "shaped", "--set", "retention.ms=1000", *through)
-    assert check("configs describe", "topic", "shaped", *latest)["items"]
-    assert check("partitions isr", "shaped", *through)["partitions"]
-    compared = check("partitions isr", "shaped", "--compare", *at)
-    assert compared["partitions"][0]["differences"] == []
-    assert (
-        check("produce", "shaped", "--value", "k:x", "--key-separator", ":", *through)[0]["offset"]
-        == 0
-    )
-    (record,) = check(
-        "consume", "shaped", "--from-beginning", "--max-messages", 1, "--timeout", 30, *through
-    )
+def test_record_and_key_documents_are_valid(at: Raftlog, through: Raftlog) -> None:
+    through.succeed("topics create shaped -r 1 --acks visible")
+    assert through("topics describe absent --read latest --json").json["missing"] == ["absent"]
+    assert through("partitions isr shaped --json").json["partitions"]
+    produced = through.succeed("produce shaped --value k:x --key-separator : --json").json
+    assert produced["offset"] == 0
+    consume = ("--from-beginning", "--max-messages", 1, "--timeout", 30)
+    record = through.succeed("consume shaped --json", *consume).json
     assert (record["key"], record["value"], record["headers"]) == ("k", "x", [])
-    check("topics delete", "shaped", *through)
+    through.succeed("topics delete shaped --json")
 
-
-def test_key_and_lease_documents_match_their_schemas(
-    check: Check, through: Raftlog, at: Raftlog
-) -> None:
-    latest = (*through, "--read", "latest")
-    absent = check("kv get", "shaped/absent", *latest, code=1)
+    absent = through("kv get shaped/absent --read latest --json").refused(1).json
     assert absent["key_value"] is None
     assert absent["offset"] > 0
-    assert check("kv list", "shaped/", *latest)["items"] == []
-    assert check("kv delete", "--prefix", "shaped/", *through) == NOTHING_WRITTEN
-    assert check("kv lease list", *at)["items"] == []
-    lease = check("kv lease grant", 60, *through)["id"]
-    put = check("kv put", "shaped/a", "x", "--lease", lease, "--acks", "visible", *through)
-    found = check("kv get", "shaped/a", *latest)
+    assert through("kv list shaped/ --read latest --json").json["items"] == []
+    assert through("kv delete --prefix shaped/ --json").json == NOTHING_WRITTEN
+    assert at("kv lease list --json").json["items"] == []
+    lease = through("kv lease grant 60 --json").json["id"]
+    put = through(f"kv put shaped/a x --lease {lease} --acks visible --json").json
+    found = through("kv get shaped/a --read latest --json").json
     assert found["offset"] >= put["token"]["offset"]
     assert found["key_value"]["lease_id"] == lease
-    assert len(check("kv list", "shaped/", *latest)["items"]) == 1
-    watched = ("--initial", "--max-changes", 1)
-    (change,) = check("watch", "kv/shaped/*", *watched, *through)
+    change = through("watch kv/shaped/* --initial --max-changes 1 --json").json
     assert (change["path"], change["before"]) == ("kv/shaped/a", None)
-    assert json_documents.PRINTED["kv watch"] == json_documents.PRINTED["watch"], (
-        "it has no --max-changes"
-    )
-    assert len(check("kv lease list", *at)["items"]) == 1
-    check("kv lease revoke", lease, *through)
+    assert len(at("kv lease list --json").json["items"]) == 1
+    through.succeed(f"kv lease revoke {lease} --json")
 
 
-def test_cluster_and_settings_documents_match_their_schemas(
-    check: Check, through: Raftlog, at: Raftlog, monkeypatch: pytest.MonkeyPatch
+def test_cluster_documents_are_valid(
+    at: Raftlog, through: Raftlog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert check("cluster describe", *through)["offset"] > 0
-    assert len(check("cluster loglevel", *at)["nodes"]) == 2
+    assert through("cluster describe --json").json["offset"] > 0
     monkeypatch.setattr("raftlog.cli.perf.P99_MAX_S", 60)  # The machine may be busy.
     monkeypatch.setattr("raftlog.cli.perf.SLOWEST_MAX_S", 60)
     monkeypatch.setattr("raftlog.cli.perf.RATE_SHARE", 0)
-    assert check("cluster perf", "--seconds", 1, *at)["failed"] == []
-    assert check("cluster features describe", *at)["silent"] == []
-    check("cluster features upgrade", "lao.version=1", "--validate-only", *at)
-    check("cluster features downgrade", "lao.version=0", "--validate-only", *at)
-    assert check("cluster cursors list", *at)["items"] == []
-    check("cluster cursors set", "shaped", 1, *at)
-    assert len(check("cluster cursors list", *at)["items"]) == 1
-    check("cluster cursors delete", "shaped", *at)
-    check("cluster hostnames set", "shaped.example", 77, *at)
-    assert check("cluster hostnames list", *at)["offset"] > 0
-    check("cluster hostnames delete", "shaped.example", *at)
+    assert at("cluster perf --seconds 1 --json").json["failed"] == []
+    at.succeed("cluster features upgrade lao.version=1 --validate-only --json")
+    at.succeed("cluster cursors set shaped 1 --json")
+    assert len(at("cluster cursors list --json").json["items"]) == 1
+    at.succeed("cluster cursors delete shaped --json")
+    at.succeed("cluster hostnames set shaped.example 77 --json")
+    assert at("cluster hostnames list --json").json["offset"] > 0
+    at.succeed("cluster hostnames delete shaped.example --json")
 
 
-def test_broker_and_partition_documents_match_their_schemas(
-    check: Check,
-    through: Raftlog,
-    at: Raftlog,
-    monkeypatch: pytest.MonkeyPatch,
+def test_broker_and_partition_documents_are_valid(
+    at: Raftlog, through: Raftlog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert check("brokers list", *at)["brokers"]
-    assert check("brokers cordon", 2, *at)["token"]["offset"] > 0
-    assert check("brokers list", *at)["brokers"][0]["cordoned"]
-    check("brokers uncordon", 2, *at)
-    assert check("partitions balance", *at)["plan"]["moves"] == []
-    assert check("brokers api-versions", *through)["apis"]
-    through.succeed("topics create parted")
-    # There is no other broker, for this topic or those of other tests.
-    drained = check("brokers drain", 2, "--dry-run", *at, code=3)
+    assert at("brokers cordon 2 --json").json["token"]["offset"] > 0
+    assert at("brokers list --json").json["brokers"][0]["cordoned"]
+    at.succeed("brokers uncordon 2 --json")
+    balanced = at("partitions balance --json").json
+    assert (balanced["outcome"], balanced["plan"]["stuck"]) == (None, [])
+    through.succeed("topics create parted --replica-assignment 2:3:4 --acks visible")
+    # There is no fourth broker.
+    drained = at("brokers drain 2 --dry-run --json").refused(3).json
     assert drained["outcome"] is None
     assert "parted" in [one["topic"] for one in drained["plan"]["stuck"]]
-    (result,) = check("partitions elect", "parted:0", *through)["items"]
-    assert (result["error"], result["needed"]) == (None, False)
-    assert check("partitions reassignments", *through)["items"] == []
-    assert check("partitions cancel", "--all", *through) == NOTHING_WRITTEN
-    moved = check("partitions reassign", "parted:0=2", "--validate-only", *through)
-    assert moved["before"]["partitions"][0]["replicas"] == [2]
-    moved = check("partitions reassign", "parted:0=2", "--validate-only", *at)
-    assert moved["before"] is None
-    assert check("partitions increase", "parted", "--count", 2, *through)["items"]
+    assert through("partitions reassignments --json").json["items"] == []
+    assert through("partitions cancel --all --json").json == NOTHING_WRITTEN
+    moved = through("partitions reassign parted:0=2 --validate-only --json").json
+    assert moved["before"]["partitions"][0]["replicas"] == [2, 3, 4]
+    assert at("partitions reassign parted:0=2 --validate-only --json").json["before"] is None
+    assert through("partitions increase parted --count 2 --json").json["items"]
     through.succeed("topics delete parted")
 
     async def unregister(*_: object) -> WriteResult:
         return WriteResult(Token(1, 1, 9), Acks.COMMITTED, items=(ItemResult("broker 9"),))
 
     monkeypatch.setattr(AsyncBrokers, "unregister", unregister)
-    assert check("brokers unregister", 9, *at)["token"]["offset"] == 9
+    assert at("brokers unregister 9 --json").json["token"]["offset"] == 9
 
 
-def test_quorum_documents_are_valid(
-    check: Check, at: Raftlog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    described = check("quorum describe", f"--bootstrap-controller={at.address},127.0.0.1:1")
-    assert [one["failure"] is None for one in described["nodes"]] == [True, False]
+def test_quorum_documents_are_valid(at: Raftlog, monkeypatch: pytest.MonkeyPatch) -> None:
     response = controller_pb2.ControllerResponse(
         transfer_leadership=controller_pb2.TransferLeadershipResponse(target_id=2)
     )
@@ -190,96 +154,57 @@ def test_quorum_documents_are_valid(
         return response
 
     monkeypatch.setattr("raftlog.client.cluster.AsyncQuorum._once", answer)
-    plan = check("quorum autopilot", *at)
+    plan = at("quorum autopilot --json").json
     assert (plan["enabled"], plan["step"]) == (False, "WAIT")
-    assert check("quorum transfer", *at) == {"target_id": 2}
-    directory = "845f74a8-ae4b-4d29-bf08-4961f0a5c0a2"
-    where = ("--directory-id", directory, "--endpoint", "127.0.0.1:1")
-    check("quorum add-voter", "--voter-id", 2, *where, *at)
-    check("quorum remove-voter", "--voter-id", 2, "--directory-id", directory, *at)
+    assert at("quorum transfer --json").json == {"target_id": 2}
+    voter = "--voter-id 2 --directory-id 845f74a8-ae4b-4d29-bf08-4961f0a5c0a2"
+    at.succeed(f"quorum add-voter {voter} --endpoint 127.0.0.1:1 --json")
+    at.succeed(f"quorum remove-voter {voter} --json")
 
 
-def test_diagnosis_and_log_documents_match_their_schemas(
-    check: Check, through: Raftlog, at: Raftlog, tmp_path: Path
+def test_diagnosis_and_recovery_documents_are_valid(
+    raftlog: Raftlog, at: Raftlog, through: Raftlog, tmp_path: Path
 ) -> None:
     through.succeed("configs alter broker 2 --set log.retention.ms=9")
-    assert check("doctor", *at)["nodes"]
-    assert check("explain", *at)["to_ms"] > 0
-    assert check("history", "config", "broker:2", *at)
-    assert check("log dump", *at)[0]["type"] == "LEADER_CHANGE"
-    image = check("log image", *at)
-    part = check("log image", "--entity", "brokers/2", *at)
-    assert part["offset"] >= image["offset"]
-    backup = tmp_path / "state.checkpoint"
-    assert check("backup", backup, *at)["file"] == str(backup)
-    assert check("backup", "inspect", backup)["counts"]["brokers"] == 1
-    restored = tmp_path / "restored"
-    new = ("--cluster-id", "2c3f2edf-e9bc-4582-a4db-94a918a591d8", "--node-id", 7)
-    voters = ("-I", f"7@127.0.0.1:1:{new[1]}")
-    made = check("restore", "--from", backup, *new, *voters, restored)
+    assert at("doctor --json").json["nodes"]
+    assert at("history config broker:2 --json").out
+    assert at("log image --entity brokers/2 --json").json["offset"] > 0
+    backup, restored, exported = (tmp_path / name for name in ("state", "restored", "exported"))
+    assert at("backup --json", backup).json["file"] == str(backup)
+    assert raftlog("backup inspect --json", backup).json["counts"]["brokers"] == 3
+    new = "2c3f2edf-e9bc-4582-a4db-94a918a591d8"
+    node = f"--cluster-id {new} --node-id 7 -I 7@127.0.0.1:1:{new}"
+    made = raftlog(f"restore {node} --json --from", backup, restored).json
     assert made["restored_from"]["end_offset"] > 0
-    survivor = check("storage recover", restored)
+    survivor = raftlog("storage recover --json", restored).json
     assert survivor["log_end_offset"] == made["log_end_offset"]
-    done = check("storage recover", restored, "--unsafe", "--yes")
+    done = raftlog("storage recover --unsafe --yes --json", restored).json
     assert done["before"] == survivor
-    exported = tmp_path / "exported"
-    assert check("export", exported, *at)["records"] > 0
-    assert check("verify", exported)["passed"]
+    assert at("export --json", exported).json["records"] > 0
     file = tmp_path / "wanted.yaml"
     file.write_text("topics: {planned: {partitions: 2}}\nkeys: {planned/key: {value: secret}}\n")
-    planned = check("plan", file, *at)
+    planned = at("plan --json", file).json
     assert (planned["records"], len(planned["changes"]), planned["refused"]) == (4, 2, None)
     assert "secret" not in str(planned)
-    assert check("apply", file, "--plan", planned["plan"], *at)["token"]["offset"] > 0
-    found = check("diff", exported, at.address)["changes"]
+    applied = at("apply --json --plan", planned["plan"], file).json
+    assert applied["token"]["offset"] > 0
+    found = raftlog("diff --json", exported, at.address).json["changes"]
     assert {(one["kind"], one["name"]) for one in found} >= {
         ("topic", "planned"), ("key", "planned/key"),
     }  # fmt: skip
-    (run,) = check("debug simulate", "--seed", 7, "--until", 1)
+    run = raftlog("debug simulate --seed 7 --until 1 --json").json
     assert (run["seed"], run["failure"]) == (7, "")
 
 
-def test_node_documents_match_schemas(check: Check, cluster: LocalCluster, tmp_path: Path) -> None:
+def test_node_and_deployment_documents_are_valid(
+    raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path
+) -> None:
     where = ("--dir", cluster.directory)
-    assert all(one["ready"] for one in check("local status", *where)["nodes"])
-    assert check("local start", *where)["cluster_id"] == cluster.cluster_id
-    file = cluster.config_path(cluster.controllers[0].name)
-    assert check("config check", file)["role"] == "controller"
-    assert check("config keys")["keys"]
-    directory = tmp_path / "data"
-    ids = ("--cluster-id", cluster.cluster_id, "--node-id", 7)
-    formatted = check("storage format", "-d", directory, *ids, "--no-initial-controllers")
-    assert formatted["node_id"] == 7
-    check("storage info", "-d", directory)
-    check("deploy size", "--partitions", 9, "--brokers", 1, "--writes-per-second", 1)
+    assert all(one["ready"] for one in raftlog("local status --json", *where).json["nodes"])
+    assert raftlog("local start --json", *where).json["cluster_id"] == cluster.cluster_id
+    raftlog.succeed("deploy size --partitions 9 --brokers 1 --writes-per-second 1 --json")
     # Named: the checkout may lie where units see nothing, as below /tmp.
     ours = ("--prefix", tmp_path, "--executable", "/opt/raftlog/bin/raftlog")
-    units = check("deploy systemd install", "--dry-run", *ours)["files"]
+    units = raftlog("deploy systemd install --dry-run --json", *ours).json["files"]
     assert not any(one["written"] for one in units)
     assert all(one["text"] for one in units)
-
-
-def test_security_documents_match_their_schemas(
-    check: Check, at: Raftlog, raftlog: Raftlog, tmp_path: Path
-) -> None:
-    alice = ("--operation", "read", "--topic", "shaped")
-    assert check("acls list", *at)["items"] == []
-    (added,) = check("acls add", "--allow-principal", "User:alice", *alice, *at)["items"]
-    assert not added["existed"]
-    assert len(check("acls list", *at)["items"]) == 1
-    (verdict,) = check("acls test", "--principal", "User:alice", *alice, *at)["verdicts"]
-    assert verdict["entry"]["principal"] == "User:alice"
-    check("acls test", "--principal", "User:bob", *alice, *at, code=1)
-    assert len(check("acls remove", "--topic", "shaped", *at)["items"]) == 1
-    assert check("acls remove", "--topic", "shaped", *at) == NOTHING_WRITTEN
-    raftlog.succeed("certs init", tmp_path / "pki")
-    assert check("certs inspect", tmp_path / "pki" / "ca.pem")["certificates"][0]["authority"]
-
-
-def test_each_declared_command_is_run_by_these_tests() -> None:
-    run = {
-        ast.literal_eval(node.args[0])
-        for node in ast.walk(ast.parse(Path(__file__).read_text()))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "check"
-    }
-    assert json_documents.PRINTED.keys() - run == {"kv watch"}

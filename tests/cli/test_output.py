@@ -5,6 +5,7 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_runs import run_text
@@ -32,7 +33,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
 
 
 def test_long_line_is_not_wrapped_on_a_narrow_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """A line break inside an `export` line would break the command when it is copied."""
     narrow(monkeypatch, 40)
@@ -53,18 +54,8 @@ def test_word_that_does_not_fit_moves_to_the_next_line() -> None:
     ]
 
 
-def test_omitted_columns_are_reported_within_the_width(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    narrow(monkeypatch, 36)
-    output.print_table(COLUMNS, ROWS, right=("LAG",), least=("LAG", "ENDPOINT"))
-    out = capsys.readouterr().out.splitlines()
-    assert out[-2:] == ["(omitted columns: LAG, ENDPOINT; see", "--json)"]
-    assert max(map(len, out)) <= 36
-
-
 def test_note_is_wrapped_for_a_terminal_and_whole_in_a_file(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     note = "note: cleanup.policy is stored and shown, but this build does not act on it"
     output.print_note(note)
@@ -92,7 +83,7 @@ def test_pipe_gets_all_columns_unless_columns_is_exported(
     columns: str | None,
     headings: str,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Any,
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     if columns is not None:
@@ -157,19 +148,25 @@ def test_wide_characters_keep_columns_aligned() -> None:
     assert [columns_of(line) for line in lines] == [7, 7, 7]
 
 
-def test_terminal_reports_omissions_and_a_pipe_gets_all(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("columns", "ends"),
+    [
+        (60, ["(omitted columns: LAG, ENDPOINT; see --json)"]),
+        (36, ["(omitted columns: LAG, ENDPOINT; see", "--json)"]),
+    ],
+)
+def test_terminal_reports_omissions_within_its_width(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any, columns: int, ends: list[str]
 ) -> None:
-    output.print_table(COLUMNS, ROWS, least=("LAG", "ENDPOINT"))
-    assert "ENDPOINT" in capsys.readouterr().out.splitlines()[0]
-    narrow(monkeypatch, 60)
-    output.print_table(COLUMNS, ROWS, least=("LAG", "ENDPOINT"))
-    out = capsys.readouterr().out
-    assert out.splitlines()[0] == "NODE  REASON"
-    assert out.splitlines()[-1] == "(omitted columns: LAG, ENDPOINT; see --json)"
+    narrow(monkeypatch, columns)
+    output.print_table(COLUMNS, ROWS, right=("LAG",), least=("LAG", "ENDPOINT"))
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "NODE  REASON"
+    assert out[-len(ends) :] == ends
+    assert max(map(len, out)) <= columns
 
 
-def test_table_without_headings_has_no_heading_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_without_headings_has_no_heading_line(capsys: Any) -> None:
     output.print_table(("", ""), [("cluster id", None)])
     assert capsys.readouterr().out == "cluster id  -\n"
 
@@ -249,24 +246,36 @@ def test_line_is_flushed_before_the_next_line() -> None:
 
 LINE, NO_LINE = "print('a line')", "print('no line', end='')"
 REPORTED = "from raftlog.cli.exits import reported\n    with reported(): {}\n    return {}"
+TABLE = "from raftlog.cli.output import print_table; print_table(('A', 'B'), [('1', '2')])\n"
 
 
 @pytest.mark.parametrize(
-    ("printing", "code", "ends", "said"),
-    [(LINE, 0, 6, 1), (LINE, 3, 6, 1), (NO_LINE, 0, 6, 1), (NO_LINE, 3, 3, 0)],
+    ("running", "code"),
+    [
+        (REPORTED.format(LINE, 0), 6),
+        (REPORTED.format(LINE, 3), 6),
+        (REPORTED.format(NO_LINE, 0), 6),
+        (REPORTED.format(NO_LINE, 3), 3),
+        # [`raftlog --version > /dev/full`: 120 and a traceback]
+        (LINE, 6),
+        # [`raftlog topics list > /dev/full`: "can't use it"]
+        (TABLE, 6),
+    ],
 )
 def test_full_disk_is_reported_once_and_not_by_the_interpreters_exit_code(
-    printing: str, code: int, ends: int, said: int
+    running: str, code: int
 ) -> None:
     with Path("/dev/full").open("w") as full:
-        code, errors = ended(REPORTED.format(printing, code), full.fileno())
-    assert code == ends
-    assert errors.count("No space left on device") == said
-    assert len(errors.splitlines()) == said
+        ran, errors = ended(running, full.fileno())
+    assert (ran, len(errors.splitlines())) == (code, int(code == 6))
+    assert ("cannot use standard output: No space left on device" in errors) == (code == 6)
 
 
-def test_command_ends_when_its_reader_is_gone(unread: int) -> None:
-    assert ended(f"while True: {LINE}", unread) == (UNREAD, "")
+@pytest.mark.parametrize(("running", "code"), [(f"while True: {LINE}", UNREAD), (NO_LINE, 0)])
+def test_command_ends_when_its_reader_is_gone_and_is_not_undone(
+    running: str, code: int, unread: int
+) -> None:
+    assert ended(running, unread) == (code, "")
 
 
 @pytest.mark.parametrize("program", ["raftlog --help", "raftlog topics --help", "raftlog local"])
@@ -278,25 +287,27 @@ def test_unread_help_is_not_reported_as_a_refusal(program: str, unread: int) -> 
     assert (done.returncode, done.stderr) == (UNREAD, b"")
 
 
-def test_closed_output_does_not_undo_the_command(unread: int) -> None:
-    assert ended(NO_LINE, unread) == (0, "")
-
-
-FILLED = "sys.stderr.write('why\\n')"
-
-
 @pytest.mark.parametrize("code", [0, 1, 3])
 def test_unprintable_error_keeps_its_exit_code(code: int) -> None:
+    running = f"sys.stderr.write('why\\n'); return {code}"
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM.format(running=f"{FILLED}; return {code}")],
+            [sys.executable, "-c", PROGRAM.format(running=running)],
             stdout=subprocess.PIPE, stderr=full, check=False, timeout=PATIENCE_S,
         )  # fmt: skip
     assert (done.returncode, done.stdout) == (code, b"")
 
 
+def with_closed(streams: str, directory: Path, running: str) -> subprocess.CompletedProcess[str]:
+    """Run a program with some of its streams closed by the shell."""
+    program = directory / "program.py"
+    program.write_text(PROGRAM.format(running=running))
+    return run_text(
+        ["bash", "-c", f"exec {sys.executable} {program} {streams}"], timeout=PATIENCE_S
+    )
+
+
 CLOSED = """
-import os, sys
 descriptor = os.open({path!r}, os.O_WRONLY | os.O_CREAT)
 os.write(descriptor, b"data\\n")
 print("printed")
@@ -311,14 +322,8 @@ return 4
 def test_output_to_a_closed_descriptor_reaches_no_file(tmp_path: Path) -> None:
     """[Printing was an AttributeError and exit code 1, after a change that was made.]"""
     path = tmp_path / "data"
-    running = "\n    ".join(CLOSED.format(path=str(path)).split("\n"))
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM.format(running=running))
-    done = subprocess.run(
-        ["bash", "-c", f"exec {sys.executable} {program} <&- >&- 2>&-"],
-        check=False, timeout=PATIENCE_S,
-    )  # fmt: skip
-    assert done.returncode == 4
+    running = "import os" + "\n    ".join(CLOSED.format(path=str(path)).split("\n"))
+    assert with_closed("<&- >&- 2>&-", tmp_path, running).returncode == 4
     assert path.read_bytes() == b"data\n"
 
 
@@ -326,9 +331,7 @@ def test_output_to_a_closed_descriptor_reaches_no_file(tmp_path: Path) -> None:
     ("running", "code"), [(LINE, UNREAD), ("return 0", 0), (f"{LINE}; return 4", 4)]
 )
 def test_output_lost_to_a_closed_descriptor_fails(tmp_path: Path, running: str, code: int) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM.format(running=running))
-    done = run_text(["bash", "-c", f"exec {sys.executable} {program} >&-"], timeout=PATIENCE_S)
+    done = with_closed(">&-", tmp_path, running)
     said = "raftlog: standard output is closed: its output is lost\n"
     assert (done.returncode, done.stderr) == (code, said if code == UNREAD else "")
 
@@ -341,30 +344,10 @@ def test_failed_completion_install_is_reported_in_one_line(home: str) -> None:
         timeout=PATIENCE_S,
         env={**os.environ, "HOME": home},
     )
-    assert done.returncode == 1
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert done.stderr.startswith(
         "raftlog: --install-completion cannot write to the home directory: "
     )
-    assert len(done.stderr.splitlines()) == 1
-
-
-def test_disk_error_without_a_report_is_reported_as_the_disks() -> None:
-    """[`raftlog --version > /dev/full`: 120 and a traceback]"""
-    with Path("/dev/full").open("w") as full:
-        code, errors = ended(LINE, full.fileno())
-    assert code == 6
-    assert "cannot use standard output: No space left on device" in errors
-    assert len(errors.splitlines()) == 1
-
-
-def test_full_disk_during_a_table_is_reported_as_standard_output() -> None:
-    """[`raftlog topics list > /dev/full`: "can't use it"]"""
-    table = "from raftlog.cli.output import print_table; print_table(('A', 'B'), [('1', '2')])\n"
-    with Path("/dev/full").open("w") as full:
-        code, errors = ended(table, full.fileno())
-    assert code == 6
-    assert "cannot use standard output: No space left on device" in errors
-    assert len(errors.splitlines()) == 1
 
 
 def test_broken_pipe_of_another_stream_is_not_taken_for_the_readers() -> None:

@@ -1,16 +1,12 @@
 """Several listeners in one node's configuration."""
 
-from pathlib import Path
-
 import pytest
+from config_kit import NodeFile
 
 from broker.run import settings_of
 from raftlog.endpoint import Endpoint, endpoint_on, endpoints_text, parse_endpoints
-from raftlog.errors import ConfigError
 from raftlog.node.config.listener_rules import listens_in_plaintext
 from raftlog.node.config.listeners import Security, TlsFiles
-from raftlog.node.config.load import load_config
-from raftlog.node.config.node import NodeConfig
 
 TLS = '"tls.certificate.file" = "n.pem"\n"tls.key.file" = "n.key"\n"tls.ca.file" = "ca.pem"\n'
 BROKER = (
@@ -53,36 +49,19 @@ controller.quorum.voters = ["1@127.0.0.1:9093"]
 LONE = SINGLE.replace("broker", "controller").replace("= 4", "= 1")
 
 
-@pytest.fixture
-def base(tmp_path: Path) -> Path:
-    return tmp_path
+def files(node: NodeFile, *names: str) -> TlsFiles:
+    return TlsFiles(*(node.directory / name for name in names))
 
 
-def load(base: Path, text: str, *flags: str, **environment: str) -> NodeConfig:
-    path = base / "node.toml"
-    path.write_text(text)
-    return load_config(path, flags=flags, environment=environment)
-
-
-def mistakes(base: Path, text: str, *flags: str, **environment: str) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        load(base, text, *flags, **environment)
-    return [line.removeprefix("  - ") for line in str(caught.value).splitlines()[1:]]
-
-
-def files(base: Path, *names: str) -> TlsFiles:
-    return TlsFiles(*(base / name for name in names))
-
-
-def test_broker_has_one_listener_for_brokers_and_others_for_clients(base: Path) -> None:
-    config = load(base, BROKER)
+def test_broker_has_one_listener_for_brokers_and_others_for_clients(node: NodeFile) -> None:
+    config = node.load(BROKER)
     internal, clients = config.listeners
-    node = Security(files(base, "n.pem", "n.key", "ca.pem"), "required")
-    assert (internal.name, internal.for_nodes, internal.security) == ("INTERNAL", True, node)
+    security = Security(files(node, "n.pem", "n.key", "ca.pem"), "required")
+    assert (internal.name, internal.for_nodes, internal.security) == ("INTERNAL", True, security)
     assert internal.bind == internal.advertised == Endpoint("10.0.0.4", 9092, "INTERNAL")
     assert (clients.name, clients.for_nodes) == ("CLIENTS", False)
     assert (clients.bind.address, clients.advertised.address) == ("0.0.0.0:9192", "b4.example:9192")
-    assert config.peers == {"INTERNAL": node, "CLIENTS": node, "CONTROLLER": node, "": node}
+    assert config.peers == {"INTERNAL": security, "CLIENTS": security, "CONTROLLER": security, "": security}
     settings = settings_of(config)
     assert (settings.listener_name, settings.listen) == ("INTERNAL", "10.0.0.4:9092")
     (told,) = settings.client_listeners
@@ -92,8 +71,8 @@ def test_broker_has_one_listener_for_brokers_and_others_for_clients(base: Path) 
     assert settings.partitions.inter_broker_listener == "INTERNAL"
 
 
-def test_controller_prefers_the_first_listener_for_nodes(base: Path) -> None:
-    config = load(base, CONTROLLER)
+def test_controller_prefers_the_first_listener_for_nodes(node: NodeFile) -> None:
+    config = node.load(CONTROLLER)
     assert [(one.name, one.for_nodes) for one in config.listeners] == [
         ("SSL", True),
         ("PLAINTEXT", True),
@@ -108,41 +87,40 @@ def test_controller_prefers_the_first_listener_for_nodes(base: Path) -> None:
     )
 
 
-def test_listener_keys_override_those_of_the_node(base: Path) -> None:
+def test_listener_keys_override_those_of_the_node(node: NodeFile) -> None:
     own = '"listener.name.clients.tls.ca.file" = "clients.pem"\n'
     table = '\n[listener.name.controller]\n"tls.ca.file" = "controllers.pem"\n'
-    config = load(
-        base,
+    config = node.load(
         own + BROKER + table,
         "listener.name.clients.tls.key.file=/flag.key",
         RAFTLOG_LISTENER_NAME_CLIENTS_TLS_CERTIFICATE_FILE="env.pem",
         RAFTLOG_LISTENER_NAME_CLIENTS_TLS_KEY_FILE="below the flag",
     )
     internal, clients = config.listeners
-    assert internal.security.tls == files(base, "n.pem", "n.key", "ca.pem")
-    assert clients.security.tls == files(base, "env.pem", "/flag.key", "clients.pem")
+    assert internal.security.tls == files(node, "n.pem", "n.key", "ca.pem")
+    assert clients.security.tls == files(node, "env.pem", "/flag.key", "clients.pem")
     # Of listeners of other nodes it is what this node dials them with.
-    dialled = files(base, "n.pem", "n.key", "controllers.pem")
+    dialled = files(node, "n.pem", "n.key", "controllers.pem")
     assert config.peers["CONTROLLER"].tls == config.peers[""].tls == dialled
     shown = dict(config.items())["listener.name"]
     assert "clients.tls.ca.file=clients.pem" in [str(one) for one in shown]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("key", ["tls.ca.fil", "node.id", "tls.ca.file.x", ""])
-def test_unknown_listener_key_is_a_mistake(base: Path, key: str) -> None:
-    (found,) = mistakes(base, BROKER, f"listener.name.clients.{key}=x")
+def test_unknown_listener_key_is_a_mistake(node: NodeFile, key: str) -> None:
+    (found,) = node.mistakes(BROKER, f"listener.name.clients.{key}=x")
     assert found.startswith(f"listener.name.clients.{key}: unknown key in --set")
 
 
-def test_mistakes_in_listener_keys_are_reported(base: Path) -> None:
-    (found,) = mistakes(base, BROKER, "listener.name.clients.ssl.client.auth=perhaps")
+def test_mistakes_in_listener_keys_are_reported(node: NodeFile) -> None:
+    (found,) = node.mistakes(BROKER, "listener.name.clients.ssl.client.auth=perhaps")
     assert found.startswith("listener.name.clients.ssl.client.auth = 'perhaps' in --set")
     assert "'required'" in found
-    (found,) = mistakes(base, BROKER, "listener.name.client.tls.ca.file=x")
+    (found,) = node.mistakes(BROKER, "listener.name.client.tls.ca.file=x")
     assert found == "listener.name: there is no listener with the name client"
-    (found,) = mistakes(base, BROKER, "listener.name=x")
+    (found,) = node.mistakes(BROKER, "listener.name=x")
     assert "add a listener's name and a key" in found
-    (found,) = mistakes(base, BROKER, RAFTLOG_LISTENER_NAME_CLIENTS_TLS="x")
+    (found,) = node.mistakes(BROKER, RAFTLOG_LISTENER_NAME_CLIENTS_TLS="x")
     assert found.startswith("RAFTLOG_LISTENER_NAME_CLIENTS_TLS: unknown environment variable")
 
 
@@ -168,8 +146,8 @@ def test_mistakes_in_listener_keys_are_reported(base: Path) -> None:
         ),
     ],
 )
-def test_single_listener_needs_no_map(base: Path, more: str, name: str, secured: bool) -> None:
-    config = load(base, SINGLE + more)
+def test_single_listener_needs_no_map(node: NodeFile, more: str, name: str, secured: bool) -> None:
+    config = node.load(SINGLE + more)
     (one,) = config.listeners
     assert (one.name, one.for_nodes, one.security.tls is not None) == (name, True, secured)
     assert (config.tls is not None) == secured
@@ -221,22 +199,22 @@ def test_single_listener_needs_no_map(base: Path, more: str, name: str, secured:
         ("listener.name.controller.tls.ca.file=", "listener CONTROLLER has SSL"),
     ],
 )
-def test_listener_rule_is_enforced(base: Path, flag: str, words: str) -> None:
-    found = mistakes(base, BROKER, flag)
+def test_listener_rule_is_enforced(node: NodeFile, flag: str, words: str) -> None:
+    found = node.mistakes(BROKER, flag)
     assert any(words in one for one in found), found
 
 
-def test_controller_listener_rules_are_enforced(base: Path) -> None:
-    (found,) = mistakes(base, CONTROLLER, "controller.listener.names=SSL,OTHER")
+def test_controller_listener_rules_are_enforced(node: NodeFile) -> None:
+    (found,) = node.mistakes(CONTROLLER, "controller.listener.names=SSL,OTHER")
     assert found == "controller.listener.names: OTHER: there is no listener with this name"
-    (found,) = mistakes(base, CONTROLLER, "listeners=SSL://127.0.0.1:1,PLAINTEXT://127.0.0.1:0")
+    (found,) = node.mistakes(CONTROLLER, "listeners=SSL://127.0.0.1:1,PLAINTEXT://127.0.0.1:0")
     assert "other nodes cannot connect to 127.0.0.1:0" in found
 
 
-def test_broker_without_an_id_requires_fixed_ports(base: Path) -> None:
+def test_broker_without_an_id_requires_fixed_ports(node: NodeFile) -> None:
     text = BROKER.replace("node.id = 4\n", "")
-    load(base, text)
-    (found,) = mistakes(base, text, "advertised.listeners=CLIENTS://h:0")
+    node.load(text)
+    (found,) = node.mistakes(text, "advertised.listeners=CLIENTS://h:0")
     assert "port 0 is not allowed without node.id" in found
 
 
@@ -247,18 +225,20 @@ def test_broker_without_an_id_requires_fixed_ports(base: Path) -> None:
         (BROKER, "listener.security.protocol.map=INTERNAL:SSL,CLIENTS:SSL,CONTROLLER:PLAINTEXT"),
     ],
 )
-def test_node_principal_rule_requires_tls_between_nodes(base: Path, text: str, flag: str) -> None:
+def test_node_principal_rule_requires_tls_between_nodes(
+    node: NodeFile, text: str, flag: str
+) -> None:
     rule = "node.principal.rule=CN=node-{id}"
-    load(base, text, rule)
-    (found,) = mistakes(base, text, rule, flag)
+    node.load(text, rule)
+    (found,) = node.mistakes(text, rule, flag)
     assert found.startswith("node.principal.rule: needs TLS between nodes")
 
 
-def test_plaintext_listener_beyond_loopback_requires_an_explicit_setting(base: Path) -> None:
+def test_plaintext_listener_beyond_loopback_requires_an_explicit_setting(node: NodeFile) -> None:
     reached = "listeners=SSL://127.0.0.1:1,PLAINTEXT://10.0.0.1:2"
-    (found,) = mistakes(base, CONTROLLER, reached)
+    (found,) = node.mistakes(CONTROLLER, reached)
     assert found.startswith("listeners: 10.0.0.1:2 is not a loopback address")
-    allowed = load(base, CONTROLLER, reached, "security.plaintext.allow=true")
+    allowed = node.load(CONTROLLER, reached, "security.plaintext.allow=true")
     assert listens_in_plaintext(allowed.settings) == Endpoint("10.0.0.1", 2, "PLAINTEXT")
 
 
@@ -281,21 +261,21 @@ def test_endpoint_is_formatted_as_text() -> None:
 # --- HTTP ---------------------------------------------------------------------------------------
 
 
-def test_http_listener_supports_tls_and_plaintext(base: Path) -> None:
-    plain = load(base, BROKER, "http.listener=127.0.0.1:80")
+def test_http_listener_supports_tls_and_plaintext(node: NodeFile) -> None:
+    plain = node.load(BROKER, "http.listener=127.0.0.1:80")
     assert plain.http_listener is not None
     assert (plain.http_listener.address, plain.http_tls) == ("127.0.0.1:80", None)
-    assert load(base, BROKER, "http.listener=http://localhost:80").http_tls is None
-    assert load(base, BROKER).http_listener is None
-    secured = load(
-        base,
+    assert node.load(BROKER, "http.listener=http://localhost:80").http_tls is None
+    assert node.load(BROKER).http_listener is None
+    assert str(node.load(BROKER, "http.listener=:9193").http_listener) == "127.0.0.1:9193"
+    secured = node.load(
         BROKER,
         "http.listener=https://0.0.0.0:80",
         "listener.name.https.tls.ca.file=scrapers.pem",
     )
     assert secured.http_listener is not None
     assert secured.http_listener.address == "0.0.0.0:80"
-    assert secured.http_tls == files(base, "n.pem", "n.key", "scrapers.pem")
+    assert secured.http_tls == files(node, "n.pem", "n.key", "scrapers.pem")
 
 
 @pytest.mark.parametrize(
@@ -337,10 +317,10 @@ controller.listener.names = "A"
         ),
     ],
 )
-def test_http_listener_rule_is_enforced(base: Path, text: str, flag: str, words: str) -> None:
-    (found,) = mistakes(base, text, flag)
+def test_http_listener_rule_is_enforced(node: NodeFile, text: str, flag: str, words: str) -> None:
+    (found,) = node.mistakes(text, flag)
     assert words in found
 
 
-def test_plain_http_beyond_loopback_requires_an_explicit_setting(base: Path) -> None:
-    load(base, BROKER, "http.listener=0.0.0.0:80", "security.plaintext.allow=true")
+def test_plain_http_beyond_loopback_requires_an_explicit_setting(node: NodeFile) -> None:
+    node.load(BROKER, "http.listener=0.0.0.0:80", "security.plaintext.allow=true")

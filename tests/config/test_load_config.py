@@ -1,9 +1,9 @@
 """Configurations from files, environment and flags: precedence and mistakes."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from config_kit import NodeFile
 
 from controller.run import settings_of
 from raftlog.endpoint import Endpoint, parse_endpoint
@@ -11,7 +11,6 @@ from raftlog.errors import ConfigError
 from raftlog.limits import RACK
 from raftlog.node.config.listener_rules import listens_in_plaintext
 from raftlog.node.config.load import load_config
-from raftlog.node.config.node import NodeConfig
 from raftlog.quorum.config import Voter
 
 CONTROLLER = """
@@ -32,42 +31,17 @@ security.plaintext.allow = true
 """
 
 
-@pytest.fixture
-def write(tmp_path: Path) -> Callable[[str], Path]:
-    def write(text: str) -> Path:
-        path = tmp_path / "node.toml"
-        path.write_text(text)
-        return path
-
-    return write
-
-
-def load(path: Path | None, *flags: str, **environment: str) -> NodeConfig:
-    return load_config(path, flags=flags, environment=environment)
-
-
-def mistakes(path: Path | None, *flags: str, **environment: str) -> list[str]:
-    """The mistakes listed, without bullets."""
-    with pytest.raises(ConfigError) as caught:
-        load(path, *flags, **environment)
-    first, *rest = str(caught.value).splitlines()
-    assert f"{len(rest)} mistake" in first
-    assert all(line.startswith("  - ") for line in rest)
-    return [line[4:] for line in rest]
-
-
-def test_cluster_key_in_a_node_file_is_redirected_to_configs(tmp_path: Path) -> None:
-    path = tmp_path / "node.toml"
-    path.write_text("log.retention.ms = 5\nretention.bytes = 6\nlog.retention.hours = 7\n")
-    found = mistakes(path)
+def test_cluster_key_in_a_node_file_is_redirected_to_configs(node: NodeFile) -> None:
+    text = "log.retention.ms = 5\nretention.bytes = 6\nlog.retention.hours = 7\n"
+    path, found = node.path, node.mistakes(text)
     where = "set it in the running cluster: raftlog configs alter"
     assert f'log.retention.ms: unknown key in {path}; {where} broker "" --set' in found
     assert f"retention.bytes: unknown key in {path}; {where} topic NAME --set" in found
     assert f"log.retention.hours: unknown key in {path}" in found
 
 
-def test_controller_config_is_loaded(write: Callable[[str], Path], tmp_path: Path) -> None:
-    config = load(write(CONTROLLER))
+def test_controller_config_is_loaded(node: NodeFile, tmp_path: Path) -> None:
+    config = node.load(CONTROLLER)
     assert (config.role, config.node_id, config.cluster_id) == ("controller", 1, "C")
     assert config.broker is None
     assert config.directory == tmp_path / "data"
@@ -75,15 +49,15 @@ def test_controller_config_is_loaded(write: Callable[[str], Path], tmp_path: Pat
     quorum = config.quorum_config("D")
     assert (quorum.voters[2], quorum.directory_id) == (Voter(3, "127.0.0.1:9095"), "D")
     assert (quorum.fetch_timeout_ms, quorum.election_timeout_ms) == (1000, 1000)
-    longer = load(
-        write(CONTROLLER + "broker.session.timeout.ms = 11000\nbroker.fencing.timeout.ms = 12500\n")
+    longer = node.load(
+        CONTROLLER + "broker.session.timeout.ms = 11000\nbroker.fencing.timeout.ms = 12500\n"
     )
     longer.directory.mkdir()
     assert settings_of(longer).broker_session_timeout_ms == 11_000
 
 
-def test_broker_config_is_loaded(write: Callable[[str], Path]) -> None:
-    config = load(write(BROKER))
+def test_broker_config_is_loaded(node: NodeFile) -> None:
+    config = node.load(BROKER)
     assert (config.role, config.controller) == ("broker", None)
     assert config.broker is not None
     assert config.broker.controllers == ("127.0.0.1:9093",)
@@ -95,48 +69,47 @@ def test_broker_config_is_loaded(write: Callable[[str], Path]) -> None:
         config.quorum_config("D")
 
 
-def test_broker_id_is_optional(write: Callable[[str], Path]) -> None:
+def test_broker_id_is_optional(node: NodeFile) -> None:
     without = BROKER.replace("node.id = 4\n", "")
-    config = load(write(without))
+    config = node.load(without)
     assert (config.role, config.node_id) == ("broker", -1)
-    (found,) = mistakes(write(without), "listeners=127.0.0.1:0")
+    (found,) = node.mistakes(without, "listeners=127.0.0.1:0")
     assert found.startswith("listeners: port 0 is not allowed without node.id")
     assert (
-        load(write(without), "listeners=127.0.0.1:0", "advertised.listeners=b.example:9092").node_id
+        node.load(without, "listeners=127.0.0.1:0", "advertised.listeners=b.example:9092").node_id
         == -1
     )
-    assert "node.id: required" in mistakes(write(CONTROLLER.replace("node.id = 1\n", "")))
+    assert "node.id: required" in node.mistakes(CONTROLLER.replace("node.id = 1\n", ""))
 
 
-def test_nested_dotted_and_quoted_keys_are_equivalent(write: Callable[[str], Path]) -> None:
+def test_nested_dotted_and_quoted_keys_are_equivalent(node: NodeFile) -> None:
     tail = CONTROLLER.split("log.dirs", maxsplit=1)[0] + 'log.dirs = "data"\n'
-    nested = load(
-        write(tail + '[controller.quorum]\nvoters = ["1@127.0.0.1:1"]\nfetch.timeout.ms = 3000\n')
+    nested = node.load(
+        tail + '[controller.quorum]\nvoters = ["1@127.0.0.1:1"]\nfetch.timeout.ms = 3000\n'
     )
-    quoted = load(
-        write(
-            tail
-            + '"controller.quorum.voters" = ["1@127.0.0.1:1"]\n"controller.quorum.fetch.timeout.ms"'
-            " ="
-            " 3000\n"
-        )
+    quoted = node.load(
+        tail
+        + '"controller.quorum.voters" = ["1@127.0.0.1:1"]\n"controller.quorum.fetch.timeout.ms"'
+        " ="
+        " 3000\n"
     )
     assert (nested, nested.quorum_config("d").fetch_timeout_ms) == (quoted, 3000)
 
 
-def test_flags_override_environment_which_overrides_file(write: Callable[[str], Path]) -> None:
-    path = write(CONTROLLER + 'log.level = "error"\n')
-    assert load(path).settings.log_level == "error"
-    assert load(path, RAFTLOG_LOG_LEVEL="debug").settings.log_level == "debug"
+def test_flags_override_environment_which_overrides_file(node: NodeFile) -> None:
+    text = CONTROLLER + 'log.level = "error"\n'
+    assert node.load(text).settings.log_level == "error"
+    assert node.load(text, RAFTLOG_LOG_LEVEL="debug").settings.log_level == "debug"
     assert (
-        load(path, "log.level=warning", RAFTLOG_LOG_LEVEL="debug").settings.log_level == "warning"
+        node.load(text, "log.level=warning", RAFTLOG_LOG_LEVEL="debug").settings.log_level
+        == "warning"
     )
-    assert load(path, "log.level=warning", "log.level=info").settings.log_level == "info"
+    assert node.load(text, "log.level=warning", "log.level=info").settings.log_level == "info"
 
 
-def test_lists_and_numbers_are_parsed_from_strings(write: Callable[[str], Path]) -> None:
-    config = load(
-        write(CONTROLLER),
+def test_lists_and_numbers_are_parsed_from_strings(node: NodeFile) -> None:
+    config = node.load(
+        CONTROLLER,
         "controller.quorum.voters=1@localhost:1, 2@b:2",
         RAFTLOG_CONTROLLER_QUORUM_FETCH_TIMEOUT_MS="4000",
     )
@@ -156,15 +129,15 @@ def test_config_loads_from_the_environment_without_a_file() -> None:
         "RAFTLOG_ADVERTISED_LISTENERS": "PLAINTEXT://broker-4:9092",
         "RAFTLOG_CONTROLLER_QUORUM_BOOTSTRAP_SERVERS": "a:1,b:2",
     }
-    config = load(None, **environment)
+    config = load_config(None, environment=environment)
     assert config.directory == Path("/data")
     assert config.broker is not None
     assert config.broker.controllers == ("a:1", "b:2")
     assert config.broker.advertised == Endpoint("broker-4", 9092, "PLAINTEXT")
 
 
-def test_all_mistakes_are_reported_at_once_with_their_origins(write: Callable[[str], Path]) -> None:
-    path = write("""
+def test_all_mistakes_are_reported_at_once_with_their_origins(node: NodeFile) -> None:
+    text = """
 process.roles = ["controller", "broker"]
 node.id = "x"
 cluster.idd = "C"
@@ -173,9 +146,10 @@ broker.heartbeat.interval.ms = 0
 controller.quorum.voters = ["1@127.0.0.1:9093", "1@127.0.0.1:9094"]
 listeners = ["nope", "h:99999"]
 tls.key.file = "k"
-""")
-    found = mistakes(
-        path, "x", "num.partitions=many", RAFTLOG_LOG_FORMATT="json", RAFTLOG_LOG_LEVEL="loud"
+"""
+    path = node.path
+    found = node.mistakes(
+        text, "x", "num.partitions=many", RAFTLOG_LOG_FORMATT="json", RAFTLOG_LOG_LEVEL="loud"
     )
     assert found == [
         "RAFTLOG_LOG_FORMATT: unknown environment variable (did you mean RAFTLOG_LOG_FORMAT?)",
@@ -217,24 +191,25 @@ tls.key.file = "k"
 @pytest.mark.parametrize(
     "address", ["127.0.0.1:1", "[::1]:1", "localhost:1", "127.8.9.1:1", "CLIENT://127.0.0.1:1"]
 )
-def test_loopback_address_needs_no_tls(write: Callable[[str], Path], address: str) -> None:
-    assert str(load(write(CONTROLLER), f"listeners={address}").listener) == address
+def test_loopback_address_needs_no_tls(node: NodeFile, address: str) -> None:
+    assert str(node.load(CONTROLLER, f"listeners={address}").listener) == address
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1:1", "h:1", "localhost.example:1", "[2001:db8::1]:1"])
-def test_non_loopback_address_requires_tls(write: Callable[[str], Path], address: str) -> None:
-    path = write(CONTROLLER)
-    (found,) = mistakes(path, f"listeners={address}")
+def test_non_loopback_address_requires_tls(node: NodeFile, address: str) -> None:
+    (found,) = node.mistakes(CONTROLLER, f"listeners={address}")
     assert found.startswith(f"listeners: {address} is not a loopback address, and without TLS")
     assert found.endswith("security.plaintext.allow = true in a private network")
-    allowed = load(path, f"listeners={address}", "security.plaintext.allow=true")
+    allowed = node.load(CONTROLLER, f"listeners={address}", "security.plaintext.allow=true")
     assert listens_in_plaintext(allowed.settings) == allowed.listener
     files = (f"tls.{name}.file=x" for name in ("certificate", "key", "ca"))
-    assert listens_in_plaintext(load(path, f"listeners={address}", *files).settings) is None
+    assert (
+        listens_in_plaintext(node.load(CONTROLLER, f"listeners={address}", *files).settings) is None
+    )
 
 
-def test_own_address_among_the_voters_is_a_listener_too(write: Callable[[str], Path]) -> None:
-    (found,) = mistakes(write(CONTROLLER), "controller.quorum.voters=1@c1.example:9093")
+def test_own_address_among_the_voters_is_a_listener_too(node: NodeFile) -> None:
+    (found,) = node.mistakes(CONTROLLER, "controller.quorum.voters=1@c1.example:9093")
     assert found.startswith("listeners: c1.example:9093 is not a loopback address")
 
 
@@ -285,9 +260,9 @@ def test_own_address_among_the_voters_is_a_listener_too(write: Callable[[str], P
     ],
 )
 def test_each_rule_names_the_key_and_the_mistake(
-    write: Callable[[str], Path], key: str, value: str, words: str
+    node: NodeFile, key: str, value: str, words: str
 ) -> None:
-    found = mistakes(write(CONTROLLER), f"{key}={value}")
+    found = node.mistakes(CONTROLLER, f"{key}={value}")
     assert len(found) == 1, found
     assert found[0].startswith(key)
     assert words in found[0]
@@ -309,16 +284,16 @@ def test_each_rule_names_the_key_and_the_mistake(
     ],
 )
 def test_each_broker_rule_names_the_key_and_the_mistake(
-    write: Callable[[str], Path], key: str, value: str, words: str
+    node: NodeFile, key: str, value: str, words: str
 ) -> None:
-    found = mistakes(write(BROKER), f"{key}={value}")
+    found = node.mistakes(BROKER, f"{key}={value}")
     assert len(found) == 1, found
     assert words in found[0]
 
 
-def test_unrelated_environment_variables_are_ignored(write: Callable[[str], Path]) -> None:
-    load(
-        write(CONTROLLER),
+def test_unrelated_environment_variables_are_ignored(node: NodeFile) -> None:
+    node.load(
+        CONTROLLER,
         RAFTLOG_SERVICE_HOST="10.0.0.1",
         RAFTLOG_PORT_9093_TCP_ADDR="10.0.0.1",
         RAFTLOG_PORT="tcp://10.0.0.1:9093",
@@ -328,47 +303,45 @@ def test_unrelated_environment_variables_are_ignored(write: Callable[[str], Path
     )
 
 
-def test_unreadable_and_bad_files_are_reported(
-    write: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_unreadable_and_bad_files_are_reported(node: NodeFile, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*none.toml: No such file"):
-        load(tmp_path / "none.toml")
+        load_config(tmp_path / "none.toml", environment={})
     with pytest.raises(ConfigError, match=r"node.toml is not TOML: .*line 2"):
-        load(write("node.id = 1\nnode.id ? 2\n"))
+        node.load("node.id = 1\nnode.id ? 2\n")
     path = tmp_path / "binary.toml"
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="is not TOML"):
-        load(path)
+        load_config(path, environment={})
 
 
-def test_file_may_begin_with_a_bom(write: Callable[[str], Path], tmp_path: Path) -> None:
+def test_file_may_begin_with_a_bom(node: NodeFile, tmp_path: Path) -> None:
     """TOML allows it, and editors of some systems write it."""
-    plain = write(CONTROLLER)
+    plain = node.load(CONTROLLER).settings
     marked = tmp_path / "marked.toml"
-    marked.write_bytes(b"\xef\xbb\xbf" + plain.read_bytes())
-    assert load(marked).settings == load(plain).settings
+    marked.write_bytes(b"\xef\xbb\xbf" + node.path.read_bytes())
+    assert load_config(marked, environment={}).settings == plain
 
 
-def test_empty_path_of_the_data_directory_is_a_mistake(write: Callable[[str], Path]) -> None:
+def test_empty_path_of_the_data_directory_is_a_mistake(node: NodeFile) -> None:
     """[the directory of the configuration file was formatted]"""
     text = BROKER.replace('log.dirs = ["data"]', 'log.dirs = [" "]')
     with pytest.raises(ConfigError, match=r"log\.dirs: the path must not be empty"):
-        load(write(text))
+        node.load(text)
 
 
-def test_tls_paths_are_relative_to_the_file(write: Callable[[str], Path], tmp_path: Path) -> None:
-    config = load(
-        write(CONTROLLER), "tls.certificate.file=c.pem", "tls.key.file=/k.pem", "tls.ca.file=ca.pem"
+def test_tls_paths_are_relative_to_the_file(node: NodeFile, tmp_path: Path) -> None:
+    config = node.load(
+        CONTROLLER, "tls.certificate.file=c.pem", "tls.key.file=/k.pem", "tls.ca.file=ca.pem"
     )
     assert config.tls is not None
     assert (config.tls.certificate, config.tls.key) == (tmp_path / "c.pem", Path("/k.pem"))
 
 
-def test_items_are_the_effective_values_of_the_role(write: Callable[[str], Path]) -> None:
-    items = dict(load(write(CONTROLLER)).items())
+def test_items_are_the_effective_values_of_the_role(node: NodeFile) -> None:
+    items = dict(node.load(CONTROLLER).items())
     assert items["controller.quorum.fetch.timeout.ms"] == 1000
     assert "broker.fencing.timeout.ms" not in items
-    assert "broker.fencing.timeout.ms" in dict(load(write(BROKER)).items())
+    assert "broker.fencing.timeout.ms" in dict(node.load(BROKER).items())
 
 
 # --- controllers that are not configured as voters ----------------------------------------------
@@ -385,20 +358,20 @@ controller.quorum.auto.join.enable = true
 """
 
 
-def test_joining_controller_contacts_bootstrap_servers(write: Callable[[str], Path]) -> None:
-    config = load(write(JOINING))
+def test_joining_controller_contacts_bootstrap_servers(node: NodeFile) -> None:
+    config = node.load(JOINING)
     assert config.settings.controller_quorum_auto_join_enable
     quorum = config.quorum_config("d4", ())
     assert quorum.voters == ()
     assert quorum.bootstrap_servers == ("10.0.0.1:9093",)
     assert quorum.endpoint == "10.0.0.4:9093"
     assert [peer.node_id for peer in quorum.bootstrap_peers] == [-2]
-    moved = load(write(JOINING), "advertised.listeners=h:7", "listeners=0.0.0.0:9093")
+    moved = node.load(JOINING, "advertised.listeners=h:7", "listeners=0.0.0.0:9093")
     assert moved.quorum_config("d4", ()).endpoint == "h:7"
 
 
-def test_voter_on_a_new_disk_contacts_the_other_voters(write: Callable[[str], Path]) -> None:
-    config = load(write(CONTROLLER))
+def test_voter_on_a_new_disk_contacts_the_other_voters(node: NodeFile) -> None:
+    config = node.load(CONTROLLER)
     assert config.quorum_config("d", ()).bootstrap_servers == ("127.0.0.1:9094", "127.0.0.1:9095")
     assert config.quorum_config("d").bootstrap_servers == ()
     assert config.quorum_config("d").endpoint == "127.0.0.1:9093"
@@ -415,9 +388,9 @@ def test_voter_on_a_new_disk_contacts_the_other_voters(write: Callable[[str], Pa
     ],
 )
 def test_joining_controller_must_be_reachable(
-    write: Callable[[str], Path], key: str, value: str, complaint: str
+    node: NodeFile, key: str, value: str, complaint: str
 ) -> None:
-    assert any(complaint in found for found in mistakes(write(JOINING), f"{key}={value}"))
+    assert any(complaint in found for found in node.mistakes(JOINING, f"{key}={value}"))
 
 
 @pytest.mark.parametrize(
@@ -434,13 +407,13 @@ def test_joining_controller_must_be_reachable(
         ),
     ],
 )
-def test_every_mistake_is_reported(write: Callable[[str], Path], text: str, found: str) -> None:
-    (mistake,) = mistakes(write(CONTROLLER + text))
+def test_every_mistake_is_reported(node: NodeFile, text: str, found: str) -> None:
+    (mistake,) = node.mistakes(CONTROLLER + text)
     assert mistake.startswith(found)
 
 
-def test_section_without_keys_is_not_a_mistake(write: Callable[[str], Path]) -> None:
-    assert load(write(CONTROLLER + "[controller.quorum.fetch]\n[tls]\n")) == load(write(CONTROLLER))
+def test_section_without_keys_is_not_a_mistake(node: NodeFile) -> None:
+    assert node.load(CONTROLLER + "[controller.quorum.fetch]\n[tls]\n") == node.load(CONTROLLER)
 
 
 @pytest.mark.parametrize(
@@ -453,18 +426,16 @@ def test_section_without_keys_is_not_a_mistake(write: Callable[[str], Path]) -> 
         ("# " + "x" * (1 << 20), "more than 1048576 bytes"),
     ],
 )
-def test_absurd_file_is_reported_briefly(
-    write: Callable[[str], Path], text: str, found: str
-) -> None:
-    path = write(text)
+def test_absurd_file_is_reported_briefly(node: NodeFile, text: str, found: str) -> None:
+    path = node.write(text)
     with pytest.raises(ConfigError, match=found) as caught:
-        load(path)
+        load_config(path, environment={})
     assert str(path) in str(caught.value)
     assert len(str(caught.value)) < 1000
 
 
-def test_mistakes_are_shortened_for_display(write: Callable[[str], Path]) -> None:
-    (mistake,) = mistakes(write(CONTROLLER + f'log.level = "{"x" * 10_000}"'))
+def test_mistakes_are_shortened_for_display(node: NodeFile) -> None:
+    (mistake,) = node.mistakes(CONTROLLER + f'log.level = "{"x" * 10_000}"')
     assert mistake.startswith("log.level = 'xxx")
     assert len(mistake) < 600
 
@@ -477,7 +448,7 @@ def test_host_that_brokers_may_not_register_is_refused_at_startup(host: str) -> 
         parse_endpoint(f"{host}:9092")
 
 
-def test_rack_that_controllers_refuse_prevents_the_start(write: Callable[[str], Path]) -> None:
+def test_rack_that_controllers_refuse_prevents_the_start(node: NodeFile) -> None:
     assert RACK.error("us-east-1a, row 3") == ""
-    (found,) = mistakes(write(BROKER), "broker.rack=a\x1b[31m")
+    (found,) = node.mistakes(BROKER, "broker.rack=a\x1b[31m")
     assert found.startswith("broker.rack: 'a\\x1b[31m' is not a rack")

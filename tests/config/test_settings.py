@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from config_kit import listed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_pages.tables import configuration_keys
@@ -170,7 +171,7 @@ def load(keys: dict[str, str]) -> NodeConfig:
 def mistakes(keys: dict[str, str]) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         load(keys)
-    return [line.removeprefix("  - ") for line in str(caught.value).splitlines()[1:]]
+    return listed(caught.value)
 
 
 def test_valid_token_settings_are_accepted() -> None:

@@ -1,0 +1,3 @@
+from config_kit import node
+
+__all__ = ["node"]
