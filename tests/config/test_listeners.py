@@ -61,7 +61,12 @@ def test_broker_has_one_listener_for_brokers_and_others_for_clients(node: NodeFi
     assert internal.bind == internal.advertised == Endpoint("10.0.0.4", 9092, "INTERNAL")
     assert (clients.name, clients.for_nodes) == ("CLIENTS", False)
     assert (clients.bind.address, clients.advertised.address) == ("0.0.0.0:9192", "b4.example:9192")
-    assert config.peers == {"INTERNAL": security, "CLIENTS": security, "CONTROLLER": security, "": security}
+    assert config.peers == {
+        "INTERNAL": security,
+        "CLIENTS": security,
+        "CONTROLLER": security,
+        "": security,
+    }
     settings = settings_of(config)
     assert (settings.listener_name, settings.listen) == ("INTERNAL", "10.0.0.4:9092")
     (told,) = settings.client_listeners

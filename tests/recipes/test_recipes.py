@@ -356,7 +356,8 @@ async def test_election_has_one_leader_whom_everybody_sees(cluster: Cluster) -> 
 
         async def observe() -> None:
             async for leader in observer.observe():
-                seen.append(None if leader is None else leader.value)
+                said = None if leader is None else leader.value
+                seen.append(said)
 
         watching = asyncio.ensure_future(observe())
         await asyncio.sleep(0.5)
