@@ -10,31 +10,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from random import Random
 
-from storage_kit import make_chunk, open_rocks
+from storage_kit import make_chunk, open_rocks, snapshot_content
 
-from raftlog import batch
-from raftlog.batch import RecordData
 from raftlog.errors import FatalError, StorageError
-from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
 from raftlog.node.storage.api import SnapshotId, VoteState
 
 WINDOW = 20
 KEPT = 150
 """Offsets between two snapshots."""
-
-
-def snapshot_of(snapshot_id: SnapshotId) -> bytes:
-    """A sound snapshot."""
-    header = SnapshotHeader("c1", (), snapshot_id.end_offset, snapshot_id.epoch, 7_000, (), 2)
-    body = batch.encode(
-        [RecordData(1008, 0, b"x" * 3000)] * 3, base_offset=1, epoch=1, timestamp_ms=7_000
-    )
-    return encode_header(header) + body + encode_footer(header, 4, 99)
 
 
 def next_chunk(base_offset: int, round_: int) -> tuple[bytes, int]:
@@ -99,7 +87,7 @@ async def write_for_ever(directory: Path, round_: int) -> None:
         store.flush(acknowledged, inline=end % 2 == 0)
         if not making and durable[0] >= start + KEPT:
             making.append(SnapshotId(durable[0], round_))
-            store.store_snapshot(making[0], 0, snapshot_of(making[0]))
+            store.store_snapshot(making[0], 0, snapshot_content(making[0]))
             store.freeze_snapshot(making[0], frozen)
         if snapshot:
             say("starting", snapshot[0].end_offset)
@@ -110,45 +98,43 @@ async def write_for_ever(directory: Path, round_: int) -> None:
             making.clear()
 
 
-def serve(write: Callable[[Path, int], Awaitable[None]]) -> None:
+def serve() -> None:
     """Fork a writer for each line."""
-
-    async def writes(directory: Path, round_: int) -> None:
-        await write(directory, round_)
-
     for line in sys.stdin:
         directory, round_ = line.split()
         pid = os.fork()
         if not pid:
             try:
                 say("pid", os.getpid())
-                asyncio.run(writes(Path(directory), int(round_)))
+                asyncio.run(write_for_ever(Path(directory), int(round_)))
             finally:
                 os._exit(1)
         os.waitpid(pid, 0)
         say("gone", pid)
 
 
-class Writers:
+class Writers(AbstractContextManager["Writers"]):
     """The test's end of such a process."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
-    def until_killed(
-        self, directory: Path, round_: int, rng: Random, opens_in_s: float
-    ) -> Iterator[tuple[str, int]]:
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def until_killed(self, directory: Path, round_: int, rng: Random) -> Iterator[tuple[str, int]]:
         """Let a writer run until it has reported some lines, and kill it a moment later; yield all
-        that it reported. Every eighth dies while it opens the store, within ``opens_in_s``.
+        that it reported. Every eighth dies while it opens the store.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{directory} {round_}\n")
         self._process.stdin.flush()
         lines = 0 if round_ % 8 == 0 else rng.choice((rng.randint(1, 20), rng.randint(20, 250)))
-        wait_s = (
-            rng.choice((0.0, rng.uniform(0.0, 0.004))) if lines else rng.uniform(0.0, opens_in_s)
-        )
+        wait_s = rng.choice((0.0, rng.uniform(0.0, 0.004))) if lines else rng.uniform(0.0, 0.2)
         pid = int(self._process.stdout.readline().removeprefix("pid "))
         count = 0
         if not lines:
@@ -166,18 +152,5 @@ class Writers:
         assert count >= lines, f"the writer of round {round_} died by itself"
 
 
-@contextmanager
-def writers_of(script: str) -> Iterator[Writers]:
-    """Start the program of this name in this directory."""
-    program = [sys.executable, str(Path(__file__).with_name(script))]
-    with subprocess.Popen(
-        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            yield Writers(process)
-        finally:
-            process.kill()
-
-
 if __name__ == "__main__":
-    serve(write_for_ever)
+    serve()

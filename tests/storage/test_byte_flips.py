@@ -2,7 +2,6 @@
 harmless: never served, no hang.
 """
 
-import asyncio
 import os
 import shutil
 from collections import Counter
@@ -13,14 +12,20 @@ from typing import Any
 
 import pytest
 from flip_prober import Prober
-from kill_writer import snapshot_of
 from partition_kit import KEYS, open_rocks_partitions
 from partition_kit import flush as flush_partitions
-from storage_kit import IDENTITY, flush, make_chunk, open_rocks, without_zeros_ahead, write_vote
+from storage_kit import (
+    IDENTITY,
+    flush,
+    make_chunk,
+    make_snapshot,
+    open_rocks,
+    without_zeros_ahead,
+    write_vote,
+)
 
 from raftlog.endpoint import Voter
-from raftlog.errors import FatalError
-from raftlog.node.storage.api import LogStore, SnapshotId, VoteState
+from raftlog.node.storage.api import SnapshotId, VoteState
 from raftlog.node.storage.directory import format_storage
 from raftlog.node.storage.files import Bootstrap, write_vote_file
 
@@ -31,16 +36,6 @@ NOT_DATA = ("LOG", "LOCK", "lock", "IDENTITY", "OPTIONS", "rocksdict-config")
 STATES = ("closed", "killed")
 SHAPES = ("closed-whole", "killed")
 """``whole``: the log begins at 0, with three snapshots; else at the first one's end."""
-
-
-async def _snapshot(store: LogStore, end_offset: int, epoch: int) -> SnapshotId:
-    made = SnapshotId(end_offset, epoch)
-    store.store_snapshot(made, 0, snapshot_of(made))
-    done: asyncio.Future[FatalError | None] = asyncio.get_running_loop().create_future()
-    store.freeze_snapshot(made, done.set_result)
-    async with asyncio.timeout(60):
-        assert await done is None
-    return made
 
 
 async def make_directory(parent: Path, *, whole: bool) -> dict[str, Path]:
@@ -58,11 +53,11 @@ async def make_directory(parent: Path, *, whole: bool) -> dict[str, Path]:
             end += 3
         await flush(store)
         if epoch < 3:
-            made = await _snapshot(store, end, epoch)
+            assert await make_snapshot(store, SnapshotId(end, epoch)) is None
             if epoch == 1 and not whole:
-                store.advance_log_start(made)
+                store.advance_log_start(SnapshotId(end, epoch))
         else:
-            await _snapshot(store, end - 6, epoch)
+            assert await make_snapshot(store, SnapshotId(end - 6, epoch)) is None
             await write_vote(store, VoteState(5, 2, "d2", 2))
             shutil.copytree(closed, killed)
             without_zeros_ahead(killed / "log")

@@ -1,6 +1,5 @@
 import asyncio
 import os
-import shutil
 import stat
 import sys
 from dataclasses import replace
@@ -47,23 +46,6 @@ def test_a_formatted_directory_is_not_formatted_again(formatted: Path) -> None:
     )
     with pytest.raises(ConfigError, match="requested: cluster 'c2', node 1"):
         format_storage(formatted, replace(IDENTITY, cluster_id="c2"), ignore_formatted=True)
-
-
-@pytest.mark.parametrize("done", ["meta.json.tmp", "log", "quorum-state.json", "log-state.json"])
-async def test_interrupted_formatting_can_be_retried(tmp_path: Path, done: str) -> None:
-    whole, directory = tmp_path / "whole", tmp_path / "data"
-    format_storage(whole, IDENTITY)
-    (whole / "meta.json").rename(whole / "meta.json.tmp")
-    order = ["meta.json.tmp", "log", "quorum-state.json", "log-state.json"]
-    directory.mkdir()
-    for name in order[: order.index(done) + 1]:
-        (shutil.copytree if name == "log" else shutil.copy)(whole / name, directory / name)
-    with pytest.raises(ConfigError, match="not formatted"):
-        read_identity(directory)
-    assert format_storage(directory, IDENTITY) == IDENTITY
-    store = open_rocks(directory)
-    assert store.recover().end_offset == 0
-    store.close()
 
 
 def test_data_without_its_identity_is_not_formatted_over(formatted: Path) -> None:
@@ -143,14 +125,6 @@ def test_failed_replacement_is_undone(formatted: Path, monkeypatch: pytest.Monke
     with pytest.raises(StorageError, match="No space left"):
         write_vote_file(formatted, VoteState(epoch=9))
     assert read_vote_file(formatted) == VoteState()
-
-
-async def test_leftover_temporary_files_are_cleaned_at_open(formatted: Path) -> None:
-    (formatted / "quorum-state.json.tmp").write_bytes(b'{"half')
-    store = open_rocks(formatted)
-    assert store.recover().vote == VoteState()
-    assert not [name for name in os.listdir(formatted) if name.endswith(".tmp")]
-    store.close()
 
 
 async def test_opening_for_another_cluster_or_node_names_both(formatted: Path) -> None:

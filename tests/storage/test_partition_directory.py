@@ -27,15 +27,6 @@ async def clean(tmp_path: Path) -> Path:
     return tmp_path / "clean"
 
 
-@pytest.fixture
-async def crashed(tmp_path: Path) -> Path:
-    """A copy of a running store, all of it in the WAL."""
-    store = await fill(tmp_path / "running")
-    shutil.copytree(tmp_path / "running", tmp_path / "crashed")
-    store.close()
-    return tmp_path / "crashed"
-
-
 def recovered(directory: Path) -> dict[tuple[bytes, int], int]:
     store = open_rocks_partitions(directory)
     try:
@@ -45,22 +36,6 @@ def recovered(directory: Path) -> dict[tuple[bytes, int], int]:
         return found
     finally:
         store.close()
-
-
-async def test_unclean_end_loses_nothing_that_was_flushed(crashed: Path) -> None:
-    assert recovered(crashed) == dict.fromkeys(KEYS, RECORDS)
-
-
-async def test_interrupted_creation_is_completed(tmp_path: Path) -> None:
-    assert recovered(tmp_path) == {}
-    # After the state was written, before the rename.
-    (tmp_path / PARTITIONS_DIRECTORY).rename(tmp_path / "partitions.new")
-    assert recovered(tmp_path) == {}
-    # Before the state was written.
-    (tmp_path / PARTITIONS_DIRECTORY).rename(tmp_path / "partitions.new")
-    (tmp_path / PARTITIONS_STATE_FILE).unlink()
-    assert recovered(tmp_path) == {}
-    assert not (tmp_path / "partitions.new").exists()
 
 
 async def test_lost_replicas_are_not_taken_for_new_ones(clean: Path) -> None:
@@ -106,39 +81,6 @@ def test_formatting_leaves_replicas_unchanged(tmp_path: Path) -> None:
     (tmp_path / META_FILE).rename(tmp_path / f"{META_FILE}.tmp")
     with pytest.raises(ConfigError, match=f"has .*{PARTITIONS_DIRECTORY} but no {META_FILE}"):
         format_storage(tmp_path, IDENTITY)
-
-
-async def test_torn_tail_loses_only_the_torn_write(crashed: Path) -> None:
-    (wal,) = (crashed / PARTITIONS_DIRECTORY).glob("*.log")
-    good = wal.read_bytes()
-    for torn in (good[:-1], good[:-400], good[:-100] + bytes(100 + 4096)):
-        wal.write_bytes(torn)
-        scratch = crashed.with_name("scratch")
-        shutil.copytree(crashed, scratch)
-        # The last write was of the last key.
-        assert recovered(scratch) == {**dict.fromkeys(KEYS, RECORDS), KEYS[-1]: 3}
-        shutil.rmtree(scratch)
-
-
-async def test_damage_within_the_wal_is_reported(crashed: Path) -> None:
-    (wal,) = (crashed / PARTITIONS_DIRECTORY).glob("*.log")
-    content = bytearray(wal.read_bytes())
-    content[len(content) // 2] ^= 4
-    wal.write_bytes(content)
-    with pytest.raises(
-        CorruptLogError, match=rf"the record at byte \d+ of {wal.name} does not match its checksum"
-    ):
-        open_rocks_partitions(crashed)
-
-
-async def test_replica_without_its_beginning_is_refused(clean: Path) -> None:
-    rocks = RocksPartitions(clean / PARTITIONS_DIRECTORY)
-    rocks.replace_tail(B7[0] + B7[1].to_bytes(4, "big"), 0, (3, make_chunk(3, 1, 2)))
-    rocks.close()
-    store = open_rocks_partitions(clean)
-    with pytest.raises(CorruptLogError, match=f"partition 7 of topic {B7[0].hex()}: .*gap"):
-        store.recover()
-    store.close()
 
 
 async def test_read_damage_is_not_served(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:

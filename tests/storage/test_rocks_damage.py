@@ -355,6 +355,16 @@ async def test_tail_on_which_rocksdb_spins_ends_in_time(
         victim.open(victim.crashed, probe_timeout_s=1.0)
 
 
+async def test_damage_within_the_wal_names_the_record(victim: Victim) -> None:
+    wal = victim.wal()
+    content = bytearray(wal.read_bytes())
+    content[len(content) // 2] ^= 4
+    wal.write_bytes(content)
+    damaged = rf"the record at byte \d+ of {wal.name} does not match its checksum"
+    with pytest.raises(CorruptLogError, match=damaged):
+        victim.open(victim.crashed)
+
+
 def _wrong_crc(end: int) -> bytes:
     batch = bytearray(make_batch(end))
     batch[-1] ^= 1

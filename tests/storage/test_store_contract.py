@@ -84,24 +84,31 @@ class Log:
         reported = await (parts.flush if self.key else flush)(self.store)
         return reported if isinstance(reported, StorageError) else None
 
-    def check_neighbours(self) -> None:
-        for key in (A0, B7, LAST) if self.key else ():
-            assert parts.whole(self.store, key, 10) == make_chunk(0, 2, 4, 4)
+    def reopen(self) -> Any:
+        """Return the log found, after the store was closed and opened."""
+        self.store.close()
+        self.store, found = self.machine.open()
+        return next(one for one in found if one.key == self.key[0]) if self.key else found
 
 
-@pytest.fixture(params=["log", "partition"])
+@pytest.fixture(params=[(), (A0,), (LAST,)], ids=["log", "first partition", "last partition"])
 def log(request: pytest.FixtureRequest, kind: str) -> Iterator[Log]:
     """A log between others, which must stay unchanged."""
-    if request.param == "log":
-        yield Log(request.getfixturevalue("machine"), request.getfixturevalue("store"))
+    if not request.param:
+        made = Log(request.getfixturevalue("machine"), request.getfixturevalue("store"))
+        yield made
+        made.store.close()
         return
     store = request.getfixturevalue("partitions")
-    for key in (A0, B7, LAST):
+    neighbours = {A0, A1, B7, LAST} - {*request.param}
+    for key in neighbours:
         store.append(key, make_chunk(0, 2, 4, 4), 0, 10)
-    made = Log(request.getfixturevalue("partition_machine"), store, A1)
+    made = Log(request.getfixturevalue("partition_machine"), store, *request.param)
     yield made
-    with suppress(FatalError):  # that the test has injected, or it has closed the store
-        made.check_neighbours()
+    with suppress(FatalError):  # that the test has injected
+        for key in neighbours:
+            assert parts.whole(made.store, key, 10) == make_chunk(0, 2, 4, 4)
+    made.store.close()
 
 
 async def test_read_returns_whole_batches_within_its_bounds(log: Log) -> None:
@@ -135,7 +142,7 @@ async def test_read_refuses_an_offset_inside_a_batch(log: Log, offset: int, unti
 
 async def test_append_is_refused_unless_it_is_at_the_end(log: Log) -> None:
     log.append(make_batch(0), 0, 1)
-    replica = f".*topic {A1[0].hex()}, which ends at 1" if log.key else ""
+    replica = f".*topic {log.key[0][0].hex()}, which ends at 1" if log.key else ""
     for base, end in ((0, 1), (2, 3), (1, 1)):
         with pytest.raises(ValueError, match=f"append{replica}"):
             log.append(make_batch(base), base, end)
@@ -151,30 +158,45 @@ async def test_refused_truncate_changes_nothing(log: Log, end: int) -> None:
     assert log.read(0, until=6) == b"".join(chunks)
 
 
+@pytest.mark.parametrize("end", [0, 1, 3, 4, 6])
+async def test_truncate_drops_only_the_rest(log: Log, end: int) -> None:
+    batches = {0: make_batch(0), 1: make_batch(1, 2), 3: make_batch(3), 4: make_batch(4, 2)}
+    log.append(batches[0] + batches[1], 0, 3)
+    log.append(batches[3] + batches[4], 3, 6)
+    assert await log.flush() is None
+    log.truncate(end)
+    expected = b"".join(bytes_ for base, bytes_ in batches.items() if base < end)
+    assert log.read(0, until=end) == expected
+    new = make_batch(end, 3, epoch=9)
+    log.append(new, end, end + 3)
+    assert await log.flush() is None
+    assert log.reopen().end_offset == end + 3
+    assert log.read(0, until=end + 3) == expected + new
+
+
 async def test_truncation_below_what_was_durable_at_opening_survives(log: Log) -> None:
     log.append(make_chunk(0, 1, 1, 1), 0, 3)
     assert await log.flush() is None
     for _ in range(2):
-        log.store.close()
-        log.store, _ = log.machine.open()
+        log.reopen()
         log.truncate(1)
         assert log.read(0, until=1) == make_batch(0)
-    log.store.close()
-    log.store, found = log.machine.open()
-    ends = [one.end_offset for one in found if one.key == A1] if log.key else [found.end_offset]
-    assert ends == [1]
+    assert log.reopen().end_offset == 1
     assert log.read(0, until=1) == make_batch(0)
-    log.check_neighbours()
-    log.store.close()
 
 
 async def test_flush_reports_are_in_order_and_sent_once(log: Log) -> None:
-    seen: list[int] = []
+    seen: list[tuple[int, Any]] = []
     for i in range(20):
         log.append(make_batch(i), i, i + 1)
-        log.store.flush(partial(lambda i, _: seen.append(i), i), inline=i % 3 == 0)
+        log.store.flush(partial(lambda i, end: seen.append((i, end)), i), inline=i % 3 == 0)
     assert await log.flush() is None
-    assert seen == list(range(20))
+    assert [i for i, _ in seen] == list(range(20))
+    if log.key:
+        assert {end for _, end in seen} == {None}
+    else:
+        assert all(end > i for i, end in seen)
+        assert seen == sorted(seen, key=lambda one: one[1])
 
 
 async def test_flush_requested_by_a_report_completes_after_the_other_reports(log: Log) -> None:
@@ -212,7 +234,9 @@ async def test_every_call_raises_the_error_after_an_error(log: Log, operation: O
         lambda: log.store.flush(lambda _: None, inline=True),
         lambda: log.truncate(0),
         lambda: log.read(0, until=1),
-        lambda: log.store.delete(A1) if log.key else log.store.write_vote(VOTE, lambda _: None),
+        lambda: (
+            log.store.delete(*log.key) if log.key else log.store.write_vote(VOTE, lambda _: None)
+        ),
     ]
     for call in calls:
         with pytest.raises(FatalError) as again:
@@ -252,14 +276,11 @@ async def test_closed_store_raises_and_reports_nothing(log: Log) -> None:
     log.store.close()
     with pytest.raises(StorageError, match="closed"):
         log.append(make_batch(1), 1, 2)
-    log.store, found = log.machine.open()
-    if log.key:
-        assert parts.ends(found)[A1] == 1
-    else:
-        assert (found.end_offset, found.vote) == (1, VOTE)
+    found = log.reopen()
+    assert found.end_offset == 1
+    assert log.key or found.vote == VOTE
     assert await log.flush() is None
     assert seen == []
-    log.store.close()
 
 
 async def test_recover_must_be_called_first_and_once(log: Log) -> None:
@@ -292,37 +313,6 @@ async def test_appended_batches_are_readable_at_once(machine: Machine, store: Lo
     store.append(make_batch(7, epoch=5), 7, 8)
     assert await flush(store) == 8
     store.close()
-
-
-@pytest.mark.parametrize("end", [0, 1, 3, 4, 6])
-async def test_truncate_drops_only_the_rest(machine: Machine, store: LogStore, end: int) -> None:
-    batches = {0: make_batch(0), 1: make_batch(1, 2), 3: make_batch(3), 4: make_batch(4, 2)}
-    store.append(batches[0] + batches[1], 0, 3)
-    store.append(batches[3] + batches[4], 3, 6)
-    assert await flush(store) == 6
-    store.truncate(end)
-    expected = b"".join(bytes_ for base, bytes_ in batches.items() if base < end)
-    assert whole(store, end) == expected
-    new = make_batch(end, 3, epoch=9)
-    store.append(new, end, end + 3)
-    assert await flush(store) == end + 3
-    store.close()
-    store, _ = machine.open()
-    assert whole(store, end + 3) == expected + new
-    store.close()
-
-
-async def test_flushes_report_their_ends_in_order_and_once(store: LogStore) -> None:
-    seen: list[tuple[str, int | StorageError]] = []
-    for i in range(20):
-        store.append(make_batch(i), i, i + 1)
-        store.flush(partial(lambda i, end: seen.append((f"f{i}", end)), i), inline=i % 3 == 0)
-    assert await flush(store) == 20
-    assert [name for name, _ in seen] == [f"f{i}" for i in range(20)]
-    ends = [end for _, end in seen if isinstance(end, int)]
-    assert len(ends) == len(seen)
-    assert all(end > i for i, end in enumerate(ends))
-    assert ends == sorted(ends)
 
 
 async def test_truncate_during_a_flush_lowers_its_reported_end(store: LogStore) -> None:
@@ -393,32 +383,6 @@ async def test_replicas_are_separate_logs_and_are_all_recovered(
     for n, key in enumerate(KEYS, start=1):
         assert parts.whole(partitions, key, n + 3) == expected[key]
         partitions.append(key, make_batch(n + 3, epoch=n + 1), n + 3, n + 4)
-    partitions.close()
-
-
-@pytest.mark.parametrize("end", [0, 1, 3, 4, 6])
-@pytest.mark.parametrize("key", [A0, B7, LAST])
-async def test_truncate_drops_only_the_rest_of_one_replica(
-    partition_machine: parts.Machine, partitions: PartitionStore, key: PartitionKey, end: int
-) -> None:
-    batches = {0: make_batch(0), 1: make_batch(1, 2), 3: make_batch(3), 4: make_batch(4, 2)}
-    for one in KEYS:
-        partitions.append(one, batches[0] + batches[1], 0, 3)
-        partitions.append(one, batches[3] + batches[4], 3, 6)
-    assert await parts.flush(partitions) is None
-    partitions.truncate(key, end)
-    expected = b"".join(bytes_ for base, bytes_ in batches.items() if base < end)
-    assert parts.whole(partitions, key, end) == expected
-    new = make_batch(end, 3, epoch=9)
-    partitions.append(key, new, end, end + 3)
-    assert await parts.flush(partitions) is None
-    partitions.close()
-    partitions, found = partition_machine.open()
-    assert parts.ends(found) == {one: end + 3 if one == key else 6 for one in KEYS}
-    for one in KEYS:
-        assert parts.whole(partitions, one, parts.ends(found)[one]) == (
-            expected + new if one == key else b"".join(batches.values())
-        )
     partitions.close()
 
 

@@ -213,6 +213,24 @@ async def test_changed_bytes_are_damage_whatever_was_synced(running: Running) ->
                 open_rocks(crashed)
 
 
+async def test_damage_after_a_truncation_is_reported_at_its_end(running: Running) -> None:
+    """The truncation splits a chunk: the rest of it is written again, in the same batch."""
+    for _ in range(5):
+        running.append(SMALL)
+    running.truncate(3)
+    end, begin = running.end, written_bytes(wal_of(running.directory))
+    running.append(SMALL)
+    crashed = running.copy("crashed")
+    running.store.close()
+    wal = wal_of(crashed)
+    data = bytearray(wal.read_bytes())
+    data[begin + 40] ^= 0x10
+    wal.write_bytes(data)
+    with pytest.raises(CorruptLogError) as caught:
+        open_rocks(crashed)
+    assert caught.value.offset == end
+
+
 async def test_bit_flipped_in_the_preallocated_zeros_is_harmless(running: Running) -> None:
     await synced_one_by_one(running, [SMALL] * 3)
     crashed = running.copy("crashed")
