@@ -79,14 +79,16 @@ def vote_request(to: int = 1, candidate: int = 2, **fields: Any) -> pb.VoteReque
     return pb.VoteRequest(**(values | fields))
 
 
-def granted(voter_id: int, epoch: int, **fields: Any) -> pb.VoteResponse:
+def granted(voter_id: int, epoch: int, /, **fields: Any) -> pb.VoteResponse:
     """A vote of that voter, on the directory that the harness assigns to it."""
     values: dict[str, Any] = {
         "leader_id": -1,
+        "leader_epoch": epoch,
         "vote_granted": True,
+        "voter_id": voter_id,
         "voter_directory_id": f"dir{voter_id}",
     }
-    return pb.VoteResponse(voter_id=voter_id, leader_epoch=epoch, **(values | fields))
+    return pb.VoteResponse(**(values | fields))
 
 
 def begin(

@@ -21,7 +21,6 @@ from raftlog.node.storage.api import RecoveredLog, SnapshotId, VoteState
 from raftlog.quorum import events as ev
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.core import QuorumCore
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 CLUSTER = "cluster-a"
 TRAVEL_S = 0.0005
@@ -72,17 +71,6 @@ class Message:
     is_request: bool
     asker_life: int
     span: ev.LogSpan | None = None
-
-    def copy(self) -> Message:
-        return Message(
-            self.source,
-            self.target,
-            self.correlation_id,
-            self.body,
-            self.is_request,
-            self.asker_life,
-            self.span,
-        )
 
 
 @dataclass(slots=True)
@@ -708,6 +696,3 @@ def elected(
     """Return a cluster with a leader, and that leader."""
     cluster = Cluster(voters, observers, seed=seed, connected=True, **options)
     return cluster, cluster.elect()
-
-
-FetchRequest = pb.FetchRequest

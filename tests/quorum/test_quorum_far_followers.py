@@ -2,8 +2,10 @@
 round trip: otherwise three of five far voters campaign in each epoch, and split its votes forever.
 """
 
+import one_node
 import pytest
-from quorum_harness import CLUSTER, TRAVEL_S, Cluster, SimNode, effects_of, elected, requests_of
+from one_node import vote_request
+from quorum_harness import TRAVEL_S, Cluster, SimNode, effects_of, elected, requests_of
 
 from raftlog.node.storage.api import VoteState
 from raftlog.quorum.election_state import ElectionHints, Heard
@@ -24,19 +26,11 @@ def doubting(voters: int = 3, *, node_id: int = 1, log: int = 5) -> SimNode:
 
 def ask(node: SimNode, candidate: int, end: int, heard_leading_ms: int | None = None) -> bool:
     """Return whether a pre-vote is granted."""
-    at = len(node.effects)
-    request = pb.VoteRequest(
-        cluster_id=CLUSTER, voter_id=node.id, voter_directory_id=f"dir{node.id}", replica_epoch=4, replica_id=candidate,
-        replica_directory_id=f"dir{candidate}", last_offset_epoch=4, last_offset=end, pre_vote=True,
-        heard_leading_ms=heard_leading_ms,
-    )  # fmt: skip
-    node.receive(request, candidate)
-    (response,) = [
-        e.response
-        for e in node.effects[at:]
-        if isinstance(getattr(e, "response", None), pb.VoteResponse)
-    ]
-    return bool(response.vote_granted)
+    log = {"replica_epoch": 4, "last_offset_epoch": 4, "last_offset": end}
+    request = vote_request(
+        node.id, candidate, pre_vote=True, heard_leading_ms=heard_leading_ms, **log
+    )
+    return bool(one_node.ask(node, request).vote_granted)
 
 
 def time_out(node: SimNode) -> None:
@@ -203,9 +197,6 @@ def test_request_of_a_non_voter_is_not_support() -> None:
     node.cluster.network.clear()
     node.cluster.run(0.35)
     assert node.up.role == "prospective"
-
-
-# --- Cold starts ---------------------------------------------------------------------------------
 
 
 # --- how long a rival goes first ----------------------------------------------------------------

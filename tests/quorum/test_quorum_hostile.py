@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -79,12 +80,8 @@ def begun(vote: VoteState, *, logged: bool, me: int = 1, **config: Any) -> SimNo
     return node
 
 
-def unattached(*, logged: bool) -> SimNode:
-    return begun(VoteState(EPOCH), logged=logged)
-
-
-def voted(*, logged: bool) -> SimNode:
-    return begun(VoteState(EPOCH, 2, "dir2"), logged=logged)
+unattached = partial(begun, VoteState(EPOCH))
+follower = partial(begun, VoteState(EPOCH, -1, "", 2))
 
 
 def prospective(*, logged: bool) -> SimNode:
@@ -114,10 +111,6 @@ def committed_leader(*, logged: bool) -> SimNode:
     return node
 
 
-def follower(*, logged: bool) -> SimNode:
-    return begun(VoteState(EPOCH, -1, "", 2), logged=logged)
-
-
 def heard_follower(*, logged: bool) -> SimNode:
     node = follower(logged=logged)
     respond(node, high_watermark=len(LOG) if logged else 0)
@@ -137,27 +130,10 @@ def resigned(*, logged: bool) -> SimNode:
     return node
 
 
-def restarted_candidate(*, logged: bool) -> SimNode:
-    return begun(VoteState(EPOCH, 1, "dir1"), logged=logged)
-
-
-def observer(*, logged: bool) -> SimNode:
-    return begun(VoteState(EPOCH), logged=logged, me=4)
-
-
-def following_observer(*, logged: bool) -> SimNode:
-    return begun(VoteState(EPOCH, -1, "", 2), logged=logged, me=4)
-
-
-def bootstrapping_observer(*, logged: bool) -> SimNode:
-    return begun(
-        VoteState(EPOCH), logged=logged, me=4, voters=(), bootstrap_servers=("seed:1", "seed:2")
-    )
-
-
+observer = partial(unattached, me=4)
 BUILDERS: tuple[Callable[..., SimNode], ...] = (
     unattached,
-    voted,
+    partial(begun, VoteState(EPOCH, 2, "dir2")),
     prospective,
     candidate,
     leader,
@@ -166,10 +142,10 @@ BUILDERS: tuple[Callable[..., SimNode], ...] = (
     heard_follower,
     snapshot_fetcher,
     resigned,
-    restarted_candidate,
+    partial(begun, VoteState(EPOCH, 1, "dir1")),
     observer,
-    following_observer,
-    bootstrapping_observer,
+    partial(follower, me=4),
+    partial(observer, voters=(), bootstrap_servers=("seed:1", "seed:2")),
 )
 NODES = [(builder, logged) for builder in BUILDERS for logged in (False, True)]
 

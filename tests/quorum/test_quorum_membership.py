@@ -1,6 +1,5 @@
 """Voter sets in the log (KIP-853)."""
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -262,16 +261,6 @@ def test_progress_of_a_replica_survives_a_voter_change() -> None:
     assert (2, "dir2") in progress.observers
 
 
-def test_uncounted_leader_is_in_no_majority() -> None:
-    progress = Progress(VoterSet(voters("2", "3")), 1, 0.0, counts_leader=False)
-    progress.heard_from(2, "dir2").acknowledge(5, 9, 1.0)
-    assert progress.majority_offset(9) == -1
-    progress.heard_from(3, "dir3").acknowledge(4, 9, 2.0)
-    assert progress.majority_offset(9) == 4
-    assert progress.majority_round(7) == 0
-    assert progress.majority_heard_at(8.0) == 1.0
-
-
 def test_observers_receive_no_rounds() -> None:
     """Otherwise an observer that becomes a voter could echo a round that is still shared after it
     received it.
@@ -322,20 +311,6 @@ def test_unknown_leader_is_dialed_at_its_reported_address() -> None:
 # --- transfer, hung disk, little space ----------------------------------------------------------
 
 
-def test_named_successor_leads_next_without_another_election() -> None:
-    for successor in (1, 2, 3, 4, 5):
-        cluster, leader = logged(5, 0)
-        if successor == leader.id:
-            continue
-        leader.step(ev.ResignRequested("transfer", successor))
-        took = cluster.run_until(
-            partial(lambda all_: bool(all_.leaders()) and all_.calm(), cluster), 1
-        )
-        assert cluster.leader().id == successor
-        assert cluster.leader().up.epoch == 2, "nobody disturbed it"
-        assert took < 0.1
-
-
 def test_dead_successor_costs_little_time() -> None:
     cluster, leader = logged()
     successor = next(node.id for node in cluster.alive if node is not leader and node.id != 4)
@@ -373,6 +348,36 @@ def test_sole_voter_leads_even_with_low_disk_space() -> None:
     node.step(ev.SpaceChanged(True))
     node.cluster.run(0.1)
     assert node.up.role == "leader"
+
+
+def test_voter_low_on_space_campaigns_only_after_twice_the_timeout() -> None:
+    cluster, leader = logged(observing=0)
+    low, other = cluster.others(leader)
+    low.step(ev.SpaceChanged(True))
+    cluster.crash(leader.id)
+    cluster.run_until(lambda: bool(cluster.leaders()) and cluster.calm())
+    assert cluster.leader() is other
+    cluster.crash(other.id)
+    cluster.run(1.99)
+    assert low.up.role == "follower", "an election is left to the others"
+    cluster.run(0.4)
+    assert low.up.role == "prospective"
+
+
+def test_removed_leader_that_alone_has_its_removal_leads_once_more_and_commits_it() -> None:
+    """The other cannot be elected by its own set without it, and its log is longer."""
+    cluster, leader = logged(2, 0)
+    (other,) = cluster.others(leader)
+    leader.propose_voters(str(other.id))
+    leader.flush()
+    cluster.network.clear()
+    for node in (leader, other):
+        cluster.crash(node.id, keep=9)
+    for node in (leader, other):
+        cluster.restart(node.id)
+    cluster.run_until(lambda: bool(cluster.leaders()) and cluster.leader() is other)
+    cluster.run_until(cluster.calm)
+    assert (leader.up.role, leader.up.voters) == ("observer", voters(str(other.id)))
 
 
 def test_voter_change_right_after_a_snapshot_is_not_committed_by_it() -> None:

@@ -129,25 +129,6 @@ def test_voter_with_a_new_disk_is_an_observer() -> None:
     )
 
 
-def test_voter_with_a_new_disk_cannot_complete_a_majority() -> None:
-    cluster = Cluster(3, start=False)
-    for i in (1, 2):
-        cluster[i].start()
-    cluster[1].step(ev.PeerConnected(2))
-    cluster.settle()
-    config = cluster[3].config
-    cluster[3].config = QuorumConfig(CLUSTER, 3, "wiped", config.voters)
-    cluster[3].start()
-    cluster.crash(2)
-    committed = cluster[1].up.high_watermark
-    cluster[1].propose([9])
-    cluster.run(1.2)
-    assert len(cluster[3].log) == committed + 1, "it has the record"
-    assert cluster[1].up.high_watermark == committed
-    cluster.run(3)
-    assert not cluster.leaders()
-
-
 def test_restarted_observer_keeps_its_state() -> None:
     cluster, leader = elected(3, 1)
     cluster.crash(4)

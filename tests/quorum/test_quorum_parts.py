@@ -8,7 +8,7 @@ from raftlog.errors import ConfigError
 from raftlog.node.storage.api import RecoveredLog, VoteState
 from raftlog.quorum.config import Voter
 from raftlog.quorum.events import LogSpan
-from raftlog.quorum.leader import MAX_OBSERVERS, OBSERVER_FORGOTTEN_AFTER_S, Progress, Rounds
+from raftlog.quorum.leader import MAX_OBSERVERS, OBSERVER_FORGOTTEN_AFTER_S, Progress
 from raftlog.quorum.log_state import EpochIndex, LogEnds, LogState
 from raftlog.quorum.voters import VoterSet
 
@@ -147,18 +147,6 @@ def test_voter_set_counts_majorities() -> None:
         VoterSet((Voter(-1, "a:1"),))
 
 
-def test_same_id_on_another_disk_never_counts() -> None:
-    """A wiped disk, with the directory known or with the first one seen taken for it."""
-    for known in (True, False):
-        progress = Progress(voter_set(3, known=known), 1, 0.0)
-        progress.heard_from(2, "dir2").acknowledge(5, 9, 1.0)
-        impostor = progress.heard_from(2, "wiped")
-        impostor.acknowledge(9, 9, 1.0)
-        assert not impostor.is_voter
-        assert progress.majority_offset(9) == 5
-        assert progress.voters[2].end_offset == 5
-
-
 def test_majority_offset_counts_the_leader_at_its_flushed_end() -> None:
     progress = Progress(voter_set(3), 1, 0.0)
     assert progress.majority_offset(100) == -1
@@ -171,16 +159,6 @@ def test_majority_offset_counts_the_leader_at_its_flushed_end() -> None:
     four = Progress(voter_set(4), 1, 0.0)
     four.heard_from(2, "dir2").acknowledge(7, 9, 1.0)
     assert four.majority_offset(9) == -1, "two of four are no majority"
-
-
-def test_majority_heard_at_is_the_time_of_its_oldest_member() -> None:
-    progress = Progress(voter_set(5), 1, 10.0)
-    assert progress.majority_heard_at(20.0) == 10.0
-    for node_id, at in ((2, 12.0), (3, 14.0), (4, 11.0)):
-        progress.heard_from(node_id, f"dir{node_id}").acknowledge(1, 1, at)
-    assert progress.majority_heard_at(20.0) == 12.0
-    assert progress.silent_voters(12.0) == [4, 5]
-    assert Progress(voter_set(1), 1, 10.0).majority_heard_at(20.0) == 20.0
 
 
 def test_replica_is_caught_up_at_the_fetch_that_reaches_the_leader_end() -> None:
@@ -208,13 +186,3 @@ def test_observers_are_bounded_and_forgotten() -> None:
     assert (100, "d") not in progress.observers
     progress.forget_silent_observers(OBSERVER_FORGOTTEN_AFTER_S + 10)
     assert min(progress.observers) == (111, "d")
-
-
-def test_rounds_are_shared_only_until_sent() -> None:
-    rounds = Rounds()
-    assert [rounds.request(), rounds.request()] == [1, 1]
-    rounds.show()
-    assert [rounds.request(), rounds.request()] == [2, 2]
-    assert rounds.confirm(1)
-    assert not rounds.confirm(1)
-    assert rounds.confirmed == 1

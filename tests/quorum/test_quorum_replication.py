@@ -8,12 +8,13 @@ from one_node import (
     begin,
     caught_up,
     fetch,
+    fetch_request,
     follower_of_two,
     leader_of_three,
     respond,
     vote_request,
 )
-from quorum_harness import CLUSTER, Cluster, effects_of, elected, requests_of, span_of
+from quorum_harness import Cluster, effects_of, requests_of, span_of
 
 from raftlog.errors import ErrorCode
 from raftlog.node.storage.api import VoteState
@@ -318,19 +319,12 @@ def test_begin_quorum_epoch_is_sent_to_silent_voters_only() -> None:
 def test_first_fetch_states_all_fields() -> None:
     node = follower_of_two([(1, 1), (2, 2)], fetch_max_wait_ms=111, fetch_max_bytes=222)
     (send,) = effects_of(node, ev.SendFetch)
-    request = send.request
+    known = {"fetch_offset": 2, "last_fetched_epoch": 2, "max_wait_ms": 111, "max_bytes": 222}
+    version = node.config.max_metadata_version
     assert send.peer_id == 2
-    assert request.cluster_id == CLUSTER
-    assert request.replica_id == 1
-    assert request.replica_directory_id == "dir1"
-    assert request.current_leader_epoch == 3
-    assert request.fetch_offset == 2
-    assert request.last_fetched_epoch == 2
-    assert request.high_watermark == -1
-    assert request.max_wait_ms == 111
-    assert request.max_bytes == 222
-    assert request.round == 0
-    assert request.correlation_id == send.correlation_id
+    assert send.request == fetch_request(
+        1, 3, correlation_id=send.correlation_id, max_metadata_version=version, **known
+    )
 
 
 def test_next_fetch_waits_for_the_flush() -> None:
@@ -516,32 +510,6 @@ def test_fetch_timer_is_reset_only_by_responses_of_the_leader() -> None:
         respond(node, **fields)
         node.after(0.35)
         assert (node.up.role == "follower") is resets, fields
-
-
-def test_single_voter_commits_only_what_is_flushed() -> None:
-    cluster = Cluster(1)
-    node = cluster.elect()
-    node.propose([7, 8])
-    assert node.up.high_watermark == 1
-    node.flush()
-    assert node.up.high_watermark == 3
-
-
-def test_crash_of_the_leader_before_its_flush_loses_nothing_committed() -> None:
-    cluster, leader = elected()
-    cluster.run(0.05)
-    leader.propose([70, 71])
-    others = cluster.others(leader)
-    while leader.up.high_watermark < 3:
-        for node in others:
-            node.flush()
-        cluster.deliver(cluster.network.pop(0))
-    assert leader.up.flushed_end_offset == 1
-    cluster.crash(leader.id)
-    cluster.run_until(lambda: bool(cluster.leaders()) and cluster.calm())
-    cluster.restart(leader.id)
-    cluster.run_until(cluster.calm)
-    assert [value for _, value in leader.log[1:3]] == [70, 71]
 
 
 def test_idle_cluster_elects_no_leader_and_fetches_rarely() -> None:

@@ -123,12 +123,3 @@ def test_deposed_leader_confirms_no_round() -> None:
         cluster.deliver(message)
     assert not effects_of(leader, ReadIndexConfirmed)
     assert leader.last(ReplyFetch).response.round == 1
-
-
-def test_round_is_confirmed_under_load_in_a_cluster() -> None:
-    cluster = Cluster(3, connected=True)
-    cluster.elect()
-    number = cluster.request_read_index()
-    cluster.propose(5)
-    cluster.settle()
-    assert effects_of(cluster.leader(), ReadIndexConfirmed)[-1].round >= number
