@@ -1,6 +1,5 @@
 """Tests that tests, files and links named in the documents exist."""
 
-import ast
 import html
 import inspect
 import os
@@ -163,68 +162,3 @@ def commands(text: str) -> list[str]:
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
 def test_commands_fit_into_80_columns(name: str) -> None:
     assert not [line for line in commands((ROOT / name).read_text()) if len(line) + 2 > 80]
-
-
-def imported(path: Path) -> set[str]:
-    """Return the modules that a file imports anywhere."""
-    nodes = list(ast.walk(ast.parse(path.read_text())))
-    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    return names | {
-        node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module
-    }
-
-
-@pytest.mark.parametrize(
-    ("package", "others"),
-    [
-        ("raftlog", {"controller", "broker", "replay", "simulation"}),
-        ("controller", {"broker", "replay", "simulation"}),
-        ("broker", {"controller", "replay", "simulation"}),
-        ("replay", {"broker", "simulation"}),
-    ],
-)
-def test_packages_import_what_the_architecture_says(package: str, others: set[str]) -> None:
-    # Generated; and above the simulation, for the tests of users.
-    apart = {"wire", "testing"}
-    files = [
-        path
-        for path in (ROOT / package).rglob("*.py")
-        if not apart & {*path.relative_to(ROOT).parts}
-    ]
-    assert files
-    wrong = {
-        str(path): found
-        for path in files
-        if (found := {name.split(".")[0] for name in imported(path)} & others)
-    }
-    assert not wrong
-
-
-def test_only_shells_use_the_event_loop() -> None:
-    """A module that is added to the list of ARCHITECTURE.md is added here."""
-    allowed = {
-        *(
-            f"controller/{name}.py"
-            for name in ("run", "mending", "late_http", "service/service", "service/transfer")
-        ),
-        "controller/service/upkeep.py",
-        *(
-            f"broker/{name}.py"
-            for name in (
-                "run",
-                "service/service",
-                "service/requests",
-                "service/watches",
-                "metadata/follower",
-            )
-        ),
-        *(f"broker/registration/{name}.py" for name in ("registration_client", "broker_id")),
-    }
-    rooms = ("controller", "broker", "raftlog/quorum", "raftlog/metadata")
-    users = {
-        path.relative_to(ROOT).as_posix()
-        for room in rooms
-        for path in (ROOT / room).rglob("*.py")
-        if "asyncio" in imported(path)
-    }
-    assert {name for name in users if not name.startswith("broker/replication/")} == allowed

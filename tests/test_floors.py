@@ -187,20 +187,65 @@ def test_replay_imports_nothing_of_a_controller_except_its_rules(arrows: list[Ar
     assert deciding == set()
 
 
+@pytest.mark.parametrize(
+    ("package", "others"),
+    [
+        ("raftlog", {"controller", "broker", "replay", "simulation"}),
+        ("controller", {"broker", "replay", "simulation"}),
+        ("broker", {"controller", "replay", "simulation"}),
+        ("replay", {"broker", "simulation"}),
+    ],
+)
+def test_packages_import_what_the_architecture_says(
+    package: str, others: set[str], arrows: list[Arrow]
+) -> None:
+    # raftlog.testing is above the simulation.
+    importing = [
+        one
+        for one in arrows
+        if f"{one.importer}.".startswith(f"{package}.")
+        and not one.importer.startswith("raftlog.testing")
+    ]
+    assert importing
+    assert [one for one in importing if one.imported.partition(".")[0] in others] == []
+
+
+def imports_of(room: str) -> dict[str, set[str]]:
+    """Return the modules that each module of a directory imports, for types too."""
+    return {
+        path.relative_to(ROOT).with_suffix("").as_posix(): {
+            *imports_in(ast.parse(path.read_text()), for_types=True)
+        }
+        for path in (ROOT / room).rglob("*.py")
+    }
+
+
+def test_only_shells_use_the_event_loop() -> None:
+    """A module that is added to the list of ARCHITECTURE.md is added here."""
+    users = {
+        name
+        for room in ("controller", "broker")
+        for name, imported in imports_of(room).items()
+        if "asyncio" in imported and not name.startswith("broker/replication/")
+    }
+    controller = "run mending late_http service/service service/transfer service/upkeep"
+    broker = """
+        run service/service service/requests service/watches metadata/follower
+        registration/registration_client registration/broker_id
+    """
+    assert users == {f"controller/{name}" for name in controller.split()} | {
+        f"broker/{name}" for name in broker.split()
+    }
+
+
 def test_quorum_imports_neither_settings_nor_io() -> None:
     """The state machine receives messages, time and randomness as arguments."""
-    imported: set[str] = set()
-    for path in (ROOT / "raftlog" / "quorum").glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                imported |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                imported.add(str(node.module))
     pure = {"abc", "bisect", "collections.abc", "dataclasses", "enum", "functools", "itertools"}
     pure |= {"math", "random", "typing", "typing_extensions", "msgspec", "__future__"}
     contracts = {"raftlog.clock", "raftlog.errors", "raftlog.endpoint"}
     contracts |= {"raftlog.metadata.control_records", "raftlog.node.storage.api"}
     contracts.add("raftlog.wire.quorum.v1")
+    imported = set().union(*imports_of("raftlog/quorum").values())
     outside = {name for name in imported if not name.startswith("raftlog.quorum")}
     assert outside <= pure | contracts
 
@@ -218,16 +263,20 @@ IO = frozenset(
 )
 
 
-def imports_at_run_time(tree: ast.AST) -> Iterator[str]:
-    """Return the packages that a module imports at run time."""
+def imports_in(tree: ast.AST, *, for_types: bool = False) -> Iterator[str]:
+    """Return the packages that a module imports at run time, or for types too."""
     for child in ast.iter_child_nodes(tree):
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+        if (
+            not for_types
+            and isinstance(child, ast.If)
+            and "TYPE_CHECKING" in ast.unparse(child.test)
+        ):
             continue
         if isinstance(child, ast.Import):
             yield from (alias.name for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
             yield str(child.module)
-        yield from imports_at_run_time(child)
+        yield from imports_in(child, for_types=for_types)
 
 
 @pytest.mark.parametrize("room", PURE)
@@ -249,7 +298,7 @@ def test_pure_room_imports_no_io_even_indirectly(room: str, arrows: list[Arrow])
     found = [
         f"{path} -> {imported}"
         for name, path in way.items()
-        for imported in imports_at_run_time(ast.parse(known[name].read_text()))
+        for imported in imports_in(ast.parse(known[name].read_text()))
         if imported.partition(".")[0] in IO
     ]
     assert found == []
@@ -259,7 +308,7 @@ def test_fold_imports_no_message_except_records() -> None:
     imported = {
         found
         for path in (ROOT / "raftlog" / "metadata").glob("*.py")
-        for found in imports_at_run_time(ast.parse(path.read_text()))
+        for found in imports_in(ast.parse(path.read_text()))
         if found.startswith(("raftlog.wire", "raftlog.config_writes"))
     }
     assert imported == {"raftlog.wire.records.v1", "raftlog.config_writes"} | {
