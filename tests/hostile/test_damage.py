@@ -15,7 +15,7 @@ CASES = int(os.environ.get("RAFTLOG_DAMAGE_CASES", "300"))
 SEED = int(os.environ.get("RAFTLOG_DAMAGE_SEED", "1"))
 
 
-@pytest.mark.parametrize("cases", [40, nightly(CASES)])
+@pytest.mark.parametrize("cases", [60, nightly(CASES)])
 def test_damage_is_answered_correctly_or_named(tmp_path: Path, cases: int) -> None:
     report = run(tmp_path, cases, SEED, readers_per_case=1)
     print(report.summary())

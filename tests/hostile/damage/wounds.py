@@ -54,6 +54,8 @@ def systematic(base: Base) -> Iterator[Wound]:
             yield Wound(kind, name)
         for size in interesting(path):
             yield Wound("cut", name, at=size)
+        for at in sorted({0, path.stat().st_size - 1} - {-1}):
+            yield Wound("flip", name, at, data=b"\x20")
         for old in base.older:
             if (old / name).exists() and (old / name).read_bytes() != path.read_bytes():
                 yield Wound("older", name, other=old / name)
