@@ -29,27 +29,6 @@ def test_epoch_0_of_a_partition_is_an_ordinary_epoch() -> None:
     assert (log.epochs.last_epoch, log.epochs.last_start) == (0, -1)
 
 
-def test_epoch_index_returns_the_end_offset_of_an_epoch() -> None:
-    index = EpochIndex([(2, 10), (4, 15), (7, 30)])
-
-    def look(epoch: int) -> tuple[int, int]:
-        return index.end_offset_for_epoch(epoch, log_start=10, log_end=40)
-
-    assert [look(epoch) for epoch in (1, 2, 3, 4, 6, 7, 9)] == [
-        (0, 10),
-        (2, 15),
-        (2, 15),
-        (4, 30),
-        (4, 30),
-        (7, 40),
-        (7, 40),
-    ]
-    index.truncate(15)
-    assert index.entries == ((2, 10),)
-    assert EpochIndex().end_offset_for_epoch(3, log_start=0, log_end=0) == (0, 0)
-    assert EpochIndex().last_epoch == 0
-
-
 def test_epochs_never_decrease() -> None:
     index = EpochIndex([(2, 10)])
     index.append(2, 12)

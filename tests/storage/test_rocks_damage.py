@@ -21,14 +21,12 @@ from storage_kit import (
 )
 from structlog.testing import capture_logs
 
-from raftlog import batch
 from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
 from raftlog.node.storage.api import VoteState
 from raftlog.node.storage.directory import (
     PARTITIONS_DIRECTORY,
     LogState,
     format_storage,
-    read_log_state,
     write_log_state,
 )
 from raftlog.node.storage.log_store import read_between
@@ -142,33 +140,6 @@ async def test_torn_tail_is_not_damage(tmp_path: Path, images: dict[str, Image])
         content, _ = seen
         assert image.content.startswith(content)
         assert 0 < len(image.content) - len(content) <= record
-
-
-async def test_missing_tail_is_detected(images: dict[str, Image]) -> None:
-    image = images["crashed"]
-    assert read_log_state(image.directory) == LogState(clean=False, end_offset_at_least=END // 2)
-    shutil.rmtree(image.directory / "log")
-    RocksLog(image.directory / "log", create=True).close()
-    store = open_rocks(image.directory)
-    with pytest.raises(
-        CorruptLogError, match=f"ends at offset 0, but was durable up to {END // 2}"
-    ) as caught:
-        store.recover()
-    assert caught.value.offset == 0
-    store.close()
-    assert outcome(image.directory) == "CorruptLogError", "asked again, it does not forget"
-
-
-async def test_truncation_is_not_a_missing_tail(tmp_path: Path, images: dict[str, Image]) -> None:
-    store = open_rocks(images["clean"].directory)
-    assert store.recover().end_offset == END
-    store.truncate(END - 3)
-    await flush(store)
-    shutil.copytree(images["clean"].directory, tmp_path / "after")
-    store.close()
-    found = outcome(tmp_path / "after")
-    assert not isinstance(found, str)
-    assert list(batch.headers(found[0], expect_offset=0))[-1].end_offset == END - 3
 
 
 def test_scan_does_not_end_silently_at_a_corrupt_block(tmp_path: Path) -> None:

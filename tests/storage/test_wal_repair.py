@@ -3,7 +3,6 @@
 import shutil
 import struct
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -22,7 +21,6 @@ from storage_kit import (
 from raftlog import batch
 from raftlog.batch import RecordData
 from raftlog.errors import CorruptLogError
-from raftlog.node.storage.directory import read_log_state, write_log_state
 from raftlog.node.storage.reader import open_read_only
 from raftlog.node.storage.wal import BLOCK, HEADER, MARK_HEAD, masked_crc
 from raftlog.node.storage.wal_repair import (
@@ -379,16 +377,6 @@ def test_only_the_last_wal_is_examined(tmp_path: Path) -> None:
     assert find_torn_tails(tmp_path)
     (tmp_path / "000010.log").write_bytes(record)
     assert not find_torn_tails(tmp_path)
-
-
-async def test_lost_durable_records_are_reported(crashed: Crashed) -> None:
-    state = read_log_state(crashed.directory)
-    write_log_state(crashed.directory, replace(state, end_offset_at_least=2 * CHUNKS))
-    crashed.wal.write_bytes(crashed.good[: len(crashed.good) // 1024 * 512] + bytes(9_000))
-    store = open_rocks(crashed.directory)
-    with pytest.raises(CorruptLogError, match=f"was durable up to {2 * CHUNKS}"):
-        store.recover()
-    store.close()
 
 
 async def test_cleanly_closed_log_is_left_unchanged(crashed: Crashed) -> None:
