@@ -6,7 +6,7 @@ is forbidden. Its limits are in docs/correctness.md.
 from pathlib import Path
 
 import pytest
-from careless_edits import SHOWN_BY
+from careless_edits import EDITS
 from examination import Depth, Examined, Starter, examine
 from power_kit import DEPTH, GOES_ON, NIGHTLY, PROGRAMS, Program
 from recorder import record
@@ -16,7 +16,6 @@ AT_NIGHT = (
     "install",
     "install_over_start",
     "move_start",
-    "partitions",
     "restart",
     "restore_backup",
 )
@@ -67,13 +66,19 @@ EDITS_IN_GATE = (
 """Edits of the gate: one omission for a program of each kind."""
 
 
-@pytest.mark.parametrize("edit", in_gate(SHOWN_BY, EDITS_IN_GATE))
+@pytest.mark.parametrize("edit", in_gate(EDITS, EDITS_IN_GATE))
 def test_careless_edit_is_detected(edit: str, scratch: Path, starter: Starter) -> None:
-    module, function, start = SHOWN_BY[edit]
-    (program,) = (one for one in PROGRAMS if (one.module, one.function) == (module, function))
+    (program,) = (one for one in PROGRAMS if one.function == EDITS[edit].function)
     root = scratch / edit
     root.mkdir()
     recording = record(root, scratch / "recording", "careless_edits", "careless", edit)
-    examined = examine(function, recording, start, program.promises(), starter, Depth(broken_max=1))
+    examined = examine(
+        program.function,
+        recording,
+        program.start,
+        program.promises(),
+        starter,
+        Depth(broken_max=1),
+    )
     assert examined.broken
     print(examined.broken[0])
