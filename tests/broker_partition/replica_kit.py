@@ -13,7 +13,6 @@ from raftlog.metadata.image import Image, ImageDraft
 from raftlog.node.storage.partition_api import PartitionKey, RecoveredPartition
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.data.v1 import data_pb2 as pb
-from raftlog.wire.records.v1 import records_pb2
 
 CLUSTER_ID = "test-cluster"
 TOPIC_ID = b"T" * 16
@@ -216,7 +215,7 @@ class Stand:
         request = pb.ProduceRequest(
             acks=acks, timeout_ms=fields.get("timeout_ms", 30_000), partitions=[one]
         )
-        self.do(ev.ProduceReceived(request, 1_000_000, number))
+        self.do(ev.ProduceReceived(request, 1_000_000, number, fields.get("client")))
         return number
 
     def produced(self, number: int) -> pb.ProducePartitionResult | None:
@@ -226,18 +225,27 @@ class Stand:
         assert len(answers) <= 1
         return answers[0].partitions[0] if answers else None
 
+    def outcome(self, number: int) -> pb.ProducePartitionResult:
+        """Return the response to a produce, which must not wait any more."""
+        result = self.produced(number)
+        assert result is not None
+        return result
+
     def consume(
-        self, offset: int, *, wait_ms: int = 0, key: PartitionKey = KEY, epoch: int = -1
+        self,
+        offset: int,
+        *,
+        wait_ms: int = 0,
+        key: PartitionKey = KEY,
+        epoch: int = -1,
+        client: ev.Client | None = None,
     ) -> int:
         number = next(self._numbers)
         one = pb.FetchPartition(
             topic_id=key[0], partition_index=key[1], current_leader_epoch=epoch, fetch_offset=offset
         )
-        self.do(
-            ev.FetchReceived(
-                pb.FetchRequest(max_wait_ms=wait_ms, min_bytes=1, partitions=[one]), number
-            )
-        )
+        request = pb.FetchRequest(max_wait_ms=wait_ms, min_bytes=1, partitions=[one])
+        self.do(ev.FetchReceived(request, number, client))
         return number
 
     def consumed(self, number: int) -> ev.AnswerFetch | None:
@@ -245,7 +253,18 @@ class Stand:
         assert len(answers) <= 1
         return answers[0] if answers else None
 
+    def answer_of(self, number: int) -> ev.AnswerFetch:
+        """Return the response to a fetch, which must not wait any more."""
+        answer = self.consumed(number)
+        assert answer is not None
+        return answer
+
     # --- followers -------------------------------------------------------------------------------
+
+    def followers_fetch(self, offset: int, last_epoch: int | None = None) -> None:
+        """Let brokers 2 and 3 fetch: they have all below ``offset``."""
+        for follower in (2, 3):
+            self.fetch(follower, offset, last_epoch)
 
     def fetch(
         self,
@@ -262,15 +281,9 @@ class Stand:
     ) -> list[ev.Effect]:
         if last_epoch is None:
             last_epoch = -1 if offset == 0 else self.image.partitions[key].leader_epoch
-        named = pb.ReplicaFetchPartition(
-            topic_id=key[0],
-            partition_index=key[1],
-            current_leader_epoch=self.image.partitions[key].leader_epoch
-            if leader_epoch is None
-            else leader_epoch,
-            fetch_offset=offset,
-            last_fetched_epoch=last_epoch,
-        )
+        if leader_epoch is None:
+            leader_epoch = self.image.partitions[key].leader_epoch
+        (named,) = positions(key, offset=offset, last_epoch=last_epoch, leader_epoch=leader_epoch)
         return self.fetch_of(
             replica_id, [named], epoch=epoch, session=session, wait_ms=wait_ms, **fields
         )
@@ -342,10 +355,20 @@ class Stand:
         return [member.broker_id for member in self.described().isr]
 
 
-def member(broker_id: int, epoch: int | None = None) -> records_pb2.BrokerState:
-    return records_pb2.BrokerState(
-        broker_id=broker_id, broker_epoch=EPOCHS[broker_id] if epoch is None else epoch
-    )
+def positions(
+    *keys: PartitionKey, offset: int = 0, last_epoch: int = -1, leader_epoch: int = 5
+) -> list[pb.ReplicaFetchPartition]:
+    """Return the partitions as a follower's fetch names them."""
+    return [
+        pb.ReplicaFetchPartition(
+            topic_id=key[0],
+            partition_index=key[1],
+            current_leader_epoch=leader_epoch,
+            fetch_offset=offset,
+            last_fetched_epoch=last_epoch,
+        )
+        for key in keys
+    ]
 
 
 def of_kind(effects: list[ev.Effect], kind: type) -> list[Any]:

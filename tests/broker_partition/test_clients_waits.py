@@ -28,38 +28,18 @@ LONG_MS = 2**31 - 1
 
 def in_step(**settings: Any) -> Stand:
     stand = Stand(**settings)
-    for follower in (2, 3):
-        stand.fetch(follower, 0, last_epoch=-1)
+    stand.followers_fetch(0, last_epoch=-1)
     return stand
-
-
-def produce(
-    stand: Stand, client: ev.Client, name: str, timeout_ms: int = LONG_MS
-) -> list[ev.Effect]:
-    one = pb.ProducePartition(
-        topic_id=KEY[0], partition_index=KEY[1], current_leader_epoch=-1, records=data("a")
-    )
-    request = pb.ProduceRequest(acks=-1, timeout_ms=timeout_ms, partitions=[one])
-    return stand.do(ev.ProduceReceived(request, 1_000_000, name, client))
-
-
-def consume(stand: Stand, client: ev.Client, name: str) -> list[ev.Effect]:
-    one = pb.FetchPartition(
-        topic_id=KEY[0], partition_index=KEY[1], current_leader_epoch=-1, fetch_offset=0
-    )
-    request = pb.FetchRequest(max_wait_ms=LONG_MS, min_bytes=1, partitions=[one])
-    return stand.do(ev.FetchReceived(request, name, client))
 
 
 def test_timeout_is_capped() -> None:
     stand = in_step(request_timeout_max_ms=5_000)
-    assert of_kind(consume(stand, GREEDY, "fetch"), ev.AnswerFetch) == []
-    assert of_kind(produce(stand, OTHER, "produce"), ev.AnswerProduce) == []
-    assert of_kind(stand.after(4.9), ev.AnswerProduce) == []
-    effects = stand.after(0.2)
-    assert [effect.reply_to for effect in of_kind(effects, ev.AnswerFetch)] == ["fetch"]
-    (answer,) = of_kind(effects, ev.AnswerProduce)
-    assert answer.response.partitions[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+    fetch, produce = stand.consume(0, wait_ms=LONG_MS), stand.produce("a", timeout_ms=LONG_MS)
+    stand.after(4.9)
+    assert stand.consumed(fetch) is stand.produced(produce) is None
+    stand.after(0.2)
+    assert stand.answer_of(fetch).response.partitions[0].error_code == 0
+    assert stand.outcome(produce).error_code == ErrorCode.REQUEST_TIMED_OUT
 
 
 @pytest.mark.parametrize("kind", ["produce", "fetch"])
@@ -68,29 +48,26 @@ def test_waiting_requests_of_one_client_are_bounded_and_end_with_it(kind: str) -
 
     def refused(client: ev.Client) -> bool:
         if kind == "fetch":
-            return bool(of_kind(consume(stand, client, "x"), ev.AnswerFetch))
-        answers = of_kind(produce(stand, client, "x"), ev.AnswerProduce)
-        codes = {answer.response.partitions[0].error_code for answer in answers}
-        assert codes <= {ErrorCode.THROTTLING_QUOTA_EXCEEDED}
-        return bool(codes)
+            return bool(stand.consumed(stand.consume(0, wait_ms=LONG_MS, client=client)))
+        answer = stand.produced(stand.produce("a", timeout_ms=LONG_MS, client=client))
+        assert answer is None or answer.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        return answer is not None
+
+    def answers() -> int:
+        return len(of_kind(stand.got, ev.AnswerFetch) + of_kind(stand.got, ev.AnswerProduce))
 
     assert [refused(GREEDY) for _ in range(6)] == [False] * 5 + [True]
     assert refused(ev.Client(GREEDY.peer, "a second link of the same connection"))
     assert not refused(OTHER)
     stand.do(ev.ClientClosed(GREEDY))
-    waiting = stand.core._fetches.waiting if kind == "fetch" else stand.core._produces.waiting
-    assert waiting.count == 1
-    assert not refused(GREEDY)
-    stand.do(ev.ClientClosed(GREEDY))
+    assert [refused(GREEDY) for _ in range(6)] == [False] * 4 + [True] * 2, "OTHER still waits"
+    for gone in (GREEDY, OTHER):
+        stand.do(ev.ClientClosed(gone))
     # Nobody is answered who is gone, neither now nor when it would have been time.
-    before = len(stand.got)
-    stand.do(ev.ClientClosed(OTHER))
-    assert waiting.count == 0
+    before = answers()
     stand.after(400.0)
-    assert (
-        of_kind(stand.got[before:], ev.AnswerFetch) + of_kind(stand.got[before:], ev.AnswerProduce)
-        == []
-    )
+    assert answers() == before
+    assert [refused(OTHER) for _ in range(6)] == [False] * 5 + [True]
 
 
 def test_request_with_too_many_records_is_refused_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,18 +117,13 @@ def test_partition_with_its_log_ahead_of_the_metadata_is_unserved_until_its_epoc
     example = stand.core.unserved(stand.now, low_space=False).example
     assert example == "t:0: the log has records of leader epoch 5, but the metadata is at 5"
     assert stand.core.counters()["OfflineReplicaCount"] == 1
-    key = pb.PartitionKey(topic_id=KEY[0], partition_index=KEY[1])
-    (described,) = stand.core.describe_led(
-        pb.BrokerMetadataRequest(partitions=[key]), stand.now
-    ).partitions
-    assert described.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert described.error_message == example[5:]
+    for refused in (stand.described(), stand.outcome(stand.produce("a"))):
+        assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert refused.error_message == example[5:]
     stand.change(leader_epoch=6)
     assert counts(stand) == {}
     assert stand.core.counters()["OfflineReplicaCount"] == 0
-    result = stand.produced(stand.produce("a"))
-    assert result is not None
-    assert result.error_code == 0
+    assert stand.outcome(stand.produce("a")).error_code == 0
 
 
 def test_unserved_partition_is_not_counted_when_another_leads_or_the_topic_is_gone() -> None:

@@ -15,6 +15,7 @@ from replica_kit import (
     first_image,
     of_kind,
     partition,
+    positions,
     recovered,
     results,
 )
@@ -380,13 +381,7 @@ def test_response_is_bounded_and_the_rest_follows_in_the_next() -> None:
     stand = Stand(
         image=first_image(*(partition(key) for key in keys)), replica_fetch_response_max_bytes=300
     )
-    named = [
-        pb.ReplicaFetchPartition(
-            topic_id=TOPIC_ID, partition_index=i, current_leader_epoch=5, last_fetched_epoch=-1
-        )
-        for _, i in keys
-    ]
-    stand.fetch_of(2, named)
+    stand.fetch_of(2, positions(*keys))
     stand.do(ev.ProduceReceived(
         pb.ProduceRequest(acks=0, partitions=[
             pb.ProducePartition(topic_id=TOPIC_ID, partition_index=i, current_leader_epoch=-1,

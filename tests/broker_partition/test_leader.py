@@ -27,8 +27,7 @@ from raftlog.wire.data.v1 import data_pb2 as pb
 
 def in_step(stand: Stand, offset: int = 0) -> Stand:
     """Both followers fetch: the high watermark is known."""
-    for follower in (2, 3):
-        stand.fetch(follower, offset, last_epoch=-1 if offset == 0 else 1)
+    stand.followers_fetch(offset, last_epoch=-1 if offset == 0 else 1)
     return stand
 
 
@@ -72,8 +71,7 @@ def test_acks_all_waits_until_every_isr_member_has_flushed(stand: Stand) -> None
     assert stand.produced(number) is None
     assert stand.high_watermark == 0
     stand.fetch(3, 2)
-    result = stand.produced(number)
-    assert result is not None
+    result = stand.outcome(number)
     assert (result.error_code, result.base_offset) == (0, 0)
     assert stand.high_watermark == 2
 
@@ -81,8 +79,7 @@ def test_acks_all_waits_until_every_isr_member_has_flushed(stand: Stand) -> None
 def test_leader_counts_itself_at_its_flushed_end() -> None:
     stand = in_step(Stand(hold_flushes=True))
     everywhere, here = stand.produce("a"), stand.produce("b", acks=1)
-    for follower in (2, 3):
-        stand.fetch(follower, 2)
+    stand.followers_fetch(2)
     assert stand.produced(everywhere) is stand.produced(here) is None
     assert stand.high_watermark == 0
     stand.flush()
@@ -103,8 +100,7 @@ def test_flush_acknowledges_only_records_written_before_it() -> None:
 
 def test_acks_0_is_answered_at_once() -> None:
     stand = Stand(hold_flushes=True)
-    result = stand.produced(stand.produce("a", acks=0))
-    assert result is not None
+    result = stand.outcome(stand.produce("a", acks=0))
     assert (result.error_code, result.base_offset) == (0, 0)
 
 
@@ -112,8 +108,7 @@ def test_new_leader_knows_no_high_watermark_until_all_isr_members_have_fetched()
     stand = Stand(recovered(10))
     stand.fetch(2, 10, last_epoch=1)
     assert stand.high_watermark == -1
-    answer = stand.consumed(stand.consume(0))
-    assert answer is not None
+    answer = stand.answer_of(stand.consume(0))
     (result,) = answer.response.partitions
     assert result.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
     assert result.error_message.endswith("a member of the ISR has not fetched")
@@ -137,8 +132,7 @@ def test_leader_alone_in_the_isr_waits_for_no_follower() -> None:
 
 def test_high_watermark_does_not_decrease(stand: Stand) -> None:
     stand.produce("a", "b")
-    for follower in (2, 3):
-        stand.fetch(follower, 2)
+    stand.followers_fetch(2)
     stand.broker(2, epoch=EPOCHS[2] + 500)
     stand.fetch(2, 0, epoch=EPOCHS[2] + 500, session="another life")
     assert stand.high_watermark == 2
@@ -150,23 +144,19 @@ def test_high_watermark_does_not_decrease(stand: Stand) -> None:
 def test_too_small_isr_before_the_append_changes_nothing(stand: Stand) -> None:
     stand.config(2, TOPIC, min_insync_replicas="2")
     stand.change(isr=(1,))
-    result = stand.produced(stand.produce("a"))
-    assert result is not None
+    result = stand.outcome(stand.produce("a"))
     assert result.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
     assert result.base_offset == -1
     assert not result.outcome_unknown
     assert not of_kind(stand.got, ev.Append)
-    weak = stand.produced(stand.produce("a", acks=1))
-    assert weak is not None
-    assert weak.error_code == 0
+    assert stand.outcome(stand.produce("a", acks=1)).error_code == 0
 
 
 def test_too_small_isr_after_the_append_leaves_the_outcome_unknown(stand: Stand) -> None:
     stand.config(2, TOPIC, min_insync_replicas="2")
     number = stand.produce("a")
     stand.change(isr=(1,))
-    result = stand.produced(number)
-    assert result is not None
+    result = stand.outcome(number)
     assert result.error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     assert result.outcome_unknown
 
@@ -186,22 +176,16 @@ def test_min_insync_replicas_of_the_topic_takes_precedence(resource: int, name: 
 def test_min_insync_replicas_is_capped_at_the_number_of_replicas() -> None:
     stand = Stand(image=first_image(partition(replicas=(1,), isr=(1,))))
     stand.config(4, "", min_insync_replicas="3")
-    result = stand.produced(stand.produce("a"))
-    assert result is not None
-    assert result.error_code == 0
+    assert stand.outcome(stand.produce("a")).error_code == 0
 
 
 def test_replicas_being_added_do_not_count_towards_min_insync_replicas() -> None:
     moving = partition(replicas=(2, 1), isr=(1,), adding_replicas=(2,), removing_replicas=(1,))
     stand = Stand(image=first_image(moving))
     stand.config(4, "", min_insync_replicas="2")
-    result = stand.produced(stand.produce("a"))
-    assert result is not None
-    assert result.error_code == 0
+    assert stand.outcome(stand.produce("a")).error_code == 0
     stand.change(replicas=(2, 1), adding_replicas=(), removing_replicas=())
-    result = stand.produced(stand.produce("b"))
-    assert result is not None
-    assert result.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert stand.outcome(stand.produce("b")).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
 
 
 def test_produce_that_times_out_has_an_unknown_outcome(stand: Stand) -> None:
@@ -209,13 +193,11 @@ def test_produce_that_times_out_has_an_unknown_outcome(stand: Stand) -> None:
     stand.after(0.9)
     assert stand.produced(number) is None
     stand.after(0.1)
-    result = stand.produced(number)
-    assert result is not None
+    result = stand.outcome(number)
     assert result.error_code == ErrorCode.REQUEST_TIMED_OUT
     assert result.outcome_unknown
     assert result.base_offset == 0
-    for follower in (2, 3):
-        stand.fetch(follower, 1)
+    stand.followers_fetch(1)
     assert stand.high_watermark == 1
 
 
@@ -223,12 +205,10 @@ def test_produce_that_loses_its_leader_has_an_unknown_outcome(stand: Stand) -> N
     number, weak = stand.produce("a"), stand.produce("b", acks=1)
     assert stand.produced(weak) is not None
     stand.change(leader=2, leader_epoch=6, isr=(2, 3))
-    result = stand.produced(number)
-    assert result is not None
+    result = stand.outcome(number)
     assert (result.error_code, result.outcome_unknown) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, True)
     assert (result.current_leader.leader_id, result.current_leader.leader_epoch) == (2, 6)
-    refused = stand.produced(stand.produce("c"))
-    assert refused is not None
+    refused = stand.outcome(stand.produce("c"))
     assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert not refused.outcome_unknown
     assert refused.current_leader.leader_id == 2
@@ -239,12 +219,8 @@ def test_produce_that_loses_its_leader_has_an_unknown_outcome(stand: Stand) -> N
     [(4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH), (5, 0), (-1, 0)],
 )
 def test_client_with_another_leader_epoch_is_refused(stand: Stand, epoch: int, code: int) -> None:
-    result = stand.produced(stand.produce("a", acks=0, epoch=epoch))
-    assert result is not None
-    assert result.error_code == code
-    answer = stand.consumed(stand.consume(0, epoch=epoch))
-    assert answer is not None
-    assert answer.response.partitions[0].error_code == code
+    assert stand.outcome(stand.produce("a", acks=0, epoch=epoch)).error_code == code
+    assert stand.answer_of(stand.consume(0, epoch=epoch)).response.partitions[0].error_code == code
 
 
 def test_invalid_requests_are_refused(stand: Stand) -> None:
@@ -271,9 +247,7 @@ def test_invalid_requests_are_refused(stand: Stand) -> None:
 
 def test_batch_above_max_message_bytes_is_refused_whole(stand: Stand) -> None:
     stand.config(2, TOPIC, max_message_bytes="200")
-    result = stand.produced(stand.produce("x" * 200))
-    assert result is not None
-    assert result.error_code == ErrorCode.MESSAGE_TOO_LARGE
+    assert stand.outcome(stand.produce("x" * 200)).error_code == ErrorCode.MESSAGE_TOO_LARGE
     assert stand.described().log_end_offset == 0
 
 
@@ -282,9 +256,7 @@ def test_batch_is_never_too_large_for_a_message_whatever_the_topic_allows(
 ) -> None:
     monkeypatch.setattr("broker.partition.leader.BATCH_MAX_BYTES", 300)
     stand.config(2, TOPIC, max_message_bytes="2147483647")
-    result = stand.produced(stand.produce("x" * 300))
-    assert result is not None
-    assert result.error_code == ErrorCode.MESSAGE_TOO_LARGE
+    assert stand.outcome(stand.produce("x" * 300)).error_code == ErrorCode.MESSAGE_TOO_LARGE
     stand.produce("x" * 100)
     assert stand.core.end_offset(KEY) == 1
 
@@ -303,8 +275,7 @@ def test_produce_of_several_partitions_is_answered_once_in_order() -> None:
     )
     assert not of_kind(stand.got, ev.AnswerProduce)
     in_step(stand)
-    for follower in (2, 3):
-        stand.fetch(follower, 1)
+    stand.followers_fetch(1)
     (answer,) = of_kind(stand.got, ev.AnswerProduce)
     assert [(r.partition_index, r.error_code) for r in answer.response.partitions] == [
         (1, 0),
@@ -316,8 +287,7 @@ def test_produce_of_several_partitions_is_answered_once_in_order() -> None:
 def test_number_of_waiting_produces_is_bounded() -> None:
     stand = Stand(max_pending_produces=2)
     numbers = [stand.produce("a") for _ in range(3)]
-    result = stand.produced(numbers[2])
-    assert result is not None
+    result = stand.outcome(numbers[2])
     assert (result.error_code, result.base_offset) == (ErrorCode.THROTTLING_QUOTA_EXCEEDED, -1)
     assert stand.described().log_end_offset == 2
 
@@ -350,11 +320,9 @@ def test_timed_out_produces_do_not_accumulate(stand: Stand) -> None:
 
 def test_consumers_see_only_records_below_the_high_watermark(stand: Stand) -> None:
     stand.produce("a", "b")
-    for follower in (2, 3):
-        stand.fetch(follower, 2)
+    stand.followers_fetch(2)
     stand.produce("c")
-    answer = stand.consumed(stand.consume(0))
-    assert answer is not None
+    answer = stand.answer_of(stand.consume(0))
     (read,) = answer.reads
     assert (read.index, read.offset, read.until) == (0, 0, 2)
     assert answer.response.partitions[0].high_watermark == 2
@@ -366,34 +334,28 @@ def test_consumer_at_the_end_waits_for_the_high_watermark_not_for_the_log(stand:
     stand.fetch(2, 1)
     assert stand.consumed(number) is None
     stand.fetch(3, 1)
-    answer = stand.consumed(number)
-    assert answer is not None
-    assert [(read.offset, read.until) for read in answer.reads] == [(0, 1)]
+    assert [(read.offset, read.until) for read in stand.answer_of(number).reads] == [(0, 1)]
 
 
 def test_consumer_ahead_of_the_high_watermark_waits_until_it_has_passed(stand: Stand) -> None:
     stand.produce("a")
     stand.produce("b")
     number = stand.consume(1, wait_ms=5000)
-    for follower in (2, 3):
-        stand.fetch(follower, 1)
+    stand.followers_fetch(1)
     assert stand.high_watermark == 1
     assert stand.consumed(number) is None
-    for follower in (2, 3):
-        stand.fetch(follower, 2)
+    stand.followers_fetch(2)
     assert stand.consumed(number) is not None
 
 
 def test_waiting_consumer_is_answered_in_time_or_when_the_leader_changes(stand: Stand) -> None:
     number = stand.consume(0, wait_ms=5000)
     stand.after(5)
-    answer = stand.consumed(number)
-    assert answer is not None
+    answer = stand.answer_of(number)
     assert (answer.reads, answer.response.partitions[0].error_code) == ((), 0)
     number = stand.consume(0, wait_ms=5000)
     stand.change(leader=3, leader_epoch=6)
-    answer = stand.consumed(number)
-    assert answer is not None
+    answer = stand.answer_of(number)
     assert answer.response.partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert answer.response.partitions[0].current_leader.leader_id == 3
 
@@ -401,15 +363,13 @@ def test_waiting_consumer_is_answered_in_time_or_when_the_leader_changes(stand: 
 @pytest.mark.parametrize("offset", [-1, 2])
 def test_offset_outside_of_the_log_is_refused(stand: Stand, offset: int) -> None:
     stand.produce("a")
-    answer = stand.consumed(stand.consume(offset, wait_ms=5000))
-    assert answer is not None
+    answer = stand.answer_of(stand.consume(offset, wait_ms=5000))
     assert answer.response.partitions[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 def test_list_offsets_answers_each_partition(stand: Stand) -> None:
     stand.produce("a")
-    for follower in (2, 3):
-        stand.fetch(follower, 1)
+    stand.followers_fetch(1)
     stand.produce("b")
     asked = [
         pb.ListOffsetsPartition(topic_id=KEY[0], timestamp=timestamp, current_leader_epoch=epoch)

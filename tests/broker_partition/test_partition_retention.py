@@ -13,6 +13,7 @@ from replica_kit import (
     first_image,
     of_kind,
     partition,
+    positions,
     recovered,
     results,
 )
@@ -125,9 +126,7 @@ def test_leader_drops_old_records_and_reports_its_log_start() -> None:
     )
     request = pb.ListOffsetsRequest(partitions=[asked])
     assert stand.core.list_offsets(request, stand.now).partitions[0].offset == 2
-    below, first = (stand.consumed(stand.consume(offset)) for offset in (1, 2))
-    assert below is not None
-    assert first is not None
+    below, first = (stand.answer_of(stand.consume(offset)) for offset in (1, 2))
     assert below.response.partitions[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
     assert "offset 1 is not in 2 .. 3" in below.response.partitions[0].error_message
     assert first.response.partitions[0].log_start_offset == 2
@@ -183,8 +182,7 @@ def test_retention_keeps_uncommitted_records() -> None:
         stand.produce(value, acks=1)
     stand.config(TOPIC_TYPE, TOPIC, retention_ms="1")
     assert starts(due(stand, 9_000_000)) == [], "no high watermark yet"
-    for replica_id in (2, 3):
-        stand.fetch(replica_id, 2)
+    stand.followers_fetch(2)
     assert stand.high_watermark == 2
     assert starts(due(stand, 9_000_000)) == [1]
 
@@ -210,14 +208,7 @@ def test_follower_waiting_for_its_turn_receives_the_log_start() -> None:
     for key in keys:
         for value in "abc":
             stand.produce(value, key=key)
-    named = [
-        pb.ReplicaFetchPartition(
-            topic_id=TOPIC_ID, partition_index=index, current_leader_epoch=5,
-            fetch_offset=0, last_fetched_epoch=-1,
-        )
-        for _, index in keys
-    ]  # fmt: skip
-    (first,) = results(stand.fetch_of(2, named))
+    (first,) = results(stand.fetch_of(2, positions(*keys)))
     assert first.partition_index == 0
     stand.config(TOPIC_TYPE, TOPIC, retention_ms="1")
     stand.do(ev.RetentionDue(keys, 9_000_000))
