@@ -23,6 +23,9 @@ from simulation.twins.network import SimNetwork
 
 CLUSTER = "c-1"
 HOSTS = ("c1", "c2", "c3")
+FENCED_SOON = LifecycleSettings(
+    heartbeat_interval_ms=100, session_timeout_ms=600, fencing_timeout_ms=900
+)
 
 
 class Quorum:
@@ -79,6 +82,13 @@ class Quorum:
             self.known_lao.clear()
             self.log.leader(HOSTS.index(host) + 1)
         self.release()
+
+    def restore(self) -> None:
+        """Begin another generation with an empty log, as a recovery does."""
+        epoch, self.log = self.log.epoch, LogMaker()
+        self.log.epoch = epoch
+        self.previous_generations, self.generation = (self.generation,), self.generation + 1
+        self.elect("c1")
 
     def commit(self, *messages: Any) -> int:
         self.log.append(*messages)
@@ -329,6 +339,11 @@ class Cluster:
             assert self.loop.time() < deadline, "it never happened"
             await asyncio.sleep(0.005)
 
+    def isolate(self, host: str) -> None:
+        """Cut a broker's host off from all controllers."""
+        for controller in HOSTS:
+            self.network.partition(host, controller)
+
     async def close(self) -> None:
         for client in self.clients:
             client.close()
@@ -353,3 +368,10 @@ def topics() -> broker_pb2.MetadataRequest:
 
 def create(name: str) -> pb.CreateTopicsRequest:
     return pb.CreateTopicsRequest(topics=[pb.CreatableTopic(name=name)])
+
+
+def config(cluster: Cluster, value: str, topic: str = "orders") -> int:
+    """Commit a config value of a topic, and return its offset."""
+    cluster.quorum.log.config(value, kind=2, resource=topic)
+    cluster.quorum.release()
+    return cluster.quorum.log.last

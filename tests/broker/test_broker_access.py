@@ -183,7 +183,9 @@ async def test_every_read_is_authorized_against_the_newest_image(broker: Broker)
     # Plain reads still show the image of before, in which the entry is.
     assert broker.view.repeatable is not None
     assert entry in broker.view.repeatable.acls
-    assert topics(broker.ask(alice, metadata=ALL)) == {}
+    answer = broker.ask(alice, metadata=ALL)
+    assert answer is not None
+    assert (topics(answer), answer.token.offset) == ({}, broker.view.known_lao)
     broker.allow(Op.DESCRIBE, Kind.TOPIC, "secret")
     broker.apply(told=False)
     assert set(topics(broker.ask(alice, metadata=ALL))) == {"secret"}
@@ -214,14 +216,11 @@ async def test_permissions_of_a_waiting_read_are_checked_at_its_answer(broker: B
     assert answers[None].error.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-@pytest.mark.parametrize(
-    "poisoned", [{"keys": ["a"], "prefix": "b"}, {"limit": -1}, {"keys": ["a"], "after": "b"}]
-)
-async def test_invalid_read_is_refused_on_arrival(broker: Broker, poisoned: dict[str, Any]) -> None:
+async def test_invalid_read_is_refused_on_arrival(broker: Broker) -> None:
     broker.allow(Op.DESCRIBE, Kind.KEY_VALUE, "a")
     broker.apply()
     response = broker.ask(
-        Client("alice"), list_key_values=pb.ListKeyValuesRequest(**poisoned), read=ahead(broker)
+        Client("alice"), list_key_values=pb.ListKeyValuesRequest(limit=-1), read=ahead(broker)
     )
     assert response is not None
     assert response.error.error_code == ErrorCode.INVALID_REQUEST

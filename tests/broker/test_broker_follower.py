@@ -185,6 +185,13 @@ async def test_next_fetch_reports_applied_offset_and_known_lao_at_once(stage: St
     stage.reply(controller_epoch=4, lowest_acknowledged_offset=1, generation=2)
     assert stage.link.sent[2].told_lowest_acknowledged_offset == 1, "LAO alone moves on too"
     assert len(stage.link.sent) == 3, "one fetch outstanding"
+    stage.log.config("2")
+    stage.log.config("3")
+    stage.reply(controller_epoch=4, generation=2, records=stage.log.since(2, 3))
+    last = stage.link.sent[3]
+    assert (last.applied_offset, last.fetch_offset, last.high_watermark) == (2, 3, 4), (
+        "of committed records, only a part has come"
+    )
 
 
 @scenario(staged)

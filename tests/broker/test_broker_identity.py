@@ -18,7 +18,7 @@ from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.metadata.entities import Process
 from raftlog.node.config.load import load_config
 from raftlog.node.storage.api import NO_NODE_ID, NodeIdentity
-from raftlog.node.storage.directory import META_FILE, format_storage, read_identity
+from raftlog.node.storage.directory import format_storage, read_identity
 from raftlog.transport.grpc_server import GrpcServerTransport
 
 CLUSTER = "c-1"
@@ -246,13 +246,6 @@ def test_process_proof_is_that_of_the_directory_lock(directory: Path) -> None:
     again.close()
 
 
-def test_a_directory_in_use_is_refused(directory: Path) -> None:
-    opened = open_directory(directory, cluster_id=CLUSTER, broker_id=4)
-    with pytest.raises(ConfigError, match="in use by pid"):
-        open_directory(directory, cluster_id=CLUSTER, broker_id=4)
-    opened.close()
-
-
 @pytest.mark.parametrize(
     ("cluster_id", "broker_id", "says"),
     [
@@ -273,15 +266,6 @@ def test_directory_of_another_node_is_refused(
     with pytest.raises(ConfigError, match=says):
         open_directory(directory, cluster_id=cluster_id, broker_id=broker_id)
     open_directory(directory, cluster_id=CLUSTER, broker_id=4).close()
-
-
-def test_unformatted_and_corrupt_directories_are_refused(directory: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="not formatted"):
-        open_directory(tmp_path / "none", cluster_id=CLUSTER, broker_id=4)
-    meta = directory / META_FILE
-    meta.write_bytes(meta.read_bytes().replace(b'"node_id":4', b'"node_id":5'))
-    with pytest.raises(ConfigError, match="corrupt"):
-        open_directory(directory, cluster_id=CLUSTER, broker_id=5)
 
 
 def test_open_directory_without_a_boot_id_fails_unlocked(directory: Path, tmp_path: Path) -> None:

@@ -258,13 +258,6 @@ def test_stale_epoch_fences_at_once_until_the_image_shows_the_registration() -> 
     assert isinstance(life.advance(), Heartbeat), (
         "never a registration on the word of a reply alone"
     )
-
-
-def test_stale_epoch_state_ends_with_the_next_answered_heartbeat() -> None:
-    life = Life().active()
-    life.advance()
-    life.fail(ErrorCode.STALE_BROKER_EPOCH)
-    life.advance()
     life.ok()
     assert not life.it.self_fenced(life.now)
 
@@ -526,6 +519,7 @@ def test_broker_neither_heartbeats_nor_fences_itself_below_the_feature_level() -
     assert life.poll() is None
     assert not life.it.self_fenced(life.now)
     assert life.it.why_fenced(life.now) == ""
+    assert life.it.serve_until == NEVER
 
 
 def test_image_older_than_the_registration_does_not_decide_whether_heartbeats_are_enabled() -> None:
@@ -608,12 +602,3 @@ def test_timeouts_are_checked_against_those_of_the_controllers() -> None:
         " (12000)" in (settings.misfit(12_000))
     )
     assert "broker.heartbeat.interval.ms (2000) is not below half" in settings.misfit(3999)
-
-
-def test_silence_does_not_end_service_when_heartbeats_are_disabled() -> None:
-    life = Life()
-    assert isinstance(life.poll(), Register)
-    life.it.registered(EPOCH, life.now, heartbeats=False)
-    life.image(10, fenced=False, heartbeats=False)
-    assert life.it.why_fenced(life.now + 1e6) == ""
-    assert life.it.serve_until == NEVER

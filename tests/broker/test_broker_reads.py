@@ -79,21 +79,6 @@ def test_fenced_leader_is_shown_as_no_leader() -> None:
     assert (partition.leader_id, partition.error_code) == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
 
 
-def test_metadata_carries_no_isr() -> None:
-    """KIP-24: neither by its own field, anywhere in the answer, nor through any other."""
-    seen: list[Any] = [pb.MetadataResponse.DESCRIPTOR]
-    names: set[str] = set()
-    for message in seen:
-        names |= {field.name for field in message.fields}
-        seen += [
-            field.message_type
-            for field in message.fields
-            if field.message_type not in (None, *seen)
-        ]
-    assert {"replica_nodes", "leader_epoch"} <= names
-    assert not any("isr" in name.split("_") or "in_sync" in name for name in names)
-
-
 def test_metadata_does_not_depend_on_the_isr() -> None:
     log = cluster()
     request = pb.MetadataRequest()
@@ -251,16 +236,6 @@ def test_invalid_resources_fail_one_by_one_and_name_the_field() -> None:
     assert "resources[1].resource_type" in results[1].field
     assert "resources[2].resource_name" in results[2].field
     assert not results[0].configs
-
-
-def test_metadata_lists_are_sorted_whatever_the_map_order() -> None:
-    log = LogMaker()
-    for broker_id in (30, 4, 17, 2, 9):
-        log.register(broker_id, fenced=False)
-        log.topic(f"t{broker_id}", ([broker_id], broker_id))
-    answer = reads.metadata(log.image(log.last), pb.MetadataRequest(), CLUSTER)
-    assert [b.node_id for b in answer.brokers] == [2, 4, 9, 17, 30]
-    assert [t.name for t in answer.topics] == ["t17", "t2", "t30", "t4", "t9"]
 
 
 # --- several listeners ----------------------------------------------------------------------------

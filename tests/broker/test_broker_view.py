@@ -56,29 +56,6 @@ def test_new_view_is_empty() -> None:
     assert view.at_least(0) is None
 
 
-def test_repeatable_image_is_at_lao_and_latest_at_the_tip() -> None:
-    view, log, _ = member()
-    at = [set_to(log, str(n)) for n in range(5)]
-    apply(view, log)
-    assert view.hear(1, at[1], log.end)
-    assert value(view.repeatable) == "1"
-    assert value(view.tip) == "4"
-    assert view.known_lao == at[1]
-    assert view.hear(1, at[3], log.end)
-    assert value(view.repeatable) == "3"
-
-
-def test_lao_inside_a_batch_is_served_by_the_newest_image_below_it() -> None:
-    view, log, _ = member()
-    log.config("before")
-    before = log.last
-    log.append(*(rec.NoOpRecord() for _ in range(5)))
-    apply(view, log)
-    view.hear(1, before + 2, log.end)
-    assert view.repeatable.offset == before
-    assert value(view.repeatable) == "before"
-
-
 def test_lao_above_the_applied_offset_is_neither_exposed_nor_reported() -> None:
     view, log, _ = member()
     view.hear(1, view.applied, log.end)

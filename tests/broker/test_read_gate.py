@@ -94,17 +94,6 @@ def test_token_keeps_reads_of_two_brokers_monotonic() -> None:
     assert behind < first <= then
 
 
-def test_reads_at_one_broker_are_monotonic() -> None:
-    broker = Broker()
-    seen = -1
-    for told in (6, 6, 8, 9):
-        broker.tell(told)
-        at = broker.ask("r", options())
-        assert at is not None
-        assert at >= seen
-        seen = at
-
-
 def test_fenced_gate_refuses_new_reads_and_completes_pending_ones() -> None:
     broker = Broker()
     assert broker.ask("old", options(11)) is None

@@ -100,20 +100,6 @@ async def test_lease_starts_when_the_heartbeat_was_sent_despite_delay(cluster: C
 
 
 @scenario(on_cluster)
-async def test_expired_lease_allows_no_strict_read(cluster: Cluster) -> None:
-    (broker,) = await raised(cluster, 1)
-    client = cluster.client(broker)
-    await read(client)
-    cluster.quorum.deaf_to_heartbeats = True
-    await asyncio.sleep(6.1)
-    assert not broker.why_fenced(), "it has not fenced itself: that takes longer, on purpose"
-    await client.read(topics())
-    assert (await refused(client)).code is ErrorCode.NO_READ_LEASE
-    cluster.quorum.deaf_to_heartbeats = False
-    await read(client)
-
-
-@scenario(on_cluster)
 async def test_stopping_broker_refuses_strict_reads(cluster: Cluster) -> None:
     (broker,) = await raised(cluster, 1)
     client = cluster.client(broker)

@@ -61,9 +61,8 @@ def test_change_costs_only_watchers_that_selected_it(world: World) -> None:
         world.watch(f"w{number}", f"configs/topic/t{number}", progress_ms=1 << 30)
     world.work()
     before = {name: len(reader.responses) for name, reader in world.readers.items()}
-    offset = world.config("t7", "1")
-    world.apply()
-    world.lao(offset)
+    world.config("t7", "1")
+    world.receive()
     pieces = world.work()
     told = [name for name, reader in world.readers.items() if len(reader.responses) > before[name]]
     assert told == ["w7"]
@@ -74,9 +73,8 @@ def test_watchers_of_the_same_selection_receive_the_same_bytes(world: World) -> 
     for number in range(200):
         world.watch(f"w{number}", "topics")
     world.work()
-    offset = world.topic("orders")
-    world.apply()
-    world.lao(offset)
+    world.topic("orders")
+    world.receive()
     datas: dict[str, bytes] = {}
     while (told := world.hub.work(0.0)) is not None:
         assert len(told) <= hub_module.STEP_SENDS, "one piece is bounded"
@@ -85,23 +83,10 @@ def test_watchers_of_the_same_selection_receive_the_same_bytes(world: World) -> 
     assert len({id(data) for data in datas.values()}) == 1
 
 
-def test_watch_resumes_after_a_token_without_loss_or_duplicates(world: World) -> None:
-    at = [world.config("orders", str(number)) for number in range(6)]
-    world.apply()
-    world.lao(at[4])
-    reader = world.watch("a", "configs", since=token(at[1]))
-    world.work()
-    assert [one.offset for one in reader.changes] == at[2:5]
-    world.lao(at[5])
-    world.work()
-    assert [one.offset for one in reader.changes] == at[2:]
-
-
 def test_token_inside_a_record_resumes_with_its_remaining_changes(world: World) -> None:
     world.topic("orders", 5)
     removed = world.remove("orders")
-    world.apply()
-    world.lao(removed)
+    world.receive()
     whole = world.watch("a", "partitions", "topics", since=token(removed - 1))
     world.work()
     parts = [one.part for one in whole.changes]
@@ -118,8 +103,7 @@ def test_token_inside_a_record_resumes_with_its_remaining_changes(world: World) 
 def test_watcher_with_a_newer_token_waits_for_it(world: World) -> None:
     """Its last broker knew a higher LAO."""
     at = [world.config("orders", str(number)) for number in range(4)]
-    world.apply()
-    world.lao(at[0])
+    world.receive(at[0])
     reader = world.watch("a", "configs", since=token(at[2]))
     world.work()
     assert [one.offset for one in reader.tokens] == [at[2]], "the watch is alive"
@@ -158,10 +142,8 @@ def test_slow_reader_delays_nobody_and_catches_up(world: World) -> None:
     world.work()
     slow.room = False
     for number in range(50):
-        offset = world.config("orders", str(number))
-        world.apply()
-        world.lao(offset)
-        world.work()
+        world.config("orders", str(number))
+        world.show()
     assert (len(quick.changes), len(slow.changes)) == (50, 0)
     slow.room = True
     world.moved()
@@ -177,10 +159,8 @@ def test_reader_that_is_too_slow_ends_with_its_last_token() -> None:
     begun = slow.tokens[-1].offset
     slow.room = False
     for number in range(2000):
-        offset = world.config("orders", str(number))
-        world.apply()
-        world.lao(offset)
-        world.work()
+        world.config("orders", str(number))
+        world.show()
     assert slow.end is not None
     assert slow.end.error.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
     assert "not read fast enough" in slow.end.error.error_message
@@ -194,8 +174,7 @@ def test_initial_list_is_of_one_image_and_changes_follow_it(world: World) -> Non
     for name in ("b", "a", "c"):
         world.topic(name)
         at = world.config(name, name)
-    world.apply()
-    world.lao(at)
+    world.receive()
     reader = world.watch("w", "configs/topic/a", "topics/", initial=True)
     everything = world.watch("e", initial=True)
     world.work()
@@ -210,10 +189,8 @@ def test_initial_list_is_of_one_image_and_changes_follow_it(world: World) -> Non
     assert reader.tokens[0].offset == at
     kinds = {one.kind for one in everything.changes}
     assert kinds == {"config", "topic", "partition", "broker", "leader"}
-    after = world.config("a", "new")
-    world.apply()
-    world.lao(after)
-    world.work()
+    world.config("a", "new")
+    world.show()
     assert (reader.changes[-1].after, reader.changes[-1].initial) == ('"new"', False)
 
 
@@ -235,9 +212,8 @@ def test_initial_list_has_the_selected_keys_once_and_in_order() -> None:
 
 
 def test_long_list_is_sent_in_parts_and_has_a_token_only_when_complete(world: World) -> None:
-    at = world.topic("big", 2000)
-    world.apply()
-    world.lao(at)
+    world.topic("big", 2000)
+    world.receive()
     reader = world.watch("w", "partitions/big", initial=True)
     world.work()
     assert len(reader.responses) > 4
@@ -254,15 +230,11 @@ def test_watch_omits_changes_once_the_permission_is_revoked(world: World) -> Non
     world.work()
     world.hidden.add(("config", "topic:secret:retention.ms"))
     at = [world.config("secret", "1"), world.config("open", "1")]
-    world.apply()
-    world.lao(at[-1])
-    world.work()
+    world.show()
     assert [one.offset for one in reader.changes] == [at[1]]
     world.hidden.clear()
     at.append(world.config("secret", "2"))
-    world.apply()
-    world.lao(at[-1])
-    world.work()
+    world.show()
     assert [one.offset for one in other.changes] == at[1:]
 
 
@@ -272,8 +244,7 @@ def test_watch_lists_and_replays_only_permitted_entities(world: World, initial: 
     begin = world.log.last
     world.config("secret", "1")
     seen = world.config("open", "1")
-    world.apply()
-    world.lao(world.log.last)
+    world.receive()
     since = None if initial else token(begin)
     alice = world.watch("alice", "configs", asker="alice", initial=initial, since=since)
     anybody = world.watch("anybody", "configs", initial=initial, since=since)
@@ -291,8 +262,7 @@ def test_caught_up_watcher_is_not_told_again(monkeypatch: pytest.MonkeyPatch) ->
     reader = world.watch("w", "configs")
     world.work()
     at = [world.config("orders", str(number)) for number in range(3)]
-    world.apply()
-    world.lao(at[-1])
+    world.receive()
     world.hub._advance(0.0)
     reader.room = False
     world.hub._deliver(0.0)
@@ -330,8 +300,7 @@ def test_idle_watch_receives_its_progress(world: World) -> None:
     reader = world.watch("w", "topics", progress_ms=1000)
     world.work()
     offset = world.config("orders", "1")
-    world.apply()
-    world.lao(offset)
+    world.receive()
     world.now = 0.9
     world.work()
     assert reader.tokens[-1].offset < offset
@@ -350,11 +319,9 @@ def test_token_is_renewed_before_it_is_compacted() -> None:
     reader = world.watch("w", "topics", progress_ms=1 << 30)
     world.work()
     for number in range(3000):
-        offset = world.config("orders", str(number))
+        world.config("orders", str(number))
         world.now += 0.1
-        world.apply()
-        world.lao(offset)
-        world.work()
+        world.show()
         assert reader.end is None
         assert reader.tokens[-1].offset >= world.hub.history.start
     assert len(reader.tokens) < 300, "at most once a second"
@@ -373,9 +340,7 @@ def test_snapshot_ends_watches_that_need_the_changes_it_omits(world: World) -> N
     assert reader.end.oldest.offset == image.offset
     fresh = world.watch("f", "configs", since=token(image.offset))
     offset = world.config("orders", "x")
-    world.apply()
-    world.lao(offset)
-    world.work()
+    world.show()
     assert [one.offset for one in fresh.changes] == [offset]
 
 
@@ -476,9 +441,7 @@ class RandomRun:
         world = self.world
         for reader in world.readers.values():
             reader.room = True
-        world.apply()
-        world.lao(world.log.last)
-        world.work()
+        world.show()
 
 
 def judge(world: World, reader: Reader) -> None:
@@ -526,9 +489,8 @@ def test_watch_resumes_from_every_token(world: World) -> None:
     for number in range(3):
         world.topic(f"t{number}", 4)
         world.config(f"t{number}", "1")
-    at = world.remove("t1")
-    world.apply()
-    world.lao(at)
+    world.remove("t1")
+    world.receive()
     first = world.watch("first", since=token(-1))
     world.work()
     for index, change in enumerate(first.changes):

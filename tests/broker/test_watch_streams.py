@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
-from fake_quorum import CLUSTER, Cluster, on_cluster
+from fake_quorum import CLUSTER, FENCED_SOON, Cluster, config, on_cluster
 from scenarios import scenario
 
 from broker.service.service import BrokerService
-from broker.settings import LifecycleSettings, WatchSettings
+from broker.settings import WatchSettings
 from raftlog.client import watch as watch_module
 from raftlog.client.watch import Watch, WatchStreams
 from raftlog.errors import ErrorCode, RaftlogError
@@ -67,12 +67,6 @@ async def stream(cluster: Cluster, broker: BrokerService) -> Stream:
     made = Stream(cluster, broker)
     await cluster.until(lambda: made.link is not None)
     return made
-
-
-def config(cluster: Cluster, value: str, topic: str = "orders") -> int:
-    cluster.quorum.log.config(value, kind=2, resource=topic)
-    cluster.quorum.release()
-    return cluster.quorum.log.last
 
 
 @scenario(on_cluster)
@@ -190,19 +184,13 @@ async def values(watch: Watch, count: int) -> list[str | None]:
 
 @scenario(on_cluster)
 async def test_all_watches_of_a_stream_are_notified_of_a_fenced_broker(cluster: Cluster) -> None:
-    broker = await cluster.broker(
-        1,
-        lifecycle=LifecycleSettings(
-            heartbeat_interval_ms=100, session_timeout_ms=600, fencing_timeout_ms=900
-        ),
-    )
+    broker = await cluster.broker(1, lifecycle=FENCED_SOON)
     await cluster.until(lambda: not broker.why_fenced())
     made = await stream(cluster, broker)
     made.begin(1, "topics/a")
     made.begin(2, "topics/b")
     await cluster.until(lambda: len(broker.watches.hub) == 2)
-    for host in ("c1", "c2", "c3"):
-        cluster.network.partition("b1", host)
+    cluster.isolate("b1")
     fenced = [(ErrorCode.BROKER_FENCED, "")]
     await cluster.until(lambda: made.errors_of(1) == made.errors_of(2) == fenced)
     assert made.gone == 0
@@ -398,35 +386,3 @@ async def test_invalid_requests_end_their_call(cluster: Cluster) -> None:
         await asyncio.sleep(10)
         assert client.gone >= 1
         assert len(broker.watches.hub) == 0
-
-
-@scenario(on_cluster)
-async def test_watch_over_the_limit_is_refused_until_a_slot_is_free(cluster: Cluster) -> None:
-    broker = await cluster.broker(1, watch=WatchSettings(watch_max_watchers=3))
-    await cluster.until(lambda: not broker.why_fenced())
-    clients = []
-    for _ in range(4):
-        clients.append(raw(cluster, broker, pb.WatchRequest()))
-        await asyncio.sleep(0.1)
-    codes = [one.responses[-1].error.error_code for one in clients]
-    assert codes == [0, 0, 0, ErrorCode.THROTTLING_QUOTA_EXCEEDED]
-    clients[0].links[0].close()
-    clients[0].requests = ()
-    await asyncio.sleep(0.1)
-    late = raw(cluster, broker, pb.WatchRequest())
-    await asyncio.sleep(0.1)
-    assert late.responses[-1].error.error_code == 0
-
-
-@scenario(on_cluster)
-async def test_connection_with_a_watch_leaves_the_last_slot_to_others(cluster: Cluster) -> None:
-    broker = await cluster.broker(1, watch=WatchSettings(watch_max_watchers=3))
-    await cluster.until(lambda: not broker.why_fenced())
-    opened = []
-    for wanted in (2, 2, 1, 1):
-        client = await stream(cluster, broker)
-        for watch_id in range(wanted):
-            client.begin(watch_id, "configs")
-        await asyncio.sleep(0.2)
-        opened.append([not client.errors_of(one) for one in range(wanted)])
-    assert opened == [[True, False], [True, False], [True], [False]]

@@ -4,12 +4,11 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from fake_quorum import Cluster, on_cluster
+from fake_quorum import FENCED_SOON, Cluster, config, on_cluster
 from scenarios import scenario
 
 from broker.service.service import BrokerService
-from broker.settings import LifecycleSettings, WatchSettings
-from raftlog.client import watch as watch_module
+from broker.settings import WatchSettings
 from raftlog.client.watch import Change, CompactedError, Watch
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.outcome import Token
@@ -47,12 +46,6 @@ async def failure(watch: Watch) -> ApiError:
     with pytest.raises(ApiError) as raised:
         await take(watch, 1)
     return raised.value
-
-
-def config(cluster: Cluster, value: str, topic: str = "orders") -> int:
-    cluster.quorum.log.config(value, kind=2, resource=topic)
-    cluster.quorum.release()
-    return cluster.quorum.log.last
 
 
 def die(cluster: Cluster, endpoint: str) -> None:
@@ -237,18 +230,14 @@ async def test_broker_lost_before_its_response_is_asked_again(cluster: Cluster) 
 
 @scenario(on_cluster)
 async def test_fenced_broker_ends_its_watches_and_accepts_none(cluster: Cluster) -> None:
-    lifecycle = LifecycleSettings(
-        heartbeat_interval_ms=100, session_timeout_ms=600, fencing_timeout_ms=900
-    )
-    first = await cluster.broker(1, lifecycle=lifecycle)
+    first = await cluster.broker(1, lifecycle=FENCED_SOON)
     second = await cluster.broker(2)
     await cluster.until(lambda: not first.why_fenced() and not second.why_fenced())
     watch = watcher(cluster, first, start_timeout_s=5.0)
     await watch.started()
     watch._endpoints._endpoints.learn([second.address])
     assert len(first.watches.hub) == 1
-    for host in ("c1", "c2", "c3"):
-        cluster.network.partition("b1", host)
+    cluster.isolate("b1")
     await cluster.until(lambda: bool(first.why_fenced()))
     await cluster.until(lambda: len(second.watches.hub) == 1)
     assert len(first.watches.hub) == 0
@@ -262,34 +251,13 @@ async def test_restored_log_ends_every_watch(cluster: Cluster) -> None:
     brokers = await cluster.active(1, 2)
     watch = watcher(cluster, *brokers)
     await watch.started()
-    epoch, cluster.quorum.log = cluster.quorum.log.epoch, type(cluster.quorum.log)()
-    cluster.quorum.log.epoch, cluster.quorum.generation = epoch, 2
-    cluster.quorum.previous_generations = (1,)
-    cluster.quorum.elect("c1")
+    cluster.quorum.restore()
     with pytest.raises(ApiError, match="INCONSISTENT_GENERATION"):
         async for _ in watch:
             pass
     await cluster.until(lambda: not brokers[0].why_fenced())
     old = watcher(cluster, *brokers, since=Token(1, 1, 3))
     assert (await failure(old)).code is ErrorCode.INCONSISTENT_GENERATION
-
-
-@scenario(on_cluster)
-async def test_unread_changes_of_a_watch_are_bounded(
-    cluster: Cluster, *, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watch_module, "BUFFERED_MAX", 50)
-    (broker,) = await cluster.active(1)
-    watch = watcher(cluster, broker, selectors=["configs"])
-    await watch.started()
-    offsets = []
-    for number in range(600):
-        offsets.append(config(cluster, str(number)))
-        if not number % 10:
-            await asyncio.sleep(0.02)
-    assert len(watch._ready) < 240
-    assert [one.offset for one in await take(watch, 600)] == offsets
-    watch.close()
 
 
 WRONG: tuple[tuple[dict[str, Any], ErrorCode, str], ...] = (

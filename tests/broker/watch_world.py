@@ -67,9 +67,7 @@ class World:
         self.view.reset(0)
         self.log.leader()
         self.log.unfence(ME, self.log.register(ME))
-        self.apply()
-        self.lao(self.log.last)
-        self.work()
+        self.show()
 
     def apply(self, until: int | None = None) -> None:
         """Apply everything that the log contains."""
@@ -77,6 +75,16 @@ class World:
         if chunk:
             self.view.apply(chunk, high_watermark=self.log.end)
         self.moved()
+
+    def receive(self, lao: int | None = None) -> None:
+        """Apply everything that the log contains, and receive LAO: by default its last offset."""
+        self.apply()
+        self.lao(self.log.last if lao is None else lao)
+
+    def show(self, lao: int | None = None) -> None:
+        """Receive, and do all pending work."""
+        self.receive(lao)
+        self.work()
 
     def lao(self, offset: int) -> None:
         self.view.hear(self.log.epoch, offset, self.log.end)

@@ -36,7 +36,7 @@ def test_timeout_is_capped() -> None:
     stand = in_step(request_timeout_max_ms=5_000)
     fetch, produce = stand.consume(0, wait_ms=LONG_MS), stand.produce("a", timeout_ms=LONG_MS)
     stand.after(4.9)
-    assert stand.consumed(fetch) is stand.produced(produce) is None
+    assert (stand.consumed(fetch), stand.produced(produce)) == (None, None)
     stand.after(0.2)
     assert stand.answer_of(fetch).response.partitions[0].error_code == 0
     assert stand.outcome(produce).error_code == ErrorCode.REQUEST_TIMED_OUT

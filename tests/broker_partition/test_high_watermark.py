@@ -84,6 +84,13 @@ def test_new_leader_with_eligible_replicas_keeps_the_high_watermark_that_it_know
     assert stand.high_watermark == 4
 
 
+def test_new_leader_without_eligible_replicas_starts_with_its_whole_log() -> None:
+    stand = stand_of(1, end=5)
+    assert stand.high_watermark == 5
+    stand.produce("a", acks=1)
+    assert stand.high_watermark == 5
+
+
 def test_follower_joins_although_the_high_watermark_is_unknown() -> None:
     stand = stand_of(1, elr=(2,), end=5)
     assert stand.high_watermark == -1

@@ -100,33 +100,6 @@ def ids_of_followers(led: pb.LedPartition) -> list[int]:
     return sorted(one.replica_id for one in led.followers)
 
 
-@scenario(on_cluster, replica_lag_time_max_ms=600)
-async def test_proposed_isr_is_described_until_the_controller_answers(cluster: DataCluster) -> None:
-    await cluster.create()
-    load = Load(cluster, cluster.producer(), writers=1)
-    await load.more(5)
-    looker = Looker(cluster)
-    await looker.until()
-    leader, victim = cluster.leader(), follower_of(cluster)
-    # The leader hears no controller: what it proposes is not answered, and it has some seconds
-    # left in which it may lead. Nor does it hear the victim, which the controller does: one that
-    # is killed is fenced at once, and out of the ISR without a proposal.
-    for host in cluster.controllers:
-        cluster.network.block(f"b{leader}", host.name)
-    cluster.network.partition(f"b{leader}", f"b{victim}")
-    row = await looker.until(Why.PROPOSED)
-    assert row.differences[0].text == f"broker {leader} has proposed -{victim}"
-    assert row.led is not None
-    assert ids(row.led.isr) == [101, 102, 103], "what is committed, as far as it knows"
-    assert ids(row.led.proposed_isr) == sorted({101, 102, 103} - {victim})
-    for host in cluster.controllers:
-        cluster.network.unblock(f"b{leader}", host.name)
-    cluster.network.heal(f"b{leader}", f"b{victim}")
-    await cluster.until(lambda: len(cluster.isr()) == 3, "all are in sync again")
-    await looker.until()
-    await load.stop()
-
-
 @scenario(on_cluster)
 async def test_deposed_leader_that_does_not_know_it_is_reported(cluster: DataCluster) -> None:
     await cluster.create()

@@ -251,7 +251,7 @@ class NaiveState:
             )
         fields: dict[str, Any] = {
             "broker_id": n % 4,
-            "version": 0,
+            "version": n % 2,
             "reason": f"why{n % 2}",
             "cause": pb.HostnameCause.values()[n % 4],
         }

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from raftlog import batch
-from raftlog.metadata.fold import ImageBuilder, apply
+from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.kinds import KINDS, by_group, put
-from raftlog.metadata.records import GroupKey, group_of, parse_body
 from raftlog.metadata.snapshot import content_hash
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -44,32 +42,3 @@ def test_groups_together_equal_the_state(history: LogHistory) -> None:
         assert found == true, kind.name
     assert all(again.topics[id_] == topic for id_, topic in image.topics.items())
     assert again.state_bytes == image.state_bytes
-
-
-def test_each_group_can_be_folded_separately(history: LogHistory) -> None:
-    """From the state at half of the log, with the records of that group alone."""
-    half = ImageBuilder(Image())
-    middle = len(history.batches) // 2
-    for data in history.batches[:middle]:
-        half.apply_chunk(data)
-    drafts: dict[GroupKey, ImageBuilder] = {}
-    for one in by_group(half.snapshot()):
-        drafts[one.group] = ImageBuilder(Image())
-        put(drafts[one.group], one.body)
-    for data in history.batches[middle:]:
-        (header,) = batch.headers(data)
-        bodies = enumerate(batch.bodies(data, header), start=header.base_offset)
-        for offset, (type_, version, body) in bodies:
-            message = parse_body(type_, version, body)
-            group = group_of(type_, message, offset)
-            if group is not None:
-                draft = drafts.setdefault(group, ImageBuilder(Image()))
-                draft.timestamp_ms = header.timestamp_ms
-                apply(draft, type_, message, offset, header.epoch)
-        if header.client_id:
-            client = GroupKey("client", str(header.client_id))
-            draft = drafts.setdefault(client, ImageBuilder(Image()))
-            draft.timestamp_ms = header.timestamp_ms
-            draft._remember_write(header)
-    total = sum(draft.state_hash for draft in drafts.values()) % 2**128
-    assert total == history.hashes[history.end_offset - 1]

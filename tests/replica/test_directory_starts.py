@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from scenarios import simulated
 from test_replica import Node, World
+from test_shell_rules import FakeLink
 
 from raftlog.bounds import DIRECTORY_NONCES_MAX
 from raftlog.errors import DirectoryInUseElsewhereError, DirectorySetBackError, ErrorCode
@@ -173,6 +174,18 @@ async def restarted(world: World, node: Node, leader: Node) -> None:
     await caught_up(world, leader.propose(2), world.nodes)
 
 
+def copy_of(node: Node, name: str = "twin") -> Node:
+    """Start a second process with a copy of a node's directory, on another machine."""
+    return Node(node.world, node.id, disk=node.disk.copied(), name=name)
+
+
+async def failure_of(node: Node) -> DirectoryInUseElsewhereError:
+    """Wait until a node has stopped because another process uses its directory."""
+    failure = await node.world.until(lambda: node.recorder.failure, within_s=60.0)
+    assert isinstance(failure, DirectoryInUseElsewhereError)
+    return failure
+
+
 async def begun() -> tuple[World, Node, Node, Node]:
     """Return a world, its leader and its followers."""
     world = World(VOTERS)
@@ -268,9 +281,8 @@ async def test_follower_that_lost_its_acknowledgements_of_this_epoch_counts_as_r
 async def test_second_process_with_a_directory_exits_and_the_first_continues() -> None:
     world, leader, follower, _ = await begun()
     await caught_up(world, leader.propose(2), world.nodes)
-    twin = Node(world, follower.id, disk=follower.disk.copied(), name="twin")
-    failure = await world.until(lambda: twin.recorder.failure, within_s=60.0)
-    assert isinstance(failure, DirectoryInUseElsewhereError)
+    twin = copy_of(follower)
+    failure = await failure_of(twin)
     assert "another process fetches with directory" in str(failure)
     await caught_up(world, leader.propose(5), world.nodes)
     assert follower.recorder.failure is None
@@ -280,9 +292,8 @@ async def test_second_process_with_a_directory_exits_and_the_first_continues() -
 async def test_copy_that_was_started_briefly_does_not_exclude_the_voter() -> None:
     world, leader, follower, witness = await begun()
     await caught_up(world, leader.propose(2), world.nodes)
-    twin = Node(world, follower.id, disk=follower.disk.copied(), name="twin")
-    failure = await world.until(lambda: twin.recorder.failure, within_s=60.0)
-    assert isinstance(failure, DirectoryInUseElsewhereError)
+    twin = copy_of(follower)
+    await failure_of(twin)
     await restarted(world, follower, leader)
     leader.kill()
     await world.until(lambda: follower.recorder.leads or witness.recorder.leads)
@@ -293,14 +304,7 @@ async def test_copy_that_was_started_briefly_does_not_exclude_the_voter() -> Non
 async def test_candidate_keeps_no_fetch_of_a_later_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """From a copy: only a leader sees that the voter fetches, too."""
     _, leader, follower, _ = await begun()
-    known, stepped, sent = leader.disk.starts, list[Any](), list[Any]()
-
-    class Link:
-        peer = "test"
-
-        def send(self, message: Any) -> None:
-            sent.append(message)
-
+    known, stepped, link = leader.disk.starts, list[Any](), FakeLink()
     monkeypatch.setattr(QuorumCore, "role", property(lambda _: "candidate"))
     monkeypatch.setattr(QuorumCore, "acknowledged", lambda *_: (-1, -math.inf))
     monkeypatch.setattr(leader.replica, "_step", stepped.append)
@@ -312,12 +316,12 @@ async def test_candidate_keeps_no_fetch_of_a_later_start(monkeypatch: pytest.Mon
         clock_ms=1,
         start=pb.DirectoryStart(count=same.count + 1, nonces=[5, *same.nonces]),
     )
-    leader.replica._requested(request, ReplyTo(Link(), 1))
-    assert [one.error_code for one in sent] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    leader.replica._requested(request, ReplyTo(link, 1))
+    assert [one.error_code for one in link.sent] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
     assert (leader.disk.starts, stepped) == (known, [])
     request.start.CopyFrom(same)
-    leader.replica._requested(request, ReplyTo(Link(), 1))
-    assert (len(sent), len(stepped)) == (1, 1)
+    leader.replica._requested(request, ReplyTo(link, 1))
+    assert (len(link.sent), len(stepped)) == (1, 1)
 
 
 @simulated
@@ -325,15 +329,14 @@ async def test_second_process_becomes_the_voter_once_the_first_has_ended() -> No
     world, leader, follower, _ = await begun()
     others = [n for n in world.nodes if n is not follower]
     await caught_up(world, leader.propose(2), world.nodes)
-    twin = Node(world, follower.id, disk=follower.disk.copied(), name="twin")
+    twin = copy_of(follower)
     await world.until(lambda: twin.replica._in_use[0] > 0)
     follower.kill()
     await caught_up(world, leader.propose(2), [*others, twin])
     assert leader.replica.fetch_address(follower.id, f"dir-{follower.id}").startswith("twin:")
     assert twin.replica._in_use[0] < 0
-    third = Node(world, follower.id, disk=twin.disk.copied(), name="third")
-    failure = await world.until(lambda: third.recorder.failure, within_s=60.0)
-    assert isinstance(failure, DirectoryInUseElsewhereError)
+    third = copy_of(twin, "third")
+    await failure_of(third)
     assert third.disk.starts.refused
     assert twin.recorder.failure is None
     # It goes on where the second one ends, and its starts count again.
@@ -348,18 +351,9 @@ async def test_second_process_becomes_the_voter_once_the_first_has_ended() -> No
 async def test_copy_of_the_leaders_directory_exits() -> None:
     world = World(VOTERS)
     leader = await world.leader()
-    twin = Node(world, leader.id, disk=leader.disk.copied(), name="twin")
-    failure = await world.until(lambda: twin.recorder.failure, within_s=60.0)
-    assert isinstance(failure, DirectoryInUseElsewhereError)
+    twin = copy_of(leader)
+    await failure_of(twin)
     await caught_up(world, leader.propose(5), world.nodes)
-
-
-@simulated
-async def test_node_with_a_killed_process_is_not_taken_for_a_second_one() -> None:
-    world, leader, follower, _ = await begun()
-    for _ in range(5):
-        await restarted(world, follower, leader)
-        assert follower.recorder.failure is None
 
 
 @simulated
@@ -377,14 +371,6 @@ async def test_refusal_by_a_non_leader_stops_nobody() -> None:
 async def test_start_of_another_cluster_is_not_remembered() -> None:
     _, leader, follower, _ = await begun()
     known = leader.disk.starts
-
-    class Link:
-        peer = "test"
-        sent: list[Any] = []  # noqa: RUF012
-
-        def send(self, message: Any) -> None:
-            self.sent.append(message)
-
     request = pb.VoteRequest(
         cluster_id="other",
         voter_id=leader.id,
@@ -393,7 +379,7 @@ async def test_start_of_another_cluster_is_not_remembered() -> None:
         replica_directory_id=f"dir-{follower.id}",
         start=pb.DirectoryStart(count=9000, nonces=[1]),
     )
-    leader.replica._requested(request, ReplyTo(Link(), 1))
+    leader.replica._requested(request, ReplyTo(FakeLink(), 1))
     assert leader.disk.starts == known
 
 
@@ -419,14 +405,7 @@ async def test_start_in_the_response_of_another_node_is_not_the_voters() -> None
 @simulated
 async def test_refusal_waits_until_its_epoch_is_durable() -> None:
     _, leader, follower, _ = await begun()
-    sent: list[Any] = []
-
-    class Link:
-        peer = "test"
-
-        def send(self, message: Any) -> None:
-            sent.append(message)
-
+    link = FakeLink()
     leader.replica._held.append(object())
     request = pb.FetchRequest(
         cluster_id="c",
@@ -436,12 +415,12 @@ async def test_refusal_waits_until_its_epoch_is_durable() -> None:
         clock_ms=1,
         start=pb.DirectoryStart(),
     )
-    leader.replica._requested(request, ReplyTo(Link(), 1))
-    assert sent == []
+    leader.replica._requested(request, ReplyTo(link, 1))
+    assert link.sent == []
     assert len(leader.replica._held) == 2
     leader.replica._held.clear()
-    leader.replica._requested(request, ReplyTo(Link(), 1))
-    (response,) = sent
+    leader.replica._requested(request, ReplyTo(link, 1))
+    (response,) = link.sent
     assert response.error_code == ErrorCode.INVALID_REQUEST
 
 

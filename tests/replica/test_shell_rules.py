@@ -134,6 +134,29 @@ class Shell:
     def persist(self) -> None:
         self.votes.pop(0)[1](None)
 
+    def unanswered(self) -> list[int]:
+        """Record the numbers of unanswered requests from now on."""
+        numbers: list[int] = []
+        self.replica.unanswered = lambda peer, number: numbers.append(number)  # type: ignore[method-assign, assignment]
+        return numbers
+
+    def probed(self, probe: Callable[[], Probe]) -> FakeDialer:
+        """Open and lose the control link of node 2, whose address answers probes so."""
+
+        async def answer(address: str, timeout_s: float) -> Probe:
+            return probe()
+
+        self.transport.probe = answer  # type: ignore[method-assign]
+        dialer = self.transport.dialers["c2:9093", Conversation.QUORUM]
+        dialer.open()
+        dialer.lose()
+        return dialer
+
+    @property
+    def failures(self) -> list[str]:
+        """The errors with which the replica has ended."""
+        return [str(*arguments) for name, arguments in self.listener.calls if name == "failed"]
+
     def ask(self, link: FakeLink, *, epoch: int, candidate: int = 2) -> None:
         """Send a VoteRequest on the control conversation."""
         request = pb.VoteRequest(
@@ -252,7 +275,7 @@ async def test_disk_error_while_saving_the_leader_is_fatal(monkeypatch: pytest.M
     shell.make(events.SaveLeader(VoteState(epoch=5, leader_id=2)))
     await asyncio.sleep(2 * SAVE_LEADER_AFTER_S)
     shell.votes.pop(0)[1](StorageError("no"))
-    assert [name for name, _ in shell.listener.calls][-1] == "failed"
+    assert shell.failures == ["no"]
 
 
 def test_vote_after_a_failing_release_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,7 +323,7 @@ async def test_no_message_is_sent_after_a_vote_could_not_be_stored() -> None:
     done(StorageError("no"))
     shell.ask(link, epoch=7)
     assert link.sent == []
-    assert [name for name, _ in shell.listener.calls][-1] == "failed"
+    assert shell.failures == ["no"]
 
 
 @simulated
@@ -308,8 +331,7 @@ async def test_response_counts_only_on_the_link_of_its_request() -> None:
     shell = Shell()
     heard: list[tuple[int, int]] = []
     shell.replica.answered = lambda peer, number, response: heard.append((peer, number))  # type: ignore[method-assign, assignment]
-    unanswered: list[int] = []
-    shell.replica.unanswered = lambda peer, number: unanswered.append(number)  # type: ignore[method-assign, assignment]
+    unanswered = shell.unanswered()
     dialer = shell.transport.dialers["c2:9093", Conversation.REPLICATION]
     old = dialer.open()
     shell.replica._peers.by_id[2].send_fetch(41, pb.FetchRequest())
@@ -329,8 +351,7 @@ async def test_response_counts_only_on_the_link_of_its_request() -> None:
 async def test_empty_response_is_ignored() -> None:
     """An exception here would end the link's task, and with it every election that needs this peer."""
     shell = Shell()
-    unanswered: list[int] = []
-    shell.replica.unanswered = lambda peer, number: unanswered.append(number)  # type: ignore[method-assign, assignment]
+    unanswered = shell.unanswered()
     dialer = shell.transport.dialers["c2:9093", Conversation.QUORUM]
     link = dialer.open()
     shell.replica._peers.by_id[2].send(41, pb.VoteRequest())
@@ -342,8 +363,7 @@ async def test_empty_response_is_ignored() -> None:
 @simulated
 async def test_request_without_a_link_fails_at_once() -> None:
     shell = Shell()
-    unanswered: list[int] = []
-    shell.replica.unanswered = lambda peer, number: unanswered.append(number)  # type: ignore[method-assign, assignment]
+    unanswered = shell.unanswered()
     shell.replica._peers.by_id[3].send(7, pb.EndQuorumEpochRequest())
     assert unanswered == [7]
 
@@ -424,14 +444,7 @@ async def test_dying_process_that_still_accepts_is_probed_again() -> None:
     answers = [Probe.ACCEPTED, Probe.ACCEPTED, Probe.REFUSED]
     gone: list[int] = []
     shell.replica.gone = gone.append  # type: ignore[method-assign, assignment]
-
-    async def probe(address: str, timeout_s: float) -> Probe:
-        return answers.pop(0)
-
-    shell.transport.probe = probe  # type: ignore[method-assign]
-    dialer = shell.transport.dialers["c2:9093", Conversation.QUORUM]
-    dialer.open()
-    dialer.lose()
+    shell.probed(lambda: answers.pop(0))
     await asyncio.sleep(1)
     assert gone == [2]
     assert answers == []
@@ -443,14 +456,11 @@ async def test_dying_process_is_probed_with_growing_intervals() -> None:
     shell = Shell()
     begun, probed_at_ms = asyncio.get_running_loop().time(), list[int]()
 
-    async def probe(address: str, timeout_s: float) -> Probe:
+    def probe() -> Probe:
         probed_at_ms.append(round((asyncio.get_running_loop().time() - begun) * 1000))
         return Probe.ACCEPTED
 
-    shell.transport.probe = probe  # type: ignore[method-assign]
-    dialer = shell.transport.dialers["c2:9093", Conversation.QUORUM]
-    dialer.open()
-    dialer.lose()
+    shell.probed(probe)
     await asyncio.sleep(3)
     assert probed_at_ms[:7] == [0, 2, 6, 14, 30, 50, 70]
     assert len(probed_at_ms) == 50
@@ -460,25 +470,16 @@ async def test_dying_process_is_probed_with_growing_intervals() -> None:
 @simulated
 async def test_peer_with_restored_links_is_not_probed_any_more() -> None:
     shell = Shell()
-    probes: list[str] = []
-
-    async def probe(address: str, timeout_s: float) -> Probe:
-        probes.append(address)
-        return Probe.ACCEPTED
-
-    shell.transport.probe = probe  # type: ignore[method-assign]
-    control = shell.transport.dialers["c2:9093", Conversation.QUORUM]
-    replication = shell.transport.dialers["c2:9093", Conversation.REPLICATION]
-    for dialer in (control, replication):
-        dialer.open()
-    control.lose()
+    probe = Mock(return_value=Probe.ACCEPTED)
+    shell.transport.dialers["c2:9093", Conversation.REPLICATION].open()
+    control = shell.probed(probe)
     await asyncio.sleep(0.05)
-    assert len(probes) > 1
+    assert probe.call_count > 1
     control.open()
     await asyncio.sleep(0.05)
-    probes.clear()
+    probe.reset_mock()
     await asyncio.sleep(1)
-    assert probes == []
+    assert not probe.called
 
 
 @pytest.mark.parametrize("where", ["request", "tick", "held reply", "disk turn"])
@@ -507,8 +508,7 @@ async def test_any_exception_ends_the_replica(where: str) -> None:
             shell.ask(link, epoch=5)
         else:
             await asyncio.sleep(3)
-    failures = [arguments for name, arguments in shell.listener.calls if name == "failed"]
-    assert [str(error) for (error,) in failures] == ["defect in raftlog: ValueError: out of range"]
+    assert shell.failures == ["defect in raftlog: ValueError: out of range"]
     sent = len(link.sent)
     shell.ask(link, epoch=9)
     assert len(link.sent) == sent, "and not another word"
@@ -554,7 +554,7 @@ async def test_unsendable_response_ends_its_own_link_at_most(error: Exception, e
     await asyncio.sleep(0)
     assert [one.vote_response.vote_granted for one in sound.sent] == [False]
     assert bool(broken.closed_because) is ends
-    assert "failed" not in [name for name, _ in shell.listener.calls]
+    assert shell.failures == []
 
 
 @pytest.mark.parametrize(
@@ -579,6 +579,17 @@ async def test_request_on_a_just_closed_link_is_unanswered(conversation: Convers
     assert told == [(2, 7)]
 
 
+async def moved_peer(listener: Any, *elsewhere: str) -> tuple[Peer, FakeTransport]:
+    """Return a peer that has left its address, and is dialed at the next one."""
+    transport: Any = FakeTransport()
+    none: Any = None
+    peer = Peer(2, "old:1", transport, listener, none, 1.0, elsewhere=lambda: list(elsewhere))
+    peer.is_elsewhere()
+    await asyncio.sleep(0)
+    assert peer.address == elsewhere[0]
+    return peer, transport
+
+
 @simulated
 async def test_node_at_another_address_answers_for_a_peer_only_if_it_is_the_peer() -> None:
     """[A voter dialed its leader at configured addresses of other nodes, too: one of those did not
@@ -589,19 +600,7 @@ async def test_node_at_another_address_answers_for_a_peer_only_if_it_is_the_peer
         answered=lambda _, number, body: told.append(("answered", number)),
         unanswered=lambda _, number: told.append(("unanswered", number)),
     )
-    transport = FakeTransport()
-    peer = Peer(
-        2,
-        "old:1",
-        cast(Any, transport),
-        listener,
-        cast(Any, None),
-        1.0,
-        elsewhere=lambda: ["new:1"],
-    )
-    peer.is_elsewhere()
-    await asyncio.sleep(0)
-    assert peer.address == "new:1"
+    peer, transport = await moved_peer(listener, "new:1")
     fetches, votes = (
         transport.dialers["new:1", one] for one in (Conversation.REPLICATION, Conversation.QUORUM)
     )
@@ -622,19 +621,7 @@ async def test_node_at_another_address_answers_for_a_peer_only_if_it_is_the_peer
 @simulated
 async def test_address_of_another_node_is_abandoned() -> None:
     """[An observer requests no votes, so it learned no id, and kept asking there forever.]"""
-    transport = FakeTransport()
-    peer = Peer(
-        2,
-        "old:1",
-        cast(Any, transport),
-        Mock(),
-        cast(Any, None),
-        1.0,
-        elsewhere=lambda: ["new:1", "third:1"],
-    )
-    peer.is_elsewhere()
-    await asyncio.sleep(0)
-    assert peer.address == "new:1"
+    peer, transport = await moved_peer(Mock(), "new:1", "third:1")
     fetches = transport.dialers["new:1", Conversation.REPLICATION]
     fetches.open()
     refused = pb.FetchResponse(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=2)
