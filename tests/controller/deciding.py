@@ -39,14 +39,16 @@ def envelope(message: Any) -> rpc.ControllerRequest:
     return rpc.ControllerRequest(**{BODIES[type(message).__name__]: message})
 
 
+def at(host: str, port: int = 9092) -> list[pb.Listener]:
+    return [pb.Listener(name="PLAIN", host=host, port=port)]
+
+
 def registration(broker_id: int, incarnation: str = "", **fields: Any) -> rpc.RegisterBrokerRequest:
     content: dict[str, Any] = {
         "broker_id": broker_id,
         "cluster_id": CLUSTER_ID,
         "incarnation_id": incarnation or f"incarnation-{broker_id}",
-        "listeners": [
-            pb.Listener(name="PLAIN", host=f"host-{broker_id}", port=9000 + broker_id % 1000)
-        ],
+        "listeners": at(f"host-{broker_id}", 9000 + broker_id % 1000),
         "features": [
             pb.FeatureRange(name=n, min_supported_version=a, max_supported_version=b)
             for n, a, b in FEATURES
@@ -90,6 +92,7 @@ class Decided:
             outcome.body if isinstance(outcome, Write | Reply | TransferLeadership) else None
         )
         self.error = outcome.error if isinstance(outcome, Refusal) else None
+        self.code = self.error.code if self.error is not None else None
         self.duplicate = outcome.result if isinstance(outcome, Duplicate) else None
         self.decide_again_at = outcome.at if isinstance(outcome, Defer) else None
         self.transfer_to = outcome.target_id if isinstance(outcome, TransferLeadership) else None
@@ -231,6 +234,10 @@ class Cell:
 
     def beat(self, broker_id: int, **fields: Any) -> rpc.BrokerHeartbeatResponse:
         return self.send(self.heartbeat(broker_id, **fields))
+
+    def beats(self, *broker_ids: int) -> None:
+        for broker_id in broker_ids:
+            self.beat(broker_id)
 
     def join(self, broker_id: int, **fields: Any) -> int:
         """Register and unfence a broker."""

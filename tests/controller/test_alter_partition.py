@@ -206,8 +206,7 @@ def test_replica_that_came_back_empty_is_not_admitted_by_an_older_proposal(stage
     cell = stage.cell
     in_flight = stage.propose()
     cell.now += 9.1
-    for broker_id in (1, 2, 4):
-        cell.beat(broker_id)
+    cell.beats(1, 2, 4)
     cell.due()
     cell.join(3, incarnation="with an empty disk")
     result = stage.result(in_flight)
@@ -221,8 +220,7 @@ def test_unfenced_replica_is_not_admitted_by_an_older_proposal(stage: Stage) -> 
     cell = stage.cell
     in_flight = stage.propose()
     cell.now += 9.1
-    for broker_id in (1, 2, 4):
-        cell.beat(broker_id)
+    cell.beats(1, 2, 4)
     cell.register(3, "with an empty disk")
     assert stage.result(in_flight).error_code == ErrorCode.INELIGIBLE_REPLICA
 

@@ -307,12 +307,11 @@ def test_client_of_another_principal_is_refused() -> None:
     session = {"client_id": id_, "sequence": 1, "all_below_done": 1}
     for principal in ("User:bob", "User:root"):
         for message in (write, rpc.CloseClientRequest(client_id=id_)):
-            error = stage.as_(principal, message, **session).error
-            assert error is not None
-            assert error.code == ErrorCode.UNKNOWN_PRODUCER_ID
-    error = stage.as_("User:bob", rpc.CloseClientRequest(client_id=id_)).error
-    assert error is not None
-    assert error.code == ErrorCode.UNKNOWN_PRODUCER_ID
+            assert stage.as_(principal, message, **session).code == ErrorCode.UNKNOWN_PRODUCER_ID
+    assert (
+        stage.as_("User:bob", rpc.CloseClientRequest(client_id=id_)).code
+        == ErrorCode.UNKNOWN_PRODUCER_ID
+    )
     # Whoever may alter the cluster may clear up.
     assert stage.as_("User:root", rpc.CloseClientRequest(client_id=id_), propose=False).records
     assert stage.as_("User:alice", write, **session).records
@@ -336,9 +335,7 @@ def test_alter_on_the_cluster_permits_revoking_but_not_using_leases_of_others() 
         rpc.AlterKeyValuesRequest(alterations=[put]),
         rpc.KeepLeaseAliveRequest(lease_id=lease_id),
     ):
-        error = stage.as_("User:bob", message).error
-        assert error is not None
-        assert error.code == ErrorCode.RESOURCE_NOT_FOUND
+        assert stage.as_("User:bob", message).code == ErrorCode.RESOURCE_NOT_FOUND
     opened = stage.as_("User:bob", rpc.OpenClientRequest(name="theirs")).body.client_id
     assert stage.pending.clients[opened].principal == "User:bob"
     assert stage.as_("User:bob", rpc.RevokeLeaseRequest(lease_id=lease_id)).records

@@ -10,6 +10,7 @@ from controller.decisions.quorum.autopilot import STEADY_S, Step
 from controller.decisions.quorum.membership import LIVE_WITHIN_MS
 from controller.settings import ControllerSettings
 from raftlog.endpoint import Voter
+from raftlog.metadata.entities import Voters
 from raftlog.metadata.records import RecordType, record
 from raftlog.quorum.core import QuorumDescription, ReplicaDescription
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
@@ -71,16 +72,17 @@ class Fleet(Cell):
         )
 
     @property
+    def named(self) -> Voters:
+        assert self.pending.voters is not None
+        return self.pending.voters
+
+    @property
     def voters(self) -> tuple[int, ...]:
-        named = self.pending.voters
-        assert named is not None
-        return tuple(one.id for one in named.voters)
+        return tuple(one.id for one in self.named.voters)
 
     @property
     def seats(self) -> int:
-        named = self.pending.voters
-        assert named is not None
-        return named.seats
+        return self.named.seats
 
     def live(self, voters: tuple[int, ...]) -> int:
         return sum(one not in self.down for one in voters)
@@ -149,8 +151,7 @@ def test_damaged_voter_of_an_odd_set_regains_its_seat_as_a_spare() -> None:
     fleet.run(STEADY_S + 1)
     fleet.down.add(3)
     fleet.run(LIVE_WITHIN_MS / 1000 + 1)
-    decision = fleet.decide(rpc.RemoveRaftVoterRequest(voter_id=3, joins_anew=True))
-    fleet.propose(decision)
+    fleet.propose(fleet.decide(rpc.RemoveRaftVoterRequest(voter_id=3, joins_anew=True)))
     assert (fleet.voters, fleet.seats) == ((1, 2), 3)
     fleet.run(STEADY_S + 1)
     assert "there is no spare" in fleet.reason()
@@ -159,9 +160,7 @@ def test_damaged_voter_of_an_odd_set_regains_its_seat_as_a_spare() -> None:
     fleet.nodes[3] = replace(fleet.nodes[3], directory_id="d3-anew")
     fleet.run(2 * STEADY_S)
     assert (fleet.voters, fleet.seats) == ((1, 2, 3), 0)
-    named = fleet.pending.voters
-    assert named is not None
-    assert named.voters[2].directory_id == "d3-anew"
+    assert fleet.named.voters[2].directory_id == "d3-anew"
 
 
 def test_damaged_voter_of_an_even_set_leaves_no_unfillable_seat() -> None:
@@ -276,8 +275,6 @@ def test_spare_that_dies_as_it_joins_is_not_needed() -> None:
 def test_vacant_seat_is_filled_by_the_next_leader() -> None:
     fleet = Fleet(5, 1)
     fleet.down.add(5)
-    named = fleet.pending.voters
-    assert named is not None
     fleet.name(1, 2, 3, 4, seats=5)
     fleet.elect()
     fleet.run(STEADY_S - 1)
@@ -314,14 +311,9 @@ def half_replaced(*down: int) -> Fleet:
     return fleet
 
 
-def test_returning_voter_leaves_an_even_set_when_its_seat_is_taken() -> None:
-    fleet = half_replaced()
-    fleet.run(5)
-    assert fleet.sets == [(1, 2, 3, 101)]
-
-
-def test_next_leader_removes_the_voter_whose_seat_is_taken() -> None:
-    fleet = half_replaced(4)
+@pytest.mark.parametrize("down", [(), (4,)], ids=["it is back", "it is dead"])
+def test_next_leader_removes_the_voter_whose_seat_is_taken(down: tuple[int, ...]) -> None:
+    fleet = half_replaced(*down)
     fleet.run(5)
     assert fleet.sets == [(1, 2, 3, 101)]
 
@@ -350,13 +342,8 @@ def test_new_disk_of_a_dead_voter_is_its_own_spare() -> None:
     fleet.nodes[300] = replace(fleet.nodes[3], directory_id="new")
     fleet.nodes[300] = replace(fleet.nodes[300], node_id=3)
     fleet.run(AFTER_S + 5)
-    named = fleet.pending.voters
-    assert named is not None
-    assert [(one.id, one.directory_id) for one in named.voters] == [
-        (1, "d1"),
-        (2, "d2"),
-        (3, "new"),
-    ]
+    assert [one.directory_id for one in fleet.named.voters] == ["d1", "d2", "new"]
+    assert fleet.voters == (1, 2, 3)
 
 
 def test_pause_of_the_leader_does_not_count_as_voter_downtime() -> None:

@@ -9,6 +9,7 @@ from raftlog.metadata.config_keys import ResourceType, config_keys, find
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
+INVALID, CONFIG = ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_CONFIG
 
 
 def _resource(type_: int, name: str, *configs: tuple[str, str | None]) -> rpc.AlterConfigsResource:
@@ -72,73 +73,51 @@ def test_writing_the_same_value_is_a_write() -> None:
     for _ in range(2):
         decision = cell.propose(cell.decide(request))
         assert decision.types == ["CONFIG"]
-    assert (
-        len(
-            cell.decide(
-                _alter(_resource(GROUP, "none", ("consumer.session.timeout.ms", None)))
-            ).records
-        )
-        == 1
-    )
+    deletion = _alter(_resource(GROUP, "none", ("consumer.session.timeout.ms", None)))
+    assert len(cell.decide(deletion).records) == 1
 
 
 @pytest.mark.parametrize(
     ("resource", "code", "field"),
     [
-        (_resource(3, "x"), ErrorCode.INVALID_REQUEST, "resource_type"),
+        (_resource(3, "x"), INVALID, "resource_type"),
         (_resource(TOPIC, "none"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "resource_name"),
         (_resource(TOPIC, ""), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "resource_name"),
-        (_resource(BROKER, "x"), ErrorCode.INVALID_REQUEST, "resource_name"),
-        (_resource(BROKER, "-1"), ErrorCode.INVALID_REQUEST, "resource_name"),
-        (_resource(BROKER, "01"), ErrorCode.INVALID_REQUEST, "resource_name"),
-        (_resource(BROKER, "²"), ErrorCode.INVALID_REQUEST, "resource_name"),
-        (_resource(BROKER, "7"), ErrorCode.INVALID_REQUEST, "resource_name"),
-        (_resource(CLIENT_METRICS, ""), ErrorCode.INVALID_REQUEST, "resource_name"),
-        (_resource(GROUP, "g" * 250), ErrorCode.INVALID_REQUEST, "resource_name"),
-        (_resource(GROUP, "g", ("retention.ms", "1")), ErrorCode.INVALID_CONFIG, "configs[0].name"),
-        (_resource(GROUP, "g", ("no.such", None)), ErrorCode.INVALID_CONFIG, "configs[0].name"),
+        (_resource(BROKER, "x"), INVALID, "resource_name"),
+        (_resource(BROKER, "-1"), INVALID, "resource_name"),
+        (_resource(BROKER, "01"), INVALID, "resource_name"),
+        (_resource(BROKER, "²"), INVALID, "resource_name"),
+        (_resource(BROKER, "7"), INVALID, "resource_name"),
+        (_resource(CLIENT_METRICS, ""), INVALID, "resource_name"),
+        (_resource(GROUP, "g" * 250), INVALID, "resource_name"),
+        (_resource(GROUP, "g", ("retention.ms", "1")), CONFIG, "configs[0].name"),
+        (_resource(GROUP, "g", ("no.such", None)), CONFIG, "configs[0].name"),
         (
             _resource(CLIENT_METRICS, "m", ("match", ""), ("interval.ms", "99")),
-            ErrorCode.INVALID_CONFIG,
+            CONFIG,
             "configs[1].value",
         ),
-        (
-            _resource(CLIENT_METRICS, "m", ("match", "x" * 1001)),
-            ErrorCode.INVALID_CONFIG,
-            "configs[0].value",
-        ),
-        (
-            _resource(CLIENT_METRICS, "m", ("match", "ä" * 501)),
-            ErrorCode.INVALID_CONFIG,
-            "configs[0].value",
-        ),
-        (
-            _resource(GROUP, "g", *[("streams.num.standby.replicas", "1")] * 2),
-            ErrorCode.INVALID_REQUEST,
-            "configs",
-        ),
+        (_resource(CLIENT_METRICS, "m", ("match", "x" * 1001)), CONFIG, "configs[0].value"),
+        (_resource(CLIENT_METRICS, "m", ("match", "ä" * 501)), CONFIG, "configs[0].value"),
+        (_resource(GROUP, "g", *[("streams.num.standby.replicas", "1")] * 2), INVALID, "configs"),
         (
             rpc.AlterConfigsResource(
                 resource_type=CLIENT_METRICS,
                 resource_name="m",
                 configs=[rpc.AlterableConfig(name="match", config_operation=cast(Any, 9))],
             ),
-            ErrorCode.INVALID_REQUEST,
+            INVALID,
             "configs[0].config_operation",
         ),
         (
             _listed(TOPIC, "listed", "retention.ms", rpc.APPEND, "1"),
-            ErrorCode.INVALID_CONFIG,
+            CONFIG,
             "configs[0].config_operation",
         ),
-        (
-            _listed(TOPIC, "listed", "cleanup.policy", rpc.APPEND, "x"),
-            ErrorCode.INVALID_CONFIG,
-            "configs[0].value",
-        ),
+        (_listed(TOPIC, "listed", "cleanup.policy", rpc.APPEND, "x"), CONFIG, "configs[0].value"),
         (
             _listed(TOPIC, "listed", "cleanup.policy", rpc.SUBTRACT, "delete"),
-            ErrorCode.INVALID_CONFIG,
+            CONFIG,
             "configs[0].value",
         ),
     ],

@@ -191,14 +191,12 @@ def test_idle_cluster_writes_no_record() -> None:
     cell = Cell(brokers=3)
     for _ in range(3):
         cell.now += 2
-        for broker_id in (1, 2, 3):
-            cell.beat(broker_id)
+        cell.beats(1, 2, 3)
         cell.due()
     end = cell.pending.offset
     for _ in range(100):
         cell.now += 2
-        for broker_id in (1, 2, 3):
-            cell.beat(broker_id)
+        cell.beats(1, 2, 3)
         cell.due()
     assert cell.pending.offset == end
 

@@ -73,8 +73,7 @@ def test_duration_of_a_broker_state_is_described() -> None:
     cell = Cell(brokers=3)
     cell.now += 9
     assert ages(cell) == [(9000, False)] * 3
-    for broker_id in (1, 2, 3):
-        cell.beat(broker_id)
+    cell.beats(1, 2, 3)
     cell.beat(1, want_fence=True)
     cell.beat(2, want_shut_down=True)
     cell.now += 2

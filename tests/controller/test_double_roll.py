@@ -203,8 +203,7 @@ def test_lao_waits_for_brokers_that_joined_before_catching_up() -> None:
     assert cell.broker(3).active
     cell.send(ON)
     raised = cell.pending.offset
-    for broker_id in (1, 2):
-        cell.beat(broker_id)
+    cell.beats(1, 2)
     assert cell.lao.lao == -1
     assert "brokers [3] have not reported" in cell.lao.unknown_reason
     cell.beat(3, current_metadata_offset=raised - 1)

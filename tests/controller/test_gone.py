@@ -83,15 +83,13 @@ def test_fencing_waits_for_the_strict_read_lease() -> None:
     cell.beat(1, want_read_lease=True)
     granted_at = cell.now
     cell.now += 1.0
-    for broker_id in (2, 3):
-        cell.beat(broker_id)
+    cell.beats(2, 3)
     found_gone(cell, 1)
     cell.due()
     assert not cell.broker(1).fenced
     assert cell.decider.state.read_leases.is_withheld(1, cell.now)
     cell.now += 4.0
-    for broker_id in (2, 3):
-        cell.beat(broker_id)
+    cell.beats(2, 3)
     cell.now = granted_at + SESSION_S - 0.01
     cell.due()
     assert not cell.broker(1).fenced
@@ -105,8 +103,7 @@ def test_new_controller_waits_for_leases_that_it_does_not_know() -> None:
     # It asks again, as its reply was lost: that is not a new registration.
     cell.register(1)
     cell.now += SESSION_S - 1.0
-    for broker_id in (2, 3):
-        cell.beat(broker_id)
+    cell.beats(2, 3)
     found_gone(cell, 1)
     cell.due()
     assert not cell.broker(1).fenced
@@ -124,8 +121,7 @@ def test_broker_registered_with_this_controller_holds_no_lease_of_another() -> N
     # The same under a controller that has found other brokers in its log.
     cell = successor(Cell(brokers=2))
     cell.join(3)
-    for broker_id in (1, 2):
-        cell.beat(broker_id)
+    cell.beats(1, 2)
     found_gone(cell, 3)
     cell.due()
     assert cell.broker(3).fenced

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from deciding import Cell, registration
+from deciding import Cell, at, registration
 from msgspec import structs
 
 from controller.decision import Write
@@ -17,10 +17,6 @@ from raftlog.metadata.records import UnknownRecordError, record
 from raftlog.metadata.snapshot import header_of, load, pieces
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
-
-
-def at(host: str, port: int = 9092) -> list[pb.Listener]:
-    return [pb.Listener(name="PLAIN", host=host, port=port)]
 
 
 def mapped(cell: Cell) -> dict[str, int]:

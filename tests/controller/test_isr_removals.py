@@ -30,14 +30,25 @@ def cell(*replicas: int, partitions: int = PARTITIONS) -> Cell:
     return at
 
 
-def silenced(at: Cell, broker_id: int) -> list[Decided]:
-    """Return the decisions after a broker's session has expired."""
+def silence(at: Cell, broker_id: int) -> None:
+    """Let a broker's session expire."""
     for _ in range(4):
         at.now += 3.0
         for other in (1, 2, 3):
             if other != broker_id and not at.broker(other).fenced:
                 at.beat(other)
+
+
+def silenced(at: Cell, broker_id: int) -> list[Decided]:
+    """Return the decisions after a broker's session has expired."""
+    silence(at, broker_id)
     return at.due()
+
+
+def step(at: Cell, **how: bool) -> Decided | None:
+    """Do the next work that is due."""
+    due = at.decider.due.next(at.now, **how)
+    return None if due is None else at.propose(due)
 
 
 def isrs_with(at: Cell, broker_id: int) -> int:
@@ -52,21 +63,11 @@ def leads(at: Cell, broker_id: int) -> int:
     )
 
 
-def silence_broker_1(at: Cell) -> None:
-    """Silence broker 1 for a session, and write the first batch of changes."""
-    for _ in range(4):
-        at.now += 3.0
-        at.beat(2)
-        at.beat(3)
-    first = at.decider.due.next(at.now)
-    assert first is not None
-    at.propose(first)
-
-
 def half_fenced(*replicas: int, partitions: int = PARTITIONS) -> Cell:
     """Broker 1 is fenced, and the first batch of changes is written."""
     at = cell(*replicas, partitions=partitions)
-    silence_broker_1(at)
+    silence(at, 1)
+    step(at)
     assert at.broker(1).fenced
     assert isrs_with(at, 1) == partitions - LIMIT
     return at
@@ -108,9 +109,7 @@ def test_broker_stays_fenced_until_it_has_left_all_isrs() -> None:
     assert at.beat(1).is_fenced
     while isrs_with(at, 1):
         assert at.broker(1).fenced
-        decision = at.decider.due.next(at.now)
-        assert decision is not None
-        at.propose(decision)
+        assert step(at)
     at.now += 1.0
     at.due()
     assert not at.broker(1).fenced
@@ -134,19 +133,8 @@ def test_remaining_isr_removals_are_urgent() -> None:
 
 def test_full_disks_do_not_stop_the_removals() -> None:
     at = half_fenced()
-    while (decision := at.decider.due.next(at.now, fencing_only=True)) is not None:
-        at.propose(decision)
-    assert isrs_with(at, 1) == 0
-
-
-def test_fencing_on_request_removes_in_the_same_way() -> None:
-    at = cell()
-    at.now += 10.0
-    for broker_id in (1, 2, 3):
-        at.beat(broker_id)
-    assert at.beat(1, want_fence=True).is_fenced
-    assert isrs_with(at, 1) == PARTITIONS - LIMIT
-    at.due()
+    while step(at, fencing_only=True):
+        pass
     assert isrs_with(at, 1) == 0
 
 
@@ -202,7 +190,8 @@ def test_registration_waits_until_its_batch_is_small_enough() -> None:
     at.create_on(*[(1, 2, 3)] * PARTITIONS)
     again = registration(1, "successor", **PROOF)
     at.refused(again, ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
-    silence_broker_1(at)
+    silence(at, 1)
+    step(at)
     at.refused(again, ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
     at.due()
     decision = at.propose(at.decide(again))
@@ -218,8 +207,7 @@ def test_controlled_shutdown_continues_with_each_heartbeat() -> None:
         sizes.append(len(decision.records))
         assert decision.body.current_state == rpc.STOPPING
     assert sizes == [1 + LIMIT, LIMIT, 2]
-    for broker_id in (2, 3):
-        at.beat(broker_id)
+    at.beats(2, 3)
     assert at.beat(1, want_shut_down=True).should_shut_down
     assert isrs_with(at, 1) == 0
 
@@ -314,10 +302,9 @@ def test_unfenced_broker_with_many_partitions_is_fenced_and_then_unregistered() 
     request = rpc.UnregisterBrokerRequest(broker_id=1)
     decision = at.propose(at.decide(request))
     assert decision.decide_again_at is not None
-    first = at.decider.due.next(at.now)
+    first = step(at)
     assert first is not None
     assert len(first.records) == 1 + LIMIT
-    at.propose(first)
     assert at.broker(1).fenced
     assert at.beat(1).is_fenced, "its leaders would propose it for the ISRs that it has left"
     assert [len(each.records) for each in at.due()][:2] == [LIMIT, 2]

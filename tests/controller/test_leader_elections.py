@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from controller.decision import Write
 from controller.decisions.partitions import leader_elections
-from controller.decisions.partitions.leader_elections import wants_preferred
+from controller.decisions.partitions.leader_elections import LeaderBalance, wants_preferred
 from controller.rules.partition_change import is_overdue
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
@@ -296,8 +296,7 @@ def test_balance_examines_slices_and_elects_in_batches(monkeypatch: pytest.Monke
     steps: list[Any] = []
     while cell.now < 200:
         cell.now = max(cell.now, cell.decider.due.next_deadline())
-        for broker_id in (1, 2, 3):
-            cell.beat(broker_id)
+        cell.beats(1, 2, 3)
         decisions = [
             len(one.records)
             for one in cell.due()
@@ -326,12 +325,8 @@ def test_step_of_the_balance_examines_one_slice(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(leader_elections, "wants_preferred", counted)
     cell = Cell(brokers=3, settings=ControllerSettings(leader_imbalance_check_interval_seconds=30))
     cell.create_on(*[(1, 2, 3)] * 10)
-    due, image, now, steps = (
-        leader_elections.LeaderBalance(cell.settings, 0.0),
-        cell.pending.snapshot(),
-        30.0,
-        [],
-    )
+    due, image = LeaderBalance(cell.settings, 0.0), cell.pending.snapshot()
+    now, steps = 30.0, []
     for _ in range(3):
         before = len(looked)
         assert due.due(cell.pending, image, now) is None
@@ -342,20 +337,19 @@ def test_step_of_the_balance_examines_one_slice(monkeypatch: pytest.MonkeyPatch)
 
 def test_leader_balance_decides_on_the_newest_state() -> None:
     """A partition whose state changed since the examination is left alone."""
-    from controller.decisions.partitions.leader_elections import LeaderBalance
-
     cell = Cell(brokers=3)
     topic = _moved(cell)
     stale = cell.decider.state.log.committed
-    made = LeaderBalance(ControllerSettings(leader_imbalance_check_interval_seconds=1), cell.now)
-    decision = made.due(cell.pending, stale, cell.now + 2)
-    assert decision is not None
-    again = LeaderBalance(ControllerSettings(leader_imbalance_check_interval_seconds=1), cell.now)
+    settings = ControllerSettings(leader_imbalance_check_interval_seconds=1)
+
+    def due() -> Write | None:
+        return LeaderBalance(settings, cell.now).due(cell.pending, stale, cell.now + 2)
+
+    assert due() is not None
     cell.send(_request(("t", [0])))
-    assert again.due(cell.pending, stale, cell.now + 2) is None
+    assert due() is None
     cell.send(rpc.DeleteTopicsRequest(names=["t"]))
-    third = LeaderBalance(ControllerSettings(leader_imbalance_check_interval_seconds=1), cell.now)
-    assert third.due(cell.pending, stale, cell.now + 2) is None
+    assert due() is None
     assert (topic, 0) not in cell.pending.partitions
 
 

@@ -156,8 +156,7 @@ def test_new_controller_waits_for_leases_that_it_does_not_know() -> None:
     old = Cell(brokers=3)
     ask(old, 1)
     cell = Cell(brokers=0, image=old.pending.snapshot(), epoch=2, now=old.now + 1)
-    for broker_id in (1, 2, 3):
-        cell.beat(broker_id)
+    cell.beats(1, 2, 3)
     assert (
         cell.decide(rpc.UnregisterBrokerRequest(broker_id=1)).decide_again_at
         == cell.now + SESSION_S

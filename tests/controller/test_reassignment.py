@@ -10,6 +10,12 @@ from raftlog.errors import ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
+def refused_cancellation(
+    cell: Cell, code: ErrorCode = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+) -> None:
+    cell.refused_reassignment(reassignment((0, None)), code, "topics[0].partitions[0]")
+
+
 def _codes(response: rpc.AlterPartitionReassignmentsResponse) -> list[int]:
     return [part.error.error_code for topic in response.topics for part in topic.partitions]
 
@@ -108,9 +114,7 @@ def test_cancelling_restores_the_replicas_and_drops_added_ones_even_from_the_isr
     assert cell.partition(topic).isr == (1, 2, 3)
     assert cell.partition(topic).leader == 1
     assert _ongoing(cell) == {}
-    cell.refused_reassignment(
-        reassignment((0, None)), ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "topics[0].partitions[0]"
-    )
+    refused_cancellation(cell, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
 
 
 def test_added_leader_loses_the_leadership_when_cancelled() -> None:
@@ -122,14 +126,10 @@ def test_added_leader_loses_the_leadership_when_cancelled() -> None:
     partition = cell.partition(topic)
     assert (partition.leader, partition.isr) == (3, (3,))
     # 1 and 2 may lack what 3 has acknowledged.
-    cell.refused_reassignment(
-        reassignment((0, None)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "topics[0].partitions[0]"
-    )
+    refused_cancellation(cell)
     cell.beat(1)
     cell.beat(1)
-    cell.refused_reassignment(
-        reassignment((0, None)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "topics[0].partitions[0]"
-    )
+    refused_cancellation(cell)
     cell.propose_isr(topic, [3, 1])
     cell.reassign({0: None})
     partition = cell.partition(topic)
@@ -144,9 +144,7 @@ def test_cancellation_that_requires_an_unclean_leader_is_refused_unless_allowed(
     cell.propose_isr(topic, [1, 2, 3])
     cell.silence(1, 2)
     cell.allow_unclean("t")
-    cell.refused_reassignment(
-        reassignment((0, None)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "topics[0].partitions[0]"
-    )
+    refused_cancellation(cell)
     cell.beat(2)
     cell.beat(2)
     cell.reassign({0: None})
@@ -165,9 +163,7 @@ def test_cancellation_waits_for_a_live_replica_also_without_a_leader() -> None:
     cell.silence(3)
     before = cell.partition(topic)
     assert (before.leader, before.isr, before.elr) == (-1, (), (3,))
-    cell.refused_reassignment(
-        reassignment((0, None)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "topics[0].partitions[0]"
-    )
+    refused_cancellation(cell)
     assert cell.partition(topic) == before
     cell.check_invariants()
 

@@ -45,6 +45,10 @@ def _listener(**fields: Any) -> list[pb.Listener]:
     return [pb.Listener(**{"name": "PLAIN", "host": "h", "port": 1, **fields})]
 
 
+def _feature(name: str, low: int, high: int) -> list[pb.FeatureRange]:
+    return [pb.FeatureRange(name=name, min_supported_version=low, max_supported_version=high)]
+
+
 @pytest.mark.parametrize(
     ("fields", "code", "field"),
     [
@@ -61,24 +65,10 @@ def _listener(**fields: Any) -> list[pb.Listener]:
         ({"listeners": _listener(port=65536)}, ErrorCode.INVALID_REQUEST, "listeners[0].port"),
         ({"log_dirs": [""]}, ErrorCode.INVALID_REGISTRATION, "log_dirs[0]"),
         ({"log_dirs": ["/a", "/b", "/a"]}, ErrorCode.INVALID_REGISTRATION, "log_dirs[2]"),
-        (
-            {
-                "features": [
-                    pb.FeatureRange(name="x", min_supported_version=2, max_supported_version=1)
-                ]
-            },
-            ErrorCode.INVALID_REQUEST,
-            "features[0]",
-        ),
+        ({"features": _feature("x", 2, 1)}, ErrorCode.INVALID_REQUEST, "features[0]"),
         ({"features": []}, ErrorCode.UNSUPPORTED_VERSION, "features"),
         (
-            {
-                "features": [
-                    pb.FeatureRange(
-                        name="metadata.version", min_supported_version=98, max_supported_version=99
-                    )
-                ]
-            },
+            {"features": _feature("metadata.version", 98, 99)},
             ErrorCode.UNSUPPORTED_VERSION,
             "features",
         ),
@@ -128,8 +118,7 @@ def test_new_incarnation_leaves_every_isr_in_the_batch_of_its_registration() -> 
     topic = cell.create_on((1, 2, 3), (2, 1, 3))
     alone = cell.create_on((1,), (2,), name="alone")
     cell.now += 9.1
-    for broker_id in (2, 3):
-        cell.beat(broker_id)
+    cell.beats(2, 3)
     decision = cell.decide(registration(1, "another"))
     types = decision.types
     assert types == ["REGISTER_BROKER"] + ["PARTITION_CHANGE"] * 3

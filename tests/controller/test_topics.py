@@ -12,6 +12,8 @@ from raftlog.errors import ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
+ASSIGNMENT, CONFIG = ErrorCode.INVALID_REPLICA_ASSIGNMENT, ErrorCode.INVALID_CONFIG
+
 
 def _topic(name: str = "t", **fields: Any) -> rpc.CreatableTopic:
     return rpc.CreatableTopic(
@@ -78,48 +80,20 @@ def test_topic_its_configs_and_partitions_are_one_batch() -> None:
         ({"replication_factor": 0}, ErrorCode.INVALID_REPLICATION_FACTOR, "replication_factor"),
         ({"replication_factor": -2}, ErrorCode.INVALID_REPLICATION_FACTOR, "replication_factor"),
         ({"replication_factor": 3}, ErrorCode.INVALID_REPLICATION_FACTOR, "replication_factor"),
-        ({"configs": [_config("no.such", "1")]}, ErrorCode.INVALID_CONFIG, "configs[0].name"),
-        (
-            {"configs": [_config("retention.ms", "-2")]},
-            ErrorCode.INVALID_CONFIG,
-            "configs[0].value",
-        ),
+        ({"configs": [_config("no.such", "1")]}, CONFIG, "configs[0].name"),
+        ({"configs": [_config("retention.ms", "-2")]}, CONFIG, "configs[0].value"),
         (
             {"configs": [_config("retention.ms", "1"), _config("retention.ms", "2")]},
-            ErrorCode.INVALID_CONFIG,
+            CONFIG,
             "configs[1].name",
         ),
-        ({"assignments": _assign((1, [1]))}, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "assignments"),
-        (
-            {"assignments": _assign((0, [1]), (0, [2]))},
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "assignments",
-        ),
-        (
-            {"assignments": _assign((0, []))},
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "assignments[0].broker_ids",
-        ),
-        (
-            {"assignments": _assign((0, [1, 1]))},
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "assignments[0].broker_ids",
-        ),
-        (
-            {"assignments": _assign((0, [9]))},
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "assignments[0].broker_ids",
-        ),
-        (
-            {"assignments": _assign((0, [3]))},
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "assignments[0].broker_ids",
-        ),
-        (
-            {"assignments": _assign((1, [1]), (0, [1, 2]))},
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "assignments[0].broker_ids",
-        ),
+        ({"assignments": _assign((1, [1]))}, ASSIGNMENT, "assignments"),
+        ({"assignments": _assign((0, [1]), (0, [2]))}, ASSIGNMENT, "assignments"),
+        ({"assignments": _assign((0, []))}, ASSIGNMENT, "assignments[0].broker_ids"),
+        ({"assignments": _assign((0, [1, 1]))}, ASSIGNMENT, "assignments[0].broker_ids"),
+        ({"assignments": _assign((0, [9]))}, ASSIGNMENT, "assignments[0].broker_ids"),
+        ({"assignments": _assign((0, [3]))}, ASSIGNMENT, "assignments[0].broker_ids"),
+        ({"assignments": _assign((1, [1]), (0, [1, 2]))}, ASSIGNMENT, "assignments[0].broker_ids"),
         (
             {"assignments": _assign((0, [1])), "num_partitions": 2},
             ErrorCode.INVALID_REQUEST,
@@ -446,14 +420,10 @@ def test_manual_assignments_of_new_partitions_are_kept_and_only_live_replicas_ar
         (_add("t", 2), ErrorCode.INVALID_PARTITIONS, ".count"),
         (_add("t", 1), ErrorCode.INVALID_PARTITIONS, ".count"),
         (_add("t", -1), ErrorCode.INVALID_PARTITIONS, ".count"),
-        (_add("t", 4, [1, 2]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, ".assignments"),
-        (_add("t", 3, [1]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, ".assignments[0].broker_ids"),
-        (
-            _add("t", 4, [1, 2], [1, 1]),
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            ".assignments[1].broker_ids",
-        ),
-        (_add("t", 3, [1, 9]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, ".assignments[0].broker_ids"),
+        (_add("t", 4, [1, 2]), ASSIGNMENT, ".assignments"),
+        (_add("t", 3, [1]), ASSIGNMENT, ".assignments[0].broker_ids"),
+        (_add("t", 4, [1, 2], [1, 1]), ASSIGNMENT, ".assignments[1].broker_ids"),
+        (_add("t", 3, [1, 9]), ASSIGNMENT, ".assignments[0].broker_ids"),
         (_add("wide", 2), ErrorCode.INVALID_REPLICATION_FACTOR, ""),
     ],
 )

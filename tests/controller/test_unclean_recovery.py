@@ -4,7 +4,6 @@ import pytest
 from deciding import Cell, replica_log
 
 from controller.state import unclean_recovery
-from controller.state.unclean_recovery import LogEnd
 from raftlog.errors import ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -282,7 +281,3 @@ def test_report_of_a_replica_that_is_not_assigned_is_ignored() -> None:
     log = rpc.ReplicaLogReport(topic_id=b"?" * 16, last_epoch=1, log_end_offset=3)
     cell.beat(1, replica_logs=[log])
     assert cell.due() == []
-
-
-def test_higher_log_end_loses_less() -> None:
-    assert LogEnd(2, 1, 9) > LogEnd(1, 100, 9) > LogEnd(1, 99, 9) > LogEnd(-1, 0, 9)

@@ -56,6 +56,15 @@ def three(*unfenced: int) -> Image:
     return fold([register(b, b - 1, fenced=b not in unfenced) for b in (A, B, C)])
 
 
+def committed(*unfenced: int, no_ops: int = 0) -> LaoTracker:
+    """A controller whose claim, and this many records after it, are committed."""
+    tracker = claim(three(*unfenced))
+    if no_ops:
+        tracker.proposed([NO_OP] * no_ops, 4)
+    tracker.committed(4 + no_ops)
+    return tracker
+
+
 def said(
     tracker: LaoTracker,
     broker_id: int,
@@ -74,9 +83,7 @@ def said(
 
 
 def test_lao_is_the_lowest_applied_offset_of_the_members() -> None:
-    tracker = claim(three(A, B))
-    tracker.proposed([NO_OP] * 6, 4)
-    tracker.committed(10)
+    tracker = committed(A, B, no_ops=6)
     said(tracker, A, 9)
     assert tracker.lao == -1
     said(tracker, B, 5)
@@ -90,8 +97,7 @@ def test_lao_is_the_lowest_applied_offset_of_the_members() -> None:
 
 def test_reports_of_another_controller_epoch_are_ignored() -> None:
     """A deposed controller's LAO would rise above the one announced by the new controller."""
-    tracker = claim(three(A))
-    tracker.committed(4)
+    tracker = committed(A)
     said(tracker, A, 3, epoch=3)
     said(tracker, A, 3, epoch=1)
     assert tracker.applied_of(A) == -1
@@ -117,8 +123,7 @@ def test_reports_ahead_of_the_high_watermark_are_parked() -> None:
 @pytest.mark.parametrize("field", ["applied", "told"])
 def test_report_beyond_the_log_end_is_ignored(field: str, offset: int) -> None:
     """If it were parked, it would displace the true reports, which arrive later and are lower."""
-    tracker = claim(three(A))
-    tracker.committed(4)
+    tracker = committed(A)
     said(tracker, A, 3)
     said(
         tracker, A, offset if field == "applied" else 3, known_lao=offset if field == "told" else -1
@@ -160,8 +165,7 @@ def test_nothing_counts_as_committed_before_the_first_commit_of_the_epoch() -> N
 
 
 def test_lao_is_unknown_until_every_member_has_reported_in_this_epoch() -> None:
-    tracker = claim(three(A, B, C))
-    tracker.committed(4)
+    tracker = committed(A, B, C)
     said(tracker, A, 3)
     assert tracker.lao == -1
     assert tracker.unknown_reason == "brokers [2, 3] have not reported in controller epoch 2"
@@ -172,9 +176,7 @@ def test_lao_is_unknown_until_every_member_has_reported_in_this_epoch() -> None:
 
 
 def test_reports_never_decrease_within_a_broker_epoch() -> None:
-    tracker = claim(three(A))
-    tracker.proposed([NO_OP] * 6, 4)
-    tracker.committed(10)
+    tracker = committed(A, no_ops=6)
     said(tracker, A, 7, known_lao=6)
     said(tracker, A, 5, known_lao=3)
     assert (tracker.lao, tracker.min_known_lao) == (7, 6)
@@ -205,8 +207,7 @@ def test_images_between_the_batches_of_the_tail_count() -> None:
 
 
 def test_broker_counts_from_the_proposal_of_its_unfencing() -> None:
-    tracker = claim(three(A))
-    tracker.committed(4)
+    tracker = committed(A)
     said(tracker, A, 3)
     said(tracker, B, 3)
     tracker.proposed([change(B, 1, fenced=False)], 4)
@@ -217,8 +218,7 @@ def test_broker_counts_from_the_proposal_of_its_unfencing() -> None:
 
 
 def test_broker_counts_until_its_fencing_is_committed() -> None:
-    tracker = claim(three(A, B))
-    tracker.committed(4)
+    tracker = committed(A, B)
     said(tracker, A, 3)
     said(tracker, B, 3)
     tracker.proposed([change(B, 1, fenced=True), NO_OP], 4)
@@ -232,8 +232,7 @@ def test_broker_counts_until_its_fencing_is_committed() -> None:
 
 
 def test_unfencing_after_a_pending_fencing_keeps_the_membership() -> None:
-    tracker = claim(three(A, B))
-    tracker.committed(4)
+    tracker = committed(A, B)
     said(tracker, A, 3)
     said(tracker, B, 3)
     for offset, fenced in ((4, True), (5, False), (6, True)):
@@ -258,8 +257,7 @@ def test_earlier_of_two_endings_counts() -> None:
 
 @pytest.mark.parametrize("ending", [unregister(B), register(B, 4)])
 def test_replaced_or_unregistered_broker_counts_until_the_commit(ending: Record) -> None:
-    tracker = claim(three(A, B))
-    tracker.committed(4)
+    tracker = committed(A, B)
     tracker.proposed([ending, NO_OP], 4)
     said(tracker, A, 3)
     assert tracker.lao == -1
@@ -285,8 +283,7 @@ def test_lao_counts_two_registrations_of_one_broker_in_the_tail() -> None:
 
 
 def test_repeated_registration_keeps_its_reports() -> None:
-    tracker = claim(three(A))
-    tracker.committed(4)
+    tracker = committed(A)
     said(tracker, A, 3)
     tracker.proposed([register(A, 0, fenced=False)], 4)
     assert (tracker.lao, tracker.members) == (3, [A])
@@ -311,8 +308,7 @@ def test_broker_in_controlled_shutdown_still_counts() -> None:
 
 
 def test_lao_does_not_advance_without_members() -> None:
-    tracker = claim(three(A))
-    tracker.committed(4)
+    tracker = committed(A)
     said(tracker, A, 3)
     tracker.proposed([change(A, 0, fenced=True)], 4)
     tracker.proposed([NO_OP] * 5, 5)
@@ -323,15 +319,13 @@ def test_lao_does_not_advance_without_members() -> None:
 
 
 def test_lao_is_unknown_if_there_never_was_a_member() -> None:
-    tracker = claim(three())
-    tracker.committed(4)
+    tracker = committed()
     assert tracker.lao == -1
     assert tracker.unknown_reason == "no broker is unfenced"
 
 
 def test_legacy_member_makes_lao_unknown_and_is_reported() -> None:
-    tracker = claim(three(A))
-    tracker.committed(4)
+    tracker = committed(A)
     said(tracker, A, 3)
     tracker.proposed([register(C, 4, version=0)], 4)
     assert tracker.lao == 3
@@ -354,9 +348,7 @@ def test_legacy_member_makes_lao_unknown_and_is_reported() -> None:
 
 
 def test_joining_requires_lao_applied() -> None:
-    tracker = claim(three(A))
-    tracker.proposed([NO_OP] * 6, 4)
-    tracker.committed(10)
+    tracker = committed(A, no_ops=6)
     said(tracker, A, 7)
     said(tracker, B, 6)
     assert not tracker.may_join(B)
@@ -377,9 +369,7 @@ def test_joining_requires_the_first_record_of_the_epoch_applied() -> None:
 
 def test_joining_broker_must_know_the_lao_of_the_members() -> None:
     """Members knew LAO 5, `visible` was answered; fenced B knew 3, and would read from 3."""
-    tracker = claim(three(A))
-    tracker.proposed([NO_OP] * 6, 4)
-    tracker.committed(10)
+    tracker = committed(A, no_ops=6)
     said(tracker, A, 9, known_lao=5)
     said(tracker, B, 9, known_lao=4)
     assert not tracker.may_join(B)
@@ -388,9 +378,7 @@ def test_joining_broker_must_know_the_lao_of_the_members() -> None:
 
 
 def test_member_without_a_known_lao_does_not_lower_the_requirement_for_joining() -> None:
-    tracker = claim(three(A))
-    tracker.proposed([NO_OP] * 6, 4)
-    tracker.committed(10)
+    tracker = committed(A, no_ops=6)
     said(tracker, A, 9, known_lao=5)
     tracker.proposed([register(C, 10, fenced=False, version=0)], 10)
     assert tracker.min_known_lao == -1
@@ -431,8 +419,7 @@ def test_first_member_of_an_empty_set_binds_the_next() -> None:
 
 def test_joining_while_lao_is_unknown_requires_no_known_lao() -> None:
     """A broker unfenced in this epoch ignores the LAO of earlier epochs by its own rule."""
-    tracker = claim(three(A))
-    tracker.committed(4)
+    tracker = committed(A)
     said(tracker, B, 3)
     assert tracker.may_join(B)
 
@@ -441,9 +428,7 @@ def test_joining_while_lao_is_unknown_requires_no_known_lao() -> None:
 
 
 def test_brokers_that_delay_writers_are_reported() -> None:
-    tracker = claim(three(A, B, C))
-    tracker.proposed([NO_OP] * 6, 4)
-    tracker.committed(10)
+    tracker = committed(A, B, C, no_ops=6)
     said(tracker, C, 5, known_lao=4)
     said(tracker, A, 9, known_lao=5)
     assert tracker.held_back_by() == [B]
@@ -474,29 +459,6 @@ def test_skipped_batch_is_refused() -> None:
 # --- leases for strict reads --------------------------------------------------------------------
 
 
-def test_member_is_unfenced_in_every_image_from_the_high_watermark_on() -> None:
-    tracker = claim(three(A))
-    assert not tracker.unfenced_throughout(A), (
-        "nothing of this epoch is committed: a follower's high watermark proves nothing"
-    )
-    tracker.committed(4)
-    assert tracker.unfenced_throughout(A)
-    assert not tracker.unfenced_throughout(B)
-    assert not tracker.unfenced_throughout(9)
-    tracker.proposed([change(B, 1, fenced=False)], 4)
-    assert not tracker.unfenced_throughout(B), "the tail may be cut before it"
-    tracker.committed(5)
-    assert tracker.unfenced_throughout(B)
-    tracker.proposed([change(B, 1, fenced=True)], 5)
-    assert not tracker.unfenced_throughout(B), "the tail may hold"
-    tracker.proposed([change(B, 1, fenced=False)], 6)
-    assert not tracker.unfenced_throughout(B), "an image between shows it fenced"
-    tracker.committed(6)
-    assert not tracker.unfenced_throughout(B)
-    tracker.committed(7)
-    assert tracker.unfenced_throughout(B)
-
-
 def test_unfencing_in_the_inherited_tail_counts_when_committed() -> None:
     tracker = claim(three(A), [change(A, 0, fenced=True)], [change(A, 0, fenced=False)])
     assert not tracker.unfenced_throughout(A)
@@ -505,8 +467,7 @@ def test_unfencing_in_the_inherited_tail_counts_when_committed() -> None:
 
 
 def test_replaced_or_removed_registration_is_not_unfenced() -> None:
-    tracker = claim(three(A, B))
-    tracker.committed(4)
+    tracker = committed(A, B)
     tracker.proposed([register(A, 4)], 4)
     tracker.proposed([unregister(B)], 5)
     assert not tracker.unfenced_throughout(A)

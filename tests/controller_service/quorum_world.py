@@ -178,6 +178,11 @@ class World:
         await self.ask(alter("a"))
         return [active, *self.others(active)]
 
+    def cut_off(self, node: Node) -> None:
+        """Cut the links of a node to all others; clients still reach it."""
+        for other in self.others(node):
+            self.network.partition(node.name, other.name)
+
     def others(self, node: Node) -> list[Node]:
         return [one for one in self.nodes.values() if one is not node]
 
@@ -257,10 +262,10 @@ class KeepingLink:
     """A link that keeps the messages sent to it."""
 
     identity = ANONYMOUS
-    peer = "somebody:1"
     listener = ""
 
-    def __init__(self) -> None:
+    def __init__(self, peer: str = "somebody:1") -> None:
+        self.peer = peer
         self.sent: list[Any] = []
         self.closed_because = ""
 

@@ -14,50 +14,6 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
 @simulated
-async def test_write_returns_its_offset_and_is_in_every_image() -> None:
-    world = World()
-    response = await world.client.call(alter("a", "1"), principal="alice")
-    assert response.WhichOneof("body") == "incremental_alter_configs"
-    offset = response.write.token.offset
-    await world.until(lambda: all(n.service.image.offset >= offset for n in world.nodes.values()))
-    for node in world.nodes.values():
-        assert node.service.image.configs[(16, "a")] == {"match": "1"}
-    assert len(world.hashes()) == 1
-    assert not world.network.handler_failures
-
-
-@pytest.mark.parametrize("length", [1025, 65_535, 65_536, 1_000_000])
-@simulated
-async def test_oversized_principal_stops_no_controller(length: int) -> None:
-    world = World()
-    node = await world.active()
-    await world.client.call(alter("z", "1"))
-    await world.until(lambda: len(world.hashes()) == 1)
-    before, end = world.hashes(), node.service.replica.log_end_offset
-    for principal in ("x" * length, "ä" * length, "a\nb"):
-        with pytest.raises(ApiError) as refused:
-            await world.client.call(alter("a", "1"), principal=principal)
-        assert refused.value.code == ErrorCode.INVALID_REQUEST
-        assert refused.value.field == "client.principal"
-        assert not refused.value.outcome_unknown
-    assert (world.hashes(), node.service.replica.log_end_offset) == (before, end)
-    assert await world.active() is node
-    await world.client.call(alter("a", "1"), principal="x" * 1024)
-    assert not any(one.failures for one in world.nodes.values())
-
-
-@simulated
-async def test_many_concurrent_writes_are_answered_in_order() -> None:
-    world = World()
-    await world.active()
-    futures = [world.client.call(alter(f"k{i}", str(i))) for i in range(300)]
-    responses = await asyncio.gather(*futures)
-    offsets = [r.write.token.offset for r in responses]
-    assert offsets == sorted(offsets)
-    assert len(set(offsets)) == 300
-
-
-@simulated
 async def test_error_names_its_field_and_waits_for_confirmed_leadership() -> None:
     world = World()
     node, *_ = await world.settled()
@@ -98,28 +54,6 @@ async def test_acknowledged_writes_survive_the_death_of_the_active_controller() 
         assert new.service.image.configs[(16, f"k{i}")] == {"match": str(i)}
     old.start()
     await world.until(lambda: len(world.hashes()) == 1 and old.service.image.offset > 20)
-
-
-@simulated
-async def test_request_of_another_cluster_is_refused() -> None:
-    world = World()
-    request = pb.ControllerRequest(cluster_id="other", incremental_alter_configs=alter("a", "1"))
-    with pytest.raises(ApiError) as failure:
-        await world.client.call(request)
-    assert failure.value.code == ErrorCode.INCONSISTENT_CLUSTER_ID
-    assert failure.value.field == "cluster_id"
-
-
-@simulated
-async def test_deposed_leader_answers_its_waiting_writes_with_outcome_unknown() -> None:
-    world = World()
-    node, *_ = await world.settled()
-    for other in world.others(node):
-        world.network.partition(f"c{node.id}", f"c{other.id}")
-    with pytest.raises(ApiError) as failure:
-        await world.client.call(alter("b", "2"), timeout_s=20)
-    assert failure.value.outcome_unknown
-    assert failure.value.code == ErrorCode.NOT_CONTROLLER
 
 
 @simulated

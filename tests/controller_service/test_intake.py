@@ -1,6 +1,7 @@
 """The queue of requests in front of the controller."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,13 @@ def taken(queue: Intake) -> PendingRequest:
     return found
 
 
+def refusal(queue: Intake, *given: Any, **how: Any) -> ApiError:
+    with pytest.raises(ApiError) as refused:
+        queue.add(*given, **how)
+    assert not refused.value.outcome_unknown
+    return refused.value
+
+
 def test_intake_keeps_order_and_counts_bytes() -> None:
     queue = Intake(30_000)
     for name in ("a", "bb"):
@@ -37,20 +45,14 @@ def test_too_large_and_too_many_requests_are_refused(monkeypatch: pytest.MonkeyP
     queue = Intake(30_000)
     too_large = request()
     too_large.delete_topics.names.append("t" * intake.MAX_REQUEST_BYTES)
-    with pytest.raises(ApiError) as refused:
-        queue.add(None, request("x" * (intake.MAX_REQUEST_BYTES + 1)), 0.0)
-    assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
-    assert not refused.value.outcome_unknown
-    with pytest.raises(ApiError) as refused:
-        queue.add(None, too_large, 0.0)
-    assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
-    assert refused.value.field == "delete_topics"
+    error = refusal(queue, None, request("x" * (intake.MAX_REQUEST_BYTES + 1)), 0.0)
+    assert error.code == ErrorCode.MESSAGE_TOO_LARGE
+    error = refusal(queue, None, too_large, 0.0)
+    assert (error.code, error.field) == (ErrorCode.MESSAGE_TOO_LARGE, "delete_topics")
     queue.add(None, request(), 0.0)
     queue.add(None, request(), 0.0)
-    with pytest.raises(ApiError) as refused:
-        queue.add(None, request(), 0.0)
-    assert refused.value.code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
-    assert not refused.value.outcome_unknown
+    error = refusal(queue, None, request(), 0.0)
+    assert error.code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
     assert len(queue) == 2
 
 
@@ -72,13 +74,10 @@ def test_heartbeats_go_first_and_are_bounded_separately(monkeypatch: pytest.Monk
         queue.add(None, request(name), 0.0)
     for name in ("beat 1", "beat 2"):
         queue.add(None, request(name, 100), 0.0, heartbeat=True)
-    with pytest.raises(ApiError) as refused:
-        queue.add(None, request("beat 3"), 0.0, heartbeat=True)
-    assert refused.value.code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    error = refusal(queue, None, request("beat 3"), 0.0, heartbeat=True)
+    assert error.code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
     assert len(queue) == 4
-    first = queue.take()
-    assert first is not None
-    assert first.message.cluster_id == "beat 1"
+    assert taken(queue).message.cluster_id == "beat 1"
     assert [w.message.cluster_id for w in queue.expired(0.2)] == ["beat 2"]
     assert [w.message.cluster_id for w in queue.drain()] == ["a", "b"]
     assert queue.waiting_bytes == 0
@@ -174,8 +173,7 @@ def test_no_connection_exceeds_its_share(monkeypatch: pytest.MonkeyPatch) -> Non
         assert refused.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
         assert refused.value.throttle_time_ms == limits.RETRY_AFTER_MS
         # Another link of the same connection has no share of its own.
-        with pytest.raises(ApiError):
-            queue.add(Peer(name), request(), 0.0)
+        refusal(queue, Peer(name), request(), 0.0)
     assert counts == {"a": 50, "b": 25}
     queue.add(Peer("newcomer"), request(), 0.0)
     while queue.take() is not None:
@@ -222,12 +220,8 @@ def test_excess_heartbeats_of_one_connection_wait_with_all_others() -> None:
     for number in range(limits.CONTROLLER_MAX_WAITING_HEARTBEATS_A_PEER + 10):
         queue.add(Peer("greedy"), request(f"beat {number}"), 0.0, heartbeat=True)
     for _ in range(limits.CONTROLLER_MAX_WAITING_HEARTBEATS_A_PEER):
-        taken = queue.take()
-        assert taken is not None
-        assert taken.message.cluster_id != "write"
-    taken = queue.take()
-    assert taken is not None
-    assert taken.message.cluster_id == "write"
+        assert taken(queue).message.cluster_id != "write"
+    assert taken(queue).message.cluster_id == "write"
 
 
 def test_timeout_is_capped() -> None:
@@ -240,9 +234,8 @@ def test_timeout_is_capped() -> None:
 def test_timeout_has_a_default_and_is_never_negative() -> None:
     queue = Intake(30_000, 300_000)
     queue.add(None, request("patient", 0), 0.0)
-    with pytest.raises(ApiError) as error:
-        queue.add(None, request("before it came", -1), 0.0)
-    assert (error.value.code, error.value.field) == (ErrorCode.INVALID_REQUEST, "timeout_ms")
+    error = refusal(queue, None, request("before it came", -1), 0.0)
+    assert (error.code, error.field) == (ErrorCode.INVALID_REQUEST, "timeout_ms")
     assert queue.waiting_bytes == request("patient", 0).ByteSize()
     assert list(queue.expired(29.9)) == []
     assert len(list(queue.expired(30.0))) == 1
@@ -253,9 +246,7 @@ def test_deferred_request_is_dropped_with_its_link() -> None:
     gone, there = Peer("gone"), Peer("there")
     for link in (gone, there):
         queue.add(link, request(), 0.0)
-        waiting = queue.take()
-        assert waiting is not None
-        queue.defer(waiting, 5.0)
+        queue.defer(taken(queue), 5.0)
     queue.abandon({gone})
     assert queue.wake(5.0)
     assert [w.link for w in queue.drain()] == [there]
@@ -271,9 +262,7 @@ def test_expired_requests_are_removed_in_slices_and_release_their_share() -> Non
     assert [next(some).message.cluster_id for _ in range(4)] == ["0", "1", "2", "3"]
     assert len(queue) == 7
     # What is left is taken as ever, and what was taken is not late any more.
-    taken = queue.take()
-    assert taken is not None
-    assert taken.message.cluster_id == "4"
+    assert taken(queue).message.cluster_id == "4"
     assert [w.message.cluster_id for w in queue.expired(1.0)] == ["5", "6", "7", "8", "9"]
     assert [w.message.cluster_id for w in queue.drain()] == ["later"]
     assert (len(queue), queue.waiting_bytes, queue.shares.total) == (0, 0, 0)
@@ -300,8 +289,7 @@ def test_expired_requests_occupy_no_slot(monkeypatch: pytest.MonkeyPatch) -> Non
     for heartbeat in (False, True):
         for _ in range(10):
             queue.add(Peer("b"), request("y"), 1.0, heartbeat=heartbeat)
-        with pytest.raises(ApiError):
-            queue.add(Peer("b"), request("y"), 1.0, heartbeat=heartbeat)
+        refusal(queue, Peer("b"), request("y"), 1.0, heartbeat=heartbeat)
     assert [w.message.cluster_id for w in queue.drain()] == ["y"] * 20
     assert len(queue) == 0
 
@@ -310,9 +298,7 @@ def test_repeatedly_deferred_request_expires_once() -> None:
     queue = Intake(30_000)
     queue.add(None, request("a", 5_000), 0.0)
     for at in range(4):
-        waiting = queue.take()
-        assert waiting is not None
-        queue.defer(waiting, at + 1.0)
+        queue.defer(taken(queue), at + 1.0)
         assert list(queue.expired(at)) == []
         assert queue.wake(at + 1.0)
     assert [w.message.cluster_id for w in queue.expired(5.0)] == ["a"]

@@ -115,6 +115,20 @@ def observers_of(source: FakeSource, turns: Turns | None = None) -> Observers:
     )
 
 
+def connect(observers: Observers, peer: str = "somebody:1") -> KeepingLink:
+    link = KeepingLink(peer)
+    observers.accept(link)
+    return link
+
+
+def park(observers: Observers, turns: Turns, link: KeepingLink, **fields: Any) -> None:
+    """Fetch twice: the second time there is no news."""
+    for _ in range(2):
+        observers.received(link, [fetch(10, **fields)])
+        turns.take(3)
+    link.sent.clear()
+
+
 World = tuple[FakeSource, Observers, KeepingLink]
 
 
@@ -122,8 +136,7 @@ World = tuple[FakeSource, Observers, KeepingLink]
 def world() -> World:
     source = FakeSource()
     observers = observers_of(source)
-    link = KeepingLink()
-    observers.accept(link)
+    link = connect(observers)
     # Hear the present LAO and epoch once, so that the next fetch finds no news in them.
     observers.received(link, [fetch(10)])
     link.sent.clear()
@@ -144,9 +157,9 @@ def test_observer_fetch_is_answered_at_once_when_there_is_data(world: World) -> 
     ("field", "value"), [("lowest_acknowledged_offset", 8), ("controller_epoch", 5)]
 )
 def test_broker_fetch_is_answered_at_once_with_a_new_lao_or_epoch(field: str, value: int) -> None:
-    source, link, turns = FakeSource(registered=frozenset((7,))), KeepingLink(), Turns()
+    source, turns = FakeSource(registered=frozenset((7,))), Turns()
     observers = observers_of(source, turns)
-    observers.accept(link)
+    link = connect(observers)
     observers.received(link, [fetch(10, broker_epoch=3)])
     turns.take(2)
     link.sent.clear()
@@ -163,13 +176,11 @@ def test_broker_fetch_is_answered_at_once_with_a_new_lao_or_epoch(field: str, va
 )
 def test_observer_that_cannot_be_answered_delays_no_other(error: Exception, ends: bool) -> None:
     source = FakeSource(registered=frozenset((1, 2, 3)))
-    observers = observers_of(source)
-    links = first, broken, last = KeepingLink(), KeepingLink(), KeepingLink()
+    turns = Turns()
+    observers = observers_of(source, turns)
+    links = first, broken, last = [connect(observers) for _ in range(3)]
     for number, link in enumerate(links, 1):
-        observers.accept(link)
-        for _ in range(2):
-            observers.received(link, [fetch(10, replica_id=number, broker_epoch=3)])
-        link.sent.clear()
+        park(observers, turns, link, replica_id=number, broker_epoch=3)
 
     def refuse(message: Any) -> None:
         raise error
@@ -314,11 +325,9 @@ def test_parked_fetch_ends_at_its_deadline(world: World) -> None:
 def test_observers_at_the_same_offset_share_one_read() -> None:
     source = FakeSource()
     observers = observers_of(source)
-    links = [KeepingLink() for _ in range(5)]
+    links = [connect(observers) for _ in range(5)]
     for link in links:
-        observers.accept(link)
-        observers.received(link, [fetch(10)])
-        observers.received(link, [fetch(10)])
+        park(observers, Turns(), link)
     source.committed_end, source.reads = 11, 0
     observers.release()
     assert source.reads == 1
@@ -394,8 +403,7 @@ def test_fetch_below_the_log_start_is_answered_with_the_newest_snapshot(world: W
 
 def test_observers_are_not_answered_after_damage_is_detected(world: World) -> None:
     source, observers, idle = world
-    reader = KeepingLink()
-    observers.accept(reader)
+    reader = connect(observers)
     observers.received(idle, [fetch(10)])
 
     def damaged(offset: int, until: int, max_bytes: int) -> bytes:
@@ -413,16 +421,9 @@ def test_clients_never_take_the_slots_of_brokers(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("controller.service.observers.OBSERVERS_MAX_STRANGERS", 4)
     source = FakeSource(registered=frozenset({7}))
     observers = observers_of(source)
-
-    def connect(peer: str) -> KeepingLink:
-        link = KeepingLink()
-        link.peer = peer
-        observers.accept(link)
-        return link
-
-    broker = connect("broker")
+    broker = connect(observers, "broker")
     observers.received(broker, [fetch(10, replica_id=7, broker_epoch=3)])
-    strangers = [connect(f"stranger {number}") for number in range(6)]
+    strangers = [connect(observers, f"stranger {number}") for number in range(6)]
     for link in strangers[:4]:
         # Whoever names another epoch, or another id, is not a broker.
         observers.received(link, [fetch(10, replica_id=7, broker_epoch=2)])
@@ -430,39 +431,28 @@ def test_clients_never_take_the_slots_of_brokers(monkeypatch: pytest.MonkeyPatch
     # The broker comes back on another connection as soon as there is one place, and then takes
     # none.
     observers.closed(strangers[0], "gone")
-    again = connect("broker again")
+    again = connect(observers, "broker again")
     observers.received(again, [fetch(12, replica_id=7, broker_epoch=3)])
     assert not again.closed_because
     assert not broker.closed_because, "a stranger again, for which there is a place"
-    assert connect("one too many").closed_because
-    third = KeepingLink()
+    assert connect(observers, "one too many").closed_because
     observers.closed(broker, "gone")
-    third.peer = "the next"
-    observers.accept(third)
-    assert not third.closed_because
+    assert not connect(observers, "the next").closed_because
 
 
 def test_one_connection_leaves_observer_slots_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.service.observers.OBSERVERS_MAX_STRANGERS", 10)
     observers = observers_of(FakeSource())
-    greedy = [KeepingLink() for _ in range(20)]
-    for link in greedy:
-        observers.accept(link)
+    greedy = [connect(observers) for _ in range(20)]
     assert sum(not link.closed_because for link in greedy) == 5
-    other = KeepingLink()
-    other.peer = "other:1"
-    observers.accept(other)
-    assert not other.closed_because
+    assert not connect(observers, "other:1").closed_because
 
 
 def far_ones(observers: Observers, count: int, **fields: Any) -> list[KeepingLink]:
     """Streams of this many clients, all of which ask for the whole log."""
     links = []
     for number in range(count):
-        link = KeepingLink()
-        link.peer = f"stranger:{number % 3}"
-        links.append(link)
-        observers.accept(link)
+        links.append(link := connect(observers, f"stranger:{number % 3}"))
         observers.received(link, [fetch(0, replica_id=-1, max_bytes=2**31 - 1, **fields)])
     return links
 
@@ -506,10 +496,8 @@ def test_time_spent_on_clients_in_one_turn_is_bounded() -> None:
 
     source.read = read  # type: ignore[method-assign]
     source.committed_end = 100
-    links = [KeepingLink() for _ in range(30)]
+    links = [connect(observers, f"stranger:{offset}") for offset in range(30)]
     for offset, link in enumerate(links):
-        observers.accept(link)
-        link.peer = f"stranger:{offset}"
         # Nobody is as far as another: each costs a read.
         observers.received(link, [fetch(offset, replica_id=-1)])
     served = sum(len(link.sent) for link in links)
@@ -523,16 +511,9 @@ def test_time_spent_on_clients_in_one_turn_is_bounded() -> None:
 
 
 def test_cpu_time_of_other_processes_ends_no_turn() -> None:
-    source, turns = FakeSource(registered=frozenset(range(20))), Turns()
+    source, turns = FakeSource(), Turns()
     observers = observers_of(source, turns)
-    links = [KeepingLink() for _ in range(20)]
-    for broker_id, link in enumerate(links):
-        link.peer = f"broker:{broker_id}"
-        observers.accept(link)
-        observers.received(link, [fetch(10, replica_id=broker_id, broker_epoch=3)])
-        link.sent.clear()
-        observers.received(link, [fetch(10, replica_id=broker_id, broker_epoch=3)])
-    turns.take(5)
+    links = parked_brokers(source, observers, turns, 20, 0.0)
 
     def read(offset: int, until: int, max_bytes: int) -> bytes:
         turns.time_s += 1.0
@@ -568,9 +549,8 @@ def test_burst_does_not_visit_waiting_observers_out_of_turn() -> None:
 def test_observers_at_the_same_offset_share_one_answer() -> None:
     source, turns = FakeSource(registered=frozenset(range(3))), Turns()
     observers = observers_of(source, turns)
-    links = [KeepingLink() for _ in range(3)]
+    links = [connect(observers) for _ in range(3)]
     for broker_id, link in enumerate(links):
-        observers.accept(link)
         observers.received(link, [fetch(8, replica_id=broker_id, broker_epoch=3)])
         turns.take(3)
     assert all(link.sent[0] is links[0].sent[0] for link in links)
@@ -588,8 +568,7 @@ def test_observers_at_the_same_offset_share_one_answer() -> None:
 def test_shared_answers_are_bounded() -> None:
     source, turns = FakeSource(registered=frozenset({0})), Turns()
     observers = observers_of(source, turns)
-    link, many = KeepingLink(), 4 * SHARED_MAX_BYTES // 1000
-    observers.accept(link)
+    link, many = connect(observers), 4 * SHARED_MAX_BYTES // 1000
 
     def ask(which: int) -> bool:
         """Return whether the log was not read for it."""
@@ -643,12 +622,8 @@ def test_brokers_are_served_before_clients() -> None:
     source, turns = FakeSource(registered=frozenset({7})), Turns()
     observers = observers_of(source, turns)
     in_megabytes(source)
-    broker = KeepingLink()
-    observers.accept(broker)
-    observers.received(broker, [fetch(10, broker_epoch=3)])
-    observers.received(broker, [fetch(10, broker_epoch=3)])
-    turns.take(2)
-    broker.sent.clear()
+    broker = connect(observers)
+    park(observers, turns, broker, broker_epoch=3)
     links = far_ones(observers, 60)
     served = sum(len(link.sent) for link in links)
     assert 0 < served < 5
@@ -686,10 +661,7 @@ def parked_brokers(
     links = [SlowLink(turns, cost_s) for _ in range(count)]
     for broker_id, link in enumerate(links):
         observers.accept(link)
-        for _ in range(2):
-            observers.received(link, [fetch(10, replica_id=broker_id, broker_epoch=3)])
-            turns.take(3)
-        link.sent.clear()
+        park(observers, turns, link, replica_id=broker_id, broker_epoch=3)
     turns.take(3)
     turns.pauses_s.clear()
     return links
@@ -815,9 +787,7 @@ def test_client_is_served_despite_many_streams_of_another_connection() -> None:
     observers = observers_of(source, turns)
     in_megabytes(source)
     far_ones(observers, 600)
-    honest = KeepingLink()
-    honest.peer = "exporter:1"
-    observers.accept(honest)
+    honest = connect(observers, "exporter:1")
     observers.received(honest, [fetch(0, replica_id=-1)])
     for _ in range(4):
         turns.take()
@@ -827,16 +797,9 @@ def test_client_is_served_despite_many_streams_of_another_connection() -> None:
 def test_waiting_clients_receive_a_commit_over_several_turns() -> None:
     source, turns = FakeSource(), Turns()
     observers = observers_of(source, turns)
-    links = far_ones(observers, 0)
-    for number in range(300):
-        link = KeepingLink()
-        link.peer = f"stranger:{number % 5}"
-        links.append(link)
-        observers.accept(link)
-        for _ in range(2):
-            observers.received(link, [fetch(10, replica_id=-1)])
-            turns.take(2)
-        link.sent.clear()
+    links = [connect(observers, f"stranger:{number % 5}") for number in range(300)]
+    for link in links:
+        park(observers, turns, link, replica_id=-1)
 
     def read(offset: int, until: int, max_bytes: int) -> bytes:
         return bytes(200 << 10)
@@ -867,16 +830,9 @@ def test_fetch_that_replaces_a_parked_one_is_handled_at_once(world: World) -> No
 def test_parked_observers_are_refused_over_several_turns() -> None:
     source, turns = FakeSource(), Turns()
     observers = observers_of(source, turns)
-    links = []
-    for number in range(100):
-        link = KeepingLink()
-        link.peer = f"stranger:{number % 5}"
-        links.append(link)
-        observers.accept(link)
-        for _ in range(2):
-            observers.received(link, [fetch(10, replica_id=-1)])
-            turns.take()
-        link.sent.clear()
+    links = [connect(observers, f"stranger:{number % 5}") for number in range(100)]
+    for link in links:
+        park(observers, turns, link, replica_id=-1)
 
     def slow(link: KeepingLink, message: Any) -> None:
         turns.time_s += 0.001

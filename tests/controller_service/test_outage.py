@@ -174,13 +174,6 @@ def test_claim_watch_does_not_delay_short_work() -> None:
     assert not watch.waits(FAR - 1, 5.0)
 
 
-def test_lost_leader_is_not_waited_for() -> None:
-    watch = ClaimWatch()
-    watch.leader_changed(elected=True, now=5.0)
-    watch.leader_changed(elected=False, now=5.1)
-    assert not watch.waits(FAR, 5.1)
-
-
 class Standby:
     """A node with its own clock, which records what it folds."""
 

@@ -155,14 +155,10 @@ def test_lost_leadership_returns_all_waiting_replies() -> None:
     assert len(parks) == 0
 
 
-def duplicate(offset: int, *, acks: int = COMMITTED, deadline: float = 10.0) -> Parked:
-    return parked(offset, acks=acks, deadline=deadline)
-
-
 def test_retry_of_a_committed_write_is_answered_before_waiting_requests() -> None:
     parks, sent = parking()
     parks.committed(5)
-    write, retry, early = parked(9), duplicate(4), duplicate(5)
+    write, retry, early = parked(9), parked(4), parked(5)
     parks.park(write)
     parks.park_duplicate(retry)
     parks.park_duplicate(early)
@@ -176,8 +172,8 @@ def test_retry_waits_for_its_requested_visibility() -> None:
     parks, sent = parking()
     parks.committed(10)
     parks.visibility(6, 3)
-    acknowledged, told = duplicate(6, acks=ACKNOWLEDGED), duplicate(3, acks=VISIBLE)
-    later, latest = duplicate(7, acks=ACKNOWLEDGED), duplicate(6, acks=VISIBLE)
+    acknowledged, told = parked(6, acks=ACKNOWLEDGED), parked(3, acks=VISIBLE)
+    later, latest = parked(7, acks=ACKNOWLEDGED), parked(6, acks=VISIBLE)
     for each in (latest, later, told, acknowledged):
         parks.park_duplicate(each)
     assert sent == [told, acknowledged]
@@ -189,8 +185,8 @@ def test_retry_waits_for_its_requested_visibility() -> None:
 def test_retry_that_times_out_is_dropped_once() -> None:
     parks, sent = parking()
     parks.committed(5)
-    lost, known = duplicate(7, deadline=1), duplicate(2, acks=VISIBLE, deadline=1)
-    kept = duplicate(8)
+    lost, known = parked(7, deadline=1), parked(2, acks=VISIBLE, deadline=1)
+    kept = parked(8)
     for each in (lost, known, kept):
         parks.park_duplicate(each)
     assert list(parks.expired(2)) == [(lost, False), (known, True)]
@@ -203,17 +199,12 @@ def test_retry_that_times_out_is_dropped_once() -> None:
 def test_parked_replies_of_a_closed_link_release_their_share() -> None:
     parking = Parking(lambda parked: None)
     here, gone = SimpleNamespace(peer="a:1"), SimpleNamespace(peer="a:2")
-
-    def write(link: Any, offset: int, acks: Any) -> Parked:
-        return Parked(link, pb.ControllerResponse(), offset, 0, acks, 9.0)
-
-    links = {id(here): here, id(gone): gone}
     for offset, link in enumerate((gone, here, gone, here)):
-        parking.park(write(link, offset, VISIBLE))
+        parking.park(Parked(link, pb.ControllerResponse(), offset, 0, VISIBLE, 9.0))
     parking.park(Parked(gone, pb.ControllerResponse(), 0, 5, COMMITTED, 9.0))
     parking.committed(3)
     assert parking.shares.total == 5
-    parking.abandon([links[id(gone)]])
+    parking.abandon([gone])
     assert parking.shares.held("a:2") == 0
     assert parking.shares.held("a:1") == 2
     assert [parked.link for parked, _ in parking.drain()] == [here, here]
@@ -264,16 +255,9 @@ def test_many_retries_are_not_examined_at_each_commit() -> None:
             return super().__getattribute__(name)
 
     for number in range(500):
-        parks.park_duplicate(
-            Counted(
-                SimpleNamespace(peer="a:1"),
-                pb.ControllerResponse(),
-                10 + number,
-                0,
-                ACKNOWLEDGED,
-                9.0,
-            )
-        )
+        link: Any = SimpleNamespace(peer="a:1")
+        response = pb.ControllerResponse()
+        parks.park_duplicate(Counted(link, response, 10 + number, 0, ACKNOWLEDGED, 9.0))
     for high_watermark in range(2, 500):
         parks.committed(high_watermark)
     assert sent == []

@@ -10,7 +10,7 @@ import pytest
 from controller import late_http
 from controller.run import run_controller
 from raftlog.errors import ConfigError
-from raftlog.local.cluster import LocalCluster
+from raftlog.local.cluster import LocalCluster, Node
 from raftlog.node.config.load import load_config
 from raftlog.node.observability.http_server import HttpServer
 from raftlog.node.observability.http_socket import bind_http
@@ -18,13 +18,18 @@ from raftlog.transport.api import Probe
 from raftlog.transport.probe import probe
 
 
+def one_controller(tmp_path: Path) -> tuple[LocalCluster, Node]:
+    cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
+    cluster.generate()
+    (node,) = cluster.controllers
+    return cluster, node
+
+
 async def test_stopping_node_refuses_connections_once_it_answers_no_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[HTTP took 0.1 s to stop, and a write that arrived during that time had an unknown outcome.]"""
-    cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
-    cluster.generate()
-    (node,) = cluster.controllers
+    cluster, node = one_controller(tmp_path)
     found: list[Probe] = []
     stop = HttpServer.stop
 
@@ -45,9 +50,7 @@ async def test_stopping_node_refuses_connections_once_it_answers_no_request(
 async def test_http_listens_at_once_and_answers_when_ready_or_after_a_delay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
-    cluster.generate()
-    (node,) = cluster.controllers
+    cluster, node = one_controller(tmp_path)
     asked: list[float] = []
     monkeypatch.setattr(late_http, "WAIT_MAX_S", 0.3)
 
@@ -68,9 +71,7 @@ async def test_http_listens_at_once_and_answers_when_ready_or_after_a_delay(
 
 
 async def test_node_with_an_http_address_in_use_does_not_start(tmp_path: Path) -> None:
-    cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
-    cluster.generate()
-    (node,) = cluster.controllers
+    cluster, node = one_controller(tmp_path)
     config = load_config(cluster.config_path(node.name))
     assert config.http_listener is not None
     with bind_http("127.0.0.1", config.http_listener.port), pytest.raises(ConfigError):

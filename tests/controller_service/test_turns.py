@@ -5,9 +5,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from quorum_world import World, alter
+from quorum_world import Node, World, alter, describing
 from scenarios import simulated
-from test_sessions_in_service import unfenced_broker
+from test_sessions_in_service import FakeBroker, unfenced_broker
 
 from controller.decision import Decision, Write
 from controller.service import turns as turns_module
@@ -91,34 +91,44 @@ class SlowLoop:
         return self._loop.time() + self.spent_s
 
 
+def slowed(
+    monkeypatch: pytest.MonkeyPatch, node: Node, cost_s: float
+) -> tuple[SlowLoop, list[tuple[str, float]]]:
+    """Let each decision take this long; return the clock, and kind and time of the decisions."""
+    slow, decided = SlowLoop(asyncio.get_running_loop()), list[tuple[str, float]]()
+    monkeypatch.setattr(node.service.turns, "stopwatch", slow.time)
+    decide = node.service.turns._decide
+
+    def slowly(decider: Any, waiting: Any, now: float) -> Decision:
+        decided.append((waiting.kind, slow.time()))
+        slow.spent_s += cost_s
+        return decide(decider, waiting, now)
+
+    monkeypatch.setattr(node.service.turns, "_decide", slowly)
+    return slow, decided
+
+
+def listings(broker: FakeBroker) -> asyncio.Future:
+    return asyncio.gather(*(broker.client.send(describing(), 30.0) for _ in range(9)))
+
+
 @simulated
 async def test_long_turn_is_continued_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """[Listings of a large cluster: each costs a tenth of a second, and writes nothing.]"""
     _, node, broker = await unfenced_broker()
-    slow = SlowLoop(asyncio.get_running_loop())
-    monkeypatch.setattr(node.service.turns, "stopwatch", slow.time)
+    slow, decided = slowed(monkeypatch, node, 0.04)
     monkeypatch.setattr(turns_module, "READS_TURN_MAX_S", 0.1)
-    decide, decide_all = node.service.turns._decide, node.service.turns.decide_all
-    counts = [0]
-
-    def decided(*rest: Any) -> Decision:
-        counts[-1] += 1
-        slow.spent_s += 0.04
-        return decide(*rest)
+    decide_all, ends = node.service.turns.decide_all, [0]
 
     def turn(*rest: Any) -> None:
-        counts.append(0)
         decide_all(*rest)
+        ends.append(len(decided))
         slow.spent_s = 0.0
 
-    monkeypatch.setattr(node.service.turns, "_decide", decided)
     monkeypatch.setattr(node.service.turns, "decide_all", turn)
-    listings = [
-        pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest()) for _ in range(9)
-    ]
-    await asyncio.gather(*(broker.client.send(listing, 30.0) for listing in listings))
-    assert sum(counts) == 9
-    assert max(counts) == 3
+    await listings(broker)
+    assert len(decided) == 9
+    assert max(after - before for before, after in pairwise(ends)) == 3
 
 
 @simulated
@@ -127,32 +137,25 @@ async def test_writes_are_proposed_before_queued_reads(monkeypatch: pytest.Monke
     others waited for its end.]
     """
     _, node, _ = await unfenced_broker()
-    slow, happened = SlowLoop(asyncio.get_running_loop()), list[str]()
-    monkeypatch.setattr(node.service.turns, "stopwatch", slow.time)
-    decide, propose = node.service.turns._decide, Leadership.propose
-
-    def decided(decider: Any, waiting: Any, now: float) -> Decision:
-        happened.append(waiting.kind)
-        slow.spent_s += 0.001
-        return decide(decider, waiting, now)
+    slow, happened = slowed(monkeypatch, node, 0.001)
+    propose = Leadership.propose
 
     def proposed(*rest: Any, **named: Any) -> None:
-        happened.append("propose")
+        happened.append(("propose", slow.time()))
         propose(*rest, **named)
 
-    monkeypatch.setattr(node.service.turns, "_decide", decided)
     monkeypatch.setattr(Leadership, "propose", proposed)
     greedy, other = SlowLink(slow, "greedy:1"), SlowLink(slow, "other:1")
-    listing = pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest())
     write = pb.ControllerRequest(open_client=pb.OpenClientRequest(name="c"))
-    node.service.reception.received(greedy, [listing] * 50)  # type: ignore[arg-type]
+    node.service.reception.received(greedy, [describing()] * 50)  # type: ignore[arg-type]
     for _ in range(10):
         happened.clear()
         node.service.reception.received(other, [write])  # type: ignore[arg-type]
         await asyncio.sleep(0.01)
         # The write of another connection first, and of the backlog two listings at a time.
-        assert happened[:2] == ["open_client", "propose"]
-        assert happened.count("open_client") == 1
+        kinds = [kind for kind, _ in happened]
+        assert kinds[:2] == ["open_client", "propose"]
+        assert kinds.count("open_client") == 1
     assert len(other.answers) == 10
     while len(greedy.answers) < 50:
         await asyncio.sleep(0.01)
@@ -161,24 +164,13 @@ async def test_writes_are_proposed_before_queued_reads(monkeypatch: pytest.Monke
 @simulated
 async def test_reads_that_use_all_time_cause_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     _, node, _ = await unfenced_broker()
-    loop, times = asyncio.get_running_loop(), list[float]()
-    slow = SlowLoop(loop)
-    monkeypatch.setattr(node.service.turns, "stopwatch", slow.time)
-    decide = node.service.turns._decide
-
-    def decided(*rest: Any) -> Decision:
-        times.append(slow.time())
-        slow.spent_s += 0.004
-        return decide(*rest)
-
-    monkeypatch.setattr(node.service.turns, "_decide", decided)
+    slow, decided = slowed(monkeypatch, node, 0.004)
     greedy = SlowLink(slow, "greedy:1")
-    listing = pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest())
-    node.service.reception.received(greedy, [listing] * 20)  # type: ignore[arg-type]
+    node.service.reception.received(greedy, [describing()] * 20)  # type: ignore[arg-type]
     while len(greedy.answers) < 20:
         await asyncio.sleep(0.001)
-    assert len(times) == 20
-    pauses = [after - before for before, after in pairwise(times)]
+    assert len(decided) == 20
+    pauses = [after - before for (_, before), (_, after) in pairwise(decided)]
     assert min(pauses) >= 0.004 * (1 + turns_module.READS_PAUSES) - 1e-9
 
 
@@ -191,35 +183,22 @@ async def test_follower_fetches_precede_the_next_turn_after_long_reads(
     leadership is lost.]
     """
     _, node, broker = await unfenced_broker()
-    slow = SlowLoop(asyncio.get_running_loop())
-    monkeypatch.setattr(node.service.turns, "stopwatch", slow.time)
+    _, decided = slowed(monkeypatch, node, cost_s)
     monkeypatch.setattr(turns_module, "READS_TURN_MAX_S", 0.1)
     monkeypatch.setattr(turns_module, "READS_PAUSES", 0)
-    decide, request_read_index = node.service.turns._decide, node.service.replica.request_read_index
-    count, later = 0, 1_000
-
-    def decided(*rest: Any) -> Decision:
-        nonlocal count
-        count += 1
-        slow.spent_s += cost_s
-        return decide(*rest)
-
-    monkeypatch.setattr(node.service.turns, "_decide", decided)
+    request_read_index, later = node.service.replica.request_read_index, 1_000
     # No follower confirms a round any more.
     monkeypatch.setattr(
         node.service.replica, "request_read_index", lambda: request_read_index() + later
     )
-    listings = [
-        pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest()) for _ in range(9)
-    ]
-    answers = asyncio.gather(*(broker.client.send(listing, 30.0) for listing in listings))
+    answers = listings(broker)
     await asyncio.sleep(0.2)
-    assert count == decided_before
+    assert len(decided) == decided_before
     assert not answers.done()
     monkeypatch.setattr(node.service.replica, "request_read_index", request_read_index)
     node.service.read_index_confirmed(request_read_index() + later)
     await answers
-    assert count == 9
+    assert len(decided) == 9
 
 
 class SlowLink:
