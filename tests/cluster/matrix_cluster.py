@@ -36,13 +36,14 @@ from matrix_callers import (
     types_of,
 )
 from matrix_requests import MY_TOPIC, THEIR_TOPIC, Facts
+from tls_files import write
 from token_issuer import AUDIENCE, ISSUER, Issuer
 
 from raftlog.local.cluster import HOST, LocalCluster, Node, free_ports
 from raftlog.node.security.authority import Authority, Issued, new_authority
 from raftlog.transport.certificates import first_der
 from raftlog.transport.lane_tls import LaneTls, fingerprint_of
-from raftlog.transport.tls import lane_context
+from raftlog.transport.tls import TlsConfig, lane_context
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.controller.v1 import controller_pb2 as controller
 from raftlog.wire.data.v1 import data_pb2 as data
@@ -83,19 +84,30 @@ class Authorities:
             )
         return self._issued[key]
 
-    def files(self, node: Node, *, of_nodes: bool) -> dict[str, str]:
+    def files(self, node: Node, *, of_nodes: bool, expired: bool = False) -> dict[str, str]:
         """Keys of the configuration of a node, whose files are written here."""
-        issued = self.issue(f"node-{node.node_id}", of_nodes=of_nodes)
+        issued = self.issue(f"node-{node.node_id}", of_nodes=of_nodes, expired=expired)
         place = self._directory / ("nodes" if of_nodes else "clients")
-        made = {
-            "tls.certificate.file": (place / f"{node.name}.pem", issued.certificate),
-            "tls.key.file": (place / f"{node.name}.key", issued.key),
-        }
-        for path, content in made.values():
-            path.write_bytes(content)
-            path.chmod(0o600)
-        found = {key: str(path) for key, (path, _) in made.items()}
-        return {**found, "tls.ca.file": str(place / "ca.pem")}
+        tls = TlsConfig(place / f"{node.name}.pem", place / f"{node.name}.key", place / "ca.pem")
+        write(tls, issued.certificate, issued.key, self.ca(of_nodes=of_nodes))
+        keys = ("tls.certificate.file", "tls.key.file", "tls.ca.file")
+        return {key: str(path) for key, path in zip(keys, tls.paths, strict=True)}
+
+    def client_files(self, name: str, *, expired: bool = False) -> TlsConfig:
+        """Write a client's certificate by the authority of nodes; return its files."""
+        issued, place = self.issue(name, of_nodes=True, expired=expired), self._directory / "nodes"
+        tls = TlsConfig(place / f"{name}.pem", place / f"{name}.key", place / "ca.pem")
+        if not tls.certificate_path.exists():
+            write(tls, issued.certificate, issued.key, self.ca(of_nodes=True))
+        return tls
+
+
+def environment(tls: TlsConfig) -> dict[str, str]:
+    """Return the environment by which commands use these files."""
+    names = ("CERTIFICATE", "KEY", "CA")
+    return {
+        f"RAFTLOG_TLS_{name}_FILE": str(path) for name, path in zip(names, tls.paths, strict=True)
+    }
 
 
 def tokens_of(issuer: Issuer, names: Iterable[str]) -> dict[tuple[Token, str], str]:

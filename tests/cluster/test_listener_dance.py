@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import PATIENCE_S, on_files, raftlog, setting, succeed, until
-from test_node_certificates import Files, issue
+from cluster_kit import PATIENCE_S, raftlog, setting, succeed, until
+from matrix_cluster import Authorities, environment
 
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.controller_client import ControllerClient
@@ -35,14 +35,8 @@ class Dance:
         self.secured = dict(
             zip((one.node_id for one in self.nodes), free_ports(len(self.nodes)), strict=True)
         )
-        on_files("certs init", directory / "pki")
-        self.files = {
-            node.node_id: issue(
-                directory / "pki", f"node-{node.node_id}", "--node", node.node_id, "--host", HOST
-            )
-            for node in self.nodes
-        }
-        self.client = issue(directory / "pki", "client-client", "--client", "client")
+        self.authorities = Authorities(directory / "pki")
+        self.client = self.authorities.client_files("client")
 
     def addresses(self, role: str, *, secured: bool) -> list[str]:
         return [
@@ -54,7 +48,7 @@ class Dance:
     def beside(self, node: Node) -> Keys:
         """First: add a listener with TLS beside the one without, which nodes still use."""
         return {
-            **self.files[node.node_id].settings(),
+            **self.authorities.files(node, of_nodes=True),
             "listeners": [
                 f"PLAINTEXT://{node.endpoint}",
                 f"SSL://{HOST}:{self.secured[node.node_id]}",
@@ -106,8 +100,8 @@ class Dance:
     def voters(self, *, secured: bool) -> list[set[str]]:
         """Return the listener names of each voter in the leader's log."""
         at = ",".join(self.addresses("controller", secured=secured))
-        environment = self.client.environment() if secured else {}
-        ran = raftlog("quorum describe --json", controllers=at, environment=environment)
+        shown = environment(self.client) if secured else {}
+        ran = raftlog("quorum describe --json", controllers=at, environment=shown)
         if ran.code != 0:
             return []
         return [
@@ -128,7 +122,7 @@ class Writers:
     certainly was not executed, or is numbered.
     """
 
-    def __init__(self, dance: Dance, name: str, *, tls: Files | None) -> None:
+    def __init__(self, dance: Dance, name: str, *, tls: TlsConfig | None) -> None:
         self._name, self._tls = name, tls
         self._stopping = False
         self.written = [0, 0]
@@ -141,14 +135,8 @@ class Writers:
             ),
         ]
 
-    def _transport(self) -> GrpcTransport:
-        files = self._tls
-        return GrpcTransport(
-            tls=None if files is None else TlsConfig(files.certificate, files.key, files.ca)
-        )
-
     async def _to_controllers(self, addresses: list[str]) -> None:
-        transport = self._transport()
+        transport = GrpcTransport(tls=self._tls)
         client = ControllerClient(transport, addresses, rng=random.Random(1))
         try:
             while not self._stopping:
@@ -160,7 +148,7 @@ class Writers:
             await transport.close()
 
     async def _through_brokers(self, addresses: list[str]) -> None:
-        transport = self._transport()
+        transport = GrpcTransport(tls=self._tls)
         client = BrokerClient(transport, addresses, rng=random.Random(2))
         session = client.session(self._name)
         try:
@@ -221,7 +209,7 @@ async def test_plaintext_cluster_moves_to_tls_without_a_failed_write(tmp_path: P
 
 def all_is_well(dance: Dance) -> None:
     """Assert that everything is replicated over TLS, and nothing answers without."""
-    environment = dance.client.environment()
+    client = environment(dance.client)
     controllers = ("--bootstrap-controller", ",".join(dance.addresses("controller", secured=True)))
     brokers = ("--bootstrap-server", ",".join(dance.addresses("broker", secured=True)))
     for command in (
@@ -229,8 +217,8 @@ def all_is_well(dance: Dance) -> None:
         ("consume", "orders", "--from-beginning", "--max-messages", 1, *brokers),
         ("partitions", "isr", "--compare", *controllers),
     ):
-        succeed(*command, environment=environment)
-    isrs = raftlog("partitions isr --json", *brokers, environment=environment).json
+        succeed(*command, environment=client)
+    isrs = raftlog("partitions isr --json", *brokers, environment=client).json
     assert [len(one["isr"]) for one in isrs["partitions"]] == [3, 3, 3]
     for secured in (False, True):
         at = ",".join(dance.addresses("controller", secured=secured))
