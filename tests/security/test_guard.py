@@ -424,10 +424,13 @@ def test_every_kind_of_request_has_a_row() -> None:
             assert CONTROLLER_CLAIMS[field.name] == "broker_id", field.name
 
 
-def test_guard_needs_a_row_for_each_request_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = {body: row for body, row in permissions.CONTROLLER.items() if body != "create_topics"}
-    monkeypatch.setattr(permissions, "CONTROLLER", rows)
-    with pytest.raises(permissions.UnlistedError, match="create_topics"):
+@pytest.mark.parametrize(("table", "body"), [("CONTROLLER", "create_topics"), ("BROKER", "fetch")])
+def test_guard_needs_a_row_for_each_request_kind(
+    monkeypatch: pytest.MonkeyPatch, table: str, body: str
+) -> None:
+    rows = {name: row for name, row in getattr(permissions, table).items() if name != body}
+    monkeypatch.setattr(permissions, table, rows)
+    with pytest.raises(permissions.UnlistedError, match=body):
         guard.guarded({C.QUORUM: lambda _: Recorder()}, RULE)
 
 

@@ -1,10 +1,10 @@
 """Unary calls are guarded, counted and audited like the requests of a conversation."""
 
 import pytest
-from test_audit import ALICE, NODE, FakeLink, Memory
+from test_audit import ALICE, NODE, AuditedLink, Memory
 
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.identity import NodeRule, PeerIdentity
+from raftlog.identity import NodeRule
 from raftlog.metadata.image import Image
 from raftlog.node.security.audit import Auditor
 from raftlog.node.security.authorization import Authorization
@@ -17,21 +17,12 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 RULE = Authentication(NodeRule.parse("CN=node-{id}"))
 
 
-class CountingLink(FakeLink):
-    def __init__(self, identity: PeerIdentity) -> None:
-        super().__init__(identity)
-        self.complaints: list[str] = []
-
-    def forbidden(self, what: str) -> None:
-        self.complaints.append(what)
-
-
-def check(link: FakeLink, duties: Duties) -> None:
+def check(link: AuditedLink, duties: Duties) -> None:
     check_call("DescribeQuorum", quorum.DescribeQuorumRequest(), link, RULE, duties)
 
 
 def test_forbidden_call_is_refused_counted_and_audited() -> None:
-    memory, link = Memory(), CountingLink(ALICE)
+    memory, link = Memory(), AuditedLink(ALICE)
     readers = LogReaders(Authorization(Authorizer()), Image)
     with pytest.raises(ApiError, match=r"User:CN=alice from 10\.0\.0\.1 may not DESCRIBE") as found:
         check(link, Duties(readers, Auditor(3, "c", memory, lambda: 1)))
@@ -45,19 +36,19 @@ def test_forbidden_call_is_refused_counted_and_audited() -> None:
 
 def test_node_is_authorized_on_node_listeners_and_a_client_elsewhere() -> None:
     readers = LogReaders(Authorization(Authorizer()), Image)
-    check(FakeLink(NODE), Duties(readers))
+    check(AuditedLink(NODE), Duties(readers))
     with pytest.raises(ApiError):
-        check(FakeLink(NODE), Duties(readers, accepts_nodes=False))
+        check(AuditedLink(NODE), Duties(readers, accepts_nodes=False))
 
 
 def test_quota_throttles_clients_and_not_nodes() -> None:
     duties = Duties(quotas=Quotas(per_principal=1, per_address=0, clock=lambda: 0.0))
-    check(FakeLink(ALICE), duties)
+    check(AuditedLink(ALICE), duties)
     with pytest.raises(ApiError) as found:
-        check(FakeLink(ALICE), duties)
+        check(AuditedLink(ALICE), duties)
     assert found.value.code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
     for _ in range(3):
-        check(FakeLink(NODE), duties)
+        check(AuditedLink(NODE), duties)
 
 
 def test_change_is_audited_with_its_outcome() -> None:
@@ -65,7 +56,7 @@ def test_change_is_audited_with_its_outcome() -> None:
     duties = Duties(None, Auditor(3, "c", memory, lambda: 1))
     wrong = ApiError(ErrorCode.INVALID_REQUEST, "no such level")
     for error in (None, wrong):
-        report_change("AlterLogLevel", FakeLink(ALICE), RULE, duties, error, "Node")
+        report_change("AlterLogLevel", AuditedLink(ALICE), RULE, duties, error, "Node")
     done, refused = memory.events
     assert done.source.service == "Node"
     assert done.source.method == "AlterLogLevel"

@@ -1,4 +1,4 @@
-"""None"""
+"""The bytes of each conversation's envelopes, and watches by plain gRPC."""
 
 import asyncio
 from typing import Any
@@ -227,6 +227,20 @@ def test_message_with_other_fields_is_one_part() -> None:
     assert wire.cut(envelope, 2_999) == (len(envelope),)
     with pytest.raises(TooManyItemsError):
         wire.decode(envelope, 2_999)
+
+
+def test_message_to_many_observers_is_encoded_once() -> None:
+    wire = WIRES[Conversation.OBSERVER].to_client
+    told, equal = (controller_pb2.MetadataFetchResponse(records=b"x" * 100) for _ in range(2))
+    data = wire.encode(told, 1_000)
+    assert wire.encode(told, 1_000) is data
+    assert wire.encode(equal, 1_000) == data
+    other = controller_pb2.MetadataFetchResponse(records=b"y" * 100)
+    assert wire.encode(other, 1_000) == other.SerializeToString()
+    with pytest.raises(ApiError) as refused:
+        wire.encode(other, 50)
+    assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    assert wire.encode(told, 1_000) == data
 
 
 # --- Watches: one request, and responses for as long as the client stays -------------------------

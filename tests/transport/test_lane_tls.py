@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from lane_kit import Pair, frame, lane_listener, lane_of, pair
 from lane_kit import run as alone
 from scenarios import scenario
-from test_lane_tickets import complaints, hung_up, knock, port_of, stream_to
+from test_lane_tickets import complaints, hung_up, knock, stream_to
 from tls_files import issue
 from transport_worlds import LIMITS, Medium, until
 
@@ -167,17 +167,6 @@ async def between(own: TlsConfig, onward_port: int) -> AsyncIterator[int]:
         yield fake.sockets[0].getsockname()[1]
     finally:
         fake.close()
-
-
-@scenario(run)
-async def test_server_without_a_ticket_is_not_a_lane_whatever_its_certificate(
-    both: Pair, *, certificates: Certificates
-) -> None:
-    other = certificates.issue("other")
-    async with offer_of(both) as offer, between(other, port_of(both)) as port:
-        refused = await opens(lane_tickets.Offer(port, offer.ticket), settings_of(own_tls()))
-        assert refused == "the server did not accept the ticket"
-        assert complaints(both, Complaint.UNAUTHENTICATED) == 1
 
 
 def test_server_of_another_authority_or_host_is_refused(certificates: Certificates) -> None:
@@ -455,10 +444,6 @@ async def test_lanes_use_tls_1_3_only(both: Pair) -> None:
     old.context.maximum_version = ssl.TLSVersion.TLSv1_2
     async with offer_of(both) as offer:
         assert "protocol version" in await opens(offer, old)
-
-
-def test_handshakes_of_a_process_use_at_most_one_core() -> None:
-    assert lane_tls._handshakes()._max_workers == 1
 
 
 @scenario(run)

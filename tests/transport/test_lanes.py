@@ -6,8 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from lane_kit import (
     BROKERS_CLIENT,
     BULK,
@@ -16,12 +14,9 @@ from lane_kit import (
     KINDS,
     OBSERVER,
     WATCHER,
-    FakeTransport,
     Kind,
-    frame,
     lane_listener,
     lane_of,
-    lane_over,
     pair,
     run,
     unused_lane_of,
@@ -32,14 +27,12 @@ from transport_worlds import LIMITS, Medium, Recorder, echo, until
 
 from raftlog.config_writes.writes import ConfigReplies, ConfigWrite, ConfigWrites
 from raftlog.endpoint import LANE_PORT_OFFSET
-from raftlog.errors import ApiError, ConfigError, ErrorCode
+from raftlog.errors import ConfigError
 from raftlog.transport import lane_link
 from raftlog.transport.api import Conversation, Link, LinkClosedError, TransportLimits
 from raftlog.transport.bounds import Complaint
-from raftlog.transport.conversations import WIRES
 from raftlog.transport.grpc_server import GrpcServerTransport
 from raftlog.transport.lane_tickets import LOOKS_AFTER_REQUESTS, OF_NODES
-from raftlog.transport.lanes import HEADER_BYTES, READ_AHEAD_BYTES
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1 import quorum_pb2
 
@@ -166,27 +159,6 @@ async def test_long_and_short_responses_stay_in_order() -> None:
         assert both.server.bounds.send_budget.total_bytes == 0
 
 
-@pytest.mark.parametrize("closes", ["leader", "caller"])
-@scenario(run)
-async def test_end_of_a_link_is_reported_and_the_next_link_has_a_lane(*, closes: str) -> None:
-    async with pair() as both:
-        await both.ask_until_moved()
-        getattr(both, closes).links[0].close("enough")
-        await until(lambda: both.leader.reasons and both.caller.reasons)
-        assert both.lanes == (0, 0)
-        await both.reconnected()
-        await both.ask_until_moved()
-
-
-@scenario(run)
-async def test_caller_detects_by_itself_that_its_lane_is_gone() -> None:
-    async with pair() as both:
-        await both.ask_until_moved()
-        lane_of(both.caller.links[0]).connection_lost(None)
-        await until(lambda: both.caller.reasons)
-        assert both.caller.reasons == ["the peer closed the lane"]
-
-
 @scenario(run)
 async def test_lane_writes_keep_their_order() -> None:
     async with pair() as both:
@@ -309,20 +281,6 @@ async def test_observers_never_take_the_lanes_of_followers() -> None:
         follower = await both.dial(FOLLOWER)
         await follower.ask_until_moved()
         assert both.lanes[0] == 1
-
-
-def test_message_to_many_observers_is_encoded_once() -> None:
-    wire = WIRES[Conversation.OBSERVER].to_client
-    told, equal = (pb.MetadataFetchResponse(records=b"x" * 100) for _ in range(2))
-    data = wire.encode(told, 1_000)
-    assert wire.encode(told, 1_000) is data
-    assert wire.encode(equal, 1_000) == data
-    other = pb.MetadataFetchResponse(records=b"y" * 100)
-    assert wire.encode(other, 1_000) == other.SerializeToString()
-    with pytest.raises(ApiError) as refused:
-        wire.encode(other, 50)
-    assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
-    assert wire.encode(told, 1_000) == data
 
 
 # --- Clients: they have many requests in flight ---
@@ -459,62 +417,3 @@ async def test_notice_of_a_controller_answers_no_request() -> None:
         await until(lambda: caller.ids == [0] * FEW)
         caller.send()
         assert not caller.moved()
-
-
-# --- The frames of a lane ---
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.binary(max_size=40), max_size=12), st.lists(st.integers(1, 30), min_size=1))
-def test_frames_are_reassembled_from_any_split(envelopes: list[bytes], cuts: list[int]) -> None:
-    async def main() -> None:
-        under = FakeTransport()
-        lane = lane_over(under)
-        stream = b"".join(map(frame, envelopes))
-        position, turn = 0, 0
-        while position < len(stream):
-            size = cuts[turn % len(cuts)]
-            lane.data_received(stream[position : position + size])
-            position, turn = position + size, turn + 1
-        assert [await lane.read() for _ in envelopes] == envelopes
-        assert (under.aborted, under.paused) == (False, 0)
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("behind", [b"", b"x" * 65, b"x" * 100])
-async def test_frame_beyond_the_limit_is_refused_before_it_is_buffered(behind: bytes) -> None:
-    under = FakeTransport()
-    lane = lane_over(under)
-    lane.data_received((65).to_bytes(HEADER_BYTES, "big") + behind)
-    assert under.aborted
-    assert len(lane._frames) == 0
-
-
-async def test_sender_that_is_faster_than_the_reader_waits_in_the_kernel() -> None:
-    under = FakeTransport()
-    lane = lane_over(under)
-    frames = [frame(bytes((each,))) for each in range(200)]
-    for each in frames[:6]:
-        lane.data_received(each)
-    assert under.paused == 1
-    lane.data_received(b"".join(frames[6:]))
-    assert len(lane._frames) == 4, "what may not wait is not taken apart"
-    assert [await lane.read() for _ in frames] == [each[-1:] for each in frames]
-    assert under.paused == 0
-
-
-async def test_long_frames_do_not_accumulate_before_they_are_read() -> None:
-    under = FakeTransport()
-    lane = lane_over(under, 1 << 20)
-    long = frame(b"x" * READ_AHEAD_BYTES)
-    lane.data_received(long[:100])
-    lane.data_received(long[100:] + long + long[:50])
-    assert under.paused == 1
-    assert len(lane._frames) == 1, "the next one is not taken apart"
-    assert len(await lane.read()) == READ_AHEAD_BYTES
-    assert under.paused == 1
-    assert len(await lane.read()) == READ_AHEAD_BYTES
-    assert under.paused == 0
-    lane.data_received(long[50:])
-    assert len(await lane.read()) == READ_AHEAD_BYTES

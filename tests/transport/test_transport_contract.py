@@ -333,19 +333,6 @@ async def test_dialer_closed_while_connecting_reports_nothing(world: World) -> N
 
 
 @scenario("run")
-async def test_ten_thousand_calls_are_answered_in_order(world: World) -> None:
-    listener = await world.server.listen(
-        world.bind, {Conversation.CONTROLLER: Recorder(echo).accept}
-    )
-    caller = RpcClient(world.client, listener.address, Conversation.CONTROLLER)
-    responses = []
-    for _ in range(10):
-        responses += await asyncio.gather(*(caller.call(request(), 30) for _ in range(1000)))
-    assert [response.correlation_id for response in responses] == list(range(1, 10_001))
-    caller.close()
-
-
-@scenario("run")
 async def test_restarted_server_is_called_again_and_sent_calls_are_unknown(world: World) -> None:
     silent = Recorder()
     listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: silent.accept})

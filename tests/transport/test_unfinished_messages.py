@@ -12,6 +12,8 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from lane_kit import FakeTransport, frame, lane_over, pair
 from raw_http2 import RawHttp2
 from scenarios import scenario
@@ -35,7 +37,7 @@ from raftlog.transport.grpc_link import FEW_BYTES as LINK_FEW_BYTES
 from raftlog.transport.grpc_link import UNBUDGETED_BYTES, GrpcLink
 from raftlog.transport.lane_link import ServedLanedLink
 from raftlog.transport.lane_tickets import UnfinishedFrame
-from raftlog.transport.lanes import HEADER_BYTES, Lane
+from raftlog.transport.lanes import HEADER_BYTES, READ_AHEAD_BYTES, Lane
 from raftlog.wire.controller.v1 import controller_pb2
 
 MIB = 1 << 20
@@ -375,6 +377,62 @@ async def test_started_frames_are_bounded_and_have_a_deadline() -> None:
         assert bounds.unfinished_frames.total == 0
         assert not under_other.aborted
         assert bounds.complaints.counts == {Complaint.UNFINISHED: 3}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.binary(max_size=40), max_size=12), st.lists(st.integers(1, 30), min_size=1))
+def test_frames_are_reassembled_from_any_split(envelopes: list[bytes], cuts: list[int]) -> None:
+    async def main() -> None:
+        under = FakeTransport()
+        lane = lane_over(under)
+        stream = b"".join(map(frame, envelopes))
+        position, turn = 0, 0
+        while position < len(stream):
+            size = cuts[turn % len(cuts)]
+            lane.data_received(stream[position : position + size])
+            position, turn = position + size, turn + 1
+        assert [await lane.read() for _ in envelopes] == envelopes
+        assert (under.aborted, under.paused) == (False, 0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("behind", [b"", b"x" * 65, b"x" * 100])
+async def test_frame_beyond_the_limit_is_refused_before_it_is_buffered(behind: bytes) -> None:
+    under = FakeTransport()
+    lane = lane_over(under)
+    lane.data_received((65).to_bytes(HEADER_BYTES, "big") + behind)
+    assert under.aborted
+    assert len(lane._frames) == 0
+
+
+async def test_sender_that_is_faster_than_the_reader_waits_in_the_kernel() -> None:
+    under = FakeTransport()
+    lane = lane_over(under)
+    frames = [frame(bytes((each,))) for each in range(200)]
+    for each in frames[:6]:
+        lane.data_received(each)
+    assert under.paused == 1
+    lane.data_received(b"".join(frames[6:]))
+    assert len(lane._frames) == 4, "what may not wait is not taken apart"
+    assert [await lane.read() for _ in frames] == [each[-1:] for each in frames]
+    assert under.paused == 0
+
+
+async def test_long_frames_do_not_accumulate_before_they_are_read() -> None:
+    under = FakeTransport()
+    lane = lane_over(under, 1 << 20)
+    long = frame(b"x" * READ_AHEAD_BYTES)
+    lane.data_received(long[:100])
+    lane.data_received(long[100:] + long + long[:50])
+    assert under.paused == 1
+    assert len(lane._frames) == 1, "the next one is not taken apart"
+    assert len(await lane.read()) == READ_AHEAD_BYTES
+    assert under.paused == 1
+    assert len(await lane.read()) == READ_AHEAD_BYTES
+    assert under.paused == 0
+    lane.data_received(long[50:])
+    assert len(await lane.read()) == READ_AHEAD_BYTES
 
 
 # --- What has piled up for a peer that did not read leaves in pieces -----------------------------
