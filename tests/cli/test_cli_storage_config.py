@@ -328,3 +328,11 @@ def test_format_and_info_read_the_configuration_from_the_environment(
         "node 2 of cluster D"
     )
     raftlog("storage format --node-id 2").refused(2, "--directory, --cluster-id")
+
+
+def test_restore_names_the_missing_argument_or_file(raftlog: Raftlog, tmp_path: Path) -> None:
+    nowhere, target = tmp_path / "nowhere", tmp_path / "d"
+    raftlog("restore --from", nowhere).refused(2, "--cluster-id")
+    named = ("restore --cluster-id c --node-id 1 --from", nowhere, target)
+    raftlog(*named).refused(2, "not an export")
+    assert not target.exists()

@@ -101,14 +101,22 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
         {"expected": HUGE},
         f"expected={HUGE}: must be at least 0, or raftlog.ABS",
     ),
+    (
+        "configs.alter",
+        ("topic", "t"),
+        {"expected": {"segment.ms": 1}},
+        "expected names keys that are neither set nor deleted: segment.ms",
+    ),
     ("kv.put", ("k", "v"), {"expected": -1}, "expected=-1: must be at least 0, or raftlog.ABSENT"),
     ("kv.delete", ("k",), {"expected": -2}, "expected=-2: must be at least 0, or raftlog.ABSENT"),
     ("kv.alter", ("x",), {}, "changes[0] must be Put or Expect or Delete, not str: 'x'"),
     ("kv.alter", (raftlog.Put("k", 5),), {}, "changes[0].value must be str or bytes, not int: 5"),  # type: ignore[arg-type]
     ("leases.grant", (INFINITY,), {}, "ttl_s=inf: must be above 0 and at most"),
     ("leases.grant", (0,), {}, "ttl_s=0: must be above 0 and at most"),
+    ("partitions.elect_leaders", (None, 3), {}, "partitions are given without a topic"),
     ("features.update", ({"metadata.version": "8"},), {}, "levels['metadata.version'] must be int"),
     ("export_cursors.set", ("c", 2**63), {}, f"end_offset={2**63}: must fit into 64 bits"),
+    ("watch", (), {"initial": True, "since": "0-1-1"}, "initial and since cannot be combined"),
     ("produce", ("a", "x"), {"headers": 5}, "headers must be a mapping, or pairs"),
     (
         "consume",

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -281,6 +282,19 @@ class Load:
         await asyncio.gather(*self._tasks)
 
 
+def written(cluster: LocalCluster, prefix: str, count: int) -> dict[str, int]:
+    """Write at least this many configs; return the offset of each by name."""
+
+    async def write() -> dict[str, int]:
+        async with controllers_of(cluster) as client:
+            load = Load(client, prefix=prefix)
+            await load.more(count)
+            await load.stop()
+        return load.acknowledged
+
+    return asyncio.run(write())
+
+
 async def committed_image(cluster: LocalCluster | Sequence[str]) -> Image:
     """Fold the whole committed log after one more write."""
     async with controllers_of(cluster) as client:
@@ -305,6 +319,20 @@ def lost(acknowledged: Mapping[str, int], image: Image) -> list[str]:
         for name in acknowledged
         if image.configs.get((CLIENT_METRICS, name)) != {"match": name}
     ]
+
+
+def metrics_of(node: Node) -> str:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"{node.http}/metrics", timeout=PATIENCE_S) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain")
+        text: str = answer.read().decode()
+    return text
+
+
+def metric(node: Node, sample: str) -> float:
+    """Return the value of one sample, given by its name and labels."""
+    (line,) = (line for line in metrics_of(node).splitlines() if line.startswith(f"{sample} "))
+    return float(line.rpartition(" ")[2])
 
 
 def describe(cluster: LocalCluster) -> Any:

@@ -1,6 +1,5 @@
 """Cells of the permission matrix: the expected verdict of each caller, listener and request."""
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
@@ -73,7 +72,7 @@ NONE = ErrorCode.NONE
 
 
 class Kind(Enum):
-    """The outcome of a request, for the summary."""
+    """The outcome of a request."""
 
     NO_CONNECTION = "no connection"
     UNAUTHENTICATED = "unauthenticated"
@@ -277,20 +276,6 @@ class _Named:
         self.name = self.hostname = self.key = name
 
 
-LETTERS = {
-    Kind.ALLOWED: "a",
-    Kind.PARTLY: "p",
-    Kind.REFUSED: "r",
-    Kind.ABSENT: "n",
-    Kind.UNAUTHENTICATED: "u",
-    Kind.NO_CONNECTION: "c",
-}
-LEGEND = (
-    "a: allowed; p: some of its items refused; r: refused; n: not there; u: unauthenticated;"
-    " c: no connection"
-)
-
-
 def cases_of(everybody: Iterable[Caller], rpcs: Sequence[Rpc], facts: Facts) -> list[Case]:
     """Yield every request by every caller everywhere; under its own id if it has one."""
     return [
@@ -300,26 +285,3 @@ def cases_of(everybody: Iterable[Caller], rpcs: Sequence[Rpc], facts: Facts) -> 
         for rpc in rpcs
         if rpc.variant != OWN or named_node(caller) is not None
     ]
-
-
-def summary(cases: Sequence[Case]) -> str:
-    """Callers x listeners, how many cases of which kind."""
-    counts: Counter[tuple[str, str, Kind]] = Counter(
-        (case.caller.name, case.listener.name, case.verdict.kind) for case in cases
-    )
-    names = dict.fromkeys(case.caller.name for case in cases)
-    rows = [["caller", *(one.name for one in LISTENERS), "cases"]]
-    for name in names:
-        cells = [_cell({kind: counts[name, one.name, kind] for kind in Kind}) for one in LISTENERS]
-        total = sum(count for (caller, _, _), count in counts.items() if caller == name)
-        rows.append([name, *cells, str(total)])
-    kinds = Counter(case.verdict.kind for case in cases)
-    rows.append(["all", _cell(kinds), "", "", str(len(cases))])
-    widths = [max(len(row[at]) for row in rows[:-1]) for at in range(len(rows[0]))]
-    lines = ["  ".join(f"{text:{width}}" for text, width in zip(row, widths, strict=True))
-             for row in rows]  # fmt: skip
-    return "\n".join([*(line.rstrip() for line in lines), LEGEND])
-
-
-def _cell(counts: Counter[Kind] | dict[Kind, int]) -> str:
-    return " ".join(f"{counts[kind]}{letter}" for kind, letter in LETTERS.items() if counts[kind])

@@ -1,5 +1,5 @@
 """A cluster of two builds: every node is upgraded, rolled back and upgraded again under writes;
-then the feature level is raised. Against a real other build: ``.venv/bin/python
+then the feature level is raised, and lowered again. Against a real other build: ``.venv/bin/python
 tests/cluster/mixed_builds.py RAFTLOG``, which prints what it observes and fails if a promise is
 broken.
 """
@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from cluster_kit import (
 )
 
 from raftlog.local.cluster import LocalCluster
-from raftlog.metadata.image import Image
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
 
 
@@ -144,21 +143,16 @@ async def _life(cluster: MixedCluster, say: Say) -> None:
         await session.close()
         await _refused(cluster, names[2], say)
         await load.more(WRITES)
+        await _lowered(cluster, before, names[2], say)
+        await load.more(WRITES)
         await load.stop()
-        acknowledged = dict(load.acknowledged)
-    image = await _holds_all(cluster, acknowledged, latest)
-    say(
-        f"all {len(acknowledged)} acknowledged writes are there, metadata.version is {latest}, the"
-        f" voter set is {image.voters}"
-    )
-
-
-async def _holds_all(cluster: MixedCluster, acknowledged: Mapping[str, int], level: int) -> Image:
-    """Assert that the committed image has every acknowledged write and this metadata.version."""
     image = await committed_image(cluster)
-    assert lost(acknowledged, image) == []
-    assert image.features["metadata.version"] == level
-    return image
+    assert lost(load.acknowledged, image) == []
+    assert image.features["metadata.version"] == before
+    say(
+        f"all {len(load.acknowledged)} acknowledged writes are there, metadata.version is {before},"
+        f" the voter set is {image.voters}"
+    )
 
 
 async def _refused(cluster: MixedCluster, name: str, say: Say) -> None:
@@ -181,47 +175,15 @@ async def _refused(cluster: MixedCluster, name: str, say: Say) -> None:
     await asyncio.to_thread(cluster.wait_ready, [name], 60)
 
 
-async def _lowered(cluster: MixedCluster, name: str, say: Say) -> None:
+async def _lowered(cluster: MixedCluster, level: int, name: str, say: Say) -> None:
     """Lower the level. Stopped nodes of the other build stay so: the log holds the raise."""
-    level = f"metadata.version={LATEST_METADATA_VERSION - 1}"
-    lowered = await asyncio.to_thread(
-        succeed, f"cluster features downgrade {level}", controllers=cluster
-    )
+    command = f"cluster features downgrade metadata.version={level}"
+    lowered = await asyncio.to_thread(succeed, command, controllers=cluster)
     assert "warning: metadata.version goes from" in lowered.err
     await _refused(cluster, name, say)
 
 
-async def runbook(cluster: MixedCluster, say: Say) -> None:
-    """Follow docs/operations.md, Upgrade and rollback, with one node rolled back in between."""
-    names = [node.name for node in cluster.controllers]
-    async with controllers_of(cluster) as client:
-        load = Load(client, prefix="runbook", writers=2, pause_s=0.01)
-        await load.more(WRITES)
-        for name in names:
-            await _step(cluster, load, name, to_other=False, say=say)
-        await _step(cluster, load, names[0], to_other=True, say=say)
-        await _step(cluster, load, names[0], to_other=False, say=say)
-        broker = cluster.brokers[0].name
-        await asyncio.to_thread(cluster.change, broker, to_other=False)
-        await asyncio.to_thread(cluster.wait_ready, [broker], 60)
-        raised = await asyncio.to_thread(upgrade, cluster)
-        assert raised.code == 0, raised.err
-        await load.more(WRITES)
-        await _refused(cluster, names[2], say)
-        await load.more(WRITES)
-        await _lowered(cluster, names[2], say)
-        await load.more(WRITES)
-        await load.stop()
-        acknowledged = dict(load.acknowledged)
-    await _holds_all(cluster, acknowledged, LATEST_METADATA_VERSION - 1)
-
-
-def live(
-    directory: Path,
-    other: Sequence[str],
-    say: Say,
-    life: Callable[[MixedCluster, Say], Coroutine[Any, Any, None]] = _life,
-) -> None:
+def live(directory: Path, other: Sequence[str], say: Say) -> None:
     """Run the whole life of an upgraded cluster. Raises AssertionError."""
     cluster = MixedCluster(directory, other, controllers=3, brokers=1)
     cluster.generate()
@@ -230,7 +192,7 @@ def live(
         cluster.wait_leader(60)
         cluster.start_brokers()
         cluster.wait_ready([cluster.brokers[0].name], 60)
-        asyncio.run(life(cluster, say))
+        asyncio.run(_life(cluster, say))
     finally:
         cluster.stop_all(timeout_s=5)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_kit import PATIENCE_S, Load, controllers_of, raftlog, succeed, until
+from cluster_kit import PATIENCE_S, Load, controllers_of, raftlog, succeed, until, written
 from command_runs import Ran
 
 from raftlog.local.cluster import LocalCluster, Node
@@ -41,13 +41,6 @@ def ends(cluster: LocalCluster) -> set[tuple[int, int]]:
     return {(one.log_end_offset, one.high_watermark) for one in cluster.quorum(5.0).descriptions}
 
 
-async def writes(cluster: LocalCluster, count: int) -> None:
-    async with controllers_of(cluster) as client:
-        writing = Load(client, prefix="w" * 40)
-        await writing.more(count)
-        await writing.stop()
-
-
 async def backup_while_writing(cluster: LocalCluster, file: Path) -> Ran:
     async with controllers_of(cluster) as client:
         writing = Load(client, prefix="during")
@@ -66,7 +59,7 @@ def test_late_starting_log_survives_backups(cluster: LocalCluster, tmp_path: Pat
     down = next(node for node in cluster.controllers if node != leader)
     assert cluster.kill(down.name, signal.SIGKILL)
     for _ in range(20):
-        asyncio.run(writes(cluster, 400))
+        written(cluster, "w" * 40, 400)
         if log_starts(cluster).get(leader.node_id, 0) > 100:
             break
     assert log_starts(cluster)[leader.node_id] > 100
@@ -105,7 +98,7 @@ def test_late_starting_log_survives_backups(cluster: LocalCluster, tmp_path: Pat
     for node in cluster.controllers:
         cluster.start(node.name)
     cluster.wait_leader(PATIENCE_S)
-    asyncio.run(writes(cluster, 20))
+    written(cluster, "w" * 40, 20)
 
 
 def _recorded(export: Path, cluster: LocalCluster) -> None:

@@ -1,7 +1,6 @@
-"""Brokers with damaged or missing partition replicas, which refuse to start."""
+"""Brokers with damaged partition replicas, which refuse to start."""
 
 import asyncio
-import shutil
 from pathlib import Path
 
 import pytest
@@ -46,15 +45,3 @@ def test_flipped_bytes_are_detected_before_anything_is_served(broker: tuple[Path
     table.write_bytes(content)
     ran = raftlog("broker run -c", config).refused(3)
     says(one_message(ran), f"partition [01] of topic {TOPIC_ID.hex()}|block checksum mismatch")
-
-
-def test_missing_replicas_are_not_recreated(broker: tuple[Path, Path]) -> None:
-    config, directory = broker
-    shutil.rmtree(directory / "partitions")
-    ran = raftlog("broker run -c", config).refused(3)
-    says(
-        one_message(ran),
-        "the partition replicas of this broker are lost",
-        "Format an empty directory",
-    )
-    assert not (directory / "partitions").exists()

@@ -27,7 +27,6 @@ from cluster_kit import (
     until_true,
 )
 from test_quorum_life import Quorum, quorum
-from tiers import nightly
 
 from raftlog.client.quorum_queries import ask_quorum
 from raftlog.local.cluster import free_ports
@@ -189,28 +188,6 @@ async def test_damaged_log_is_repaired_in_place_from_an_intact_majority(quorum: 
         told = await asyncio.to_thread(raftlog, "explain --json", *quorum.at)
         assert "LOG_DAMAGED" in told.out
         assert "has been repaired" in told.out
-
-
-@pytest.mark.parametrize("undamaged", [0, nightly(1)])
-async def test_damaged_majority_repairs_its_logs_mutually(quorum: Quorum, undamaged: int) -> None:
-    await quorum.start()
-    async with controllers_of(quorum.endpoints) as client:
-        load = Load(client, prefix="mended", writers=4, pause_s=0.01)
-        await load.more(200)
-        await load.stop()
-    before = [read_identity(directory_of(node)).directory_id for node in quorum.nodes]
-    for node in quorum.nodes:
-        await asyncio.to_thread(node.kill)
-    for node in quorum.nodes[undamaged:]:
-        spoil_record(directory_of(node), 40 * node.id)
-    for node in quorum.nodes:
-        node.start()
-    await quorum.wait_voters(1, 2, 3)
-    after = [read_identity(directory_of(node)).directory_id for node in quorum.nodes]
-    assert after == before
-    for node in quorum.nodes[undamaged:]:
-        assert len(set_aside(node)) == 1
-    assert lost(load.acknowledged, await committed_image(quorum.endpoints)) == []
 
 
 def says_that(node: ControllerProcess, text: str) -> bool:

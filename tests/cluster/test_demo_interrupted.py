@@ -22,11 +22,8 @@ MOMENTS = {"while it starts": "1. Three controllers", "while Spark runs": "spark
 
 def family(parent: psutil.Process, directory: Path) -> list[psutil.Process]:
     """Return the demo's children, and its nodes, which have sessions of their own."""
-    found = {process.pid: process for process in [parent, *parent.children(recursive=True)]}
-    for process in psutil.process_iter(["cmdline"]):
-        if any(str(directory) in argument for argument in process.info["cmdline"] or ()):
-            found[process.pid] = process
-    return list(found.values())
+    own = [parent, *parent.children(recursive=True), *family_left(directory)]
+    return list({process.pid: process for process in own}.values())
 
 
 def ended(process: psutil.Process) -> bool:

@@ -76,37 +76,52 @@ def runs(pid: int) -> bool:
         return False
 
 
-def test_script_kills_pauses_and_isolates_and_every_write_is_visible(tmp_path: Path) -> None:
+def shape(line: str) -> str:
+    """Return a line without its numbers, which differ from run to run."""
+    return re.sub(r"\d+(?:\.\d+)?( ms| s)?", "N", line)
+
+
+def test_readme_session_and_every_command_of_the_prompt_act_on_the_cluster(tmp_path: Path) -> None:
+    """Variables for another cluster are ignored."""
+    readme = (ROOT / "README.md").read_text()
+    block = re.search(r"^\$ raftlog dev\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+    assert block is not None
+    shown = block[1].splitlines()
+    script = [line.removeprefix("raftlog> ") for line in shown if line.startswith("raftlog> ")]
+    assert len(script) == 6
+    others = {"RAFTLOG_TLS_CA_FILE": "/none", "RAFTLOG_BOOTSTRAP_CONTROLLER": "127.0.0.1:1"}
     done = run(
         tmp_path,
         [
-            "write a=1 b=2", "read a from 5", "kill leader", "start", "pause 5", "read b",
-            "write c=3", "lag", "resume", "read c", "cut leader", "status", "heal", "write d=4 committed",
-            "load", "foo", "kill 9", "read a from 1", "cut 1 1", "raftlog kv get b",
+            *script, "sleep 3", "load off", "start", "raftlog doctor",
+            "write a=1 b=2", "read a from 5", "pause 6", "read b", "write c=3", "lag", "resume",
+            "read c", "cut leader", "status", "heal", "write d=4 committed", "load", "foo", "kill 9",
+            "read a from 1", "cut 1 1", "raftlog kv get b", "kill 1", "kill 2", "kill 3", "write e=5",
         ],
-        *SHAPE,
+        **others,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    assert "3 controllers and 2 brokers on this machine, ready after" in done.stdout
+    printed = [shape(line) for line in done.stdout.splitlines()]
+    assert [line for line in map(shape, shown) if line not in printed] == []
     said = answers(done.stdout)
+    assert re.fullmatch(r"controller-\d ready after .*\n", said["start"])
+    assert said["raftlog doctor"].startswith("HEALTHY")
     assert said["write a=1 b=2"].count("visible on every unfenced broker, at offset") == 2
     assert said["read a from 5"].startswith("broker-5: a = 1  (state at offset ")
-    gap = r"killed controller-\d\nthe longest gap between committed writes was .*; controller-\d leads now\n"
-    assert re.fullmatch(gap, said["kill leader"])
-    assert re.fullmatch(r"controller-\d ready after .*\n", said["start"])
-    assert said["pause 5"] == "paused broker-5; continue with: resume 5\n"
+    assert said["pause 6"] == "paused broker-6; continue with: resume 6\n"
     assert re.fullmatch(
-        r"broker-4: b = 2 .*\ndown or paused, not queried: broker-5\n", said["read b"]
+        r"broker-4: b = 2 .*\nbroker-5: b = 2 .*\ndown or paused, not queried: broker-6\n",
+        said["read b"],
     )
-    assert said["write c=3"] == "c: waiting for broker-5 to apply it\n"
-    assert re.search(r"^LAO \d+ of \d+, held back by broker-5 for", said["lag"], re.MULTILINE)
+    assert said["write c=3"] == "c: waiting for broker-6 to apply it\n"
+    assert re.search(r"^LAO \d+ of \d+, held back by broker-6 for", said["lag"], re.MULTILINE)
     assert re.search("^c: visible on every unfenced broker", done.stdout, re.MULTILINE)
     assert re.search(
         r"cut controller-\d off from all others\nthe longest gap between committed writes was .*\n",
         said["cut leader"],
     )
     assert re.search(r"^controller-\d .* leader ", said["status"], re.MULTILINE)
-    assert said["status"].count("cut: ") == 4
+    assert said["status"].count("cut: ") == 5
     assert said["heal"] == "healed the partitions\n"
     assert "committed on a majority of the controllers" in said["write d=4 committed"]
     assert said["load"].startswith("load off: ")
@@ -115,26 +130,12 @@ def test_script_kills_pauses_and_isolates_and_every_write_is_visible(tmp_path: P
     assert said["read a from 1"].startswith("read: brokers serve reads")
     assert said["cut 1 1"] == "cut: a node cannot be cut off from itself\n"
     assert said["raftlog kv get b"].startswith("2")
+    lost = "no write can be committed: no majority of the controllers is connected"
+    assert lost in said["kill 2"]
+    assert said["write e=5"].startswith("e: waiting for the controllers\n")
     directory = re.search(r"data +(\S+), deleted at the end", done.stdout)
     assert directory is not None
     assert not Path(directory[1]).exists()
-
-
-def shape(line: str) -> str:
-    """Return a line without its numbers, which differ from run to run."""
-    return re.sub(r"\d+(?:\.\d+)?( ms| s)?", "N", line)
-
-
-def test_readme_shows_what_the_prompt_prints(tmp_path: Path) -> None:
-    readme = (ROOT / "README.md").read_text()
-    block = re.search(r"^\$ raftlog dev\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
-    assert block is not None
-    shown = block[1].splitlines()
-    script = [line.removeprefix("raftlog> ") for line in shown if line.startswith("raftlog> ")]
-    done = run(tmp_path, [*script, "sleep 3"])
-    printed = [shape(line) for line in done.stdout.splitlines()]
-    assert len(script) == 6
-    assert [line for line in map(shape, shown) if line not in printed] == []
 
 
 @pytest.mark.nightly
@@ -169,20 +170,6 @@ def test_local_clusters_started_together_use_different_ports(tmp_path: Path) -> 
         ready = [one for _, one in pool.map(stack.enter_context, both)]
     ports = [node["endpoint"] for one in ready for node in one["nodes"]]
     assert len(set(ports)) == 4
-
-
-def test_variables_for_another_cluster_are_ignored(tmp_path: Path) -> None:
-    others = {"RAFTLOG_TLS_CA_FILE": "/none", "RAFTLOG_BOOTSTRAP_CONTROLLER": "127.0.0.1:1"}
-    script = ["write k=v", "raftlog doctor", "kill leader", "write k=w"]
-    done = run(tmp_path, script, "--nodes", "1", "--brokers", "1", **others)
-    said = answers(done.stdout)
-    assert "k: visible" in said["write k=v"]
-    assert said["raftlog doctor"].startswith("HEALTHY")
-    assert (
-        "no write can be committed: no majority of the controllers is connected"
-        in said["kill leader"]
-    )
-    assert said["write k=w"].startswith("k: waiting for the controllers\n")
 
 
 @pytest.mark.parametrize("number", [nightly(signal.SIGTERM), signal.SIGKILL])

@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from cluster_kit import PATIENCE_S, cluster_of, raftlog
+from cluster_kit import PATIENCE_S, cluster_of, raftlog, succeed
 from data_kit import SETTINGS, TOPIC, Load, Reader, clients_of, nothing_is_lost
 
 from raftlog.client.async_client import AsyncClient
@@ -26,11 +26,8 @@ cluster = cluster_of(
 """Twelve partitions on brokers 2 and 3 of 2 to 5, and one of clients."""
 
 
-def told(cluster: LocalCluster, *command: object, code: int = 0) -> str:
-    """Return the output of a command that asks the controller."""
-    ran = raftlog(*command, "--bootstrap-controller", cluster.bootstrap_controllers)
-    assert ran.code == code, ran
-    return str(ran.out)
+def told(cluster: LocalCluster, *command: object) -> str:
+    return succeed(*command, controllers=cluster).out
 
 
 def replicas(cluster: LocalCluster) -> dict[int, int]:

@@ -1,10 +1,9 @@
 """An export with its cursor on a real controller."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
-from cluster_kit import Load, cluster_of, controllers_of, raftlog, succeed, until
+from cluster_kit import cluster_of, raftlog, succeed, until, written
 
 from raftlog.local.cluster import LocalCluster
 
@@ -19,16 +18,6 @@ cluster = cluster_of(controllers=1, brokers=0, settings=SETTINGS)
 
 def log_start(cluster: LocalCluster) -> int:
     return cluster.quorum(5.0).descriptions[0].log_start_offset
-
-
-def write(cluster: LocalCluster, count: int, prefix: str) -> None:
-    async def writing() -> None:
-        async with controllers_of(cluster) as client:
-            load = Load(client, prefix=prefix * 60)
-            await load.more(count)
-            await load.stop()
-
-    asyncio.run(writing())
 
 
 @pytest.mark.nightly
@@ -54,7 +43,7 @@ def test_log_is_kept_for_the_export_without_a_gap(cluster: LocalCluster, tmp_pat
     assert cursor()["end_offset"] == end
 
     for letter in "abc":
-        write(cluster, 300, letter)
+        written(cluster, letter * 60, 300)
     said = "export cursors hold the log back"
     until(
         lambda: said in cluster.log_path(node.name).read_text(),

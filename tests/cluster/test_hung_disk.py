@@ -12,8 +12,8 @@ from cluster_kit import (
     committed_image,
     controllers_of,
     lost,
-    raftlog,
     running,
+    succeed,
     until_true,
 )
 from data_kit import SETTINGS, TOPIC, Reader, clients_of, nothing_is_lost
@@ -123,10 +123,7 @@ def of_brokers(tmp_path: Path) -> Iterator[HungCluster]:
 
 
 def told(cluster: LocalCluster, *command: str) -> str:
-    """Return the output of a command that asks the controller."""
-    ran = raftlog(*command, "--bootstrap-controller", cluster.bootstrap_controllers)
-    assert ran.code == 0, ran
-    return str(ran.out)
+    return succeed(*command, controllers=cluster).out
 
 
 @pytest.mark.nightly

@@ -1,11 +1,9 @@
 """A cluster in which one controller has no lanes, as in an older build."""
 
-import re
-import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
-from cluster_kit import PATIENCE_S, cluster_of, raftlog, succeed, until
+from cluster_kit import PATIENCE_S, cluster_of, metric, raftlog, succeed, until
 
 import raftlog as library
 from raftlog.local.cluster import LocalCluster, Node
@@ -22,12 +20,8 @@ cluster = cluster_of(controllers=3, brokers=2, settings_of=settings_of)
 
 def lanes(node: Node, conversation: str = "replication") -> tuple[int, int]:
     """Return the numbers of lanes that a node serves and has dialed."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"{node.http}/metrics", timeout=PATIENCE_S) as answer:
-        text = answer.read().decode()
-    labels = rf'conversation="{conversation}",side="(\w+)"'
-    found = dict(re.findall(rf"^raftlog_transport_lanes\{{{labels}\}} (\S+)$", text, re.M))
-    return int(float(found["served"])), int(float(found["dialed"]))
+    sample = f'raftlog_transport_lanes{{conversation="{conversation}",side="%s"}}'
+    return int(metric(node, sample % "served")), int(metric(node, sample % "dialed"))
 
 
 def at(cluster: LocalCluster) -> tuple[str, str]:

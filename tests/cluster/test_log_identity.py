@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 from cluster_kit import (
     PATIENCE_S,
-    Load,
     cluster_of,
     committed_image,
-    controllers_of,
     on_files,
     raftlog,
     succeed,
     until,
+    written,
 )
 
 from raftlog import connect
@@ -27,16 +26,6 @@ KEPT = 20
 
 
 cluster = cluster_of(controllers=3, brokers=2, scope="function")
-
-
-def write(cluster: LocalCluster, prefix: str, count: int) -> None:
-    async def work() -> None:
-        async with controllers_of(cluster) as client:
-            load = Load(client, prefix=prefix)
-            await load.more(count)
-            await load.stop()
-
-    asyncio.run(work())
 
 
 def kill(cluster: LocalCluster, *names: str) -> None:
@@ -100,7 +89,7 @@ def test_majority_with_new_disks_neither_elects_nor_deletes(cluster: LocalCluste
 
 @pytest.mark.nightly
 def test_restored_directory_is_detected_by_all_nodes(cluster: LocalCluster, tmp_path: Path) -> None:
-    write(cluster, "early", 10)
+    written(cluster, "early", 10)
     leader = cluster.wait_leader(PATIENCE_S).name
     lagging, old = [node.name for node in cluster.controllers if node.name != leader]
     # One voter lags, another one's directory is copied: both lack what is written now.
@@ -108,7 +97,7 @@ def test_restored_directory_is_detected_by_all_nodes(cluster: LocalCluster, tmp_
     shutil.copytree(cluster.data_path(old), tmp_path / "copy")
     cluster.start(old)
     cluster.wait_leader(PATIENCE_S)
-    write(cluster, "late", 30)
+    written(cluster, "late", 30)
     with connect(cluster.bootstrap_servers, timeout_s=PATIENCE_S) as client:
         token = client.configs.alter(
             "client-metrics", "last", set={"interval.ms": 123_456}, acks="visible"
@@ -122,7 +111,7 @@ def test_restored_directory_is_detected_by_all_nodes(cluster: LocalCluster, tmp_
     cluster.start(old)
     cluster.start(lagging)
     cluster.wait_leader(PATIENCE_S)
-    write(cluster, "other", 60)
+    written(cluster, "other", 60)
     brokers = [node.name for node in cluster.brokers]
     for name in brokers:
         until(partial(_says_lost, cluster, name), f"{name} says what is lost")

@@ -1,5 +1,5 @@
 """The permission matrix: every request found by reflection, by every kind of caller, on every
-listener. With ``-s`` a summary is printed.
+listener.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from matrix_callers import (
     methods_of_build,
     rpcs_of,
 )
-from matrix_cases import ALLOWED, Case, Kind, Verdict, cases_of, summary
+from matrix_cases import ALLOWED, Case, Kind, Verdict, cases_of
 from matrix_cluster import ROOT, Tip, World, running
 from matrix_send import methods_of, send
 
@@ -104,7 +104,6 @@ async def play(world: World, everybody: Sequence[Caller], *, lanes: bool = False
     cases = cases_of(everybody, await reflected(world), world.facts)
     if lanes:
         cases = [one for one in cases if one.rpc.conversation in LANED]
-    print(f"\n{summary(cases)}")
     before, tip = await world.settled(), await world.tip()
     of_refused = [one for one in cases if one.verdict.kind is not Kind.ALLOWED]
     refused = await sent(world, of_refused, lanes=lanes)

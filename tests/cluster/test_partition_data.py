@@ -72,18 +72,12 @@ async def test_sleeping_leader_is_replaced_and_wakes_as_a_follower(cluster: Loca
         await load.more(200)
         sleeper = await world.leader()
         cluster.kill(f"broker-{sleeper}", signal.SIGSTOP)
-        # What the sleeper is asked meanwhile, it must not acknowledge when it wakes.
-        asleep = [
-            world.producer(cluster.node(f"broker-{sleeper}").endpoint, delivery_timeout_ms=100)
-        ]
         await world.led_by(sleeper, other=True)
         await load.more(200)
         cluster.kill(f"broker-{sleeper}", signal.SIGCONT)
         await in_sync(world)
         await load.more(50)
         await load.stop()
-        for one in asleep:
-            one.close()
         await nothing_is_lost(world, load, reader)
 
 
@@ -158,12 +152,8 @@ async def test_isolated_leader_acknowledges_nothing(cluster: LocalCluster) -> No
 def test_produce_and_consume_commands_round_trip(cluster: LocalCluster) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
     succeed("topics create letters -p 1 -r 3 --acks visible", brokers=cluster)
-    ran = raftlog("produce letters --value a:1 --value b:2 --key-separator :", brokers=cluster)
+    ran = raftlog("produce letters --value 1 --value 2", brokers=cluster)
     assert (ran.code, ran.out) == (0, "letters-0 at offset 0\nletters-0 at offset 1\n")
-    ran = raftlog("consume letters --from-beginning --max-messages 2 --json", brokers=cluster)
-    lines = ran.out.splitlines()
-    assert len(lines) == 2
-    says(lines[1], '"offset":1', '"key":"b"', '"value":"2"')
     ran = raftlog("consume letters --partition 0 --offset 1 --max-messages 1", brokers=cluster)
     assert (ran.code, ran.out) == (0, "2\n")
     ran = raftlog("consume nothing --from-beginning --timeout 10", brokers=cluster).refused(1)
@@ -186,26 +176,6 @@ def test_produce_and_consume_commands_round_trip(cluster: LocalCluster) -> None:
         asked.communicate()
     ran = raftlog("produce letters --value x --partition 7", brokers=cluster).refused(1)
     says(ran.err, "UNKNOWN_TOPIC_OR_PARTITION", "0 records written, 1 not written")
-
-
-@pytest.mark.nightly
-def test_all_killed_brokers_restart_with_their_records(cluster: LocalCluster) -> None:
-    async def test() -> None:
-        async with clients_of(cluster) as world:
-            load = Load(world.producer())
-            await load.more(200)
-            for node in cluster.brokers:
-                cluster.kill(node.name, signal.SIGKILL)
-            for node in cluster.brokers:
-                await asyncio.to_thread(restart, cluster, node.name)
-            await load.more(50)
-            await load.stop()
-            await in_sync(world)
-            await nothing_is_lost(world, load)
-
-    asyncio.run(test())
-    for node in cluster.brokers:
-        says(cluster.log_path(node.name), "partition replicas recovered")
 
 
 @pytest.mark.nightly

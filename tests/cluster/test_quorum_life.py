@@ -14,7 +14,6 @@ from cluster_kit import (
     lost,
     on_files,
     raftlog,
-    succeed,
     until_true,
 )
 
@@ -135,19 +134,3 @@ async def test_quorum_grows_shrinks_and_restarts(quorum: Quorum, client: Control
     assert image.voters is not None
     assert [voter.id for voter in image.voters.voters] == [1, 2, 3]
     assert lost(load.acknowledged, image) == []
-
-
-@pytest.mark.nightly
-async def test_leadership_moves_on_demand(quorum: Quorum, client: ControllerClient) -> None:
-    await quorum.start()
-    load = Load(client, prefix="moves", writers=4)
-    await load.more(50)
-    for target in (1, 2, 3):
-        moved = await asyncio.to_thread(
-            succeed, f"quorum transfer --to {target} --json", *quorum.at
-        )
-        assert moved.json == {"target_id": target}
-        await load.more(50)
-        assert (await quorum.wait_voters(1, 2, 3)).node_id == target
-    await load.stop()
-    assert load.longest_gap_s < GAP_S

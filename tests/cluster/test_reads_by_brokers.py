@@ -17,7 +17,6 @@ from cluster_kit import (
     controllers_of,
     raftlog,
     setting,
-    succeed,
     until_true,
 )
 from mixed_builds import PINNED, MixedCluster
@@ -168,14 +167,6 @@ def test_strict_reads_miss_nothing_while_a_broker_oversleeps(cluster: LocalClust
             await count(60)
 
     asyncio.run(test())
-
-
-def test_strict_read_command_shows_the_last_write(cluster: LocalCluster) -> None:
-    succeed(
-        "configs describe client-metrics strict --key match --read strict --json",
-        brokers=cluster.brokers[0].endpoint,
-    )
-    succeed("topics list --read strict", brokers=cluster.brokers[0].endpoint)
 
 
 @pytest.mark.nightly

@@ -19,6 +19,7 @@ from cluster_kit import (
     setting,
     succeed,
     until,
+    written,
 )
 
 from raftlog import Client, Put, connect
@@ -27,14 +28,6 @@ from raftlog.local.cluster import LocalCluster
 from raftlog.recipes import Lock
 
 LOCK_TTL_S = 60.0
-
-
-async def written(cluster: LocalCluster, prefix: str, count: int) -> dict[str, int]:
-    async with controllers_of(cluster) as client:
-        load = Load(client, prefix=prefix)
-        await load.more(count)
-        await load.stop()
-        return load.acknowledged
 
 
 async def backed_up_meanwhile(
@@ -73,7 +66,7 @@ def test_quorum_is_recovered_from_one_directory_and_from_a_backup(tmp_path: Path
         assert there.json["state_hash"] == said["state_hash"], (
             "the state of the cluster at that very offset"
         )
-        acknowledged = early | asyncio.run(written(old, "late", 200))
+        acknowledged = early | written(old, "late", 200)
         with connect(old.brokers[0].endpoint, timeout_s=PATIENCE_S) as client:
             lock = Lock(client, "held", ttl_s=LOCK_TTL_S)
             lock.acquire()
@@ -180,21 +173,9 @@ def _restore(cluster: LocalCluster, backup: Path, said: dict[str, Any]) -> None:
 def _begins_anew(cluster: LocalCluster, in_backup: dict[str, int], before: int) -> None:
     generation = asyncio.run(generation_now(cluster))
     assert generation not in (0, before)
-    acknowledged = asyncio.run(written(cluster, "new", 50))
+    acknowledged = written(cluster, "new", 50)
     for node in cluster.controllers:
         described = succeed("log image --json", controllers=node.endpoint)
         kept = {one["resource_name"] for one in described.json["configs"]}
         assert kept >= in_backup.keys() | acknowledged.keys()
         assert "late-1-1" not in kept
-
-
-@pytest.mark.parametrize("missing", ["source", "identity"])
-def test_restore_names_the_missing_argument_or_file(tmp_path: Path, missing: str) -> None:
-    given = (
-        ["--from", tmp_path / "nowhere", "--cluster-id", "c", "--node-id", 1, tmp_path / "d"]
-        if missing == "source"
-        else ["--from", tmp_path / "nowhere"]
-    )
-    ran = raftlog("restore", *given).refused(2)
-    assert ("not an export" if missing == "source" else "--cluster-id") in ran.err
-    assert not (tmp_path / "d").exists()

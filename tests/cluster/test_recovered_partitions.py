@@ -4,12 +4,11 @@ import asyncio
 import shutil
 import signal
 import sys
-import urllib.request
 from functools import partial
 from pathlib import Path
 
 import pytest
-from cluster_kit import PATIENCE_S, raftlog, running, says, succeed, until, until_true
+from cluster_kit import PATIENCE_S, metric, raftlog, running, says, succeed, until, until_true
 from data_kit import SETTINGS, TOPIC, DataWorld, Load, clients_of, in_sync, nothing_is_lost
 from mixed_builds import MixedCluster
 
@@ -153,14 +152,14 @@ def test_unled_partitions_are_reported_until_their_epochs_are_raised(tmp_path: P
             values = ("--value", f"a{partition}", "--value", f"b{partition}")
             succeed(f"produce {TOPIC}", *values, "--partition", partition, *servers)
         succeed(f"partitions elect {TOPIC}", *at)
-        assert metric(cluster.brokers[0], "log_ahead_of_metadata") == 0
+        assert not_served(cluster.brokers[0]) == 0
         cluster.kill(controller.name, signal.SIGKILL)
         assert cluster.wait_gone(controller.name)
         recover(cluster)
 
         for node in cluster.brokers:
             until(
-                partial(lambda one: metric(one, "log_ahead_of_metadata") == 1, node),
+                partial(lambda one: not_served(one) == 1, node),
                 f"{node.name} counts its partition",
             )
             ready, why = cluster.ready(node.name)
@@ -207,17 +206,10 @@ def test_unled_partitions_are_reported_until_their_epochs_are_raised(tmp_path: P
         succeed(f"partitions elect {TOPIC}", *at)
         shown = raftlog(f"topics describe {TOPIC} --json", *servers)
         assert shown.json["not_served"] == {}
-        assert [metric(node, "log_ahead_of_metadata") for node in cluster.brokers] == [0, 0]
+        assert [not_served(node) for node in cluster.brokers] == [0, 0]
     finally:
         cluster.stop_all(timeout_s=5)
 
 
-def metric(node: Node, reason: str) -> float:
-    with urllib.request.urlopen(f"{node.http}/metrics", timeout=5) as answer:
-        lines = answer.read().decode().splitlines()
-    (line,) = (
-        line
-        for line in lines
-        if line.startswith(f'raftlog_partitions_not_served{{reason="{reason}"}}')
-    )
-    return float(line.rpartition(" ")[2])
+def not_served(node: Node) -> float:
+    return metric(node, 'raftlog_partitions_not_served{reason="log_ahead_of_metadata"}')

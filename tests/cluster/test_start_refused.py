@@ -20,9 +20,6 @@ from cluster_kit import (
 from command_runs import Ran
 
 from raftlog.local.cluster import LocalCluster, free_ports
-from raftlog.node.storage.files import COPY_BYTES, VOTE_FILE
-from raftlog.node.storage.rocks_adapter import RocksLog
-from raftlog.node.storage.wal import NO_END
 
 RECORDS = 600
 VALUE_BYTES = 500
@@ -98,141 +95,66 @@ def run(cluster: LocalCluster, name: str, **flags: object) -> Ran:
     return raftlog(node.role, "run", "-c", cluster.config_path(name), *given)
 
 
-def copy_of(cluster: LocalCluster, path: Path) -> Path:
-    """Return a copy of the killed controller's directory; no process holds the lock of the copy."""
-    return Path(shutil.copytree(cluster.directory / "killed", path))
-
-
-def flip(path: Path, position: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[position] ^= 0x55
-    path.write_bytes(content)
+NODES = pytest.mark.parametrize("name", [DOWN, "broker-4"])
 
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("still_serving")
-class TestPorts:
-    @pytest.mark.parametrize("name", [DOWN, "broker-4"])
-    def test_listener_port_in_use_is_reported(self, cluster: LocalCluster, name: str) -> None:
-        taken = cluster.node("controller-1").endpoint
-        ran = run(cluster, name, listeners=taken)
-        says(one_message(ran), f"cannot listen on {taken}: port in use")
+class TestMistakes:
+    """Each has one message and exit code 2."""
+
+    def mistaken(self, cluster: LocalCluster, name: str, *patterns: str, **flags: object) -> None:
+        ran = run(cluster, name, **flags)
+        says(one_message(ran), *patterns)
         assert ran.code == 2
 
-    @pytest.mark.parametrize("name", [DOWN, "broker-4"])
-    def test_http_port_in_use_is_reported(self, cluster: LocalCluster, name: str) -> None:
-        taken = cluster.node("controller-1").http.removeprefix("http://")
-        ran = run(cluster, name, http_listener=taken)
-        says(one_message(ran), f"http.listener: {taken}: Address already in use")
-        assert ran.code == 2
+    @NODES
+    def test_ports_in_use_are_reported(self, cluster: LocalCluster, name: str) -> None:
+        other = cluster.node("controller-1")
+        said = f"cannot listen on {other.endpoint}: port in use"
+        self.mistaken(cluster, name, said, listeners=other.endpoint)
+        taken = other.http.removeprefix("http://")
+        said = f"http.listener: {taken}: Address already in use"
+        self.mistaken(cluster, name, said, http_listener=taken)
 
-
-@pytest.mark.nightly
-@pytest.mark.usefixtures("still_serving")
-class TestDirectories:
-    @pytest.mark.parametrize("name", [DOWN, "broker-4"])
-    def test_directory_of_another_node_is_refused(self, cluster: LocalCluster, name: str) -> None:
-        ran = run(cluster, name, log_dirs="data/controller-2")
-        says(one_message(ran), "data/controller-2", "belongs to .*node 2")
-        assert ran.code == 2
-
-    def test_directory_of_another_cluster_is_refused(self, cluster: LocalCluster) -> None:
-        ran = run(cluster, DOWN, cluster_id="other")
-        says(one_message(ran), f"belongs to cluster '{cluster.cluster_id}'", "'other'")
-        assert ran.code == 2
-
-    @pytest.mark.parametrize("name", [DOWN, "broker-4"])
-    def test_start_is_refused_when_the_directory_is_unformatted(
+    @NODES
+    def test_directory_of_another_node_or_an_unformatted_one_is_refused(
         self, cluster: LocalCluster, name: str
     ) -> None:
-        ran = run(cluster, name, log_dirs="data/nowhere")
-        says(
-            one_message(ran),
-            "data/nowhere is not formatted. If the node has run before, do not format",
-        )
-        assert ran.code == 2
+        place = "data/controller-2"
+        self.mistaken(cluster, name, place, "belongs to .*node 2", log_dirs=place)
+        said = "data/nowhere is not formatted. If the node has run before, do not format"
+        self.mistaken(cluster, name, said, log_dirs="data/nowhere")
         assert not (cluster.directory / "data/nowhere").exists()
 
-    def test_start_is_refused_when_another_process_uses_the_directory(
+    def test_directory_of_another_cluster_or_process_is_refused(
         self, cluster: LocalCluster
     ) -> None:
-        ran = run(cluster, "controller-1")
-        says(one_message(ran), f"data/controller-1 is in use by pid {cluster.pid('controller-1')}")
-        assert ran.code == 2
+        said = f"belongs to cluster '{cluster.cluster_id}'"
+        self.mistaken(cluster, DOWN, said, "'other'", cluster_id="other")
+        pid = cluster.pid("controller-1")
+        self.mistaken(cluster, "controller-1", f"data/controller-1 is in use by pid {pid}")
 
 
 @pytest.mark.usefixtures("still_serving")
-class TestCorruptLog:
-    """A byte of committed records was changed while the node was down."""
-
-    def refused(self, cluster: LocalCluster, directory: Path) -> str:
-        # It does not even try to listen: the port is taken, and nobody minds.
-        ran = run(
-            cluster, DOWN, log_dirs=directory, listeners=cluster.node("controller-1").endpoint
-        )
-        assert ran.code == 3
-        return one_message(ran)
-
-    def test_start_is_refused_when_a_table_file_is_damaged(
-        self, cluster: LocalCluster, tmp_path: Path
-    ) -> None:
-        directory = copy_of(cluster, tmp_path / "data")
-        # Opening moves what was in the WAL to a table file.
-        RocksLog(directory / "log").close()
-        table = max((directory / "log").glob("*.sst"), key=lambda path: path.stat().st_size)
-        flip(table, table.stat().st_size // 2)
-        message = self.refused(cluster, directory)
-        says(
-            message,
-            r"the log cannot be read at offset \d+: ",
-            "block checksum mismatch",
-            table.name,
-        )
-        offset = int(message.split("at offset ")[1].split(":")[0])
-        assert 100 < offset < RECORDS
-
-    def test_start_is_refused_when_the_write_ahead_log_is_damaged(
-        self, cluster: LocalCluster, tmp_path: Path
-    ) -> None:
-        directory = copy_of(cluster, tmp_path / "data")
-        wal = max((directory / "log").glob("*.log"), key=lambda path: path.stat().st_size)
-        flip(wal, wal.stat().st_size // 2)
-        message = self.refused(cluster, directory)
-        says(
-            message,
-            rf"the record at byte \d+ of {wal.name} does not match its checksum",
-            r"intact up to offset \d+",
-        )
-        assert 100 < int(message.split("intact up to offset ")[1].split(";")[0]) < RECORDS
-        assert "see Corrupted log in docs/operations.md" in message
-
-    def test_start_is_refused_when_a_batch_is_damaged_below_the_rocksdb_checksum(
-        self, cluster: LocalCluster, tmp_path: Path
-    ) -> None:
-        directory = copy_of(cluster, tmp_path / "data")
-        rocks = RocksLog(directory / "log")
-        scan = rocks.scan(RECORDS // 2)
-        base, chunk = next(scan)
-        scan.close()
-        damaged = bytearray(chunk)
-        # In the records of its last batch: in a header it may be the length that is wrong.
-        damaged[-1] ^= 1
-        rocks.put(base, bytes(damaged), NO_END)
-        rocks.sync()
-        rocks.close()
-        says(self.refused(cluster, directory), r"offset \d+: CRC32C does not match")
-
-    def test_corrupt_log_state_file_is_reported(
-        self, cluster: LocalCluster, tmp_path: Path
-    ) -> None:
-        directory = copy_of(cluster, tmp_path / "data")
-        flip(directory / "log-state.json", (directory / "log-state.json").stat().st_size // 2)
-        says(self.refused(cluster, directory), r"log-state\.json is corrupt")
-
-    def test_start_is_refused_when_both_copies_of_the_vote_are_damaged(
-        self, cluster: LocalCluster, tmp_path: Path
-    ) -> None:
-        directory = copy_of(cluster, tmp_path / "data")
-        for begin in (0, COPY_BYTES):
-            flip(directory / VOTE_FILE, begin + 20)
-        says(self.refused(cluster, directory), r"quorum-state\.json is corrupt")
+def test_start_is_refused_when_the_write_ahead_log_is_damaged(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """The byte of committed records was changed while the node was down."""
+    # No process holds the lock of a copy.
+    directory = Path(shutil.copytree(cluster.directory / "killed", tmp_path / "data"))
+    wal = max((directory / "log").glob("*.log"), key=lambda path: path.stat().st_size)
+    content = bytearray(wal.read_bytes())
+    content[len(content) // 2] ^= 0x55
+    wal.write_bytes(content)
+    # It does not even try to listen: the port is taken, and nobody minds.
+    ran = run(cluster, DOWN, log_dirs=directory, listeners=cluster.node("controller-1").endpoint)
+    assert ran.code == 3
+    message = one_message(ran)
+    says(
+        message,
+        rf"the record at byte \d+ of {wal.name} does not match its checksum",
+        r"intact up to offset \d+",
+    )
+    assert 100 < int(message.split("intact up to offset ")[1].split(";")[0]) < RECORDS
+    assert "see Corrupted log in docs/operations.md" in message

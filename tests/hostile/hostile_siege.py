@@ -1,24 +1,19 @@
-"""A real cluster under attack: others are served meanwhile, and afterwards nothing is there that
-was refused.
-
-``python tests/hostile/hostile_siege.py --messages 1000000`` runs one as long as you like and prints
-a summary.
+"""A real cluster under attack: others are served meanwhile, and nothing that was refused is there
+afterwards.
 """
 
-import argparse
 import asyncio
 import json
 import os
 import random
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.request
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -324,34 +319,3 @@ async def create_topic(cluster: LocalCluster) -> None:
             )
     finally:
         await transport.close()
-
-
-async def _command(messages: int, seed: int, attackers: int) -> Siege:
-    with tempfile.TemporaryDirectory(prefix="raftlog-siege-") as directory:
-        cluster = await asyncio.to_thread(start, Path(directory) / "c")
-        try:
-            await create_topic(cluster)
-            return await besiege(cluster, messages=messages, seed=seed, attackers=attackers)
-        finally:
-            cluster.stop_all()
-
-
-def main() -> int:
-    """Run the command line; return 3 if a promise was broken."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--messages", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--attackers", type=int, default=4)
-    options = parser.parse_args()
-    siege = asyncio.run(_command(options.messages, options.seed, options.attackers))
-    shown = asdict(siege) | {
-        "faults": siege.faults[:50],
-        "written": len(siege.written),
-        "slow": len(siege.slow),
-    }
-    print(json.dumps(shown, indent=1))
-    return 3 if siege.faults else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
