@@ -3,8 +3,6 @@ brokers, three listeners each.
 """
 
 import asyncio
-import ssl
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -41,9 +39,7 @@ from token_issuer import AUDIENCE, ISSUER, Issuer
 
 from raftlog.local.cluster import HOST, LocalCluster, Node, free_ports
 from raftlog.node.security.authority import Authority, Issued, new_authority
-from raftlog.transport.certificates import first_der
-from raftlog.transport.lane_tls import LaneTls, fingerprint_of
-from raftlog.transport.tls import TlsConfig, lane_context
+from raftlog.transport.tls import TlsConfig
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.controller.v1 import controller_pb2 as controller
 from raftlog.wire.data.v1 import data_pb2 as data
@@ -158,21 +154,6 @@ class Reach:
             caller.common_name, of_nodes=listener.of_nodes is not foreign,
             expired=caller.certificate is Certificate.EXPIRED,
         )  # fmt: skip
-
-    def lane_tls(self, caller: Caller, listener: Listener) -> LaneTls:
-        """Return the TLS credentials that the caller presents on a lane."""
-        context = lane_context(ssl.PROTOCOL_TLS_CLIENT)
-        context.load_verify_locations(
-            cadata=self.authorities.ca(of_nodes=listener.of_nodes).decode()
-        )
-        shown = self._shown(caller, listener)
-        if shown is None:
-            return LaneTls(context)
-        with tempfile.NamedTemporaryFile() as file:
-            file.write(shown.key + shown.certificate)
-            file.flush()
-            context.load_cert_chain(file.name)
-        return LaneTls(context, fingerprint_of(first_der(shown.certificate.decode())))
 
     async def describe_quorum(self, node: str) -> Any:
         return await self.ask(node, DESCRIBE_QUORUM, quorum.DescribeQuorumRequest())

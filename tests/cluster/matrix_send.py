@@ -3,7 +3,7 @@ authorized, refused or unimplemented.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import grpc
@@ -29,16 +29,11 @@ from matrix_cases import (
 from matrix_cluster import World
 from matrix_requests import request_of
 
-from raftlog.bounds import MESSAGE_MAX_BYTES
 from raftlog.errors import ErrorCode
-from raftlog.local.cluster import HOST
 from raftlog.node.security.permissions import BROKER, CONTROLLER, Each, EachPartition, Listed
 from raftlog.transport.api import Conversation
 from raftlog.transport.conversations import WIRES
 from raftlog.transport.grpc_transport import LINK_METADATA_KEY
-from raftlog.transport.lane_link import MARK
-from raftlog.transport.lane_tickets import ASK_KEY, VERSION, Offer, connect, offered
-from raftlog.transport.lanes import Lane
 from raftlog.transport.statuses import ERROR_METADATA_KEY
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.common.v1 import common_pb2
@@ -154,26 +149,15 @@ def _names_no_offset(message: Any, case: Case) -> None:
 TIMEOUT_S = 30.0
 
 
-OpenLane = Callable[[Offer], Awaitable[Lane]]
-"""Opens the lane that the caller's stream was offered."""
-
-
-async def send(
-    world: World, cases: Sequence[Case], *, lanes: bool = False
-) -> list[tuple[Case, Verdict]]:
-    """Send one caller's requests on one listener concurrently. ``lanes``: on stream lanes."""
+async def send(world: World, cases: Sequence[Case]) -> list[tuple[Case, Verdict]]:
+    """Send one caller's requests on one listener concurrently."""
     caller, listener = cases[0].caller, cases[0].listener
     found: list[tuple[Case, Verdict]] = []
-
-    def open_lane(offer: Offer) -> Awaitable[Lane]:
-        tls = world.lane_tls(caller, listener)
-        return connect(HOST, offer, MESSAGE_MAX_BYTES, TIMEOUT_S, tls)
-
     for role in {one.rpc.role for one in cases}:
         async with world.channel(caller, listener, role) as channel:
             metadata = world.metadata(caller)
             tasks = [
-                _send_some(channel, metadata, world, some, open_lane if lanes else None)
+                _send_some(channel, metadata, world, some)
                 for some in _together([one for one in cases if one.rpc.role == role])
             ]
             for group in await asyncio.gather(*tasks):
@@ -219,13 +203,13 @@ def _together(cases: Sequence[Case]) -> list[list[Case]]:
 
 
 async def _send_some(
-    channel: Any, metadata: Any, world: World, cases: list[Case], open_lane: OpenLane | None
+    channel: Any, metadata: Any, world: World, cases: list[Case]
 ) -> list[tuple[Case, Verdict]]:
     conversation = cases[0].rpc.conversation
     try:
         async with asyncio.timeout(TIMEOUT_S):
             if conversation is not None:
-                return await _converse(channel, metadata, world, conversation, cases, open_lane)
+                return await _converse(channel, metadata, world, conversation, cases)
             (case,) = cases
             return [(case, await _call(channel, metadata, world, case))]
     except TimeoutError as error:
@@ -270,29 +254,20 @@ async def _converse(
     world: World,
     conversation: Conversation,
     cases: list[Case],
-    open_lane: OpenLane | None,
 ) -> list[tuple[Case, Verdict]]:
     wires = WIRES[conversation]
     items = [_item(conversation, number, one, world) for number, one in enumerate(cases, 1)]
     waiting = dict(enumerate(cases, 1))
     found: list[tuple[Case, Verdict]] = []
-    asks = () if open_lane is None else ((ASK_KEY, VERSION),)
-    call = channel.stream_stream(conversation.value)(metadata=(*metadata, *asks))
+    call = channel.stream_stream(conversation.value)(metadata=metadata)
     # Not written before it is let in: gRPC would say INTERNAL, if the call ends meanwhile.
     initial = dict(await call.initial_metadata() or ())
     opened = LINK_METADATA_KEY in initial
-    medium = call
-    if opened and open_lane is not None:
-        offer = offered(initial)
-        assert offer is not None, f"no lane for {cases[0]}"
-        medium = await open_lane(offer)
-        if conversation is Conversation.WATCH_MANY:
-            await call.write(MARK)
     if opened:
         for envelope in wires.to_server.envelopes([one.SerializeToString() for one in items]):
-            await medium.write(envelope)
+            await call.write(envelope)
     while opened and waiting:
-        data = await medium.read()
+        data = await call.read()
         if data is grpc.aio.EOF:
             break
         for answer in wires.to_client.decode(data, 1 << 20):

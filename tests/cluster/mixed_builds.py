@@ -19,6 +19,7 @@ from cluster_kit import (
     controllers_of,
     lost,
     raftlog,
+    running,
     setting,
     succeed,
     until,
@@ -186,15 +187,8 @@ async def _lowered(cluster: MixedCluster, level: int, name: str, say: Say) -> No
 def live(directory: Path, other: Sequence[str], say: Say) -> None:
     """Run the whole life of an upgraded cluster. Raises AssertionError."""
     cluster = MixedCluster(directory, other, controllers=3, brokers=1)
-    cluster.generate()
-    try:
-        cluster.start_controllers()
-        cluster.wait_leader(60)
-        cluster.start_brokers()
-        cluster.wait_ready([cluster.brokers[0].name], 60)
+    with running(cluster):
         asyncio.run(_life(cluster, say))
-    finally:
-        cluster.stop_all(timeout_s=5)
 
 
 if __name__ == "__main__":

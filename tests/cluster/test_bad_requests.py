@@ -76,20 +76,16 @@ def topic(name: str, partitions: int = 1, replicas: int = 1) -> pb.CreateTopicsR
     return pb.CreateTopicsRequest(topics=[one])
 
 
-TOO_LARGE = "incremental_alter_configs"
 REFUSED = [
     pytest.param(topic("taken"), _E.TOPIC_ALREADY_EXISTS, "topics[0].name", id="exists"),
-    pytest.param(
-        setting("k", "v" * (REQUEST_BYTES + 1)),
-        _E.MESSAGE_TOO_LARGE,
-        TOO_LARGE,
-        id="above the request's limit",
-    ),
-    pytest.param(
-        setting("k", "v" * (TRANSPORT_BYTES + 1)),
-        _E.MESSAGE_TOO_LARGE,
-        TOO_LARGE,
-        id="above the transport's limit",
+    *(
+        pytest.param(
+            setting("k", "v" * (size + 1)),
+            _E.MESSAGE_TOO_LARGE,
+            "incremental_alter_configs",
+            id=f"above the {what}'s limit",
+        )
+        for what, size in (("request", REQUEST_BYTES), ("transport", TRANSPORT_BYTES))
     ),
 ]
 
@@ -123,12 +119,8 @@ async def test_invalid_request_is_refused_with_its_field(
         transport, [node.endpoint for node in cluster.controllers], rng=random.Random(0)
     )
     try:
-        assert await refusal(brokers.write(request_, timeout_s=PATIENCE_S)) == (code, field, False)
-        assert await refusal(controllers.call(request_, timeout_s=PATIENCE_S)) == (
-            code,
-            field,
-            False,
-        )
+        for call in (brokers.write, controllers.call):
+            assert await refusal(call(request_, timeout_s=PATIENCE_S)) == (code, field, False)
     finally:
         brokers.close()
         controllers.close()
@@ -215,45 +207,28 @@ def test_metrics_are_valid_prometheus_text(cluster: LocalCluster) -> None:
         node.name: {one.name: one for one in text_string_to_metric_families(metrics_of(node))}
         for node in cluster.nodes
     }
-    active = [
-        name
-        for name, families in shown.items()
-        if name.startswith("controller")
-        and families["kafka_controller_active_controllers"].samples[0].value == 1
-    ]
-    assert len(active) == 1
-    leader = shown[active[0]]
-    assert leader["kafka_controller_global_topics"].samples[0].value == 1
-    assert leader["kafka_controller_fenced_brokers"].samples[0].value == 0
-    lao = leader["raftlog_lowest_acknowledged_offset"].samples[0].value
-    assert 0 < lao < leader["raft_metrics_high_watermark"].samples[0].value
-    assert leader["raftlog_lowest_known_lao"].samples[0].value <= lao
-    every = {
-        name
-        for families in shown.values()
-        for name in families
-        if not name.startswith(("process_", "python_"))
-    }
-    assert every - metrics_of_reference() == set()
 
+    def value(of: dict[str, Any], name: str) -> float:
+        return float(of[name].samples[0].value)
 
-def metrics_of_reference() -> set[str]:
-    """Return the metrics of the reference, which is generated from stand-ins of nodes."""
+    active = "kafka_controller_active_controllers"
+    (leader,) = (of for of in shown.values() if active in of and value(of, active) == 1)
+    assert value(leader, "kafka_controller_global_topics") == 1
+    assert value(leader, "kafka_controller_fenced_brokers") == 0
+    lao = value(leader, "raftlog_lowest_acknowledged_offset")
+    assert 0 < lao < value(leader, "raft_metrics_high_watermark")
+    assert value(leader, "raftlog_lowest_known_lao") <= lao
+    # The reference is generated from stand-ins of nodes.
     families = (*of_a_controller(), *of_a_broker())
-    return {family.name + "_info" * (family.type == "info") for family in families}
+    reference = {family.name + "_info" * (family.type == "info") for family in families}
+    every = {name for of in shown.values() for name in of}
+    assert {
+        name for name in every - reference if not name.startswith(("process_", "python_"))
+    } == set()
 
 
 def test_readiness_reason_names_the_role(cluster: LocalCluster) -> None:
     reasons = {node.name: cluster.ready(node.name, PATIENCE_S) for node in cluster.nodes}
     assert all(ready for ready, _ in reasons.values())
-    told = sorted(
-        reason.split(" ")[0]
-        for name, (_, reason) in reasons.items()
-        if name.startswith("controller")
-    )
-    assert told == ["active", "following", "following"]
-    assert all(
-        reason.startswith("serving up to")
-        for name, (_, reason) in reasons.items()
-        if name.startswith("broker")
-    )
+    told = sorted(reason.split(" ")[0] for _, reason in reasons.values())
+    assert told == ["active", "following", "following", "serving", "serving"]

@@ -56,16 +56,7 @@ def test_nodes_with_a_failing_disk_report_it_and_exit(cluster: BrokenCluster) ->
     assert raftlog("produce t --value x --timeout 2", brokers=broker.endpoint).code != 0
     cluster.require_told(broker.name)
     cluster.broken_file(controller.name).touch()
-    written = (
-        "topics",
-        "create",
-        "u",
-        "--timeout",
-        2,
-        "--bootstrap-controller",
-        controller.endpoint,
-    )
-    assert raftlog(*written).code != 0
+    assert raftlog("topics create u --timeout 2", controllers=controller.endpoint).code != 0
     cluster.require_told(controller.name)
 
 
@@ -74,14 +65,8 @@ def test_node_on_a_broken_disk_does_not_start(tmp_path: Path) -> None:
     cluster.generate()
     for node in cluster.nodes:
         cluster.broken_file(node.name).touch()
-        command = [
-            *cluster.program(node.name),
-            node.role,
-            "run",
-            "-c",
-            str(cluster.config_path(node.name)),
-        ]
-        ran = run_text(command, timeout=PATIENCE_S)
+        words = [node.role, "run", "-c", str(cluster.config_path(node.name))]
+        ran = run_text([*cluster.program(node.name), *words], timeout=PATIENCE_S)
         assert ran.returncode == Exit.DISK, ran
         (line,) = ran.stderr.splitlines()
         assert line.startswith(

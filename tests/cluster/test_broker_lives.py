@@ -53,11 +53,8 @@ def test_stopped_broker_leaves_in_order_and_is_back_at_once(cluster: LocalCluste
     gone = broker(cluster, 2)
     assert (gone["state"], gone["leader_count"]) == ("inactive", 0)
     says(gone["reason"], "controlled shutdown")
-    says(
-        cluster.log_path("broker-2").read_text().splitlines()[-1],
-        "broker stopped",
-        "controlled shutdown",
-    )
+    last = cluster.log_path("broker-2").read_text().splitlines()[-1]
+    says(last, "broker stopped", "controlled shutdown")
     assert broker(cluster, 3)["leader_count"] == 4
     cluster.start("broker-2")
     cluster.wait_ready(["broker-2"], BACK_WITHIN_S)
@@ -71,9 +68,8 @@ def test_killed_broker_is_back_at_once_by_its_process_proof(cluster: LocalCluste
     before = broker(cluster, 2)
     cluster.kill("broker-2", signal.SIGKILL)
     assert cluster.wait_gone("broker-2")
-    assert (
-        broker(cluster, 2)["last_contact_age_ms"] is not None
-    )  # Its session is long, and goes on whether it is fenced or not.
+    # Its session is long, and goes on whether it is fenced or not.
+    assert broker(cluster, 2)["last_contact_age_ms"] is not None
     cluster.start("broker-2")
     cluster.wait_ready(["broker-2"], BACK_WITHIN_S)
     back = broker(cluster, 2)
@@ -191,12 +187,6 @@ def test_sleeping_broker_is_fenced_and_returns_and_a_dead_one_delays_no_lao(tmp_
 
 def value_on(cluster: LocalCluster, name: str, key: str) -> str:
     """Return the value that a plain read on one broker shows."""
-    ran = succeed(
-        "configs describe client-metrics",
-        key,
-        "--key",
-        "match",
-        "--json",
-        brokers=cluster.node(name).endpoint,
-    )
+    command = f"configs describe client-metrics {key} --key match --json"
+    ran = succeed(command, brokers=cluster.node(name).endpoint)
     return str(ran.json["items"][0]["value"])

@@ -78,10 +78,8 @@ def test_majority_with_new_disks_neither_elects_nor_deletes(cluster: LocalCluste
         assert "replica set aside" not in logged
     # The third has the log, whose voters are on other disks than these: it is led on by hand.
     survivor = names[2]
-    endpoint = cluster.node(survivor).endpoint
-    succeed(
-        "storage recover", cluster.data_path(survivor), "--unsafe", "--yes", "--endpoint", endpoint
-    )
+    recover = "storage recover --unsafe --yes --endpoint"
+    succeed(recover, cluster.node(survivor).endpoint, cluster.data_path(survivor))
     cluster.start(survivor)
     cluster.wait_ready([survivor, *brokers], PATIENCE_S)
     assert consumed(cluster) == KEPT

@@ -28,7 +28,6 @@ from matrix_send import methods_of, send
 from raftlog.errors import ErrorCode
 from raftlog.node.security.permissions import QUORUM
 from raftlog.transport.api import Conversation
-from raftlog.transport.lane_tickets import LANED
 
 ROLES = ("controller", "broker")
 AT_ONCE = 4
@@ -80,7 +79,7 @@ class Played(NamedTuple):
         ]
 
 
-async def sent(world: World, cases: Sequence[Case], *, lanes: bool = False) -> Played:
+async def sent(world: World, cases: Sequence[Case]) -> Played:
     """Send the requests of one caller on one listener concurrently, a few such groups at a time."""
     groups: dict[tuple[str, str], list[Case]] = {}
     for one in cases:
@@ -90,28 +89,24 @@ async def sent(world: World, cases: Sequence[Case], *, lanes: bool = False) -> P
 
     async def send_group(some: list[Case]) -> None:
         async with places:
-            played.outcomes.extend(await send(world, some, lanes=lanes))
+            played.outcomes.extend(await send(world, some))
             played.tips.add(await world.tip())
 
     await asyncio.gather(*(send_group(some) for some in groups.values()))
     return played
 
 
-async def play(world: World, everybody: Sequence[Caller], *, lanes: bool = False) -> None:
-    """Send the requests that are refused in whole or in part first, while nothing else writes.
-    ``lanes``: use lanes where they exist.
-    """
+async def play(world: World, everybody: Sequence[Caller]) -> None:
+    """Send the requests that are refused in whole or in part first, while nothing else writes."""
     cases = cases_of(everybody, await reflected(world), world.facts)
-    if lanes:
-        cases = [one for one in cases if one.rpc.conversation in LANED]
     before, tip = await world.settled(), await world.tip()
     of_refused = [one for one in cases if one.verdict.kind is not Kind.ALLOWED]
-    refused = await sent(world, of_refused, lanes=lanes)
+    refused = await sent(world, of_refused)
     assert refused.differences == []
     assert refused.tips == {tip}
     assert await world.settled() == before
     of_allowed = [one for one in cases if one.verdict.kind is Kind.ALLOWED]
-    allowed = await sent(world, of_allowed, lanes=lanes)
+    allowed = await sent(world, of_allowed)
     assert allowed.differences == []
     assert {(one.leader_id, one.epoch) for one in allowed.tips} == {(tip.leader_id, tip.epoch)}
     done = [case for case, _ in (*refused.outcomes, *allowed.outcomes)]
@@ -123,11 +118,6 @@ def test_each_verdict_is_the_tables_and_a_refusal_changes_no_state_or_epoch(worl
     everybody = [one for one in callers(world.facts.nodes) if one.name in IN_GATE]
     assert {one.name for one in everybody} == IN_GATE
     asyncio.run(play(world, everybody))
-
-
-def test_each_verdict_is_the_same_over_lanes(world: World) -> None:
-    everybody = [one for one in callers(world.facts.nodes) if one.name in IN_GATE]
-    asyncio.run(play(world, everybody, lanes=True))
 
 
 async def test_certificate_of_a_removed_voter_ends_no_leadership(world: World) -> None:

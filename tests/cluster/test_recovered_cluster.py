@@ -121,17 +121,8 @@ def _recover(cluster: LocalCluster, name: str) -> int:
     before = raftlog("storage recover --json", directory).json
     raftlog("storage recover --unsafe", directory).refused(2, "nothing was changed")
     assert raftlog("storage recover --json", directory).json == before
-    endpoint = cluster.node(name).endpoint
-    done = succeed(
-        "storage recover --json",
-        directory,
-        "--unsafe",
-        "--yes",
-        "--endpoint",
-        endpoint,
-        "--reason",
-        "test",
-    )
+    recover = "storage recover --json --unsafe --yes --reason test --endpoint"
+    done = succeed(recover, cluster.node(name).endpoint, directory)
     assert "Committed records that are not in this directory are lost" in done.err
     assert done.json["before"] == before
     assert done.json["epoch"] > before["vote_epoch"]
@@ -150,14 +141,11 @@ def _led_on(
     assert [voter.id for voter in image.voters.voters] == [cluster.node(name).node_id]
     assert asyncio.run(generation_now(cluster)) not in (0, generation)
     # The broker still has the image of the old generation, perhaps for a moment more.
+    read = "configs describe client-metrics settled --json"
     until(
-        lambda: "yes" in _read_at_the_broker(cluster), "the broker shows the new generation's state"
+        lambda: "yes" in raftlog(read, brokers=cluster).out,
+        "the broker shows the new generation's state",
     )
-
-
-def _read_at_the_broker(cluster: LocalCluster) -> str:
-    asked = ("client-metrics", "settled", "--json", "--bootstrap-server", cluster.bootstrap_servers)
-    return raftlog("configs describe", *asked).out
 
 
 def _restore(cluster: LocalCluster, backup: Path, said: dict[str, Any]) -> None:

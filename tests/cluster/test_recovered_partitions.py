@@ -77,16 +77,8 @@ def take_back(cluster: LocalCluster, kept: Path) -> None:
 def recover(cluster: LocalCluster) -> None:
     """Recover the controller's directory as a quorum of one, and start it."""
     (node,) = cluster.controllers
-    succeed(
-        "storage recover --json",
-        cluster.data_path(node.name),
-        "--unsafe",
-        "--yes",
-        "--endpoint",
-        node.endpoint,
-        "--reason",
-        "test",
-    )
+    command = "storage recover --unsafe --yes --reason test --endpoint"
+    succeed(command, node.endpoint, cluster.data_path(node.name))
     cluster.start(node.name)
     cluster.wait_leader(PATIENCE_S)
 

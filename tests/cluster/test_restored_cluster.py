@@ -63,13 +63,9 @@ def test_lost_cluster_is_restored_from_its_export(cluster: LocalCluster, tmp_pat
             until(lambda: end_of(target) > last.offset, "the export has it all")
             lose_all_controllers(cluster)
             for node in cluster.controllers:
-                done = succeed(
-                    f"restore --same-cluster --yes --json --from {target} --at-offset",
-                    kept.offset,
-                    "-c",
-                    cluster.config_path(node.name),
-                )
-                said = done.json
+                restore = f"restore --same-cluster --yes --json --from {target} --at-offset"
+                config = cluster.config_path(node.name)
+                said = succeed(restore, kept.offset, "-c", config).json
                 assert said["cluster_id"] == cluster.cluster_id
                 assert "node" in said["vouched_by"]
                 assert (said["after"]["brokers"], said["after"]["leases"]) == (2, 1)
@@ -93,17 +89,8 @@ def test_lost_cluster_is_restored_from_its_export(cluster: LocalCluster, tmp_pat
         again = tmp_path / "again"
         succeed("export", again, controllers=cluster)
         new = "2c3f2edf-e9bc-4582-a4db-94a918a591d8"
-        done = succeed(
-            "restore --json --from",
-            again,
-            "--cluster-id",
-            new,
-            "--node-id",
-            1,
-            "-I",
-            f"1@127.0.0.1:1:{new}",
-            tmp_path / "third",
-        )
+        restore = f"restore --json --cluster-id {new} --node-id 1 -I 1@127.0.0.1:1:{new} --from"
+        done = succeed(restore, again, tmp_path / "third")
         assert len(done.json["restored_from"]["generations"]) == 2
     finally:
         process.kill()
@@ -144,12 +131,8 @@ def test_deleted_topics_are_restored_by_one_reviewed_file(tmp_path: Path) -> Non
                 side.generate()
                 (node,) = side.controllers
                 shutil.rmtree(side.data_path(node.name))
-                succeed(
-                    f"restore --from {target} --at-offset",
-                    first - 1,
-                    "-c",
-                    side.config_path(node.name),
-                )
+                restore = f"restore --from {target} --at-offset {first - 1} -c"
+                succeed(restore, side.config_path(node.name))
                 side.start_controllers()
                 side.wait_leader(PATIENCE_S)
                 # 3. What differs, as a file; a person takes out what is right as it is.
@@ -164,11 +147,10 @@ def test_deleted_topics_are_restored_by_one_reviewed_file(tmp_path: Path) -> Non
                 assert planned.json["records"] == 400 * 2 + 1
                 succeed("apply", file, "--plan", planned.json["plan"], controllers=live)
                 left = raftlog("diff --json", live, side.bootstrap_controllers)
-                assert {
-                    one["change"] for one in left.json["changes"] if one["kind"] == "topic"
-                } == {"a different topic with that name"}
-                assert [one["kind"] for one in left.json["changes"]].count("topic") == 400
-                assert {one["kind"] for one in left.json["changes"]} == {"topic", "key"}
+                changes = left.json["changes"]
+                topics = [one["change"] for one in changes if one["kind"] == "topic"]
+                assert topics == ["a different topic with that name"] * 400
+                assert {one["kind"] for one in changes} == {"topic", "key"}
                 kept = client.kv.get("app/mode", read="latest")
                 assert kept is not None
                 assert kept.text == "green", "what the file does not name stays"

@@ -11,9 +11,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
-from cluster_kit import setting, until
+from cluster_kit import running, setting, until
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -21,14 +20,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from raftlog import tracing
 from raftlog.client.broker_client import BrokerClient
-from raftlog.client.controller_client import ControllerClient
 from raftlog.client.requests import controller_request
 from raftlog.local.cluster import LocalCluster
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2_grpc
-
-KNOWN = "00-" + "a1" * 16 + "-" + "b2" * 8 + "-01"
 
 
 class Collected:
@@ -80,20 +75,12 @@ def collector() -> Iterator[Collected]:
 def traced_cluster(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[LocalCluster, Collected]]:
-    made = LocalCluster(directory, controllers=3, brokers=1)
-    made.generate()
     with collector() as collected:
         monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collected.endpoint)
         monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
-        try:
-            made.start_controllers()
-            made.wait_leader(60)
-            made.start_brokers()
-            made.wait_ready([node.name for node in made.nodes], 60)
+        with running(LocalCluster(directory, controllers=3, brokers=1)) as made:
             yield made, collected
-        finally:
-            made.stop_all(timeout_s=10)
 
 
 async def write_through_broker(cluster: LocalCluster) -> None:
@@ -106,34 +93,6 @@ async def write_through_broker(cluster: LocalCluster) -> None:
     finally:
         client.close()
         await transport.close()
-
-
-async def hostile_writes(cluster: LocalCluster) -> None:
-    """Assert that a malformed traceparent changes nothing: each write is executed."""
-    transport = GrpcTransport()
-    endpoints = [node.endpoint for node in cluster.controllers]
-    client = ControllerClient(transport, endpoints, rng=random.Random(0))
-    try:
-        for text in (
-            "x" * 100_000,
-            "00-" + "0" * 32 + "-" + "b2" * 8 + "-01",
-            "\x00\x1b[2J",
-            KNOWN,
-        ):
-            request = controller_request(setting("a", "b"))
-            request.traceparent = text
-            assert (await client.call(request, timeout_s=30)).write.token.offset > 0
-    finally:
-        client.close()
-        await transport.close()
-
-
-def unary_write(endpoint: str, traceparent: str) -> None:
-    with grpc.insecure_channel(endpoint) as channel:
-        stub: Any = controller_pb2_grpc.ControllerStub(channel)
-        stub.IncrementalAlterConfigs(
-            setting("c", "d"), timeout=30, metadata=[("traceparent", traceparent)]
-        )
 
 
 def test_write_is_one_trace_to_the_quorum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,14 +132,3 @@ def test_write_is_one_trace_to_the_quorum(tmp_path: Path, monkeypatch: pytest.Mo
             assert span.start_time_unix_nano <= span.end_time_unix_nano <= after_ns + slack_ns
         assert spans[f"broker {body}"][0] == "raftlog-broker"
         assert spans["commit"][0] == "raftlog-controller"
-        assert not any("heartbeat" in span.name for _, span in collected.spans)
-
-        asyncio.run(hostile_writes(cluster))
-        leader = cluster.wait_leader(30)
-        unary_write(leader.endpoint, "00-" + "c3" * 16 + "-" + "d4" * 8 + "-01")
-        unary_write(leader.endpoint, "not a traceparent")
-        for known in ("a1", "c3"):
-            wanted = bytes.fromhex(known * 16)
-            until(lambda wanted=wanted: "commit" in collected.of(wanted), "told", 20)  # type: ignore[misc]
-        assert collected.of(bytes(16)) == {}
-        assert all(cluster.pid(node.name) for node in cluster.nodes)

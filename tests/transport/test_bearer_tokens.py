@@ -21,16 +21,14 @@ from token_issuer import AUDIENCE, ISSUER, Issuer, claims
 from transport_worlds import LIMITS, Recorder, echo, request, until
 
 from raftlog import identity as access_module
-from raftlog.errors import ApiError, ConfigError, ErrorCode
+from raftlog.errors import ConfigError, ErrorCode
 from raftlog.identity import Access, NodeRule, PeerIdentity
 from raftlog.node.security.guard import Authentication, guarded, guarded_handler
 from raftlog.node.security.issuer_keys import KeySet
-from raftlog.node.security.node_claims import refusal_of
 from raftlog.node.security.token_rules import TokenRules
 from raftlog.node.security.tokens import Tokens
 from raftlog.transport.api import Acceptors, Conversation, Link
 from raftlog.transport.bounds import Complaint
-from raftlog.transport.conversations import WIRES
 from raftlog.transport.grpc_server import GrpcServerTransport
 from raftlog.transport.grpc_transport import (
     LINK_METADATA_KEY,
@@ -45,7 +43,6 @@ from raftlog.transport.tls import ListenerSecurity, TlsConfig, TlsTrust
 from raftlog.transport.unary import Caller, answer, unary_handler
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as controller
-from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip
@@ -55,7 +52,6 @@ KEYS = KeySet.parse(US.jwks())
 CONTROLLER = controller.DESCRIPTOR.services_by_name["Controller"]
 DESCRIBE = "/raftlog.wire.controller.v1.Controller/DescribeBrokers"
 DELETE = "/raftlog.wire.controller.v1.Controller/DeleteTopics"
-HEARTBEAT = "/raftlog.wire.controller.v1.Controller/BrokerHeartbeat"
 RULE = Authentication(NodeRule.parse("CN=node-{id}"))
 TIMEOUT_S = 30.0
 
@@ -261,18 +257,18 @@ async def test_concurrent_callers_keep_their_principals(*, tmp_path: Path) -> No
 @scenario(run)
 async def test_token_names_the_principal_and_certificate_the_node(*, tmp_path: Path) -> None:
     async with serving(tmp_path, certificates=True, guard=RULE) as node:
-        for name, metadata in (("client", ()), ("client", bearing(US.token()))):
-            async with channel(node, node.issue(name)) as opened:
+        like_a_node = US.token(sub="CN=node-1", CN="node-1", dns="node-1", names=["CN=node-1"])
+        for metadata in ((), bearing(US.token()), bearing(like_a_node)):
+            async with channel(node, node.issue("client")) as opened:
                 assert (await stream(opened, metadata)).status is grpc.StatusCode.OK
         async with channel(node, node.tls) as opened:
             assert (await stream(opened, bearing(US.token()))).status is grpc.StatusCode.OK
         principals = [
             RULE.mapping.principal_of(one.identity).partition(",")[0] for one in node.streams.links
         ]
-        assert principals == ["User:CN=client", "User:alice", "User:alice"]
-        assert [RULE.rule.nodes_of(one.identity) for one in node.streams.links] == [
-            set(), set(), {1},
-        ]  # fmt: skip
+        assert principals == ["User:CN=client", "User:alice", "User:CN=node-1", "User:alice"]
+        nodes = [RULE.rule.nodes_of(one.identity) for one in node.streams.links]
+        assert nodes == [set(), set(), set(), {1}]
 
 
 @scenario(run)
@@ -384,71 +380,6 @@ async def test_tls_requires_client_certificates_only_when_configured(*, tmp_path
         # Not asked for, so not shown: it makes nobody a node here.
         assert (await unary(opened, bearing(US.token()))).status is grpc.StatusCode.OK
         assert node.callers[0].identity.names == frozenset()
-
-
-# --- nodes ---------------------------------------------------------------------------------------
-
-
-def like_a_node() -> list[str]:
-    """Return tokens that claim "node 1" in every field."""
-    named: dict[str, Any] = {
-        "cn": "node-1", "CN": "node-1", "dns": "node-1", "uri": "node-1", "names": ["CN=node-1"],
-        "subject": "CN=node-1", "node_id": 1,
-    }  # fmt: skip
-    subjects = ("CN=node-1", "node-1", "1", "CN=node-1,O=raftlog", "DNS:node-1")
-    return [US.token(sub=subject, **named) for subject in subjects]
-
-
-def forgeries() -> list[tuple[Conversation, Any]]:
-    """Return messages that only node 1 may send."""
-    beat = controller.BrokerHeartbeatRequest(broker_id=1)
-    registration = controller.RegisterBrokerRequest(broker_id=1)
-    return [
-        (Conversation.QUORUM, quorum.QuorumMessage(vote_request=quorum.VoteRequest(replica_id=1))),
-        (Conversation.REPLICATION, quorum.FetchRequest(replica_id=1)),
-        (Conversation.CONTROLLER, controller.ControllerRequest(broker_heartbeat=beat)),
-        (Conversation.CONTROLLER, controller.ControllerRequest(register_broker=registration)),
-        (Conversation.OBSERVER, controller.MetadataFetchRequest(replica_id=1)),
-    ]
-
-
-async def sent(opened: Any, conversation: Conversation, message: Any, metadata: Any) -> Any:
-    """Return the only response."""
-    wires = WIRES[conversation]
-    call = opened.stream_stream(conversation.value)(metadata=metadata, timeout=TIMEOUT_S)
-    (envelope,) = wires.to_server.envelopes([message.SerializeToString()])
-    await call.write(envelope)
-    (found,) = wires.to_client.decode(await call.read(), 10)
-    call.cancel()
-    return found
-
-
-@pytest.mark.parametrize("certificates", [False, True], ids=["token alone", "with a certificate"])
-def test_bearer_token_never_authenticates_a_node(tmp_path: Path, *, certificates: bool) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path, certificates=certificates, guard=RULE) as node:
-            tls = node.issue("client") if certificates else None
-            async with channel(node, tls) as opened:
-                for token in like_a_node():
-                    for conversation, message in forgeries():
-                        got = await sent(opened, conversation, message, bearing(token))
-                        error = ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "")
-                        expected = refusal_of(conversation, message, error)
-                        assert code_of(got) == code_of(expected)
-                        assert code_of(got) == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-                    body = controller.BrokerHeartbeatRequest(broker_id=1).SerializeToString()
-                    refused = await unary(opened, bearing(token), HEARTBEAT, body)
-                    assert refused.status is grpc.StatusCode.PERMISSION_DENIED
-            assert node.streams.envelopes == []
-            assert all(not RULE.rule.is_node(one.identity) for one in node.streams.links)
-
-    run(scenario)
-
-
-def code_of(response: Any) -> int:
-    if isinstance(response, quorum.QuorumMessage):
-        response = response.vote_response
-    return int(response.error.error_code if hasattr(response, "error") else response.error_code)
 
 
 # --- the end of a token --------------------------------------------------------------------------
