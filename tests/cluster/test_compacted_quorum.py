@@ -1,16 +1,13 @@
-"""Logs that start late: backups under writes, starts from snapshots, offline readers."""
+"""Logs that start late: starts from snapshots, exports, offline readers."""
 
-import asyncio
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_kit import PATIENCE_S, Load, controllers_of, raftlog, succeed, until, written
-from command_runs import Ran
+from cluster_kit import PATIENCE_S, raftlog, succeed, until, written
 
 from raftlog.local.cluster import LocalCluster, Node
-from raftlog.metadata.snapshot import load
 from raftlog.segments.manifest import read_manifest
 
 SETTINGS = {
@@ -41,20 +38,10 @@ def ends(cluster: LocalCluster) -> set[tuple[int, int]]:
     return {(one.log_end_offset, one.high_watermark) for one in cluster.quorum(5.0).descriptions}
 
 
-async def backup_while_writing(cluster: LocalCluster, file: Path) -> Ran:
-    async with controllers_of(cluster) as client:
-        writing = Load(client, prefix="during")
-        await writing.more(50)
-        ran = await asyncio.to_thread(
-            raftlog, f"backup --json --controller {cluster.bootstrap_controllers}", file
-        )
-        await writing.more(50)
-        await writing.stop()
-    return ran
-
-
 @pytest.mark.nightly
-def test_late_starting_log_survives_backups(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_late_starting_log_is_the_same_on_nodes_in_exports_and_offline(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
     leader = cluster.wait_leader(PATIENCE_S)
     down = next(node for node in cluster.controllers if node != leader)
     assert cluster.kill(down.name, signal.SIGKILL)
@@ -64,18 +51,7 @@ def test_late_starting_log_survives_backups(cluster: LocalCluster, tmp_path: Pat
             break
     assert log_starts(cluster)[leader.node_id] > 100
 
-    # A backup while writes go on, which is never overwritten; then a node and a broker that begin
-    # with a snapshot.
-    file = tmp_path / "backup.checkpoint"
-    ran = asyncio.run(backup_while_writing(cluster, file))
-    assert ran.code == 0, ran.err
-    header, image = load([file.read_bytes()])
-    assert ran.json["end_offset"] == header.end_offset
-    assert ran.json["state_hash"] == f"{image.state_hash:032x}"
-    assert header.cluster_id == cluster.cluster_id
-    raftlog(f"backup --controller {cluster.bootstrap_controllers}", file).refused(
-        2, "never overwritten"
-    )
+    # A node and a broker begin with a snapshot.
     cluster.start(down.name)
     cluster.start("broker-4")
     cluster.wait_ready([down.name, "broker-4"], PATIENCE_S)
@@ -126,11 +102,7 @@ def _recorded(export: Path, cluster: LocalCluster) -> None:
 
 
 def _same_offline(cluster: LocalCluster, node: Node, shown: dict) -> None:
-    directory = cluster.directory / node.name / "data"
-    if not directory.exists():
-        directory = next(
-            path.parent for path in cluster.directory.rglob("meta.json") if node.name in str(path)
-        )
+    directory = cluster.data_path(node.name)
     info = raftlog("storage info --json -d", directory).json
     assert info["log_start_offset"] > 0
     offline = succeed("log image --json -d", directory, "--at", shown["offset"])

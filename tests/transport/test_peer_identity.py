@@ -1,5 +1,6 @@
 """Names in certificates."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from typing import Any
@@ -31,19 +32,8 @@ class Context:
 
 def certificate(common: list[str], alternative: list[x509.GeneralName]) -> bytes:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, one) for one in common])
-    now = datetime.now(UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(x509.Name([]))
-        .public_key(KEY.public_key())
-        .serial_number(1)
-        .not_valid_before(now)
-        .not_valid_after(now + timedelta(days=1))
-    )
-    if alternative:
-        builder = builder.add_extension(x509.SubjectAlternativeName(alternative), critical=False)
-    return builder.sign(KEY, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    made = issued(name, x509.Name([]), alternative=alternative)
+    return made.public_bytes(serialization.Encoding.PEM)
 
 
 def names(common: list[str], *alternative: x509.GeneralName) -> set[str]:
@@ -173,10 +163,14 @@ def test_subject_read_differently_names_nobody(attribute: x509.NameAttribute[str
 
 
 def issued(
-    subject: x509.Name, issuer: x509.Name, *, is_authority: bool = False
+    subject: x509.Name,
+    issuer: x509.Name,
+    *,
+    is_authority: bool = False,
+    alternative: Sequence[x509.GeneralName] = (x509.IPAddress(ip_address("127.0.0.1")),),
 ) -> x509.Certificate:
     now = datetime.now(UTC)
-    return (
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
@@ -185,8 +179,8 @@ def issued(
         .not_valid_before(now - timedelta(minutes=1))
         .not_valid_after(now + timedelta(days=1))
         .add_extension(x509.BasicConstraints(is_authority, None), critical=True)
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
-        )
-        .sign(KEY, hashes.SHA256())
     )
+    if alternative:
+        names = x509.SubjectAlternativeName(alternative)
+        builder = builder.add_extension(names, critical=False)
+    return builder.sign(KEY, hashes.SHA256())
