@@ -3,7 +3,6 @@
 import asyncio
 import io
 import json
-import os
 import random
 import re
 import signal
@@ -23,7 +22,7 @@ from raftlog.cli.main import main
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.log_reader import LogReader
 from raftlog.errors import ApiError
-from raftlog.local.cluster import LocalCluster, Node
+from raftlog.local.cluster import LocalCluster, Node, own_environment
 from raftlog.local.processes import wait_until
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
@@ -54,12 +53,11 @@ def raftlog(
     if brokers:
         at = brokers if isinstance(brokers, str) else brokers.bootstrap_servers
         words += ["--bootstrap-server", at]
-    own = {name: value for name, value in os.environ.items() if not name.startswith("RAFTLOG_")}
     begun = time.monotonic()
     ended = run_text(
         [sys.executable, "-m", "raftlog", *words],
         stdin=subprocess.DEVNULL,
-        env={**own, **(environment or {})},
+        env={**own_environment(), **(environment or {})},
         timeout=timeout_s,
     )
     ran = Ran(ended.returncode, ended.stdout, ended.stderr, time.monotonic() - begun)

@@ -24,7 +24,7 @@ from command_runs import run_text
 from tiers import nightly
 
 import raftlog
-from raftlog.local.cluster import LocalCluster
+from raftlog.local.cluster import LocalCluster, own_environment
 from raftlog.local.processes import wait_until
 
 DEV = [sys.executable, "-m", "raftlog", "dev"]
@@ -33,8 +33,7 @@ SHAPE = ["--nodes", "3", "--brokers", "2"]
 
 
 def environment(home: Path) -> dict[str, str]:
-    own = {name: value for name, value in os.environ.items() if not name.startswith("RAFTLOG_")}
-    return own | {"HOME": str(home), "COLUMNS": "80"}
+    return own_environment() | {"HOME": str(home), "COLUMNS": "80"}
 
 
 def run(

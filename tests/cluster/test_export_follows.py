@@ -1,6 +1,5 @@
 """``raftlog export --follow`` while leaders are killed and restarted."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 from cluster_kit import PATIENCE_S, raftlog, until, written
 
-from raftlog.local.cluster import LocalCluster
+from raftlog.local.cluster import LocalCluster, own_environment
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.segments.errors import ExportError
@@ -31,13 +30,12 @@ def write(cluster: LocalCluster, prefix: str) -> int:
 def follower(target: Path, cluster: LocalCluster, *more: str) -> subprocess.Popen[str]:
     words = ["export", target, "--follow", "--publish-interval", "0.2", "--timeout", "60", *more]
     at = ["--bootstrap-controller", cluster.bootstrap_controllers]
-    own = {name: value for name, value in os.environ.items() if not name.startswith("RAFTLOG_")}
     return subprocess.Popen(
         [sys.executable, "-m", "raftlog", *map(str, [*words, *at])],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=own,
+        env=own_environment(),
     )
 
 

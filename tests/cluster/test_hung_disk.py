@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -39,14 +40,20 @@ class HungCluster(LocalCluster):
         return self.directory / f"{name}.hangs"
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[HungCluster]:
-    with running(HungCluster(tmp_path / "c", controllers=3, brokers=0)) as made:
+@contextmanager
+def healed(made: HungCluster) -> Iterator[HungCluster]:
+    with running(made):
         try:
             yield made
         finally:
-            for node in made.controllers:
+            for node in made.nodes:
                 made.hang_file(node.name).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[HungCluster]:
+    with healed(HungCluster(tmp_path / "c", controllers=3, brokers=0)) as made:
+        yield made
 
 
 async def roles(cluster: LocalCluster) -> dict[int, tuple[str, int, int]]:
@@ -111,12 +118,8 @@ def of_brokers(tmp_path: Path) -> Iterator[HungCluster]:
         "broker.disk.hang.timeout.ms": HANG_TIMEOUT_MS,
         "broker.metadata.lag.probation.ms": 2_000,
     }
-    with running(HungCluster(tmp_path / "c", controllers=1, brokers=3, settings=settings)) as made:
-        try:
-            yield made
-        finally:
-            for node in made.brokers:
-                made.hang_file(node.name).unlink(missing_ok=True)
+    with healed(HungCluster(tmp_path / "c", controllers=1, brokers=3, settings=settings)) as made:
+        yield made
 
 
 def told(cluster: LocalCluster, *command: str) -> str:

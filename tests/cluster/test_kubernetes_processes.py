@@ -1,7 +1,6 @@
 """The processes of docs/deploy/kubernetes, on loopback and free ports."""
 
 import asyncio
-import os
 import re
 import signal
 import ssl
@@ -20,7 +19,7 @@ from command_runs import Ran
 
 from raftlog.client.quorum_queries import ask_quorum
 from raftlog.client.security import ClientSecurity
-from raftlog.local.cluster import free_ports
+from raftlog.local.cluster import free_ports, own_environment
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "deploy"))
 
@@ -71,11 +70,10 @@ class Pods:
         """Start the init container, then the node, as the kubelet does."""
         pod = self.pods[name]
         succeed(*pod.formats["args"], environment=self.environment(pod, pod.formats))
-        own = {key: value for key, value in os.environ.items() if not key.startswith("RAFTLOG_")}
         with (self._directory / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(
                 [sys.executable, "-m", "raftlog", *pod.runs["args"]],
-                env={**own, **self.environment(pod, pod.runs)},
+                env={**own_environment(), **self.environment(pod, pod.runs)},
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,

@@ -1,7 +1,6 @@
 """The tutorial, command by command, in one shell with its own home."""
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 from cluster_kit import PATIENCE_S
 
-from raftlog.local.cluster import LocalCluster, free_ports
+from raftlog.local.cluster import LocalCluster, free_ports, own_environment
 
 ROOT = Path(__file__).parents[2]
 END = "--- the command has ended:"
@@ -54,7 +53,6 @@ class Reader:
             if path.name not in (".raftlog", ".git"):
                 (directory / path.name).symlink_to(path)
         self.directory = directory
-        own = {name: one for name, one in os.environ.items() if not name.startswith("RAFTLOG_")}
         self._shell = subprocess.Popen(
             ["bash"],
             stdin=subprocess.PIPE,
@@ -62,7 +60,7 @@ class Reader:
             stderr=subprocess.STDOUT,
             text=True,
             cwd=directory,
-            env=own | {"HOME": str(directory), "COLUMNS": "160"},
+            env=own_environment() | {"HOME": str(directory), "COLUMNS": "160"},
         )
 
     def run(self, text: str) -> tuple[int, str]:

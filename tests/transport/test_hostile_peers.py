@@ -50,6 +50,31 @@ def says_when_to_come_back(error: grpc.aio.AioRpcError) -> common_pb2.Error:
     return told
 
 
+def work(cost_s: float) -> None:
+    """Take the time of the CPU: a turn does not count what others have had of it."""
+    begun = time.thread_time()
+    while time.thread_time() - begun < cost_s:
+        pass
+
+
+def broker_requests(count: int) -> bytes:
+    requests = [broker_pb2.BrokerRequest()] * count
+    return broker_pb2.BrokerRequests(requests=requests).SerializeToString()
+
+
+def costly_calls(cost_s: float, callers: list[str]) -> Any:
+    """Return a handler of unary calls, which takes this long for each and keeps its address."""
+
+    async def costly(item: Any, caller: Caller) -> Any:
+        callers.append(caller.address)
+        work(cost_s)
+        return controller_pb2.ControllerResponse(
+            describe_brokers=controller_pb2.DescribeBrokersResponse()
+        )
+
+    return unary_handler(CONTROLLER, controller_pb2.ControllerRequest, costly)
+
+
 async def end_of(stream: Any) -> grpc.aio.AioRpcError:
     try:
         while await stream.read() is not grpc.aio.EOF:
@@ -113,10 +138,7 @@ async def test_costly_requests_of_one_link_leave_the_loop_to_others(world: World
         nonlocal worked
         for _ in messages:
             worked += 1
-            # Of the CPU: a turn does not count what others have had of it.
-            begun = time.thread_time()
-            while time.thread_time() - begun < cost_s:
-                pass
+            work(cost_s)
 
     server, quick = Recorder(costly), Recorder(echo)
     acceptors: dict[Conversation, Acceptor] = {
@@ -129,9 +151,7 @@ async def test_costly_requests_of_one_link_leave_the_loop_to_others(world: World
     await until(lambda: client.links)
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     most = asyncio.ensure_future(most_in_a_turn(lambda: worked, done))
-    envelope = broker_pb2.BrokerRequests(
-        requests=[broker_pb2.BrokerRequest()] * count
-    ).SerializeToString()
+    envelope = broker_requests(count)
     async with (
         grpc.aio.insecure_channel(listener.address) as one,
         grpc.aio.insecure_channel(listener.address) as two,
@@ -198,15 +218,11 @@ async def test_garbage_ends_its_link_and_not_the_turn_that_it_waited_for(world: 
 
     def costly(link: Link, messages: Sequence[Any]) -> None:
         for _ in messages:
-            begun = time.thread_time()
-            while time.thread_time() - begun < 0.02:
-                pass
+            work(0.02)
 
     server = Recorder(costly)
     listener = await world.server.listen(world.bind, {Conversation.BROKER: server.accept})
-    good = broker_pb2.BrokerRequests(
-        requests=[broker_pb2.BrokerRequest()] * count
-    ).SerializeToString()
+    good = broker_requests(count)
     async with AsyncExitStack() as stack:
         streams = []
         for envelope in (good, b"\x0a\x05abc", good):
@@ -244,35 +260,18 @@ def test_garbage_is_charged_to_the_turn(monkeypatch: pytest.MonkeyPatch) -> None
     run_real(scenario)
 
 
-def test_unary_calls_start_one_per_turn() -> None:
-    cost_s, count = 0.004, 150
-
-    async def scenario(world: World) -> None:
-        worked = 0
-
-        async def costly(item: Any, caller: Caller) -> Any:
-            nonlocal worked
-            worked += 1
-            peers.add(caller.address)
-            begun = time.perf_counter()
-            while time.perf_counter() - begun < cost_s:
-                pass
-            return controller_pb2.ControllerResponse(
-                describe_brokers=controller_pb2.DescribeBrokersResponse()
-            )
-
-        peers: set[str] = set()
-        handler = unary_handler(CONTROLLER, controller_pb2.ControllerRequest, costly)
-        listener = await world.server.listen(world.bind, {}, extra_handlers=[handler])
-        async with grpc.aio.insecure_channel(listener.address) as channel:
-            method = channel.unary_unary("/raftlog.wire.controller.v1.Controller/DescribeBrokers")
-            calls = asyncio.gather(*(method(b"") for _ in range(count)))
-            assert await most_in_a_turn(lambda: worked, calls) <= 2
-            await calls
-        (peer,) = peers
-        assert peer.startswith("127.0.0.1:"), "the caller is named by its address"
-
-    run_real(scenario, replace(LIMITS, max_streams_per_connection=200))
+@scenario(run_real, replace(LIMITS, max_streams_per_connection=200))
+async def test_unary_calls_start_one_per_turn(world: World) -> None:
+    callers = list[str]()
+    handlers = [costly_calls(0.004, callers)]
+    listener = await world.server.listen(world.bind, {}, extra_handlers=handlers)
+    async with grpc.aio.insecure_channel(listener.address) as channel:
+        method = channel.unary_unary("/raftlog.wire.controller.v1.Controller/DescribeBrokers")
+        calls = asyncio.gather(*(method(b"") for _ in range(150)))
+        assert await most_in_a_turn(lambda: len(callers), calls) <= 2
+        await calls
+    (peer,) = set(callers)
+    assert peer.startswith("127.0.0.1:"), "the caller is named by its address"
 
 
 @scenario(run_real)
@@ -365,20 +364,9 @@ async def test_connections_of_one_address_are_bounded_and_freed(world: World) ->
 
 @scenario(run_real, replace(LIMITS, max_streams_per_connection=200))
 async def test_calls_of_one_connection_do_not_wait_for_those_of_another(world: World) -> None:
-    cost_s, count = 0.01, 100
-
-    async def costly(item: Any, caller: Caller) -> Any:
-        order.append(caller.address)
-        begun = time.perf_counter()
-        while time.perf_counter() - begun < cost_s:
-            pass
-        return controller_pb2.ControllerResponse(
-            describe_brokers=controller_pb2.DescribeBrokersResponse()
-        )
-
-    order: list[str] = []
-    handler = unary_handler(CONTROLLER, controller_pb2.ControllerRequest, costly)
-    listener = await world.server.listen(world.bind, {}, extra_handlers=[handler])
+    order = list[str]()
+    handlers = [costly_calls(0.01, order)]
+    listener = await world.server.listen(world.bind, {}, extra_handlers=handlers)
     own = [("grpc.use_local_subchannel_pool", 1)]
     name = "/raftlog.wire.controller.v1.Controller/DescribeBrokers"
     async with (
@@ -386,7 +374,7 @@ async def test_calls_of_one_connection_do_not_wait_for_those_of_another(world: W
         grpc.aio.insecure_channel(listener.address, options=own) as other,
     ):
         await other.channel_ready()
-        calls = asyncio.gather(*(greedy.unary_unary(name)(b"") for _ in range(count)))
+        calls = asyncio.gather(*(greedy.unary_unary(name)(b"") for _ in range(100)))
         await until(lambda: order)
         waited = []
         while not calls.done():
@@ -484,9 +472,7 @@ async def test_waiting_input_is_bounded(world: World) -> None:
 
     server = Recorder(costly)
     listener = await world.server.listen(world.bind, {Conversation.BROKER: server.accept})
-    envelope = broker_pb2.BrokerRequests(
-        requests=[broker_pb2.BrokerRequest()] * 100
-    ).SerializeToString()
+    envelope = broker_requests(100)
     async with grpc.aio.insecure_channel(listener.address) as channel:
         streams = [channel.stream_stream(Conversation.BROKER.value)() for _ in range(20)]
         for stream in streams:
