@@ -3,15 +3,13 @@ the clients, then the first listener is removed.
 """
 
 import asyncio
-import json
 import random
-import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import PATIENCE_S, raftlog, setting, succeed, until
+from cluster_kit import PATIENCE_S, configure, raftlog, running, setting, succeed, until
 from matrix_cluster import Authorities, environment
 
 from raftlog.client.broker_client import BrokerClient
@@ -80,19 +78,14 @@ class Dance:
         """A broker names the listener that it connects to; a controller all that nodes may use."""
         return names if node.role == "controller" else names[:1]
 
-    def configure(self, node: Node, keys: Keys) -> None:
-        path = self.cluster.config_path(node.name)
-        found = {**dict(flat(tomllib.loads(path.read_text()))), **keys}
-        if node.role == "controller":
-            found.pop("inter.broker.listener.name", None)
-        lines = (f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in found.items())
-        path.write_text("".join(lines))
-
     async def roll(self, step: Callable[[Node], Keys]) -> None:
         """Give each node in turn the next configuration."""
         everybody = [node.name for node in self.nodes]
         for node in self.nodes:
-            self.configure(node, step(node))
+            keys = step(node)
+            if node.role == "controller":
+                keys.pop("inter.broker.listener.name", None)
+            configure(self.cluster, node, keys)
             assert await asyncio.to_thread(self.cluster.stop, [node.name], 30) == []
             self.cluster.start(node.name)
             await asyncio.to_thread(self.cluster.wait_ready, everybody, PATIENCE_S)
@@ -107,14 +100,6 @@ class Dance:
         return [
             {one.partition("://")[0] for one in voter["endpoints"]} for voter in ran.json["voters"]
         ]
-
-
-def flat(table: Keys, prefix: str = "") -> Sequence[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for key, value in table.items():
-        inner = flat(value, f"{prefix}{key}.") if isinstance(value, dict) else None
-        found += inner if inner is not None else [(prefix + key, value)]
-    return found
 
 
 class Writers:
@@ -179,15 +164,9 @@ class Writers:
 @pytest.mark.timeout(600)
 async def test_plaintext_cluster_moves_to_tls_without_a_failed_write(tmp_path: Path) -> None:
     dance = Dance(tmp_path)
-    cluster = dance.cluster
-    names = [node.name for node in dance.nodes]
-    try:
-        cluster.start_controllers()
-        cluster.start_brokers()
-        await asyncio.to_thread(cluster.wait_ready, names, PATIENCE_S)
-        through = ("--bootstrap-server", cluster.bootstrap_servers)
-        create = ("topics", "create", "orders", "--partitions", 3, "--replication-factor", 3)
-        await asyncio.to_thread(succeed, *create, *through)
+    with running(dance.cluster) as cluster:
+        create = "topics create orders --partitions 3 --replication-factor 3"
+        await asyncio.to_thread(succeed, create, brokers=cluster)
         plain = Writers(dance, "plain", tls=None)
         await dance.roll(dance.beside)
         plain.check()
@@ -203,23 +182,18 @@ async def test_plaintext_cluster_moves_to_tls_without_a_failed_write(tmp_path: P
         await dance.roll(dance.alone)
         await secured.stop()
         await asyncio.to_thread(all_is_well, dance)
-    finally:
-        await asyncio.to_thread(cluster.stop_all, 5)
 
 
 def all_is_well(dance: Dance) -> None:
     """Assert that everything is replicated over TLS, and nothing answers without."""
     client = environment(dance.client)
-    controllers = ("--bootstrap-controller", ",".join(dance.addresses("controller", secured=True)))
-    brokers = ("--bootstrap-server", ",".join(dance.addresses("broker", secured=True)))
-    for command in (
-        ("produce", "orders", "--value", "hello", *brokers),
-        ("consume", "orders", "--from-beginning", "--max-messages", 1, *brokers),
-        ("partitions", "isr", "--compare", *controllers),
-    ):
-        succeed(*command, environment=client)
-    isrs = raftlog("partitions isr --json", *brokers, environment=client).json
+    plain, secured = (",".join(dance.addresses("controller", secured=one)) for one in (False, True))
+    brokers = ",".join(dance.addresses("broker", secured=True))
+    succeed("produce orders --value hello", brokers=brokers, environment=client)
+    consume = "consume orders --from-beginning --max-messages 1"
+    succeed(consume, brokers=brokers, environment=client)
+    succeed("partitions isr --compare", controllers=secured, environment=client)
+    isrs = raftlog("partitions isr --json", brokers=brokers, environment=client).json
     assert [len(one["isr"]) for one in isrs["partitions"]] == [3, 3, 3]
-    for secured in (False, True):
-        at = ",".join(dance.addresses("controller", secured=secured))
+    for at in (plain, secured):
         raftlog("quorum describe --timeout 2", controllers=at).refused(4)
