@@ -94,18 +94,3 @@ def test_export_and_its_cursor_follow_killed_and_restarted_leaders(
     assert len({one.node_id for one in manifest.state_hashes}) == 3
     assert {one.offset: one.state_hash for one in manifest.state_hashes}.items() <= folded.items()
     assert max(manifest.state_hashes).offset == manifest.end_offset - 1
-
-
-@pytest.mark.nightly
-def test_export_refuses_a_second_writer(cluster: LocalCluster, tmp_path: Path) -> None:
-    process = follower(tmp_path / "export", cluster)
-    try:
-        until(lambda: end_of(tmp_path / "export") > 0, "something is exported")
-        raftlog("export", tmp_path / "export", controllers=cluster).refused(
-            1, "another export is writing to"
-        )
-        process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE_S) == -signal.SIGINT
-    finally:
-        process.kill()
-    raftlog("export", tmp_path / "export", "--follow", "-d", tmp_path).refused(2, "does not grow")
