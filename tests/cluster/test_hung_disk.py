@@ -1,6 +1,7 @@
-"""Processes whose disks hang."""
+"""Processes whose disks hang or fail."""
 
 import asyncio
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,38 +11,68 @@ import pytest
 from cluster_kit import (
     PATIENCE_S,
     Load,
+    cluster_of,
     committed_image,
     controllers_of,
     lost,
+    raftlog,
     running,
     succeed,
     until_true,
 )
+from command_runs import run_text
 from data_kit import SETTINGS, TOPIC, Reader, clients_of, nothing_is_lost
 from data_kit import Load as DataLoad
 
+from raftlog.cli.exits import DISK_REMEDY, Exit
 from raftlog.local.cluster import LocalCluster, Node
 
-NODE = Path(__file__).with_name("hung_disk_node.py")
+NODE = Path(__file__).with_name("bad_disk_node.py")
 GAP_S = 15.0
 """Bound in seconds for a fetch timeout (1 s) and an election; idle machines need less."""
 HUNG_S = 4.0
 """Long enough for several elections, if the hung node wanted any."""
 
 
-class HungCluster(LocalCluster):
-    """Controllers whose disks can hang."""
+class BadDisks(LocalCluster):
+    """Nodes whose disks can hang or fail. Their exit codes are in files."""
 
     def program(self, name: str) -> list[str]:
-        return ["/usr/bin/env", f"HANG_FILE={self.hang_file(name)}", sys.executable, str(NODE)]
+        files = {
+            "HANG_FILE": self.hang_file(name),
+            "BROKEN_FILE": self.broken_file(name),
+            "ENDED_FILE": self.ended_file(name),
+        }
+        variables = [f"{variable}={file}" for variable, file in files.items()]
+        return ["/usr/bin/env", *variables, sys.executable, str(NODE)]
 
     def hang_file(self, name: str) -> Path:
         """While this file exists, the node's disk hangs."""
         return self.directory / f"{name}.hangs"
 
+    def broken_file(self, name: str) -> Path:
+        """While this file exists, the node's disk fails."""
+        return self.directory / f"{name}.broken"
+
+    def ended_file(self, name: str) -> Path:
+        """The file with the node's exit code."""
+        return self.directory / f"{name}.ended"
+
+    def require_told(self, name: str) -> None:
+        """Assert the exit code for disk errors, and a last line with the reason and remedy."""
+        assert self.wait_gone(name, PATIENCE_S), f"{name} lives on"
+        log = self.log_path(name).read_text()
+        assert "Traceback" not in log, log
+        assert self.ended_file(name).read_text() == str(int(Exit.DISK)), log
+        last = json.loads(log.splitlines()[-1])
+        assert last["event"] == "stopped by an error"
+        assert str(self.data_path(name)) in last["error"]
+        assert "append failed: IO error" in last["error"]
+        assert last["remedy"] == DISK_REMEDY
+
 
 @contextmanager
-def healed(made: HungCluster) -> Iterator[HungCluster]:
+def healed(made: BadDisks) -> Iterator[BadDisks]:
     with running(made):
         try:
             yield made
@@ -51,8 +82,8 @@ def healed(made: HungCluster) -> Iterator[HungCluster]:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[HungCluster]:
-    with healed(HungCluster(tmp_path / "c", controllers=3, brokers=0)) as made:
+def cluster(tmp_path: Path) -> Iterator[BadDisks]:
+    with healed(BadDisks(tmp_path / "c", controllers=3, brokers=0)) as made:
         yield made
 
 
@@ -63,7 +94,7 @@ async def roles(cluster: LocalCluster) -> dict[int, tuple[str, int, int]]:
 
 
 @pytest.mark.nightly
-async def test_leader_with_a_hanging_disk_is_replaced_and_follows(cluster: HungCluster) -> None:
+async def test_leader_with_a_hanging_disk_is_replaced_and_follows(cluster: BadDisks) -> None:
     leader: Node = await asyncio.to_thread(cluster.wait_leader, PATIENCE_S)
     others = [node.node_id for node in cluster.controllers if node != leader]
     async with controllers_of(cluster) as client:
@@ -112,13 +143,13 @@ MOVED_S = 15.0
 
 
 @pytest.fixture
-def of_brokers(tmp_path: Path) -> Iterator[HungCluster]:
+def of_brokers(tmp_path: Path) -> Iterator[BadDisks]:
     settings = {
         **SETTINGS,
         "broker.disk.hang.timeout.ms": HANG_TIMEOUT_MS,
         "broker.metadata.lag.probation.ms": 2_000,
     }
-    with healed(HungCluster(tmp_path / "c", controllers=1, brokers=3, settings=settings)) as made:
+    with healed(BadDisks(tmp_path / "c", controllers=1, brokers=3, settings=settings)) as made:
         yield made
 
 
@@ -128,7 +159,7 @@ def told(cluster: LocalCluster, *command: str) -> str:
 
 @pytest.mark.nightly
 async def test_broker_with_a_hanging_disk_loses_its_leaderships_and_returns(
-    of_brokers: HungCluster,
+    of_brokers: BadDisks,
 ) -> None:
     cluster = of_brokers
     ids = [node.node_id for node in cluster.brokers]
@@ -164,3 +195,39 @@ async def test_broker_with_a_hanging_disk_loses_its_leaderships_and_returns(
         await nothing_is_lost(world, load, reader)
     story = await asyncio.to_thread(told, cluster, "explain", "--since", "10m")
     assert f"the disk of broker-{ids[0]} had not answered for" in story, story
+
+
+pair = cluster_of(1, 1, kind=BadDisks, scope="function")
+
+
+@pytest.mark.nightly
+def test_nodes_with_a_failing_disk_report_it_and_exit(pair: BadDisks) -> None:
+    cluster, (broker,), (controller,) = pair, pair.brokers, pair.controllers
+    for node in cluster.nodes:
+        found = [cluster.data_path(node.name), *cluster.data_path(node.name).rglob("*")]
+        assert [path for path in found if path.stat().st_mode & 0o077] == [], (
+            "RocksDB's files, too, are the owner's alone"
+        )
+    succeed("topics create t", brokers=broker.endpoint)
+    cluster.broken_file(broker.name).touch()
+    assert raftlog("produce t --value x --timeout 2", brokers=broker.endpoint).code != 0
+    cluster.require_told(broker.name)
+    cluster.broken_file(controller.name).touch()
+    assert raftlog("topics create u --timeout 2", controllers=controller.endpoint).code != 0
+    cluster.require_told(controller.name)
+
+
+def test_node_on_a_broken_disk_does_not_start(tmp_path: Path) -> None:
+    cluster = BadDisks(tmp_path / "c", controllers=1, brokers=1)
+    cluster.generate()
+    for node in cluster.nodes:
+        cluster.broken_file(node.name).touch()
+        words = [node.role, "run", "-c", str(cluster.config_path(node.name))]
+        ran = run_text([*cluster.program(node.name), *words], timeout=PATIENCE_S)
+        assert ran.returncode == Exit.DISK, ran
+        (line,) = ran.stderr.splitlines()
+        assert line.startswith(
+            f"raftlog: cannot write {cluster.data_path(node.name)}/lock: [Errno 5] Input/output"
+            " error"
+        )
+        assert line.endswith(DISK_REMEDY)
