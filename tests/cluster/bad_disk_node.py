@@ -57,7 +57,7 @@ def hang() -> None:
         return waiting
 
     for kind in (rocks_adapter.RocksLog, rocks_adapter.RocksPartitions):
-        kind.sync = slow(kind.sync)  # type: ignore[attr-defined]
+        kind.sync = slow(kind.sync)  # type: ignore[method-assign]
     files.stage_checked = slow(files.stage_checked)
 
 
