@@ -43,7 +43,7 @@ def run(
         [*DEV, *options],
         input="".join(f"{line}\n" for line in script),
         env=environment(home) | variables,
-        timeout=2 * PATIENCE_S,
+        timeout=4 * PATIENCE_S,
     )
 
 
@@ -103,6 +103,8 @@ def test_readme_session_and_every_command_of_the_prompt_act_on_the_cluster(tmp_p
     printed = [shape(line) for line in done.stdout.splitlines()]
     assert [line for line in map(shape, shown) if line not in printed] == []
     said = answers(done.stdout)
+    gap = r"killed controller-\d\nthe longest gap between committed writes was .*; controller-\d leads now\n"
+    assert re.fullmatch(gap, said["kill leader"])
     assert re.fullmatch(r"controller-\d ready after .*\n", said["start"])
     assert said["raftlog doctor"].startswith("HEALTHY")
     assert said["write a=1 b=2"].count("visible on every unfenced broker, at offset") == 2
