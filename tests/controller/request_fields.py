@@ -7,7 +7,9 @@ from deciding import CLUSTER_ID, Cell, registration
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
+from raftlog.endpoint import Voter
 from raftlog.metadata.records import record
+from raftlog.quorum.core import QuorumDescription, ReplicaDescription
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -21,6 +23,22 @@ TYPES = {
     for field in rpc.ControllerRequest.DESCRIPTOR.oneofs_by_name["body"].fields
 }
 """Type of each kind of request."""
+
+
+VOTERS, OBSERVER = (1, 2, 3), 4
+
+
+def replica(node_id: int) -> ReplicaDescription:
+    return ReplicaDescription(node_id, f"dir-{node_id}", 50, 10, 10, 4)
+
+
+def quorum(now: float) -> QuorumDescription:
+    return QuorumDescription(
+        "leader", 1, 1, 1, 0, 50, 50, 50, 0,
+        voters=tuple(map(replica, VOTERS)),
+        observers=(replica(OBSERVER),),
+        voter_set=tuple(Voter(id_, f"c{id_}:9093", f"dir-{id_}") for id_ in VOTERS),
+    )  # fmt: skip
 
 
 def lease_of(cell: Cell) -> int:

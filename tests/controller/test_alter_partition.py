@@ -215,16 +215,6 @@ def test_replica_that_came_back_empty_is_not_admitted_by_an_older_proposal(stage
     assert stage.result(stage.propose()).error_code == 0
 
 
-def test_unfenced_replica_is_not_admitted_by_an_older_proposal(stage: Stage) -> None:
-    """The same race, where the new registration itself ends the old incarnation."""
-    cell = stage.cell
-    in_flight = stage.propose()
-    cell.now += 9.1
-    cell.beats(1, 2, 4)
-    cell.register(3, "with an empty disk")
-    assert stage.result(in_flight).error_code == ErrorCode.INELIGIBLE_REPLICA
-
-
 def test_invalid_partition_is_refused_alone_and_results_keep_their_order(stage: Stage) -> None:
     good, bad = stage.propose(), stage.propose(partition_index=7)
     wide_id = stage.cell.pending.topic_ids["wide"]

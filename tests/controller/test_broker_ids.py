@@ -170,15 +170,10 @@ def test_exhausted_ids_are_reported() -> None:
 # --- by hostname --------------------------------------------------------------------------------
 
 
-def test_host_with_a_lost_disk_gets_its_id_back(cell: Ids) -> None:
-    cell.lose(2)
-    assert cell.ask("h2") == (2, HOSTNAME)
-    assert "host h2 is mapped to broker 2" in cell.why
-
-
-def test_hostnames_are_equal_regardless_of_case_and_trailing_dot(cell: Ids) -> None:
+def test_host_with_a_lost_disk_gets_its_id_back_in_any_spelling(cell: Ids) -> None:
     cell.lose(2)
     assert cell.ask("H2.") == (2, HOSTNAME)
+    assert "host h2 is mapped to broker 2" in cell.why
 
 
 def test_old_incarnation_leaves_every_isr_in_the_same_batch(cell: Ids) -> None:
@@ -367,12 +362,6 @@ def test_only_missing_id_is_adopted_after_the_absence_time(cell: Ids) -> None:
     assert cell.pending.hostnames["new"].broker_id == 2
 
 
-def test_unregistered_id_with_replicas_counts_as_missing(cell: Ids) -> None:
-    cell.send(rpc.UnregisterBrokerRequest(broker_id=2))
-    cell.wait(ADOPT_S + 31)
-    assert cell.ask("new") == (2, MISSING)
-
-
 @pytest.mark.parametrize("held", [False, True])
 def test_id_without_replicas_does_not_count_as_missing(cell: Ids, held: bool) -> None:
     """Even if it held some."""
@@ -408,16 +397,6 @@ def test_missing_broker_id_goes_to_one_of_two_racing_brokers(cell: Ids) -> None:
     assert cell.ask("new") == (2, MISSING)
     assert cell.ask("other") == (1001, GENERATED)
     assert "no id that holds replicas is absent" in cell.why
-
-
-def test_absence_restarts_with_every_sign_of_life(cell: Ids) -> None:
-    """[Fenced, back for a moment, fenced again: the times do not add up.]"""
-    cell.lose(2)
-    cell.wait(ADOPT_S - 100)
-    cell.beat(2)
-    cell.lose(2)
-    cell.wait(ADOPT_S - 100)
-    assert cell.waits(cell.wanted("new"), 2) > 90
 
 
 @pytest.mark.parametrize("sign", ["heartbeat", "registration"])
@@ -487,8 +466,7 @@ def test_time_while_the_controller_slept_does_not_count(cell: Ids) -> None:
     cell.lose(2)
     cell.wait(30)
     cell.now += ADOPT_S
-    cell.decider.state.sessions.extend_all(ADOPT_S, cell.now)
-    cell.decider.state.absent_ids.extend_all(ADOPT_S)
+    cell.decider.extend_for_pause(ADOPT_S, cell.now)
     assert cell.waits(cell.wanted("new"), 2) > ADOPT_S - 60
 
 

@@ -128,10 +128,6 @@ def test_delayed_attempt_of_a_closed_number_is_not_executed() -> None:
     assert writer.error(1, body=delete) == (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "client.sequence")
 
 
-def test_client_name_is_bounded() -> None:
-    Cell().refused(rpc.OpenClientRequest(name="x" * 250), ErrorCode.INVALID_REQUEST, "name")
-
-
 def closed(cell: Cell) -> list[tuple[int, str]]:
     return [
         (one.message.client_id, one.message.reason)

@@ -6,30 +6,15 @@ from typing import Any
 import pytest
 from deciding import Cell, registration
 from msgspec.structs import replace
+from request_fields import OBSERVER, VOTERS, quorum, replica
 
 from controller.rules.node_roles import is_broker_alone
-from raftlog.endpoint import Voter
 from raftlog.errors import ErrorCode
 from raftlog.metadata import pmap
 from raftlog.metadata.entities import Broker, Process, VoterEntry, Voters
 from raftlog.metadata.image import Image
-from raftlog.quorum.core import QuorumDescription, ReplicaDescription
+from raftlog.quorum.core import QuorumDescription
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
-
-VOTERS, OBSERVER = (1, 2, 3), 4
-
-
-def replica(node_id: int) -> ReplicaDescription:
-    return ReplicaDescription(node_id, f"dir-{node_id}", 50, 10, 10, 4)
-
-
-def quorum(now: float) -> QuorumDescription:
-    return QuorumDescription(
-        "leader", 1, 1, 1, 0, 50, 50, 50, 0,
-        voters=tuple(map(replica, VOTERS)),
-        observers=(replica(OBSERVER),),
-        voter_set=tuple(Voter(id_, f"c{id_}:9093", f"dir-{id_}") for id_ in VOTERS),
-    )  # fmt: skip
 
 
 def cell(**settings: Any) -> Cell:

@@ -96,51 +96,50 @@ def test_plan_is_refused_when_it_is_applied_twice() -> None:
     assert refused(cell.decide(once))[0] == ErrorCode.INVALID_UPDATE_VERSION
 
 
+def created(name: str) -> rpc.CreateTopicsRequest:
+    topic = rpc.CreatableTopic(name=name, num_partitions=2, replication_factor=1)
+    return rpc.CreateTopicsRequest(topics=[topic])
+
+
+DELETED = rpc.DeleteTopicsRequest(names=["orders"])
+RESET = rpc.AlterableConfig(name="retention.ms", value="1500")
+BOBS = rpc.AccessControlEntry(**ENTRY | {"principal": "User:bob"})
+ALICES = rpc.AccessControlEntryFilter(
+    resource_type=1, pattern_type=1, operation=1, permission_type=1, principal="User:alice"
+)
+
+
 @pytest.mark.parametrize(
-    ("moved", "field"),
+    ("field", "conflict"),
     [
-        ({"create_partitions": ("orders", 4)}, "expected_topics[0]"),
-        ({"create_topics": "new"}, "expected_topics[1]"),
-        ({"delete_topics": "orders"}, "expected_topics[0]"),
-        ({"recreate": "orders"}, "expected_topics[0]"),
-        ({"configs": "1500"}, "configs[0].configs[0].expected"),
-        ({"create_acls": "User:bob"}, "create_acls[0]"),
-        ({"delete_acls": "User:alice"}, "delete_acls[0]"),
-        ({"keys": b"red"}, "keys[0].expected_offset"),
+        (
+            "expected_topics[0]",
+            [
+                rpc.CreatePartitionsRequest(
+                    topics=[rpc.CreatePartitionsTopic(name="orders", count=4)]
+                )
+            ],
+        ),
+        ("expected_topics[1]", [created("new")]),
+        ("expected_topics[0]", [DELETED]),
+        ("expected_topics[0]", [DELETED, created("orders")]),
+        (
+            "configs[0].configs[0].expected",
+            [rpc.IncrementalAlterConfigsRequest(resources=[resource(RESET)])],
+        ),
+        ("create_acls[0]", [rpc.CreateAclsRequest(creations=[BOBS])]),
+        ("delete_acls[0]", [rpc.DeleteAclsRequest(filters=[ALICES])]),
+        (
+            "keys[0].expected_offset",
+            [rpc.AlterKeyValuesRequest(alterations=[put("app/mode", b"red", None)])],
+        ),
     ],
 )
-def test_plan_changes_nothing_after_a_conflict(moved: dict[str, Any], field: str) -> None:
+def test_plan_changes_nothing_after_a_conflict(field: str, conflict: list[Any]) -> None:
     cell, topic_id = stage()
     planned = plan(cell, topic_id)
-    ((kind, what),) = moved.items()
-    any_: dict[str, Any] = {
-        "resource_type": 1,
-        "pattern_type": 1,
-        "operation": 1,
-        "permission_type": 1,
-    }
-    new = rpc.CreatableTopic(name=str(what), num_partitions=2, replication_factor=1)
-    match kind:
-        case "create_partitions":
-            added = rpc.CreatePartitionsTopic(name=what[0], count=what[1])
-            cell.send(rpc.CreatePartitionsRequest(topics=[added]))
-        case "create_topics":
-            cell.send(rpc.CreateTopicsRequest(topics=[new]))
-        case "delete_topics" | "recreate":
-            cell.send(rpc.DeleteTopicsRequest(names=[what]))
-            if kind == "recreate":
-                cell.send(rpc.CreateTopicsRequest(topics=[new]))
-        case "configs":
-            config = rpc.AlterableConfig(name="retention.ms", value=what)
-            cell.send(rpc.IncrementalAlterConfigsRequest(resources=[resource(config)]))
-        case "create_acls":
-            entry = rpc.AccessControlEntry(**ENTRY | {"principal": what})
-            cell.send(rpc.CreateAclsRequest(creations=[entry]))
-        case "delete_acls":
-            chosen = rpc.AccessControlEntryFilter(**any_, principal=what)
-            cell.send(rpc.DeleteAclsRequest(filters=[chosen]))
-        case "keys":
-            cell.send(rpc.AlterKeyValuesRequest(alterations=[put("app/mode", what, None)]))
+    for request in conflict:
+        cell.send(request)
     assert refused(cell.decide(planned)) == (ErrorCode.INVALID_UPDATE_VERSION, field)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from deciding import Cell, registration
 
+from controller.decision import Reply
 from controller.state.leases import LEASE_SHARE, ReadLeases
 from raftlog.errors import ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
@@ -63,17 +64,12 @@ def test_renewals_stop_until_the_lease_has_ended_and_resume() -> None:
 def test_only_an_unfenced_broker_that_asks_gets_a_lease() -> None:
     cell = Cell(brokers=2)
     assert cell.beat(1).read_lease_ms == 0
-    reply = ask(cell, 1)
+    decision = cell.propose(cell.decide(cell.heartbeat(1, want_read_lease=True)))
+    reply = decision.body
     assert (reply.read_lease_ms, reply.read_lease_refusal) == (LEASE_MS, "")
+    # So the reply waits for a confirmed read-index round.
+    assert isinstance(decision.outcome, Reply)
     assert cell.decider.state.read_leases.ends_at(1) == cell.now + SESSION_S
-
-
-def test_response_with_a_lease_writes_nothing_and_waits_for_a_confirmed_round() -> None:
-    cell = Cell(brokers=1)
-    decision = cell.decide(cell.heartbeat(1, want_read_lease=True))
-    assert decision.body.read_lease_ms == LEASE_MS
-    assert not decision.records
-    assert not decision.answer_when_appended
 
 
 def test_broker_with_uncommitted_unfencing_gets_no_lease() -> None:

@@ -212,19 +212,6 @@ def test_immediately_complete_reassignment_takes_one_record() -> None:
     assert cell.decide(reassignment((0, [2, 3]))).records == []
 
 
-def test_removed_replicas_leave_the_index() -> None:
-    cell = Cell(brokers=3)
-    topic = cell.create_on((1, 2))
-    cell.reassign({0: [3, 2]})
-    held = cell.pending.snapshot().replicas_of
-    assert (topic, 0) in held[3]
-    assert (topic, 0) in held[1]
-    cell.propose_isr(topic, [1, 2, 3])
-    held = cell.pending.snapshot().replicas_of
-    assert (topic, 0) not in held[1]
-    assert cell.partition(topic).leader == 3
-
-
 def test_dead_broker_being_added_does_not_complete_a_reassignment() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2))

@@ -8,19 +8,17 @@ from typing import Any
 import pytest
 from deciding import Cell
 from google.protobuf.descriptor import FieldDescriptor
-from request_fields import Path, dotted, envelope_of, holder, leaves, put, valid
+from request_fields import Path, dotted, envelope_of, holder, leaves, put, quorum, valid
 
 from controller.decider import Decider
 from controller.decisions.partitions import leader_elections
 from controller.settings import ControllerSettings
 from raftlog import batch
-from raftlog.endpoint import Voter
 from raftlog.errors import ErrorCode
 from raftlog.limits import PRINCIPAL_MAX_CHARS, Address, Allowed, ByHandler, Items, Octets, Text
 from raftlog.limits import rule_of as limit_of
 from raftlog.metadata import snapshot
 from raftlog.metadata.config_keys import ResourceType
-from raftlog.quorum.core import QuorumDescription, ReplicaDescription
 from raftlog.segments.columns import RowBuffer
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
@@ -31,19 +29,6 @@ BOUNDS = {
     FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
     FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
 }
-
-
-def replica(node_id: int) -> ReplicaDescription:
-    return ReplicaDescription(node_id, f"dir-{node_id}", 50, 10, 10, 4)
-
-
-def quorum(now: float) -> QuorumDescription:
-    return QuorumDescription(
-        "leader", 1, 1, 1, 0, 50, 50, 50, 0,
-        voters=tuple(map(replica, (1, 2, 3))),
-        observers=(replica(4),),
-        voter_set=tuple(Voter(id_, f"c{id_}:9093", f"dir-{id_}") for id_ in (1, 2, 3)),
-    )  # fmt: skip
 
 
 class Stage:

@@ -48,14 +48,6 @@ async def eventually(world: QuorumWorld, body: object) -> None:
 
 
 @simulated
-async def test_static_voter_set_is_logged() -> None:
-    world = QuorumWorld(voters=3)
-    await world.voters_are("dir-1-1", "dir-2-1", "dir-3-1")
-    await world.converged()
-    assert all(node.voter_set == {1: "dir-1-1", 2: "dir-2-1", 3: "dir-3-1"} for node in world.up())
-
-
-@simulated
 async def test_quorum_grows_from_one_manually() -> None:
     world = QuorumWorld()
     await world.voters_are("dir-1-1")
