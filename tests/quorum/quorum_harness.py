@@ -10,7 +10,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from quorum_oracle import Oracle
@@ -375,20 +375,6 @@ class SimNode:
         self.advance_start(snapshot_id)
         return snapshot_id
 
-    def replace_disk(self) -> None:
-        """Replace the disk by an empty one: another replica of the same id."""
-        disks = ("", "b", "c")
-        # What it acknowledged may still be on its way: no leader can know that the disk is gone.
-        self.cluster.lost_disks[self.config.directory_id] = self.disk
-        directory_id = f"dir{self.id}{disks[disks.index(self.config.directory_id[4:]) + 1]}"
-        self.config = replace(self.config, directory_id=directory_id)
-        self.disk = Disk()
-
-    @property
-    def name(self) -> str:
-        """Return the name in the form that :func:`voter` takes."""
-        return self.config.directory_id[3:]
-
     def persist(self) -> bool:
         """Make the oldest vote durable, or if none waits, the leader's id."""
         if not self.held:
@@ -491,7 +477,6 @@ class Cluster:
         self.fatal_allowed = False
         self.blocked: Callable[[int, int], bool] = lambda source, target: False
         self._value = 0
-        self.lost_disks: dict[str, Disk] = {}
         self.changes = 0
         """Number of proposed changes of the voter set."""
         self.installed = 0

@@ -76,13 +76,9 @@ class Oracle:
     def holds(self, voter: Voter, offset: int, record: tuple[int, int]) -> bool:
         """Return whether this replica has the record durably."""
         node = self.cluster[voter.node_id]
-        disk = node.disk
         if voter.directory_id not in ("", node.config.directory_id):
-            # Perhaps it had it, and said so, before it was lost.
-            if voter.directory_id not in self.cluster.lost_disks:
-                return False
-            disk = self.cluster.lost_disks[voter.directory_id]
-        log = disk.recovered_log()
+            return False
+        log = node.disk.recovered_log()
         return len(log) > offset and log[offset] == record
 
     def installs(self, node: SimNode, records: list[tuple[int, int]]) -> None:

@@ -193,11 +193,19 @@ def test_snapshot_installation_replaces_the_log() -> None:
         len(effects_of(node, ev.SendFetch)) + len(effects_of(node, ev.SendFetchSnapshot)) == sends
     ), "waits for the disk"
     at = len(node.effects)
-    node.step(ev.SnapshotStored(snapshot_id))
+    node.step(ev.SnapshotStored(snapshot_id, voters := node.cluster.voters[:2]))
     kinds = [type(effect).__name__ for effect in node.effects[at:]]
-    assert kinds == ["LoadSnapshot", "HighWatermarkAdvanced", "VotersChanged", "Flush", "SendFetch"]
+    assert kinds == [
+        "LoadSnapshot",
+        "HighWatermarkAdvanced",
+        "VotersChanged",
+        "PeersChanged",
+        "Flush",
+        "SendFetch",
+    ]
     core = node.up
     assert (core.log_start_offset, core.log_end_offset, core.high_watermark) == (9, 9, 9)
+    assert core.voters == voters
     request = node.effects[-1].request
     assert (request.fetch_offset, request.last_fetched_epoch) == (9, 2), (
         "the epoch of an empty log is the snapshot's"

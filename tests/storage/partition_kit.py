@@ -3,17 +3,15 @@
 import asyncio
 from pathlib import Path
 from random import Random
-from typing import Protocol
 
 import pytest
-from storage_kit import make_chunk
+from storage_kit import RocksMachine, SimMachine, make_chunk
 
 from raftlog.errors import StorageError
 from raftlog.node.storage.opening import open_partition_store
 from raftlog.node.storage.partition_api import PartitionKey, PartitionStore, RecoveredPartition
 from raftlog.node.storage.partition_store import RocksPartitionStore
 from raftlog.node.storage.rocks_adapter import RocksPartitions
-from simulation.twins.disk_hardware import Operation
 from simulation.twins.partition_disk import SimPartitionDisk
 
 A0: PartitionKey = (b"a" * 16, 0)
@@ -60,41 +58,9 @@ def ends(found: tuple[RecoveredPartition, ...]) -> dict[PartitionKey, int]:
     return {one.key: one.end_offset for one in found}
 
 
-class Machine(Protocol):
-    """Opens one broker's store again and again."""
-
-    def open(self) -> tuple[PartitionStore, tuple[RecoveredPartition, ...]]: ...
-
-    def fail_next(self, operation: Operation) -> None: ...
+def sim_machine() -> SimMachine:
+    return SimMachine(SimPartitionDisk("d1", Random(1)))
 
 
-class SimMachine:
-    def __init__(self) -> None:
-        self.disk = SimPartitionDisk("d1", Random(1))
-
-    def open(self) -> tuple[PartitionStore, tuple[RecoveredPartition, ...]]:
-        store = self.disk.open()
-        return store, store.recover()
-
-    def fail_next(self, operation: Operation) -> None:
-        self.disk.fail_next(operation)
-
-
-class RocksMachine:
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.directory = directory
-        self.monkeypatch = monkeypatch
-
-    def open(self) -> tuple[PartitionStore, tuple[RecoveredPartition, ...]]:
-        store = open_rocks_partitions(self.directory)
-        return store, store.recover()
-
-    def fail_next(self, operation: Operation) -> None:
-        name = {"append": "put", "flush": "sync"}[operation]
-        real = getattr(RocksPartitions, name)
-
-        def fail(*_: object) -> None:
-            self.monkeypatch.setattr(RocksPartitions, name, real)
-            raise StorageError(f"{operation}: injected disk failure")
-
-        self.monkeypatch.setattr(RocksPartitions, name, fail)
+def rocks_machine(directory: Path, monkeypatch: pytest.MonkeyPatch) -> RocksMachine:
+    return RocksMachine(lambda: open_rocks_partitions(directory), RocksPartitions, monkeypatch)

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Protocol
+from typing import Any
 
 import pytest
 
@@ -99,53 +99,48 @@ async def write_vote(store: api.LogStore, vote: api.VoteState) -> StorageError |
         return await done
 
 
-class Machine(Protocol):
-    def open(self) -> tuple[api.LogStore, api.RecoveredLog]: ...
+class Machine:
+    """A disk on which one store is opened again and again."""
 
-    def fail_next(self, operation: Operation) -> None: ...
+    def __init__(self, open_store: Callable[[], Any], fail_next: Callable[[Operation], None]):
+        self._open_store = open_store
+        self.fail_next = fail_next
 
-
-class SimMachine:
-    def __init__(self) -> None:
-        self.disk = sim_disk()
-
-    def open(self) -> tuple[api.LogStore, api.RecoveredLog]:
-        store = self.disk.open()
+    def open(self) -> tuple[Any, Any]:
+        """Return the opened store, and what it has recovered."""
+        store = self._open_store()
         return store, store.recover()
 
-    def fail_next(self, operation: Operation) -> None:
-        self.disk.fail_next(operation)
+
+class SimMachine(Machine):
+    def __init__(self, disk: Any = None) -> None:
+        self.disk = disk or sim_disk()
+        super().__init__(self.disk.open, self.disk.fail_next)
 
 
-class RocksMachine:
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.directory = directory
-        self.monkeypatch = monkeypatch
-        format_with_vote(directory)
+class RocksMachine(Machine):
+    """``adapter``: the class whose next ``put`` or ``sync`` may fail."""
 
-    def open(self) -> tuple[api.LogStore, api.RecoveredLog]:
-        store = open_rocks(self.directory)
-        return store, store.recover()
+    def __init__(
+        self, open_store: Callable[[], Any], adapter: type, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail_next(operation: Operation) -> None:
+            calls = {"append": (adapter, "put"), "flush": (adapter, "sync")}
+            owner, name = calls.get(operation, (VoteFile, "write"))
+            real = getattr(owner, name)
 
-    def fail_next(self, operation: Operation) -> None:
-        owner, name = {"append": (RocksLog, "put"), "flush": (RocksLog, "sync")}.get(
-            operation, (VoteFile, "write")
-        )
-        self.monkeypatch.setattr(
-            owner, name, _failing_once(self.monkeypatch, owner, name, operation)
-        )
+            def fail(*_: object) -> None:
+                monkeypatch.setattr(owner, name, real)
+                raise StorageError(f"{operation}: injected disk failure")
+
+            monkeypatch.setattr(owner, name, fail)
+
+        super().__init__(open_store, fail_next)
 
 
-def _failing_once(
-    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, operation: Operation
-) -> Callable[..., None]:
-    real = getattr(owner, name)
-
-    def fail(*_: object) -> None:
-        monkeypatch.setattr(owner, name, real)
-        raise StorageError(f"{operation}: injected disk failure")
-
-    return fail
+def rocks_machine(directory: Path, monkeypatch: pytest.MonkeyPatch) -> RocksMachine:
+    format_with_vote(directory)
+    return RocksMachine(lambda: open_rocks(directory), RocksLog, monkeypatch)
 
 
 def snapshot_content(snapshot_id: api.SnapshotId, voters: tuple[Voter, ...] = ()) -> bytes:

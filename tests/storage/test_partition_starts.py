@@ -5,8 +5,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from partition_kit import A0, A1, KEYS, Machine, RocksMachine, SimMachine, ends, flush
-from storage_kit import make_batch, make_chunk
+from partition_kit import A0, A1, KEYS, ends, flush, rocks_machine, sim_machine
+from storage_kit import Machine, make_batch, make_chunk
 
 from raftlog.errors import CorruptLogError
 from raftlog.node.storage import partition_store
@@ -19,7 +19,9 @@ from simulation.twins.partition_disk import SimPartitionDisk
 def machine(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Machine:
-    return SimMachine() if request.param == "sim" else RocksMachine(tmp_path / "data", monkeypatch)
+    if request.param == "sim":
+        return sim_machine()
+    return rocks_machine(tmp_path / "data", monkeypatch)
 
 
 def filled(store: PartitionStore) -> None:
@@ -126,7 +128,7 @@ async def test_runs_report_the_age_and_size_of_the_rest(machine: Machine) -> Non
 
 async def test_deleted_space_is_reclaimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_store, "COMPACT_MIN_BYTES", 1 << 20)
-    store, _ = RocksMachine(tmp_path / "data", monkeypatch).open()
+    store, _ = rocks_machine(tmp_path / "data", monkeypatch).open()
     assert isinstance(store, RocksPartitionStore)
     rng = Random(1)
     for base in range(60):
@@ -146,7 +148,7 @@ async def test_cleanly_closed_store_that_lost_a_start_is_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its first records are missing, and nothing says that they were dropped."""
-    machine = RocksMachine(tmp_path / "data", monkeypatch)
+    machine = rocks_machine(tmp_path / "data", monkeypatch)
     store, _ = machine.open()
     filled(store)
     store.advance_start(A0, 3, dropped_bytes=100)

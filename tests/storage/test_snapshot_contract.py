@@ -10,12 +10,12 @@ import pytest
 from storage_kit import (
     IDENTITY,
     Machine,
-    RocksMachine,
     SimMachine,
     flush,
     make_chunk,
     make_snapshot,
     open_rocks,
+    rocks_machine,
     snapshot_content,
     write_vote,
 )
@@ -43,7 +43,7 @@ VOTERS = (Voter(1, "one:1", "d1"), Voter(2, "two:2", "d2"))
 def machine(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Machine:
-    return SimMachine() if request.param == "sim" else RocksMachine(tmp_path / "data", monkeypatch)
+    return SimMachine() if request.param == "sim" else rocks_machine(tmp_path / "data", monkeypatch)
 
 
 async def written(machine: Machine) -> LogStore:
@@ -229,7 +229,7 @@ async def test_interrupted_installation_is_retried(machine: Machine) -> None:
 
 
 async def test_corrupt_snapshot_is_skipped_for_an_older_one_or_refused(tmp_path: Path) -> None:
-    machine = RocksMachine(tmp_path / "data", pytest.MonkeyPatch())
+    machine = rocks_machine(tmp_path / "data", pytest.MonkeyPatch())
     store = await written(machine)
     for one in (SnapshotId(4, 1), SnapshotId(6, 1)):
         assert await make_snapshot(store, one) is None
@@ -300,7 +300,7 @@ async def test_simulated_disk_may_die_between_steps_and_is_whole_again(moves_sta
 
 
 async def test_format_version_two_begins_with_the_first_log_start(tmp_path: Path) -> None:
-    machine = RocksMachine(tmp_path / "data", pytest.MonkeyPatch())
+    machine = rocks_machine(tmp_path / "data", pytest.MonkeyPatch())
     store = await written(machine)
     assert await make_snapshot(store, SnapshotId(6, 1)) is None
     assert read_identity(tmp_path / "data").format_version == 1
@@ -311,7 +311,7 @@ async def test_format_version_two_begins_with_the_first_log_start(tmp_path: Path
 
 
 async def test_space_is_reclaimed_when_the_log_start_advances(tmp_path: Path) -> None:
-    machine = RocksMachine(tmp_path / "data", pytest.MonkeyPatch())
+    machine = rocks_machine(tmp_path / "data", pytest.MonkeyPatch())
     store, _ = machine.open()
     rng = Random(1)
     for base in range(0, 640, 10):
@@ -400,7 +400,7 @@ async def test_log_start_stays_after_a_crash() -> None:
 
 async def test_records_below_the_log_start_are_deleted_at_startup(tmp_path: Path) -> None:
     """The start is durable before the deletions, of which unsynced ones may be lost."""
-    machine = RocksMachine(tmp_path / "data", pytest.MonkeyPatch())
+    machine = rocks_machine(tmp_path / "data", pytest.MonkeyPatch())
     store = await written(machine)
     one = SnapshotId(50, 4)
     assert await make_snapshot(store, one) is None
@@ -444,7 +444,7 @@ async def test_vote_older_than_the_snapshot_is_refused(machine: Machine) -> None
 
 async def test_log_that_lost_its_end_is_not_taken_for_one_being_replaced(tmp_path: Path) -> None:
     """The log is older than the newest snapshot, or missing: emptying it would drop records."""
-    machine = RocksMachine(tmp_path / "data", pytest.MonkeyPatch())
+    machine = rocks_machine(tmp_path / "data", pytest.MonkeyPatch())
     shutil.copytree(tmp_path / "data/log", tmp_path / "empty")
     store, _ = machine.open()
     store.append(make_chunk(0, 2, 2), 0, 4)
@@ -470,7 +470,7 @@ async def test_log_that_lost_its_end_is_not_taken_for_one_being_replaced(tmp_pat
 async def test_installation_interrupted_between_log_and_state_is_retried(tmp_path: Path) -> None:
     """The log is empty, and the state still names its end: that is not a lost end."""
     patch = pytest.MonkeyPatch()
-    machine = RocksMachine(tmp_path / "data", patch)
+    machine = rocks_machine(tmp_path / "data", patch)
     (await written(machine)).close()
     store, _ = machine.open()
     assert read_log_state(tmp_path / "data").end_offset_at_least == 10
@@ -502,7 +502,7 @@ async def test_installation_interrupted_between_log_and_state_is_retried(tmp_pat
 async def test_reader_names_the_damaged_snapshot_that_it_skips(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = await written(RocksMachine(tmp_path / "data", pytest.MonkeyPatch()))
+    store = await written(rocks_machine(tmp_path / "data", pytest.MonkeyPatch()))
     for one in (SnapshotId(4, 1), SnapshotId(8, 1)):
         assert await make_snapshot(store, one) is None
     store.close()

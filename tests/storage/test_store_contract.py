@@ -14,11 +14,11 @@ from storage_kit import (
     IDENTITY,
     LATE_VOTE,
     Machine,
-    RocksMachine,
     SimMachine,
     flush,
     make_batch,
     make_chunk,
+    rocks_machine,
     whole,
     write_vote,
 )
@@ -39,7 +39,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def machine(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return SimMachine() if kind == "sim" else RocksMachine(tmp_path / "data", monkeypatch)
+    return SimMachine() if kind == "sim" else rocks_machine(tmp_path / "data", monkeypatch)
 
 
 @pytest.fixture
@@ -50,14 +50,14 @@ async def store(machine: Machine) -> AsyncIterator[LogStore]:
 
 
 @pytest.fixture
-def partition_machine(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> parts.Machine:
+def partition_machine(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     if kind == "sim":
-        return parts.SimMachine()
-    return parts.RocksMachine(tmp_path / "data", monkeypatch)
+        return parts.sim_machine()
+    return parts.rocks_machine(tmp_path / "data", monkeypatch)
 
 
 @pytest.fixture
-async def partitions(partition_machine: parts.Machine) -> AsyncIterator[PartitionStore]:
+async def partitions(partition_machine: Machine) -> AsyncIterator[PartitionStore]:
     store, _ = partition_machine.open()
     yield store
     store.close()
@@ -351,7 +351,7 @@ async def test_votes_are_reported_in_order(machine: Machine, store: LogStore) ->
 # --- the partition store -------------------------------------------------------------------------
 
 
-async def test_new_partition_store_is_empty(partition_machine: parts.Machine) -> None:
+async def test_new_partition_store_is_empty(partition_machine: Machine) -> None:
     partitions, found = partition_machine.open()
     assert found == ()
     assert partitions.read(A0, 0, until=0, max_bytes=100) == b""
@@ -361,7 +361,7 @@ async def test_new_partition_store_is_empty(partition_machine: parts.Machine) ->
 
 
 async def test_replicas_are_separate_logs_and_are_all_recovered(
-    partition_machine: parts.Machine, partitions: PartitionStore
+    partition_machine: Machine, partitions: PartitionStore
 ) -> None:
     expected: dict[PartitionKey, bytes] = {}
     for n, key in enumerate(KEYS, start=1):
@@ -387,7 +387,7 @@ async def test_replicas_are_separate_logs_and_are_all_recovered(
 
 
 async def test_replica_without_records_is_not_recovered_and_starts_empty(
-    partition_machine: parts.Machine, partitions: PartitionStore
+    partition_machine: Machine, partitions: PartitionStore
 ) -> None:
     for key in KEYS:
         partitions.append(key, make_chunk(0, 3), 0, 3)
