@@ -628,7 +628,7 @@ class Cluster:
 
     def elect(self) -> SimNode:
         """Run until one leader has committed its own epoch and all others follow it."""
-        self.run_until(lambda: bool(self.leaders()) and self.calm())
+        self.run_until(self.calm)
         return self.leader()
 
     def calm(self) -> bool:

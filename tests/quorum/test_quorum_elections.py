@@ -328,7 +328,7 @@ def test_role_transitions_are_enforced() -> None:
 @pytest.mark.parametrize("voters", [1, 2, 3, 5])
 def test_quorum_elects_a_leader_from_a_cold_start(voters: int) -> None:
     cluster = Cluster(voters, connected=True)
-    took = cluster.run_until(lambda: bool(cluster.leaders()) and cluster.calm())
+    took = cluster.run_until(cluster.calm)
     assert took < 0.1
     assert len(cluster.oracle.leader_of) == 1
     if voters > 1:
@@ -349,7 +349,7 @@ def test_dead_leader_is_replaced_at_once(voters: int, seed: int) -> None:
     cluster.run(random.Random(seed).random() * 0.01)
     epoch = leader.up.epoch
     cluster.crash(leader.id)
-    took = cluster.run_until(lambda: bool(cluster.leaders()) and cluster.calm())
+    took = cluster.run_until(cluster.calm)
     assert took < 0.12
     assert cluster.leader().up.epoch <= epoch + 2
 
@@ -371,7 +371,7 @@ def test_simultaneously_restarted_voters_elect_without_a_timeout() -> None:
     cluster.network.clear()
     for node_id in (1, 2, 3):
         cluster.restart(node_id)
-    assert cluster.run_until(lambda: bool(cluster.leaders()) and cluster.calm()) < 0.2
+    assert cluster.run_until(cluster.calm) < 0.2
 
 
 def test_lost_leader_and_refused_pre_votes_are_retried_soon() -> None:
@@ -390,7 +390,7 @@ def test_lost_leader_and_refused_pre_votes_are_retried_soon() -> None:
     assert two.up.role == "prospective"
     assert three.up.role == "follower", "hears it, as far as it knows"
     three.step(ev.PeerLost(leader.id))
-    cluster.run_until(lambda: bool(cluster.leaders()) and cluster.calm())
+    cluster.run_until(cluster.calm)
     assert cluster.now - begun < 0.45
 
 
@@ -486,7 +486,7 @@ def test_quorum_settles_when_two_voters_are_cut_from_each_other() -> None:
 def test_resigned_leader_is_succeeded_at_once() -> None:
     cluster, leader = elected()
     cluster.resign()
-    took = cluster.run_until(lambda: bool(cluster.leaders()) and cluster.calm())
+    took = cluster.run_until(cluster.calm)
     assert took < 0.05
     assert cluster.leader() is not leader
     assert effects_of(leader, ev.LostLeadership) == [ev.LostLeadership(1, "asked to")]

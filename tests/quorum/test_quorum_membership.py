@@ -316,7 +316,7 @@ def test_dead_successor_costs_little_time() -> None:
     successor = next(node.id for node in cluster.alive if node is not leader and node.id != 4)
     cluster.crash(successor)
     leader.step(ev.ResignRequested("transfer", successor))
-    assert cluster.run_until(lambda: bool(cluster.leaders()) and cluster.calm(), 2) < 0.3
+    assert cluster.run_until(cluster.calm, 2) < 0.3
 
 
 def test_slow_disk_with_progress_does_not_cost_the_leadership() -> None:
@@ -355,7 +355,7 @@ def test_voter_low_on_space_campaigns_only_after_twice_the_timeout() -> None:
     low, other = cluster.others(leader)
     low.step(ev.SpaceChanged(True))
     cluster.crash(leader.id)
-    cluster.run_until(lambda: bool(cluster.leaders()) and cluster.calm())
+    cluster.run_until(cluster.calm)
     assert cluster.leader() is other
     cluster.crash(other.id)
     cluster.run(1.99)

@@ -105,11 +105,20 @@ class Machine:
     def __init__(self, open_store: Callable[[], Any], fail_next: Callable[[Operation], None]):
         self._open_store = open_store
         self.fail_next = fail_next
+        self._store: Any = None
 
     def open(self) -> tuple[Any, Any]:
         """Return the opened store, and what it has recovered."""
-        store = self._open_store()
-        return store, store.recover()
+        self._store = self._open_store()
+        return self._store, self._store.recover()
+
+    def reopen(self) -> tuple[Any, Any]:
+        self.close()
+        return self.open()
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
 
 
 class SimMachine(Machine):

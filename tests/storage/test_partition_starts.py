@@ -1,6 +1,7 @@
 """Replicas whose log does not begin at 0."""
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -18,10 +19,11 @@ from simulation.twins.partition_disk import SimPartitionDisk
 @pytest.fixture(params=["rocks", "sim"])
 def machine(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Machine:
-    if request.param == "sim":
-        return sim_machine()
-    return rocks_machine(tmp_path / "data", monkeypatch)
+) -> Iterator[Machine]:
+    is_sim = request.param == "sim"
+    made = sim_machine() if is_sim else rocks_machine(tmp_path / "data", monkeypatch)
+    yield made
+    made.close()
 
 
 def filled(store: PartitionStore) -> None:
@@ -46,15 +48,13 @@ async def test_log_start_survives_a_restart(machine: Machine, start: int) -> Non
         with pytest.raises(ValueError, match=f"it has \\[{start}, 7\\)"):
             store.truncate(A0, start - 1)
         assert store.read(A1, 0, until=7, max_bytes=1 << 20) != b""
-        store.close()
-        store, found = machine.open()
+        store, found = machine.reopen()
         assert {one.key: (one.start_offset, one.end_offset) for one in found} == {
             key: (start if key == A0 else 0, 7) for key in KEYS
         }
         assert found[0].epochs == ((1, start),)
     store.append(A0, make_batch(7), 7, 8)
     assert store.read(A0, 7, until=8, max_bytes=100) == make_batch(7)
-    store.close()
 
 
 async def test_fully_truncated_log_ends_at_its_start(machine: Machine) -> None:
@@ -62,14 +62,12 @@ async def test_fully_truncated_log_ends_at_its_start(machine: Machine) -> None:
     filled(store)
     store.advance_start(A0, 5, dropped_bytes=100)
     store.truncate(A0, 5)
-    store.close()
-    store, found = machine.open()
+    store, found = machine.reopen()
     assert (found[0].start_offset, found[0].end_offset, found[0].epochs) == (5, 5, ())
     with pytest.raises(ValueError, match="ends at 5"):
         store.append(A0, make_batch(0), 0, 1)
     store.append(A0, make_batch(5), 5, 6)
     assert store.read(A0, 5, until=6, max_bytes=100) == make_batch(5)
-    store.close()
 
 
 async def test_reset_replica_is_empty_and_may_begin_anywhere(machine: Machine) -> None:
@@ -80,15 +78,12 @@ async def test_reset_replica_is_empty_and_may_begin_anywhere(machine: Machine) -
         with pytest.raises(ValueError, match="ends at"):
             store.append(A0, make_batch(7), 7, 8)
         store.append(A0, make_batch(start), start, start + 1)
-        store.close()
-        store, found = machine.open()
+        store, found = machine.reopen()
         assert (found[0].start_offset, found[0].end_offset) == (start, start + 1)
     store.reset(A0, 0)
-    store.close()
-    store, found = machine.open()
+    store, found = machine.reopen()
     assert A0 not in ends(found), "as good as new"
     assert len(found) == len(KEYS) - 1
-    store.close()
 
 
 async def test_deleted_replica_begins_at_0_again(machine: Machine) -> None:
@@ -97,10 +92,8 @@ async def test_deleted_replica_begins_at_0_again(machine: Machine) -> None:
     store.advance_start(A0, 3, dropped_bytes=100)
     store.delete(A0)
     store.append(A0, make_batch(0), 0, 1)
-    store.close()
-    store, found = machine.open()
+    store, found = machine.reopen()
     assert (found[0].start_offset, found[0].end_offset) == (0, 1)
-    store.close()
 
 
 @pytest.mark.parametrize("start", [-1, 4, 7, 8])
@@ -111,19 +104,16 @@ async def test_refused_start_changes_nothing(machine: Machine, start: int) -> No
     with pytest.raises(ValueError, match=r"cannot move the start|not a batch boundary"):
         store.advance_start(A0, start, dropped_bytes=100)
     assert len(store.read(A0, 0, until=6, max_bytes=1 << 20)) == 2 * len(make_batch(0, 3))
-    store.close()
 
 
 async def test_runs_report_the_age_and_size_of_the_rest(machine: Machine) -> None:
     store, _ = machine.open()
     filled(store)
     store.advance_start(A0, 2, dropped_bytes=100)
-    store.close()
-    store, found = machine.open()
+    store, found = machine.reopen()
     size = len(make_batch(0))
     assert found[0].runs.runs == (Run(3, 1000, size), Run(7, 1000, 4 * size))
     assert found[0].runs.last_base == 3
-    store.close()
 
 
 async def test_deleted_space_is_reclaimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

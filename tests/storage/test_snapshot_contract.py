@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -42,8 +43,11 @@ VOTERS = (Voter(1, "one:1", "d1"), Voter(2, "two:2", "d2"))
 @pytest.fixture(params=["rocks", "sim"])
 def machine(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Machine:
-    return SimMachine() if request.param == "sim" else rocks_machine(tmp_path / "data", monkeypatch)
+) -> Iterator[Machine]:
+    is_sim = request.param == "sim"
+    made = SimMachine() if is_sim else rocks_machine(tmp_path / "data", monkeypatch)
+    yield made
+    made.close()
 
 
 async def written(machine: Machine) -> LogStore:
@@ -70,10 +74,8 @@ async def test_snapshot_appears_whole_and_stays(machine: Machine) -> None:
         assert store.read_snapshot(one, 100, 1 << 20) == data[100:]
         assert store.read_snapshot(one, len(data), 10) == b""
         assert store.snapshot_header(one).end_offset == 6
-        store.close()
-        store, found = machine.open()
+        store, found = machine.reopen()
         assert (found.snapshots, found.start_offset, found.end_offset) == ((one,), 0, 10)
-    store.close()
 
 
 async def test_damaged_snapshot_never_appears_and_the_store_continues(machine: Machine) -> None:
@@ -88,7 +90,6 @@ async def test_damaged_snapshot_never_appears_and_the_store_continues(machine: M
     assert await make_snapshot(store, one) is None
     store.append(make_chunk(10, 1, epoch=2), 10, 11)
     assert await flush(store) == 11
-    store.close()
 
 
 async def test_snapshot_with_a_refused_header_never_appears(machine: Machine) -> None:
@@ -106,12 +107,10 @@ async def test_snapshot_with_a_refused_header_never_appears(machine: Machine) ->
     assert [(header.cluster_id, header.end_offset) for header in seen] == [("c1", 6)]
     with pytest.raises(LookupError):
         store.snapshot_size(one)
-    store.close()
-    store, found = machine.open()
+    store, found = machine.reopen()
     assert (found.snapshots, found.end_offset) == ((), 10)
     assert await make_snapshot(store, one, accept=seen.append) is None
     assert store.snapshot_size(one) == len(snapshot_content(one))
-    store.close()
 
 
 async def test_parts_must_be_in_order_and_a_restart_drops_earlier_ones(machine: Machine) -> None:
@@ -125,19 +124,16 @@ async def test_parts_must_be_in_order_and_a_restart_drops_earlier_ones(machine: 
     store.drop_snapshot(one)
     store.drop_snapshot(one)
     assert await make_snapshot(store, one) is None
-    store.close()
 
 
 async def test_incomplete_snapshot_is_gone_after_a_restart(machine: Machine) -> None:
     store = await written(machine)
     one = SnapshotId(6, 1)
     store.store_snapshot(one, 0, snapshot_content(one)[:100])
-    store.close()
-    store, found = machine.open()
+    store, found = machine.reopen()
     assert found.snapshots == ()
     with pytest.raises(ValueError, match="ended"):
         store.store_snapshot(one, 100, b"x")
-    store.close()
 
 
 async def test_log_start_moves_and_earlier_records_are_deleted(machine: Machine) -> None:
@@ -158,8 +154,7 @@ async def test_log_start_moves_and_earlier_records_are_deleted(machine: Machine)
             store.snapshot_size(old)
         with pytest.raises(ValueError, match=r"has \["):
             store.truncate(5)
-        store.close()
-        store, found = machine.open()
+        store, found = machine.reopen()
         assert (found.start_offset, found.start_epoch, found.end_offset) == (6, 1, 10)
         assert found.epochs == ((1, 6), (2, 8))
         assert found.snapshots == (one,)
@@ -167,11 +162,9 @@ async def test_log_start_moves_and_earlier_records_are_deleted(machine: Machine)
     store.truncate(6)
     store.append(make_chunk(6, 1, epoch=3), 6, 7)
     assert await flush(store) == 7
-    store.close()
-    store, found = machine.open()
+    store, found = machine.reopen()
     assert (found.start_offset, found.end_offset, found.epochs) == (6, 7, ((3, 6),))
     assert store.read(6, until=7, max_bytes=100) == make_chunk(6, 1, epoch=3)
-    store.close()
 
 
 async def test_installed_snapshot_replaces_the_log(machine: Machine) -> None:
@@ -186,13 +179,11 @@ async def test_installed_snapshot_replaces_the_log(machine: Machine) -> None:
     )
     store.append(tail, 50, 51)
     assert await flush(store) == 51
-    store.close()
-    store, found = machine.open()
+    store, found = machine.reopen()
     assert (found.start_offset, found.start_epoch, found.end_offset) == (50, 4, 51)
     assert found.voters == (VotersAt(50, VOTERS), VotersAt(50, VOTERS[:1]))
     assert (found.epochs, found.last_timestamp_ms) == (((4, 50),), 8_000)
     assert store.read(50, until=51, max_bytes=1 << 20) == tail
-    store.close()
 
 
 async def test_snapshot_completed_too_late_does_not_count_after_a_restart(machine: Machine) -> None:
@@ -215,8 +206,7 @@ async def test_interrupted_installation_is_retried(machine: Machine) -> None:
     store = await written(machine)
     one = SnapshotId(50, 4)
     assert await make_snapshot(store, one, snapshot_content(one, VOTERS)) is None
-    store.close()
-    store, found = machine.open()
+    store, found = machine.reopen()
     assert found.start_offset == 50
     assert found.start_epoch == 4
     assert found.end_offset == 50
@@ -225,7 +215,6 @@ async def test_interrupted_installation_is_retried(machine: Machine) -> None:
     assert store.read(50, until=50, max_bytes=10) == b""
     store.append(make_chunk(50, 1, epoch=4), 50, 51)
     assert await flush(store) == 51
-    store.close()
 
 
 async def test_corrupt_snapshot_is_skipped_for_an_older_one_or_refused(tmp_path: Path) -> None:
@@ -322,8 +311,7 @@ async def test_space_is_reclaimed_when_the_log_start_advances(tmp_path: Path) ->
     used = store.used_bytes()
     assert used > 60_000_000
     store.advance_log_start(one)
-    store.close()
-    store, found = machine.open()
+    store, found = machine.reopen()
     assert (found.start_offset, found.end_offset) == (630, 640)
     assert store.used_bytes() < used / 10
     assert store.free_bytes() > 0
@@ -349,11 +337,9 @@ async def test_snapshot_restarted_during_a_sync_is_another(machine: Machine) -> 
     assert heard == [None]
     assert store.read_snapshot(one, 0, 1 << 20) == snapshot_content(one)
     store.drop_snapshot(one)
-    store.close()
-    store, found = machine.open()
+    store, found = machine.reopen()
     assert found.snapshots == (one,)
     assert store.read_snapshot(one, 0, 1 << 20) == snapshot_content(one)
-    store.close()
 
 
 async def test_log_start_may_move_above_what_is_durable(machine: Machine) -> None:
@@ -370,10 +356,8 @@ async def test_log_start_may_move_above_what_is_durable(machine: Machine) -> Non
     store.truncate(12)
     store.append(make_chunk(12, 3, epoch=3), 12, 15)
     assert await flush(store) == 15
-    store.close()
-    store, found = machine.open()
+    store, found = machine.reopen()
     assert (found.start_offset, found.end_offset, found.epochs) == (12, 15, ((3, 12),))
-    store.close()
 
 
 async def test_log_start_stays_after_a_crash() -> None:

@@ -1,7 +1,7 @@
 """Every promise of LogStore and PartitionStore, for the real stores and their simulated twins."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -38,29 +38,32 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def machine(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return SimMachine() if kind == "sim" else rocks_machine(tmp_path / "data", monkeypatch)
+def machine(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    made = SimMachine() if kind == "sim" else rocks_machine(tmp_path / "data", monkeypatch)
+    yield made
+    made.close()
 
 
 @pytest.fixture
-async def store(machine: Machine) -> AsyncIterator[LogStore]:
-    store, _ = machine.open()
-    yield store
-    store.close()
+async def store(machine: Machine) -> LogStore:
+    opened: LogStore = machine.open()[0]
+    return opened
 
 
 @pytest.fixture
-def partition_machine(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    if kind == "sim":
-        return parts.sim_machine()
-    return parts.rocks_machine(tmp_path / "data", monkeypatch)
+def partition_machine(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Machine]:
+    is_sim = kind == "sim"
+    made = parts.sim_machine() if is_sim else parts.rocks_machine(tmp_path / "data", monkeypatch)
+    yield made
+    made.close()
 
 
 @pytest.fixture
-async def partitions(partition_machine: Machine) -> AsyncIterator[PartitionStore]:
-    store, _ = partition_machine.open()
-    yield store
-    store.close()
+async def partitions(partition_machine: Machine) -> PartitionStore:
+    opened: PartitionStore = partition_machine.open()[0]
+    return opened
 
 
 class Log:
@@ -86,8 +89,7 @@ class Log:
 
     def reopen(self) -> Any:
         """Return the log found, after the store was closed and opened."""
-        self.store.close()
-        self.store, found = self.machine.open()
+        self.store, found = self.machine.reopen()
         return next(one for one in found if one.key == self.key[0]) if self.key else found
 
 
@@ -95,9 +97,7 @@ class Log:
 def log(request: pytest.FixtureRequest, kind: str) -> Iterator[Log]:
     """A log between others, which must stay unchanged."""
     if not request.param:
-        made = Log(request.getfixturevalue("machine"), request.getfixturevalue("store"))
-        yield made
-        made.store.close()
+        yield Log(request.getfixturevalue("machine"), request.getfixturevalue("store"))
         return
     store = request.getfixturevalue("partitions")
     neighbours = {A0, A1, B7, LAST} - {*request.param}
@@ -108,7 +108,6 @@ def log(request: pytest.FixtureRequest, kind: str) -> Iterator[Log]:
     with suppress(FatalError):  # that the test has injected
         for key in neighbours:
             assert parts.whole(made.store, key, 10) == make_chunk(0, 2, 4, 4)
-    made.store.close()
 
 
 async def test_read_returns_whole_batches_within_its_bounds(log: Log) -> None:
@@ -296,7 +295,6 @@ async def test_new_log_store_is_empty(machine: Machine) -> None:
     assert (found.vote, found.start_offset, found.end_offset, found.epochs) == (LATE_VOTE, 0, 0, ())
     assert store.identity == IDENTITY
     assert store.read(0, until=0, max_bytes=100) == b""
-    store.close()
 
 
 async def test_appended_batches_are_readable_at_once(machine: Machine, store: LogStore) -> None:
@@ -306,13 +304,11 @@ async def test_appended_batches_are_readable_at_once(machine: Machine, store: Lo
     assert whole(store, 7) == b"".join(chunks)
     assert await flush(store) == 7
     assert await write_vote(store, VOTE) is None
-    store.close()
-    store, found = machine.open()
+    store, found = machine.reopen()
     assert (found.vote, found.end_offset, found.epochs) == (VOTE, 7, ((1, 0), (2, 4), (5, 6)))
     assert whole(store, 7) == b"".join(chunks)
     store.append(make_batch(7, epoch=5), 7, 8)
     assert await flush(store) == 8
-    store.close()
 
 
 async def test_truncate_during_a_flush_lowers_its_reported_end(store: LogStore) -> None:
@@ -357,7 +353,6 @@ async def test_new_partition_store_is_empty(partition_machine: Machine) -> None:
     assert partitions.read(A0, 0, until=0, max_bytes=100) == b""
     assert partitions.free_bytes() > 0
     assert await parts.flush(partitions) is None
-    partitions.close()
 
 
 async def test_replicas_are_separate_logs_and_are_all_recovered(
@@ -375,15 +370,13 @@ async def test_replicas_are_separate_logs_and_are_all_recovered(
     for n, key in enumerate(KEYS, start=1):
         assert parts.whole(partitions, key, n + 3) == expected[key], "readable at once"
     assert await parts.flush(partitions) is None
-    partitions.close()
-    partitions, found = partition_machine.open()
+    partitions, found = partition_machine.reopen()
     assert [(one.key, one.start_offset, one.end_offset, one.epochs) for one in found] == [
         (key, 0, n + 3, ((1, 0), (n + 1, n))) for n, key in enumerate(KEYS, start=1)
     ], "ordered by topic id and index"
     for n, key in enumerate(KEYS, start=1):
         assert parts.whole(partitions, key, n + 3) == expected[key]
         partitions.append(key, make_batch(n + 3, epoch=n + 1), n + 3, n + 4)
-    partitions.close()
 
 
 async def test_replica_without_records_is_not_recovered_and_starts_empty(
@@ -397,11 +390,9 @@ async def test_replica_without_records_is_not_recovered_and_starts_empty(
     with pytest.raises(ValueError, match=r"it has \[0, 0\)"):
         partitions.read(B7, 0, until=3, max_bytes=1)
     assert await parts.flush(partitions) is None
-    partitions.close()
-    partitions, found = partition_machine.open()
+    partitions, found = partition_machine.reopen()
     assert parts.ends(found) == {A1: 3, LAST: 3}
     for key in (A0, B7):
         partitions.append(key, make_batch(0, epoch=4), 0, 1)
         assert parts.whole(partitions, key, 1) == make_batch(0, epoch=4)
     assert parts.whole(partitions, A1, 3) == parts.whole(partitions, LAST, 3) == make_chunk(0, 3)
-    partitions.close()
