@@ -77,7 +77,7 @@ class Broker:
         self.log.unfence(ME, self.log.register(ME))
         for name in ("orders", "secret"):
             self.log.topic(name, ([ME], ME))
-        self.entries = 0
+        self.entries, self.why_fenced = 0, ""
         self.lease = ReadLease(lambda: 3, lambda: None)
         gate: ReadGate[Pending] = ReadGate(
             self.view, self.lease, max_parked=10, default_timeout_ms=1_000_000
@@ -90,7 +90,7 @@ class Broker:
             unused,
             cluster_id="c",
             request_timeout_ms=1000,
-            why_fenced=lambda: "",
+            why_fenced=lambda: self.why_fenced,
             describe=pb.DescribeBrokerResponse,
             versions=ApiVersions(self.view, ()),
             data=data_plane,
@@ -338,6 +338,18 @@ async def test_cluster_request_needs_cluster_permission(broker: Broker) -> None:
     broker.apply()
     assert codes(alice) == [0] * 3
     assert broker.ask(alice, api_versions=pb.ApiVersionsRequest()) is not None
+
+
+async def test_fenced_broker_does_not_describe_the_partitions_that_it_leads(broker: Broker) -> None:
+    """It may have been replaced without knowing."""
+    root, wanted = Client("root"), data.BrokerMetadataRequest()
+    described = broker.ask(root, broker_metadata=wanted)
+    broker.why_fenced = "no controller"
+    refused = broker.ask(root, broker_metadata=wanted)
+    assert described is not None
+    assert refused is not None
+    assert described.broker_metadata.broker_id == ME
+    assert refused.error.error_code == ErrorCode.BROKER_FENCED
 
 
 def partition(kind: Any, name: str, index: int = 0) -> Any:

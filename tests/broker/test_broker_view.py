@@ -5,10 +5,11 @@ from broker_log import LogMaker
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.metadata.view import WAITING_BYTES, View
+from broker.metadata.view import WAITING_BYTES, ChangeCollector, View
+from broker.partition.events import Changes
 from raftlog.errors import CorruptLogError
 from raftlog.metadata.image import FoldError, Image
-from raftlog.metadata.records import UnknownRecordError
+from raftlog.metadata.records import UnknownRecordError, record
 from raftlog.wire.records.v1 import records_pb2 as rec
 
 ME = 7
@@ -479,3 +480,41 @@ def test_view_listener_is_called_only_when_the_view_moves() -> None:
     set_to(log, "a")
     assert view.install(log.image(log.last))
     assert moves[3:] == [log.last]
+
+
+# --- Which entities a batch changes --------------------------------------------------------------
+
+
+NO_ID = bytes(16)
+
+
+def test_batch_names_each_entity_that_it_changes_once() -> None:
+    collector = ChangeCollector()
+    assert collector.take() is None
+    collector.note(
+        [
+            record(rec.TopicRecord(name="t", topic_id=NO_ID)),
+            record(rec.PartitionRecord(topic_id=NO_ID, partition_id=1)),
+            record(rec.PartitionChangeRecord(topic_id=NO_ID, partition_id=2)),
+            record(rec.PartitionChangeRecord(topic_id=NO_ID, partition_id=1)),
+            record(rec.RegisterBrokerRecord(broker_id=4)),
+            record(rec.BrokerRegistrationChangeRecord(broker_id=5)),
+            record(rec.UnregisterBrokerRecord(broker_id=4)),
+            record(
+                rec.ConfigRecord(resource_type=2, resource_name="t", name="min.insync.replicas")
+            ),
+            record(rec.NoOpRecord()),
+        ]
+    )
+    collector.note([record(rec.RemoveTopicRecord(topic_id=NO_ID))])
+    assert collector.take() == Changes(((NO_ID, 1), (NO_ID, 2)), (NO_ID,), (4, 5), ((2, "t"),))
+    assert collector.take() == Changes()
+
+
+def test_replaced_image_counts_as_changed_everywhere_once() -> None:
+    collector = ChangeCollector()
+    collector.take()
+    collector.everything()
+    collector.note([record(rec.RegisterBrokerRecord(broker_id=4))])
+    assert collector.take() is None
+    assert collector.take() == Changes()

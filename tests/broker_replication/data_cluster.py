@@ -1,18 +1,16 @@
-"""A simulated cluster with partitions, and producers that remember the acknowledged records."""
+"""A simulated cluster with partitions."""
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 from broker.partition.host import PartitionSettings
 from broker.settings import ReplicationSettings
 from controller.settings import ControllerSettings
-from raftlog.client.consumer import EARLIEST, Consumer, ConsumerSettings
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.producer import Producer, ProducerSettings
-from raftlog.errors import ApiError
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
@@ -81,7 +79,7 @@ class DataCluster:
         self.controller = ControllerClient(
             self.transport, [voter.endpoint for voter in voters], rng=self._split()
         )
-        self._clients: list[Producer | Consumer] = []
+        self._producers: list[Producer] = []
 
     def _split(self) -> random.Random:
         return random.Random(self.rng.getrandbits(64))
@@ -162,123 +160,13 @@ class DataCluster:
             rng=self._split(),
             settings=ProducerSettings(**settings),
         )
-        self._clients.append(made)
-        return made
-
-    def consumer(self, index: int = -1, offset: int = EARLIEST, **settings: Any) -> Consumer:
-        made = Consumer(
-            self.transport,
-            self.bootstrap(),
-            rng=self._split(),
-            settings=ConsumerSettings(**settings),
-        )
-        made.assign(TOPIC, index, offset)
-        self._clients.append(made)
+        self._producers.append(made)
         return made
 
     def close(self) -> None:
-        for client in self._clients:
-            client.close()
+        for producer in self._producers:
+            producer.close()
         self.controller.close()
-
-
-class Load:
-    """Producers that run until stopped, and the outcomes of their records."""
-
-    def __init__(
-        self, cluster: DataCluster, producer: Producer, writers: int = 4, pause_s: float = 0.01
-    ) -> None:
-        self._producer, self._pause_s = producer, pause_s
-        self.cluster = cluster
-        self.acknowledged: dict[bytes, tuple[int, int]] = {}
-        """Value -> (partition, offset)."""
-        self.refused: dict[bytes, ApiError] = {}
-        self.unknown: dict[bytes, ApiError] = {}
-        self._stopping = False
-        self._tasks = [cluster.loop.create_task(self._write(number)) for number in range(writers)]
-
-    async def _write(self, number: int) -> None:
-        count = 0
-        while not self._stopping:
-            count += 1
-            value = b"%d-%d" % (number, count)
-            try:
-                done = await self._producer.send(TOPIC, value)
-            except ApiError as error:
-                (self.unknown if error.outcome_unknown else self.refused)[value] = error
-            else:
-                self.acknowledged[value] = (done.partition, done.offset)
-            await asyncio.sleep(self._pause_s)
-
-    async def more(self, count: int, within_s: float = 60.0) -> None:
-        wanted = len(self.acknowledged) + count
-        await self.cluster.until(
-            lambda: len(self.acknowledged) >= wanted,
-            f"{count} more records are acknowledged",
-            within_s,
-        )
-
-    async def stop(self) -> None:
-        self._stopping = True
-        await asyncio.gather(*self._tasks)
-
-
-class Reader:
-    """A consumer from the beginning, which checks that it sees one log without gaps or changes."""
-
-    def __init__(self, cluster: DataCluster, consumer: Consumer) -> None:
-        self._consumer = consumer
-        self.seen: dict[int, dict[int, bytes]] = {}
-        self._stopping = False
-        self._task = cluster.loop.create_task(self._read())
-
-    async def _read(self) -> None:
-        while not self._stopping:
-            for record in await self._consumer.poll(0.2):
-                log = self.seen.setdefault(record.partition, {})
-                assert record.offset == len(log), (
-                    f"offset {record.offset} came after {len(log)} records"
-                )
-                assert record.value is not None
-                log[record.offset] = record.value
-
-    async def stop(self) -> None:
-        self._stopping = True
-        await self._task
-
-
-async def whole_log(cluster: DataCluster, index: int, end: int) -> dict[int, bytes]:
-    """Read a partition from the start, at least up to ``end``."""
-    reader = Reader(cluster, cluster.consumer(index))
-    await cluster.until(
-        lambda: len(reader.seen.get(index, {})) >= end, f"partition {index} up to {end}"
-    )
-    await reader.stop()
-    return reader.seen.get(index, {})
-
-
-async def nothing_is_lost(cluster: DataCluster, load: Load, readers: Sequence[Reader] = ()) -> None:
-    """Assert that every acknowledged record is at its offset, that no refused one exists, and that
-    readers saw this log.
-    """
-    ends: dict[int, int] = {}
-    for partition, offset in load.acknowledged.values():
-        ends[partition] = max(ends.get(partition, 0), offset + 1)
-    for index, end in ends.items():
-        log = await whole_log(cluster, index, end)
-        for value, (partition, offset) in load.acknowledged.items():
-            assert partition != index or log.get(offset) == value, (
-                f"{value!r} is not at {offset} of {partition}"
-            )
-        for value in load.refused:
-            assert value not in log.values(), f"{value!r} was refused, and is there"
-        # Each value was sent once, so it is there at most once.
-        assert len(set(log.values())) == len(log)
-        for reader in readers:
-            seen = reader.seen.get(index, {})
-            assert seen == {offset: log[offset] for offset in seen}, (
-                f"a reader saw another log of partition {index}"
-            )
 
 
 def on_cluster(test: Callable[[DataCluster], Awaitable[None]], **settings: Any) -> None:
