@@ -7,21 +7,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "segments"))
 
-from log_history import LogHistory
+from exports import written
 
-from raftlog.segments.writer import ExportWriter
 from replay.engine.pool import Pool
 from replay.export import Export, open_export
 from replay.request import JobRequest
 from replay.run import compute
 
-
-def written(log: LogHistory, directory: Path, **options: Any) -> Path:
-    """Write a whole log as an export; ``options`` are those of ExportWriter."""
-    with ExportWriter(directory, log.cluster_id, log.generation, **options) as writer:
-        writer.append_chunk(b"".join(log.batches))
-        writer.commit(log.end_offset)
-    return directory
+__all__ = ["ask", "ask_shared", "opened", "written"]
 
 
 def opened(directory: Path, **options: Any) -> Export:

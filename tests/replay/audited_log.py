@@ -32,11 +32,6 @@ class AuditedLog(LogHistory):
         self.draft.offset += len(messages)
         return base
 
-    def epoch_of(self, broker_id: int) -> int:
-        """Return the registered epoch of a broker; some number for an unregistered one."""
-        broker = self.draft.brokers.get(broker_id)
-        return broker.epoch if broker is not None else 777_777
-
     def topic(self, name: str, replicas: list[int], isr: list[int] | None = None) -> int:
         self.topics[name] = self.rng.getrandbits(128).to_bytes(16, "big")
         members = replicas if isr is None else isr
@@ -56,19 +51,13 @@ class AuditedLog(LogHistory):
     def partition(self, name: str) -> Partition:
         return self.draft.partitions[self.topics[name], 0]
 
-    def changed(self, name: str, **named: Any) -> pb.PartitionChangeRecord:
-        values: dict[str, Any] = {
-            field: pb.IdList(ids=value)
-            if isinstance(value, list) and field != "isr_with_epochs"
-            else value
-            for field, value in named.items()
-        }
-        return pb.PartitionChangeRecord(topic_id=self.topics[name], **values)
+    def of(self, name: str, **named: Any) -> pb.PartitionChangeRecord:
+        return self.changed(self.topics[name], **named)
 
     def change(self, name: str, **named: Any) -> int:
         """Append a change by the controller, unless a ``principal`` is named."""
         principal = named.pop("principal", "")
-        return self.append(self.changed(name, **named), principal=principal)
+        return self.append(self.of(name, **named), principal=principal)
 
     def propose(
         self, name: str, isr: list[int], epochs: dict[int, int] | None = None, **named: Any
@@ -88,17 +77,9 @@ class AuditedLog(LogHistory):
             for one in brokers
         ]
 
-    def standing(self, broker_id: int, **named: Any) -> pb.BrokerRegistrationChangeRecord:
-        return pb.BrokerRegistrationChangeRecord(
-            broker_id=broker_id, broker_epoch=self.epoch_of(broker_id), reason="by hand", **named
-        )
-
     def registration(self, broker_id: int, **named: Any) -> pb.RegisterBrokerRecord:
-        facts: dict[str, Any] = {
-            "broker_epoch": self.end_offset,
-            "incarnation_id": "another",
-            "fenced": True,
-        }
+        facts: dict[str, Any] = {"broker_epoch": self.end_offset, "incarnation_id": "another"}
+        facts["fenced"] = True
         return pb.RegisterBrokerRecord(broker_id=broker_id, **facts | named)
 
     def say(
@@ -111,15 +92,5 @@ class AuditedLog(LogHistory):
         """Append a progress record. ``applied``: changed brokers; default: all ``reached``."""
         named = applied if applied is not None else dict.fromkeys(self.active(), reached)
         self.reached = max(self.reached, reached)
-        return self.append(
-            pb.ProgressRecord(
-                lowest_acknowledged_offset=reached,
-                high_watermark=self.end_offset if high_watermark is None else high_watermark,
-                applied=[
-                    pb.AppliedOffset(
-                        broker_id=one, broker_epoch=self.epoch_of(one), applied_offset=offset
-                    )
-                    for one, offset in named.items()
-                ],
-            )
-        )
+        known = self.end_offset if high_watermark is None else high_watermark
+        return self.report(reached, named, high_watermark=known)

@@ -8,11 +8,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "kafka_import"))
 
 import kafka_writer as kafka
+import pytest
 
 from replay.kafka.copies import find_copies
 from replay.kafka.importing import Imported, Importer
 
-__all__ = ["KafkaLog", "imported", "kafka"]
+__all__ = ["KafkaLog", "imported", "kafka", "real"]
+KEPT = Path(__file__).parents[1] / "kafka_import"
 
 
 def uuid(number: int) -> str:
@@ -81,6 +83,10 @@ class KafkaLog:
     def change(self, name: str, **values: Any) -> int:
         return self.append(self.changed(name, **values))
 
+    def clear_elr(self, name: str = "") -> int:
+        """Clear the eligible leader replicas of a topic, or of all."""
+        return self.append(kafka.metadata("ClearElrRecord", topic_name=name))
+
     def delete(self, name: str) -> int:
         return self.append(kafka.metadata("RemoveTopicRecord", topic_id=self.topics.pop(name)))
 
@@ -94,12 +100,23 @@ class KafkaLog:
         ]  # fmt: skip
         return self.append(kafka.control("VotersRecord", voters=entries))
 
-    def import_into(self, directory: Path) -> Imported:
+    def import_into(self, directory: Path, **options: Any) -> Imported:
         node = kafka.write_node(directory / "node", b"".join(self.batches))
-        return imported(node, directory / "exported")
+        return imported(node, directory / "exported", **options)
 
 
-def imported(node: Path, target: Path) -> Imported:
+def imported(node: Path, target: Path, **options: Any) -> Imported:
     """Import the logs below a directory."""
-    with Importer(find_copies([node]), str(target)) as importer:
+    with Importer(find_copies([node]), str(target), **options) as importer:
         return importer.run()
+
+
+@pytest.fixture(scope="session")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the logs of three real controllers (``kafka``), and their export
+    (``exported``). The active one was killed, and then the next one stopped.
+    """
+    directory = tmp_path_factory.mktemp("real")
+    kafka.unpack(KEPT / "kafka-4.4.0.tar.gz", directory / "kafka")
+    imported(directory / "kafka", directory / "exported")
+    return directory

@@ -1,4 +1,4 @@
-"""A program for spark-submit, started by ``test_two_workers.py``: one session on two worker
+"""A program for spark-submit, started by ``test_spark_pool.py``: one session on two worker
 processes, several jobs, one line of JSON.
 """
 

@@ -91,19 +91,8 @@ def audited() -> AuditResult:
 
 def lag() -> LaoResult:
     """One hold-up by broker 2, of a minute."""
-    held = HoldUp(
-        [2],
-        "FENCED",
-        "session timed out",
-        "SESSION_TIMED_OUT",
-        at(59),
-        at(60),
-        60_000,
-        60_000,
-        3,
-        590,
-        600,
-    )
+    times = (at(59), at(60), 60_000, 60_000, 3, 590, 600)
+    held = HoldUp([2], "FENCED", "session timed out", "SESSION_TIMED_OUT", *times)
     return LaoResult(
         end_ms=ENDS_MS, stall_ms=2000, records=120, waiting=0, p50_ms=40, p99_ms=90, max_ms=60_000, hold_ups_total=1,
         held_ms=60_000, hold_ups=[held], brokers_total=1, brokers=[BrokerLag(2, 1, 60_000, 60_000)], samples=700, unknown=1,
@@ -144,17 +133,7 @@ def result(**more: Any) -> ReportResult:
         "incidents": [incident()],
         "incidents_total": 1,
     }
-    header = Header(
-        "5d9c6c80-d0b0-4b8e-9b0e-7d3f6f0b7a11",
-        0,
-        0,
-        1234,
-        1235,
-        1,
-        2,
-        3,
-        "2026-11-21T11:00:00+00:00",
-    )
-    return ReportResult(
-        "/tmp/report.html", header, Timeline(**values | more), audited(), lag(), availability()
-    )
+    cluster_id, exported_at = "5d9c6c80-d0b0-4b8e-9b0e-7d3f6f0b7a11", "2026-11-21T11:00:00+00:00"
+    header = Header(cluster_id, 0, 0, 1234, 1235, 1, 2, 3, exported_at)
+    timeline = Timeline(**values | more)
+    return ReportResult("/tmp/report.html", header, timeline, audited(), lag(), availability())

@@ -1,18 +1,23 @@
 """One Spark for all tests of the directory: its start takes seconds."""
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "segments"))
+from asking import opened
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
 
 from replay.request import JobRequest
 from replay.run import compute
 from replay.spark.session import build_session, expect_records
+from replay.spark.views import records
+from replay.streaming import audit
+from replay.streaming.ledger import Ledger, output
+from replay.streaming.watch import Judge, Piece, take
 
 Replay = Callable[..., Any]
 
@@ -37,3 +42,21 @@ def replay(spark: SparkSession) -> Replay:
         return compute(JobRequest(job=job, export=str(directory), **options), spark)
 
     return run
+
+
+def rows_of(spark: SparkSession, directory: Path) -> DataFrame:
+    return records(spark, opened(directory)).cache()
+
+
+def in_pieces(rows: DataFrame, bounds: Sequence[int], directory: Path, judge: Judge) -> list[Any]:
+    """Return the alerts of a watch that polls the records at the bounds (exclusive)."""
+    for number, (low, high) in enumerate(pairwise(bounds)):
+        piece = rows.where((sf.col("offset") >= low) & (sf.col("offset") < high))
+        take(piece, number, Ledger(directory), judge)
+    found = output(rows.sparkSession, directory)
+    return [] if found is None else found.collect()
+
+
+def audited_rows(rows: DataFrame) -> pa.Table:
+    """Return the columns that the streaming audit reads, in order."""
+    return audit.with_memory(Piece(rows, 0, 0, lambda _: None))

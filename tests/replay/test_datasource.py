@@ -16,7 +16,6 @@ from pyspark.sql.types import StructType
 
 from raftlog.segments.columns import SCHEMA
 from raftlog.segments.errors import CorruptExportError, ExportMismatchError
-from raftlog.segments.export import export
 from raftlog.segments.manifest import RAW, RECORDS, read_manifest
 from replay.errors import ReplayError
 from replay.spark import datasource
@@ -75,8 +74,7 @@ def test_options_select_exactly_their_range(exported: Path, column: str) -> None
 
 
 def test_every_flipped_byte_is_an_error_that_names_file_and_offset(tmp_path: Path) -> None:
-    log = LogHistory(72).run(40)
-    export(log, tmp_path)
+    written(LogHistory(72).run(40), tmp_path)
     whole = parquet(tmp_path)
     (segment,) = read_manifest(tmp_path).of_kind(RAW)
     path = tmp_path / segment.file
@@ -96,25 +94,18 @@ def test_every_flipped_byte_is_an_error_that_names_file_and_offset(tmp_path: Pat
 
 
 def test_truncated_or_exchanged_file_is_refused(tmp_path: Path) -> None:
-    first, second, other = (tmp_path / name for name in ("first", "second", "other"))
-    log = LogHistory(73).run(60)
-    export(log, first)
-    export(log, second)
-    export(LogHistory(73, generation=1).run(60), other)
-    (segment,) = read_manifest(first).of_kind(RAW)
-    good = (first / segment.file).read_bytes()
-    (first / segment.file).write_bytes(good[:-60])
-    with pytest.raises(
-        CorruptExportError,
-        match=rf"expected {len(good)} bytes, found {len(good) - 60}",
-    ):
-        raw(first)
-    (second / segment.file).write_bytes((other / segment.file).read_bytes())
-    with pytest.raises(
-        ExportMismatchError,
-        match=r"generation 1, but the export belongs to cluster .* generation 0",
-    ):
-        raw(second)
+    directory = written(LogHistory(73).run(60), tmp_path / "export")
+    other = written(LogHistory(73, generation=1).run(60), tmp_path / "other")
+    (segment,) = read_manifest(directory).of_kind(RAW)
+    path, good = directory / segment.file, (directory / segment.file).read_bytes()
+    path.write_bytes(good[:-60])
+    sizes = rf"expected {len(good)} bytes, found {len(good) - 60}"
+    with pytest.raises(CorruptExportError, match=sizes):
+        raw(directory)
+    path.write_bytes((other / segment.file).read_bytes())
+    owners = r"generation 1, but the export belongs to cluster .* generation 0"
+    with pytest.raises(ExportMismatchError, match=owners):
+        raw(directory)
 
 
 @pytest.mark.parametrize(
@@ -124,11 +115,7 @@ def test_truncated_or_exchanged_file_is_refused(tmp_path: Path) -> None:
         ({"path": "x"}, "offset long, nothing string", "no column 'nothing': it has offset, epoch"),
         ({"path": "x"}, "offset int", "column 'offset' is of type bigint, not int"),
         ({"path": "x", "startingOffset": "latest"}, "offset long", "'latest' is not an offset"),
-        (
-            {"path": "x", "endingTimestamp": "now"},
-            "offset long",
-            "'now' is not a time",
-        ),
+        ({"path": "x", "endingTimestamp": "now"}, "offset long", "'now' is not a time"),
     ],
 )
 def test_datasource_refuses_invalid_options_and_columns(
@@ -150,19 +137,17 @@ def offsets(rows: DataFrame) -> list[int]:
 def test_spark_finds_the_data_source_by_name(spark: SparkSession, exported: Path) -> None:
     rows = spark.read.format("raftlog").load(str(exported))
     assert rows.schema == from_arrow_schema(SCHEMA)
-    found = rows.where(
-        "offset between 100 and 333 and timestamp >= '2023-01-01' and type_name <> 'CONFIG'"
-    )
+    wanted = "offset between 100 and 333 and timestamp >= '2023-01-01' and type_name <> 'CONFIG'"
+    found = rows.where(wanted).orderBy("offset").collect()
     expected = [
         row
         for row in parquet(exported).to_pylist()
         if row["type_name"] != "CONFIG" and 100 <= row["offset"] <= 333
     ]
-    plain = [row.asDict(recursive=True) for row in found.orderBy("offset").collect()]
     for row in expected:
         row["timestamp"] = row["timestamp"].replace(tzinfo=None)
         row["body"] = bytearray(row["body"])
-    assert plain == expected
+    assert [row.asDict(recursive=True) for row in found] == expected
 
 
 def test_datasource_skips_files_that_the_options_exclude(
@@ -173,16 +158,11 @@ def test_datasource_skips_files_that_the_options_exclude(
     (tmp_path / damaged.file).write_bytes(b"")
 
     def rows(**options: Any) -> DataFrame:
-        return (
-            spark.read.schema("offset long, timestamp_ms long")
-            .format("raftlog")
-            .load(str(tmp_path), **options)
-        )
+        reader = spark.read.schema("offset long, timestamp_ms long").format("raftlog")
+        return reader.load(str(tmp_path), **options)
 
-    after, before = (
-        list(range(damaged.last_offset + 1, log.end_offset)),
-        list(range(damaged.base_offset)),
-    )
+    after = list(range(damaged.last_offset + 1, log.end_offset))
+    before = list(range(damaged.base_offset))
     assert offsets(rows(startingOffset=damaged.last_offset + 1)) == after
     assert offsets(rows(endingTimestamp=damaged.min_timestamp_ms)) == before
     with pytest.raises(PySparkException, match=f"CorruptExportError: {damaged.file}.* is corrupt"):

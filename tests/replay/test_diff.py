@@ -1,24 +1,26 @@
-"""Differences between two points, and the state of some entities."""
+"""Differences between two points, the history of entities, and the state of some of them."""
 
+import importlib
 import io
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from asking import ask, ask_shared
+from asking import ask, ask_shared, opened, written
 from log_history import LogHistory
 from rich.console import Console
 
+from raftlog.metadata.acls import AclOperation, AclPermission, AclResourceType, PatternType
 from raftlog.metadata.words import field_changes, raw, words
-from raftlog.segments.export import export
-from replay.errors import ReplayError
-from replay.jobs import diff, state
+from replay.engine.passes import ExportLog
+from replay.engine.pool import Pool
+from replay.jobs import diff, history
+from replay.kernels.passes import facts_of
+from replay.report.incidents import changes_on_purpose
 
 
-@dataclass
-class Day:
+class Day(NamedTuple):
     """A short history, and its export. ``noon``: the offset (inclusive) of the first point."""
 
     log: LogHistory
@@ -53,9 +55,15 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> Day:
     log.alter_isr("orders", 0, [1, 2])
     log.set_fenced(3, fenced=True)
     log.progress()
-    directory = tmp_path_factory.mktemp("day")
-    export(log, directory)
-    return Day(log, directory, noon, noon_ms, changed)
+    return Day(log, written(log, tmp_path_factory.mktemp("day")), noon, noon_ms, changed)
+
+
+def shown(*results: Any) -> str:
+    """Return what the jobs print."""
+    console = Console(width=300, record=True, file=io.StringIO())
+    for result in results:
+        importlib.import_module(type(result).__module__).render(result, console)
+    return console.export_text()
 
 
 def found(result: diff.DiffResult) -> dict[tuple[str, str], str]:
@@ -88,23 +96,18 @@ def test_diff_lists_created_changed_and_deleted_entities(day: Day) -> None:
     assert config.changes == 2
     assert config.last_offset == day.changed
     assert config.last_principal == "User:carol"
-    assert fields(by_key["3"]) == {
-        "fenced": (False, True),
-        "reason": ("caught up", "session timed out"),
-        "cause": (2, 4),
-    }
+    reasons = ("caught up", "session timed out")
+    assert fields(by_key["3"]) == {"fenced": (False, True), "reason": reasons, "cause": (2, 4)}
     isr = fields(by_key["orders-0"])
     assert isr["isr"] == ([1, 2, 3], [1, 2])
     assert set(isr) == {"isr", "partition_epoch"}
     # Another topic of the same name, which broker 3 was fenced out of.
     assert set(fields(by_key["mails-0"])) == {"topic_id", "isr", "partition_epoch"}
-    console = Console(width=300, record=True, file=io.StringIO())
-    diff.render(result, console)
-    shown = console.export_text()
-    assert f"From offset {day.noon}, " in shown
-    assert "isr: [1,2,3] → [1,2]" in shown
-    assert "9 entities differ: broker: 1 changed; config: 1 changed; partition:" in shown
-    assert "2 applied, 1 progress" in shown
+    text = shown(result)
+    assert f"From offset {day.noon}, " in text
+    assert "isr: [1,2,3] → [1,2]" in text
+    assert "9 entities differ: broker: 1 changed; config: 1 changed; partition:" in text
+    assert "2 applied, 1 progress" in text
 
 
 def test_diff_is_limited_to_times_kinds_and_topics(day: Day) -> None:
@@ -123,16 +126,9 @@ def test_diff_covers_the_beginning_and_is_empty_for_equal_points(day: Day) -> No
     assert (nothing.total, nothing.differences, nothing.left_out) == (0, [], {})
 
 
-def test_points_in_the_wrong_order_are_refused(day: Day) -> None:
-    with pytest.raises(ReplayError, match="is after the end of the diff"):
-        ask("diff", day.directory, from_offset=day.noon + 1, at_offset=day.noon)
-    with pytest.raises(ReplayError, match="there is no offset -1: logs begin at offset 0"):
-        ask("diff", day.directory, from_offset=-1)
-
-
 def test_diff_equals_the_difference_of_two_states(tmp_path: Path) -> None:
     log = LogHistory(67).run(700)
-    export(log, tmp_path)
+    written(log, tmp_path)
     offsets = sorted(log.hashes)
     at = offsets[len(offsets) // 3]
 
@@ -171,12 +167,8 @@ def test_state_is_limited_to_an_entity_or_a_kind(day: Day) -> None:
     ]  # fmt: skip
     gone = ask("state", day.directory, key=("topic", "old"))
     assert gone.rows == []
-    console = Console(width=200, record=True, file=io.StringIO())
-    state.render(gone, console)
-    state.render(topic, console)
-    shown = console.export_text()
-    assert "topic old did not exist at that point" in shown
-    assert "leader_epoch: 0" in shown
+    assert "topic old did not exist at that point" in shown(gone)
+    assert "leader_epoch: 0" in shown(topic)
 
 
 def test_history_by_field_covers_entities_without_a_group(day: Day) -> None:
@@ -184,10 +176,8 @@ def test_history_by_field_covers_entities_without_a_group(day: Day) -> None:
     assert [one.type_name for one in result.changes] == ["PARTITION", "PARTITION_CHANGE"]
     assert [one.field for one in result.changes[1].fields] == ["isr", "partition_epoch"]
     assert result.changes[1].principal == "User:broker-1"
-    (again,) = ask(
-        "history", day.directory, key=("partition", "mails-0"), at_offset=day.changed
-    ).changes[2:]
-    assert again.type_name == "PARTITION", "of the second topic of that name"
+    mails = ask("history", day.directory, key=("partition", "mails-0"), at_offset=day.changed)
+    assert [one.type_name for one in mails.changes[2:]] == ["PARTITION"], "of the second topic"
 
 
 @pytest.mark.parametrize(
@@ -205,3 +195,124 @@ def test_history_by_field_covers_entities_without_a_group(day: Day) -> None:
 )
 def test_field_changes_are_told_in_words(before: str | None, after: str | None, says: str) -> None:
     assert words(raw(before), raw(after), field_changes(before, after)) == says
+
+
+# --- history ------------------------------------------------------------------------------------
+
+
+def with_orders() -> LogHistory:
+    log = LogHistory(51)
+    log.create_topic("orders", 2)
+    return log
+
+
+def values(result: history.HistoryResult) -> list[tuple[int, str, Any, Any]]:
+    return [
+        (each.offset, each.principal, json.loads(bytes(each.before)), json.loads(bytes(each.after)))
+        for each in result.changes
+    ]
+
+
+def test_history_of_a_config_key_is_listed(tmp_path: Path) -> None:
+    log = with_orders()
+    first = log.alter_config("orders", "retention.ms", "1", "User:bob")
+    log.alter_config("orders", "cleanup.policy", "compact")
+    second = log.alter_config("orders", "retention.ms", "2", "User:carol")
+    third = log.alter_config("orders", "retention.ms", None)
+    written(log, tmp_path)
+    result = ask("history", tmp_path, key=("config", "topic:orders:retention.ms"))
+    assert values(result) == [
+        (first, "User:bob", None, "1"), (second, "User:carol", "1", "2"), (third, "User:alice", "2", None),
+    ]  # fmt: skip
+    assert {change.client_id for change in result.changes} == {7}
+    times = [change.timestamp_ms for change in result.changes]
+    assert times == sorted(times)
+    everything = ask("history", tmp_path, key=("config", "topic:orders"))
+    assert len(everything.changes) == 4
+
+
+def test_history_of_a_recreated_topic_is_listed(tmp_path: Path) -> None:
+    log = with_orders()
+    log.create_topic("other", 1)
+    changed = log.alter_isr("orders", 0, [1, 2])
+    log.delete_topic("orders")
+    again = log.create_topic("orders", 1)
+    written(log, tmp_path)
+    result = ask("history", tmp_path, key=("topic", "orders"))
+    keys = [(change.type_name, change.key) for change in result.changes]
+    assert keys == [
+        ("TOPIC", "orders"), ("PARTITION", "orders-0"), ("PARTITION", "orders-1"), ("PARTITION_CHANGE", "orders-0"),
+        ("REMOVE_TOPIC", "orders-0"), ("REMOVE_TOPIC", "orders-1"), ("REMOVE_TOPIC", "orders"),
+        ("TOPIC", "orders"), ("PARTITION", "orders-0"),
+    ]  # fmt: skip
+    offset, _, before, after = values(result)[3]
+    assert (offset, before["isr"], after["isr"]) == (changed, [1, 2, 3], [1, 2])
+    assert values(result)[-1][3]["topic_id"] == again.hex()
+
+
+def test_history_of_a_broker_is_listed(tmp_path: Path) -> None:
+    log = with_orders()
+    epoch = log.draft.brokers[2].epoch
+    log.set_fenced(2, fenced=True)
+    log.register(2)
+    written(log, tmp_path)
+    result = ask("history", tmp_path, key=("broker", "2"), limit=3)
+    assert (len(result.changes), result.total) == (3, 4)
+    _, _, before, after = values(result)[2]
+    assert (before["epoch"], before["fenced"], after["fenced"]) == (epoch, False, True)
+    change = result.changes[2]
+    told = "fenced: false → true\nreason: caught up → session timed out\ncause: 2 → 4"
+    assert words(change.before, change.after, change.fields) == told
+
+
+def test_history_of_access_control_entries_names_principals(tmp_path: Path) -> None:
+    """Who granted and revoked what."""
+    log = LogHistory(53)
+    read, topic = AclOperation.READ, AclResourceType.TOPIC
+    of_alice = log.add_entry("User:alice", read, topic, "orders", by="User:admin")
+    log.add_entry("User:*", AclOperation.ALTER, AclResourceType.CLUSTER, "kafka-cluster")
+    log.add_entry("User:bob", AclOperation.ALL, topic, "*", host="10.0.0.1")
+    denied: dict[str, Any] = {"pattern": PatternType.PREFIXED, "permission": AclPermission.DENY}
+    log.add_entry("User:eve", AclOperation.CREATE, AclResourceType.CLIENT_SESSION, "s-", **denied)
+    log.remove_entry(of_alice, by="User:root")
+    written(log, tmp_path)
+    result = ask("history", tmp_path, key=("acl", ""))
+    said = [
+        (each.principal, words(each.before, each.after, each.fields, each.kind))
+        for each in result.changes
+    ]
+    assert said == [
+        ("User:admin", "created: allow User:alice read on topic orders"),
+        ("", "created: allow User:* alter on the cluster"),
+        ("", "created: allow User:bob all operations on every topic from host 10.0.0.1"),
+        ("", "created: deny User:eve create on every client session s-…"),
+        ("User:root", "deleted: allow User:alice read on topic orders"),
+    ]  # fmt: skip
+    assert "deleted: allow User:alice read on topic orders" in shown(result)
+    one = ask("history", tmp_path, key=("acl", of_alice.hex()))
+    names = [each.type_name for each in one.changes]
+    assert names == ["ACCESS_CONTROL_ENTRY", "REMOVE_ACCESS_CONTROL_ENTRY"]
+    left = ask("state", tmp_path, key=("acl", ""))
+    assert "deny User:eve create on every client session s-…" in shown(left)
+    assert "orders" not in shown(left)
+
+
+def test_report_describes_entries_as_history_does(tmp_path: Path) -> None:
+    log = LogHistory(54)
+    operation, type_ = AclOperation.ALTER_CONFIGS, AclResourceType.EXPORT_CURSOR
+    id_ = log.add_entry("User:alice", operation, type_, "e", host="10.0.0.1", by="User:admin")
+    log.remove_entry(id_, by="User:root")
+    with Pool(0) as one:
+        log_ = ExportLog(opened(written(log, tmp_path)), one)
+        facts, times = facts_of(log_), [(0, log.timestamp_ms)]
+        told = changes_on_purpose(log_, facts, times)
+        # Another system's log names nobody.
+        unnamed = changes_on_purpose(log_, facts, times, "kafka")
+    entry = "allow User:alice alter configs on export cursor e from host 10.0.0.1"
+    texts = [row.text for row in told][-2:]
+    assert texts == [f"{entry}, by User:admin", f"removed: {entry}, by User:root"]
+    assert unnamed[0].text == "metadata.version = 2"
+
+
+def test_key_that_never_existed_has_no_history(day: Day) -> None:
+    assert ask("history", day.directory, key=("topic", "nobody")).total == 0

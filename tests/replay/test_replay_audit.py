@@ -8,27 +8,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from asking import ask
+from asking import ask, written
 from audited_log import AuditedLog
 from log_history import LogHistory
 from spark_runs import Replay
+from tiers import nightly
 from unentitled import write_without_rights
 
 from controller.rules.partition_change import MAX_REMOVALS
-from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.engine import pool, reading
 from replay.errors import ReplayError
-from replay.export import open_export
 from replay.jobs.audit import AuditResult
-from replay.kernels.audit import BY_RECORD, OF_FACTS, OF_PARTITIONS, judge_records
-from replay.kernels.facts import Facts
+from replay.kernels.audit import BY_RECORD, OF_FACTS, OF_PARTITIONS
 from replay.kernels.rules import departed
-from replay.kernels.steps import Partitions
-from replay.request import JobRequest
-from replay.rules import CONTROLLER_EPOCH_WENT_BACK, CRITICAL, ERROR, RULES, choose, of_family
-from replay.run import compute
-from replay.streaming.audit import COLUMNS, rare_of
+from replay.rules import CONTROLLER_EPOCH_WENT_BACK, CRITICAL, ERROR, RULES, choose
 
 Found = list[tuple[str, int, int | None]]
 """(rule, offset, broker) of the expected findings, in the order of offsets."""
@@ -54,13 +48,11 @@ def stale_epoch(log: AuditedLog) -> Found:
     log.set_fenced(3, fenced=False)
     first = log.propose("stale", [1, 2, 3], {3: stale})
     future = log.propose("stale", [1, 2], {2: log.end_offset + 50})
-    return [("STALE_BROKER_EPOCH", first, 3), ("STALE_BROKER_EPOCH", future, 2)]
-
-
-@offence
-def no_epoch(log: AuditedLog) -> Found:
-    log.topic("unknown", [1, 2, 3])
-    return [("UNKNOWN_BROKER_EPOCH", log.propose("unknown", [1, 2], {2: -1}), 2)]
+    # The record adds a former incarnation, and completes a reassignment.
+    log.topic("moving", [1, 2])
+    log.change("moving", **begun([3, 2, 1], adding=[3], removing=[1]))
+    moved = log.propose("moving", [2, 3], {3: stale}, proposer_id=1, leader=3, **ended([3, 2]))
+    return [("STALE_BROKER_EPOCH", at, id_) for at, id_ in ((first, 3), (future, 2), (moved, 3))]
 
 
 @offence
@@ -98,19 +90,33 @@ def stale_proposer(log: AuditedLog) -> Found:
     return [("STALE_PROPOSER_EPOCH", under, 1), ("STALE_PROPOSER_EPOCH", without_isr, 1)]
 
 
-@offence
-def not_the_leader(log: AuditedLog) -> Found:
-    log.topic("usurped", [1, 2])
-    return [("PROPOSER_NOT_LEADER", log.propose("usurped", [1], proposer_id=2), 2)]
-
-
 # --- ISR and leader -----------------------------------------------------------------------------
 
 
+Act = Callable[[AuditedLog, str], int]
+SINGLE: list[tuple[str, list[int], list[int], Act, int | None]] = [
+    ("UNKNOWN_BROKER_EPOCH", [1, 2], [1, 2], lambda log, t: log.propose(t, [1, 2], {2: -1}), 2),
+    ("PROPOSER_NOT_LEADER", [1, 2], [1, 2], lambda log, t: log.propose(t, [1], proposer_id=2), 2),
+    ("ISR_GREW_UNPROPOSED", [1, 2, 3], [1], lambda log, t: log.change(t, isr=[1, 3]), 3),
+    ("ISR_EMPTY", [1, 2], [1, 2], lambda log, t: log.change(t, isr=[], leader=-1), None),
+    (
+        "UNCLEAN_ELECTION_TOO_EARLY",
+        [4, 5],
+        [4],
+        lambda log, t: log.change(t, isr=[5], leader=5, leader_recovery_state=1),
+        4,
+    ),
+]
+"""Rule, replicas and ISR of a topic, the change that breaks the rule, and its broker."""
+
+
 @offence
-def grew_by_itself(log: AuditedLog) -> Found:
-    log.topic("grown", [1, 2, 3], isr=[1])
-    return [("ISR_GREW_UNPROPOSED", log.change("grown", isr=[1, 3]), 3)]
+def single_changes(log: AuditedLog) -> Found:
+    found = []
+    for rule, replicas, isr, act, broker in SINGLE:
+        log.topic(rule, replicas, isr)
+        found.append((rule, act(log, rule), broker))
+    return found
 
 
 @offence
@@ -150,12 +156,6 @@ def no_replicas(log: AuditedLog) -> Found:
 
 
 @offence
-def nobody_in_sync(log: AuditedLog) -> Found:
-    log.topic("void", [1, 2])
-    return [("ISR_EMPTY", log.change("void", isr=[], leader=-1), None)]
-
-
-@offence
 def outside(log: AuditedLog) -> Found:
     log.topic("outside", [1, 2, 3], isr=[1, 2])
     led = log.change("outside", leader=3)
@@ -171,18 +171,6 @@ def undeclared(log: AuditedLog) -> Found:
     led = log.change("unclean", isr=[5], leader=5)
     log.set_fenced(4, fenced=False)
     return [("UNDECLARED_UNCLEAN_ELECTION", led, 5)]
-
-
-@offence
-def too_early(log: AuditedLog) -> Found:
-    log.topic("early", [4, 5], isr=[4])
-    return [
-        (
-            "UNCLEAN_ELECTION_TOO_EARLY",
-            log.change("early", isr=[5], leader=5, leader_recovery_state=1),
-            4,
-        )
-    ]
 
 
 @offence
@@ -234,14 +222,9 @@ def recovered_too_early(log: AuditedLog) -> Found:
             log.change(name, isr=[], leader=-1, last_known_elr=[4])
         if known.pop("back", True):
             log.set_fenced(4, fenced=False)
-        at = log.change(
-            name,
-            isr=[leader],
-            leader=leader,
-            leader_recovery_state=1,
-            last_known_elr=[],
-            recovery=pb.UncleanRecovery(logs=logs(log, ends), last_known_leader=4, **known),
-        )
+        found = pb.UncleanRecovery(logs=logs(log, ends), last_known_leader=4, **known)
+        led: dict[str, Any] = {"leader": leader, "leader_recovery_state": 1, "recovery": found}
+        at = log.change(name, isr=[leader], last_known_elr=[], **led)
         log.set_fenced(4, fenced=False)
         return at
 
@@ -286,7 +269,7 @@ def stays(log: AuditedLog) -> Found:
     log.change("stays", isr=[1])
     log.set_fenced(2, fenced=False)
     log.propose("stays", [1, 2])
-    unregistered = log.append(pb.UnregisterBrokerRecord(broker_id=2, broker_epoch=log.epoch_of(2)))
+    unregistered = log.append(log.unregistered(2))
     log.delete_topic("stays")
     log.register(2)
     log.set_fenced(2, fenced=False)
@@ -378,15 +361,10 @@ def forgets_where_it_began(log: AuditedLog) -> Found:
 def begun(
     replicas: list[int], *, adding: Sequence[int] = (), removing: Sequence[int] = ()
 ) -> dict[str, list[int]]:
-    return {
-        "replicas": replicas,
-        "adding_replicas": list(adding),
-        "removing_replicas": list(removing),
-    }
+    return {"replicas": replicas, "adding_replicas": [*adding], "removing_replicas": [*removing]}
 
 
-def ended(replicas: list[int]) -> dict[str, list[int]]:
-    return begun(replicas)
+ended = begun
 
 
 # --- registrations ------------------------------------------------------------------------------
@@ -396,7 +374,7 @@ def ended(replicas: list[int]) -> dict[str, list[int]]:
 def reused(log: AuditedLog) -> Found:
     again = log.append(log.registration(5, broker_epoch=log.epoch_of(5)), *log.removals(5))
     log.set_fenced(5, fenced=False)
-    log.append(pb.UnregisterBrokerRecord(broker_id=5, broker_epoch=log.epoch_of(5)))
+    log.append(log.unregistered(5))
     invented = log.append(log.registration(5, broker_epoch=log.end_offset + 100))
     log.register(5)
     log.set_fenced(5, fenced=False)
@@ -405,9 +383,8 @@ def reused(log: AuditedLog) -> Found:
 
 @offence
 def unfenced_at_first(log: AuditedLog) -> Found:
-    return [
-        ("REGISTERED_UNFENCED", log.append(log.registration(5, fenced=False), *log.removals(5)), 5)
-    ]
+    at = log.append(log.registration(5, fenced=False), *log.removals(5))
+    return [("REGISTERED_UNFENCED", at, 5)]
 
 
 # --- LAO ----------------------------------------------------------------------------------------
@@ -491,60 +468,35 @@ def lao_too_early(log: AuditedLog) -> Found:
 # --- hosts and controllers ----------------------------------------------------------------------
 
 
+def mapped(
+    host: str, broker_id: int | None, cause: Any = pb.BY_HAND, reason: str = "registered"
+) -> pb.HostnameRecord:
+    return pb.HostnameRecord(hostname=host, broker_id=broker_id, reason=reason, cause=cause)
+
+
 @offence
 def two_ids(log: AuditedLog) -> Found:
-    mapped = pb.HostnameRecord(
-        hostname="db.example", broker_id=1, reason="set by hand", cause=pb.BY_HAND
-    )
-    other = pb.HostnameRecord(
-        hostname="DB.example.", broker_id=2, reason="set by hand", cause=pb.BY_HAND
-    )
-    log.append(mapped)
-    spelled = log.append(other)
-    batched = log.append(
-        pb.HostnameRecord(
-            hostname="web.example", broker_id=1, reason="set by hand", cause=pb.BY_HAND
-        ),
-        pb.HostnameRecord(
-            hostname="web.example", broker_id=2, reason="set by hand", cause=pb.BY_HAND
-        ),
-    )
+    log.append(mapped("db.example", 1))
+    spelled = log.append(mapped("DB.example.", 2))
+    batched = log.append(mapped("web.example", 1), mapped("web.example", 2))
     return [("HOSTNAME_OF_TWO_IDS", spelled, 2), ("HOSTNAME_OF_TWO_IDS", batched + 1, 2)]
 
 
 @offence
 def of_another(log: AuditedLog) -> Found:
-    alone = log.append(
-        pb.HostnameRecord(
-            hostname="mine.example", broker_id=1, reason="registered", cause=pb.BY_REGISTRATION
-        )
-    )
-    mapped = pb.HostnameRecord(
-        hostname="yours.example", broker_id=3, reason="registered", cause=pb.BY_REGISTRATION
-    )
+    rule, by = "HOSTNAME_NOT_OF_REGISTRATION", pb.BY_REGISTRATION
+    alone = log.append(mapped("mine.example", 1, by))
     removals = log.removals(4)
-    together = log.append(log.registration(4), *removals, mapped) + 1 + len(removals)
+    registered = log.append(log.registration(4), *removals, mapped("yours.example", 3, by))
     log.set_fenced(4, fenced=False)
-    worded = log.append(
-        pb.HostnameRecord(
-            hostname="worded.example", broker_id=2, reason="set by hand", cause=pb.BY_REGISTRATION
-        )
-    )
-    return [
-        ("HOSTNAME_NOT_OF_REGISTRATION", *where)
-        for where in ((alone, 1), (together, 3), (worded, 2))
-    ]
+    worded = log.append(mapped("worded.example", 2, by, "set by hand"))
+    return [(rule, alone, 1), (rule, registered + 1 + len(removals), 3), (rule, worded, 2)]
 
 
 @offence
 def two_controllers(log: AuditedLog) -> Found:
-    return [
-        (
-            "TWO_CONTROLLERS_IN_EPOCH",
-            log.append(pb.LeaderChangeRecord(leader_id=3), control=True),
-            None,
-        )
-    ]
+    at = log.append(pb.LeaderChangeRecord(leader_id=3), control=True)
+    return [("TWO_CONTROLLERS_IN_EPOCH", at, None)]
 
 
 @offence
@@ -584,15 +536,9 @@ def unsupported(log: AuditedLog) -> Found:
 def allowed() -> AuditedLog:
     """Allowed neighbours of each rule."""
     log = AuditedLog(metadata_version=1)
-    _early(log)
-    _lives(log)
-    _elections(log)
-    _within_batches(log)
-    _moves(log)
-    _many(log)
-    _hosts(log)
-    _lao(log)
-    _clients(log)
+    parts = (_early, _lives, _elections, _within_batches, _moves, _many, _hosts, _lao, _clients)
+    for part in parts:
+        part(log)
     log.epoch += 7
     log.append(pb.RecoveryRecord(kind="unsafe recovery"), control=True)
     log.append(pb.VotersRecord(), control=True)
@@ -624,7 +570,7 @@ def _lives(log: AuditedLog) -> None:
     assert log.partition("last").leader == 5
     log.propose("last", [5])
     # Out of the ISR first: no record leaves one with somebody who is not registered.
-    gone = pb.UnregisterBrokerRecord(broker_id=2, broker_epoch=log.epoch_of(2))
+    gone = log.unregistered(2)
     log.append(*log.removals(2), gone)
     # A replica that is not registered any more stays one: where others are added, too.
     log.change("a", **begun([1, 2, 3, 4], adding=[4]))
@@ -639,15 +585,17 @@ def _lives(log: AuditedLog) -> None:
 
 def _supported(log: AuditedLog) -> None:
     """Unregistered brokers and disabled features do not count; lao.version may be unknown."""
-    features = [known("another", 1, 2), known("lao.version", 0, 0)]
-    log.append(log.registration(2, features=features))
-    log.append(pb.FeatureLevelRecord(name="another", feature_level=2))
-    log.append(pb.FeatureLevelRecord(name="another", feature_level=0))
-    log.append(pb.FeatureLevelRecord(name="lao.version", feature_level=1))
-    gone = pb.UnregisterBrokerRecord(broker_id=2, broker_epoch=log.epoch_of(2))
-    log.append(gone)
-    log.append(pb.FeatureLevelRecord(name="another", feature_level=3))
-    log.append(pb.FeatureLevelRecord(name="another", feature_level=0))
+
+    def level(name: str, level: int) -> None:
+        log.append(pb.FeatureLevelRecord(name=name, feature_level=level))
+
+    log.append(log.registration(2, features=[known("another", 1, 2), known("lao.version", 0, 0)]))
+    level("another", 2)
+    level("another", 0)
+    level("lao.version", 1)
+    log.append(log.unregistered(2))
+    level("another", 3)
+    level("another", 0)
 
 
 def _elections(log: AuditedLog) -> None:
@@ -655,19 +603,19 @@ def _elections(log: AuditedLog) -> None:
     log.topic("unclean", [3, 4, 5], isr=[3])
     log.append(
         log.standing(3, fenced=True),
-        log.changed("unclean", isr=[4], leader=4, leader_recovery_state=1),
+        log.of("unclean", isr=[4], leader=4, leader_recovery_state=1),
     )
-    log.append(log.standing(4, fenced=True), log.changed("unclean", isr=[5], leader=5))
+    log.append(log.standing(4, fenced=True), log.of("unclean", isr=[5], leader=5))
     log.set_fenced(3, fenced=False)
     log.set_fenced(4, fenced=False)
     log.propose("unclean", [3, 5], leader_recovery_state=0)
     # Unregistered: the election stands before the record that makes it needed.
     log.topic("left", [3, 4], isr=[3])
-    led = log.changed("left", isr=[4], leader=4, leader_recovery_state=1)
+    led = log.of("left", isr=[4], leader=4, leader_recovery_state=1)
     log.append(
         *[each for each in log.removals(3) if each.topic_id != log.topics["left"]],
         led,
-        pb.UnregisterBrokerRecord(broker_id=3, broker_epoch=log.epoch_of(3)),
+        log.unregistered(3),
     )
     log.register(3)
     log.set_fenced(3, fenced=False)
@@ -678,7 +626,7 @@ def _within_batches(log: AuditedLog) -> None:
     log.topic("rising", [3, 4], isr=[3])
     log.set_fenced(4, fenced=True)
     log.set_fenced(3, fenced=True)
-    led = log.changed("rising", isr=[4], leader=4, leader_recovery_state=1)
+    led = log.of("rising", isr=[4], leader=4, leader_recovery_state=1)
     log.append(led, log.standing(4, fenced=False))
     log.set_fenced(3, fenced=False)
 
@@ -687,13 +635,8 @@ def _moves(log: AuditedLog) -> None:
     """A proposal that completes a reassignment makes a replica leader that has just joined."""
     log.topic("moving", [1, 2])
     log.change("moving", replicas=[3, 2, 1], adding_replicas=[3], removing_replicas=[1])
-    done: dict[str, Any] = {
-        "replicas": [3, 2],
-        "adding_replicas": [],
-        "removing_replicas": [],
-        "leader": 3,
-    }
-    log.propose("moving", [2, 3], proposed=[1, 2, 3], proposer_id=1, **done)
+    done: dict[str, Any] = ended([3, 2])
+    log.propose("moving", [2, 3], proposed=[1, 2, 3], proposer_id=1, leader=3, **done)
     log.delete_topic("moving")
     log.topic("moving", [1, 2])
     # Cancelled: in another order, with one out of the ISR who was out of it before.
@@ -728,22 +671,11 @@ def _clients(log: AuditedLog) -> None:
 
 
 def _hosts(log: AuditedLog) -> None:
+    """The cause counts, not the words; and who takes a cause back maps nothing."""
     for broker_id in (1, 2, None, 3):
-        log.append(
-            pb.HostnameRecord(
-                hostname="shared.example",
-                broker_id=broker_id,
-                reason="set by hand",
-                cause=pb.BY_HAND,
-            )
-        )
-    # The cause counts, not the words; and who takes a cause back maps nothing.
+        log.append(mapped("shared.example", broker_id, reason="set by hand"))
     for cause in (pb.BY_HAND, pb.HOSTNAME_CAUSE_UNSPECIFIED):
-        log.append(
-            pb.HostnameRecord(
-                hostname="meant.example", broker_id=1, reason="registered", cause=cause
-            )
-        )
+        log.append(mapped("meant.example", 1, cause))
 
 
 def _lao(log: AuditedLog) -> None:
@@ -843,43 +775,28 @@ def config_of_nobody(log: AuditedLog) -> Found:
 # --- tests --------------------------------------------------------------------------------------
 
 
-def broken_log() -> tuple[AuditedLog, Found]:
-    """All offences in sequence, and the expected findings."""
-    log = AuditedLog()
-    expected: Found = []
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found, AuditResult]:
+    """Return an export with all offences, the expected and the actual findings."""
+    log, expected = AuditedLog(), list[tuple[str, int, int | None]]()
     for breaks in OFFENCES:
         expected += breaks(log)
         for name in list(log.topics):
             log.delete_topic(name)
-    return log, expected
-
-
-@pytest.fixture(scope="module")
-def broken_export(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found]:
-    log, expected = broken_log()
-    directory = tmp_path_factory.mktemp("broken")
-    export(log, directory)
-    return directory, expected
-
-
-@pytest.fixture(scope="module")
-def broken(broken_export: tuple[Path, Found]) -> tuple[Found, AuditResult]:
-    """Return the expected and the actual findings."""
-    directory, expected = broken_export
-    return expected, ask("audit", directory, limit=1000)
+    directory = written(log, tmp_path_factory.mktemp("broken"))
+    return directory, expected, ask("audit", directory, limit=1000)
 
 
 @pytest.mark.parametrize(
     "rule", [rule.id for rule in choose(()) if rule is not CONTROLLER_EPOCH_WENT_BACK]
 )
-def test_rule_finds_its_violations_alone(broken: tuple[Found, AuditResult], rule: str) -> None:
-    expected, result = broken
+def test_rule_finds_its_violations_alone(
+    broken: tuple[Path, Found, AuditResult], rule: str
+) -> None:
+    _, expected, result = broken
     there = sorted((offset, broker or -1) for id_, offset, broker in expected if id_ == rule)
     found = [finding for finding in result.findings if finding.rule == rule]
-    assert (
-        sorted((each.offset, -1 if each.broker_id is None else each.broker_id) for each in found)
-        == there
-    )
+    assert sorted((each.offset, each.broker_id or -1) for each in found) == there
     assert there
     (counted,) = [each for each in result.rules if each.id == rule]
     assert counted.findings == len(there) <= counted.checked
@@ -890,56 +807,34 @@ def test_rule_finds_its_violations_alone(broken: tuple[Found, AuditResult], rule
 
 
 def test_spark_finds_the_same_violations(
-    replay: Replay, broken: tuple[Found, AuditResult], broken_export: tuple[Path, Found]
+    replay: Replay, broken: tuple[Path, Found, AuditResult]
 ) -> None:
-    assert replay("audit", broken_export[0], limit=1000) == broken[1]
+    assert replay("audit", broken[0], limit=1000) == broken[2]
 
 
-@pytest.mark.parametrize("slice_rows", [29, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("slice_rows", [29, nightly(1)])
 def test_findings_do_not_depend_on_slices(
-    broken: tuple[Found, AuditResult],
-    broken_export: tuple[Path, Found],
-    monkeypatch: pytest.MonkeyPatch,
-    slice_rows: int,
+    broken: tuple[Path, Found, AuditResult], monkeypatch: pytest.MonkeyPatch, slice_rows: int
 ) -> None:
     monkeypatch.setattr(reading, "SLICE_ROWS", slice_rows)
-    assert ask("audit", broken_export[0], limit=1000) == broken[1]
+    assert ask("audit", broken[0], limit=1000) == broken[2]
 
 
 def test_worker_processes_find_the_same_violations(
-    broken: tuple[Found, AuditResult],
-    broken_export: tuple[Path, Found],
-    monkeypatch: pytest.MonkeyPatch,
+    broken: tuple[Path, Found, AuditResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each worker process has its own partitions."""
     monkeypatch.setattr(pool, "ALONE_RECORDS", 0)
     monkeypatch.setattr(pool, "workers", lambda: 2)
-    assert ask("audit", broken_export[0], limit=1000) == broken[1]
+    assert ask("audit", broken[0], limit=1000) == broken[2]
 
 
-def test_decreasing_epoch_is_found(tmp_path: Path) -> None:
+def test_decreasing_epoch_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No export of ours holds one: the writer refuses it."""
     log = LogHistory(2)
     elected = log.end_offset
     log.elect(2)
-    export(log.run(60), tmp_path)
-    export_ = open_export(JobRequest(job="", export=str(tmp_path)))
-    rows = pa.concat_tables(reading.slices(export_, COLUMNS, coded=()))
-    at = rows.schema.get_field_index("epoch")
-    earlier = pc.if_else(pc.equal(rows["offset"], 50), pa.scalar(1, pa.int32()), rows["epoch"])
-    forged = rows.set_column(at, "epoch", earlier)
-    facts = Facts(rare_of(forged), log.end_offset)
-    found = judge_records(forged, facts, of_family("quorum"), Partitions(facts))
-    assert [(row.rule, row.offsets, row.subject) for row in found] == [
-        (CONTROLLER_EPOCH_WENT_BACK.id, [50, elected], "controller epoch 1")
-    ]
-
-
-def test_local_audit_finds_epoch_violation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = LogHistory(2)
-    elected = log.end_offset
-    log.elect(2)
-    export(log.run(60), tmp_path)
+    written(log.run(60), tmp_path)
 
     def forged(*of: Any, **named: Any) -> Iterator[pa.Table]:
         for table in reading.slices(*of, **named):
@@ -950,7 +845,7 @@ def test_local_audit_finds_epoch_violation(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr("replay.engine.audit.slices", forged)
     rule = CONTROLLER_EPOCH_WENT_BACK.id
-    result = compute(JobRequest(job="audit", export=str(tmp_path), rules=(rule,)))
+    result = ask("audit", tmp_path, rules=(rule,))
     assert [(each.rule, each.offsets, each.subject) for each in result.findings] == [
         (rule, [50, elected], "controller epoch 1")
     ]
@@ -958,10 +853,27 @@ def test_local_audit_finds_epoch_violation(tmp_path: Path, monkeypatch: pytest.M
 
 def test_audit_accepts_allowed_histories(tmp_path: Path) -> None:
     log = allowed()
-    export(log, tmp_path)
-    result = ask("audit", tmp_path)
+    result = ask("audit", written(log, tmp_path))
     assert (result.findings, result.passed, result.total) == ([], True, 0)
     assert result.checked == log.end_offset
+
+
+def test_generated_history_passes(tmp_path: Path) -> None:
+    log = LogHistory(52, with_entries=False).run(1200)
+    result = ask("audit", written(log, tmp_path))
+    assert (result.passed, result.findings, result.checked) == (True, [], log.end_offset)
+
+
+def test_findings_are_limited_and_counted(tmp_path: Path) -> None:
+    log = LogHistory(51)
+    log.create_topic("orders", 2)
+    for _ in range(5):
+        log.alter_isr("orders", 0, [1, 2], {2: 77_777})
+    rules = ("stale_broker_epoch", "lao_went_back")
+    result = ask("audit", written(log, tmp_path), limit=2, rules=rules)
+    assert (len(result.findings), result.total) == (2, 5)
+    counts = [(rule.id, rule.findings) for rule in result.rules]
+    assert counts == [("STALE_BROKER_EPOCH", 5), ("LAO_WENT_BACK", 0)]
 
 
 def test_every_rule_belongs_to_one_family_and_is_explained() -> None:
@@ -978,10 +890,8 @@ def test_fencing_batch_size_equals_the_controllers() -> None:
 
 
 def test_rules_are_selected_by_id() -> None:
-    assert [rule.id for rule in choose(["lao-went-back", "ISR_EMPTY"])] == [
-        "ISR_EMPTY",
-        "LAO_WENT_BACK",
-    ]
+    chosen = [rule.id for rule in choose(["lao-went-back", "ISR_EMPTY"])]
+    assert chosen == ["ISR_EMPTY", "LAO_WENT_BACK"]
     assert {rule.id for rule in set(RULES) - set(choose([]))} == {
         "DIRECTORY_NOT_REGISTERED",
         "TRANSACTION_OUT_OF_PLACE",
@@ -989,7 +899,6 @@ def test_rules_are_selected_by_id() -> None:
         "PRODUCER_IDS_OVERLAP",
     }
     assert len(choose([], "kafka")) == len(RULES) - 20
-    with pytest.raises(
-        ReplayError, match="unknown rules: NOTHING; the rules are STALE_BROKER_EPOCH"
-    ):
+    told = "unknown rules: NOTHING; the rules are STALE_BROKER_EPOCH"
+    with pytest.raises(ReplayError, match=told):
         choose(["nothing"])

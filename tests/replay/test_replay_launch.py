@@ -33,12 +33,16 @@ from replay.spark.session import expect_records
 from replay.text import format_time
 
 
-def fake_java(home: Path, script: str) -> Path:
-    path = home / "bin" / "java"
-    path.parent.mkdir(parents=True)
-    path.write_text(f"#!/bin/sh\n{script}\n")
+def script(path: Path, text: str) -> Path:
+    """Write an executable shell script."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return path
+
+
+def fake_java(home: Path, version: str) -> Path:
+    return script(home / "bin" / "java", f"echo 'openjdk version \"{version}\"' >&2")
 
 
 @pytest.fixture(scope="module")
@@ -53,22 +57,17 @@ def clean_environment(home: Path, java_home: Path) -> dict[str, str]:
     return {"PATH": "/usr/bin:/bin", "HOME": str(home), "JAVA_HOME": str(java_home)}
 
 
-def fake_spark(home: Path, script: str) -> dict[str, str]:
+def fake_spark(home: Path, text: str) -> dict[str, str]:
     """An environment whose Java and spark-submit are scripts, with an export."""
-    fake_java(home, "echo 'openjdk version \"21\"' >&2")
+    fake_java(home, "21")
+    script(home / "bin" / "spark-submit", text)
     export(LogHistory(5).run(26), home / "exported")
-    path = home / "bin" / "spark-submit"
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
     return clean_environment(home, home) | {"SPARK_HOME": str(home)}
 
 
-def run_cli(home: Path, java_home: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return run_text(
-        [sys.executable, "-m", "raftlog", "replay", *words],
-        env=clean_environment(home, java_home),
-        cwd=home,
-    )
+def in_spark(words: str) -> list[str]:
+    """Return the command line of a job in Spark."""
+    return [sys.executable, "-m", "raftlog", "replay", *words.split(), "--engine", "spark"]
 
 
 # --- Java ---------------------------------------------------------------------------------------
@@ -76,60 +75,47 @@ def run_cli(home: Path, java_home: Path, *words: str) -> subprocess.CompletedPro
 
 def test_java_runs_through_the_shim(shimmed_java: Path) -> None:
     launcher = shimmed_java / "bin" / "java"
-    done = run_text([str(launcher), "--add-modules=jdk.incubator.vector", "-version"], check=True)
+    done = run_text([launcher, "--add-modules=jdk.incubator.vector", "-version"], check=True)
     assert "version" in done.stderr
     assert (java.java_version(launcher) or 0) >= java.MIN_JAVA
 
 
 def test_shim_drops_two_arguments_and_keeps_the_others(tmp_path: Path) -> None:
     wheel = tmp_path / "a wheel's home"
-    fake_java(wheel, "printf '%s\\n' \"$@\"")
+    script(wheel / "bin" / "java", "printf '%s\\n' \"$@\"")
     home = java.make_shim(wheel, [tmp_path / "cache"])
     dropped = [
         "--add-modules=jdk.incubator.vector",
         "--add-opens=java.base/sun.security.action=ALL-UNNAMED",
     ]
-    given = [
-        "-cp",
-        "a b:*",
-        *dropped,
-        "",
-        "--add-modules=other",
-        "--add-opens=java.base/java.lang=ALL-UNNAMED",
-        "$HOME",
-    ]
-    done = run_text([str(home / "bin" / "java"), *given], check=True)
-    assert done.stdout.split("\n")[:-1] == [
-        argument for argument in given if argument not in dropped
-    ]
+    before, after = (
+        ["-cp", "a b:*"],
+        ["", "--add-modules=other", "--add-opens=java.base/x", "$HOME"],
+    )
+    done = run_text([home / "bin" / "java", *before, *dropped, *after], check=True)
+    assert done.stdout.split("\n")[:-1] == [*before, *after]
 
 
-def test_shim_is_created_where_possible(tmp_path: Path) -> None:
+def test_shim_is_created_where_possible_and_follows_the_wheel(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    home = java.make_shim(tmp_path / "wheel", [tmp_path / "file", tmp_path / "cache"])
-    assert home.is_relative_to(tmp_path / "cache")
+    for wheel in (tmp_path / "old", tmp_path / "new"):
+        home = java.make_shim(wheel, [tmp_path / "file", tmp_path / "cache"])
+        assert home.is_relative_to(tmp_path / "cache")
+        assert str(wheel) in (home / "bin" / "java").read_text()
+    assert [path.name for path in (home / "bin").iterdir()] == ["java"]
     with pytest.raises(ReplayError, match="no Java launcher could be written"):
         java.make_shim(tmp_path / "wheel", [tmp_path / "file"])
 
 
-def test_shim_follows_the_wheel(tmp_path: Path) -> None:
-    java.make_shim(tmp_path / "old", [tmp_path / "cache"])
-    home = java.make_shim(tmp_path / "new", [tmp_path / "cache"])
-    assert str(tmp_path / "new") in (home / "bin" / "java").read_text()
-    assert [path.name for path in (home / "bin").iterdir()] == ["java"]
-
-
 @pytest.mark.parametrize(("version", "found"), [("17.0.15", 17), ("25", 25), ("1.8.0_392", 8)])
 def test_java_version_is_parsed(tmp_path: Path, version: str, found: int) -> None:
-    assert (
-        java.java_version(fake_java(tmp_path, f"echo 'openjdk version \"{version}\"' >&2")) == found
-    )
+    assert java.java_version(fake_java(tmp_path, version)) == found
 
 
 def test_java_home_takes_precedence_over_path_and_old_java_is_skipped(tmp_path: Path) -> None:
     new, old, wheel = tmp_path / "new", tmp_path / "old", tmp_path / "wheel"
-    fake_java(new, "echo 'openjdk version \"21.0.1\"' >&2")
-    fake_java(old, "echo 'java version \"1.8.0\"' >&2")
+    fake_java(new, "21.0.1")
+    fake_java(old, "1.8.0")
     assert java.find_java_home({"JAVA_HOME": str(new), "PATH": str(old / "bin")}) == new
     assert java.find_java_home({"JAVA_HOME": str(old), "PATH": str(new / "bin")}) == new
     shim = java.find_java_home({"PATH": str(old / "bin")}, wheel=wheel)
@@ -139,16 +125,13 @@ def test_java_home_takes_precedence_over_path_and_old_java_is_skipped(tmp_path: 
 
 def test_missing_java_error_lists_attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "wheel_home", lambda: None)
-    old = fake_java(tmp_path, "echo 'java version \"1.8.0\"' >&2")
-    with pytest.raises(
-        ReplayError,
-        match=r"needs Java 17 or later: JAVA_HOME .*nowhere.* does not run; .*is Java 8",
-    ):
+    old, why = fake_java(tmp_path, "1.8.0"), r"JAVA_HOME .*nowhere.* does not run; .*is Java 8"
+    with pytest.raises(ReplayError, match=f"needs Java 17 or later: {why}"):
         java.find_java_home({"JAVA_HOME": "/nowhere", "PATH": str(old.parent)})
 
 
 def test_environment_keeps_existing_settings(tmp_path: Path) -> None:
-    fake_java(tmp_path, "echo 'openjdk version \"21\"' >&2")
+    fake_java(tmp_path, "21")
     ours = java.spark_environment({"JAVA_HOME": str(tmp_path)})
     assert ours["PYSPARK_PYTHON"] == sys.executable
     assert (Path(ours["SPARK_HOME"]) / "bin" / "spark-submit").is_file()
@@ -173,11 +156,8 @@ def test_workers_use_pyspark_from_its_installation(tmp_path: Path, others: list[
     zips = sorted(str(path) for path in (spark_home / "python" / "lib").glob("*.zip"))
     assert len(zips) == 2
     path = os.pathsep.join([*zips, *others[:1], *reversed(zips), *others[1:]])
-    done = run_text(
-        [str(launcher), "-c", PROBE, "a b", "$HOME"],
-        env={**os.environ, "PYTHONPATH": path},
-        check=True,
-    )
+    environ = {**os.environ, "PYTHONPATH": path}
+    done = run_text([launcher, "-c", PROBE, "a b", "$HOME"], env=environ, check=True)
     assert json.loads(done.stdout) == [
         ["a b", "$HOME"],
         str(spark_home / "__init__.py"),
@@ -210,67 +190,41 @@ def parsed(words: list[str]) -> tuple[JobRequest, list[str]]:
     return seen[0]
 
 
+def command_of(words: str, export: str = "e", **asked: Any) -> tuple[list[str], JobRequest]:
+    """Return a command line, and the request that it is."""
+    job, *more = words.split()
+    return [job, export, *more], JobRequest(job=job, export=export, **asked)
+
+
 COMMANDS = [
-    (["summary", "/data/a b"], JobRequest(job="summary", export="/data/a b")),
-    (
-        ["state", "e", "--at-offset", "17", "--limit", "3", "--json"],
-        JobRequest(job="state", export="e", at_offset=17, limit=3, json=True),
+    command_of("summary", "/data/a b"),
+    command_of("state --at-offset 17 --limit 3 --json", at_offset=17, limit=3, json=True),
+    command_of("state topic", key=("topic", "")),
+    command_of(
+        "diff broker 1 --from-offset 2 --from-time 3 --to-offset 4 --to-time 5",
+        key=("broker", "1"),
+        from_offset=2,
+        from_time_ms=3,
+        at_offset=4,
+        at_time_ms=5,
     ),
-    (["state", "e", "topic"], JobRequest(job="state", export="e", key=("topic", ""))),
-    (
-        [
-            "diff",
-            "e",
-            "broker",
-            "1",
-            "--from-offset",
-            "2",
-            "--from-time",
-            "3",
-            "--to-offset",
-            "4",
-            "--to-time",
-            "5",
-        ],
-        JobRequest(
-            job="diff",
-            export="e",
-            key=("broker", "1"),
-            from_offset=2,
-            from_time_ms=3,
-            at_offset=4,
-            at_time_ms=5,
-        ),
+    command_of(
+        "lao --since 1 --stall 500 --at-time 1700000000123",
+        since_ms=1,
+        stall_ms=500,
+        at_time_ms=1_700_000_000_123,
     ),
-    (
-        ["lao", "e", "--since", "1", "--stall", "500", "--at-time", "1700000000123"],
-        JobRequest(job="lao", export="e", since_ms=1, stall_ms=500, at_time_ms=1_700_000_000_123),
-    ),
-    (
-        ["availability", "e", "--since", "1"],
-        JobRequest(job="availability", export="e", since_ms=1, limit=20),
-    ),
-    (
-        ["audit", "e", "--rule", "a", "--rule", "b"],
-        JobRequest(job="audit", export="e", rules=("a", "b")),
-    ),
-    (
-        ["history", "e", "config", "topic:orders:retention.ms", "--limit", "7"],
-        JobRequest(job="history", export="e", key=("config", "topic:orders:retention.ms"), limit=7),
-    ),
-    (["report", "e"], JobRequest(job="report", export="e", output="report.html", limit=20)),
+    command_of("availability --since 1", since_ms=1, limit=20),
+    command_of("audit --rule a --rule b", rules=("a", "b")),
+    command_of("history config topic:o:k --limit 7", key=("config", "topic:o:k"), limit=7),
+    command_of("report", output="report.html", limit=20),
     (
         ["sql", "e", "SELECT 'ä'\nFROM x"],
         JobRequest(job="sql", export="e", query="SELECT 'ä'\nFROM x"),
     ),
-    (
-        ["watch", "e", "-o", "seen/", "--every", "10"],
-        JobRequest(job="watch", export="e", output="seen", every_s=10),
-    ),
-    (
-        ["watch", "e\udc80", "-o", "seen", "--json"],
-        JobRequest(job="watch", export="e\udc80", output="seen", json=True),
-    ),
+    command_of("verify"),
+    command_of("watch -o seen/ --every 10", output="seen", every_s=10),
+    command_of("watch -o seen --json", "e\udc80", output="seen", json=True),
 ]
 
 
@@ -297,7 +251,22 @@ def test_invalid_watch_arguments_are_refused_before_spark_starts(words: list[str
 
 
 def test_every_job_has_a_request() -> None:
-    assert {asked.job for _, asked in COMMANDS} | {"verify"} == {*JOBS}
+    assert {asked.job for _, asked in COMMANDS} == {*JOBS}
+
+
+def test_submitted_file_takes_a_jobs_words_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[JobRequest, bool]] = []
+
+    def run_job(request: JobRequest, *, spark: bool) -> int:
+        seen.append((request, spark))
+        return EXIT_FINDINGS
+
+    monkeypatch.setattr(submit, "run_job", run_job)
+    monkeypatch.setattr(sys, "argv", ["submit.py", "audit", "/data", "--limit", "5"])
+    with pytest.raises(SystemExit) as caught:
+        submit.main()
+    assert caught.value.code == EXIT_FINDINGS
+    assert seen == [(JobRequest(job="audit", export="/data", limit=5), True)]
 
 
 def test_times_and_settings_are_parsed() -> None:
@@ -314,13 +283,6 @@ def test_invalid_time_is_refused() -> None:
     result = CliRunner().invoke(create_app(lambda *_: 0), ["state", "e", "--at-time", "yesterday"])
     assert result.exit_code == 2
     assert "yesterday" in result.output
-
-
-def test_exit_code_is_passed_on() -> None:
-    assert (
-        CliRunner().invoke(create_app(lambda *_: EXIT_FINDINGS), ["audit", "e"]).exit_code
-        == EXIT_FINDINGS
-    )
 
 
 def test_spark_submit_command_line_is_built() -> None:
@@ -341,15 +303,15 @@ def test_raftlog_has_the_replay_commands() -> None:
     assert [job for job in JOBS if job not in result.output] == []
 
 
-def test_importing_the_command_line_needs_no_pyspark() -> None:
-    code = (
-        "import sys; import raftlog.segments.export, replay.cli; assert not [m for m in sys.modules"
-        " if m.startswith('pyspark')]"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 # --- the whole way ------------------------------------------------------------------------------
+
+UNTIL_ENDED = "while :; do sleep 0.05; done"
+
+
+def begun(words: str, home: Path, environ: dict[str, str]) -> subprocess.Popen[str]:
+    """Start a job in Spark."""
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(in_spark(words), env=environ, cwd=home, **pipes)
 
 
 @pytest.mark.nightly
@@ -358,9 +320,8 @@ def test_replay_runs_through_spark_submit_and_the_shim(tmp_path: Path, shimmed_j
     history.create_topic("orders", 1)
     bad = history.alter_isr("orders", 0, [1, 2], {2: 9})
     export(history, tmp_path / "export")
-    done = run_cli(
-        tmp_path, shimmed_java, "summary", str(tmp_path / "export"), "--engine", "spark", "--json"
-    )
+    words = in_spark(f"summary {tmp_path / 'export'} --json")
+    done = run_text(words, env=clean_environment(tmp_path, shimmed_java), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (EXIT_FINDINGS, "")
     found = json.loads(done.stdout)
     assert found["state_hash"] == format_hash(history.hashes[history.end_offset - 1])
@@ -373,26 +334,14 @@ def test_replay_runs_through_spark_submit_and_the_shim(tmp_path: Path, shimmed_j
 
 
 @pytest.mark.nightly
-def test_directory_that_is_not_an_export_exits_with_2(tmp_path: Path, shimmed_java: Path) -> None:
-    done = run_cli(tmp_path, shimmed_java, "audit", str(tmp_path))
-    assert (done.returncode, done.stdout) == (EXIT_INPUT, "")
-    assert "is not an export" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_replay_stops_spark(tmp_path: Path, number: signal.Signals) -> None:
     """Spark ends first, with time to clean up, and only one line is printed."""
     environ = fake_spark(
         tmp_path,
-        "trap 'echo half an answer; rm started; exit 143' TERM\ntouch started\nwhile :; do sleep"
-        " 0.05; done",
+        f"trap 'echo half an answer; rm started; exit 143' TERM\ntouch started\n{UNTIL_ENDED}",
     )
-    words = [sys.executable, "-m", "raftlog", "replay", "audit", "exported", "--engine", "spark"]
-    with subprocess.Popen(
-        words, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with begun("audit exported", tmp_path, environ) as process:
         while process.poll() is None and not (tmp_path / "started").exists():
             time.sleep(0.02)
         process.send_signal(number)
@@ -413,7 +362,7 @@ def test_unwritable_answer_leaves_no_spark_process(
     tmp_path: Path, job: str, reader: str, code: int
 ) -> None:
     """[It was reported as wrong usage, and Spark continued with a watch.]"""
-    goes_on = "while :; do sleep 0.05; done" if "watch" in job else "rm started"
+    goes_on = UNTIL_ENDED if "watch" in job else "rm started"
     environ = fake_spark(
         tmp_path,
         "trap 'rm started; exit 143' TERM\ntrap '' PIPE\ntouch started\nsleep 0.5\necho an answer\n"
@@ -433,29 +382,12 @@ def test_watch_reports_at_once_and_prints_its_position_at_the_end(tmp_path: Path
     (tmp_path / "watched").mkdir()
     done = {"batch": 4, "end_offset": 70, "alerts": 2}
     (tmp_path / "watched" / "done.json").write_text(json.dumps(done))
+    later = json.dumps(done | {"batch": 5, "end_offset": 75, "alerts": 3})
     environ = fake_spark(
         tmp_path,
-        "trap 'exit 143' TERM\necho"
-        f" '{json.dumps(done | {'batch': 5, 'end_offset': 75, 'alerts': 3})}' >"
-        " watched/done.json\necho one alert\nwhile :; do sleep 0.05; done",
+        f"trap 'exit 143' TERM\necho '{later}' > watched/done.json\necho one alert\n{UNTIL_ENDED}",
     )
-    words = [
-        sys.executable,
-        "-m",
-        "raftlog",
-        "replay",
-        "watch",
-        "exported",
-        "-o",
-        "watched",
-        "--every",
-        "1",
-        "--engine",
-        "spark",
-    ]
-    with subprocess.Popen(
-        words, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with begun("watch exported -o watched --every 1", tmp_path, environ) as process:
         assert process.stdout is not None
         first = process.stdout.readline()
         process.send_signal(signal.SIGTERM)
@@ -471,43 +403,11 @@ def test_watch_reports_at_once_and_prints_its_position_at_the_end(tmp_path: Path
 @pytest.mark.nightly
 def test_watch_errors_go_to_standard_error(tmp_path: Path) -> None:
     environ = fake_spark(tmp_path, "echo an alert\necho 'raftlog replay: no more'\nexit 2")
-    words = [
-        sys.executable,
-        "-m",
-        "raftlog",
-        "replay",
-        "watch",
-        "exported",
-        "-o",
-        "watched",
-        "--every",
-        "1",
-        "--engine",
-        "spark",
-    ]
+    words = in_spark("watch exported -o watched --every 1")
     done = run_text(words, env=environ, cwd=tmp_path)
     assert done.returncode == EXIT_INPUT
     assert done.stdout == "an alert\n"
     assert done.stderr == "raftlog replay: no more\n"
-
-
-@pytest.mark.parametrize("job", JOBS)
-def test_submitted_file_runs_each_job(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[JobRequest] = []
-
-    def run_job(request: Any, *, spark: bool) -> int:
-        assert spark
-        seen.append(request)
-        return EXIT_FINDINGS
-
-    monkeypatch.setattr(submit, "run_job", run_job)
-    asked = {"history": ["topic", "orders"], "sql": ["SELECT 1"], "watch": ["--output", "seen"]}
-    words = ["submit.py", job, "/data", *asked.get(job, []), "--limit", "5"]
-    monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit) as caught:
-        submit.main()
-    assert caught.value.code == EXIT_FINDINGS
-    assert [(request.job, request.export, request.limit) for request in seen] == [(job, "/data", 5)]
 
 
 def settings(records: int, *given: str) -> dict[str, str]:
@@ -522,10 +422,8 @@ def settings(records: int, *given: str) -> dict[str, str]:
 def test_long_history_is_split_into_more_tasks_and_a_short_one_is_not_compiled() -> None:
     assert settings(50_000_000) == {"spark.sql.shuffle.partitions": "334"}
     assert settings(1_000_000) == {"spark.sql.shuffle.partitions": "8"}
+    compiled = "spark.sql.codegen.wholeStage"
     few = settings(200_000)
-    assert few["spark.sql.shuffle.partitions"] == "8"
-    assert few["spark.sql.codegen.wholeStage"] == "false"
+    assert (few["spark.sql.shuffle.partitions"], few[compiled]) == ("8", "false")
     assert settings(50_000_000, "spark.sql.shuffle.partitions") == {}
-    assert settings(1, "spark.sql.codegen.wholeStage") == {
-        key: value for key, value in few.items() if key != "spark.sql.codegen.wholeStage"
-    }
+    assert settings(1, compiled) == {key: few[key] for key in few if key != compiled}

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from asking import ask, written
+from exports import publish
 from log_history import LogHistory
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
@@ -18,15 +19,7 @@ from raftlog.errors import RaftlogError
 from raftlog.metadata.entities import format_hash
 from raftlog.segments import files
 from raftlog.segments.errors import CorruptExportError, ExportGapError
-from raftlog.segments.manifest import (
-    MANIFEST_NAME,
-    RAW,
-    RECORDS,
-    Manifest,
-    Segment,
-    encode,
-    read_manifest,
-)
+from raftlog.segments.manifest import RAW, RECORDS, Segment, read_manifest
 from raftlog.segments.raw import read_batches
 from replay.engine import reading
 from replay.engine.fold import state_hashes
@@ -53,32 +46,19 @@ def exported(pristine: Path, tmp_path: Path) -> Path:
     return shutil.copytree(pristine, tmp_path / "export")
 
 
-def publish(directory: Path, segments: list[Segment]) -> None:
-    manifest: Manifest = replace(read_manifest(directory), segments=tuple(segments))
-    files.write_atomically(directory / MANIFEST_NAME, encode(manifest))
-
-
-def rewrite(directory: Path, change: Change, *, records_of: int | None = None) -> Segment:
+def rewrite(directory: Path, change: Change) -> Segment:
     """Change the second Parquet file, and make the manifest match, as a defective writer would."""
     manifest = read_manifest(directory)
     segment = manifest.of_kind(RECORDS)[1]
     path = directory / segment.file
     metadata = pq.read_metadata(path).metadata
-    with pq.ParquetWriter(
-        path.with_suffix(".new"), pq.read_schema(path), store_schema=False, write_page_checksum=True
-    ) as writer:
-        writer.add_key_value_metadata(
-            {key: value for key, value in metadata.items() if key.startswith(b"raftlog.")}
-        )
-        writer.write_table(change(pq.read_table(path)))
-    path.with_suffix(".new").replace(path)
-    fits = replace(
-        segment,
-        bytes=path.stat().st_size,
-        sha256=files.sha256_of(path),
-        records=records_of or segment.records,
-    )
-    publish(directory, [fits if one == segment else one for one in manifest.segments])
+    kept = {key: value for key, value in metadata.items() if key.startswith(b"raftlog.")}
+    table, schema = change(pq.read_table(path)), pq.read_schema(path)
+    with pq.ParquetWriter(path, schema, store_schema=False, write_page_checksum=True) as writer:
+        writer.add_key_value_metadata(kept)
+        writer.write_table(table)
+    fits = replace(segment, bytes=path.stat().st_size, sha256=files.sha256_of(path))
+    publish(directory, segments=tuple(fits if one == segment else one for one in manifest.segments))
     return segment
 
 
@@ -114,15 +94,12 @@ def test_files_in_any_order_change_no_answer(spark: SparkSession, pristine: Path
         assert lao.run(turned, request, pool) == lao.run(export, request, pool)
 
 
-def test_manifest_with_files_out_of_order_is_refused(exported: Path) -> None:
-    publish(exported, list(reversed(read_manifest(exported).segments)))
+def test_manifest_with_files_out_of_order_or_twice_is_refused(exported: Path) -> None:
+    segments = read_manifest(exported).segments
+    manifest = publish(exported, segments=segments[::-1])
     with pytest.raises(ExportGapError, match="history begins at 0, but the first segment is "):
         ask("state", exported)
-
-
-def test_segment_named_twice_is_refused(exported: Path) -> None:
-    segments = list(read_manifest(exported).segments)
-    publish(exported, [*segments[:4], *segments[2:4], *segments[4:]])
+    publish(exported, manifest, segments=(*segments[:4], *segments[2:4], *segments[4:]))
     with pytest.raises(ExportGapError, match=r"an overlap between .* and"):
         ask("state", exported)
 
@@ -136,13 +113,9 @@ def test_unnamed_copy_of_a_segment_is_ignored(exported: Path) -> None:
 
 def test_duplicate_rows_are_refused_by_their_number(exported: Path) -> None:
     segment = rewrite(exported, lambda table: pa.concat_tables([table, table.slice(3, 5)]))
-    with pytest.raises(RaftlogError) as caught:
+    rows = f"expected {segment.records} records, found {segment.records + 5} rows"
+    with pytest.raises(RaftlogError, match=rf"{segment.file} .* is corrupt: {rows}"):
         ask("audit", exported)
-    expected = (
-        f"{segment.describe()} is corrupt: expected {segment.records} records, found"
-        f" {segment.records + 5} rows"
-    )
-    assert expected in str(caught.value)
 
 
 def test_duplicate_record_in_place_of_another_is_refused_by_the_fold(exported: Path) -> None:

@@ -3,7 +3,6 @@
 import sys
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 from asking import opened
@@ -70,21 +69,6 @@ def test_measurement_fails_when_the_sides_disagree(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(runner, "watch", watched)
     with pytest.raises(RuntimeError, match="fold: pyarrow answers b, but Spark answers a"):
         runner.measure(Path("x"), [], 1.0)
-
-
-def test_growth_and_skew_are_ratios_of_the_time_per_record() -> None:
-    def result(records: int, skew: str, seconds: float) -> dict[str, Any]:
-        side = {"steps": {"fold": {"seconds": seconds, "cpu_s": 1.0, "peak_mb": 1.0}}, "over": ""}
-        return {"records": records, "skew": skew, "sides": {"Spark": side}}
-
-    small, large, hot = (
-        result(1_000_000, "none", 2.0),
-        result(10_000_005, "none", 30.0),
-        result(1_000_020, "topic", 5.0),
-    )
-    assert tables.ratio(small, large, "fold") == "1.50"
-    assert tables.ratio(small, hot, "fold") == "2.50"
-    assert tables.even_of([small, large, hot], hot) is small
 
 
 def test_failing_side_does_not_prevent_the_table() -> None:

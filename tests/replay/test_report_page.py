@@ -87,18 +87,12 @@ def themes() -> list[dict[str, str]]:
 
 
 def test_page_loads_no_external_resource(plain: Document) -> None:
-    read = plain
-    links = [
-        value
-        for _, attributes in read.elements
-        for name, value in attributes.items()
-        if name in ("src", "href")
-    ]
+    links = [each[name] for _, each in plain.elements for name in ("src", "href") if name in each]
     assert links
     assert [link for link in links if not str(link).startswith("#")] == []
     (policy,) = [
         each["content"]
-        for _, each in read.elements
+        for _, each in plain.elements
         if each.get("http-equiv") == "Content-Security-Policy"
     ]
     assert policy is not None
@@ -167,16 +161,11 @@ def test_names_are_escaped_everywhere(plain: Document) -> None:
 
 
 def test_largest_page_is_bounded() -> None:
-    spans = [
-        sample.span(state, step, step + 0.5, "session timed out")
-        for step in range(120)
-        for state in STATES
-    ]
+    text = "session timed out"
+    spans = [sample.span(each, at, at + 0.5, text) for at in range(120) for each in STATES]
     lanes = [Lane(f"broker {number}", "rack", spans) for number in range(MAX_LANES)]
-    incidents = [
-        sample.incident(number=number, events=[sample.event("x", 2, 1, 2, "t" * 300)] * 8)
-        for number in range(1, 13)
-    ]
+    events = [sample.event("x", 2, 1, 2, "t" * 300)] * 8
+    incidents = [sample.incident(number=number, events=events) for number in range(1, 13)]
     largest = page.render_page(sample.result(lanes=lanes, incidents=incidents))
     assert len(largest) - len(page.render_page(sample.result())) < 4_000_000
 
@@ -219,32 +208,30 @@ def test_panel_scales_counts_to_the_highest_and_durations_logarithmically() -> N
 # --- where it goes ------------------------------------------------------------------------------
 
 
-def test_unwritable_path_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(ReplayError, match=r"is a directory: give a file"):
-        page.writable(str(tmp_path))
-    with pytest.raises(ReplayError, match=r"missing is not a directory"):
-        page.writable(str(tmp_path / "missing" / "report.html"))
-
-
 def test_unwritable_path_is_reported_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(**_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    assert page.writable(str(tmp_path / "report.html")) == tmp_path / "report.html"
+    path = tmp_path / "report.html"
+    for wrong, why in (
+        (tmp_path, "is a directory"),
+        (tmp_path / "x" / "y", "x is not a directory"),
+    ):
+        with pytest.raises(ReplayError, match=why):
+            page.writable(str(wrong))
+    assert page.writable(str(path)) == path
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
     with pytest.raises(ReplayError, match=r"report\.html: No space left on device"):
-        page.writable(str(tmp_path / "report.html"))
+        page.writable(str(path))
 
 
 def test_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     page.write("new", tmp_path / "report.html")
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [
-        ("report.html", "new")
-    ]
     (tmp_path / "taken").mkdir()
     with pytest.raises(ReplayError, match="can't be written"):
         page.write("new", tmp_path / "taken")
+    assert (tmp_path / "report.html").read_text() == "new"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "taken"]
 
 

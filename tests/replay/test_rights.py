@@ -1,22 +1,18 @@
 """The audit of permissions, compared with the authorizer on random entries and writes."""
 
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from asking import ask
+from asking import ask, written
 from log_history import PRINCIPALS, LogHistory
-from msgspec import structs
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 from rich.console import Console
-from spark_runs import Replay
-from test_streaming_audit import audited_rows, rows_of
+from spark_runs import audited_rows, in_pieces, rows_of
 
 from raftlog import batch
 from raftlog.metadata.acls import (
@@ -32,21 +28,17 @@ from raftlog.metadata.records import RecordType, parse
 from raftlog.node.security.authorizer import Authorizer, Caller
 from raftlog.node.security.permissions import CONTROLLER, All, Each, Whole
 from raftlog.segments.columns import SCHEMA
-from raftlog.segments.export import export
 from raftlog.segments.manifest import RECORDS
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.jobs import audit as job
+from replay.jobs.audit import AuditResult
 from replay.kernels.audit import judge_records
 from replay.kernels.facts import Facts
 from replay.kernels.findings import Finding
 from replay.kernels.rights import ENTRIES, NEEDS
 from replay.kernels.steps import Partitions
-from replay.request import JobRequest
 from replay.rules import WRITE_WITHOUT_RIGHT, of_family
-from replay.run import compute
 from replay.streaming import audit
-from replay.streaming.ledger import Ledger, output
-from replay.streaming.watch import take
 
 RULE = ("write-without-right",)
 TOPIC, CREATE, ALTER_CONFIGS = (
@@ -74,11 +66,9 @@ def random_history(seed: int, writes: int) -> LogHistory:
         elif dice < 0.35:
             random_entry(log)
         elif dice < 0.45:
-            topic_id = rng.getrandbits(128).to_bytes(16, "big")
-            name = f"{rng.choice(NAMES)}{log.end_offset}"
-            log.append(
-                pb.TopicRecord(name=name, topic_id=topic_id), principal=rng.choice(PRINCIPALS)
-            )
+            topic = pb.TopicRecord(name=f"{rng.choice(NAMES)}{log.end_offset}")
+            topic.topic_id = rng.getrandbits(128).to_bytes(16, "big")
+            log.append(topic, principal=rng.choice(PRINCIPALS))
             writes -= 1
         else:
             log.alter_config(rng.choice(NAMES), "key", "1", rng.choice(PRINCIPALS))
@@ -125,13 +115,12 @@ def refused(
         begun = begun or bool(len(image.acls))
         if not begun or not header.principal:
             continue
+        callers = [Caller(header.principal, host) for host in HOSTS]
         for message in messages:
             if not any(
-                authorizer.allows(
-                    image.acl_index, Caller(header.principal, host), operation, resource
-                )
-                for operation, resource in ways(message)
-                for host in HOSTS
+                authorizer.allows(image.acl_index, caller, *way)
+                for way in ways(message)
+                for caller in callers
             ):
                 found.append(header.base_offset)
     return found
@@ -144,24 +133,31 @@ def ways(message: Any) -> list[tuple[AclOperation, Resource]]:
     return [(ALTER_CONFIGS, Resource(TOPIC, message.resource_name))]
 
 
-def _asked(directory: Path, *super_users: str) -> JobRequest:
-    return JobRequest(
-        job="audit", export=str(directory), rules=RULE, super_users=super_users, limit=10_000
-    )
-
-
 @pytest.fixture(scope="module")
 def log() -> LogHistory:
     return random_history(5, 600)
 
 
-def test_audit_agrees_with_the_authorizer(log: LogHistory, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def exported(log: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(log, tmp_path_factory.mktemp("export"))
+
+
+def audited(directory: Path, **options: Any) -> AuditResult:
+    result: AuditResult = ask("audit", directory, rules=RULE, limit=10_000, **options)
+    return result
+
+
+def offsets(result: AuditResult) -> list[int]:
+    return [each.offset for each in result.findings]
+
+
+def test_audit_agrees_with_the_authorizer(log: LogHistory, exported: Path) -> None:
     expected = refused(log)
     writes = sum(bool(header.principal) for header, _, _ in batches(log))
     assert 0.2 * writes < len(expected) < 0.8 * writes
-    export(log, tmp_path)
-    result = ask("audit", tmp_path, rules=RULE, limit=10_000)
-    assert [each.offset for each in result.findings] == expected
+    result = audited(exported)
+    assert offsets(result) == expected
     (rule,) = result.rules
     assert rule.begins == next(
         header.base_offset
@@ -173,35 +169,25 @@ def test_audit_agrees_with_the_authorizer(log: LogHistory, tmp_path: Path) -> No
     assert f"applies to writes after offset {rule.begins}" in console.export_text()
 
 
-def test_super_user_is_not_reported(log: LogHistory, tmp_path: Path) -> None:
+def test_super_user_is_not_reported(log: LogHistory, exported: Path) -> None:
     """And with a named super user writes from before the first entry are reported, too."""
-    export(log, tmp_path)
-    named = frozenset({"User:alice", "User:nobody"})
-    result = ask("audit", tmp_path, rules=RULE, super_users=tuple(named), limit=10_000)
-    expected = refused(log, named)
-    assert [each.offset for each in result.findings] == expected
+    named = ("User:alice", "User:nobody")
+    result = audited(exported, super_users=named)
+    expected = refused(log, frozenset(named))
+    assert offsets(result) == expected
     (rule,) = result.rules
     assert rule.begins == 1 < expected[0] < min(refused(log))
 
 
-def test_resource_without_entries_is_open(replay: Replay, log: LogHistory, tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", [(), ("User:nobody",)])
+def test_resource_without_entries_is_open(
+    log: LogHistory, exported: Path, named: tuple[str, ...]
+) -> None:
     """The setting ``allow.everyone.if.no.acl.found`` opens only resources without an entry."""
-    export(log, tmp_path)
-    for named in ((), ("User:nobody",)):
-        asked = structs.replace(_asked(tmp_path, *named), allow_everyone_if_no_acl_found=True)
-        expected = refused(log, frozenset(named), everyone=True)
-        result = compute(asked)
-        assert [each.offset for each in result.findings] == expected
-        assert set() < set(expected) < set(refused(log, frozenset(named)))
-    in_spark = replay(
-        "audit",
-        tmp_path,
-        rules=RULE,
-        super_users=named,
-        allow_everyone_if_no_acl_found=True,
-        limit=10_000,
-    )
-    assert in_spark == result
+    expected = refused(log, frozenset(named), everyone=True)
+    result = audited(exported, super_users=named, allow_everyone_if_no_acl_found=True)
+    assert offsets(result) == expected
+    assert set() < set(expected) < set(refused(log, frozenset(named)))
 
 
 class TurnsOfEveryone(NamedTuple):
@@ -239,11 +225,9 @@ def turns_of_everyone() -> TurnsOfEveryone:
 
 def test_access_of_everyone_closes_and_opens_with_entries(tmp_path: Path) -> None:
     log, closed, _ = turns_of_everyone()
-    export(log, tmp_path)
-    asked = structs.replace(_asked(tmp_path), allow_everyone_if_no_acl_found=True)
-    assert [(each.offset, each.offsets) for each in compute(asked).findings] == [
-        (offset, [offset, turned]) for offset, turned in closed
-    ]
+    result = audited(written(log, tmp_path), allow_everyone_if_no_acl_found=True)
+    found = [(each.offset, each.offsets) for each in result.findings]
+    assert found == [(offset, [offset, turned]) for offset, turned in closed]
 
 
 @pytest.mark.nightly
@@ -252,27 +236,21 @@ def test_watch_knows_resources_open_to_everyone_by_forgotten_entries(
 ) -> None:
     """Removed entries are not remembered."""
     log, closed, pieces = turns_of_everyone()
-    rows = rows_of(spark, log, tmp_path / "export")
-    ledger = Ledger(tmp_path / "job")
     judge = audit.judge([WRITE_WITHOUT_RIGHT], allow_everyone_if_no_acl_found=True)
-    bounds = (-1, *pieces, log.end_offset)
-    for number, (low, high) in enumerate(pairwise(bounds)):
-        piece = rows.where((sf.col("offset") > low) & (sf.col("offset") <= high))
-        take(piece, number, ledger, judge)
-    told = output(spark, tmp_path / "job")
-    assert told is not None
-    assert sorted(row.offset for row in told.collect()) == [offset for offset, _ in closed]
+    rows = rows_of(spark, written(log, tmp_path / "export"))
+    bounds = (0, *(offset + 1 for offset in pieces), log.end_offset)
+    told = in_pieces(rows, bounds, tmp_path / "job", judge)
+    assert sorted(row.offset for row in told) == [offset for offset, _ in closed]
 
 
 def test_rights_audit_judges_nothing_without_entries(tmp_path: Path) -> None:
     log = LogHistory(6)
-    written = log.alter_config("a", "key", "1", "User:bob")
-    export(log, tmp_path)
-    result = ask("audit", tmp_path, rules=RULE)
+    offset = log.alter_config("a", "key", "1", "User:bob")
+    result = audited(written(log, tmp_path))
     (rule,) = result.rules
     assert (rule.begins, rule.checked, result.total) == (None, 0, 0)
-    named = ask("audit", tmp_path, rules=RULE, super_users=("User:alice",))
-    assert [(each.rule, each.offset) for each in named.findings] == [(rule.id, written)]
+    named = audited(tmp_path, super_users=("User:alice",))
+    assert [(each.rule, each.offset) for each in named.findings] == [(rule.id, offset)]
 
 
 def test_export_from_before_the_columns_is_read(spark: SparkSession, tmp_path: Path) -> None:
@@ -280,7 +258,7 @@ def test_export_from_before_the_columns_is_read(spark: SparkSession, tmp_path: P
     old = LogHistory(8)
     old.append(pb.OpenClientRecord(name="c"), principal="User:bob")
     old.alter_config("a", "key", "1", "User:bob")
-    export(old, tmp_path / "export")
+    written(old, tmp_path / "export")
     columns = SCHEMA.names[: SCHEMA.names.index("acl_resource_type")]
     table = pq.read_table(tmp_path / "export" / RECORDS, columns=columns)
     pq.write_table(table, tmp_path / "old.parquet")
@@ -294,19 +272,14 @@ def test_export_from_before_the_columns_is_read(spark: SparkSession, tmp_path: P
 
 @pytest.mark.nightly
 def test_audit_in_pieces_finds_each_refused_write_once(
-    spark: SparkSession, log: LogHistory, tmp_path: Path
+    spark: SparkSession, log: LogHistory, exported: Path, tmp_path: Path
 ) -> None:
-    """Each finding once, by entries of all earlier pieces."""
-    rows = rows_of(spark, log, tmp_path / "export")
+    """By entries of all earlier pieces."""
     bases = sorted(log.positions)
     bounds = [0, *(bases[len(bases) * quarter // 4] for quarter in (1, 2, 3)), log.end_offset]
-    ledger = Ledger(tmp_path / "job")
-    for number, (low, high) in enumerate(pairwise(bounds)):
-        piece = rows.where((sf.col("offset") >= low) & (sf.col("offset") < high))
-        take(piece, number, ledger, audit.judge([WRITE_WITHOUT_RIGHT]))
-    found = output(spark, tmp_path / "job")
-    assert found is not None
-    assert sorted(row.offset for row in found.collect()) == refused(log)
+    judge = audit.judge([WRITE_WITHOUT_RIGHT])
+    found = in_pieces(rows_of(spark, exported), bounds, tmp_path / "job", judge)
+    assert sorted(row.offset for row in found) == refused(log)
 
 
 def test_rights_audit_remembers_entries_over_batches(spark: SparkSession, tmp_path: Path) -> None:
@@ -318,7 +291,7 @@ def test_rights_audit_remembers_entries_over_batches(spark: SparkSession, tmp_pa
     at = [log.end_offset - 3, log.end_offset - 2, log.end_offset - 1]
     gone = [log.remove_entry(ids[0]), log.remove_entry(ids[1])]
     lowered = log.append(pb.FeatureLevelRecord(name="metadata.version", feature_level=2))
-    rows = rows_of(spark, log, tmp_path)
+    rows = rows_of(spark, written(log, tmp_path))
     known = audit.remember(audited_rows(rows)).to_pylist()
     levels = {row["offset"] for row in known if row["feature_name"] == "metadata.version"}
     assert levels == {1, lowered}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from exports import written
 from log_history import CLUSTER_ID, LogHistory
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -15,7 +16,6 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
 from raftlog.segments.errors import ExportError, ExportGapError, ExportMismatchError
-from raftlog.segments.export import export
 from raftlog.segments.writer import ExportWriter
 from replay.errors import ReplayError
 from replay.spark.datasource import RawStreamReader, full_schema
@@ -75,33 +75,29 @@ def test_stream_leaves_later_records_for_the_next_trigger(tmp_path: Path) -> Non
 
 
 def test_stream_starts_at_the_requested_offset(tmp_path: Path) -> None:
-    log = LogHistory(93).run(100)
-    write(tmp_path, log, 100)
+    write(tmp_path, LogHistory(93).run(100), 100)
     end = reader(tmp_path).reportLatestOffset()["offset"]
-    assert reader(tmp_path, startingOffset="latest").initialOffset()["offset"] == end
-    assert reader(tmp_path, startingOffset="7").initialOffset()["offset"] == 7
-    with pytest.raises(ReplayError, match=f"startingOffset {end + 1} is not in"):
-        reader(tmp_path, startingOffset=str(end + 1)).initialOffset()
-    with pytest.raises(ReplayError, match="'now' is not earliest, latest or an offset"):
-        reader(tmp_path, startingOffset="now").initialOffset()
-    with pytest.raises(
-        ReplayError, match="maxFilesPerTrigger '0' is not valid: give a number above"
+    for at, offset in (("latest", end), ("7", 7)):
+        assert reader(tmp_path, startingOffset=at).initialOffset()["offset"] == offset
+    for option, value, why in (
+        ("startingOffset", str(end + 1), f"startingOffset {end + 1} is not in"),
+        ("startingOffset", "now", "'now' is not earliest, latest or an offset"),
+        ("maxFilesPerTrigger", "0", "maxFilesPerTrigger '0' is not valid: give a number above"),
     ):
-        reader(tmp_path, maxFilesPerTrigger="0")
+        with pytest.raises(ReplayError, match=why):
+            reader(tmp_path, **{option: value}).initialOffset()
 
 
 def test_stream_does_not_continue_on_another_log_or_an_older_export(tmp_path: Path) -> None:
     write(tmp_path / "one", LogHistory(94).run(200), 200)
     position = reader(tmp_path / "one").reportLatestOffset()
-    export(LogHistory(94).run(60), tmp_path / "older")
-    with pytest.raises(
-        ExportGapError, match=rf"continues at offset {position['offset']}, but .* holds offsets 0"
-    ):
+    write(tmp_path / "older", LogHistory(94).run(60), 60)
+    gap = rf"continues at offset {position['offset']}, but .* holds offsets 0"
+    with pytest.raises(ExportGapError, match=gap):
         reader(tmp_path / "older").latestOffset(position, ReadAllAvailable())
-    export(LogHistory(94, generation=1).run(300), tmp_path / "restored")
-    with pytest.raises(
-        ExportMismatchError, match=r"generation 1, but the stream has read .* generation 0"
-    ):
+    write(tmp_path / "restored", LogHistory(94, generation=1).run(300), 300)
+    other = r"generation 1, but the stream has read .* generation 0"
+    with pytest.raises(ExportMismatchError, match=other):
         reader(tmp_path / "restored").partitions(position, position)
 
 
@@ -111,14 +107,10 @@ def test_spark_reads_each_record_once_over_restarts(spark: SparkSession, tmp_pat
     directory, out = tmp_path / "export", tmp_path / "out"
     for until in (60, 60, 200):
         write(directory, log, until)
-        rows = (
-            spark.readStream.format("raftlog").option("maxFilesPerTrigger", 2).load(str(directory))
-        )
-        query = rows.select("offset", "type_name").writeStream.option(
-            "checkpointLocation", str(tmp_path / "checkpoint")
-        )
-        writer = query.format("parquet").trigger(availableNow=True)
-        run_to_end(partial(writer.start, str(out)))
+        stream = spark.readStream.format("raftlog").option("maxFilesPerTrigger", 2)
+        rows = stream.load(str(directory)).select("offset", "type_name").writeStream
+        query = rows.option("checkpointLocation", str(tmp_path / "checkpoint")).format("parquet")
+        run_to_end(partial(query.trigger(availableNow=True).start, str(out)))
     found = [row.offset for row in spark.read.parquet(str(out)).orderBy("offset").collect()]
     assert found == list(range(reader(directory).reportLatestOffset()["offset"]))
 
@@ -148,15 +140,17 @@ def pieces(spark: SparkSession, log: LogHistory, tmp_path: Path) -> list[DataFra
         log.elect(leader_id)
         ends.append(log.end_offset)
     log.progress()
-    export(log, tmp_path / "export")
-    rows = (
-        spark.read.format("raftlog")
-        .load(str(tmp_path / "export"))
-        .select("offset", "type_name", "leader_id")
-        .cache()
-    )
+    written(log, tmp_path / "export")
+    rows = spark.read.format("raftlog").load(str(tmp_path / "export")).cache()
     bounds = [0, *ends, log.end_offset]
     return [rows.where(f"offset >= {low} and offset < {high}") for low, high in pairwise(bounds)]
+
+
+def follow(spark: SparkSession, tmp_path: Path, **options: Any) -> Ledger:
+    """Run the job on the export until it has judged everything."""
+    ledger = Ledger(tmp_path / "job")
+    run_to_end(lambda: start(spark, str(tmp_path / "export"), ledger, count_elections, **options))
+    return ledger
 
 
 @pytest.mark.nightly
@@ -193,9 +187,8 @@ def test_ledger_is_bound_to_its_job_and_offsets(spark: SparkSession, tmp_path: P
     batches = pieces(spark, LogHistory(97), tmp_path)
     ledger = Ledger(tmp_path / "job")
     assert ledgers.output(spark, tmp_path / "job") is None
-    with pytest.raises(
-        ReplayError, match=r"has checked the log up to offset 0, but .* use a new directory"
-    ):
+    told = r"has checked the log up to offset 0, but .* use a new directory"
+    with pytest.raises(ReplayError, match=told):
         take(batches[1], 0, ledger, count_elections)
     with pytest.raises(ReplayError, match="has checked the log up to offset 0"):
         take(batches[0].union(batches[0].limit(1)), 0, ledger, count_elections)
@@ -221,82 +214,52 @@ def test_job_with_a_deleted_checkpoint_does_not_start(tmp_path: Path) -> None:
     """Spark would count from 0 again, and skip what is recorded as done."""
     ledger = Ledger(tmp_path / "job")
     ledger.finish(3, 50, 2)
-    nobody = cast(SparkSession, None)
-    with pytest.raises(
-        ReplayError, match=r"checked the log up to offset 50, but Spark's .*checkpoint is missing"
-    ):
-        start(nobody, str(tmp_path / "export"), ledger, count_elections)
+    told = r"checked the log up to offset 50, but Spark's .*checkpoint is missing"
+    with pytest.raises(ReplayError, match=told):
+        start(cast(SparkSession, None), str(tmp_path / "export"), ledger, count_elections)
 
 
 @pytest.mark.nightly
 def test_another_checkpoint_skips_nothing(spark: SparkSession, tmp_path: Path) -> None:
     log = LogHistory(99).run(120)
     write(tmp_path / "export", log, log.end_offset)
-    job = tmp_path / "job"
-
-    def follow() -> None:
-        ledger = Ledger(job)
-        run_to_end(
-            lambda: start(spark, str(tmp_path / "export"), ledger, count_elections, max_files=1)
-        )
-
-    follow()
-    done = Ledger(job).done
+    checkpoint = tmp_path / "job" / "checkpoint"
+    done = follow(spark, tmp_path, max_files=1).done
     assert done.batch >= 1
-    shutil.rmtree(job / "checkpoint")
+    shutil.rmtree(checkpoint)
     with pytest.raises(ReplayError, match="later records would be skipped"):
-        follow()
+        follow(spark, tmp_path, max_files=1)
     # An empty one: the micro-batches of what was judged come again, and are passed over.
-    (job / "checkpoint").mkdir()
-    follow()
-    assert Ledger(job).done == done
-    shutil.rmtree(job / "checkpoint")
-    (job / "checkpoint").mkdir()
+    checkpoint.mkdir()
+    assert follow(spark, tmp_path, max_files=1).done == done
+    shutil.rmtree(checkpoint)
+    checkpoint.mkdir()
     write(tmp_path / "export", log.run(log.end_offset + 60), log.end_offset)
     with pytest.raises(StreamingQueryException, match="later records would be skipped"):
-        run_to_end(lambda: start(spark, str(tmp_path / "export"), Ledger(job), count_elections))
-    assert Ledger(job).done == done
+        follow(spark, tmp_path)
+    assert Ledger(tmp_path / "job").done == done
 
 
 @pytest.mark.nightly
 def test_job_follows_an_export_over_restarts(spark: SparkSession, tmp_path: Path) -> None:
     log = LogHistory(98).run(120)
     log.elect(2)
-    told: list[tuple[int, int]] = []
+    befores: list[Done] = []
     for until in (100, log.end_offset):
         write(tmp_path / "export", log, until)
-        ledger = Ledger(tmp_path / "job")
-
-        def tell(before: Done, now: Ledger = ledger) -> None:
-            told.append((before.end_offset, now.done.end_offset))
-
-        run_to_end(
-            partial(
-                start,
-                spark,
-                str(tmp_path / "export"),
-                ledger,
-                count_elections,
-                max_files=1,
-                done=tell,
-            )
-        )
+        ledger = follow(spark, tmp_path, max_files=1, done=befores.append)
     assert ledger.done.end_offset == log.end_offset
-    # Each micro-batch is told of once, and they follow each other.
-    assert [before for before, _ in told] == [0, *(after for _, after in told[:-1])]
-    assert told[-1][1] == log.end_offset
+    # Each micro-batch is told of once, with what was done before it.
+    ends = [before.end_offset for before in befores]
+    assert ends[0] == 0
+    assert ends == sorted({*ends})
+    assert len(ends) == ledger.done.batch + 1
     assert ledger.done.batch >= 2
     assert ledger.done.alerts == log.epoch
     (tmp_path / "job" / "done.json").write_bytes(b"{}")
     write(tmp_path / "export", log.run(log.end_offset + 10), log.end_offset)
-    with pytest.raises(
-        StreamingQueryException, match=r"ReplayError: .* has checked the log up to offset 0"
-    ):
-        run_to_end(
-            lambda: start(
-                spark, str(tmp_path / "export"), Ledger(tmp_path / "job"), count_elections
-            )
-        )
+    with pytest.raises(StreamingQueryException, match="has checked the log up to offset 0"):
+        follow(spark, tmp_path)
 
 
 LATE = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -138,6 +138,14 @@ class LogHistory:
             change.last_heard_by_all = True
         self.append(change, control=True)
 
+    def epoch_of(self, broker_id: int) -> int:
+        """Return the registered epoch of a broker; some number for an unregistered one."""
+        broker = self.draft.brokers.get(broker_id)
+        return broker.epoch if broker is not None else 777_777
+
+    def unregistered(self, broker_id: int) -> pb.UnregisterBrokerRecord:
+        return pb.UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=self.epoch_of(broker_id))
+
     def register(self, broker_id: int) -> int:
         """Register a new incarnation, which leaves the old one's ISRs; return the broker epoch."""
         epoch = self.end_offset
@@ -175,7 +183,7 @@ class LogHistory:
         for old in self._held():
             if broker_id not in old.isr:
                 continue
-            change = pb.PartitionChangeRecord(topic_id=old.topic_id, partition_id=old.index)
+            change = self.changed(old.topic_id, old.index)
             isr = [member for member in old.isr if member != broker_id]
             if isr:
                 change.isr.ids.extend(isr)
@@ -188,9 +196,7 @@ class LogHistory:
     def _elections(self, broker_id: int) -> list[Any]:
         """Append elections that waited for a broker; every other leader epoch jumps."""
         changes = [
-            pb.PartitionChangeRecord(
-                topic_id=old.topic_id, partition_id=old.index, leader=broker_id
-            )
+            self.changed(old.topic_id, old.index, leader=broker_id)
             for old in self._held()
             if old.leader < 0 and broker_id in old.isr
         ]
@@ -200,22 +206,19 @@ class LogHistory:
                 change.leader_epoch = before + 1000
         return changes
 
-    def leaving(self, broker_id: int, **fields: Any) -> pb.BrokerRegistrationChangeRecord:
-        """Return the record of a broker in a controlled shutdown."""
+    def standing(self, broker_id: int, **fields: Any) -> pb.BrokerRegistrationChangeRecord:
         return pb.BrokerRegistrationChangeRecord(
-            broker_id=broker_id,
-            broker_epoch=self.draft.brokers[broker_id].epoch,
-            in_controlled_shutdown=True,
-            reason="controlled shutdown",
-            cause=pb.CONTROLLED_SHUTDOWN,
-            **fields,
+            broker_id=broker_id, broker_epoch=self.epoch_of(broker_id), **fields
         )
 
+    def leaving(self, broker_id: int, **fields: Any) -> pb.BrokerRegistrationChangeRecord:
+        """Return the record of a broker in a controlled shutdown."""
+        why = {"reason": "controlled shutdown", "cause": pb.CONTROLLED_SHUTDOWN}
+        return self.standing(broker_id, in_controlled_shutdown=True, **why, **fields)
+
     def set_fenced(self, broker_id: int, *, fenced: bool) -> None:
-        epoch = self.draft.brokers[broker_id].epoch
-        change = pb.BrokerRegistrationChangeRecord(
-            broker_id=broker_id,
-            broker_epoch=epoch,
+        change = self.standing(
+            broker_id,
             fenced=fenced,
             reason="session timed out" if fenced else "caught up",
             cause=pb.SESSION_TIMED_OUT if fenced else pb.CAUGHT_UP,
@@ -223,21 +226,23 @@ class LogHistory:
         self.append(change, *(self.removals(broker_id) if fenced else self._elections(broker_id)))
 
     def active(self) -> list[int]:
-        brokers = [self.draft.brokers[broker_id] for broker_id in range(1, self.brokers + 1)]
-        return [broker.id for broker in brokers if not broker.fenced]
+        brokers = map(self.draft.brokers.get, range(1, self.brokers + 1))
+        return [broker.id for broker in brokers if broker is not None and not broker.fenced]
 
-    def create_topic(self, name: str, partitions: int = 2) -> bytes:
+    def create_topic(
+        self, name: str, partitions: int = 2, assignments: Sequence[list[int]] = ()
+    ) -> bytes:
+        """``assignments``: the replicas of each partition, led by the first."""
         topic_id = self.rng.getrandbits(128).to_bytes(16, "big")
         replicas = self.active()[:3]
+        placed = [(each, each[0]) for each in assignments] or [
+            (replicas, replicas[index % len(replicas)]) for index in range(partitions)
+        ]
         created = [
             pb.PartitionRecord(
-                topic_id=topic_id,
-                partition_id=index,
-                replicas=replicas,
-                isr=replicas,
-                leader=replicas[index % len(replicas)],
+                topic_id=topic_id, partition_id=index, replicas=each, isr=each, leader=leader
             )
-            for index in range(partitions)
+            for index, (each, leader) in enumerate(placed)
         ]
         topic = pb.TopicRecord(name=name, topic_id=topic_id)
         self.append(
@@ -264,27 +269,33 @@ class LogHistory:
             message.value = value
         return self.append(message, principal=principal, client_id=self.client_id)
 
+    def changed(self, topic_id: bytes, index: int = 0, **fields: Any) -> pb.PartitionChangeRecord:
+        """Return a change of a partition; lists of ids may be given as such."""
+        values: dict[str, Any] = {
+            name: pb.IdList(ids=value)
+            if isinstance(value, list) and name != "isr_with_epochs"
+            else value
+            for name, value in fields.items()
+        }
+        return pb.PartitionChangeRecord(topic_id=topic_id, partition_id=index, **values)
+
     def alter_isr(
         self, name: str, index: int, isr: list[int], epochs: dict[int, int] | None = None
     ) -> int:
         """AlterPartition by the leader; ``epochs`` overrides the epoch proposed for a member."""
         old = self.draft.partitions[self.topics[name], index]
-        known = {broker_id: self.draft.brokers[broker_id].epoch for broker_id in isr} | (
-            epochs or {}
+        known = {broker_id: self.epoch_of(broker_id) for broker_id in isr} | (epochs or {})
+        change = self.changed(
+            old.topic_id,
+            index,
+            isr=isr,
+            proposer_id=old.leader,
+            proposer_epoch=self.epoch_of(old.leader),
+            isr_with_epochs=[
+                pb.BrokerState(broker_id=member, broker_epoch=known[member]) for member in isr
+            ],
         )
-        return self.append(
-            pb.PartitionChangeRecord(
-                topic_id=old.topic_id,
-                partition_id=index,
-                isr=pb.IdList(ids=isr),
-                proposer_id=old.leader,
-                proposer_epoch=self.draft.brokers[old.leader].epoch,
-                isr_with_epochs=[
-                    pb.BrokerState(broker_id=member, broker_epoch=known[member]) for member in isr
-                ],
-            ),
-            principal=f"User:broker-{old.leader}",
-        )
+        return self.append(change, principal=f"User:broker-{old.leader}")
 
     def open_client(self) -> int:
         """Open a client for later writes; its predecessor is kept or removed with its results."""
@@ -400,22 +411,24 @@ class LogHistory:
         }
         self.reached = min(applied.values(), default=self.reached)
         known = self.log_hash
-        self.append(
-            pb.ProgressRecord(
-                log_hash_begin_offset=known.begin_offset,
-                log_hash_end_offset=known.end_offset,
-                log_hash=known.digest,
-                lowest_acknowledged_offset=self.reached,
-                high_watermark=high_watermark,
-                applied=[
-                    pb.AppliedOffset(
-                        broker_id=broker_id,
-                        broker_epoch=self.draft.brokers[broker_id].epoch,
-                        applied_offset=offset,
-                    )
-                    for broker_id, offset in applied.items()
-                ],
-            )
+        self.report(
+            self.reached,
+            applied,
+            high_watermark=high_watermark,
+            log_hash_begin_offset=known.begin_offset,
+            log_hash_end_offset=known.end_offset,
+            log_hash=known.digest,
+        )
+
+    def report(self, lao: int, applied: dict[int, int], **fields: Any) -> int:
+        """Append a progress record, with the applied offsets of some brokers."""
+        named = [
+            pb.AppliedOffset(broker_id=one, broker_epoch=self.epoch_of(one), applied_offset=offset)
+            for one, offset in applied.items()
+        ]
+        values: dict[str, Any] = {"high_watermark": self.end_offset} | fields
+        return self.append(
+            pb.ProgressRecord(lowest_acknowledged_offset=lao, applied=named, **values)
         )
 
     def said(self, offset: int, node_id: int = 1) -> StateHash:

@@ -6,11 +6,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from exports import publish, written
 from log_history import CLUSTER_ID, LogHistory
 from msgspec.structs import replace
 
@@ -19,16 +21,7 @@ from raftlog.segments.buckets import COUNT, add_buckets
 from raftlog.segments.compact import compact
 from raftlog.segments.errors import CorruptExportError, ExportDiskError
 from raftlog.segments.files import LocalPlace
-from raftlog.segments.manifest import (
-    BY_GROUP,
-    MANIFEST_NAME,
-    RAW,
-    RECORDS,
-    Bucket,
-    Manifest,
-    encode,
-    read_manifest,
-)
+from raftlog.segments.manifest import BY_GROUP, RAW, RECORDS, Bucket, Manifest, read_manifest
 from raftlog.segments.parquet_files import buckets_of_range
 from raftlog.segments.range_checks import Fault, check_range
 from raftlog.segments.verify import verify_export
@@ -46,9 +39,7 @@ def history() -> LogHistory:
 def exports(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An export without buckets, and the same with them. Not to be modified: take a copy."""
     exports = tmp_path_factory.mktemp("exports")
-    with at(exports / "plain") as writer:
-        writer.append_chunk(b"".join(history.batches))
-        writer.commit(history.end_offset)
+    written(history, exports / "plain", max_segment_records=ROWS, checkpoint_records=0)
     with at(shutil.copytree(exports / "plain", exports / "bucketed")) as writer:
         assert add_buckets(writer)
     return exports
@@ -67,14 +58,8 @@ def bucketed(exports: Path, tmp_path: Path) -> Path:
 
 
 def at(directory: Path, *, max_records: int = ROWS, now_ms: int = 1_000_000_000) -> ExportWriter:
-    return ExportWriter(
-        directory,
-        CLUSTER_ID,
-        0,
-        max_segment_records=max_records,
-        checkpoint_records=0,
-        clock=lambda: now_ms / 1000,
-    )
+    sizes: dict[str, Any] = {"max_segment_records": max_records, "checkpoint_records": 0}
+    return ExportWriter(directory, CLUSTER_ID, 0, clock=lambda: now_ms / 1000, **sizes)
 
 
 def rows(directory: Path, *segments: Bucket) -> list[dict[str, object]]:
@@ -167,7 +152,7 @@ def test_bucket_contents_are_checked_against_the_records(bucketed: Path) -> None
         other = replace(
             one, bytes=path.stat().st_size, sha256=files.sha256_of(path), records=table.num_rows
         )
-        publish(bucketed, manifest, [other if each == one else each for each in manifest.buckets])
+        exchange(bucketed, manifest, [other if each == one else each for each in manifest.buckets])
         return faults(bucketed, one.base_offset)
 
     whole = pq.read_table(path)
@@ -182,17 +167,16 @@ def test_bucket_contents_are_checked_against_the_records(bucketed: Path) -> None
     )
     assert "column principal has mallory at offset" in told.message
     path.write_bytes(good[:-1])
-    publish(bucketed, manifest, list(manifest.buckets))
+    exchange(bucketed, manifest, list(manifest.buckets))
     (damaged,) = faults(bucketed, one.base_offset)
     assert (damaged.check, damaged.file) == ("FILE", one.file)
     with pytest.raises(CorruptExportError, match=one.file):
         verify_export(bucketed)
 
 
-def publish(directory: Path, manifest: Manifest, buckets: list[Bucket]) -> None:
+def exchange(directory: Path, manifest: Manifest, buckets: list[Bucket]) -> None:
     assert manifest.bucketing is not None
-    bucketing = replace(manifest.bucketing, segments=tuple(buckets))
-    (directory / MANIFEST_NAME).write_bytes(encode(replace(manifest, bucketing=bucketing)))
+    publish(directory, manifest, bucketing=replace(manifest.bucketing, segments=tuple(buckets)))
 
 
 def test_range_has_all_of_its_buckets(bucketed: Path) -> None:
@@ -202,10 +186,10 @@ def test_range_has_all_of_its_buckets(bucketed: Path) -> None:
         [replace(manifest.buckets[0], last_offset=5), *manifest.buckets[1:]],
         [replace(manifest.buckets[0], bucket=1), *manifest.buckets[1:]],
     ):
-        publish(bucketed, manifest, wrong)
+        exchange(bucketed, manifest, wrong)
         with pytest.raises(CorruptExportError, match=r"manifest.json lists the buckets"):
             read_manifest(bucketed)
-    publish(bucketed, manifest, [replace(manifest.buckets[0], file="../x"), *manifest.buckets[1:]])
+    exchange(bucketed, manifest, [replace(manifest.buckets[0], file="../x"), *manifest.buckets[1:]])
     with pytest.raises(CorruptExportError, match=r"lists \.\./x"):
         read_manifest(bucketed)
 
@@ -234,5 +218,5 @@ def test_buckets_by_another_rule_are_left_alone(bucketed: Path) -> None:
         assert buckets_of_range(writer.manifest, writer.manifest.of_kind(RECORDS)[0]) == ()
     assert faults(bucketed) == []
     ours = replace(read_manifest(bucketed), bucketing=replace(bucketing, by=BY_GROUP))
-    publish(bucketed, ours, list(swapped))
+    exchange(bucketed, ours, list(swapped))
     assert {one.check for one in faults(bucketed)} == {"FORMS"}

@@ -1,26 +1,18 @@
-"""Decisions depend on the cause of a broker's change, not on its text."""
+"""The cause of a broker's change, in records and snapshots. What it decides: tests/controller/test_broker_causes.py."""
 
 from typing import Any
 
 import pytest
-from caused_log import Story, counting, decoded, reported
 from msgspec import structs
 
-from controller.rules import fencing
+from controller.visibility.lao import LaoTracker
 from raftlog.errors import CorruptLogError
 from raftlog.metadata.entities import Cause, cause_name
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
-from raftlog.metadata.records import RecordType, UnknownRecordError, record
+from raftlog.metadata.records import UnknownRecordError, record
 from raftlog.metadata.snapshot import header_of, load, pieces
 from raftlog.wire.records.v1 import records_pb2 as pb
-
-
-def reword(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = {
-        cause: f"for reason {number}, caught up" for number, cause in enumerate(fencing._WORDS)
-    }
-    monkeypatch.setattr(fencing, "_WORDS", words)
 
 
 def test_cause_enum_matches_the_records() -> None:
@@ -29,64 +21,89 @@ def test_cause_enum_matches_the_records() -> None:
 
 
 def test_cause_has_its_name_and_an_unknown_one_its_number() -> None:
-    assert [cause_name(Cause, number) for number in (0, Cause.CAUGHT_UP, 99)] == [
-        None,
-        "CAUGHT_UP",
-        "99",
-    ]
+    names = [cause_name(Cause, number) for number in (0, Cause.CAUGHT_UP, 99)]
+    assert names == [None, "CAUGHT_UP", "99"]
 
 
-def test_texts_do_not_affect_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = Story()
-    reword(monkeypatch)
-    story = Story()
-    said = {
-        (each.message.reason, each.message.cause)
-        for data in story.batches
-        for each in decoded(data)[1]
-        if each.type == RecordType.BROKER_REGISTRATION_CHANGE
-    }
-    assert {cause for _, cause in said} == set(Cause) - {Cause.UNSPECIFIED, Cause.REGISTERED}
-    assert all(reason.startswith("for reason") for reason, _ in said)
-    assert counting(story.batches) == counting(plain.batches)
-    told = [
-        [(image.offset, reported(image)) for image in each.claimed_at] for each in (plain, story)
-    ]
-    assert told[0] == told[1]
+def registration(broker_id: int, epoch: int) -> pb.RegisterBrokerRecord:
+    return pb.RegisterBrokerRecord(
+        broker_id=broker_id, broker_epoch=epoch, fenced=True, registration_version=1
+    )
 
 
-def test_snapshot_keeps_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
-    reword(monkeypatch)
-    for image in Story().claimed_at:
-        header, loaded = load(pieces(image, header_of(image, cluster_id="c", generations=())))
-        assert (header.end_offset, loaded.state_hash) == (image.offset + 1, image.state_hash)
-        assert [loaded.brokers[id_].cause for id_ in (2, 3)] == [
-            Cause.ACTIVE_WITHOUT_HEARTBEATS,
-            Cause.CONTROLLED_SHUTDOWN_WITHOUT_HEARTBEATS,
-        ]
-        assert reported(loaded) == reported(image)
+def with_brokers(*changes: pb.BrokerRegistrationChangeRecord) -> ImageBuilder:
+    """Register brokers with the ids 0, 1, …, and change each."""
+    draft = ImageBuilder(Image())
+    for id_, change in enumerate(changes):
+        registered = record(registration(id_, draft.offset + 1))
+        change.broker_id, change.broker_epoch = id_, draft.offset + 1
+        for each in (registered, record(change)):
+            at = draft.offset + 1
+            draft.apply_batch([each], base_offset=at, epoch=1, timestamp_ms=0)
+    return draft
+
+
+def test_snapshot_keeps_the_cause() -> None:
+    causes: list[Any] = [cause.value for cause in Cause]
+    changed = [pb.BrokerRegistrationChangeRecord(cause=cause) for cause in causes]
+    image = with_brokers(*changed).snapshot()
+    header, loaded = load(pieces(image, header_of(image, cluster_id="c", generations=())))
+    assert (header.end_offset, loaded.state_hash) == (image.offset + 1, image.state_hash)
+    assert [loaded.brokers[id_].cause for id_ in range(1, len(Cause))] == list(Cause)[1:]
+
+
+def lao_after(cause: Cause, reason: str, *, in_tail: bool) -> list[Any]:
+    """Return for what the reports of a broker that changed so count, and LAO, once heartbeats are
+    enabled. ``in_tail``: the controller has proposed the change itself.
+    """
+    number: Any = cause.value
+    change = pb.BrokerRegistrationChangeRecord(fenced=False, cause=number, reason=reason)
+    image = with_brokers(change).snapshot()
+    at = image.offset + 1
+    tracker = LaoTracker(9, 0 if in_tail else at)
+    tracker.seed(Image() if in_tail else image)
+    if in_tail:
+        tracker.proposed([record(registration(0, 0))], 0)
+        tracker.proposed([record(change)], 1)
+    heartbeats = "broker.heartbeat.version"
+    for offset, name, level in ((at, "metadata.version", 2), (at + 1, heartbeats, 1)):
+        change_level = pb.FeatureLevelRecord(name=name, feature_level=level)
+        tracker.proposed([record(change_level)], offset)
+    tracker.proposed([record(pb.NoOpRecord())] * 5, at + 2)
+    tracker.committed(at + 7)
+    told: list[Any] = []
+    for applied in (at, at + 4):
+        tracker.report(0, 0, 9, applied, -1)
+        told += [tracker.applied_of(0), tracker.lao, list(tracker.members)]
+    return told
+
+
+@pytest.mark.parametrize("in_tail", [False, True])
+def test_lao_depends_on_the_cause_and_not_on_its_text(in_tail: bool) -> None:
+    by_cause = []
+    for cause in (Cause.ACTIVE_WITHOUT_HEARTBEATS, Cause.CAUGHT_UP):
+        one, other = (
+            lao_after(cause, reason, in_tail=in_tail)
+            for reason in ("caught up", "active without heartbeats")
+        )
+        assert one == other
+        by_cause.append(one)
+    assert by_cause[0] != by_cause[1]
 
 
 def test_unknown_cause_stops_this_build() -> None:
-    draft = ImageBuilder(Image())
-    first = record(pb.RegisterBrokerRecord(broker_id=1, broker_epoch=0))
-    draft.apply_batch([first], base_offset=0, epoch=1, timestamp_ms=0)
-    change = pb.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=0)
-    change.ParseFromString(change.SerializeToString() + b"\x30\x63")
+    change = pb.BrokerRegistrationChangeRecord.FromString(b"\x30\x63")
     assert change.cause == 99
     with pytest.raises(UnknownRecordError, match="cause 99 at offset 1"):
-        draft.apply_batch([record(change)], base_offset=1, epoch=1, timestamp_ms=0)
+        with_brokers(change)
 
 
 def test_snapshot_with_an_unknown_cause_is_corrupt() -> None:
-    draft = ImageBuilder(Image())
-    draft.apply_batch(
-        [record(pb.RegisterBrokerRecord(broker_id=1))], base_offset=0, epoch=1, timestamp_ms=0
-    )
-    broker = draft.brokers[1]
+    draft = with_brokers(pb.BrokerRegistrationChangeRecord())
+    broker = draft.brokers[0]
     unknown: Any = 99
-    draft.brokers[1] = structs.replace(broker, cause=unknown)
-    draft.replace("broker", (1,), broker, draft.brokers[1])
+    draft.brokers[0] = structs.replace(broker, cause=unknown)
+    draft.replace("broker", (0,), broker, draft.brokers[0])
     image = draft.snapshot()
     with pytest.raises(CorruptLogError):
         load(pieces(image, header_of(image, cluster_id="c", generations=())))

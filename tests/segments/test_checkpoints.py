@@ -6,8 +6,10 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
+from exports import publish
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from log_history import CLUSTER_ID, LogHistory
@@ -23,15 +25,7 @@ from raftlog.segments.compact import compact
 from raftlog.segments.errors import CorruptExportError
 from raftlog.segments.export import export
 from raftlog.segments.files import open_place
-from raftlog.segments.manifest import (
-    CHECKPOINTS,
-    MANIFEST_NAME,
-    RAW,
-    Checkpoint,
-    Manifest,
-    encode,
-    read_manifest,
-)
+from raftlog.segments.manifest import CHECKPOINTS, RAW, Checkpoint, Manifest, read_manifest
 from raftlog.segments.verify import checkpoint_faults, verify_export
 from raftlog.segments.writer import ExportWriter
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -258,104 +252,87 @@ def test_any_flipped_byte_is_reported(
 def test_export_is_verified_with_its_checkpoints(copy: Path) -> None:
     one = read_manifest(copy).checkpoints[1]
     (copy / one.file).write_bytes(b"RAFTLOG")
-    with pytest.raises(
-        CorruptExportError, match=f"{one.file}.*is corrupt: expected .* bytes, found 7"
-    ):
+    why = f"{one.file}.*is corrupt: expected .* bytes, found 7"
+    with pytest.raises(CorruptExportError, match=why):
         verify_export(copy)
 
 
 Plant = Callable[[Path, Manifest, Checkpoint], Checkpoint | None]
 
 
-def _missing(directory: Path, _: Manifest, one: Checkpoint) -> Checkpoint:
-    (directory / one.file).unlink()
-    return one
-
-
-def _cut(directory: Path, _: Manifest, one: Checkpoint) -> Checkpoint:
-    path = directory / one.file
-    return _rehashed(path, path.read_bytes()[:-1], one)
-
-
-def _rehashed(path: Path, data: bytes, one: Checkpoint) -> Checkpoint:
+def rehashed(path: Path, data: bytes, one: Checkpoint) -> Checkpoint:
     """Make everything in the manifest match the file, as a forger would."""
     path.write_bytes(data)
     return replace(one, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
-def _value_changed(directory: Path, _: Manifest, one: Checkpoint) -> Checkpoint:
-    path = directory / one.file
-    data = path.read_bytes()
-    return _rehashed(path, data.replace(b"topic-1", b"topic-x", 1), one)
+def missing(directory: Path, _: Manifest, one: Checkpoint) -> Checkpoint:
+    (directory / one.file).unlink()
+    return one
 
 
-def _another_clusters(directory: Path, manifest: Manifest, one: Checkpoint) -> Checkpoint:
-    image = load_checkpoint(open_place(directory), manifest.owner, one)
-    header = header_of(image, cluster_id="another", generations=())
-    return _rehashed(directory / one.file, b"".join(pieces(image, header)), one)
+def edited(edit: Callable[[bytes], bytes]) -> Plant:
+    def plant(directory: Path, _: Manifest, one: Checkpoint) -> Checkpoint:
+        path = directory / one.file
+        return rehashed(path, edit(path.read_bytes()), one)
+
+    return plant
 
 
-def _another_generations(directory: Path, manifest: Manifest, one: Checkpoint) -> Checkpoint:
-    image = load_checkpoint(open_place(directory), manifest.owner, one)
-    header = header_of(image, cluster_id=CLUSTER_ID, generations=(1,))
-    return _rehashed(directory / one.file, b"".join(pieces(image, header)), one)
+def owned_by(cluster_id: str, *generations: int) -> Plant:
+    def plant(directory: Path, manifest: Manifest, one: Checkpoint) -> Checkpoint:
+        image = load_checkpoint(open_place(directory), manifest.owner, one)
+        header = header_of(image, cluster_id=cluster_id, generations=generations)
+        return rehashed(directory / one.file, b"".join(pieces(image, header)), one)
+
+    return plant
 
 
-def _offset_moved(directory: Path, _: Manifest, one: Checkpoint) -> Checkpoint:
-    return replace(one, offset=one.offset + 1)
+def claimed(**fields: Any) -> Plant:
+    """Change fields of the entry; numbers are added."""
+
+    def plant(_: Path, __: Manifest, one: Checkpoint) -> Checkpoint:
+        values = {
+            name: getattr(one, name) + value if isinstance(value, int) else value
+            for name, value in fields.items()
+        }
+        return replace(one, **values)
+
+    return plant
 
 
-def _epoch_moved(directory: Path, _: Manifest, one: Checkpoint) -> Checkpoint:
-    return replace(one, epoch=one.epoch + 1)
+def another(directory: Path, manifest: Manifest, one: Checkpoint) -> Checkpoint:
+    data = (directory / manifest.checkpoints[0].file).read_bytes()
+    return rehashed(directory / one.file, data, one)
 
 
-def _time_moved(directory: Path, _: Manifest, one: Checkpoint) -> Checkpoint:
-    return replace(one, timestamp_ms=one.timestamp_ms - 1)
+PLANTS: dict[str, tuple[Plant, str]] = {
+    "missing": (missing, "it is missing"),
+    "cut": (edited(lambda data: data[:-1]), "it has no footer"),
+    "a value changed": (edited(lambda data: data.replace(b"topic-1", b"topic-x", 1)), "is corrupt"),
+    "another cluster's": (owned_by("another"), "belongs to cluster another generation 0"),
+    "another generation's": (owned_by(CLUSTER_ID, 1), f"to cluster {CLUSTER_ID} generation 1"),
+    "offset moved": (claimed(offset=1), "it contains the state at offset"),
+    "epoch moved": (claimed(epoch=1), "is corrupt: expected epoch"),
+    "time moved": (claimed(timestamp_ms=-1), "is corrupt: expected epoch"),
+    "state hash changed": (
+        claimed(state_hash=format_hash(1)),
+        "is corrupt: expected the state hash",
+    ),
+    "log hash changed": (claimed(log_hash="00" * 32), "its log hash differs"),
+    "another one": (another, "it contains the state at offset"),
+    "not listed": (lambda *_: None, "does not list it"),
+}
 
 
-def _state_hash_changed(directory: Path, _: Manifest, one: Checkpoint) -> Checkpoint:
-    return replace(one, state_hash=format_hash(1))
-
-
-def _log_hash_changed(directory: Path, _: Manifest, one: Checkpoint) -> Checkpoint:
-    return replace(one, log_hash="00" * 32)
-
-
-def _another_one(directory: Path, manifest: Manifest, one: Checkpoint) -> Checkpoint:
-    other = manifest.checkpoints[0]
-    return _rehashed(directory / one.file, (directory / other.file).read_bytes(), one)
-
-
-def _not_listed(directory: Path, _: Manifest, one: Checkpoint) -> None:
-    return None
-
-
-PLANTS: tuple[tuple[Plant, str], ...] = (
-    (_missing, "it is missing"),
-    (_cut, "it has no footer"),
-    (_value_changed, "is corrupt"),
-    (_another_clusters, "belongs to cluster another generation 0"),
-    (_another_generations, f"belongs to cluster {CLUSTER_ID} generation 1"),
-    (_offset_moved, "it contains the state at offset"),
-    (_epoch_moved, "is corrupt: expected epoch"),
-    (_time_moved, "is corrupt: expected epoch"),
-    (_state_hash_changed, "is corrupt: expected the state hash"),
-    (_log_hash_changed, "its log hash differs"),
-    (_another_one, "it contains the state at offset"),
-    (_not_listed, "does not list it"),
-)
-
-
-@pytest.mark.parametrize(
-    ("plant", "found"), PLANTS, ids=[plant.__name__.strip("_") for plant, _ in PLANTS]
-)
-def test_damaged_checkpoint_is_detected(copy: Path, plant: Plant, found: str) -> None:
+@pytest.mark.parametrize("planted", PLANTS)
+def test_damaged_checkpoint_is_detected(copy: Path, planted: str) -> None:
+    plant, found = PLANTS[planted]
     manifest = read_manifest(copy)
     one = manifest.checkpoints[2]
     changed = plant(copy, manifest, one)
     known = [changed if each == one else each for each in manifest.checkpoints]
-    forged = replace(manifest, checkpoints=tuple(each for each in known if each is not None))
-    (copy / MANIFEST_NAME).write_bytes(encode(forged))
+    publish(copy, checkpoints=tuple(each for each in known if each is not None))
     (fault,) = faults(copy)
     assert found in fault
     assert one.file in fault
@@ -374,8 +351,6 @@ def test_damaged_checkpoint_is_detected(copy: Path, plant: Plant, found: str) ->
 def test_manifest_with_wrong_checkpoints_is_refused(
     copy: Path, disorder: Callable[[tuple[Checkpoint, ...]], tuple[Checkpoint, ...]]
 ) -> None:
-    manifest = read_manifest(copy)
-    forged = replace(manifest, checkpoints=disorder(manifest.checkpoints))
-    (copy / MANIFEST_NAME).write_bytes(encode(forged))
+    publish(copy, checkpoints=disorder(read_manifest(copy).checkpoints))
     with pytest.raises(CorruptExportError, match="lists"):
         read_manifest(copy)

@@ -5,22 +5,16 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from exports import flip, publish, written
 from log_history import CLUSTER_ID, LogHistory
 from msgspec.structs import replace
+from test_follow_export import Growing
 
 from raftlog.segments.compact import compact, plan
 from raftlog.segments.errors import CorruptExportError, ExportError
 from raftlog.segments.export import PublishPolicy, export, follow
-from raftlog.segments.manifest import (
-    KINDS,
-    MANIFEST_NAME,
-    RAW,
-    RECORDS,
-    Manifest,
-    Retired,
-    encode,
-    read_manifest,
-)
+from raftlog.segments.files import LocalPlace
+from raftlog.segments.manifest import KINDS, RAW, RECORDS, Manifest, Retired, read_manifest
 from raftlog.segments.raw import read_segment
 from raftlog.segments.verify import verify_export
 from raftlog.segments.writer import KEEP_RETIRED_MS, ExportWriter, OpenPair
@@ -38,10 +32,7 @@ def history() -> LogHistory:
 @pytest.fixture(scope="module")
 def made(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twelve pairs of about twenty records. Not to be modified: take a copy."""
-    directory = tmp_path_factory.mktemp("export")
-    with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=20) as writer:
-        writer.append_chunk(b"".join(history.batches))
-        writer.commit(history.end_offset)
+    directory = written(history, tmp_path_factory.mktemp("export"), max_segment_records=20)
     assert len(read_manifest(directory).of_kind(RAW)) >= 8
     return directory
 
@@ -62,15 +53,10 @@ def writer_at(
 def content(directory: Path) -> tuple[bytes, list[dict[str, object]]]:
     """Return all that an export holds, by its manifest only."""
     manifest = verify_export(directory)
-    raw = b"".join(
-        data for segment in manifest.of_kind(RAW) for data in read_segment(directory, segment)
-    )
-    rows = [
-        row
-        for segment in manifest.of_kind(RECORDS)
-        for row in pq.read_table(directory / segment.file).to_pylist()
-    ]
-    return raw, rows
+    segments = manifest.of_kind(RAW)
+    raw = b"".join(data for one in segments for data in read_segment(directory, one))
+    files = [directory / one.file for one in manifest.of_kind(RECORDS)]
+    return raw, [row for file in files for row in pq.read_table(file).to_pylist()]
 
 
 def on_disk(directory: Path) -> set[str]:
@@ -87,9 +73,9 @@ def test_merged_pair_has_the_same_records(history: LogHistory, exported: Path) -
         assert compact(writer) == len(files) // 2 - 1
     manifest = read_manifest(exported)
     last = history.end_offset - 1
-    assert [one.file for one in manifest.segments] == [
-        f"raw/{0:020d}-{last:020d}.rls", f"records/{0:020d}-{last:020d}.parquet",
-    ]  # fmt: skip
+    span = f"{0:020d}-{last:020d}"
+    names = [one.file for one in manifest.segments]
+    assert names == [f"raw/{span}.rls", f"records/{span}.parquet"]
     assert manifest.segments[0].batches == len(history.batches)
     assert content(exported) == before
     # The small ones are there for readers under way, an hour long.
@@ -154,8 +140,6 @@ def test_crash_at_any_step_loses_nothing_and_leaves_nothing(
 
         return step
 
-    from raftlog.segments.files import LocalPlace
-
     with monkeypatch.context() as patch:
         for name in ("put", "replace"):
             patch.setattr(LocalPlace, name, counted(getattr(LocalPlace, name)))
@@ -179,61 +163,40 @@ def test_crash_at_any_step_loses_nothing_and_leaves_nothing(
 
 def test_damaged_files_are_not_merged(exported: Path) -> None:
     segment = read_manifest(exported).of_kind(RAW)[3]
-    path = exported / segment.file
-    good = path.read_bytes()
-    path.write_bytes(good[:-40] + bytes([good[-40] ^ 1]) + good[-39:])
-    with (
-        writer_at(exported) as writer,
-        pytest.raises(CorruptExportError, match=f"{segment.file}.*is corrupt"),
-    ):
+    good = (exported / segment.file).read_bytes()
+    flip(exported / segment.file, len(good) - 40)
+    told = pytest.raises(CorruptExportError, match=f"{segment.file}.*is corrupt")
+    with writer_at(exported) as writer, told:
         compact(writer)
-    path.write_bytes(good)
+    (exported / segment.file).write_bytes(good)
     assert len(verify_export(exported).of_kind(RAW)) >= 8
 
 
 def test_manifest_cannot_remove_files_of_others(exported: Path) -> None:
-    manifest = read_manifest(exported)
-    path = exported / MANIFEST_NAME
-    path.write_bytes(
-        encode(replace(manifest, retired=(Retired(file="../../home/thesis.txt", since_ms=0),)))
-    )
+    publish(exported, retired=(Retired(file="../../home/thesis.txt", since_ms=0),))
     with pytest.raises(CorruptExportError, match=r"lists \.\./\.\./home"):
         read_manifest(exported)
-    path.write_bytes(
-        encode(replace(manifest, retired=(Retired(file=manifest.segments[0].file, since_ms=0),)))
-    )
+
+
+def test_file_of_the_export_cannot_be_retired(exported: Path) -> None:
+    (first, *_) = read_manifest(exported).segments
+    publish(exported, retired=(Retired(file=first.file, since_ms=0),))
     with pytest.raises(ExportError, match="both as part of the export and as retired"):
         writer_at(exported)
 
 
 def test_following_export_merges_accumulated_files(tmp_path: Path) -> None:
-    history = LogHistory(102).run(90)
-
-    class Source:
-        cluster_id, generation, start_offset, at = CLUSTER_ID, 0, 0, 0
-        connections = 1
-
-        @property
-        def high_watermark(self) -> int:
-            return [*history.positions, history.end_offset][self.at]
-
-        def read(self, offset: int, max_bytes: int) -> bytes:
-            return history.batches[history.positions[offset]]
-
-        def poll(self, offset: int, max_bytes: int, wait_s: float) -> bytes:
-            self.at += 1
-            return self.read(offset, max_bytes)
-
-    source = Source()
+    source = Growing(LogHistory(102).run(90), batches=1)
     most: list[int] = []
     summary = follow(
         source,
         tmp_path,
         PublishPolicy(interval_s=0.5, compact_at=5),
-        stop=lambda: source.at == len(history.batches),
+        stop=source.over,
         published=lambda manifest: most.append(len(manifest.of_kind(RAW))),
-        clock=lambda: float(source.at),
+        clock=source.clock,
     )
-    assert (summary.records, summary.batches) == (history.end_offset, len(history.batches))
+    batches = source.history.batches
+    assert (summary.records, summary.batches) == (source.history.end_offset, len(batches))
     assert max(most) <= 6 < len(most)
-    assert content(tmp_path)[0] == b"".join(history.batches)
+    assert content(tmp_path)[0] == b"".join(batches)

@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from exports import written
 from log_history import CLUSTER_ID, LogHistory
 
 from raftlog import batch
@@ -31,10 +32,13 @@ def history() -> LogHistory:
 
 
 def raw_bytes(directory: Path) -> bytes:
-    manifest = read_manifest(directory)
-    return b"".join(
-        b"".join(read_batches(directory / segment.file)) for segment in manifest.of_kind(RAW)
-    )
+    files = [directory / one.file for one in read_manifest(directory).of_kind(RAW)]
+    return b"".join(data for file in files for data in read_batches(file))
+
+
+def row_list(directory: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.read_table(directory / RECORDS).to_pylist()
+    return rows
 
 
 def test_raw_segments_hold_the_exact_bytes(history: LogHistory, tmp_path: Path) -> None:
@@ -47,31 +51,20 @@ def test_raw_segments_hold_the_exact_bytes(history: LogHistory, tmp_path: Path) 
 
 def test_rows_hold_the_records_and_fold_to_their_state(history: LogHistory, tmp_path: Path) -> None:
     export(history, tmp_path)
-    rows = pq.read_table(tmp_path / RECORDS).to_pylist()
+    rows = row_list(tmp_path)
     assert [row["offset"] for row in rows] == list(range(history.end_offset))
     by_batch: dict[int, list[dict[str, Any]]] = {}
     for row in rows:
         by_batch.setdefault(row["batch_base_offset"], []).append(row)
-    rebuilt = [
-        batch.encode(
-            [batch.RecordData(row["type"], row["version"], row["body"]) for row in group],
-            base_offset=base,
-            epoch=group[0]["epoch"],
-            timestamp_ms=group[0]["timestamp_ms"],
-            control=group[0]["control"],
-            principal=group[0]["principal"],
-            client_id=group[0]["client_id"],
-            sequence=group[0]["sequence"],
-            all_below_done=group[0]["all_below_done"],
-        )
-        for base, group in sorted(by_batch.items())
-    ]
+    of_batch = ["epoch", "timestamp_ms", "control", "principal"]
+    of_batch += ["client_id", "sequence", "all_below_done"]
+    rebuilt = []
+    for base, group in sorted(by_batch.items()):
+        records = [batch.RecordData(row["type"], row["version"], row["body"]) for row in group]
+        fields = {name: group[0][name] for name in of_batch}
+        rebuilt.append(batch.encode(records, base_offset=base, **fields))
+        assert {row["batch_last_offset"] for row in group} == {base + len(group) - 1}
     assert rebuilt == history.batches
-    assert all(
-        row["batch_last_offset"]
-        == row["batch_base_offset"] + len(by_batch[row["batch_base_offset"]]) - 1
-        for row in rows
-    )
     draft = ImageBuilder(Image())
     draft.apply_chunk(b"".join(rebuilt))
     assert draft.snapshot().state_hash == history.hashes[history.end_offset - 1]
@@ -83,39 +76,30 @@ def test_typed_columns_hold_the_fields_of_records(tmp_path: Path) -> None:
     set_at = history.alter_config("orders", "retention.ms", "5", principal="User:bob")
     deleted_at = history.alter_config("orders", "retention.ms", None)
     isr_at = history.alter_isr("orders", 0, [1, 2])
-    unclean = pb.PartitionChangeRecord(
-        topic_id=topic_id, isr=pb.IdList(ids=[3]), leader=3, leader_recovery_state=1
-    )
+    unclean = history.changed(topic_id, isr=[3], leader=3, leader_recovery_state=1)
     unclean_at = history.append(unclean)
-    moving = pb.PartitionChangeRecord(
-        topic_id=topic_id, adding_replicas=pb.IdList(ids=[2]), removing_replicas=pb.IdList()
-    )
-    moving_at = history.append(moving)
+    moving_at = history.append(history.changed(topic_id, adding_replicas=[2], removing_replicas=[]))
     history.progress()
     export(history, tmp_path)
-    table = pq.read_table(tmp_path / RECORDS)
-    rows = table.to_pylist()
-    assert table.schema.equals(SCHEMA, check_metadata=False)
-    assert rows[0]["type_name"] == "LEADER_CHANGE"
-    assert (rows[0]["control"], rows[0]["leader_id"], rows[0]["group_kind"]) == (True, 1, "leader")
-    assert (rows[set_at]["principal"], rows[set_at]["config_name"], rows[set_at]["config_value"]) == (
-        "User:bob", "retention.ms", "5",
-    )  # fmt: skip
-    assert rows[deleted_at]["config_value"] is None
-    assert rows[isr_at]["topic_id"] == topic_id.hex()
-    assert rows[isr_at]["isr"] == [1, 2]
-    assert rows[isr_at]["leader"] is None
+    assert pq.read_table(tmp_path / RECORDS).schema.equals(SCHEMA, check_metadata=False)
+    rows = row_list(tmp_path)
+
+    def told(at: int, *names: str) -> tuple[Any, ...]:
+        return tuple(rows[at][name] for name in names)
+
+    first = told(0, "type_name", "control", "leader_id", "group_kind")
+    assert first == ("LEADER_CHANGE", True, 1, "leader")
+    config = ("principal", "config_name", "config_value")
+    assert told(set_at, *config) == ("User:bob", "retention.ms", "5")
+    assert told(deleted_at, "config_value") == (None,)
+    epochs = ("leader_epoch", "partition_epoch", "leader_recovery_state", "adding_replicas")
+    assert told(set_at - 1, *epochs) == (0, 0, 0, [])
+    assert told(isr_at, "topic_id", "isr", "leader") == (topic_id.hex(), [1, 2], None)
+    assert told(isr_at, "leader_recovery_state") == (None,)
     assert [member["broker_id"] for member in rows[isr_at]["isr_with_epochs"]] == [1, 2]
-    created_at = set_at - 1
-    assert (rows[created_at]["leader_epoch"], rows[created_at]["partition_epoch"]) == (0, 0)
-    assert rows[created_at]["leader_recovery_state"] == 0
-    assert rows[created_at]["adding_replicas"] == []
-    assert rows[isr_at]["leader_recovery_state"] is None
-    assert rows[unclean_at]["leader_recovery_state"] == 1
-    assert rows[unclean_at]["leader"] == 3
-    assert rows[unclean_at]["leader_epoch"] is None
-    assert rows[unclean_at]["replicas"] is None
-    assert (rows[moving_at]["adding_replicas"], rows[moving_at]["removing_replicas"]) == ([2], [])
+    led = ("leader_recovery_state", "leader", "leader_epoch", "replicas")
+    assert told(unclean_at, *led) == (1, 3, None, None)
+    assert told(moving_at, "adding_replicas", "removing_replicas") == ([2], [])
     assert [entry["broker_id"] for entry in rows[-1]["applied"]] == [1, 2, 3]
     assert rows[-1]["high_watermark"] == history.end_offset - 1
     assert int(rows[5]["timestamp"].timestamp() * 1000) == rows[5]["timestamp_ms"]
@@ -133,14 +117,12 @@ def test_columns_contain_entries_and_owners(tmp_path: Path) -> None:
     owned_at = log.append(pb.OpenClientRecord(name="c", principal="User:bob"))
     free_at = log.append(pb.OpenClientRecord(name="d"))
     export(log, tmp_path)
-    rows = pq.read_table(tmp_path / RECORDS).to_pylist()
+    rows = row_list(tmp_path)
     added = rows[added_at]
     assert (added["principal"], added["acl_principal"]) == ("User:admin", "User:alice")
     assert (added["resource_type"], added["acl_resource_type"]) == (None, 100)
-    assert [added[name] for name in ("resource_name", "pattern_type", "host")] == [
-        "s-", 4, "10.0.0.1",
-    ]  # fmt: skip
-    assert [added[name] for name in ("operation", "permission_type")] == [3, 2]
+    names = ("resource_name", "pattern_type", "host", "operation", "permission_type")
+    assert [added[name] for name in names] == ["s-", 4, "10.0.0.1", 3, 2]
     for at in (added_at, removed_at):
         assert (rows[at]["group_kind"], rows[at]["group_id"]) == ("acl", id_.hex())
     assert rows[removed_at]["acl_principal"] is None
@@ -152,17 +134,15 @@ def test_columns_contain_entries_and_owners(tmp_path: Path) -> None:
 
 def test_column_contains_voters(tmp_path: Path) -> None:
     log = LogHistory(5)
-    entries = [
-        pb.VoterEntry(voter_id=id_, voter_directory_id=directory, endpoint=f"host-{id_}:1")
-        for id_, directory in ((1, "one"), (2, ""))
-    ]
-    at = log.append(pb.VotersRecord(voters=entries), control=True)
-    export(log, tmp_path)
-    column = pq.read_table(tmp_path / RECORDS)["voters"].to_pylist()
-    assert column[at] == [
+    entries: list[dict[str, Any]] = [
         {"voter_id": 1, "voter_directory_id": "one", "endpoint": "host-1:1"},
         {"voter_id": 2, "voter_directory_id": "", "endpoint": "host-2:1"},
     ]
+    voters = [pb.VoterEntry(**each) for each in entries]
+    at = log.append(pb.VotersRecord(voters=voters), control=True)
+    export(log, tmp_path)
+    column = pq.read_table(tmp_path / RECORDS)["voters"].to_pylist()
+    assert column[at] == entries
     assert column[:at] == [None] * at
 
 
@@ -182,23 +162,18 @@ def test_manifest_describes_the_export(history: LogHistory, tmp_path: Path) -> N
 
 
 def test_segments_are_bounded_and_named_by_offset(history: LogHistory, tmp_path: Path) -> None:
-    with ExportWriter(tmp_path, CLUSTER_ID, 0, max_segment_records=100) as export_writer:
-        export_writer.append_chunk(b"".join(history.batches))
-        export_writer.commit(history.end_offset)
+    written(history, tmp_path, max_segment_records=100)
     manifest = verify_export(tmp_path)
     assert len(manifest.of_kind(RECORDS)) >= 5
     for segment in manifest.of_kind(RECORDS):
-        assert (
-            segment.file == f"records/{segment.base_offset:020d}-{segment.last_offset:020d}.parquet"
-        )
+        span = f"{segment.base_offset:020d}-{segment.last_offset:020d}"
+        assert segment.file == f"records/{span}.parquet"
         assert segment.records < 100 + 40
     assert raw_bytes(tmp_path) == b"".join(history.batches)
 
 
 def test_segment_is_rolled_at_the_byte_bound(history: LogHistory, tmp_path: Path) -> None:
-    with ExportWriter(tmp_path, CLUSTER_ID, 0, max_segment_bytes=10_000) as export_writer:
-        export_writer.append_chunk(b"".join(history.batches))
-        export_writer.commit(history.end_offset)
+    written(history, tmp_path, max_segment_bytes=10_000)
     assert len(verify_export(tmp_path).of_kind(RAW)) > 3
 
 
@@ -222,48 +197,45 @@ def test_export_progress_reaches_the_total(history: LogHistory, tmp_path: Path) 
     assert seen[-1] == (history.end_offset, history.end_offset)
 
 
-def test_log_with_a_late_start_is_exported(history: LogHistory, tmp_path: Path) -> None:
-    class Trimmed:
-        cluster_id, generation, start_offset = CLUSTER_ID, 0, sorted(history.positions)[9]
-        connections = 0
-        high_watermark = history.end_offset
-        read = staticmethod(history.read)
+class Trimmed:
+    """A log whose first records are deleted."""
 
-    summary = export(Trimmed(), tmp_path)
-    assert summary.history_begin == Trimmed.start_offset
+    cluster_id, generation, connections = CLUSTER_ID, 0, 0
+
+    def __init__(self, history: LogHistory) -> None:
+        self.start_offset, self.high_watermark = sorted(history.positions)[9], history.end_offset
+        self.read = history.read
+
+
+def first_batch(history: LogHistory, directory: Path) -> None:
+    """Export the first batch."""
+    with ExportWriter(directory, CLUSTER_ID, 0) as writer:
+        writer.append_chunk(history.batches[0])
+        writer.commit(1)
+
+
+def test_log_with_a_late_start_is_exported(history: LogHistory, tmp_path: Path) -> None:
+    source = Trimmed(history)
+    assert export(source, tmp_path).history_begin == source.start_offset
     verify_export(tmp_path)
 
 
 def test_retention_beyond_the_export_is_a_gap(history: LogHistory, tmp_path: Path) -> None:
-    with ExportWriter(tmp_path, CLUSTER_ID, 0) as export_writer:
-        export_writer.append_chunk(history.batches[0])
-        export_writer.commit(1)
-
-    class Trimmed:
-        cluster_id, generation, start_offset = CLUSTER_ID, 0, sorted(history.positions)[9]
-        connections = 0
-        high_watermark = history.end_offset
-        read = staticmethod(history.read)
-
-    with pytest.raises(
-        ExportGapError,
-        match=f"before offset 1, but the log now starts at {Trimmed.start_offset};",
-    ):
-        export(Trimmed(), tmp_path)
+    first_batch(history, tmp_path)
+    source = Trimmed(history)
+    told = f"before offset 1, but the log now starts at {source.start_offset};"
+    with pytest.raises(ExportGapError, match=told):
+        export(source, tmp_path)
 
 
 @pytest.mark.parametrize(("index", "what"), [(2, "a gap"), (0, "an overlap")])
 def test_gap_and_overlap_are_reported(
     history: LogHistory, tmp_path: Path, index: int, what: str
 ) -> None:
-    with ExportWriter(tmp_path, CLUSTER_ID, 0) as export_writer:
-        export_writer.append_chunk(history.batches[0])
-        export_writer.commit(1)
-    with (
-        ExportWriter(tmp_path, CLUSTER_ID, 0) as export_writer,
-        pytest.raises(ExportGapError, match=f"^{what}.* before offset 1,"),
-    ):
-        export_writer.append_chunk(history.batches[index])
+    first_batch(history, tmp_path)
+    told = pytest.raises(ExportGapError, match=f"^{what}.* before offset 1,")
+    with ExportWriter(tmp_path, CLUSTER_ID, 0) as writer, told:
+        writer.append_chunk(history.batches[index])
     assert read_manifest(tmp_path).end_offset == 1
 
 
@@ -272,26 +244,18 @@ def test_another_log_is_refused(
     history: LogHistory, tmp_path: Path, cluster_id: str, generation: int
 ) -> None:
     export(history, tmp_path)
-    with pytest.raises(
-        ExportMismatchError, match=f"not to cluster {cluster_id} generation {generation}"
-    ):
+    told = f"not to cluster {cluster_id} generation {generation}"
+    with pytest.raises(ExportMismatchError, match=told):
         ExportWriter(tmp_path, cluster_id, generation)
 
 
 def test_decreasing_epoch_is_refused(history: LogHistory, tmp_path: Path) -> None:
     export(history, tmp_path)
-    offset = history.end_offset
-    older = batch.encode(
-        [batch.RecordData(20, 0, b"")],
-        base_offset=offset,
-        epoch=0,
-        timestamp_ms=history.timestamp_ms,
-    )
-    with (
-        ExportWriter(tmp_path, CLUSTER_ID, 0) as export_writer,
-        pytest.raises(ExportMismatchError, match="another log"),
-    ):
-        export_writer.append_chunk(older)
+    at: dict[str, Any] = {"base_offset": history.end_offset, "timestamp_ms": history.timestamp_ms}
+    older = batch.encode([batch.RecordData(20, 0, b"")], epoch=0, **at)
+    told = pytest.raises(ExportMismatchError, match="another log")
+    with ExportWriter(tmp_path, CLUSTER_ID, 0) as writer, told:
+        writer.append_chunk(older)
 
 
 def test_corrupt_chunk_is_refused_and_changes_nothing(history: LogHistory, tmp_path: Path) -> None:
@@ -308,11 +272,9 @@ def test_corrupt_chunk_is_refused_and_changes_nothing(history: LogHistory, tmp_p
 
 def test_unknown_record_is_refused(tmp_path: Path) -> None:
     data = batch.encode([batch.RecordData(999, 0, b"")], base_offset=0, epoch=1, timestamp_ms=1)
-    with (
-        ExportWriter(tmp_path, CLUSTER_ID, 0) as export_writer,
-        pytest.raises(UnknownRecordError, match="999"),
-    ):
-        export_writer.append_chunk(data)
+    told = pytest.raises(UnknownRecordError, match="999")
+    with ExportWriter(tmp_path, CLUSTER_ID, 0) as writer, told:
+        writer.append_chunk(data)
 
 
 def test_commit_above_the_high_watermark_is_refused(history: LogHistory, tmp_path: Path) -> None:
@@ -323,10 +285,8 @@ def test_commit_above_the_high_watermark_is_refused(history: LogHistory, tmp_pat
 
 
 def test_export_directory_admits_one_writer(tmp_path: Path) -> None:
-    with (
-        ExportWriter(tmp_path, CLUSTER_ID, 0),
-        pytest.raises(ExportError, match="another export is writing"),
-    ):
+    told = pytest.raises(ExportError, match="another export is writing")
+    with ExportWriter(tmp_path, CLUSTER_ID, 0), told:
         ExportWriter(tmp_path, CLUSTER_ID, 0)
     ExportWriter(tmp_path, CLUSTER_ID, 0).close()
 
@@ -370,10 +330,8 @@ def test_crash_between_steps_leaves_the_old_export(
     export(history.run(200), tmp_path)
     assert raw_bytes(tmp_path) == b"".join(history.batches)
     named = {segment.file for segment in verify_export(tmp_path).segments}
-    found = {
-        f"{kind}/{path.name}" for kind in (RAW, RECORDS) for path in (tmp_path / kind).iterdir()
-    }
-    assert found == named
+    kinds = (RAW, RECORDS)
+    assert named == {f"{kind}/{one.name}" for kind in kinds for one in (tmp_path / kind).iterdir()}
 
 
 def test_directory_that_is_not_an_export_is_left_alone(tmp_path: Path) -> None:

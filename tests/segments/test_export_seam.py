@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from exports import publish, written
 from log_history import CLUSTER_ID, LogHistory
 from msgspec.structs import replace
 
@@ -23,9 +24,9 @@ from raftlog.segments.manifest import (
     MANIFEST_NAME,
     RAW,
     RECORDS,
+    Manifest,
     Retired,
     StateHash,
-    encode,
     read_manifest,
 )
 from raftlog.segments.verify import verify_export
@@ -170,12 +171,7 @@ def _moved(one: StateHash, log: LogHistory) -> StateHash:
 @pytest.fixture
 def exported(tmp_path: Path) -> Path:
     """Two ranges, beside a directory with files of others."""
-    directory = tmp_path / "exported"
-    history = LogHistory(5).run(60)
-    with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=30) as writer:
-        writer.append_chunk(b"".join(history.batches))
-        writer.commit(history.end_offset)
-    return directory
+    return written(LogHistory(5).run(60), tmp_path / "exported", max_segment_records=30)
 
 
 @pytest.fixture
@@ -190,8 +186,7 @@ def others(tmp_path: Path, exported: Path) -> Path:
 
 def claim(exported: Path, file: str) -> None:
     """Let the manifest name a file for removal."""
-    manifest = replace(read_manifest(exported), retired=(Retired(file=file, since_ms=0),))
-    (exported / MANIFEST_NAME).write_bytes(encode(manifest))
+    publish(exported, retired=(Retired(file=file, since_ms=0),))
 
 
 @pytest.mark.parametrize(
@@ -280,24 +275,20 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def go_on(target: Path, history: LogHistory, batches: list[bytes], size: int) -> None:
-    with ExportWriter(target, CLUSTER_ID, 0) as writer, files_of_at_most(size):
+def go_on(target: Path, batches: list[bytes]) -> Manifest:
+    with ExportWriter(target, CLUSTER_ID, 0) as writer:
         writer.append_chunk(b"".join(batches))
-        writer.commit(history.end_offset)
+        return writer.commit(writer.next_offset)
 
 
 @pytest.mark.parametrize("size", [100, 6_000, 30_000])
 def test_export_is_unchanged_and_continues_after_a_full_disk(tmp_path: Path, size: int) -> None:
     history = LogHistory(31).run(1500)
-    half = len(history.batches) // 2
-    with ExportWriter(tmp_path, CLUSTER_ID, 0) as writer:
-        writer.append_chunk(b"".join(history.batches[:20]))
-        writer.commit(writer.next_offset)
-        published = writer.manifest
-    with pytest.raises(ExportError, match=r"cannot write to .*: File too large"):
-        go_on(tmp_path, history, history.batches[20:half], size)
+    published = go_on(tmp_path, history.batches[:20])
+    more = history.batches[20 : len(history.batches) // 2]
+    full = pytest.raises(ExportError, match=r"cannot write to .*: File too large")
+    with full, files_of_at_most(size):
+        go_on(tmp_path, more)
     assert verify_export(tmp_path) == published
-    with ExportWriter(tmp_path, CLUSTER_ID, 0) as writer:
-        writer.append_chunk(b"".join(history.batches[20:]))
-        writer.commit(history.end_offset)
+    go_on(tmp_path, history.batches[20:])
     assert verify_export(tmp_path).end_offset == history.end_offset

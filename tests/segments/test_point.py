@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from exports import publish
 from log_history import LogHistory
 from msgspec.structs import replace
 
@@ -13,7 +14,7 @@ from raftlog.metadata.image import Image
 from raftlog.segments.errors import ExportMismatchError
 from raftlog.segments.export import export
 from raftlog.segments.files import open_place
-from raftlog.segments.manifest import MANIFEST_NAME, Manifest, StateHash, encode, read_manifest
+from raftlog.segments.manifest import Manifest, StateHash, read_manifest
 from raftlog.segments.point import PointState, exported_state, point_of, state_at
 from raftlog.segments.writer import Beginning, ExportWriter
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -36,10 +37,8 @@ def exported(history: LogHistory, tmp_path: Path) -> Path:
     return tmp_path / "e"
 
 
-def with_fields(directory: Path, **fields: object) -> Manifest:
-    manifest = replace(read_manifest(directory), **fields)
-    (directory / MANIFEST_NAME).write_bytes(encode(manifest, None))
-    return manifest
+def with_reports(directory: Path, *reports: StateHash) -> Manifest:
+    return publish(directory, state_hashes=reports)
 
 
 def at(directory: Path, offset: int) -> PointState:
@@ -49,7 +48,7 @@ def at(directory: Path, offset: int) -> PointState:
 def test_state_at_every_offset_equals_the_logs(history: LogHistory, exported: Path) -> None:
     ends = sorted(history.hashes)
     recorded = ends[10::37]
-    with_fields(exported, state_hashes=said(history, *recorded))
+    with_reports(exported, *said(history, *recorded))
     for offset in [*range(60), *range(60, ends[-1] + 1, 17)]:
         found = at(exported, offset)
         whole = max((end for end in ends if end <= offset), default=-1)
@@ -73,10 +72,10 @@ def test_state_contradicting_a_controller_is_refused(history: LogHistory, export
         replace(first, log_hash="0" * 64),
     ):
         others = [one for one in (first, second) if one.offset != wrong.offset]
-        with_fields(exported, state_hashes=tuple(sorted([*others, wrong])))
+        with_reports(exported, *sorted([*others, wrong]))
         with pytest.raises(ExportMismatchError, match=f"offset {wrong.offset} the"):
             at(exported, ends[200])
-    with_fields(exported, state_hashes=(first, second))
+    with_reports(exported, first, second)
     assert at(exported, ends[200]).image.state_hash == history.hashes[ends[200]]
 
 
@@ -85,7 +84,7 @@ def test_report_inside_a_batch_vouches_for_nothing(history: LogHistory, exported
     inside = next(end + 1 for end in ends[250:] if end + 1 not in history.hashes)
     (report,) = said(history, ends[-1])
     for others in ((), said(history, ends[-1])):
-        with_fields(exported, state_hashes=(replace(report, offset=inside), *others))
+        with_reports(exported, replace(report, offset=inside), *others)
         for offset in (inside - 1, inside, inside + 1):
             if others or offset <= inside:
                 with pytest.raises(
@@ -96,7 +95,7 @@ def test_report_inside_a_batch_vouches_for_nothing(history: LogHistory, exported
 
 def test_checkpoint_needs_a_recorded_state_after_it(history: LogHistory, exported: Path) -> None:
     ends = sorted(history.hashes)
-    manifest = with_fields(exported, state_hashes=said(history, ends[-1]))
+    manifest = with_reports(exported, *said(history, ends[-1]))
     assert manifest.checkpoints
     assert at(exported, ends[-2]).begin is None
 
@@ -160,7 +159,7 @@ def test_export_with_a_late_start_has_a_state_at_once(seed: int, tmp_path: Path)
     assert more(60).checkpoints[0].offset == ends[131]
     manifest = more(1_000)
     assert manifest.generations == (5, 77)
-    with_fields(tmp_path / "e", state_hashes=said(history, ends[131], ends[-1]))
+    with_reports(tmp_path / "e", *said(history, ends[131], ends[-1]))
     for offset in range(ends[131], history.end_offset, 7):
         found = at(tmp_path / "e", offset)
         assert found.image.state_hash == history.hashes[found.image.offset]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from exports import written
 from log_history import CLUSTER_ID, LogHistory
 from msgspec.structs import replace
 
@@ -16,18 +17,10 @@ from raftlog.segments import range_checks
 from raftlog.segments.columns import RowBuffer
 from raftlog.segments.errors import CorruptExportError
 from raftlog.segments.files import LocalPlace
-from raftlog.segments.manifest import RAW, RECORDS, Manifest, Segment, read_manifest
+from raftlog.segments.manifest import RAW, RECORDS, Segment, read_manifest
 from raftlog.segments.range_checks import check_forms
 from raftlog.segments.raw import RawHeader, RawWriter, batch_bytes, read_stream
-from raftlog.segments.writer import ExportWriter
 from raftlog.wire.records.v1 import records_pb2 as pb
-
-
-def written(history: LogHistory, directory: Path, records: int) -> Manifest:
-    with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=records) as writer:
-        writer.append_chunk(b"".join(history.batches))
-        writer.commit(history.end_offset)
-    return read_manifest(directory)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +35,7 @@ def few_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def exported(history: LogHistory, tmp_path: Path) -> tuple[LocalPlace, Segment, Segment]:
-    raw, records = written(history, tmp_path, 1000).segments
+    raw, records = read_manifest(written(history, tmp_path)).segments
     return LocalPlace(tmp_path), raw, records
 
 
@@ -72,8 +65,8 @@ def test_ranges_differing_between_the_forms_are_reported(
     history: LogHistory, tmp_path: Path
 ) -> None:
     small, large = (
-        written(history, tmp_path / "small", 40),
-        written(history, tmp_path / "large", 100),
+        read_manifest(written(history, tmp_path / name, max_segment_records=records))
+        for name, records in (("small", 40), ("large", 100))
     )
     raws, records = small.of_kind(RAW), large.of_kind(RECORDS)
     for segment in records:

@@ -5,8 +5,11 @@ could not write, and unvouched parts are reported.
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from exports import publish
 from log_history import CLUSTER_ID, LogHistory
 from msgspec.structs import replace
 
@@ -17,14 +20,7 @@ from raftlog.metadata.records import RecordType, parse, record
 from raftlog.segments.errors import ExportError, ExportMismatchError
 from raftlog.segments.files import open_place
 from raftlog.segments.log_hashes import vouched
-from raftlog.segments.manifest import (
-    MANIFEST_NAME,
-    Manifest,
-    StateHash,
-    encode,
-    read_manifest,
-    read_signed,
-)
+from raftlog.segments.manifest import Manifest, StateHash, read_manifest, read_signed
 from raftlog.segments.signing import Signer, why_not_signed
 from raftlog.segments.verify import Vouching, claims_beyond_end, judge
 from raftlog.segments.writer import ExportWriter
@@ -38,13 +34,9 @@ class World:
 
     def __init__(self) -> None:
         self.history = LogHistory(5).run(300)
-        self.batches = self.history.batches
-        self.known = self.history.log_hash
-        self.said = self.history.said
-
-    @property
-    def last(self) -> int:
-        return self.known.end_offset - 1
+        self.batches, self.known = self.history.batches, self.history.log_hash
+        self.said, self.last = self.history.said, self.known.end_offset - 1
+        self.headers = [next(batch.headers(data)) for data in self.batches]
 
 
 @pytest.fixture(scope="module")
@@ -69,41 +61,35 @@ def judged(where: Path, asked: Sequence[StateHash] = ()) -> Vouching:
     return judge(manifest, found, asked=bool(asked))
 
 
+def encoded(header: batch.BatchHeader, records: list[batch.RecordData], **other: Any) -> bytes:
+    """Return a batch with other contents, and a right checksum."""
+    names = "base_offset epoch timestamp_ms control principal client_id sequence all_below_done"
+    fields: dict[str, Any] = {name: getattr(header, name) for name in names.split()}
+    return batch.encode(records, **fields | other)
+
+
 def rewritten(batches: Sequence[bytes], edit: Edit) -> list[bytes]:
-    """Return the batches as a forger writes them: other contents, right checksums."""
+    """Return the batches as a forger writes them."""
     made = []
     for data in batches:
         (header,) = batch.headers(data)
         principal, records = edit(header, batch.records(data, header))
-        made.append(
-            batch.encode(
-                records,
-                base_offset=header.base_offset,
-                epoch=header.epoch,
-                timestamp_ms=header.timestamp_ms,
-                control=header.control,
-                principal=principal,
-                client_id=header.client_id,
-                sequence=header.sequence,
-                all_below_done=header.all_below_done,
-            )
-        )
+        made.append(encoded(header, records, principal=principal))
     return made
 
 
 def mallory(batches: Sequence[bytes]) -> tuple[int, list[bytes]]:
     """Forge the principal of one batch in the middle."""
     headers = [next(batch.headers(data)) for data in batches]
-    base = next(
-        one.base_offset for one in headers[len(headers) // 2 :] if one.principal == "User:alice"
-    )
-    return base, rewritten(
-        batches,
-        lambda header, records: (
-            "User:mallory" if header.base_offset == base else header.principal,
-            records,
-        ),
-    )
+    later = headers[len(headers) // 2 :]
+    base = next(one.base_offset for one in later if one.principal == "User:alice")
+
+    def edit(
+        header: batch.BatchHeader, records: list[batch.RecordData]
+    ) -> tuple[str, list[batch.RecordData]]:
+        return "User:mallory" if header.base_offset == base else header.principal, records
+
+    return base, rewritten(batches, edit)
 
 
 def another_value(batches: Sequence[bytes]) -> tuple[int, list[bytes]]:
@@ -134,19 +120,7 @@ def renumbered(batches: Sequence[bytes]) -> list[bytes]:
     made, offset = [], 0
     for data in batches:
         (header,) = batch.headers(data)
-        made.append(
-            batch.encode(
-                batch.records(data, header),
-                base_offset=offset,
-                epoch=header.epoch,
-                timestamp_ms=header.timestamp_ms,
-                control=header.control,
-                principal=header.principal,
-                client_id=header.client_id,
-                sequence=header.sequence,
-                all_below_done=header.all_below_done,
-            )
-        )
+        made.append(encoded(header, batch.records(data, header), base_offset=offset))
         offset += header.record_count
     return made
 
@@ -212,13 +186,12 @@ def test_truncated_end_is_detected(world: World, tmp_path: Path) -> None:
     later = claims_beyond_end(first.end, [world.said(world.last)], lambda _: rest)
     found = judge(manifest, first, later, asked=True)
     assert (found.faults, found.warnings) == ([], [])
-    assert [(one.who, one.last_offset) for one in found.witnesses if one.how == "asked"] == [
-        ("node 1", last)
-    ]
+    asked = [(one.who, one.last_offset) for one in found.witnesses if one.how == "asked"]
+    assert asked == [("node 1", last)]
 
 
 def test_report_of_the_first_record_after_the_end_counts(world: World, tmp_path: Path) -> None:
-    headers = [next(batch.headers(data)) for data in world.batches]
+    headers = world.headers
     at = next(i for i, one in enumerate(headers) if i > 100 and one.record_count == 1)
     where = exported(tmp_path / "e", world.batches[:at], [])
     end = vouched(open_place(where), read_manifest(where)).end
@@ -229,7 +202,7 @@ def test_report_of_the_first_record_after_the_end_counts(world: World, tmp_path:
 
 
 def test_removed_middle_is_detected(world: World, tmp_path: Path) -> None:
-    headers = [next(batch.headers(data)) for data in world.batches]
+    headers = world.headers
     at = next(i for i, one in enumerate(headers) if i > 40 and one.principal and not one.control)
     cut = renumbered([*world.batches[:at], *world.batches[at + 1 :]])
     where = exported(tmp_path / "e", cut, [])
@@ -250,13 +223,7 @@ def test_history_forged_from_its_beginning_is_detected_by_others_hashes_only(
         if records[0].type == RecordType.PROGRESS and parse(records[0]).log_hash:
             message = parse(records[0])
             message.log_hash = known.digest
-            data = batch.encode(
-                [record(message).data],
-                base_offset=header.base_offset,
-                epoch=header.epoch,
-                timestamp_ms=header.timestamp_ms,
-                principal=header.principal,
-            )
+            data = encoded(header, [record(message).data])
         known = extended(known, data)
         made.append(data)
     words = [replace(world.said(world.last, one), log_hash=known.digest.hex()) for one in (1, 2)]
@@ -277,7 +244,7 @@ def test_signature_covers_the_whole_manifest(world: World, signer: Signer, tmp_p
 
     def forged(manifest: Manifest) -> str:
         copy = Path(shutil.copytree(where, tmp_path / "copy", dirs_exist_ok=True))
-        (copy / MANIFEST_NAME).write_bytes(encode(manifest))
+        publish(copy, manifest)
         changed, text = read_signed(copy)
         return why_not_signed(text, changed.signature, signer.public_key)
 
@@ -295,20 +262,18 @@ def test_signed_export_needs_its_key(world: World, signer: Signer, tmp_path: Pat
     manifest, message = read_signed(where)
     assert why_not_signed(message, manifest.signature, signer.public_key) == ""
     assert manifest.log_hash == world.known.digest.hex(), "the chain goes on, too"
-    (where / MANIFEST_NAME).write_bytes(encode(replace(manifest, exported_at="then")))
+    publish(where, manifest, exported_at="then")
     with pytest.raises(ExportMismatchError, match="Nothing was added"):
         exported(where, [], [], signer)
 
 
 @pytest.fixture(scope="module")
 def signer() -> Signer:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
     return Signer(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
 
 
 def test_export_with_a_late_start_relies_on_a_snapshot(world: World, tmp_path: Path) -> None:
-    headers = [next(batch.headers(data)) for data in world.batches]
+    headers = world.headers
     start = headers[30].base_offset
     with ExportWriter(tmp_path, CLUSTER_ID, 0, start_offset=start) as writer:
         writer.append_chunk(b"".join(world.batches[30:]))
@@ -325,20 +290,18 @@ def test_export_with_a_late_start_relies_on_a_snapshot(world: World, tmp_path: P
 @pytest.mark.parametrize("by_log", [False, True])
 def test_restored_log_is_vouched_for_from_its_beginning(tmp_path: Path, by_log: bool) -> None:
     """Its level was set in the restored state; its log hash begins here."""
-    messages = [pb.RecoveryRecord(kind=RESTORED), pb.NoOpRecord()]
     known, chunks = unknown(26), list[bytes]()
-    for at, message in enumerate(messages):
-        chunks.append(
-            batch.encode(
-                [record(message)], base_offset=26 + at, epoch=1, timestamp_ms=1, control=not at
-            )
-        )
-        known = extended(known, chunks[-1])
+
+    def append(message: Any, *, control: bool = False) -> None:
+        at: dict[str, Any] = {"base_offset": 26 + len(chunks), "epoch": 1, "timestamp_ms": 1}
+        chunks.append(batch.encode([record(message)], control=control, **at))
+
+    append(pb.RecoveryRecord(kind=RESTORED), control=True)
+    append(pb.NoOpRecord())
+    known = extended(known, b"".join(chunks))
     if by_log:
-        said = pb.ProgressRecord(
-            log_hash=known.digest, log_hash_begin_offset=26, log_hash_end_offset=28
-        )
-        chunks.append(batch.encode([record(said)], base_offset=28, epoch=1, timestamp_ms=1))
+        span: dict[str, Any] = {"log_hash_begin_offset": 26, "log_hash_end_offset": 28}
+        append(pb.ProgressRecord(log_hash=known.digest, **span))
     word = StateHash(
         offset=27,
         epoch=1,
@@ -354,8 +317,7 @@ def test_restored_log_is_vouched_for_from_its_beginning(tmp_path: Path, by_log: 
         writer.commit(writer.next_offset)
     found = judged(tmp_path / "e")
     assert not found.faults
-    assert [(one.how, one.first_offset, one.last_offset) for one in found.witnesses] == [
-        ("log" if by_log else "manifest", 26, 27)
-    ]
+    witnesses = [(one.how, one.first_offset, one.last_offset) for one in found.witnesses]
+    assert witnesses == [("log" if by_log else "manifest", 26, 27)]
     assert not any("controllers keep the log hash" in one for one in found.warnings)
     assert found.log_hash == extended(known, b"".join(chunks[2:])).digest.hex()
