@@ -76,6 +76,15 @@ class World:
     async def broker(self, host: str, answer: Answer) -> Server:
         return await Server(self.network, host, Conversation.BROKER, answer).start()
 
+    async def at_controllers(self, known: str = "", **answers: Answer) -> tuple[Any, ...]:
+        """Return a client and its servers; ``known``: hosts that it is configured with, if not all."""
+        servers = [await self.controller(host, answer) for host, answer in answers.items()]
+        return self.controller_client(*(known.split() or answers)), *servers
+
+    async def at_brokers(self, known: str = "", **answers: Answer) -> tuple[Any, ...]:
+        servers = [await self.broker(host, answer) for host, answer in answers.items()]
+        return self.broker_client(*(known.split() or answers)), *servers
+
     def controller_client(self, *hosts: str, **kwargs: Any) -> ControllerClient:
         client = ControllerClient(
             self.transport, [f"{host}:1" for host in hosts], rng=random.Random(1), **kwargs

@@ -39,14 +39,6 @@ EXISTS, NONE = ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NONE
 
 
 @scenario(with_client)
-async def test_single_refused_item_raises_its_error(client: SimClient, broker: Scripted) -> None:
-    broker.body = refused(("t", EXISTS))
-    error = await failure(client.topics.create("t"))
-    assert type(error) is errors.TopicAlreadyExistsError
-    assert str(error) == "TOPIC_ALREADY_EXISTS: no t (field topics[0])"
-
-
-@scenario(with_client)
 async def test_several_refused_items_raise_one_error_that_carries_each(
     client: SimClient, broker: Scripted
 ) -> None:
@@ -143,19 +135,6 @@ async def test_other_session_failures_are_raised(client: SimClient, broker: Scri
     assert broker.writes == []
 
 
-@scenario(with_client, exactly_once=False)
-async def test_unknown_outcome_has_its_own_exception_type(
-    client: SimClient, broker: Scripted
-) -> None:
-    broker.server.answer = silent
-    write = asyncio.ensure_future(client.topics.create("t"))
-    await asyncio.sleep(0.1)
-    broker.server.hang_up()
-    error = await failure(write)
-    assert type(error) is errors.UnknownOutcomeError
-    assert not error.retriable
-
-
 @scenario(with_client, timeout_s=5)
 async def test_reads_are_retried_until_their_deadline_and_never_unknown(
     client: SimClient, broker: Scripted
@@ -215,15 +194,6 @@ async def test_outcome_that_arrives_shortly_after_the_deadline_is_reported(
         assert (await call).offset > 0
     else:
         assert isinstance(await failure(call), errors.UnknownOutcomeError)
-
-
-@scenario(simulate)
-async def test_closed_client_raises_client_closed(world: World) -> None:
-    await world.broker("a", Scripted())
-    client = client_of(world)
-    await client.close()
-    assert "closed" in str(await failure(client.topics.list()))
-    await client.close()
 
 
 def test_client_is_bound_to_one_event_loop() -> None:
@@ -295,22 +265,6 @@ def test_token_survives_serialization_as_text() -> None:
     for token in raftlog.Token(2, 30, -1), raftlog.Token(0, 1, 7), raftlog.Token(0, 1, 7, 2):
         assert raftlog.Token.parse(str(token)) == token
     assert str(raftlog.Token(0, 3, 1042, 1)) == "0-3-1042-1"
-
-
-@scenario(simulate)
-async def test_wrong_type_of_value_or_name_is_refused_before_sending(world: World) -> None:
-    async with client_of(world) as client:
-        names: Any = ["a", "b"]
-        number: Any = 5
-        with pytest.raises(TypeError, match="value must be str or bytes, not int: 5"):
-            await client.kv.put("k", number)
-        wrong: Any
-        for wrong in (client.topics.delete, client.watch):
-            with pytest.raises(
-                TypeError,
-                match=r"0\] must not be a list, but is list: \['a', 'b'\]: .*unpack it as \*list",
-            ):
-                await wrong(names)
 
 
 THROTTLED = [ErrorCode.THROTTLING_QUOTA_EXCEEDED]

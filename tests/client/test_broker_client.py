@@ -26,9 +26,7 @@ def at(offset: int, *, generation: int = 0) -> Callable[[pb.BrokerRequest], pb.B
 @scenario(simulate)
 async def test_reads_carry_the_newest_token_and_are_monotonic_over_brokers(world: World) -> None:
     """[Broker A has been told 100, B only 80: round-robin goes backwards.]"""
-    a = await world.broker("a", at(100))
-    b = await world.broker("b", at(80))
-    client = world.broker_client("a", "b")
+    client, a, b = await world.at_brokers(a=at(100), b=at(80))
     first = await client.read(pb.MetadataRequest())
     assert not a.asked[0].read.HasField("at_least")
     world.network.crash("a")
@@ -39,8 +37,7 @@ async def test_reads_carry_the_newest_token_and_are_monotonic_over_brokers(world
 
 @scenario(simulate)
 async def test_write_advances_the_token_so_that_it_is_read_back(world: World) -> None:
-    a = await world.broker("a", at(7))
-    client = world.broker_client("a")
+    client, a = await world.at_brokers(a=at(7))
     await client.read(pb.MetadataRequest())
     response = await client.write(
         create(), acks=common_pb2.ACKS_ACKNOWLEDGED, timeout_s=3, principal="me"
@@ -83,9 +80,7 @@ async def test_another_generation_is_reported(world: World) -> None:
 
 @scenario(simulate)
 async def test_lost_read_is_retried_at_another_broker_and_a_write_is_not(world: World) -> None:
-    a = await world.broker("a", silent)
-    b = await world.broker("b", at(5))
-    client = world.broker_client("a", "b")
+    client, a, b = await world.at_brokers(a=silent, b=at(5))
     read = asyncio.ensure_future(client.read(pb.MetadataRequest()))
     await asyncio.sleep(0.1)
     a.hang_up()
@@ -104,9 +99,7 @@ async def test_lost_read_is_retried_at_another_broker_and_a_write_is_not(world: 
 
 @scenario(simulate)
 async def test_fenced_broker_is_left_for_another_or_reported(world: World) -> None:
-    await world.broker("a", refuses(ErrorCode.BROKER_FENCED))
-    b = await world.broker("b", at(5))
-    client = world.broker_client("a", "b")
+    client, _, b = await world.at_brokers(a=refuses(ErrorCode.BROKER_FENCED), b=at(5))
     assert (await client.read(pb.MetadataRequest())).token.offset == 5
     await client.write(create())
     assert len(b.asked) == 2

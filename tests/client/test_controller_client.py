@@ -18,9 +18,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 @scenario(simulate)
 async def test_client_follows_a_hint_and_stays_with_the_leader(world: World) -> None:
-    a = await world.controller("a", not_controller("b"))
-    b = await world.controller("b", leader)
-    client = world.controller_client("a")
+    client, a, b = await world.at_controllers(a=not_controller("b"), b=leader, known="a")
     for _ in range(5):
         response = await client.call(
             create(), acks=common_pb2.ACKS_VISIBLE, principal="me", timeout_s=5
@@ -36,10 +34,8 @@ async def test_client_follows_a_hint_and_stays_with_the_leader(world: World) -> 
 
 @scenario(simulate)
 async def test_circular_hints_cost_a_bounded_backoff_until_a_leader_exists(world: World) -> None:
-    a = await world.controller("a", not_controller("b"))
-    b = await world.controller("b", not_controller("c"))
-    c = await world.controller("c", not_controller("a"))
-    client = world.controller_client("a", "b", "c")
+    answers = {"a": not_controller("b"), "b": not_controller("c"), "c": not_controller("a")}
+    client, a, b, c = await world.at_controllers(**answers)
     begun = world.loop.time()
     world.loop.call_later(3.0, lambda: setattr(c, "answer", leader))
     await client.call(create(), timeout_s=10)
@@ -50,27 +46,13 @@ async def test_circular_hints_cost_a_bounded_backoff_until_a_leader_exists(world
 @scenario(simulate)
 async def test_returning_leadership_is_followed_at_once(world: World) -> None:
     """A successful response ends the search: every controller may be named again."""
-    a = await world.controller("a", not_controller("b"))
-    b = await world.controller("b", leader)
-    client = world.controller_client("a", "b")
+    client, a, b = await world.at_controllers(a=not_controller("b"), b=leader)
     await client.call(create())
     for at, other, name in ((a, b, "a"), (b, a, "b"), (a, b, "a")):
         at.answer, other.answer = leader, not_controller(name)
         begun = world.loop.time()
         await client.call(create())
         assert world.loop.time() - begun < 0.01
-
-
-@pytest.mark.parametrize("hint", ["a", "nowhere"])
-@scenario(simulate)
-async def test_wrong_hint_leads_back_to_the_round_robin(world: World, *, hint: str) -> None:
-    a = await world.controller("a", not_controller(hint))
-    await world.controller("b", leader)
-    client = world.controller_client("a", "b")
-    begun = world.loop.time()
-    await client.call(create(), timeout_s=10)
-    assert world.loop.time() - begun < 1.0
-    assert len(a.asked) <= 2
 
 
 def other_cluster(request: Any) -> Any:
@@ -84,9 +66,7 @@ def other_cluster(request: Any) -> Any:
 async def test_call_moves_to_another_controller_when_one_belongs_to_another_cluster(
     world: World,
 ) -> None:
-    foreign = await world.controller("a", other_cluster)
-    await world.controller("b", leader)
-    client = world.controller_client("a", "b")
+    client, foreign, *_ = await world.at_controllers(a=other_cluster, b=leader)
     begun = world.loop.time()
     await client.call(create())
     assert world.loop.time() - begun < 0.5
@@ -125,29 +105,10 @@ async def test_dead_controller_is_skipped(world: World) -> None:
 
 
 @scenario(simulate)
-async def test_hint_to_a_leader_that_just_failed_is_not_followed(world: World) -> None:
-    await world.controller("a", leader)
-    b = await world.controller("b", not_controller("a"))
-    c = await world.controller("c", not_controller("a"))
-    client = world.controller_client("a", "b", "c")
-    await client.call(create())
-    world.network.crash("a")
-    await asyncio.sleep(0.01)
-    world.loop.call_later(0.2, lambda: setattr(c, "answer", leader))
-    begun = world.loop.time()
-    await client.call(create())
-    assert world.loop.time() - begun < 0.6
-    assert len(b.asked) >= 1
-
-
-@scenario(simulate)
 async def test_after_a_failed_leader_only_the_next_controller_is_asked_at_once(
     world: World,
 ) -> None:
-    a = await world.controller("a", leader)
-    b = await world.controller("b", silent)
-    c = await world.controller("c", leader)
-    client = world.controller_client("a", "b", "c")
+    client, a, b, c = await world.at_controllers(a=leader, b=silent, c=leader)
     await client.call(create())
     a.hang_up()
     await asyncio.sleep(0.005)
@@ -193,9 +154,7 @@ async def test_lost_leadership_during_a_write_makes_its_outcome_unknown(world: W
 async def test_timed_out_call_has_an_unknown_outcome_and_the_next_uses_another_node(
     world: World,
 ) -> None:
-    a = await world.controller("a", silent)
-    b = await world.controller("b", leader)
-    client = world.controller_client("a", "b")
+    client, a, b = await world.at_controllers(a=silent, b=leader)
     begun = world.loop.time()
     error = await failure(client.call(create(), timeout_s=2))
     assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, True)
@@ -207,8 +166,7 @@ async def test_timed_out_call_has_an_unknown_outcome_and_the_next_uses_another_n
 @scenario(simulate)
 async def test_silent_connection_is_not_used_again(world: World) -> None:
     """[A dead connection to the leader that nothing closes: each call on it times out.]"""
-    a = await world.controller("a", leader)
-    client = world.controller_client("a")
+    client, a = await world.at_controllers(a=leader)
     await client.call(create())
     assert world.network.mute("client", "a", Conversation.CONTROLLER) == 1
     error = await failure(client.call(create(), timeout_s=1))
@@ -257,9 +215,7 @@ async def test_unreachable_leader_is_reported_at_the_deadline(world: World) -> N
 
 @scenario(simulate)
 async def test_call_names_the_missing_leader_at_its_deadline(world: World) -> None:
-    a = await world.controller("a", not_controller())
-    b = await world.controller("b", not_controller())
-    client = world.controller_client("a", "b")
+    client, a, b = await world.at_controllers(a=not_controller(), b=not_controller())
     begun = world.loop.time()
     error = await failure(client.call(create(), timeout_s=3))
     assert (error.code, error.outcome_unknown) == (ErrorCode.NOT_CONTROLLER, False)
@@ -279,9 +235,7 @@ async def test_error_of_the_request_is_not_retried(world: World) -> None:
 
 @scenario(simulate)
 async def test_calls_in_flight_move_together_and_keep_their_order(world: World) -> None:
-    a = await world.controller("a", leader)
-    b = await world.controller("b", leader)
-    client = world.controller_client("a", "b")
+    client, a, b = await world.at_controllers(a=leader, b=leader)
     await client.call(create())
     a.answer = not_controller("b")
     futures = [client.send(controller_request(create(str(n)))) for n in range(64)]
@@ -295,8 +249,7 @@ async def test_calls_in_flight_move_together_and_keep_their_order(world: World) 
 
 @scenario(simulate)
 async def test_hot_path_creates_no_task(world: World) -> None:
-    await world.controller("a", leader)
-    client = world.controller_client("a")
+    client, *_ = await world.at_controllers(a=leader)
     await client.call(create())
     made = world.loop.tasks_made
     await asyncio.gather(*(client.send(controller_request(create())) for _ in range(500)))
@@ -305,8 +258,7 @@ async def test_hot_path_creates_no_task(world: World) -> None:
 
 @scenario(simulate)
 async def test_calls_wait_for_a_leader_to_return(world: World) -> None:
-    await world.controller("a", leader)
-    client = world.controller_client("a")
+    client, *_ = await world.at_controllers(a=leader)
     await client.call(create())
     world.network.crash("a")
     await asyncio.sleep(1)
@@ -335,9 +287,7 @@ async def test_close_fails_waiting_calls_definitely_and_sent_ones_as_unknown(wor
 
 @scenario(simulate)
 async def test_abandoned_call_harms_no_other(world: World) -> None:
-    a = await world.controller("a", not_controller("b"))
-    await world.controller("b", leader)
-    client = world.controller_client("a")
+    client, a, *_ = await world.at_controllers(a=not_controller("b"), b=leader, known="a")
     client.send(controller_request(create())).cancel()
     await client.call(create())
     assert len(a.asked) == 2
@@ -400,9 +350,7 @@ def first_then(first: Answer, then: Answer) -> Answer:
 )
 @scenario(simulate)
 async def test_committed_write_waits_at_the_next_leader(world: World, *, at_next: Answer) -> None:
-    a = await world.controller("a", first_then(LOST, not_controller("b")))
-    b = await world.controller("b", at_next)
-    client = world.controller_client("a", "b")
+    client, a, b = await world.at_controllers(a=first_then(LOST, not_controller("b")), b=at_next)
     response = await client.call(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=5)
     assert response.write.reached == common_pb2.ACKS_VISIBLE
     assert not response.write.duplicate
@@ -422,9 +370,7 @@ async def test_committed_write_waits_at_the_next_leader(world: World, *, at_next
 async def test_committed_write_succeeds_when_the_next_leader_cannot_continue_its_wait(
     world: World, *, at_next: Answer
 ) -> None:
-    await world.controller("a", first_then(LOST, not_controller("b")))
-    await world.controller("b", at_next)
-    client = world.controller_client("a", "b")
+    client, *_ = await world.at_controllers(a=first_then(LOST, not_controller("b")), b=at_next)
     response = await client.call(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=2)
     assert response.write.token.offset == 40
     assert response.write.reached == common_pb2.ACKS_COMMITTED
@@ -432,9 +378,7 @@ async def test_committed_write_succeeds_when_the_next_leader_cannot_continue_its
 
 @scenario(simulate)
 async def test_wait_is_continued_again_when_the_connection_breaks(world: World) -> None:
-    await world.controller("a", first_then(LOST, not_controller("b")))
-    b = await world.controller("b", silent)
-    client = world.controller_client("a", "b")
+    client, _, b = await world.at_controllers(a=first_then(LOST, not_controller("b")), b=silent)
     call = asyncio.ensure_future(client.call(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=5))
     while not b.asked:
         await asyncio.sleep(0.001)
@@ -467,8 +411,7 @@ def throttled(request: Any) -> pb.ControllerResponse:
 @scenario(simulate)
 async def test_session_waits_for_the_throttle_time(world: World) -> None:
     controller = Controller(throttled, throttled, executed)
-    await world.controller("a", controller)
-    client = world.controller_client("a")
+    client, *_ = await world.at_controllers(a=controller)
     begun = world.loop.time()
     await client.session().write(create(), timeout_s=20)
     assert len(controller.writes) == 3
@@ -478,8 +421,7 @@ async def test_session_waits_for_the_throttle_time(world: World) -> None:
 @scenario(simulate)
 async def test_retries_end_at_the_deadline_of_the_call(world: World) -> None:
     controller = Controller(throttled)
-    await world.controller("a", controller)
-    client = world.controller_client("a")
+    client, *_ = await world.at_controllers(a=controller)
     begun = world.loop.time()
     refused = await failure(client.session().write(create(), timeout_s=2))
     assert refused.code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
