@@ -9,7 +9,9 @@ import sys
 import termios
 import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,6 +65,13 @@ def start(**parts: str) -> subprocess.Popen[str]:
     )
 
 
+def ended(**parts: str) -> tuple[int, str, str]:
+    """Return the exit code, stdout and stderr of a program that ends by itself."""
+    process = start(**parts)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    return process.returncode, out, err
+
+
 def interrupt(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     assert process.stdout is not None
     assert process.stdout.readline() == "waits\n"
@@ -86,11 +95,10 @@ def test_interrupt_swallowed_by_a_callback_still_ends_the_command() -> None:
 
 
 def test_other_exceptions_of_callbacks_are_reported() -> None:
-    process = start(
+    code, out, err = ended(
         running="import weakref; cell = set(); seen = weakref.ref(cell, lambda _: 1 / 0); del cell"
     )
-    out, err = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, out) == (0, "cleaned up\n")
+    assert (code, out) == (0, "cleaned up\n")
     assert "ZeroDivisionError" in err
 
 
@@ -98,40 +106,30 @@ def test_interrupt_during_import_leaves_no_traceback() -> None:
     assert interrupt(start(importing=WAIT)) == (-signal.SIGINT, "", "")
 
 
-def test_exit_code_130_counts_as_interrupted() -> None:
-    process = start(running="sys.exit(130)")
-    assert (*process.communicate(timeout=PATIENCE_S), process.returncode) == (
-        "cleaned up\n",
-        "",
-        -signal.SIGINT,
-    )
-
-
 @pytest.mark.parametrize(
-    ("running", "code"), [("pass", 0), ("return 0", 0), ("return 3", 3), ("sys.exit(4)", 4)]
+    ("running", "code"),
+    [
+        ("pass", 0),
+        ("return 0", 0),
+        ("return 3", 3),
+        ("sys.exit(4)", 4),
+        ("sys.exit(130)", -signal.SIGINT),
+    ],
 )
-def test_other_exit_codes_are_passed_on(running: str, code: int) -> None:
-    process = start(running=running)
-    assert (*process.communicate(timeout=PATIENCE_S), process.returncode) == (
-        "cleaned up\n",
-        "",
-        code,
-    )
+def test_exit_codes_are_passed_on_and_130_counts_as_interrupted(running: str, code: int) -> None:
+    assert ended(running=running) == (code, "cleaned up\n", "")
 
 
 def test_end_of_the_process_waits_for_threads_and_flushes_streams() -> None:
     """The interpreter's own end is left out: it takes a quarter of a short command's CPU time."""
-    late = "import threading; threading.Thread(target=lambda: (time.sleep(0.3), print('done')))"
-    process = start(running=f"{late}.start(); sys.stdout.reconfigure(line_buffering=False)")
-    assert process.communicate(timeout=PATIENCE_S) == ("done\ncleaned up\n", "")
-    process = start(running="sys.stdout.reconfigure(line_buffering=False); print('buffered')")
-    assert process.communicate(timeout=PATIENCE_S) == ("buffered\ncleaned up\n", "")
-    process = start(
-        running="sys.stdout.reconfigure(line_buffering=False); atexit.unregister(print);"
-        " atexit.register(lambda: sys.stdout.write('late'))"
-    )
-    assert process.communicate(timeout=PATIENCE_S) == ("latecleaned up\n", "")
-    assert process.returncode == 0
+    buffered = "sys.stdout.reconfigure(line_buffering=False)"
+    late = "threading.Thread(target=lambda: (time.sleep(0.3), print('done'))).start()"
+    for running, out in (
+        (f"import threading; {late}; {buffered}", "done\ncleaned up\n"),
+        (f"{buffered}; print('buffered')", "buffered\ncleaned up\n"),
+        (f"{buffered}; atexit.register(lambda: sys.stdout.write('late'))", "latecleaned up\n"),
+    ):
+        assert ended(running=running) == (0, out, "")
 
 
 def test_ignored_sigint_stays_ignored() -> None:
@@ -171,9 +169,8 @@ def test_terminating_signal_lets_the_process_release_its_resources(number: signa
 
 def test_ignored_signal_stays_ignored() -> None:
     ignored = "import os; signal.signal(signal.SIGHUP, signal.SIG_IGN)"
-    process = start(running=WORK.format(f"{ignored}; os.kill(os.getpid(), 1); return"))
-    out, err = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, out, err) == (0, "given back\ncleaned up\n", "")
+    running = WORK.format(f"{ignored}; os.kill(os.getpid(), 1); return")
+    assert ended(running=running) == (0, "given back\ncleaned up\n", "")
 
 
 def test_command_with_a_hanging_reader_ends_too() -> None:
@@ -259,21 +256,30 @@ def test_exit_code_depends_on_the_error(error: Exception, code: Exit) -> None:
     assert exit_code(error) is code
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EROFS])
-def test_unwrapped_disk_error_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(number, os.strerror(number), "/data/x")
+@pytest.fixture
+def failing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[Exception], tuple[object, str]]:
+    """Return the exit code and stderr of a program whose command raises the error."""
 
-    monkeypatch.setattr("raftlog.cli.main.build_for", lambda _: fail)
-    with pytest.raises(SystemExit) as ended:
-        main([])
-    assert ended.value.code is Exit.DISK
-    said = capsys.readouterr().err
-    assert (
-        said
-        == f"raftlog: the disk failed: cannot use /data/x: {os.strerror(number)}; {DISK_REMEDY}\n"
+    def run(error: Exception) -> tuple[object, str]:
+        def fail(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr("raftlog.cli.main.build_for", lambda _: fail)
+        with pytest.raises(SystemExit) as found:
+            main([])
+        return found.value.code, capsys.readouterr().err
+
+    return run
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EROFS])
+def test_unwrapped_disk_error_is_one_line(failing: Any, number: int) -> None:
+    why = os.strerror(number)
+    assert failing(OSError(number, why, "/data/x")) == (
+        Exit.DISK,
+        f"raftlog: the disk failed: cannot use /data/x: {why}; {DISK_REMEDY}\n",
     )
 
 
@@ -284,26 +290,14 @@ def test_unwrapped_disk_error_is_one_line(
         StorageError(f"can't open /data/x: {os.strerror(errno.ENFILE)}"),
     ],
 )
-def test_lack_of_descriptors_is_reported_with_its_remedy(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr("raftlog.cli.main.build_for", lambda _: fail)
-    with pytest.raises(SystemExit) as ended:
-        main([])
-    assert ended.value.code is Exit.REFUSED
-    said = capsys.readouterr().err
+def test_lack_of_descriptors_is_reported_with_its_remedy(failing: Any, error: Exception) -> None:
+    code, said = failing(error)
+    assert code is Exit.REFUSED
     assert said.startswith("raftlog: can't open /data/x: Too many open files")
     assert said.endswith(f"; {DESCRIPTORS_REMEDY}\n")
     assert remedy(error, "broker") == {"remedy": DESCRIPTORS_REMEDY}
 
 
-def test_other_system_errors_are_defects(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(errno.EPIPE + 1000, "x")
-
-    monkeypatch.setattr("raftlog.cli.main.build_for", lambda _: fail)
+def test_other_system_errors_are_defects(failing: Any) -> None:
     with pytest.raises(OSError, match="x"):
-        main([])
+        failing(OSError(errno.EPIPE + 1000, "x"))

@@ -34,7 +34,11 @@ async def test_client_follows_a_hint_and_stays_with_the_leader(world: World) -> 
 
 @scenario(simulate)
 async def test_circular_hints_cost_a_bounded_backoff_until_a_leader_exists(world: World) -> None:
-    answers = {"a": not_controller("b"), "b": not_controller("c"), "c": not_controller("a")}
+    answers: dict[str, Any] = {
+        "a": not_controller("b"),
+        "b": not_controller("c"),
+        "c": not_controller("a"),
+    }
     client, a, b, c = await world.at_controllers(**answers)
     begun = world.loop.time()
     world.loop.call_later(3.0, lambda: setattr(c, "answer", leader))
