@@ -1,3 +1,5 @@
+"""``raftlog acls``: entries are added, listed, tested and removed."""
+
 import pytest
 from command_lines import Raftlog
 

@@ -1,3 +1,5 @@
+"""``raftlog certs``: an authority, certificates that nodes accept, and their inspection."""
+
 import asyncio
 import os
 import shlex
@@ -267,9 +269,6 @@ def test_directory_that_cannot_be_created_is_reported(raftlog: Raftlog, tmp_path
     (tmp_path / "file").write_text("")
     refused(raftlog("certs init", tmp_path / "file"), str(tmp_path / "file"))
     refused(raftlog("certs init", tmp_path / "file" / "pki"), str(tmp_path / "file"))
-
-
-# --- ``raftlog certs inspect`` -------------------------------------------------------------------
 
 
 EVIL = "a\x1b[31mb\rc\nFORGED\x9b2J\u202ed[red]e"

@@ -1,3 +1,5 @@
+"""Commands against real nodes: metadata, quorum, features, exports and the benchmark."""
+
 import json
 import signal
 from pathlib import Path
@@ -281,9 +283,6 @@ def test_mistyped_entity_suggests_the_similar_one(at: Raftlog) -> None:
     at("log image --entity topic/orders").refused(2, "did you mean topics?")
 
 
-# --- ``raftlog cluster features`` against a real controller and broker ---------------------------
-
-
 def test_features_describe_lists_the_finalized_levels(at: Raftlog) -> None:
     rows = at("cluster features describe --json").json["features"]
     assert [(row["feature"], row["node_id"], row["finalized_level"]) for row in rows] == [
@@ -318,9 +317,6 @@ def test_feature_level_is_lowered_with_a_warning_and_raised_again(at: Raftlog) -
         assert "warning: metadata.version goes from 2 to 1: an epoch of -1 passes" in ran.err
         ran = at("cluster features upgrade metadata.version=2")
         assert (ran.code, ran.err) == (0, "")
-
-
-# --- ``raftlog cluster perf`` --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,5 @@
+"""``raftlog cluster cursors`` and ``hostnames``: entries change under a condition."""
+
 import asyncio
 from types import SimpleNamespace
 from typing import Any, NamedTuple

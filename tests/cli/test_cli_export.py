@@ -1,3 +1,5 @@
+"""``raftlog export``: its options, and its cursor while the controllers change."""
+
 from pathlib import Path
 from typing import Any, cast
 
@@ -52,9 +54,6 @@ def test_empty_publish_prints_no_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert heard == [5, 5, 9, 9]
     lines = capsys.readouterr().out.splitlines()
     assert lines == [f"{tmp_path}: published up to offset {offset}" for offset in (4, 8)]
-
-
-# --- The cursor of an export while the controllers change ----------------------------------------
 
 
 class Flaky:

@@ -1,3 +1,5 @@
+"""The help of every command, plugins, and former or mistyped names."""
+
 import ast
 import json
 from collections import Counter

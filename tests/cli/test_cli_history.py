@@ -1,3 +1,5 @@
+"""Periods of time in options, and the history that commands print."""
+
 import time
 from datetime import UTC, datetime
 from pathlib import Path

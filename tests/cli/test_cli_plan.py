@@ -1,3 +1,5 @@
+"""``raftlog plan`` and ``apply``: what was reviewed is applied, or nothing."""
+
 import shlex
 from pathlib import Path
 

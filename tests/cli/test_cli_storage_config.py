@@ -2,6 +2,7 @@
 
 import sys
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -201,8 +202,6 @@ def test_node_on_an_unformatted_directory_is_reported(config: Path) -> None:
     assert "Traceback" not in ran.stderr
 
 
-# --- how a quorum begins ------------------------------------------------------------------------
-
 DYNAMIC = """
 process.roles = ["controller"]
 node.id = 1
@@ -212,6 +211,7 @@ listeners = ["127.0.0.1:9093"]
 controller.quorum.bootstrap.servers = ["127.0.0.1:9093"]
 """
 DIRECTORIES = [str(uuid.UUID(int=number)) for number in range(3)]
+OWN = Voter(1, "127.0.0.1:9093", DIRECTORIES[1])
 
 
 @pytest.fixture
@@ -226,41 +226,32 @@ def test_configured_voters_need_no_option(raftlog: Raftlog, config: Path, tmp_pa
     assert read_bootstrap(tmp_path / "data") == Bootstrap()
 
 
-def test_standalone_names_the_node_itself_with_its_directory(
-    raftlog: Raftlog, dynamic: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("options", "bootstrap"),
+    [
+        ("--standalone --release-version 1", Bootstrap((OWN,), 1)),
+        ("--no-initial-controllers", Bootstrap((), 0)),
+        (
+            "--standalone --super-user User:b --super-user User:a",
+            Bootstrap((OWN,), 0, ("User:a", "User:b")),
+        ),
+        (
+            f"--initial-controllers '2@h2:1:{DIRECTORIES[2]}, 1@127.0.0.1:9093:{DIRECTORIES[1]}'",
+            Bootstrap((OWN, Voter(2, "h2:1", DIRECTORIES[2])), 0),
+        ),
+    ],
+)
+def test_format_writes_how_the_quorum_begins(
+    raftlog: Raftlog, dynamic: Path, tmp_path: Path, options: str, bootstrap: Bootstrap
 ) -> None:
-    made = raftlog.succeed("storage format --standalone --release-version 1 --json -c", dynamic)
-    own = Voter(1, "127.0.0.1:9093", made.json["directory_id"])
-    assert read_bootstrap(tmp_path / "data") == Bootstrap((own,), 1)
-
-
-def test_joining_node_has_no_voters(raftlog: Raftlog, dynamic: Path, tmp_path: Path) -> None:
-    raftlog.succeed("storage format --no-initial-controllers -c", dynamic)
-    assert read_bootstrap(tmp_path / "data") == Bootstrap((), 0)
-
-
-def test_cluster_gets_an_administrator(raftlog: Raftlog, dynamic: Path, tmp_path: Path) -> None:
-    made = raftlog(
-        "storage format --json -c",
-        dynamic,
-        "--standalone",
-        "--super-user",
-        "User:b",
-        "--super-user",
-        "User:a",
-    )
-    own = Voter(1, "127.0.0.1:9093", made.json["directory_id"])
-    assert read_bootstrap(tmp_path / "data") == Bootstrap((own,), 0, ("User:a", "User:b"))
-
-
-def test_initial_controllers_give_the_node_its_directory(
-    raftlog: Raftlog, dynamic: Path, tmp_path: Path
-) -> None:
-    listed = f"2@h2:1:{DIRECTORIES[2]}, 1@127.0.0.1:9093:{DIRECTORIES[1]}"
-    made = raftlog.succeed("storage format --json -c", dynamic, "--initial-controllers", listed)
-    assert made.json["directory_id"] == DIRECTORIES[1]
-    voters = read_bootstrap(tmp_path / "data").voters
-    assert voters == (Voter(1, "127.0.0.1:9093", DIRECTORIES[1]), Voter(2, "h2:1", DIRECTORIES[2]))
+    """The node itself is a voter with its directory, which a list of initial controllers gives."""
+    directory_id = raftlog.succeed(f"storage format --json {options} -c", dynamic).json[
+        "directory_id"
+    ]
+    assert (directory_id == OWN.directory_id) is ("--initial-controllers" in options)
+    own = replace(OWN, directory_id=directory_id)
+    voters = tuple(own if one == OWN else one for one in bootstrap.voters)
+    assert read_bootstrap(tmp_path / "data") == replace(bootstrap, voters=voters)
 
 
 def test_new_disk_of_a_voter_has_to_join(raftlog: Raftlog, config: Path, tmp_path: Path) -> None:

@@ -1,3 +1,5 @@
+"""A command that reaches no node says so at once, and waits where one may answer."""
+
 import socket
 import threading
 import time
@@ -124,9 +126,6 @@ def test_missing_token_is_reported_at_once(
         )
 
 
-# --- A command that can reach nobody says so at once, and does not wait where somebody may answ---
-
-
 def test_missing_listener_is_reported_when_all_addresses_refuse(dead: str) -> None:
     with pytest.raises(ApiError, match=f"nothing listens at {dead} ") as caught:
         require_listener([dead])
@@ -183,9 +182,6 @@ def test_silent_host_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     require_listener(["far.example:9092"])
     said.set()
     assert time.monotonic() - begun < 10
-
-
-# --- Which cluster is asked, where a node of another one answers at a known address --------------
 
 
 def one(cluster_id: str, role: str = "prospective") -> pb.DescribeQuorumResponse:

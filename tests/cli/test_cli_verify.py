@@ -1,3 +1,5 @@
+"""``raftlog verify``: nodes, signatures and checkpoints vouch for an export."""
+
 import os
 import shutil
 from pathlib import Path

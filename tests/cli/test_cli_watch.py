@@ -1,3 +1,5 @@
+"""``raftlog watch``, ``produce`` and ``consume``, and records as lines of text."""
+
 import json
 import os
 import signal
@@ -124,9 +126,6 @@ def test_watch_line_names_the_principal() -> None:
     assert line(change) == "      7 00:01:01 brokers/4 fenced: false → true by User:ann"
 
 
-# --- ``raftlog produce`` and ``raftlog consume`` -------------------------------------------------
-
-
 RAW = b"\xff\xfe\x80 \xe2\x82\xac"
 TEXT = "\N{EURO SIGN} 5"
 
@@ -167,9 +166,6 @@ def test_record_bytes_are_unchanged_by_output(cluster: LocalCluster, through: Ra
         {"key": "none", "value": None, "value_base64": None},
     ]
     assert (third["value"], third["value_base64"]) == (None, None)
-
-
-# --- Records as people see them ------------------------------------------------------------------
 
 
 FIELDS = {"key": "a/b", "value": b"x" * 3_000, "lease_id": 0, "reason": "caught up", "racks": []}

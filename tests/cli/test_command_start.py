@@ -153,9 +153,6 @@ def test_module_prints_the_completion_of_the_script() -> None:
     assert "python" not in said
 
 
-# --- completion ------------------------------------------------------------------------------
-
-
 def completed(words: str, **variables: str) -> tuple[list[str], set[str]]:
     """Return the completions that bash offers for a line whose last word is incomplete."""
     out, packages = run(

@@ -1,3 +1,5 @@
+"""Hints at mistyped keys, keys without effect, and the names of KIP-343."""
+
 import re
 from pathlib import Path
 
@@ -134,9 +136,6 @@ def test_value_without_effect_is_reported_to_every_reader(
     entry = _entry(int(kind), described)
     assert entry.without_effect == mark
     assert source_text(entry) == (f"default ({mark})" if mark else "default")
-
-
-# --- Whoever knows only KIP-343's names finds today's, and the other way round -------------------
 
 
 DOCS = Path(__file__).parents[2] / "docs"

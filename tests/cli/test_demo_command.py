@@ -1,3 +1,5 @@
+"""``raftlog demo``: a failed command is told apart from a broken guarantee."""
+
 import signal
 import sys
 from collections.abc import Iterator

@@ -223,9 +223,6 @@ def test_node_stops_in_order_and_ends_the_loop_around_it(tmp_path: Path) -> None
     assert "Traceback" not in out
 
 
-# --- Which error ends a command with which code --------------------------------------------------
-
-
 def caused(error: Exception, cause: Exception) -> Exception:
     error.__cause__ = cause
     return error

@@ -1,3 +1,5 @@
+"""Local clusters: their files and ports, and processes that outlive a command."""
+
 import os
 import signal
 import socket
@@ -197,33 +199,48 @@ def test_reused_pid_is_not_taken_for_the_node(tmp_path: Path) -> None:
     assert daemons.pid("broken") is None
 
 
-def test_leader_outside_counts_as_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def led(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Replace the nodes of local clusters: these answers describe the quorum. Return the names of
+    the nodes that are stopped.
+    """
+
+    def replace(*answers: Answer, ready: bool = True) -> list[str]:
+        stopped: list[str] = []
+        fakes: dict[str, Callable[..., object]] = {
+            "quorum": lambda self, timeout_s=2.0: Quorum(answers),
+            "start": lambda self, name: 1,
+            "stop": lambda self, names, timeout_s=10.0: stopped.extend(names),
+        }
+        if ready:
+            fakes["ready"] = lambda self, name, timeout_s=1.0: (True, "")
+        for name, fake in fakes.items():
+            monkeypatch.setattr(LocalCluster, name, fake)
+        return stopped
+
+    return replace
+
+
+OUTSIDE = Answer(
+    "127.0.0.1:1", quorum_pb2.DescribeQuorumResponse(node_id=9, role="leader", leader_epoch=4)
+)
+
+
+def test_leader_outside_counts_as_ready(tmp_path: Path, led: Callable[..., list[str]]) -> None:
     """Voters can be added manually: the cluster is up whoever leads it."""
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
     cluster.generate()
-    leader = quorum_pb2.DescribeQuorumResponse(node_id=9, role="leader", leader_epoch=4)
-    monkeypatch.setattr(
-        LocalCluster, "quorum", lambda self, timeout_s=2.0: Quorum((Answer("127.0.0.1:1", leader),))
-    )
+    led(OUTSIDE)
     assert cluster.wait_leader_id(1) == 9
     with pytest.raises(ConfigError, match="no node 'controller-9'"):
         cluster.wait_leader(1)
 
 
 def test_start_leaves_nodes_running_whoever_leads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, led: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The command must not stop its nodes because a voter leads that it does not know."""
-    leader = quorum_pb2.DescribeQuorumResponse(node_id=9, role="leader", leader_epoch=4)
-    monkeypatch.setattr(
-        LocalCluster, "quorum", lambda self, timeout_s=2.0: Quorum((Answer("127.0.0.1:1", leader),))
-    )
-    monkeypatch.setattr(LocalCluster, "start", lambda self, name: 1)
-    monkeypatch.setattr(LocalCluster, "ready", lambda self, name, timeout_s=1.0: (True, ""))
-    stopped: list[str] = []
-    monkeypatch.setattr(
-        LocalCluster, "stop", lambda self, names, timeout_s=10.0: stopped.extend(names)
-    )
+    stopped = led(OUTSIDE)
     started = start_quorum(controllers=1, base_port=None, directory=tmp_path / "c", timeout=5)
     assert stopped == []
     started.show()
@@ -231,15 +248,10 @@ def test_start_leaves_nodes_running_whoever_leads(
 
 
 def test_waiting_node_is_left_running_unless_the_cluster_is_new(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, led: Callable[..., list[str]]
 ) -> None:
     """It may be the only survivor of a lost majority, or no voter yet."""
-    monkeypatch.setattr(LocalCluster, "quorum", lambda self, timeout_s=2.0: Quorum(()))
-    monkeypatch.setattr(LocalCluster, "start", lambda self, name: 1)
-    stopped: list[str] = []
-    monkeypatch.setattr(
-        LocalCluster, "stop", lambda self, names, timeout_s=10.0: stopped.extend(names)
-    )
+    stopped = led(ready=False)
     start: Callable[..., object] = partial(
         start_quorum, controllers=1, base_port=None, directory=tmp_path / "c", timeout=0.2
     )

@@ -1,3 +1,5 @@
+"""The short way to start a node: few imports, and the same words for mistakes."""
+
 import sys
 from pathlib import Path
 

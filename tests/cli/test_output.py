@@ -1,3 +1,5 @@
+"""Tables and lines that fit their terminal, and output without a reader or space."""
+
 import errno
 import os
 import subprocess
@@ -171,9 +173,6 @@ def test_table_without_headings_has_no_heading_line(capsys: Any) -> None:
     assert capsys.readouterr().out == "cluster id  -\n"
 
 
-# --- Files that commands write -------------------------------------------------------------------
-
-
 def test_bundle_is_removed_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -198,9 +197,6 @@ def test_directory_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"cannot create .*file/cluster: Not a directory"):
         LocalCluster(tmp_path / "file" / "cluster").generate()
-
-
-# --- What a command prints goes out at once, and may find no reader or no space ------------------
 
 
 PATIENCE_S = 60

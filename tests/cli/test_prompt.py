@@ -1,3 +1,5 @@
+"""The prompt of ``raftlog dev``: completion and toolbar."""
+
 import asyncio
 
 import pytest

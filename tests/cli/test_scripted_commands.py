@@ -1,3 +1,5 @@
+"""Commands in shell scripts: closed streams, pipes, bytes and signals."""
+
 import json
 import os
 import signal

@@ -1,3 +1,5 @@
+"""Each argument is compared with its type before anything is sent."""
+
 import asyncio
 import copy
 import getpass

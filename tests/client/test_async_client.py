@@ -1,3 +1,5 @@
+"""The library's client: results, errors, tokens and deadlines."""
+
 import asyncio
 from collections.abc import Awaitable
 from operator import attrgetter

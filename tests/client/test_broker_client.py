@@ -1,3 +1,5 @@
+"""A client of brokers: monotonic reads, and writes that are sent once."""
+
 import asyncio
 from collections.abc import Callable
 

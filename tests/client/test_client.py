@@ -258,9 +258,6 @@ def test_public_interface_has_no_protobuf() -> None:
         assert "Message" not in str(inspect.signature(method)), method
 
 
-# --- Nothing is on stdout and stderr unless the program asks for logs ----------------------------
-
-
 LOGGING = """
 import asyncio, random, socket, sys
 from raftlog.client.controller_client import ControllerClient
@@ -323,9 +320,6 @@ def test_logs_are_printed_when_the_program_asks_for_them(setup: str, stream: int
         "ValueError: planted cause",
     ):
         assert text in printed
-
-
-# --- What a user's mypy --strict says ------------------------------------------------------------
 
 
 RIGHT = """

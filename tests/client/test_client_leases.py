@@ -1,3 +1,5 @@
+"""A lease is lost for its holder before the cluster ends it."""
+
 import asyncio
 import copy
 import json

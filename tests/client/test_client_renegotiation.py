@@ -1,3 +1,5 @@
+"""A client learns of newer features, and finishes what is under way."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""A consumer returns each committed record once and in order."""
+
 import asyncio
 
 import pytest

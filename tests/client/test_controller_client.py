@@ -1,3 +1,5 @@
+"""A client of controllers finds the leader, and never executes a write twice."""
+
 import asyncio
 from typing import Any
 
@@ -396,9 +398,6 @@ async def test_write_with_acks_committed_completes_on_the_first_response(world: 
     a = await world.controller("a", LOST)
     await world.controller_client("a").call(create(), timeout_s=5)
     assert len(a.asked) == 1
-
-
-# --- A server that refuses for want of room says when to come again, and no client comes before---
 
 
 WAIT_MS = 3_000

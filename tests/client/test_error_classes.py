@@ -1,3 +1,5 @@
+"""One class for each error code, and the choice of the next endpoint."""
+
 import pickle
 import random
 import re

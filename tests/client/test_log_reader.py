@@ -1,3 +1,5 @@
+"""Readers of the committed log and of snapshots, over links that break."""
+
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable

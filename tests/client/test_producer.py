@@ -1,3 +1,5 @@
+"""A producer writes each record once and in order, or says that it does not know."""
+
 import asyncio
 
 import pytest

@@ -1,3 +1,5 @@
+"""A numbered write is executed once, whichever attempt arrives; refused items raise."""
+
 import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -423,9 +425,6 @@ def test_close_ends_a_write_between_two_attempts(unknown: bool) -> None:
         await session.close()
         error = await asyncio.wait_for(writing, 1.0)
         assert (error.code, error.outcome_unknown) == (ErrorCode.THROTTLING_QUOTA_EXCEEDED, unknown)
-
-
-# --- A refused item of a write raises, whichever client sent it; the results stay within reach ---
 
 
 WRITTEN = common_pb2.WriteResult(token=common_pb2.MetadataToken(epoch=1, offset=40))

@@ -263,9 +263,6 @@ def test_endpoint_is_formatted_as_text() -> None:
     assert endpoint_on("", "C") == ""
 
 
-# --- HTTP ---------------------------------------------------------------------------------------
-
-
 def test_http_listener_supports_tls_and_plaintext(node: NodeFile) -> None:
     plain = node.load(BROKER, "http.listener=127.0.0.1:80")
     assert plain.http_listener is not None

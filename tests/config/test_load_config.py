@@ -344,8 +344,6 @@ def test_items_are_the_effective_values_of_the_role(node: NodeFile) -> None:
     assert "broker.fencing.timeout.ms" in dict(node.load(BROKER).items())
 
 
-# --- controllers that are not configured as voters ----------------------------------------------
-
 JOINING = """
 process.roles = ["controller"]
 node.id = 4

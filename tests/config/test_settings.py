@@ -143,9 +143,6 @@ def test_invalid_or_complex_settings_are_not_plain(values: dict[str, Any]) -> No
         plain_settings(values)
 
 
-# --- What a configuration of tokens must and must not say ----------------------------------------
-
-
 NODE = {
     "process.roles": "controller",
     "node.id": "1",

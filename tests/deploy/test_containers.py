@@ -107,9 +107,6 @@ def test_image_linter_reports_nothing() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-# --- compose -----------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def compose() -> dict[str, Any]:
     return yaml.safe_load((DEPLOY / "compose.yaml").read_text())

@@ -1,3 +1,5 @@
+"""Dashboards query metrics that nodes expose."""
+
 import json
 import re
 from itertools import combinations

@@ -1,3 +1,5 @@
+"""Alerts: each uses exposed metrics, links to its remedy, and fires in its case."""
+
 import re
 import shutil
 from collections.abc import Iterator

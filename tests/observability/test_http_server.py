@@ -1,3 +1,5 @@
+"""A node's HTTP server: metrics, health and a page, whatever others send."""
+
 import asyncio
 import contextlib
 import signal

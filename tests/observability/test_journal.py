@@ -1,3 +1,5 @@
+"""A node's journal: events survive restarts, floods and a failing disk."""
+
 from pathlib import Path
 from typing import Any
 

@@ -1,3 +1,5 @@
+"""Spans of calls, which neither block nor fill a node."""
+
 import asyncio
 import os
 import socket

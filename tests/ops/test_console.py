@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tls_files
 import trustme
 from console_kit import OPEN, Counted, Stream, serving
 from structlog.testing import capture_logs
@@ -20,7 +21,6 @@ from raftlog.node.config.node import NodeConfig
 from raftlog.node.observability.http_rules import HttpRules
 from raftlog.ops import console as routes
 from raftlog.ops.console import Door, Feed, Local, console_of, door_of, read_token
-from raftlog.transport.tls import TlsConfig
 
 TOKEN = "a-token-of-some-length"
 
@@ -188,9 +188,6 @@ async def test_closed_feed_accepts_no_viewer() -> None:
     assert await feed.after(0) == (0, b"")
 
 
-# --- who may look --------------------------------------------------------------------------------
-
-
 async def test_only_the_token_opens_the_console() -> None:
     door = Door(secured=True, token=TOKEN)
     counted = Counted()
@@ -236,12 +233,7 @@ async def test_cross_origin_pages_read_nothing(headers: dict[str, str], status: 
 
 async def test_tls_console_requires_a_certificate_too(tmp_path: Path) -> None:
     authority = trustme.CA()
-    own = authority.issue_cert("127.0.0.1")
-    tls = TlsConfig(tmp_path / "pem", tmp_path / "key", tmp_path / "ca")
-    tls.private_key_path.touch(mode=0o600)
-    tls.certificate_path.write_bytes(own.cert_chain_pems[0].bytes())
-    tls.private_key_path.write_bytes(own.private_key_pem.bytes())
-    tls.ca_path.write_bytes(authority.cert_pem.bytes())
+    tls = tls_files.issue(tmp_path, authority)
     door = Door(secured=True, token=TOKEN)
     contexts = tls.rereading_server_contexts()
     async with serving(Counted().look, door, rules=HttpRules(contexts)) as (address, _):
@@ -304,14 +296,11 @@ NODE = {
 
 @pytest.fixture
 def tls(tmp_path: Path) -> dict[str, str]:
-    authority = trustme.CA()
-    made = authority.issue_cert("127.0.0.1")
-    files = {name: tmp_path / f"{name}.pem" for name in ("certificate", "key", "ca")}
-    files["key"].touch(mode=0o600)
-    made.cert_chain_pems[0].write_to_path(files["certificate"])
-    made.private_key_pem.write_to_path(files["key"])
-    authority.cert_pem.write_to_path(files["ca"])
-    return {f"tls.{name}.file": str(path) for name, path in files.items()}
+    files = tls_files.issue(tmp_path, trustme.CA()).paths
+    return {
+        f"tls.{name}.file": str(path)
+        for name, path in zip(("certificate", "key", "ca"), files, strict=True)
+    }
 
 
 def load(**more: str) -> NodeConfig:
@@ -325,11 +314,7 @@ def status(config: NodeConfig, **headers: str) -> int:
 
 
 def token_file(directory: Path, mode: int = 0o600) -> str:
-    path = directory / "console.token"
-    path.touch(mode=0o600)
-    path.write_text(TOKEN)
-    path.chmod(mode)
-    return str(path)
+    return str(_written(directory / "console.token", TOKEN, mode))
 
 
 def test_console_is_open_on_loopback_without_security() -> None:

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tls_files
 import trustme
 from chromium_kit import Page, browsing, chromium
 
 from raftlog import Client
 from raftlog.local.cluster import LocalCluster
-from raftlog.transport.tls import TlsConfig
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
 from cluster_kit import running
@@ -34,19 +34,9 @@ pytestmark = [
 ]
 
 
-def _files(authority: trustme.CA, directory: Path) -> TlsConfig:
-    files = TlsConfig(directory / "node.pem", directory / "node.key", directory / "ca.pem")
-    made = authority.issue_cert("127.0.0.1")
-    files.private_key_path.touch(mode=0o600)
-    made.private_key_pem.write_to_path(files.private_key_path)
-    made.cert_chain_pems[0].write_to_path(files.certificate_path)
-    authority.cert_pem.write_to_path(files.ca_path)
-    return files
-
-
 @pytest.fixture
 def secured(tmp_path: Path) -> Iterator[LocalCluster]:
-    files = _files(trustme.CA(), tmp_path)
+    files = tls_files.issue(tmp_path, trustme.CA())
     token = tmp_path / "console.token"
     token.touch(mode=0o600)
     token.write_text(TOKEN)

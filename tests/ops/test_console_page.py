@@ -141,9 +141,6 @@ def _mapped(found: dict[Any, Any]) -> Any:
     return draft.finish()
 
 
-# --- changes -------------------------------------------------------------------------------------
-
-
 def _chunk(base: int, *records: tuple[RecordType, bytes], principal: str = "User:eve") -> bytes:
     encoded = [(type_, 0, body) for type_, body in records]
     return batch.encode(encoded, base_offset=base, epoch=1, timestamp_ms=7, principal=principal)
@@ -264,9 +261,6 @@ def test_simultaneous_partition_changes_are_one_row() -> None:
         ("CONFIG", 0),
     ]
     assert "proposer" not in found[0]["sentence"]
-
-
-# --- incidents -----------------------------------------------------------------------------------
 
 
 def _row(at_ms: int, text: str, by: str = "User:eve", type_: str = "CONFIG") -> dict[str, Any]:

@@ -1,3 +1,5 @@
+"""Moves of replicas restore the throttle that was set before them."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping

@@ -56,9 +56,6 @@ def behind_tls(gone: Mapping[int, TlsSeen], leader: int, **fields: Any) -> Surve
     )
 
 
-# --- clocks ----------------------------------------------------------------------------------
-
-
 def clocks(*ahead_ms: int) -> Survey:
     return told(quorum(3), {one: {"ahead_ms": ms} for one, ms in enumerate(ahead_ms, start=1)})
 
@@ -76,9 +73,6 @@ def test_clocks_that_deviate_only_from_the_local_clock_are_not_reported() -> Non
     assert diagnose(clocks(50_000)) == [], "one clock differs from none"
 
 
-# --- certificates that end -------------------------------------------------------------------
-
-
 def test_certificate_that_expires_soon_is_reported() -> None:
     def ends(in_ms: int) -> Survey:
         return told(quorum(3), {2: {"certificate_ends_at_ms": AT_MS + in_ms}})
@@ -88,9 +82,6 @@ def test_certificate_that_expires_soon_is_reported() -> None:
     assert only(ends(-7_200_000)).cause == "Certificates expire: that of node 2 expired 2 h ago."
     assert diagnose(ends(15 * 86_400_000)) == []
     assert diagnose(told(quorum(3), {2: {}})) == [], "without TLS"
-
-
-# --- disks -----------------------------------------------------------------------------------
 
 
 def disk(free: int, total: int) -> Survey:
@@ -166,9 +157,6 @@ def test_disk_with_room_or_of_unknown_size_is_not_reported(free: int, total: int
     assert diagnose(disk(free, total)) == []
 
 
-# --- builds ----------------------------------------------------------------------------------
-
-
 def test_mixed_builds_and_levels_are_one_finding() -> None:
     def features(most: int) -> dict[str, Any]:
         one = {"name": "metadata.version", "finalized_level": 7, "max_supported_version": most}
@@ -189,9 +177,6 @@ def test_mixed_builds_and_levels_are_one_finding() -> None:
 def test_answers_of_another_cluster_are_ignored() -> None:
     seen = told(quorum(3), {1: {"version": "1"}, 9: {"version": "2", "cluster_id": "other"}})
     assert diagnose(seen) == []
-
-
-# --- a node of another cluster ---------------------------------------------------------------
 
 
 def test_voter_with_another_cluster_id_counts_as_down() -> None:
@@ -226,8 +211,6 @@ def test_dead_voter_is_reported_beside_a_node_of_another_cluster() -> None:
     )
     assert "3 of 5 voters are left" in found["NODE_OF_OTHER_CLUSTER"].consequence
 
-
-# --- TLS -------------------------------------------------------------------------------------
 
 EXPIRED = TlsSeen(T.EXPIRED, "presents a certificate that expired 2026-01-02T03:04:05Z")
 OWN = TlsSeen(T.OWN_EXPIRED, "rejects me.pem, which expired 2026-01-02T03:04:05Z")

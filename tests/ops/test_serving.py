@@ -1,3 +1,5 @@
+"""Why a high watermark is not known yet."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""``raftlog kv lock``: a command runs while its lock is held."""
+
 import asyncio
 import math
 import time
