@@ -17,6 +17,7 @@ from raftlog.wire.records.v1 import records_pb2 as rec
 T = b"t" * 16
 AT = ("--bootstrap-controller", "127.0.0.1:1")
 MOMENT_S = 0.8
+Script = Callable[..., dict[str, int]]
 
 
 def image(partition_epoch: int, *, isr: tuple[int, ...] = (1, 2)) -> Image:
@@ -50,7 +51,7 @@ def leader(
 
 
 @pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, int]]:
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Script:
     """Script the leaders' responses, poll by poll (the last one repeats), and one committed image."""
 
     def script(*answers: LeaderAnswer, committed: Image) -> dict[str, int]:
@@ -74,9 +75,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, int]]:
     return script
 
 
-def test_agreement_is_reported_at_once(
-    raftlog: Raftlog, scripted: Callable[..., dict[str, int]]
-) -> None:
+def test_agreement_is_reported_at_once(raftlog: Raftlog, scripted: Script) -> None:
     looks = scripted(leader(1), committed=image(1))
     ran = raftlog.succeed("partitions isr --compare --json", *AT)
     assert looks["count"] == 1
@@ -91,9 +90,7 @@ def test_agreement_is_reported_at_once(
     assert ran.json["lasting"] == 0
 
 
-def test_brief_isr_difference_passes(
-    raftlog: Raftlog, scripted: Callable[..., dict[str, int]]
-) -> None:
+def test_brief_isr_difference_passes(raftlog: Raftlog, scripted: Script) -> None:
     looks = scripted(leader(0), leader(1, proposed=(1,)), committed=image(1))
     ran = raftlog.succeed("partitions isr t --compare", *AT)
     assert looks["count"] == 2, "what differed first is settled; what differs now is young"
@@ -102,9 +99,7 @@ def test_brief_isr_difference_passes(
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_lasting_difference_is_reported(
-    raftlog: Raftlog, scripted: Callable[..., dict[str, int]], as_json: bool
-) -> None:
+def test_lasting_difference_is_reported(raftlog: Raftlog, scripted: Script, as_json: bool) -> None:
     scripted(leader(0), committed=image(1, isr=(1,)))
     began = time.monotonic()
     ran = raftlog(
@@ -124,15 +119,8 @@ def test_lasting_difference_is_reported(
         assert "(lasting)" in ran.out
 
 
-def test_missing_topic_is_reported(
-    raftlog: Raftlog, scripted: Callable[..., dict[str, int]]
-) -> None:
+def test_missing_topic_is_reported(raftlog: Raftlog, scripted: Script) -> None:
     scripted(leader(0), committed=image(0))
     raftlog("partitions isr nope --compare", *AT).refused(
         1, "UNKNOWN_TOPIC_OR_PARTITION: there is no topic nope"
     )
-
-
-def test_isr_command_requires_an_address(raftlog: Raftlog) -> None:
-    assert raftlog("partitions isr --compare").code == 2
-    assert raftlog("partitions isr").code == 2

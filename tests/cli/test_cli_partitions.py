@@ -85,16 +85,9 @@ def test_move_that_waits_for_a_dead_broker_is_listed_and_cancelled(
     through.succeed("partitions reassign waits:0=4,2 waits:1=4,3")
     listed = at("partitions reassignments waits --check --json").refused(3)
     first, second = listed.json["items"]
-    assert first == {
-        "topic": "waits",
-        "partition": 0,
-        "replicas": [4, 2, 3],
-        "adding": [4],
-        "removing": [3],
-        "in_sync": [2, 3],
-        "waiting_for": [4],
-    }
-    assert second["waiting_for"] == [4]
+    assert (first["topic"], first["partition"], first["replicas"]) == ("waits", 0, [4, 2, 3])
+    assert (first["adding"], first["removing"], first["in_sync"]) == ([4], [3], [2, 3])
+    assert first["waiting_for"] == second["waiting_for"] == [4]
     assert "4, 2, 3" in through("partitions reassignments").out
     assert "waits:1: cancelled" in at("partitions cancel waits:1").out
     at("partitions cancel --all --acks committed").showed("waits:0: cancelled")
@@ -125,16 +118,9 @@ def test_partition_lists_show_warnings(at: Raftlog, through: Raftlog) -> None:
         (shown_,) = through("configs describe topic listed --json", *keys).json["items"]
         assert (shown_["value"], shown_["source"]) == (expected, "dynamic-topic-config")
     at.succeed("configs alter broker '' --set log.retention.ms=4711 --acks visible")
-    described = through("configs describe topic listed --key retention.ms --json")
-    assert described.json["items"] == [
-        {
-            "name": "retention.ms",
-            "value": "4711",
-            "source": "dynamic-default-broker-config",
-            "is_default": False,
-            "without_effect": "",
-        }
-    ]
+    (item,) = through("configs describe topic listed --key retention.ms --json").json["items"]
+    assert (item["value"], item["source"]) == ("4711", "dynamic-default-broker-config")
+    assert (item["is_default"], item["without_effect"]) == (False, "")
     ran = at.succeed("cluster features downgrade lao.version=0 --validate-only --json")
     assert "the lowest acknowledged offset is no longer promised" in ran.json["warnings"][0]
     ran = at("cluster features downgrade lao.version=0 --validate-only")

@@ -1,10 +1,10 @@
 """Exports of a stopped node's log, which end with the last record that the log proves committed."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from scripted_log import ScriptedLog
 
 from raftlog import batch
 from raftlog.cli.log import find, fold
@@ -15,29 +15,21 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import header_of, pieces
 from raftlog.node.storage.api import SnapshotId
-from raftlog.node.storage.chunks import read_span
 from raftlog.ops.logs import DirectoryLog, ExportLog, begins_late, chunks
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 
-class FakeReader:
+class FakeReader(ScriptedLog):
     """Four batches in one chunk; the third proves the first two, the last proves nothing."""
 
     def __init__(self) -> None:
-        self.identity = SimpleNamespace(cluster_id="c", generation=0)
-        messages: list[Any] = [
+        super().__init__(
             pb.LeaderChangeRecord(leader_id=1, voters=[1, 2, 3]),
             pb.ConfigRecord(resource_type=16, resource_name="a", name="match", value="1"),
             pb.ProgressRecord(lowest_acknowledged_offset=1, high_watermark=2),
             pb.ConfigRecord(resource_type=16, resource_name="b", name="match", value="2"),
-        ]
-        self.chunk = b"".join(
-            batch.encode([record(m)], base_offset=i, epoch=1, timestamp_ms=1, control=not i)
-            for i, m in enumerate(messages)
         )
-        self.start_offset, self.end_offset = 0, len(messages)
-        self.snapshots: tuple[SnapshotId, ...] = ()
         self.content: dict[SnapshotId, bytes] = {}
 
     def image(self, last: int) -> Image:
@@ -58,10 +50,6 @@ class FakeReader:
 
     def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
         return self.content[snapshot_id][position : position + 10]
-
-    def read(self, offset: int, until: int, max_bytes: int) -> bytes:
-        assert self.start_offset <= offset
-        return read_span([(0, self.chunk)], offset, until, max_bytes)
 
 
 def opened(reader: Any) -> DirectoryLog:
@@ -114,14 +102,9 @@ def test_records_in_a_snapshot_are_committed(tmp_path: Path) -> None:
 
 
 def test_log_that_gained_a_second_voter_is_not_committed_to_its_end() -> None:
-    reader = FakeReader()
-    messages: list[Any] = [
+    reader = ScriptedLog(
         pb.LeaderChangeRecord(leader_id=1, voters=[1]),
         pb.VotersRecord(voters=[pb.VoterEntry(voter_id=1), pb.VoterEntry(voter_id=2)]),
-    ]
-    reader.chunk = b"".join(
-        batch.encode([record(m)], base_offset=i, epoch=1, timestamp_ms=1, control=True)
-        for i, m in enumerate(messages)
     )
     reader.end_offset = 1
     assert opened(reader).high_watermark == 1

@@ -4,24 +4,20 @@ import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import structlog
+from scripted_log import ScriptedLog
 
-from raftlog import batch
 from raftlog.cli import log
-from raftlog.cli import log as image
 from raftlog.cli.exits import report
 from raftlog.cli.output import print_error, print_json, print_json_line, print_line, print_table
 from raftlog.client.core import Core
 from raftlog.errors import ApiError, ConfigError, ErrorCode
-from raftlog.metadata.records import record
 from raftlog.node.observability.http_server import HttpServer, escape
 from raftlog.node.observability.logs import setup_logging
 from raftlog.node.observability.registry import MetricsRegistry
-from raftlog.node.storage.chunks import read_span
 from raftlog.ops.logs import DirectoryLog
 from raftlog.safe_console import SafeConsole
 from raftlog.text import printable, printable_json
@@ -94,44 +90,22 @@ def test_error_report_prints_no_escape_sequence(capsys: Any, error: Any, lines: 
     assert all(line.isprintable() for line in err.split("\n"))
 
 
-class Planted:
+def planted() -> ScriptedLog:
     """A log from before input was checked."""
-
-    def __init__(self) -> None:
-        self.identity = SimpleNamespace(cluster_id="c", generation=0)
-        messages: list[Any] = [
-            pb.LeaderChangeRecord(leader_id=1, voters=[1]),
-            pb.FeatureLevelRecord(name="metadata.version", feature_level=2),
-            pb.RegisterBrokerRecord(
-                broker_id=7,
-                broker_epoch=2,
-                incarnation_id=EVIL,
-                end_points=[pb.Listener(name=EVIL, host=EVIL, port=1)],
-                rack=EVIL,
-                log_dirs=[EVIL],
-                fenced=True,
-            ),
-            pb.HostnameRecord(hostname=EVIL, broker_id=7, reason=EVIL),
-            pb.ExportCursorRecord(name="n", end_offset=1, target=EVIL),
-            pb.ConfigRecord(resource_type=16, resource_name=EVIL, name="match", value=EVIL),
-            pb.TopicRecord(name=EVIL, topic_id=bytes(16)),
-        ]
-        self.chunk = b"".join(
-            batch.encode(
-                [record(message)],
-                base_offset=at,
-                epoch=1,
-                timestamp_ms=1,
-                principal=EVIL,
-                control=not at,
-            )
-            for at, message in enumerate(messages)
-        )
-        self.start_offset, self.end_offset = 0, len(messages)
-        self.snapshots: tuple[Any, ...] = ()
-
-    def read(self, offset: int, until: int, max_bytes: int) -> bytes:
-        return read_span([(0, self.chunk)], offset, until, max_bytes)
+    broker = pb.RegisterBrokerRecord(
+        broker_id=7, broker_epoch=2, incarnation_id=EVIL, rack=EVIL, log_dirs=[EVIL], fenced=True
+    )
+    broker.end_points.add(name=EVIL, host=EVIL, port=1)
+    return ScriptedLog(
+        pb.LeaderChangeRecord(leader_id=1, voters=[1]),
+        pb.FeatureLevelRecord(name="metadata.version", feature_level=2),
+        broker,
+        pb.HostnameRecord(hostname=EVIL, broker_id=7, reason=EVIL),
+        pb.ExportCursorRecord(name="n", end_offset=1, target=EVIL),
+        pb.ConfigRecord(resource_type=16, resource_name=EVIL, name="match", value=EVIL),
+        pb.TopicRecord(name=EVIL, topic_id=bytes(16)),
+        principal=EVIL,
+    )
 
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["people", "json"])
@@ -140,18 +114,17 @@ def test_commands_that_read_a_log_escape_its_text(
     raftlog: Any, monkeypatch: Any, command: tuple[str, ...], as_json: bool
 ) -> None:
     @contextmanager
-    def planted(*_: object) -> Iterator[Any]:
-        there: Any = Planted()
+    def opened(*_: object) -> Iterator[Any]:
+        there: Any = planted()
         yield DirectoryLog(there)
 
-    monkeypatch.setattr(log, "open_log", planted)
-    monkeypatch.setattr(image, "open_log", planted)
+    monkeypatch.setattr(log, "open_log", opened)
     ran = raftlog.succeed(*command, *(("--json",) if as_json else ()))
     harmless(ran.out)
     if as_json:
         assert "\\u001b[31m" in ran.out
     elif command == ("log", "dump"):
-        assert ran.out.count("\n") == Planted().end_offset
+        assert ran.out.count("\n") == planted().end_offset
         assert rf'rack="{SEEN}"' in ran.out
 
 

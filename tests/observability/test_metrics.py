@@ -17,7 +17,6 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
 from raftlog.node.observability import http_server, node_metrics
-from raftlog.node.observability.figures import Latency
 from raftlog.node.observability.http_server import HttpServer
 from raftlog.node.observability.registry import MetricsRegistry
 from raftlog.wire.broker.v1 import broker_pb2
@@ -70,11 +69,6 @@ def test_latency_buckets_are_cumulative_and_bounds_inclusive(metrics: MetricsReg
     assert 'raftlog_fsync_seconds_bucket{le="+Inf"} 4.0' in lines
     assert "raftlog_fsync_seconds_count 4.0" in lines
     assert "raftlog_fsync_seconds_sum 99.0043" in lines
-
-
-def test_registering_a_latency_returns_it(metrics: MetricsRegistry) -> None:
-    latency = Latency()
-    assert metrics.latency("x_seconds", "X.", latency) is latency
 
 
 def test_leader_exposes_quorum_metrics(metrics: MetricsRegistry) -> None:

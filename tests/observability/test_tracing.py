@@ -42,6 +42,22 @@ def kept(provider: TracerProvider) -> Iterator[InMemorySpanExporter]:
     tracing.disable()
 
 
+@pytest.fixture
+def active(kept: InMemorySpanExporter) -> Any:
+    """Tracing, whose spans are kept."""
+    assert tracing.active is not None
+    return tracing.active
+
+
+async def called(active: Any, request: Any, ended: Any, *asked: Any) -> Any:
+    """Make a call that ends with a response or an error; return the request as it is sent."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    sent = active.calling(request, future, *asked)
+    (future.set_exception if isinstance(ended, Exception) else future.set_result)(ended)
+    await asyncio.sleep(0)
+    return sent
+
+
 def listing(traceparent: str = "") -> pb.ControllerRequest:
     return pb.ControllerRequest(
         traceparent=traceparent, describe_brokers=pb.DescribeBrokersRequest()
@@ -75,12 +91,8 @@ def test_unknown_exporter_is_refused() -> None:
     assert tracing.active is None
 
 
-async def test_call_is_a_span_named_by_its_request(kept: InMemorySpanExporter) -> None:
-    future: asyncio.Future[pb.ControllerResponse] = asyncio.get_running_loop().create_future()
-    assert tracing.active is not None
-    sent = tracing.active.calling(listing(KNOWN), future)
-    future.set_result(pb.ControllerResponse())
-    await asyncio.sleep(0)
+async def test_call_is_a_span_named_by_its_request(active: Any, kept: InMemorySpanExporter) -> None:
+    sent = await called(active, listing(KNOWN), pb.ControllerResponse())
     (span,) = kept.get_finished_spans()
     assert sent.traceparent == tracing.traceparent_of(span)
     assert sent.traceparent.startswith(KNOWN[:35])
@@ -89,100 +101,83 @@ async def test_call_is_a_span_named_by_its_request(kept: InMemorySpanExporter) -
     assert span.status.is_ok
 
 
-async def test_error_of_a_call_is_set_on_its_span(kept: InMemorySpanExporter) -> None:
-    assert tracing.active is not None
-    for ended in (ApiError(ErrorCode.REQUEST_TIMED_OUT, "late"), None):
-        future: asyncio.Future[pb.ControllerResponse] = asyncio.get_running_loop().create_future()
-        tracing.active.calling(listing(), future)
-        if ended is not None:
-            future.set_exception(ended)
-        else:
-            response = pb.ControllerResponse()
-            response.error.error_code = ErrorCode.NOT_CONTROLLER
-            future.set_result(response)
-        await asyncio.sleep(0)
-    names = [span.attributes["error.type"] for span in kept.get_finished_spans()]  # type: ignore[index]
-    assert names == ["REQUEST_TIMED_OUT", "NOT_CONTROLLER"]
+def error_of(span: Any) -> str:
+    return str(span.attributes["error.type"])
 
 
-async def test_traced_compact_write_is_sent_with_its_span(kept: InMemorySpanExporter) -> None:
-    future: asyncio.Future[pb.ControllerResponse] = asyncio.get_running_loop().create_future()
-    assert tracing.active is not None
-    sent = tracing.active.calling(ConfigWrite([(16, "a", "k", "v")], timeout_ms=7), future)
+async def test_error_of_a_call_is_set_on_its_span(active: Any, kept: InMemorySpanExporter) -> None:
+    refused, partly = pb.ControllerResponse(), data_pb2.ProduceResponse()
+    refused.error.error_code = ErrorCode.NOT_CONTROLLER
+    partly.partitions.add(base_offset=7)
+    partly.partitions.add(error_code=ErrorCode.NOT_ENOUGH_REPLICAS)
+    await called(active, listing(), ApiError(ErrorCode.REQUEST_TIMED_OUT, "late"))
+    await called(active, listing(), refused)
+    await called(active, producing(), broker_pb2.BrokerResponse(produce=partly))
+    assert list(map(error_of, kept.get_finished_spans())) == [
+        "REQUEST_TIMED_OUT",
+        "NOT_CONTROLLER",
+        "NOT_ENOUGH_REPLICAS",
+    ]
+
+
+async def test_traced_compact_write_is_sent_with_its_span(active: Any) -> None:
+    write = ConfigWrite([(16, "a", "k", "v")], timeout_ms=7)
+    sent = await called(active, write, pb.ControllerResponse())
     assert isinstance(sent, pb.ControllerRequest)
     assert sent.timeout_ms == 7
     assert sent.traceparent
 
 
-def test_heartbeats_are_not_traced(kept: InMemorySpanExporter) -> None:
-    assert tracing.active is not None
+def test_heartbeats_are_not_traced(active: Any, kept: InMemorySpanExporter) -> None:
     heartbeat = pb.ControllerRequest(broker_heartbeat=pb.BrokerHeartbeatRequest(broker_id=1))
     for request in (heartbeat, object()):
-        assert tracing.active.calling(request, None) is request
-    assert tracing.active.serving("controller", heartbeat, 0.0) is None
+        assert active.calling(request, None) is request
+    assert active.serving("controller", heartbeat, 0.0) is None
     assert not heartbeat.traceparent
     assert kept.get_finished_spans() == ()
 
 
-async def test_read_at_a_broker_is_a_child_span_of_its_call(kept: InMemorySpanExporter) -> None:
-    future: asyncio.Future[broker_pb2.BrokerResponse] = asyncio.get_running_loop().create_future()
-    assert tracing.active is not None
-    parent = tracing.parent_of(tracing.active.calling(reading(), future))
-    tracing.active.answered("metadata", parent, 0.25, 0)
-    tracing.active.answered("metadata", parent, 0.0, int(ErrorCode.BROKER_FENCED))
-    future.set_result(broker_pb2.BrokerResponse())
-    await asyncio.sleep(0)
-    good, bad, call = kept.get_finished_spans()
+async def test_read_at_a_broker_is_a_child_span_of_its_call(
+    active: Any, kept: InMemorySpanExporter
+) -> None:
+    parent = tracing.parent_of(await called(active, reading(), broker_pb2.BrokerResponse()))
+    active.answered("metadata", parent, 0.25, 0)
+    active.answered("metadata", parent, 0.0, int(ErrorCode.BROKER_FENCED))
+    call, good, bad = kept.get_finished_spans()
     assert [span.name for span in (good, bad, call)] == ["broker metadata"] * 2 + ["call metadata"]
     assert good.parent is not None
     assert good.parent.span_id == call.context.span_id
     assert good.end_time - good.start_time >= 250_000_000  # type: ignore[operator]
-    assert bad.attributes["error.type"] == "BROKER_FENCED"  # type: ignore[index]
+    assert error_of(bad) == "BROKER_FENCED"
 
 
 @pytest.mark.parametrize("traceparent", ["", "x", "x" * 1_000_000, KNOWN[:-1] + "0"])
-def test_broker_starts_no_trace_of_its_own(kept: InMemorySpanExporter, traceparent: str) -> None:
-    assert tracing.active is not None
+def test_broker_starts_no_trace_of_its_own(
+    active: Any, kept: InMemorySpanExporter, traceparent: str
+) -> None:
     for request in (reading(traceparent), producing(traceparent)):
         assert tracing.parent_of(request) == ""
-        tracing.active.answered("metadata", tracing.parent_of(request), 0.0, 0)
+        active.answered("metadata", tracing.parent_of(request), 0.0, 0)
     assert kept.get_finished_spans() == ()
 
 
 async def test_produce_for_one_span_is_its_child_and_for_several_links_each(
-    kept: InMemorySpanExporter, provider: TracerProvider
+    active: Any, kept: InMemorySpanExporter, provider: TracerProvider
 ) -> None:
-    assert tracing.active is not None
     tracer = provider.get_tracer("app")
     callers = []
     for name in ("a", "b"):
         with tracer.start_as_current_span(name):
-            callers.append(tracing.active.caller())
-    assert tracing.active.caller() is None, "outside of any span"
+            callers.append(active.caller())
+    assert active.caller() is None, "outside of any span"
     with tracer.start_as_current_span("of a turn of the loop that is nobody's"):
         for asked in (callers[:1] * 3, [*callers, None, *callers], [None]):
-            future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            tracing.active.calling(producing(), future, asked)
-            future.set_result(broker_pb2.BrokerResponse())
-            await asyncio.sleep(0)
+            await called(active, producing(), broker_pb2.BrokerResponse(), asked)
     one, both, nobody = [s for s in kept.get_finished_spans() if s.name == "call produce"]
     assert one.parent == callers[0]
     assert both.parent is None
     assert [link.context for link in both.links] == callers
     assert (nobody.parent, list(nobody.links)) == (None, [])
-
-
-async def test_partition_error_is_set_on_the_span_of_its_call(kept: InMemorySpanExporter) -> None:
-    assert tracing.active is not None
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    tracing.active.calling(producing(), future)
-    answer = data_pb2.ProduceResponse()
-    answer.partitions.add(base_offset=7)
-    answer.partitions.add(error_code=ErrorCode.NOT_ENOUGH_REPLICAS)
-    future.set_result(broker_pb2.BrokerResponse(produce=answer))
-    await asyncio.sleep(0)
-    (call,) = kept.get_finished_spans()
-    assert call.attributes["error.type"] == "NOT_ENOUGH_REPLICAS"  # type: ignore[index]
 
 
 @pytest.mark.parametrize("request_", [reading(), producing()], ids=["read", "records"])
@@ -204,9 +199,10 @@ def test_unary_method_continues_the_trace_in_metadata(request_: broker_pb2.Broke
         "00-" + "٣" * 32 + "-" + "b2" * 8 + "-01",
     ],
 )
-def test_malformed_traceparent_starts_a_new_trace(kept: InMemorySpanExporter, hostile: str) -> None:
-    assert tracing.active is not None
-    served = tracing.active.serving("controller", listing(hostile), 0.5)
+def test_malformed_traceparent_starts_a_new_trace(
+    active: Any, kept: InMemorySpanExporter, hostile: str
+) -> None:
+    served = active.serving("controller", listing(hostile), 0.5)
     assert served is not None
     served.reached("decide")
     served.end(int(ErrorCode.NOT_CONTROLLER))
@@ -217,9 +213,8 @@ def test_malformed_traceparent_starts_a_new_trace(kept: InMemorySpanExporter, ho
     assert span.end_time - span.start_time >= 500_000_000  # type: ignore[operator]
 
 
-def test_unsampled_trace_stays_unsampled(kept: InMemorySpanExporter) -> None:
-    assert tracing.active is not None
-    served = tracing.active.serving("controller", listing(KNOWN[:-1] + "0"), 0.0)
+def test_unsampled_trace_stays_unsampled(active: Any, kept: InMemorySpanExporter) -> None:
+    served = active.serving("controller", listing(KNOWN[:-1] + "0"), 0.0)
     assert served is not None
     served.end()
     assert kept.get_finished_spans() == ()

@@ -1,9 +1,7 @@
 """A real browser, driven through its debugging pipe (JSON messages ended by a zero byte)."""
 
-import base64
 import json
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -12,13 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from browser import find_browser
+
 PATIENCE_S = 30
-
-
-def chromium() -> str | None:
-    """Return the path of Chromium; None if this machine has none."""
-    names = ("chromium", "chromium-browser", "google-chrome")
-    return next((found for name in names if (found := shutil.which(name))), None)
 
 
 class Page:
@@ -77,16 +71,11 @@ class Page:
             assert time.monotonic() < end, (expression, self.value("document.body.innerText"))
             time.sleep(0.05)
 
-    def shot(self, path: Path) -> None:
-        """Return the whole page as PNG."""
-        found = self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(found["data"]))
-
 
 @contextmanager
 def browsing(directory: Path) -> Iterator[Page]:
     """A browser with its own profile, and one page."""
-    program = chromium()
+    program = find_browser()
     assert program is not None
     from_us, to_us = os.pipe(), os.pipe()
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium_kit import Page, browsing, chromium
+from browser import find_browser
+from chromium_kit import Page, browsing
 from console_kit import OPEN, serving
 
 from raftlog.metadata.image import Image
@@ -19,9 +20,7 @@ HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.
 
 pytestmark = [
     pytest.mark.nightly,
-    pytest.mark.skipif(
-        chromium() is None, reason="NO BROWSER: there is no chromium on this machine"
-    ),
+    pytest.mark.skipif(find_browser() is None, reason="NO BROWSER: there is none on this machine"),
 ]
 
 

@@ -1,6 +1,4 @@
-"""The console of real nodes with TLS in a real browser, while the cluster fails. Screenshots are in
-the test's directory (``pytest --basetemp DIR``).
-"""
+"""The console of real nodes with TLS in a real browser, while the cluster fails."""
 
 import os
 import signal
@@ -11,7 +9,8 @@ from pathlib import Path
 import pytest
 import tls_files
 import trustme
-from chromium_kit import Page, browsing, chromium
+from browser import find_browser
+from chromium_kit import Page, browsing
 
 from raftlog import Client
 from raftlog.local.cluster import LocalCluster
@@ -28,9 +27,7 @@ PHONE = (390, 844)
 
 pytestmark = [
     pytest.mark.nightly,
-    pytest.mark.skipif(
-        chromium() is None, reason="NO BROWSER: there is no chromium on this machine"
-    ),
+    pytest.mark.skipif(find_browser() is None, reason="NO BROWSER: there is none on this machine"),
 ]
 
 
@@ -90,7 +87,6 @@ def test_signed_in_console_shows_the_failing_cluster(secured: LocalCluster, tmp_
         page.size(*PHONE)
         page.call("Page.navigate", url=f"{watched.http}/console")
         page.until("document.getElementById('signin')?.hidden === false")
-        page.shot(tmp_path / "sign-in.png")
         assert "orders" not in page.value("document.body.innerText")
         page.value(ENTER)
         _until_shown(page, "topics", "orders")
@@ -102,7 +98,6 @@ def test_signed_in_console_shows_the_failing_cluster(secured: LocalCluster, tmp_
         _until_shown(page, "incidents", "min.insync.replicas of topic orders was set to 2")
         narrow = _roles(page)
         page.size(*PHONE, dark=True)
-        page.shot(tmp_path / "phone-dark.png")
         assert page.value("document.documentElement.scrollWidth") <= PHONE[0]
         page.size(1280, 900)
         wide = _roles(page)
@@ -111,7 +106,6 @@ def test_signed_in_console_shows_the_failing_cluster(secured: LocalCluster, tmp_
         # A phone's screen reader hears tables, too; only cells that are empty are left out.
         assert narrow.pop("cell") <= wide.pop("cell")
         assert narrow == wide
-        page.shot(tmp_path / "wide.png")
 
         pid = secured.pid(paused.name)
         assert pid is not None
@@ -121,7 +115,6 @@ def test_signed_in_console_shows_the_failing_cluster(secured: LocalCluster, tmp_
                 client.configs.alter("topic", "orders", set={"retention.ms": 3_600_000})
             _until_shown(page, "brokers", "holds back LAO")
             assert f"({paused.node_id})" in _text(page, "figures")
-            page.shot(tmp_path / "lao-held-back.png")
         finally:
             os.kill(pid, signal.SIGCONT)
 
@@ -132,4 +125,3 @@ def test_signed_in_console_shows_the_failing_cluster(secured: LocalCluster, tmp_
         assert page.value("document.getElementById('verdict').textContent") == "down"
         assert "Leader none" in _text(page, "figures")
         page.size(*PHONE)
-        page.shot(tmp_path / "lost-quorum.png")
