@@ -196,6 +196,12 @@ def test_kv_alter_without_changes_changes_nothing() -> None:
     assert asyncio.run(alter()) == raftlog.WriteResult(None, None)
 
 
+async def test_quorum_is_described_by_controllers_only() -> None:
+    async with raftlog.AsyncClient("127.0.0.1:1") as client:
+        with pytest.raises(ConfigError, match="pass controllers="):
+            await client.quorum.describe()
+
+
 async def test_token_is_validated_without_a_cluster() -> None:
     async with raftlog.AsyncClient("127.0.0.1:1") as client:
         await client.see("0-1-5")

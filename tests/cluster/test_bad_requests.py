@@ -190,15 +190,6 @@ async def test_foreign_cluster_id_is_refused(cluster: LocalCluster, channel_to: 
     stream.cancel()
 
 
-async def test_request_without_a_body_is_refused(cluster: LocalCluster, channel_to: Any) -> None:
-    stub = await active_stub(cluster, channel_to)
-    stream = stub.Converse(timeout=PATIENCE_S)
-    await stream.write(pb.ControllerRequests(requests=[pb.ControllerRequest(correlation_id=7)]))
-    (response,) = (await stream.read()).responses
-    assert (response.correlation_id, response.error.error_code) == (7, _E.INVALID_REQUEST)
-    stream.cancel()
-
-
 # --- what a node shows of itself ----------------------------------------------------------------
 
 

@@ -107,14 +107,6 @@ def test_topics_are_listed_page_by_page(cluster: LocalCluster) -> None:
             client.topics.page("paged-1", partitions=0)
 
 
-def test_quorum_is_described_by_controllers_only(cluster: LocalCluster) -> None:
-    with (
-        raftlog.Client(cluster.brokers[0].endpoint) as client,
-        pytest.raises(raftlog.errors.ConfigError, match="pass controllers="),
-    ):
-        client.quorum.describe()
-
-
 def open_watches(client: raftlog.Client) -> int:
     core = client.parts[1]._core
     assert core is not None
