@@ -7,6 +7,7 @@ from pathlib import Path
 import kafka_writer as kafka
 import pytest
 from command_runs import run_text
+from test_kafka_import import import_all
 
 from raftlog.clock import MAX_MS
 from replay.errors import ReplayError
@@ -22,13 +23,10 @@ def test_compressed_batch_is_reported_with_file_position_and_codec(tmp_path: Pat
     """A few kilobytes that would expand to gibibytes: records before them are imported."""
     good = kafka.batch(0, [NOOP])
     node = kafka.write_node(tmp_path / "node", good + kafka.batch(1, [bytes(3000)], compression=4))
-    with Importer(find_copies([node]), str(tmp_path / "exported")) as importer:
-        imported = importer.run()
+    imported = import_all(tmp_path / "exported", node)
     assert imported.end_offset == 1
-    assert imported.damages == [
-        f"{node / LOG}: at byte {len(good)}: the batch at offset 1 is compressed with zstd: Kafka"
-        " never compresses its metadata log"
-    ]
+    told = "the batch at offset 1 is compressed with zstd: Kafka never compresses its metadata log"
+    assert imported.damages == [f"{node / LOG}: at byte {len(good)}: {told}"]
     assert not imported.sound
 
 
@@ -36,8 +34,7 @@ def test_log_with_decreasing_epochs_is_refused(tmp_path: Path) -> None:
     node = kafka.write_node(
         tmp_path / "node", kafka.batch(0, [NOOP], epoch=3) + kafka.batch(1, [NOOP], epoch=2)
     )
-    with Importer(find_copies([node]), str(tmp_path / "exported")) as importer:
-        imported = importer.run()
+    imported = import_all(tmp_path / "exported", node)
     assert imported.end_offset == 1
     assert imported.stopped.endswith("offset 1 has epoch 2, below the previous epoch 3")
 
@@ -47,8 +44,7 @@ def test_log_with_epochs_below_those_of_its_snapshot_is_refused(tmp_path: Path) 
     for name, epoch, end in (("sound", 3, 3), ("later", 4, 1)):
         node = kafka.write_node(tmp_path / name, log, start=1)
         kafka.write_checkpoint(node, 1, kafka.topic(), epoch=epoch)
-        with Importer(find_copies([node]), str(tmp_path / f"{name}-exported")) as importer:
-            imported = importer.run()
+        imported = import_all(tmp_path / f"{name}-exported", node)
         assert imported.end_offset == end
         assert ("below the previous epoch 4" in imported.stopped) == (epoch == 4)
         assert imported.later_ms == (100 if epoch == 3 else 0)
@@ -80,8 +76,7 @@ def test_absurd_snapshot_is_refused(tmp_path: Path) -> None:
     node = kafka.write_node(tmp_path / "node", kafka.batch(0, [NOOP, NOOP]))
     with (node / "00000000000000000002-0000000001.checkpoint").open("wb") as file:
         file.truncate(1 << 40)
-    with Importer(find_copies([node]), str(tmp_path / "exported")) as importer:
-        imported = importer.run()
+    imported = import_all(tmp_path / "exported", node)
     assert imported.end_offset == 2
     assert not imported.sound
 
@@ -93,9 +88,8 @@ def test_snapshot_inside_a_batch_belongs_to_another_log(tmp_path: Path) -> None:
     with Importer(find_copies([node]), str(tmp_path / "exported")) as importer:
         importer.run()
         imported = importer.run()
-    assert imported.damages == [
-        f"{path} is the state at offset 1, but no batch of the log ends there"
-    ]
+    told = f"{path} is the state at offset 1, but no batch of the log ends there"
+    assert imported.damages == [told]
     assert not imported.sound
 
 

@@ -20,9 +20,12 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.imported import detail_key
 from raftlog.metadata.partitions import changed_partition
+from raftlog.metadata.records import record
 from raftlog.segments.manifest import read_manifest
 from raftlog.segments.raw import read_batches
 from raftlog.segments.verify import verify_export
+from raftlog.segments.writer import ExportWriter
+from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.kafka.conversion import decoded
 from replay.kafka.copies import find_copies
 from replay.kafka.importing import Imported, Importer
@@ -95,10 +98,6 @@ def test_state_equals_each_snapshot_of_kafka(imported: tuple[Imported, Path]) ->
 
 
 def test_imported_checkpoints_are_usable_from_the_start(real: Path, tmp_path: Path) -> None:
-
-    from replay.request import JobRequest
-    from replay.run import compute
-
     target = tmp_path / "exported"
     import_all(target, real, checkpoint_records=10)
     verify_export(target)
@@ -137,24 +136,15 @@ def test_state_at_the_end_equals_kafkas_admin(imported: tuple[Imported, Path], r
             one = image.partitions[id_, index]
             text = image.imported.get(("partition_detail", detail_key(id_, index)), "{}")
             detail = json.loads(text)
-            partitions.append(
-                {
-                    "p": index,
-                    "leader": one.leader,
-                    "replicas": list(one.replicas),
-                    "isr": list(one.isr),
-                    "elr": detail.get("eligible_leader_replicas", []),
-                    "last_known_elr": detail.get("last_known_elr", []),
-                }
-            )
+            told: dict[str, Any] = {"p": index, "leader": one.leader, "isr": list(one.isr)}
+            told["replicas"] = list(one.replicas)
+            told["elr"] = detail.get("eligible_leader_replicas", [])
+            partitions.append(told | {"last_known_elr": detail.get("last_known_elr", [])})
         topics[name] = partitions
     assert topics == {one["name"]: one["partitions"] for one in truth["topics"]}
+    dynamic_source = "DYNAMIC_TOPIC_CONFIG"
     dynamic = {
-        name: {
-            key: one["value"]
-            for key, one in values.items()
-            if one["source"] == "DYNAMIC_TOPIC_CONFIG"
-        }
+        name: {key: one["value"] for key, one in values.items() if one["source"] == dynamic_source}
         for name, values in truth["configs"].items()
         if name.startswith("TOPIC:")
     }
@@ -292,19 +282,11 @@ def test_log_with_the_higher_last_epoch_wins_where_copies_differ(tmp_path: Path)
     assert not state(tmp_path / "exported").topics
 
 
-def test_agreed_offset_requires_a_majority(tmp_path: Path) -> None:
-    log = [kafka.batch(0, [kafka.leader_change()]), kafka.batch(1, [NOOP]), kafka.batch(2, [NOOP])]
-    for node, length in enumerate((3, 2, 1), 1):
-        kafka.write_node(tmp_path / f"node{node}", b"".join(log[:length]), node_id=node)
-    found = import_all(tmp_path / "exported", tmp_path)
-    assert (found.end_offset, found.agreed_offset) == (3, 2)
-    assert found.sound
-
-
 @pytest.mark.parametrize(
-    ("lengths", "agreed"), [((3, 1), 1), ((3, 3, 2, 2), 2), ((3, 3, 3, 1), 3), ((2, 1, 1, 1), 1)]
+    ("lengths", "agreed"),
+    [((3, 2, 1), 2), ((3, 1), 1), ((3, 3, 2, 2), 2), ((3, 3, 3, 1), 3), ((2, 1, 1, 1), 1)],
 )
-def test_half_of_the_copies_is_not_a_majority(
+def test_agreed_offset_requires_more_than_half_of_the_copies(
     tmp_path: Path, lengths: tuple[int, ...], agreed: int
 ) -> None:
     log = [kafka.batch(0, [kafka.leader_change()]), kafka.batch(1, [NOOP]), kafka.batch(2, [NOOP])]
@@ -312,6 +294,7 @@ def test_half_of_the_copies_is_not_a_majority(
         kafka.write_node(tmp_path / f"node{node}", b"".join(log[:length]), node_id=node)
     found = import_all(tmp_path / "exported", tmp_path)
     assert (found.end_offset, found.agreed_offset) == (max(lengths), agreed)
+    assert found.sound
 
 
 FIRST, SECOND, THIRD = ("AAAAAAAAAAAAAAAAAAAA" + end for end in ("gA", "gQ", "gg"))
@@ -338,13 +321,8 @@ def test_partition_requires_a_directory_per_replica(tmp_path: Path, change: dict
 
 
 def test_reassignment_with_its_directories_is_imported(tmp_path: Path) -> None:
-    changed = kafka.metadata(
-        "PartitionChangeRecord",
-        partition_id=0,
-        topic_id=kafka.UUID,
-        replicas=[1, 2, 3],
-        directories=[FIRST, SECOND, THIRD],
-    )
+    moved = {"replicas": [1, 2, 3], "directories": [FIRST, SECOND, THIRD]}
+    changed = kafka.metadata("PartitionChangeRecord", partition_id=0, topic_id=kafka.UUID, **moved)
     log = log_of(kafka.topic(), kafka.partition(0, directories=[FIRST, SECOND]), changed)
     found = import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
     assert (found.end_offset, found.sound) == (3, True)
@@ -558,22 +536,12 @@ def test_difference_in_eligible_replicas_is_described_in_kafkas_terms(tmp_path: 
     ids = [f"{'A' * 20}{number:X}A" for number in range(7)]
     topics = [kafka.topic(f"topic-{number}", id_) for number, id_ in enumerate(ids)]
     places = [(index, id_) for id_ in ids for index in range(2)][:11]
-    level = kafka.metadata(
-        "FeatureLevelRecord", name="eligible.leader.replicas.version", feature_level=1
-    )
-    records = [level, *topics]
+    records = [ELR_ON, *topics]
     log = log_of(*records, *(kafka.partition(*one, isr=[1]) for one in places), NOOP)
     node = kafka.write_node(tmp_path / "node", log)
     changed = [kafka.partition(*one, isr=[1], eligible_leader_replicas=[2]) for one in places]
-    gone = kafka.metadata(
-        "UserScramCredentialRecord",
-        name="u",
-        mechanism=1,
-        salt=b"",
-        stored_key=b"",
-        server_key=b"",
-        iterations=1,
-    )
+    secrets = {"salt": b"", "stored_key": b"", "server_key": b"", "iterations": 1}
+    gone = kafka.metadata("UserScramCredentialRecord", name="u", mechanism=1, **secrets)
     kafka.write_checkpoint(node, len(records) + len(places) + 1, *records, *changed, gone)
     (one,) = import_all(tmp_path / "exported", node).snapshots
     assert one.summary == "11 partitions of 6 topics: ELR; 1 scram credential: only in the snapshot"
@@ -702,14 +670,9 @@ def test_malformed_record_with_a_valid_checksum_is_damage(tmp_path: Path) -> Non
 
 
 def test_export_of_a_raftlog_cluster_is_not_continued(tmp_path: Path) -> None:
-    from raftlog.metadata.records import record
-    from raftlog.segments.writer import ExportWriter
-    from raftlog.wire.records.v1 import records_pb2 as pb
-
     with ExportWriter(tmp_path / "exported", "c", 0) as writer:
-        writer.append_chunk(
-            batch.encode([record(pb.NoOpRecord())], base_offset=0, epoch=1, timestamp_ms=1)
-        )
+        chunk = batch.encode([record(pb.NoOpRecord())], base_offset=0, epoch=1, timestamp_ms=1)
+        writer.append_chunk(chunk)
         writer.commit(1)
     node = kafka.write_node(tmp_path / "node", log_of(NOOP, NOOP))
     with pytest.raises(NoKafkaLogError, match="is the export of a raftlog cluster"):
@@ -758,10 +721,7 @@ def test_eligible_leader_replicas_equal_those_of_kafka(imported: tuple[Imported,
             decided = next_state(Brokers(after), old, isr=proposed)
             assert decided is not None
             ours = changed_partition(old, decided)
-            assert (ours.isr, ours.elr, ours.last_known_elr) == (
-                new.isr,
-                new.elr,
-                new.last_known_elr,
-            ), (old, new)
+            names = ("isr", "elr", "last_known_elr")
+            assert [getattr(ours, one) for one in names] == [getattr(new, one) for one in names]
             changes, eligible = changes + 1, eligible + bool(new.elr)
     assert (changes, eligible) > (30, 3)

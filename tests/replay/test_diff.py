@@ -213,22 +213,21 @@ def values(result: history.HistoryResult) -> list[tuple[int, str, Any, Any]]:
     ]
 
 
-def test_history_of_a_config_key_is_listed(tmp_path: Path) -> None:
-    log = with_orders()
-    first = log.alter_config("orders", "retention.ms", "1", "User:bob")
-    log.alter_config("orders", "cleanup.policy", "compact")
-    second = log.alter_config("orders", "retention.ms", "2", "User:carol")
-    third = log.alter_config("orders", "retention.ms", None)
-    written(log, tmp_path)
-    result = ask("history", tmp_path, key=("config", "topic:orders:retention.ms"))
-    assert values(result) == [
-        (first, "User:bob", None, "1"), (second, "User:carol", "1", "2"), (third, "User:alice", "2", None),
-    ]  # fmt: skip
+def test_history_of_a_config_key_is_listed(day: Day) -> None:
+    result = ask("history", day.directory, key=("config", "topic:orders:retention.ms"))
+    assert [each[1:] for each in values(result)] == [
+        ("User:alice", None, "1"),
+        ("User:bob", "1", "2"),
+        ("User:carol", "2", "3"),
+    ]
+    assert values(result)[-1][0] == day.changed
     assert {change.client_id for change in result.changes} == {7}
     times = [change.timestamp_ms for change in result.changes]
     assert times == sorted(times)
-    everything = ask("history", tmp_path, key=("config", "topic:orders"))
-    assert len(everything.changes) == 4
+    brief = ask("history", day.directory, key=("config", "topic:orders:brief"))
+    assert [each[2:] for each in values(brief)] == [(None, "1"), ("1", None)]
+    everything = ask("history", day.directory, key=("config", "topic:orders"))
+    assert len(everything.changes) == 3 + 3 + 2
 
 
 def test_history_of_a_recreated_topic_is_listed(tmp_path: Path) -> None:
