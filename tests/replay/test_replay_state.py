@@ -9,7 +9,7 @@ from asking import ask, ask_shared, opened, written
 from log_history import LogHistory
 from pyspark.sql import SparkSession
 from spark_runs import Replay
-from tiers import in_gate
+from tiers import in_gate, nightly
 
 from raftlog.metadata.entities import format_hash
 from raftlog.metadata.fold import ImageBuilder
@@ -54,7 +54,7 @@ def test_spark_returns_the_state_of_the_nodes_at_an_offset(
     assert result.point.records == offset + 1
 
 
-@pytest.mark.parametrize("tasks", [None, 1, 7, 200])
+@pytest.mark.parametrize("tasks", [None, 1, 7, nightly(200)])
 def test_state_hashes_equal_the_nodes_at_every_batch_end(
     history: LogHistory, exported: Path, tasks: int | None
 ) -> None:

@@ -9,6 +9,7 @@ from figures_reference import messages
 from kafka_log import KafkaLog, kafka
 from log_history import LogHistory
 from pyspark.sql import DataFrame, SparkSession
+from tiers import nightly
 
 from raftlog.batch import BatchHeader
 from raftlog.metadata.fold import ImageBuilder, apply
@@ -199,6 +200,11 @@ def eventful(log: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Expor
     return opened(written(log, tmp_path_factory.mktemp("eventful")))
 
 
+@pytest.fixture(scope="module")
+def folded(log: LogHistory) -> dict[str, Rows]:
+    return Folded(log).rows
+
+
 def in_order(plain: Rows) -> Rows:
     """A batch may name one partition twice, never one offset."""
     for row in plain:
@@ -216,17 +222,19 @@ def found(timeline: DataFrame) -> Rows:
 
 @pytest.mark.parametrize("name", COLUMNS)
 def test_timeline_equals_the_fold(
-    spark: SparkSession, eventful: Export, log: LogHistory, name: str
+    spark: SparkSession, eventful: Export, folded: dict[str, Rows], name: str
 ) -> None:
-    expected = Folded(log).rows[name]
+    expected = folded[name]
     timeline = VIEWS[name](Views(spark, eventful))
     assert tuple(timeline.columns) == COLUMNS[name]
     assert {row["ends"] is None for row in expected} == {True, False}
     assert found(timeline) == in_order(expected)
 
 
-@pytest.mark.parametrize("size", [1, 7, 100])
-def test_timeline_does_not_depend_on_slices(eventful: Export, log: LogHistory, size: int) -> None:
+@pytest.mark.parametrize("size", [nightly(1), 7, 100])
+def test_timeline_does_not_depend_on_slices(
+    eventful: Export, folded: dict[str, Rows], size: int
+) -> None:
     """State is carried from slice to slice: an interval begins in one and ends in another."""
     whole = ExportLog(eventful, Pool(0))
     facts = facts_of(whole)
@@ -237,7 +245,7 @@ def test_timeline_does_not_depend_on_slices(eventful: Export, log: LogHistory, s
         of_type = whole.table(columns, types)
         slices = (of_type.slice(at, size) for at in range(0, of_type.num_rows, size))
         told = [row for part in kernel(facts, slices) for row in part.to_pylist()]
-        assert in_order(told) == in_order(Folded(log).rows[name])
+        assert in_order(told) == in_order(folded[name])
 
 
 def test_timeline_follows_implicit_removals_of_kafka(spark: SparkSession, tmp_path: Path) -> None:
