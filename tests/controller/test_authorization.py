@@ -308,14 +308,12 @@ def test_client_of_another_principal_is_refused() -> None:
     for principal in ("User:bob", "User:root"):
         for message in (write, rpc.CloseClientRequest(client_id=id_)):
             assert stage.as_(principal, message, **session).code == ErrorCode.UNKNOWN_PRODUCER_ID
-    assert (
-        stage.as_("User:bob", rpc.CloseClientRequest(client_id=id_)).code
-        == ErrorCode.UNKNOWN_PRODUCER_ID
-    )
+    close = rpc.CloseClientRequest(client_id=id_)
+    assert stage.as_("User:bob", close).code == ErrorCode.UNKNOWN_PRODUCER_ID
     # Whoever may alter the cluster may clear up.
-    assert stage.as_("User:root", rpc.CloseClientRequest(client_id=id_), propose=False).records
+    assert stage.as_("User:root", close, propose=False).records
     assert stage.as_("User:alice", write, **session).records
-    assert stage.as_("User:alice", rpc.CloseClientRequest(client_id=id_)).records
+    assert stage.as_("User:alice", close).records
 
 
 def test_alter_on_the_cluster_permits_revoking_but_not_using_leases_of_others() -> None:

@@ -119,10 +119,16 @@ class Fleet(Cell):
         return plan.reason
 
 
-def test_dead_voter_of_an_odd_set_leaves_before_the_spare_joins() -> None:
-    fleet = Fleet()
+def followed(size: int = 3, spares: int = 1, *, down: set[int]) -> Fleet:
+    """Return a fleet whose nodes have followed for long enough, and some of which die now."""
+    fleet = Fleet(size, spares)
     fleet.run(STEADY_S + 1)
-    fleet.down.add(3)
+    fleet.down |= down
+    return fleet
+
+
+def test_dead_voter_of_an_odd_set_leaves_before_the_spare_joins() -> None:
+    fleet = followed(down={3})
     fleet.run(AFTER_S - 2)
     assert fleet.sets == []
     assert "node 3 has been silent for" in fleet.reason()
@@ -137,9 +143,7 @@ def test_dead_voter_of_an_odd_set_leaves_before_the_spare_joins() -> None:
 
 
 def test_returned_voter_replaces_the_next_voter() -> None:
-    fleet = Fleet()
-    fleet.run(STEADY_S + 1)
-    fleet.down.add(3)
+    fleet = followed(down={3})
     fleet.run(AFTER_S + 5)
     fleet.down = {2}
     fleet.run(AFTER_S + 5)
@@ -147,9 +151,7 @@ def test_returned_voter_replaces_the_next_voter() -> None:
 
 
 def test_damaged_voter_of_an_odd_set_regains_its_seat_as_a_spare() -> None:
-    fleet = Fleet(3, 0)
-    fleet.run(STEADY_S + 1)
-    fleet.down.add(3)
+    fleet = followed(3, 0, down={3})
     fleet.run(LIVE_WITHIN_MS / 1000 + 1)
     fleet.propose(fleet.decide(rpc.RemoveRaftVoterRequest(voter_id=3, joins_anew=True)))
     assert (fleet.voters, fleet.seats) == ((1, 2), 3)
@@ -164,9 +166,7 @@ def test_damaged_voter_of_an_odd_set_regains_its_seat_as_a_spare() -> None:
 
 
 def test_damaged_voter_of_an_even_set_leaves_no_unfillable_seat() -> None:
-    fleet = Fleet(4, 0)
-    fleet.run(STEADY_S + 1)
-    fleet.down.add(3)
+    fleet = followed(4, 0, down={3})
     fleet.run(LIVE_WITHIN_MS / 1000 + 1)
     fleet.propose(fleet.decide(rpc.RemoveRaftVoterRequest(voter_id=3, joins_anew=True)))
     assert (fleet.voters, fleet.seats) == ((1, 2, 4), 0)
@@ -187,26 +187,20 @@ def test_dead_voter_stays_without_a_spare() -> None:
 
 
 def test_dead_voters_are_replaced_one_at_a_time() -> None:
-    fleet = Fleet(5, 2)
-    fleet.run(STEADY_S + 1)
-    fleet.down = {4, 5}
+    fleet = followed(5, 2, down={4, 5})
     fleet.run(2 * AFTER_S)
     assert fleet.sets == [(1, 2, 3, 5), (1, 2, 3, 5, 101), (1, 2, 3, 101), (1, 2, 3, 101, 102)]
 
 
 def test_leader_without_contact_to_a_majority_changes_nothing() -> None:
-    fleet = Fleet()
-    fleet.run(STEADY_S + 1)
-    fleet.down = {2, 3}
+    fleet = followed(down={2, 3})
     fleet.run(3 * AFTER_S)
     assert fleet.sets == []
     assert "would have no live majority" in fleet.reason()
 
 
 def test_single_spare_replaces_one_of_two_dead_voters() -> None:
-    fleet = Fleet(5, 1)
-    fleet.run(STEADY_S + 1)
-    fleet.down = {4, 5}
+    fleet = followed(5, 1, down={4, 5})
     fleet.run(3 * AFTER_S)
     assert fleet.voters == (1, 2, 3, 5, 101)
     assert "there is no spare (node 4 is silent)" in fleet.reason()
@@ -242,9 +236,7 @@ def test_lagging_spare_is_not_trusted() -> None:
 
 
 def test_spare_that_dies_between_the_changes_leaves_a_live_quorum() -> None:
-    fleet = Fleet(3, 2)
-    fleet.run(STEADY_S + 1)
-    fleet.down.add(3)
+    fleet = followed(3, 2, down={3})
     while not fleet.sets:
         fleet.run(LOOKS_S)
     assert fleet.sets == [(1, 2)]
@@ -260,9 +252,7 @@ def test_spare_that_dies_between_the_changes_leaves_a_live_quorum() -> None:
 
 
 def test_spare_that_dies_as_it_joins_is_not_needed() -> None:
-    fleet = Fleet(3, 2)
-    fleet.run(STEADY_S + 1)
-    fleet.down.add(3)
+    fleet = followed(3, 2, down={3})
     while not fleet.sets:
         fleet.run(LOOKS_S)
     fleet.down.add(101)
@@ -294,9 +284,7 @@ def test_no_second_voter_is_removed_while_a_seat_is_vacant() -> None:
 
 
 def test_spare_joins_an_even_set_before_the_dead_voter_leaves() -> None:
-    fleet = Fleet(4, 1)
-    fleet.run(STEADY_S + 1)
-    fleet.down.add(4)
+    fleet = followed(4, 1, down={4})
     fleet.run(AFTER_S + 5)
     assert fleet.sets == [(1, 2, 3, 4, 101), (1, 2, 3, 101)]
     assert fleet.seats == 0
@@ -347,9 +335,7 @@ def test_new_disk_of_a_dead_voter_is_its_own_spare() -> None:
 
 
 def test_pause_of_the_leader_does_not_count_as_voter_downtime() -> None:
-    fleet = Fleet()
-    fleet.run(STEADY_S + 1)
-    fleet.down.add(3)
+    fleet = followed(down={3})
     fleet.run(5)
     fleet.now += 10 * AFTER_S
     fleet.decider.extend_for_pause(10 * AFTER_S, fleet.now)

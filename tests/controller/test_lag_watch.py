@@ -1,5 +1,7 @@
 """Fencing of lagging brokers, and log lines about an LAO that does not advance."""
 
+from collections.abc import Collection
+
 from deciding import Cell
 
 from controller.settings import ControllerSettings
@@ -126,12 +128,15 @@ def test_broker_on_probation_is_not_unfenced_when_it_has_caught_up() -> None:
 # --- Disks that hang -----------------------------------------------------------------------------
 
 
-def beats(cell: Cell, hanging: set[int], seconds: float = 2.0) -> None:
-    """Send heartbeats of brokers 1 to 3, every two seconds each."""
+def beats(
+    cell: Cell, hanging: Collection[int], seconds: float = 2.0, *, low: Collection[int] = ()
+) -> None:
+    """Send heartbeats of brokers 1 to 3, every two seconds each; ``low``: on space."""
     for _ in range(int(seconds / 2)):
         cell.now += 2
         for broker_id in (1, 2, 3):
-            cell.beat(broker_id, disk_hangs_ms=6_000 if broker_id in hanging else 0)
+            hangs_ms = 6_000 if broker_id in hanging else 0
+            cell.beat(broker_id, disk_hangs_ms=hangs_ms, low_on_space=broker_id in low)
         cell.due()
 
 
@@ -201,15 +206,6 @@ def test_negative_duration_of_a_hanging_disk_is_refused() -> None:
 # --- Disks without space -------------------------------------------------------------------------
 
 
-def full(cell: Cell, low: set[int], seconds: float = 2.0) -> None:
-    """Send heartbeats of brokers 1 to 3, every two seconds each."""
-    for _ in range(int(seconds / 2)):
-        cell.now += 2
-        for broker_id in (1, 2, 3):
-            cell.beat(broker_id, low_on_space=broker_id in low)
-        cell.due()
-
-
 def leaders(cell: Cell, topic: bytes, count: int) -> list[int]:
     return [cell.partition(topic, index).leader for index in range(count)]
 
@@ -217,15 +213,15 @@ def leaders(cell: Cell, topic: bytes, count: int) -> list[int]:
 def test_broker_low_on_space_leads_only_what_no_other_can_and_leads_again_with_space() -> None:
     cell = Cell(brokers=3, settings=ControllerSettings(leader_imbalance_check_interval_seconds=30))
     topic, alone = cell.create_on((1, 2, 3), (2, 3, 1)), cell.create_on((1,), name="alone")
-    full(cell, {1})
+    beats(cell, (), 2, low={1})
     assert leaders(cell, topic, 2) == [2, 2]
     assert cell.partition(alone).leader == 1
     assert [cell.partition(topic, index).isr for index in range(2)] == [(1, 2, 3), (2, 3, 1)]
     assert fenced(cell) == set(), "it still serves consumers"
     left = cell.partition(topic)
-    full(cell, {1}, 120)
+    beats(cell, (), 120, low={1})
     assert cell.partition(topic) == left, "the balance does not give it back"
-    full(cell, set(), 60)
+    beats(cell, (), 60, low=set())
     assert leaders(cell, topic, 2) == [1, 2]
     cell.check_invariants()
 

@@ -23,6 +23,11 @@ def taken(queue: Intake) -> PendingRequest:
     return found
 
 
+@pytest.fixture
+def queue() -> Intake:
+    return Intake(30_000)
+
+
 def refusal(queue: Intake, *given: Any, **how: Any) -> ApiError:
     with pytest.raises(ApiError) as refused:
         queue.add(*given, **how)
@@ -30,8 +35,7 @@ def refusal(queue: Intake, *given: Any, **how: Any) -> ApiError:
     return refused.value
 
 
-def test_intake_keeps_order_and_counts_bytes() -> None:
-    queue = Intake(30_000)
+def test_intake_keeps_order_and_counts_bytes(queue: Intake) -> None:
     for name in ("a", "bb"):
         queue.add(None, request(name), 0.0)
     assert queue.waiting_bytes == request("a").ByteSize() + request("bb").ByteSize()
@@ -56,8 +60,7 @@ def test_too_large_and_too_many_requests_are_refused(monkeypatch: pytest.MonkeyP
     assert len(queue) == 2
 
 
-def test_expired_requests_leave_the_queue() -> None:
-    queue = Intake(30_000)
+def test_expired_requests_leave_the_queue(queue: Intake) -> None:
     queue.add(None, request("long", 5000), 10.0)
     queue.add(None, request("short", 100), 10.0)
     queue.add(None, request("default"), 10.0)
@@ -86,8 +89,9 @@ def test_heartbeats_go_first_and_are_bounded_separately(monkeypatch: pytest.Monk
 READ = pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest())
 
 
-def test_reads_yield_to_all_others_but_not_to_later_requests_of_their_connection() -> None:
-    queue = Intake(30_000)
+def test_reads_yield_to_all_others_but_not_to_later_requests_of_their_connection(
+    queue: Intake,
+) -> None:
     for peer, one in (("a", READ), ("a", request("a1")), ("a", READ), ("b", request("b1"))):
         queue.add(Peer(peer), one, 0.0)
     assert (len(queue), queue.reads) == (4, 1)
@@ -100,8 +104,7 @@ def test_reads_yield_to_all_others_but_not_to_later_requests_of_their_connection
     assert (len(queue), queue.reads) == (0, 0)
 
 
-def test_reads_have_deadlines_and_take_turns_by_connection() -> None:
-    queue = Intake(30_000)
+def test_reads_have_deadlines_and_take_turns_by_connection(queue: Intake) -> None:
     late = pb.ControllerRequest(timeout_ms=100, describe_brokers=pb.DescribeBrokersRequest())
     for _ in range(3):
         queue.add(Peer("a"), READ, 0.0)
@@ -120,8 +123,7 @@ def test_every_read_only_request_waits_with_the_reads() -> None:
     assert listing == intake.READS
 
 
-def test_deferred_request_returns_at_its_time_and_keeps_its_deadline() -> None:
-    queue = Intake(30_000)
+def test_deferred_request_returns_at_its_time_and_keeps_its_deadline(queue: Intake) -> None:
     for name in ("a", "b", "c"):
         queue.add(None, request(name, 5000), 0.0)
     for until in (2.0, 3.0, 9.0):
@@ -135,8 +137,7 @@ def test_deferred_request_returns_at_its_time_and_keeps_its_deadline() -> None:
     assert queue.waiting_bytes == 0
 
 
-def test_drain_also_returns_deferred_requests() -> None:
-    queue = Intake(30_000)
+def test_drain_also_returns_deferred_requests(queue: Intake) -> None:
     queue.add(None, request("a"), 0.0)
     queue.defer(taken(queue), 7.0)
     assert [w.message.cluster_id for w in queue.drain()] == ["a"]
@@ -148,8 +149,7 @@ class Peer:
     peer: str
 
 
-def test_connections_take_turns_and_each_keeps_its_order() -> None:
-    queue = Intake(30_000)
+def test_connections_take_turns_and_each_keeps_its_order(queue: Intake) -> None:
     for number in range(1000):
         queue.add(Peer("greedy"), request(f"g{number}"), 0.0)
     queue.add(Peer("other"), request("o1"), 0.0)
@@ -185,8 +185,7 @@ def test_no_connection_exceeds_its_share(monkeypatch: pytest.MonkeyPatch) -> Non
         queue.add(Peer("b"), request(), 0.0)
 
 
-def test_batched_heartbeats_wait_for_their_caller_or_an_urgent_one() -> None:
-    queue = Intake(30_000)
+def test_batched_heartbeats_wait_for_their_caller_or_an_urgent_one(queue: Intake) -> None:
     for name in ("beat 1", "beat 2"):
         queue.add(Peer(name), request(name), 0.0, heartbeat=True, patient=True)
     queue.add(Peer("w"), request("write"), 0.0)
@@ -205,8 +204,7 @@ def test_batched_heartbeats_wait_for_their_caller_or_an_urgent_one() -> None:
     assert taken(queue).message.cluster_id == "beat 4"
 
 
-def test_batched_heartbeats_are_drained_and_time_out() -> None:
-    queue = Intake(30_000)
+def test_batched_heartbeats_are_drained_and_time_out(queue: Intake) -> None:
     queue.add(Peer("a"), request("late", 100), 0.0, heartbeat=True, patient=True)
     queue.add(Peer("b"), request("drained"), 0.0, heartbeat=True, patient=True)
     assert [one.message.cluster_id for one in queue.expired(0.2)] == ["late"]
@@ -214,8 +212,7 @@ def test_batched_heartbeats_are_drained_and_time_out() -> None:
     assert (len(queue), queue.waiting_bytes) == (0, 0)
 
 
-def test_excess_heartbeats_of_one_connection_wait_with_all_others() -> None:
-    queue = Intake(30_000)
+def test_excess_heartbeats_of_one_connection_wait_with_all_others(queue: Intake) -> None:
     queue.add(Peer("client"), request("write"), 0.0)
     for number in range(limits.CONTROLLER_MAX_WAITING_HEARTBEATS_A_PEER + 10):
         queue.add(Peer("greedy"), request(f"beat {number}"), 0.0, heartbeat=True)
@@ -241,8 +238,7 @@ def test_timeout_has_a_default_and_is_never_negative() -> None:
     assert len(list(queue.expired(30.0))) == 1
 
 
-def test_deferred_request_is_dropped_with_its_link() -> None:
-    queue = Intake(30_000)
+def test_deferred_request_is_dropped_with_its_link(queue: Intake) -> None:
     gone, there = Peer("gone"), Peer("there")
     for link in (gone, there):
         queue.add(link, request(), 0.0)
@@ -252,8 +248,7 @@ def test_deferred_request_is_dropped_with_its_link() -> None:
     assert [w.link for w in queue.drain()] == [there]
 
 
-def test_expired_requests_are_removed_in_slices_and_release_their_share() -> None:
-    queue = Intake(30_000)
+def test_expired_requests_are_removed_in_slices_and_release_their_share(queue: Intake) -> None:
     here = Peer("a")
     for number in range(10):
         queue.add(here, request(str(number), 100), 0.0)
@@ -268,8 +263,7 @@ def test_expired_requests_are_removed_in_slices_and_release_their_share() -> Non
     assert (len(queue), queue.waiting_bytes, queue.shares.total) == (0, 0, 0)
 
 
-def test_expired_requests_do_not_accumulate_behind_a_waiting_one() -> None:
-    queue = Intake(30_000)
+def test_expired_requests_do_not_accumulate_behind_a_waiting_one(queue: Intake) -> None:
     queue.add(Peer("a"), request("first", 100_000), 0.0)
     for turn in range(20):
         for _ in range(1_000):
@@ -294,8 +288,7 @@ def test_expired_requests_occupy_no_slot(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(queue) == 0
 
 
-def test_repeatedly_deferred_request_expires_once() -> None:
-    queue = Intake(30_000)
+def test_repeatedly_deferred_request_expires_once(queue: Intake) -> None:
     queue.add(None, request("a", 5_000), 0.0)
     for at in range(4):
         queue.defer(taken(queue), at + 1.0)
@@ -306,9 +299,8 @@ def test_repeatedly_deferred_request_expires_once() -> None:
     assert queue.take() is None
 
 
-def test_newcomer_gets_a_slot_despite_ten_connections_at_their_limit() -> None:
+def test_newcomer_gets_a_slot_despite_ten_connections_at_their_limit(queue: Intake) -> None:
     """[160,000 listings on ten links: bytes but no slot left, every request refused.]"""
-    queue = Intake(30_000)
     listing = pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest())
     refused: set[int] = set()
     while len(refused) < 10:
