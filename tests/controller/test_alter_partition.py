@@ -10,6 +10,11 @@ from raftlog.metadata.records import record
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
+STALE, INVALID, INELIGIBLE = (
+    ErrorCode.STALE_BROKER_EPOCH,
+    ErrorCode.INVALID_REQUEST,
+    ErrorCode.INELIGIBLE_REPLICA,
+)
 RECOVERING = 1
 
 
@@ -76,13 +81,13 @@ def _rules(stage: Stage) -> list[tuple[dict[str, Any], ErrorCode]]:
         ({"leader_epoch": 9}, ErrorCode.NOT_CONTROLLER),
         ({"partition_epoch": 9}, ErrorCode.NOT_CONTROLLER),
         ({"leader_epoch": -1}, ErrorCode.FENCED_LEADER_EPOCH),
-        ({"broker_id": 2}, ErrorCode.INVALID_REQUEST),
+        ({"broker_id": 2}, INVALID),
         ({"partition_epoch": 0}, ErrorCode.INVALID_UPDATE_VERSION),
-        ({"isr": []}, ErrorCode.INVALID_REQUEST),
-        ({"isr": [(2, None), (3, None)]}, ErrorCode.INVALID_REQUEST),
-        ({"leader_recovery_state": RECOVERING}, ErrorCode.INVALID_REQUEST),
-        ({"isr": [(1, None)], "leader_recovery_state": RECOVERING}, ErrorCode.INVALID_REQUEST),
-        ({"isr": [(1, None), (2, None), (3, 1)]}, ErrorCode.INELIGIBLE_REPLICA),
+        ({"isr": []}, INVALID),
+        ({"isr": [(2, None), (3, None)]}, INVALID),
+        ({"leader_recovery_state": RECOVERING}, INVALID),
+        ({"isr": [(1, None)], "leader_recovery_state": RECOVERING}, INVALID),
+        ({"isr": [(1, None), (2, None), (3, 1)]}, INELIGIBLE),
     ]
 
 
@@ -111,13 +116,9 @@ def test_rules_are_checked_in_kafkas_order(stage: Stage) -> None:
 
 def test_proposal_of_a_stale_or_unknown_broker_is_refused_whole(stage: Stage) -> None:
     cell = stage.cell
-    cell.refused(stage.propose(broker_epoch=1), ErrorCode.STALE_BROKER_EPOCH, "broker_epoch")
-    cell.refused(
-        stage.propose(broker_id=9, broker_epoch=1), ErrorCode.STALE_BROKER_EPOCH, "broker_epoch"
-    )
-    cell.refused(
-        stage.propose(broker_id=-1, broker_epoch=1), ErrorCode.INVALID_REQUEST, "broker_id"
-    )
+    cell.refused(stage.propose(broker_epoch=1), STALE, "broker_epoch")
+    cell.refused(stage.propose(broker_id=9, broker_epoch=1), STALE, "broker_epoch")
+    cell.refused(stage.propose(broker_id=-1, broker_epoch=1), INVALID, "broker_id")
     beyond = cell.log.end_offset
     cell.refused(stage.propose(broker_epoch=beyond), ErrorCode.NOT_CONTROLLER, "broker_epoch")
 
@@ -127,7 +128,7 @@ def test_proposal_of_a_stale_or_unknown_broker_is_refused_whole(stage: Stage) ->
     [[(1, None), (1, None)], [(1, None), (4, None)], [(1, None), (2, None), (3, None), (3, None)]],
 )
 def test_isr_must_name_each_replica_once(stage: Stage, isr: list[tuple[int, int | None]]) -> None:
-    assert stage.result(stage.propose(isr=isr)).error_code == ErrorCode.INVALID_REQUEST
+    assert stage.result(stage.propose(isr=isr)).error_code == INVALID
 
 
 def test_inactive_broker_is_not_eligible_for_the_isr(stage: Stage) -> None:
@@ -135,12 +136,12 @@ def test_inactive_broker_is_not_eligible_for_the_isr(stage: Stage) -> None:
     on_wide = Stage(stage.cell, wide)
     for joining, reason in ((4, "is shutting down"), (5, "is fenced")):
         result = on_wide.result(on_wide.propose(isr=[(1, None), (2, None), (joining, None)]))
-        assert result.error_code == ErrorCode.INELIGIBLE_REPLICA
+        assert result.error_code == INELIGIBLE
         assert reason in result.error_message
         assert "new_isr_with_epochs[2]" in result.error_message
     stage.cell.send(rpc.UnregisterBrokerRequest(broker_id=5))
     result = on_wide.result(on_wide.propose(isr=[(1, None), (5, -1)]))
-    assert result.error_code == ErrorCode.INELIGIBLE_REPLICA
+    assert result.error_code == INELIGIBLE
     assert "not registered" in result.error_message
 
 
@@ -172,7 +173,7 @@ def test_omitted_replica_leaves_the_isr(stage: Stage) -> None:
 def test_epoch_minus_1_skips_the_epoch_check_until_every_broker_sends_epochs(stage: Stage) -> None:
     proposal = stage.propose(isr=[(1, -1), (2, None)])
     result = stage.result(proposal)
-    assert result.error_code == ErrorCode.INELIGIBLE_REPLICA
+    assert result.error_code == INELIGIBLE
     assert "not -1" in result.error_message
     stage.cell.fold([record(pb.FeatureLevelRecord(name="metadata.version", feature_level=1))])
     assert stage.result(proposal).error_code == 0
@@ -210,7 +211,7 @@ def test_replica_that_came_back_empty_is_not_admitted_by_an_older_proposal(stage
     cell.due()
     cell.join(3, incarnation="with an empty disk")
     result = stage.result(in_flight)
-    assert result.error_code == ErrorCode.INELIGIBLE_REPLICA
+    assert result.error_code == INELIGIBLE
     assert cell.partition(stage.topic).isr == (1, 2)
     assert stage.result(stage.propose()).error_code == 0
 
@@ -257,11 +258,8 @@ def test_recovering_leader_is_alone_in_the_isr_until_it_has_recovered(stage: Sta
     cell.commit()
     both: list[tuple[int, int | None]] = [(1, None), (2, None)]
     refused = stage.result(stage.propose(isr=both, leader_recovery_state=RECOVERING))
-    assert refused.error_code == ErrorCode.INVALID_REQUEST
-    assert (
-        stage.result(stage.propose(isr=both, leader_recovery_state=2)).error_code
-        == ErrorCode.INVALID_REQUEST
-    )
+    assert refused.error_code == INVALID
+    assert stage.result(stage.propose(isr=both, leader_recovery_state=2)).error_code == INVALID
     still = cell.decide(stage.propose(isr=[(1, None)], leader_recovery_state=RECOVERING))
     assert still.records == []
     assert stage.result(stage.propose(isr=both)).error_code == 0
@@ -273,7 +271,7 @@ def test_partition_without_a_leader_accepts_no_proposal() -> None:
     stage = Stage(cell, cell.create_on((1,)))
     cell.silence(1)
     assert cell.partition(stage.topic).leader == -1
-    assert stage.result(stage.propose(isr=[(1, None)])).error_code == ErrorCode.INVALID_REQUEST
+    assert stage.result(stage.propose(isr=[(1, None)])).error_code == INVALID
 
 
 def test_request_with_more_partitions_than_a_batch_holds_is_refused_whole() -> None:

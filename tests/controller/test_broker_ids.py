@@ -11,6 +11,8 @@ from raftlog.errors import ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
+DUPLICATE = ErrorCode.DUPLICATE_BROKER_REGISTRATION
+INVALID = ErrorCode.INVALID_REGISTRATION
 ADOPT_S = 600.0
 SESSION_S = 9.0
 OWN, HOSTNAME, MISSING, GENERATED = (
@@ -198,9 +200,7 @@ def test_session_that_may_be_the_requesters_own_is_waited_for(cell: Ids) -> None
         cell.now += 3.0 if waited else 0.0
         cell.beats(1, 3)
         request = cell.wanted("h2", asking_for_s=waited)
-        cell.no_id(
-            ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker 2", "has not ended", request=request
-        )
+        cell.no_id(DUPLICATE, "broker 2", "has not ended", request=request)
     cell.now += 3.1
     cell.due()
     assert cell.ask("h2", asking_for_s=9.1) == (2, HOSTNAME)
@@ -210,7 +210,7 @@ def test_broker_heard_from_in_the_meantime_is_alive_and_the_next_candidate_count
     cell: Ids,
 ) -> None:
     cell.wait(8.0)
-    cell.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=cell.wanted("h2", asking_for_s=8.0))
+    cell.no_id(DUPLICATE, request=cell.wanted("h2", asking_for_s=8.0))
     cell.wait(4.0)
     assert cell.ask("h2", asking_for_s=12.0) == (1001, GENERATED)
     assert "broker 2, which is alive" in cell.why
@@ -220,16 +220,14 @@ def test_late_message_is_not_a_sign_of_life(cell: Ids) -> None:
     """[A paused controller processed the old process's heartbeat after the new request.]"""
     cell.now += 4.0
     cell.beat(2)
-    cell.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=cell.wanted("h2", asking_for_s=4.0))
+    cell.no_id(DUPLICATE, request=cell.wanted("h2", asking_for_s=4.0))
 
 
 def test_new_controller_has_heard_from_no_broker_yet(cell: Ids) -> None:
     """A session that a failover restarted proves nothing."""
     later = Ids(brokers=0, image=cell.pending.snapshot(), epoch=2, now=cell.now)
     later.now += 5.0
-    later.no_id(
-        ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=later.wanted("h2", asking_for_s=60.0)
-    )
+    later.no_id(DUPLICATE, request=later.wanted("h2", asking_for_s=60.0))
 
 
 def test_new_controller_has_not_heard_from_fenced_brokers_either(cell: Ids) -> None:
@@ -240,7 +238,7 @@ def test_new_controller_has_not_heard_from_fenced_brokers_either(cell: Ids) -> N
     cell.map("spare", 2)
     later = Ids(brokers=0, image=cell.pending.snapshot(), epoch=2, now=cell.now)
     later.now += 1.0
-    later.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=later.wanted("spare"))
+    later.no_id(DUPLICATE, request=later.wanted("spare"))
     later.now += later.settings.broker_session_timeout_ms / 1000
     assert later.ask("spare", asking_for_s=10.0) == (2, HOSTNAME)
 
@@ -259,7 +257,7 @@ def test_only_one_of_two_racing_brokers_gets_the_id(cell: Ids) -> None:
     first, second = cell.wanted("h2"), cell.wanted("h2")
     assert cell.send(first).broker_id == 2
     assert not cell.beat(2).is_fenced
-    cell.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, "asking-1", request=second)
+    cell.no_id(DUPLICATE, "asking-1", request=second)
     cell.wait(12.0)
     second.id_wanted.asking_for_ms = 12_000
     body = cell.send(second)
@@ -290,7 +288,7 @@ def test_manual_mapping_assigns_the_id_to_another_host(cell: Ids) -> None:
 
 def test_manual_mapping_does_not_take_the_id_of_a_live_broker(cell: Ids) -> None:
     cell.map("spare", 2)
-    cell.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=cell.wanted("spare"))
+    cell.no_id(DUPLICATE, request=cell.wanted("spare"))
     cell.wait(12.0)
     assert cell.ask("spare", asking_for_s=12.0)[1] == GENERATED
 
@@ -307,44 +305,32 @@ def test_id_of_a_stopped_broker_is_not_given_to_its_neighbour(cell: Ids) -> None
     """[Broker 2 restarts, and during the restart a second broker is started on its host.]"""
     cell.lose(2)
     says = ("2 at h2:9092", "node.id")
-    cell.no_id(ErrorCode.INVALID_REGISTRATION, *says, request=cell.wanted("h2", 9093))
+    cell.no_id(INVALID, *says, request=cell.wanted("h2", 9093))
     cell.wait(2 * ADOPT_S)
-    cell.no_id(ErrorCode.INVALID_REGISTRATION, *says, request=cell.wanted("h2", 9093))
+    cell.no_id(INVALID, *says, request=cell.wanted("h2", 9093))
 
 
 def test_neighbour_of_a_stopped_broker_gets_no_new_id(cell: Ids) -> None:
     """Though no id that holds replicas is absent."""
     cell.on(4, "h4")
     cell.lose(4)
-    cell.no_id(
-        ErrorCode.INVALID_REGISTRATION,
-        "4 at h4:9092",
-        "node.id",
-        request=cell.wanted("h4", 9093, asking_for_s=60),
-    )
+    cell.no_id(INVALID, "4 at h4:9092", "node.id", request=cell.wanted("h4", 9093, asking_for_s=60))
 
 
 def test_host_last_mapped_to_a_neighbour_is_not_guessed(cell: Ids) -> None:
     cell.on(4, "h2", 9093)
     cell.lose(2)
     request = cell.wanted("h2", 9092)
-    cell.no_id(
-        ErrorCode.INVALID_REGISTRATION,
-        "broker 2 was registered at h2:9092",
-        "4 at h2:9093",
-        request=request,
-    )
+    cell.no_id(INVALID, "broker 2 was registered at h2:9092", "4 at h2:9093", request=request)
     cell.send(rpc.UnregisterBrokerRequest(broker_id=4))
-    request = cell.wanted("h2", 9094)
-    cell.no_id(ErrorCode.INVALID_REGISTRATION, "broker 4, which is not registered", request=request)
+    cell.no_id(INVALID, "broker 4, which is not registered", request=cell.wanted("h2", 9094))
 
 
 def test_missing_neighbour_is_not_adopted_on_its_own_host(cell: Ids) -> None:
     cell.on(4, "h2", 9093)
     cell.lose(2)
     cell.wait(ADOPT_S + 31)
-    request = cell.wanted("h2", 9094)
-    cell.no_id(ErrorCode.INVALID_REGISTRATION, "broker 2 on this host is missing", request=request)
+    cell.no_id(INVALID, "broker 2 on this host is missing", request=cell.wanted("h2", 9094))
 
 
 # --- missing ------------------------------------------------------------------------------------
@@ -384,9 +370,9 @@ def test_adoption_requires_an_operator_when_several_brokers_are_missing(cell: Id
         "broker.id.generation.force",
     )
     at_once = cell.wanted("new")
-    cell.no_id(ErrorCode.INVALID_REGISTRATION, *says, ", for 0 s)", request=at_once)
+    cell.no_id(INVALID, *says, ", for 0 s)", request=at_once)
     cell.wait(ADOPT_S + 31)
-    cell.no_id(ErrorCode.INVALID_REGISTRATION, *says, request=cell.wanted("new"))
+    cell.no_id(INVALID, *says, request=cell.wanted("new"))
     cell.on(3, "h3", incarnation="it still has its disk")
     assert cell.ask("new") == (2, MISSING)
 
@@ -614,7 +600,7 @@ def test_process_that_died_before_storing_its_id_gets_it_back_by_its_directory(c
 def test_cloned_directory_gets_no_id_while_the_original_lives(cell: Ids) -> None:
     cell.send(cell.wanted("new", process=proof("its own", 7)))
     clone = cell.wanted("clone", process=proof("its own", 8))
-    cell.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=clone)
+    cell.no_id(DUPLICATE, request=clone)
 
 
 def test_broker_registers_with_its_assigned_id_as_the_same_process(cell: Ids) -> None:

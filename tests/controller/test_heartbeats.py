@@ -15,6 +15,8 @@ from raftlog.metadata.records import record
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
+STALE, INVALID = ErrorCode.STALE_BROKER_EPOCH, ErrorCode.INVALID_REQUEST
+
 
 def _state(reply: rpc.BrokerHeartbeatResponse) -> tuple[bool, bool, rpc.BrokerLifecycleState]:
     return reply.is_fenced, reply.should_shut_down, reply.current_state
@@ -27,18 +29,14 @@ def _stopping(cell: Cell, broker_id: int, **fields: Any) -> rpc.BrokerHeartbeatR
 @pytest.mark.parametrize(
     ("fields", "code", "field"),
     [
-        ({"broker_id": -1}, ErrorCode.INVALID_REQUEST, "broker_id"),
-        ({"broker_id": 7}, ErrorCode.STALE_BROKER_EPOCH, "broker_epoch"),
-        ({"broker_epoch": 2}, ErrorCode.STALE_BROKER_EPOCH, "broker_epoch"),
-        ({"broker_epoch": -1}, ErrorCode.STALE_BROKER_EPOCH, "broker_epoch"),
-        ({"current_metadata_offset": -2}, ErrorCode.INVALID_REQUEST, "current_metadata_offset"),
-        (
-            {"told_lowest_acknowledged_offset": -2},
-            ErrorCode.INVALID_REQUEST,
-            "told_lowest_acknowledged_offset",
-        ),
-        ({"target_state": 4}, ErrorCode.INVALID_REQUEST, "target_state"),
-        ({"target_state": -1}, ErrorCode.INVALID_REQUEST, "target_state"),
+        ({"broker_id": -1}, INVALID, "broker_id"),
+        ({"broker_id": 7}, STALE, "broker_epoch"),
+        ({"broker_epoch": 2}, STALE, "broker_epoch"),
+        ({"broker_epoch": -1}, STALE, "broker_epoch"),
+        ({"current_metadata_offset": -2}, INVALID, "current_metadata_offset"),
+        ({"told_lowest_acknowledged_offset": -2}, INVALID, "told_lowest_acknowledged_offset"),
+        ({"target_state": 4}, INVALID, "target_state"),
+        ({"target_state": -1}, INVALID, "target_state"),
     ],
 )
 def test_invalid_heartbeat_is_refused(fields: dict[str, Any], code: ErrorCode, field: str) -> None:
@@ -73,9 +71,7 @@ def test_epoch_at_or_beyond_the_log_end_means_a_stale_controller() -> None:
         cell.refused(
             cell.heartbeat(9, broker_epoch=epoch), ErrorCode.NOT_CONTROLLER, "broker_epoch"
         )
-    cell.refused(
-        cell.heartbeat(1, broker_epoch=end - 1), ErrorCode.STALE_BROKER_EPOCH, "broker_epoch"
-    )
+    cell.refused(cell.heartbeat(1, broker_epoch=end - 1), STALE, "broker_epoch")
 
 
 def test_heartbeat_of_the_previous_incarnation_neither_counts_nor_renews_its_session() -> None:
@@ -86,7 +82,7 @@ def test_heartbeat_of_the_previous_incarnation_neither_counts_nor_renews_its_ses
     cell.register(1, "another")
     contact = cell.decider.state.sessions.last_contact(1)
     cell.now += 1
-    cell.refused(old, ErrorCode.STALE_BROKER_EPOCH, "broker_epoch")
+    cell.refused(old, STALE, "broker_epoch")
     assert cell.decider.state.sessions.last_contact(1) == contact
 
 

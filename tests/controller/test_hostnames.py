@@ -18,6 +18,8 @@ from raftlog.metadata.snapshot import header_of, load, pieces
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
+INVALID, MOVED = ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_UPDATE_VERSION
+
 
 def mapped(cell: Cell) -> dict[str, int]:
     return {name: one.broker_id for name, one in sorted(cell.pending.snapshot().hostnames.items())}
@@ -106,19 +108,19 @@ def test_hostname_change_is_refused_at_another_offset() -> None:
     for expected in (-1, offset - 1, offset + 1):
         for change in ({"broker_id": 8}, {}):
             request = alter({"hostname": "h", "expected_offset": expected, **change})
-            cell.refused_part(request, ErrorCode.INVALID_UPDATE_VERSION, field)
+            cell.refused_part(request, MOVED, field)
     # Deleted and made again it is another mapping, whatever it says.
     cell.send(alter({"hostname": "h"}))
     cell.send(alter({"hostname": "h", "broker_id": 7}))
     request = alter({"hostname": "h", "broker_id": 8, "expected_offset": offset})
-    cell.refused_part(request, ErrorCode.INVALID_UPDATE_VERSION, field)
+    cell.refused_part(request, MOVED, field)
     assert mapped(cell) == {"h": 7}
 
 
 @pytest.mark.parametrize(
     ("change", "code", "field"),
     [
-        ({"hostname": "h", "broker_id": -1}, ErrorCode.INVALID_REQUEST, "broker_id"),
+        ({"hostname": "h", "broker_id": -1}, INVALID, "broker_id"),
         ({"hostname": "h", "broker_id": 1, "version": 1}, ErrorCode.UNSUPPORTED_VERSION, "version"),
         ({"hostname": "h"}, ErrorCode.RESOURCE_NOT_FOUND, "hostname"),
     ],
@@ -249,9 +251,7 @@ NO_HOSTS = [".", "..", "a..b", " ", "a b", "a\n", "a\x1b[31mb", "x" * 256, "x" *
 @pytest.mark.parametrize("host", ["", *NO_HOSTS], ids=repr)
 def test_broker_with_an_invalid_host_is_refused(host: str) -> None:
     cell = Cell(brokers=0)
-    cell.refused(
-        registration(4, listeners=at(host)), ErrorCode.INVALID_REQUEST, "listeners[0].host"
-    )
+    cell.refused(registration(4, listeners=at(host)), INVALID, "listeners[0].host")
     assert not mapped(cell)
 
 
@@ -259,9 +259,7 @@ def test_broker_with_an_invalid_host_is_refused(host: str) -> None:
 @pytest.mark.parametrize("fields", [{}, {"broker_id": 4}], ids=["delete", "set"])
 def test_invalid_hostname_is_not_altered(host: str, fields: dict[str, int]) -> None:
     cell = Cell(brokers=0)
-    cell.refused_part(
-        alter({"hostname": host, **fields}), ErrorCode.INVALID_REQUEST, "alterations[0].hostname"
-    )
+    cell.refused_part(alter({"hostname": host, **fields}), INVALID, "alterations[0].hostname")
 
 
 @pytest.mark.parametrize("host", ["", *NO_HOSTS], ids=repr)
@@ -273,14 +271,10 @@ def test_invalid_mapping_of_an_older_build_can_be_deleted(host: str) -> None:
     cell.propose(Write([old]))
     assert mapped(cell) == {host: 4}
     offset = cell.pending.offset
-    cell.refused_part(
-        alter({"hostname": host, "broker_id": 5}),
-        ErrorCode.INVALID_REQUEST,
-        "alterations[0].hostname",
-    )
+    cell.refused_part(alter({"hostname": host, "broker_id": 5}), INVALID, "alterations[0].hostname")
     cell.refused_part(
         alter({"hostname": host, "expected_offset": offset - 1}),
-        ErrorCode.INVALID_UPDATE_VERSION,
+        MOVED,
         "alterations[0].expected_offset",
     )
     cell.send(alter({"hostname": host, "expected_offset": offset}))

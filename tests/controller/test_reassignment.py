@@ -9,10 +9,10 @@ from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
+ASSIGNMENT, FACTOR = ErrorCode.INVALID_REPLICA_ASSIGNMENT, ErrorCode.INVALID_REPLICATION_FACTOR
 
-def refused_cancellation(
-    cell: Cell, code: ErrorCode = ErrorCode.INVALID_REPLICA_ASSIGNMENT
-) -> None:
+
+def refused_cancellation(cell: Cell, code: ErrorCode = ASSIGNMENT) -> None:
     cell.refused_reassignment(reassignment((0, None)), code, "topics[0].partitions[0]")
 
 
@@ -240,10 +240,10 @@ def test_unclean_leader_does_not_complete_the_reassignment_of_the_replaced_isr()
     [
         (1, [1], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ""),
         (-1, [1], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ""),
-        (0, [], ErrorCode.INVALID_REPLICA_ASSIGNMENT, ".replicas"),
-        (0, [1, 1], ErrorCode.INVALID_REPLICA_ASSIGNMENT, ".replicas"),
-        (0, [9], ErrorCode.INVALID_REPLICA_ASSIGNMENT, ".replicas"),
-        (0, [-1], ErrorCode.INVALID_REPLICA_ASSIGNMENT, ".replicas"),
+        (0, [], ASSIGNMENT, ".replicas"),
+        (0, [1, 1], ASSIGNMENT, ".replicas"),
+        (0, [9], ASSIGNMENT, ".replicas"),
+        (0, [-1], ASSIGNMENT, ".replicas"),
         (0, None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, ""),
     ],
 )
@@ -260,13 +260,7 @@ def test_each_partition_has_its_own_result_and_duplicates_are_refused_both_times
     topic = cell.create_on((1, 2), (1, 2), (1, 2))
     codes = _codes(cell.send(reassignment((0, [2, 3]), (1, [9]), (2, [3]), (2, None), (7, [1]))))
     twice = ErrorCode.INVALID_REQUEST
-    assert codes == [
-        0,
-        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-        twice,
-        twice,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ]
+    assert codes == [0, ASSIGNMENT, twice, twice, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert [cell.partition(topic, index).adding_replicas for index in range(3)] == [(3,), (), ()]
 
 
@@ -274,17 +268,13 @@ def test_replication_factor_may_be_required_to_stay() -> None:
     cell = Cell(brokers=3)
     cell.create_on((1, 2))
     request = reassignment((0, [1, 2, 3]), allow_replication_factor_change=False)
-    cell.refused_reassignment(
-        request, ErrorCode.INVALID_REPLICATION_FACTOR, "topics[0].partitions[0].replicas"
-    )
+    cell.refused_reassignment(request, FACTOR, "topics[0].partitions[0].replicas")
     assert _codes(cell.send(reassignment((0, [1, 3]), allow_replication_factor_change=False))) == [
         0
     ]
     # Measured by what there was before, not by what is there while it lasts.
     request = reassignment((0, [1, 2, 3]), allow_replication_factor_change=False)
-    cell.refused_reassignment(
-        request, ErrorCode.INVALID_REPLICATION_FACTOR, "topics[0].partitions[0].replicas"
-    )
+    cell.refused_reassignment(request, FACTOR, "topics[0].partitions[0].replicas")
 
 
 def test_validate_only_responds_the_same_and_writes_nothing() -> None:

@@ -20,6 +20,7 @@ from raftlog.metadata.entities import Cause
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
+DUPLICATE = ErrorCode.DUPLICATE_BROKER_REGISTRATION
 PROOF: dict[str, Any] = {
     "boot_id": "boot",
     "directory_id": "dir",
@@ -85,9 +86,7 @@ def test_checks_are_in_kafkas_order() -> None:
     del bad["cluster_id"]
     cell.refused(registration(1, "another", **bad), ErrorCode.INVALID_REQUEST, "listeners")
     del bad["listeners"]
-    cell.refused(
-        registration(1, "another", **bad), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id"
-    )
+    cell.refused(registration(1, "another", **bad), DUPLICATE, "broker_id")
     cell.refused(registration(2, "another", **bad), ErrorCode.UNSUPPORTED_VERSION, "features")
 
 
@@ -104,9 +103,9 @@ def test_same_process_may_amend_its_registration_and_keeps_its_state() -> None:
 
 def test_another_process_waits_for_the_session_to_end() -> None:
     cell = Cell(brokers=2)
-    cell.refused(registration(1, "another"), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
+    cell.refused(registration(1, "another"), DUPLICATE, "broker_id")
     cell.now += 8.9
-    cell.refused(registration(1, "another"), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
+    cell.refused(registration(1, "another"), DUPLICATE, "broker_id")
     cell.now += 0.2
     old = cell.broker(1).epoch
     assert cell.register(1, "another") > old
@@ -147,20 +146,14 @@ def test_proof_by_anything_but_the_lock_is_refused(part: str) -> None:
     cell.join(5, process=pb.ProcessProof(**PROOF))
     other: dict[str, Any] = {**PROOF, part: PROOF[part] * 2}
     cell.refused(
-        registration(5, "successor", process=pb.ProcessProof(**other)),
-        ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-        "broker_id",
+        registration(5, "successor", process=pb.ProcessProof(**other)), DUPLICATE, "broker_id"
     )
 
 
 def test_registrations_without_proof_are_different_processes() -> None:
     cell = Cell(brokers=2)
     cell.join(5, process=pb.ProcessProof())
-    cell.refused(
-        registration(5, "x", process=pb.ProcessProof()),
-        ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-        "broker_id",
-    )
+    cell.refused(registration(5, "x", process=pb.ProcessProof()), DUPLICATE, "broker_id")
 
 
 def test_requests_are_decided_on_the_pending_image() -> None:
@@ -168,7 +161,7 @@ def test_requests_are_decided_on_the_pending_image() -> None:
     cell.hold_commits = True
     first = cell.register(1)
     assert cell.register(2) == first + 2
-    cell.refused(registration(1, "another"), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
+    cell.refused(registration(1, "another"), DUPLICATE, "broker_id")
     assert 1 not in cell.decider.state.log.committed.brokers
 
 
@@ -232,10 +225,7 @@ def test_silence_ends_in_a_fencing_that_names_its_cause() -> None:
     cell = Cell(brokers=1)
     cell.now += SESSION_S
     (fenced,) = cell.due()
-    assert shown(fenced) == (
-        "Write",
-        (Fenced(1, Cause.SESSION_TIMED_OUT, len(fenced.records)),),
-    )
+    assert shown(fenced) == ("Write", (Fenced(1, Cause.SESSION_TIMED_OUT, len(fenced.records)),))
 
 
 def test_effect_is_dropped_with_its_unproposed_decision() -> None:
