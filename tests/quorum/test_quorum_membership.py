@@ -261,6 +261,17 @@ def test_progress_of_a_replica_survives_a_voter_change() -> None:
     assert (2, "dir2") in progress.observers
 
 
+def test_uncounted_leader_is_in_no_majority() -> None:
+    progress = Progress(VoterSet(voters("2", "3")), 1, 0.0, counts_leader=False)
+    progress.heard_from(2, "dir2").acknowledge(5, 9, 1.0)
+    assert progress.majority_offset(9) == -1
+    progress.heard_from(3, "dir3").acknowledge(4, 9, 2.0)
+    assert progress.majority_offset(9) == 4
+    progress.heard_from(2, "dir2").echoed_round = 7
+    assert progress.majority_round(7) == 0
+    assert progress.majority_heard_at(8.0) == 1.0
+
+
 def test_observers_receive_no_rounds() -> None:
     """Otherwise an observer that becomes a voter could echo a round that is still shared after it
     received it.
