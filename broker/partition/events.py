@@ -19,8 +19,9 @@ Why: docs/decisions/024-data-plane-group-flush.md
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import msgspec
 
 from raftlog.errors import ErrorCode
 from raftlog.metadata.image import ConfigKey, Image
@@ -31,13 +32,11 @@ from raftlog.wire.data.v1 import data_pb2 as pb
 # --- events --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True):
     """A deadline may have passed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(msgspec.Struct, frozen=True):
     """The entities touched by the batches between two images.
 
     Order does not matter; duplicates are harmless.
@@ -53,8 +52,7 @@ class Changes:
     """(resource type, resource name) of ConfigRecords."""
 
 
-@dataclass(frozen=True, slots=True)
-class ImageMoved:
+class ImageMoved(msgspec.Struct, frozen=True):
     """The newest image of this broker.
 
     ``changes``: None if anything may differ (a snapshot, another generation, the first image).
@@ -64,8 +62,7 @@ class ImageMoved:
     changes: Changes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerStatusChanged:
+class BrokerStatusChanged(msgspec.Struct, frozen=True):
     """This broker's knowledge of its registration, sent whenever it registers, a heartbeat is
     answered, or the registration is lost.
 
@@ -83,8 +80,7 @@ class BrokerStatusChanged:
     shown_from: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class SpaceChanged:
+class SpaceChanged(msgspec.Struct, frozen=True):
     """The disk has fallen below its free-space reserve, or is above it again.
 
     Below it, records from leaders are not stored.
@@ -103,8 +99,7 @@ class Client(NamedTuple):
     link: Hashable
 
 
-@dataclass(frozen=True, slots=True)
-class ProduceReceived:
+class ProduceReceived(msgspec.Struct, frozen=True):
     """A produce request.
 
     ``timestamp_ms``: timestamp of the batches made from it. AnswerProduce answers it once, unless
@@ -117,8 +112,7 @@ class ProduceReceived:
     client: Client | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FetchReceived:
+class FetchReceived(msgspec.Struct, frozen=True):
     """A consumer's fetch.
 
     AnswerFetch answers it once, unless its client closes first.
@@ -129,15 +123,13 @@ class FetchReceived:
     client: Client | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ClientClosed:
+class ClientClosed(msgspec.Struct, frozen=True):
     """A client's link has closed, which ends its parked requests."""
 
     client: Client
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaFetchReceived:
+class ReplicaFetchReceived(msgspec.Struct, frozen=True):
     """A follower's fetch.
 
     ``session`` identifies its link; each link has a new one.
@@ -147,44 +139,38 @@ class ReplicaFetchReceived:
     request: pb.ReplicaFetchRequest
 
 
-@dataclass(frozen=True, slots=True)
-class SessionClosed:
+class SessionClosed(msgspec.Struct, frozen=True):
     """A follower's link has closed: its parked fetch will never be answered."""
 
     session: Hashable
 
 
-@dataclass(frozen=True, slots=True)
-class LinkOpened:
+class LinkOpened(msgspec.Struct, frozen=True):
     """The link to a leader, requested by WantLink, is up. It begins a new session."""
 
     leader_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class LinkLost:
+class LinkLost(msgspec.Struct, frozen=True):
     """The link to a leader broke; the shell reconnects as long as the link is wanted."""
 
     leader_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaFetchAnswered:
+class ReplicaFetchAnswered(msgspec.Struct, frozen=True):
     """The leader's answer on its present link; the shell drops answers of an older link."""
 
     leader_id: int
     response: pb.ReplicaFetchResponse
 
 
-@dataclass(frozen=True, slots=True)
-class Flushed:
+class Flushed(msgspec.Struct, frozen=True):
     """Everything before the Flush with this token, or a lower one, is durable."""
 
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class RetentionDue:
+class RetentionDue(msgspec.Struct, frozen=True):
     """Retention must be checked for these partitions.
 
     ``time_ms``: present time, comparable to timestamps.
@@ -194,15 +180,13 @@ class RetentionDue:
     time_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class AlterPartitionAnswered:
+class AlterPartitionAnswered(msgspec.Struct, frozen=True):
     """The response to the last SendAlterPartition, committed."""
 
     response: rpc.AlterPartitionResponse
 
 
-@dataclass(frozen=True, slots=True)
-class AlterPartitionFailed:
+class AlterPartitionFailed(msgspec.Struct, frozen=True):
     """The last SendAlterPartition has no response: the request failed as a whole, or timed out."""
 
     code: ErrorCode
@@ -231,8 +215,7 @@ Event = (
 # --- effects -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(msgspec.Struct, frozen=True):
     """Write whole batches at the end of a replica's log; a replica without a log begins at 0."""
 
     key: PartitionKey
@@ -241,16 +224,14 @@ class Append:
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Truncate:
+class Truncate(msgspec.Struct, frozen=True):
     """Drop everything at or above ``end_offset``, a batch boundary."""
 
     key: PartitionKey
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class AdvanceStart:
+class AdvanceStart(msgspec.Struct, frozen=True):
     """Drop everything below ``start_offset``, a batch boundary in the replica: about
     ``dropped_bytes``.
     """
@@ -260,30 +241,26 @@ class AdvanceStart:
     dropped_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Reset:
+class Reset(msgspec.Struct, frozen=True):
     """Drop everything. A later Append for the same key begins at ``start_offset``."""
 
     key: PartitionKey
     start_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(msgspec.Struct, frozen=True):
     """Drop a replica completely. A later Append for the same key begins at 0 again."""
 
     key: PartitionKey
 
 
-@dataclass(frozen=True, slots=True)
-class Flush:
+class Flush(msgspec.Struct, frozen=True):
     """Make everything written so far durable, then step Flushed with this token. Tokens ascend."""
 
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(msgspec.Struct, frozen=True):
     """Read whole batches, from the one that holds ``offset`` up to ``until``, into
     ``response.partitions[index].records``.
 
@@ -300,16 +277,14 @@ class Read:
     charged: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerProduce:
+class AnswerProduce(msgspec.Struct, frozen=True):
     """The answer to a ProduceReceived."""
 
     reply_to: Any
     response: pb.ProduceResponse
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerFetch:
+class AnswerFetch(msgspec.Struct, frozen=True):
     """The answer to a FetchReceived, sent once its reads are done, in order.
 
     After ``max_bytes`` of records the remaining results stay empty.
@@ -321,8 +296,7 @@ class AnswerFetch:
     max_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerReplicaFetch:
+class AnswerReplicaFetch(msgspec.Struct, frozen=True):
     """The answer to a follower, sent once its reads are done, in order; dropped if its link has
     closed.
 
@@ -337,8 +311,7 @@ class AnswerReplicaFetch:
     max_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class WantLink:
+class WantLink(msgspec.Struct, frozen=True):
     """Keep a replica fetch link to this broker at this endpoint from now on; step LinkOpened and
     LinkLost.
 
@@ -350,8 +323,7 @@ class WantLink:
     endpoint: str
 
 
-@dataclass(frozen=True, slots=True)
-class DropLink:
+class DropLink(msgspec.Struct, frozen=True):
     """Close the link: no partition is followed from this broker any more. No LinkLost is
     expected.
     """
@@ -359,8 +331,7 @@ class DropLink:
     leader_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class SendReplicaFetch:
+class SendReplicaFetch(msgspec.Struct, frozen=True):
     """Send a fetch on the link to this leader.
 
     At most two are outstanding: a newer one makes the leader answer the older one at once.
@@ -370,8 +341,7 @@ class SendReplicaFetch:
     request: pb.ReplicaFetchRequest
 
 
-@dataclass(frozen=True, slots=True)
-class SendAlterPartition:
+class SendAlterPartition(msgspec.Struct, frozen=True):
     """Send a request to the active controller, which answers when the change is committed.
 
     One at a time: AlterPartitionAnswered or AlterPartitionFailed ends it. After an unknown outcome
@@ -382,15 +352,14 @@ class SendAlterPartition:
     request: rpc.AlterPartitionRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(msgspec.Struct, frozen=True):
     """An entry for the log: an ISR change, a truncation, a lasting refusal.
 
     ``fields``: arguments for the logger.
     """
 
     event: str
-    fields: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any] = {}
 
 
 Effect = (
