@@ -162,7 +162,7 @@ def set_up(extras: Sequence[str]) -> None:
             uv,
             "pip",
             "install",
-            "--compile-bytecode",
+            *(["--compile-bytecode"] if sys.dont_write_bytecode else []),
             "--python",
             str(python()),
             *constraints,
@@ -178,6 +178,10 @@ def set_up(extras: Sequence[str]) -> None:
             *constraints,
             *targets,
         ]
+        if {*extras} & {EVERYTHING, "replay"}:
+            # Named here, so that the option reaches its build: pip makes a wheel of half a gigabyte
+            # of PySpark's JAR files, only to unpack it, and compressing it again takes long.
+            command += ["--config-settings=--build-option=--compression=stored", "pyspark"]
     run(
         command,
         "installing failed; is the package index reachable? (offline, a proxy, PIP_INDEX_URL)",
@@ -243,6 +247,9 @@ def run(command: Sequence[str], failure: str) -> None:
         for name, value in os.environ.items()
         if name not in {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
     }
+    if not sys.dont_write_bytecode:
+        # Most modules of the dependencies are never imported; Python compiles the others once.
+        environment["PIP_COMPILE"] = "0"
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
     )
