@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
-from simulation.checks.api import Checker, CheckFailedError, ControllerView
+from simulation.checks.api import Checker, ControllerView, fail
 from simulation.hosts import ControllerHost
 from simulation.outcome import Outcome
 from simulation.run import Swarm, run_world
@@ -53,7 +53,7 @@ class Needless(Checker):
                     f"{host.name} in epoch {effect.epoch} at {self.world.now():.3f} s"
                 )
                 if self.settled:
-                    raise CheckFailedError(
+                    fail(
                         f"needless election of {', before it '.join(self.elections[:-3:-1])};"
                         f" {self.held}"
                     )
@@ -101,7 +101,7 @@ class FlappingWorld(Swarm):
 
     def _leader(self) -> ControllerHost:
         if (host := self.leader()) is None:
-            raise CheckFailedError("nobody leads")
+            fail("nobody leads")
         return host
 
     def _settled(self) -> bool:

@@ -18,7 +18,7 @@ from raftlog.client.leases import BELIEVED_SHARE
 from raftlog.errors import ApiError, ErrorCode, RaftlogError
 from raftlog.recipes import AsyncDoubleBarrier, AsyncLock, PlaceLostError
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.checks.api import CheckFailedError
+from simulation.checks.api import fail
 from simulation.checks.held import GUARDED, LOCK, MEETING, MEETING_SIZE
 from simulation.round_robin import PinnedClient
 from simulation.world import Actors, World
@@ -237,7 +237,7 @@ class Keeper:
         with contextlib.suppress(ApiError):
             for lease in await client.leases.list():
                 if lease.remaining_s > lease.ttl_s:
-                    raise CheckFailedError(
+                    fail(
                         f"I31: lease {lease.id} of {lease.ttl_s} s lives {lease.remaining_s} s more"
                     )
 

@@ -20,7 +20,7 @@ from raftlog.node.storage.api import NO_NODE_ID
 from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
-from simulation.checks.api import CheckFailedError, Operation
+from simulation.checks.api import Operation, fail
 from simulation.checks.replica_logs import name_of
 from simulation.data_workload import DataWorkload
 from simulation.faults.disks import mend_disk
@@ -182,7 +182,7 @@ async def _read(
                 world.count(f"last read {name}", bool(not why))
                 return
             if world.now() > deadline:
-                raise CheckFailedError(
+                fail(
                     f"within {within_s:g} s it did not happen: {broker} serves a read, {name}:"
                     f" {why}"
                 )
@@ -236,7 +236,7 @@ async def recover_partitions(world: World, data: DataWorkload, within_s: float) 
         still_led = {led.key for led in _led(world)}
         wrong = [why for key, why in refused.items() if key in still_led]
         if wrong:
-            raise CheckFailedError(f"it did not happen: records are taken: {wrong}")
+            fail(f"it did not happen: records are taken: {wrong}")
         await world.until(full, within_s, "partitions have recovered from the last records")
     await _read_all(world, data, within_s)
     world.note("data", f"{len(wanted)} partitions take records")
@@ -261,7 +261,7 @@ async def _read_all(world: World, data: DataWorkload, within_s: float) -> None:
     deadline, why = world.now() + within_s, ""
     while wanted:
         if world.now() > deadline:
-            raise CheckFailedError(
+            fail(
                 f"within {within_s:g} s it did not happen: records are given: {sorted(wanted)}:"
                 f" {why}"
             )

@@ -34,7 +34,7 @@ from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.acl_history import AclHistory
-from simulation.checks.api import BrokerView, Checker, CheckFailedError
+from simulation.checks.api import BrokerView, Checker, fail
 from simulation.checks.commitment import Commitment, Durability
 from simulation.checks.committed_data import Committed, CommittedData, epoch_on
 from simulation.checks.data_clients import DataClients
@@ -125,7 +125,7 @@ class Recovered(Checker):
     def _in_range(self, key: PartitionKey, found: Partition) -> None:
         first = self._floor_epoch
         if found.leader_epoch < first:
-            raise CheckFailedError(
+            fail(
                 f"{name_of(key)} is led by broker {found.leader} in leader epoch"
                 f" {found.leader_epoch}; those since the recovery begin at {first}"
             )
@@ -151,7 +151,7 @@ class Recovered(Checker):
                 continue
             found, generation = host.service.node.generation, self._golden.generation
             if found != generation or host.disk.identity.generation != generation:
-                raise CheckFailedError(
+                fail(
                     f"{host.name} says that the log has generation {found}, and its disk"
                     f" {host.disk.identity.generation}; it is {generation} since the recovery"
                 )
@@ -176,7 +176,7 @@ class Recovered(Checker):
                 continue  # Its topic keeps none of it.
             self.verified += 1
             if log.chain_at(kept.end) != kept.chain:
-                raise CheckFailedError(
+                fail(
                     f"{name_of(key)} was committed up to {kept.end} before the recovery, and on the"
                     f" disks of its whole ISR; its leader {leader.name} has something else"
                 )
@@ -330,7 +330,7 @@ async def lose_majority(world: World, workload: Workload) -> Lost | None:
         for found in _examined(world, host)
     ]
     if not left:
-        raise CheckFailedError("no directory is left that can be recovered")
+        fail("no directory is left that can be recovered")
     before, host = max(left, key=lambda one: (one[0].last_epoch, one[0].end_offset, one[1].id))
     done = await _recovered(world, rng, host, before)
     world.happened("quorum_lost")
@@ -452,9 +452,7 @@ async def go_on(world: World, workload: Workload, lost: Lost, within_s: float) -
     for number in range(WRITES):
         written = await workload.last_write(within_s, f"again-{number}")
         if written.generation == lost.generation:
-            raise CheckFailedError(
-                f"a write was answered with generation {written.generation}, which is over"
-            )
+            fail(f"a write was answered with generation {written.generation}, which is over")
     await _show_old_tokens(world, workload, lost)
     service = world.active()
     if service is not None and world.rng("successor").random() < SUCCESSOR_P:
@@ -495,9 +493,7 @@ async def _show_old_tokens(world: World, workload: Workload, lost: Lost) -> None
         read = await reader.read_config("again-0", broker_pb2.LATEST)
         reader.close()
         if read.outcome == "ok":
-            raise CheckFailedError(
-                f"{host.name} shows generation {read.generation} to who has seen the one before"
-            )
+            fail(f"{host.name} shows generation {read.generation} to who has seen the one before")
         if read.error == ErrorCode.INCONSISTENT_GENERATION.name:
             world.happened("quorum_lost:old_token")
 

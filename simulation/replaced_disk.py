@@ -23,7 +23,7 @@ from typing_extensions import override
 from raftlog.client.consumer import EARLIEST, Consumer
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.checks.api import Checker, CheckFailedError
+from simulation.checks.api import Checker, CheckFailedError, fail
 from simulation.hosts import BrokerHost
 from simulation.outcome import Outcome
 from simulation.run import Swarm, run_world
@@ -164,7 +164,7 @@ class RaceWorld(Swarm):
         for _ in range(count):
             done = await self.workload.data.send("producer0", producer, TOPIC, -1, again=False)
             if done.outcome != "ok":
-                raise CheckFailedError(f"it did not happen: a record is taken: {done.error}")
+                fail(f"it did not happen: a record is taken: {done.error}")
             self._race.acknowledged[done.value] = done.record_offset
         producer.close()
 

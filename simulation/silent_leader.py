@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from typing_extensions import override
 
-from simulation.checks.api import CheckFailedError
+from simulation.checks.api import fail
 from simulation.flapping import SETTLE_S, FlappingWorld, Needless
 from simulation.hosts import ControllerHost
 from simulation.outcome import Outcome
@@ -84,7 +84,7 @@ class SilentLeaderWorld(FlappingWorld):
             self.network.pause(host.name)
         while len(self._needless.elections) == before:
             if self.now() - begun > GIVE_UP_S:
-                raise CheckFailedError(f"nobody has replaced {leader.name} within {GIVE_UP_S:g} s")
+                fail(f"nobody has replaced {leader.name} within {GIVE_UP_S:g} s")
             await asyncio.sleep(0.005)
         took_s = self.now() - begun
         self._replaced.took_s.append(took_s)

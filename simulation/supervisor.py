@@ -7,7 +7,7 @@ import asyncio
 from broker.registration.lifecycle import Exit
 from raftlog.errors import CorruptLogError, FatalError
 from raftlog.metadata import versions
-from simulation.checks.api import CheckFailedError
+from simulation.checks.api import CheckFailedError, fail
 from simulation.hosts import BrokerHost, ControllerHost
 from simulation.world import SAMPLE_S, World
 
@@ -65,7 +65,7 @@ class Supervisor:
         """A broker has stopped itself: only an injected disk error is a reason."""
         world = self._world
         if broker.disk is None or not broker.disk.excuses(error):
-            raise CheckFailedError(f"{broker.name} met a fatal error: {error}")
+            fail(f"{broker.name} met a fatal error: {error}")
         world.note(broker.name, f"stopped: {error}")
         broker.kill(str(error))
         if broker not in world.members:
@@ -107,7 +107,7 @@ class Supervisor:
         """Sample all hosts during the run. Raises CheckFailedError, or what a checker raised."""
         while True:
             if failures := self._world.network.handler_failures:
-                raise CheckFailedError(f"a handler raised: {failures[0]!r}")
+                fail(f"a handler raised: {failures[0]!r}")
             for controller in self._world.controllers:
                 self._sample_controller(controller)
             for broker in self._world.brokers:

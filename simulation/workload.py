@@ -17,7 +17,7 @@ from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.administrator import Administrator, Exporters, set_config
 from simulation.callers import Callers
-from simulation.checks.api import CheckFailedError, Operation
+from simulation.checks.api import CheckFailedError, Operation, fail
 from simulation.checks.linearizability import CLIENT_METRICS, CONFIG_KEY
 from simulation.data_workload import DataWorkload, IsrQueries
 from simulation.forger import Forger
@@ -112,7 +112,7 @@ class Workload:
             if operation.outcome == "ok" and operation.reached == operation.acks:
                 return operation
             await asyncio.sleep(0.2)
-        raise CheckFailedError(f"within {within_s:g} s it did not happen: a write is served")
+        fail(f"within {within_s:g} s it did not happen: a write is served")
 
     def reader(self, name: str, broker: str) -> Client:
         """Return a client after the healing that asks one broker."""

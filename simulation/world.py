@@ -18,7 +18,7 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.quorum.config import Voter
 from raftlog.transport.api import TransportLimits
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.checks.api import Checker, CheckFailedError, Operation
+from simulation.checks.api import Checker, Operation, fail
 from simulation.checks.broker_ids import BROKER_IDS
 from simulation.hosts import (
     BrokerHost,
@@ -109,7 +109,7 @@ class World:
         """The active controller's committed image. Raises CheckFailedError without one."""
         service = self.active()
         if service is None:
-            raise CheckFailedError("there is no active controller")
+            fail("there is no active controller")
         return service.image
 
     # --- what others tell ------------------------------------------------------------------------
@@ -176,10 +176,7 @@ class World:
     def answered(self, operation: Operation) -> None:
         """Note an operation's outcome. Raises CheckFailedError for a defect of the node."""
         if operation.error == ErrorCode.UNKNOWN_SERVER_ERROR.name:
-            raise CheckFailedError(
-                f"{operation.client} was answered {operation.error} to {operation.kind}"
-                f" {operation.key}"
-            )
+            fail(f"{operation.client} got {operation.error} to {operation.kind} {operation.key}")
         self.returned(operation)
 
     # --- what faults may do ----------------------------------------------------------------------
@@ -247,7 +244,7 @@ class World:
         deadline = self.now() + within_s
         while not condition():
             if self.now() > deadline:
-                raise CheckFailedError(f"within {within_s:g} s it did not happen: {what}")
+                fail(f"within {within_s:g} s it did not happen: {what}")
             await asyncio.sleep(SAMPLE_S)
 
     # --- life ------------------------------------------------------------------------------------

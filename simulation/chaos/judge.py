@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from raftlog.client.consumer import Record
 from simulation.chaos.clients import History
-from simulation.checks.api import Checker, CheckFailedError, Operation, World
+from simulation.checks.api import Checker, CheckFailedError, Operation, World, fail
 from simulation.checks.exactly_once import ExactlyOnce
 from simulation.checks.ledger import Ledger
 from simulation.checks.linearizability import Linearizability
@@ -116,7 +116,7 @@ def _real_time_order(history: History) -> None:
         elif operation.outcome == "ok":
             floor = floors[operation.number]
             if operation.offset <= floor:
-                raise CheckFailedError(
+                fail(
                     f"I14: write {operation.number} is at {operation.offset}; one at {floor} had"
                     " returned before it was invoked"
                 )
@@ -134,18 +134,13 @@ def _logs_match(
     for name, (start, chunks) in node_logs.items():
         at = committed.at(start)
         if at is None:
-            raise CheckFailedError(
-                f"I9: the log of {name} begins at {start}, where no committed batch ends"
-            )
+            fail(f"I9: the log of {name} begins at {start}, where no committed batch ends")
         mine = NodeLog(name, matching, start, *at)
         for chunk in chunks:
             mine.append(mine.end, chunk)
         common = min(mine.end, committed.end)
         if mine.at(common) != committed.at(common):
-            raise CheckFailedError(
-                f"I6: below {common} {name} has {mine.at(common)}, committed is"
-                f" {committed.at(common)}"
-            )
+            fail(f"I6: below {common} {name} has {mine.at(common)}, not {committed.at(common)}")
         verdict.seen[f"log of {name} up to"] = mine.end
 
 
@@ -157,20 +152,16 @@ def _records(produced: Iterable[Operation], consumed: Iterable[Record], verdict:
         value, place = (record.value or b"").decode(), (record.partition, record.offset)
         operation = sent.get(value)
         if operation is None:
-            raise CheckFailedError(f"I26: {value!r} is at {place}, nobody has sent it")
+            fail(f"I26: {value!r} is at {place}, nobody has sent it")
         if value in places:
-            raise CheckFailedError(
-                f"I26: {value!r} was sent once, and is at {places[value]} and {place}"
-            )
+            fail(f"I26: {value!r} was sent once, and is at {places[value]} and {place}")
         if operation.outcome == "failed":
-            raise CheckFailedError(
-                f"I26: {value!r} was refused with {operation.error}, and is at {place}"
-            )
+            fail(f"I26: {value!r} was refused with {operation.error}, and is at {place}")
         places[value] = place
     for operation in sent.values():
         said = (int(operation.key.rpartition("-")[2]), operation.record_offset)
         if operation.outcome == "ok" and places.get(operation.value) != said:
-            raise CheckFailedError(
+            fail(
                 f"I26: {operation.value!r} was acknowledged at {said}, and is at"
                 f" {places.get(operation.value, 'no place')}"
             )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NoReturn, Protocol
 
 from broker.partition.events import Effect as DataEffect
 from broker.partition.events import Event as DataEvent
@@ -47,6 +47,10 @@ OperationOutcome = Literal["pending", "ok", "failed", "unknown"]
 
 class CheckFailedError(AssertionError):
     """A promise was broken. The message says which, where and when."""
+
+
+def fail(what: str) -> NoReturn:
+    raise CheckFailedError(what)
 
 
 class ControllerView(Protocol):

@@ -26,7 +26,7 @@ from controller.settings import ControllerSettings
 from raftlog.metadata.entities import HostnameCause, has_left, hostname_key
 from raftlog.metadata.records import Record, RecordType
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
+from simulation.checks.api import BrokerView, Checker, ControllerView, fail
 from simulation.checks.existence import Asked
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
@@ -180,7 +180,7 @@ class BrokerIds(Checker):
 
     def _registered(self, host: str, broker_id: int, offset: int) -> None:
         if self._mapped.get(host) != broker_id:
-            raise CheckFailedError(
+            fail(
                 f"broker {broker_id} is registered from {host} at offset {offset}, and {host} is"
                 f" mapped to {self._mapped.get(host)}"
             )
@@ -191,10 +191,7 @@ class BrokerIds(Checker):
         self._hear(broker_id, host, self._came_at(host))
         own = BROKER_IDS + int(host[1:]) if host[:1] == "b" and host[1:].isdigit() else None
         if own not in (None, broker_id) and self._hosts.get(own, {host}) <= {host}:
-            raise CheckFailedError(
-                f"host {host} registers as broker {broker_id} at offset {offset}: it is broker"
-                f" {own}'s"
-            )
+            fail(f"{host} registers as {broker_id} at {offset}: it is broker {own}'s")
 
     def _newcomer(self, host: str, broker_id: int, adopted: bool, offset: int) -> None:
         now = self._ledger.world.now()
@@ -222,18 +219,14 @@ class BrokerIds(Checker):
             self.adopted += 1
             away.pop(broker_id, None)
             if self._gone_s(broker_id, now) < adopt_after_ms / 1000 / CLOCK_SLACK:
-                raise CheckFailedError(
-                    f"{what}: that is {min(self._hosts[broker_id])}'s, and not missing"
-                )
+                fail(f"{what}: that is {min(self._hosts[broker_id])}'s, and not missing")
         else:
             self.generated += 1
         asking_s = now - self._asked_at.get(host, now)
         self._away_unless_running(broker_id, now)
         gone = sorted(one for one, away_s in away.items() if away_s > asking_s + late_s)
         if gone:
-            raise CheckFailedError(
-                f"{what}, and no process has run as {gone} since {asking_s + late_s:.3f} s and more"
-            )
+            fail(f"{what}, and no process has run as {gone} for {asking_s + late_s:.3f} s")
 
     def _away_unless_running(self, broker_id: int, now: float) -> None:
         """The id's process has stopped; the id is away unless another process runs under it."""
@@ -262,7 +255,7 @@ class BrokerIds(Checker):
                 and kept == broker_id
                 and self._by_hand.get(host, (-1, -1))[0] != broker_id
             ):
-                raise CheckFailedError(f"{what}: that is kept for host {other}")
+                fail(f"{what}: that is kept for host {other}")
         wanted, mapped_at = self._by_hand.get(host, (-1, -1))
         newest = max(
             (
@@ -277,9 +270,7 @@ class BrokerIds(Checker):
         if broker_id == wanted:
             self.given_by_hand += 1
             if self._gone_s(broker_id, now) < 0 and broker_id not in self._unregistered:
-                raise CheckFailedError(
-                    f"{what}: a broker under that id was heard from within a session"
-                )
+                fail(f"{what}: a broker under that id was heard from within a session")
             self._away_unless_running(broker_id, now)
             return True
         # Who lived on while this one asked was not a past of its own, and may be heard of after its
@@ -289,7 +280,7 @@ class BrokerIds(Checker):
         if newest < 0 or (
             self._gone_s(wanted, now) > late_s and ended <= self._asked_at.get(host, now)
         ):
-            raise CheckFailedError(
+            fail(
                 f"{what}: its host is mapped to {wanted} by hand since {mapped_at}, and nobody runs"
                 " under that"
             )

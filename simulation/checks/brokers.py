@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.metadata.records import Record, RecordType
-from simulation.checks.api import BrokerView, Checker, CheckFailedError
+from simulation.checks.api import BrokerView, Checker, fail
 from simulation.checks.golden import Standing
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
@@ -53,33 +53,27 @@ class Brokers(Checker):
         applied, known_lao, epoch = view.tip.offset, view.known_lao, view.controller_epoch
         if view.generation != seen.generation:
             if view.generation in seen.generations:
-                raise CheckFailedError(
-                    f"{host.name} goes back to generation {view.generation} of the log"
-                )
+                fail(f"{host.name} goes back to generation {view.generation} of the log")
             seen.generations.add(seen.generation)
             seen.generation, seen.applied, seen.known_lao = view.generation, -1, -1
         if applied < seen.applied or known_lao < seen.known_lao or epoch < seen.controller_epoch:
-            raise CheckFailedError(
+            fail(
                 f"I15: {host.name} goes back, from (applied, told, controller epoch)"
                 f" {(seen.applied, seen.known_lao, seen.controller_epoch)} to"
                 f" {(applied, known_lao, epoch)}"
             )
         seen.applied, seen.known_lao, seen.controller_epoch = applied, known_lao, epoch
         if known_lao > applied:
-            raise CheckFailedError(
-                f"{host.name} has applied {applied} and says that it was told LAO {known_lao}"
-            )
+            fail(f"{host.name} has applied {applied} and says that it was told LAO {known_lao}")
         image = view.repeatable
         if image is None:
             return
         self.repeatable += 1
         if image.offset > known_lao or image.offset not in self._golden.hashes:
-            raise CheckFailedError(
-                f"I15: {host.name} shows {image.offset} as repeatable, it was told {known_lao}"
-            )
+            fail(f"I15: {host.name} shows {image.offset} as repeatable, it was told {known_lao}")
         standing = self._standing_at(host.id, applied)
         if standing.fenced or view.known_lao_epoch < standing.controller_epoch:
-            raise CheckFailedError(
+            fail(
                 f"I16: {host.name} serves repeatable reads at {image.offset} by LAO of epoch"
                 f" {view.known_lao_epoch}; at its newest offset {applied} its registration is"
                 f" {standing}"
@@ -102,7 +96,7 @@ class Brokers(Checker):
             ):
                 leader = record.message.leader
                 if leader >= 0 and self._golden.standing(leader).fenced:
-                    raise CheckFailedError(
+                    fail(
                         f"I16: batch {logged.header.base_offset} makes broker {leader} lead a"
                         f" partition; it is {self._golden.standing(leader)}"
                     )

@@ -20,7 +20,7 @@ from raftlog.quorum import events as ev
 from raftlog.wire.broker.v1.broker_pb2 import BrokerResponse
 from raftlog.wire.data.v1.data_pb2 import ReplicaFetchRequest, ReplicaFetchResponse
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
-from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
+from simulation.checks.api import BrokerView, Checker, ControllerView, fail
 from simulation.checks.ledger import Directory, Ledger, Node, directory_of
 from simulation.checks.node_log import holds_durably
 from simulation.twins.disk import SimDisk
@@ -49,14 +49,14 @@ class Commitment(Checker):
         assert there is not None
         epoch = there[0]
         if epoch != node.leads:
-            raise CheckFailedError(
+            fail(
                 f"I8: {node.name} leads epoch {node.leads} and commits up to {offset}, a record of"
                 f" epoch {epoch}"
             )
         voters = node.voters
         holding = [voter.node_id for voter in voters if self._holds(voter, offset, epoch)]
         if len(holding) <= len(voters) // 2:
-            raise CheckFailedError(
+            fail(
                 f"I5: {node.name} commits up to {offset} in epoch {epoch}, durable only on"
                 f" {holding} of the voters {[voter.node_id for voter in voters]}"
             )
@@ -95,7 +95,7 @@ class Durability(Checker):
             return
         there = log.at(end)
         if there is None or there[0] != epoch:
-            raise CheckFailedError(
+            fail(
                 f"{host.name} had acknowledged everything below {end} (epoch {epoch}); after its"
                 f" restart its log ends at {log.end}, and has {there} there"
             )
@@ -107,14 +107,12 @@ class Durability(Checker):
             return
         broker = not hasattr(host, "core")
         if (not broker or _of_partitions(message)) and (failure := disk.failure) is not None:
-            raise CheckFailedError(
-                f"I18: {host.name} sends {type(message).__name__} to {peer} after {failure}"
-            )
+            fail(f"I18: {host.name} sends {type(message).__name__} to {peer} after {failure}")
         if type(message) is pb.FetchRequest and message.fetch_offset > 0:
             self.acknowledgements += 1
             end, epoch = message.fetch_offset, message.last_fetched_epoch
             if not holds_durably(disk, self._ledger.matching, end, epoch):
-                raise CheckFailedError(
+                fail(
                     f"{host.name} acknowledges everything below {end} (epoch {epoch}), and its disk"
                     " does not hold it durably"
                 )

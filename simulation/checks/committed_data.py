@@ -27,7 +27,7 @@ from raftlog.errors import CorruptLogError
 from raftlog.metadata.records import Record, RecordType
 from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.data.v1 import data_pb2
-from simulation.checks.api import BrokerView, Checker, CheckFailedError
+from simulation.checks.api import BrokerView, Checker, fail
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
 from simulation.checks.replica_logs import ReplicaLog, ReplicaLogs, name_of
@@ -169,7 +169,7 @@ class CommittedData(Checker):
         for member in committed.holders:
             disk = self.soundness(member)
             if disk is not None and (found := epoch_on(disk, key, end)) != epoch:
-                raise CheckFailedError(
+                fail(
                     f"I24: {name_of(key)} is committed up to {end}, there of leader epoch {epoch};"
                     f" broker {member} {why}, and on its disk {disk.directory_id} that is"
                     f" {'missing' if found is None else f'of leader epoch {found}'}"
@@ -226,7 +226,7 @@ class CommittedData(Checker):
             if named.last_fetched_epoch < 0 and start_on(host.disk, key) == end:
                 continue  # It has nothing, and begins there.
             if end and epoch_on(host.disk, key, end) != named.last_fetched_epoch:
-                raise CheckFailedError(
+                fail(
                     f"I24: {host.name} acknowledges {name_of(key)} up to {end}, leader epoch"
                     f" {named.last_fetched_epoch}: not on its disk"
                 )
@@ -245,7 +245,7 @@ class CommittedData(Checker):
             ):
                 continue
             if index < 0 or log.bases[index] != result.base_offset:
-                raise CheckFailedError(
+                fail(
                     f"I24: {host.name} acknowledges {name_of(key)} {result.base_offset} to {end}:"
                     " not there"
                 )
@@ -254,9 +254,7 @@ class CommittedData(Checker):
                 continue
             damaged = host.disk is not None and host.disk.directory_id in self.lost_disks
             if host.disk is None or (not damaged and epoch_on(host.disk, key, end) != epoch):
-                raise CheckFailedError(
-                    f"I24: {host.name} acknowledges {name_of(key)} up to {end}: not on its own disk"
-                )
+                fail(f"I24: {host.name} acknowledges {name_of(key)} up to {end}: not on its disk")
             committed = self.partitions.get(key)
             if committed is not None and epoch < committed.floor_epoch:
                 committed.excused.append((result.base_offset, end))
@@ -303,7 +301,7 @@ class CommittedData(Checker):
         disks = [disk for disk in found if disk.directory_id not in self.lost_disks]
         copies = sum(epoch_on(disk, key, end) == epoch for disk in disks)
         if copies + len(self.lost_disks) < wanted:
-            raise CheckFailedError(
+            fail(
                 f"I24: {host.name} acknowledges {name_of(key)} up to {end} to all: it is on"
                 f" {copies} disks, {MIN_ISR} is {wanted}"
             )
@@ -324,13 +322,9 @@ class CommittedData(Checker):
         )
         below = min(end, log.end)
         if own.chain_at(end) is None:
-            raise CheckFailedError(
-                f"{what}: its own log ends at {own.end}, or there inside a batch"
-            )
+            fail(f"{what}: its own log ends at {own.end}, or there inside a batch")
         if own.chain_at(below) != log.chain_at(below):
-            raise CheckFailedError(
-                f"{what}: what was committed before below {below} was something else"
-            )
+            fail(f"{what}: what was committed before below {below} was something else")
         if end <= log.end:
             return
         for index in range(own.index_at(log.end) + 1, own.index_at(end) + 1):
@@ -353,7 +347,7 @@ class CommittedData(Checker):
         if committed is None or committed.gone:
             return
         if committed.leaders.get(epoch) != host.id:
-            raise CheckFailedError(
+            fail(
                 f"I24: {host.name} leads {name_of(key)} in leader epoch {epoch}: that is broker"
                 f" {committed.leaders.get(epoch)}'s"
             )
@@ -363,7 +357,7 @@ class CommittedData(Checker):
         if epoch >= committed.floor_epoch and self._logs.log(host, key).chain_at(
             end
         ) != committed.log.chain_at(end):
-            raise CheckFailedError(
+            fail(
                 f"I24: {host.name} leads {name_of(key)} in leader epoch {epoch} without what is"
                 f" committed up to {end}"
             )
@@ -378,13 +372,13 @@ class CommittedData(Checker):
         replica = host.service.data.replicas.describe(key)
         if replica is None or replica.leader_epoch < 0:
             if start > committed.dropped:
-                raise CheckFailedError(
+                fail(
                     f"I24: {host.name} follows, and drops {name_of(key)} up to {start}; its leaders"
                     f" have dropped up to {committed.dropped}"
                 )
             return
         if start >= replica.high_watermark:
-            raise CheckFailedError(
+            fail(
                 f"I24: {host.name} drops {name_of(key)} up to {start}; committed is"
                 f" {replica.high_watermark}"
             )
@@ -397,7 +391,7 @@ class CommittedData(Checker):
         if committed is None or committed.gone:
             return
         if start > committed.dropped:
-            raise CheckFailedError(
+            fail(
                 f"I24: {host.name} begins {name_of(key)} anew at {start}; its leaders have dropped"
                 f" up to {committed.dropped}"
             )
@@ -405,7 +399,7 @@ class CommittedData(Checker):
         chunks = host.disk.live.get(key)
         for _, chunk in chunks.scan(start) if chunks is not None else ():
             if any(header.end_offset > start for header in _headers(chunk)):
-                raise CheckFailedError(
+                fail(
                     f"I24: {host.name} empties {name_of(key)}, and has records behind {start},"
                     " where its leader begins"
                 )
@@ -419,9 +413,7 @@ class CommittedData(Checker):
         # Elected uncleanly, it may first do what was decided before, as it lags behind. Nothing is
         # committed then, and nothing is lost.
         if disk is host.disk and committed.log.end:
-            raise CheckFailedError(
-                f"I24: {host.name} deletes {name_of(key)}, and is in its ISR {committed.holders}"
-            )
+            fail(f"I24: {host.name} deletes {name_of(key)}, and is in its ISR {committed.holders}")
 
     def _truncated(self, host: BrokerView, key: PartitionKey, end: int) -> None:
         """Told after the cut: the log is what is left; what was there is on the disk still."""
@@ -442,7 +434,7 @@ class CommittedData(Checker):
                 and header.epoch == committed.log.epochs[index]
                 for header in _headers(chunk)
             ):
-                raise CheckFailedError(
+                fail(
                     f"I24: {host.name} cuts {name_of(key)} at {end}: that it had was committed"
                     f" up to {committed.log.end}"
                 )

@@ -14,7 +14,7 @@ from typing import Any
 from typing_extensions import override
 
 from raftlog.metadata.records import Record, RecordType
-from simulation.checks.api import Checker, CheckFailedError, Operation
+from simulation.checks.api import Checker, Operation, fail
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
 
@@ -79,11 +79,9 @@ class Compared(Checker):
         if value is None:
             return
         if value not in self._asked.get(key, ()):
-            raise CheckFailedError(f"I30: {key} is {value} at {offset}, which nobody has asked for")
+            fail(f"I30: {key} is {value} at {offset}, which nobody has asked for")
         if value in history.values:
-            raise CheckFailedError(
-                f"I30: {key} is {value} at {history.values[value]} and again at {offset}"
-            )
+            fail(f"I30: {key} is {value} at {history.values[value]} and again at {offset}")
         history.values[value] = offset
 
     @override
@@ -109,13 +107,13 @@ class Compared(Checker):
     def _check_done(self, history: _History, operation: Operation) -> None:
         offset = operation.offset
         if operation.value and history.values.get(operation.value) != offset:
-            raise CheckFailedError(
+            fail(
                 f"I30: {operation.client} was told that {operation.key} is {operation.value} at"
                 f" {offset}; the log has that at {history.values.get(operation.value)}"
             )
         found = history.before(offset)
         if found != operation.expected:
-            raise CheckFailedError(
+            fail(
                 f"I30: {operation.client} has changed {operation.key} at {offset}, expecting"
                 f" {operation.expected}; it was {found}"
             )
@@ -123,7 +121,7 @@ class Compared(Checker):
     def _check_undone(self, history: _History, operation: Operation) -> None:
         states = history.between(self._begun[operation.number], self._golden.end - 1)
         if all(state == operation.expected for state in states):
-            raise CheckFailedError(
+            fail(
                 f"I30: {operation.client} was refused a change of {operation.key}, expecting"
                 f" {operation.expected}, which it was all the time"
             )
@@ -132,7 +130,7 @@ class Compared(Checker):
     def end(self) -> None:
         for operation in self._failed:
             if operation.value and operation.value in self._of(operation.key).values:
-                raise CheckFailedError(
+                fail(
                     f"I30: {operation.client} was refused {operation.key}={operation.value}"
                     f" ({operation.error}), and it is in the log"
                 )

@@ -18,7 +18,7 @@ from typing_extensions import override
 from raftlog import batch
 from raftlog.client.consumer import Record, records_from
 from raftlog.node.storage.partition_api import PartitionKey
-from simulation.checks.api import Checker, CheckFailedError, Operation
+from simulation.checks.api import Checker, Operation, fail
 from simulation.checks.committed_data import Committed, CommittedData
 from simulation.checks.replica_logs import name_of
 
@@ -49,18 +49,15 @@ class DataClients(Checker):
         for record in records_from("", key[1], data, 0):
             sent = self.sent.get(record.value or b"")
             if sent is None:
-                raise CheckFailedError(
-                    f"I26: {name_of(key)} has {record.value!r} at {record.offset}, nobody has sent"
-                    " that"
-                )
+                fail(f"I26: {name_of(key)} has {record.value!r} at {record.offset}, nobody sent it")
             operation = sent.operation
             if operation.outcome == "failed":
-                raise CheckFailedError(
+                fail(
                     f"I26: {record.value!r} was refused with {operation.error} (number"
                     f" {operation.number}), and is committed at {record.offset} of {name_of(key)}"
                 )
             if sent.places and not operation.mode and sent.places[-1][:2] == (key, era):
-                raise CheckFailedError(
+                fail(
                     f"I26: {record.value!r} (number {operation.number}) is committed at"
                     f" {record.offset} of {name_of(key)} and at {sent.places[-1]}; it was sent once"
                 )
@@ -86,7 +83,7 @@ class DataClients(Checker):
             return
         self.acknowledged += 1
         if (key, committed.era, operation.record_offset) not in sent.places:
-            raise CheckFailedError(
+            fail(
                 f"I26: {operation.client} was told that {operation.value} (number"
                 f" {operation.number}) is at {operation.record_offset} of {name_of(key)}; it is"
                 f" committed at {sent.places}"
@@ -95,7 +92,7 @@ class DataClients(Checker):
     def _refused(self, operation: Operation) -> None:
         sent = self.sent[operation.value.encode()]
         if sent.places:
-            raise CheckFailedError(
+            fail(
                 f"I26: {operation.value} (number {operation.number}) was refused with"
                 f" {operation.error}, and is committed at {sent.places}"
             )
@@ -112,13 +109,11 @@ class DataClients(Checker):
         era, wanted = self.due.get((client, key), (committed.era, record.offset))
         was_dropped = wanted < record.offset and wanted < committed.dropped
         if era == committed.era and wanted != record.offset and not was_dropped:
-            raise CheckFailedError(
-                f"I26: {client} is given {record.offset} of {name_of(key)}, {wanted} is next"
-            )
+            fail(f"I26: {client} is given {record.offset} of {name_of(key)}, {wanted} is next")
         self.due[client, key] = committed.era, record.offset + 1
         found = _value_at(committed, record.offset)
         if found != (record.leader_epoch, record.value):
-            raise CheckFailedError(
+            fail(
                 f"I26: {client} is given {record.value!r}, leader epoch {record.leader_epoch}, at"
                 f" {record.offset} of {name_of(key)}; committed is {found}"
             )
@@ -131,7 +126,7 @@ class DataClients(Checker):
             for key, committed in self._committed.partitions.items()
         )
         if not self._committed.voided and not was_dropped:
-            raise CheckFailedError(f"I26: {client} reads on, and its position is out of range")
+            fail(f"I26: {client} reads on, and its position is out of range")
 
 
 def _value_at(committed: Committed, offset: int) -> tuple[int, bytes | None] | None:

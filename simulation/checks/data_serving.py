@@ -19,7 +19,7 @@ from typing_extensions import override
 from broker.partition import events as ev
 from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
+from simulation.checks.api import BrokerView, Checker, ControllerView, fail
 from simulation.checks.committed_data import leader_epoch
 from simulation.checks.existence import Asked
 from simulation.checks.ledger import Ledger
@@ -104,7 +104,7 @@ class DataServing(Checker):
         self.served += 1
         process = host.name, host.incarnation
         if self._serving.setdefault((key, epoch), process) != process:
-            raise CheckFailedError(
+            fail(
                 f"I25: {host.name} (process {host.incarnation}) serves {name_of(key)} in leader"
                 f" epoch {epoch}; {self._serving[key, epoch]} has done so"
             )
@@ -119,7 +119,7 @@ class DataServing(Checker):
                 and effect.reply_to is event.reply_to
                 and effect.reads
             ):
-                raise CheckFailedError(f"I25: {host.name} serves {type(event).__name__}, and {why}")
+                fail(f"I25: {host.name} serves {type(event).__name__}, and {why}")
 
     def _replica_fetch(
         self, host: BrokerView, event: ev.ReplicaFetchReceived, effects: Any, now: float
@@ -139,16 +139,14 @@ class DataServing(Checker):
         if answer is not None and answer.error_code:
             return
         if why := self._why_not(host, now):
-            raise CheckFailedError(
-                f"I25: {host.name} takes a fetch of broker {replica_id}, and {why}"
-            )
+            fail(f"I25: {host.name} takes a fetch of broker {replica_id}, and {why}")
         assert host.service is not None
         known = max(
             self._fetched[process].get(replica_id, -1),
             self._golden.standing_at(replica_id, host.service.image.offset).broker_epoch,
         )
         if 0 <= epoch < known:
-            raise CheckFailedError(
+            fail(
                 f"I25: {host.name} takes a fetch of broker {replica_id} of epoch {epoch}; it knows"
                 f" of epoch {known}"
             )
@@ -174,7 +172,7 @@ class DataServing(Checker):
                     else:
                         right = vouched.get((key, data.leader_epoch, member.broker_id), set())
                     if member.broker_epoch not in right:
-                        raise CheckFailedError(
+                        fail(
                             f"I25: {host.name} proposes broker {member.broker_id} by epoch"
                             f" {member.broker_epoch} for the ISR of {name_of(key)}; it has shown"
                             f" {sorted(right)}"

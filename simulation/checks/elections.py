@@ -16,7 +16,7 @@ from typing_extensions import override
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
-from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
+from simulation.checks.api import BrokerView, Checker, ControllerView, fail
 from simulation.checks.ledger import Directory, Ledger, Node, directory_of
 
 
@@ -45,9 +45,7 @@ class Elections(Checker):
         told = self._told.get(directory_of(host), 0)
         # One that was set back is for SetBack.
         if core.epoch < told and not host.disk.was_set_back:
-            raise CheckFailedError(
-                f"I2: {host.name} was heard in epoch {told} and came back in epoch {core.epoch}"
-            )
+            fail(f"I2: {host.name} was heard in epoch {told} and came back in epoch {core.epoch}")
         self._epochs[host.name] = core.epoch
 
     @override
@@ -60,9 +58,7 @@ class Elections(Checker):
         before = self._epochs[host.name]
         if epoch != before:
             if epoch < before:
-                raise CheckFailedError(
-                    f"I2: the epoch of {host.name} goes back from {before} to {epoch}"
-                )
+                fail(f"I2: the epoch of {host.name} goes back from {before} to {epoch}")
             self._epochs[host.name] = epoch
 
     def _became_leader(self, node: Node, effect: ev.BecameLeader) -> None:
@@ -70,15 +66,13 @@ class Elections(Checker):
         me = (node.name, node.host.incarnation)
         other = self.leaders.setdefault(epoch, me)
         if other != me:
-            raise CheckFailedError(
-                f"I1: epoch {epoch} has two leaders, {other} and {me} (host, incarnation)"
-            )
+            fail(f"I1: epoch {epoch} has two leaders, {other} and {me} (host, incarnation)")
         # Not what a higher epoch has committed: who was elected long ago may hear of it late, and
         # is of no consequence.
         end = self._ledger.committed_before(epoch)
         mine, committed = node.log.at(end), golden.at(end)
         if mine is None or mine != committed:
-            raise CheckFailedError(
+            fail(
                 f"I7: {node.name} leads epoch {epoch} with a log that ends at {node.log.end} and"
                 f" has {mine} at {end}, where {committed} is committed (epoch, chain)"
             )
@@ -88,7 +82,7 @@ class Elections(Checker):
         ids = {voter.node_id: voter.directory_id for voter in node.voters}
         granted = [voter for voter in effect.granting_voters if voter in ids]
         if len(granted) <= len(ids) // 2:
-            raise CheckFailedError(
+            fail(
                 f"I3: {node.name} leads epoch {effect.epoch} with the votes of"
                 f" {list(effect.granting_voters)} only; the voters are {sorted(ids)}"
             )
@@ -104,7 +98,7 @@ class Elections(Checker):
                     if of == voter and epoch == effect.epoch and ids[voter] in ("", where)
                 ]
             if node.host.id not in got:
-                raise CheckFailedError(
+                fail(
                     f"I3: {node.name} counts a vote of {voter} in epoch {effect.epoch}, which went"
                     f" to {got} (nothing: to nobody)"
                 )
@@ -137,10 +131,7 @@ class Elections(Checker):
 
     def _heard_in(self, host: Any, epoch: int) -> None:
         if host.disk.vote.epoch < epoch:
-            raise CheckFailedError(
-                f"I2: {host.name} speaks in epoch {epoch}, on its disk is epoch"
-                f" {host.disk.vote.epoch}"
-            )
+            fail(f"I2: {host.name} speaks in epoch {epoch}, its disk has {host.disk.vote.epoch}")
         who = directory_of(host)
         if self._told.get(who, 0) < epoch:
             self._told[who] = epoch
@@ -148,21 +139,19 @@ class Elections(Checker):
     def _voted(self, host: Any, epoch: int, candidate: int) -> None:
         vote = host.disk.vote
         if (vote.epoch, vote.voted_id) != (epoch, candidate) and vote.epoch <= epoch:
-            raise CheckFailedError(
+            fail(
                 f"I3: {host.name} says that it votes for {candidate} in epoch {epoch}; on its disk"
                 f" is {vote}"
             )
         got = self._votes.setdefault((directory_of(host), epoch), candidate)
         if got != candidate:
-            raise CheckFailedError(
-                f"I3: {host.name} votes for {candidate} in epoch {epoch}, and has voted for {got}"
-            )
+            fail(f"I3: {host.name} votes for {candidate} in epoch {epoch}, and has voted for {got}")
 
     def _id_of(self, peer: str) -> int:
         for host in self._ledger.world.controllers:
             if host.name == peer:
                 return host.id
-        raise CheckFailedError(f"a vote for {peer}, which is not a controller")
+        fail(f"a vote for {peer}, which is not a controller")
 
 
 class SetBack(Checker):
@@ -177,7 +166,7 @@ class SetBack(Checker):
     def _became_leader(self, node: Node, effect: ev.BecameLeader) -> None:
         for host in self.world.controllers:
             if host.disk.was_set_back and host.id in (node.host.id, *effect.granting_voters):
-                raise CheckFailedError(
+                fail(
                     f"{node.name} leads epoch {effect.epoch} with the vote of {host.name}, whose"
                     " directory was set back"
                 )
@@ -190,9 +179,7 @@ class SetBack(Checker):
             and isinstance(event.response, pb.FetchResponse)
             and not event.response.error_code
         ):
-            raise CheckFailedError(
-                f"{host.name}, whose directory was set back, fetches from {event.peer_id}"
-            )
+            fail(f"{host.name}, whose directory was set back, fetches from {event.peer_id}")
 
     @override
     def controller_stopped(self, host: ControllerView, reason: str) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing_extensions import override
 
 from raftlog.metadata.records import Record, RecordType
-from simulation.checks.api import Checker, CheckFailedError, Operation
+from simulation.checks.api import Checker, Operation, fail
 from simulation.checks.ledger import Ledger
 from simulation.checks.linearizability import CLIENT_METRICS, CONFIG_KEY, TOPIC_KINDS
 from simulation.checks.node_log import Logged
@@ -58,10 +58,7 @@ class ExactlyOnce(Checker):
         if operation.kind == "write_config":
             other = self._writes.setdefault((operation.key, operation.value), operation)
             if other is not operation:
-                raise CheckFailedError(
-                    f"the workload writes {operation.key}={operation.value} twice: nothing can be"
-                    " said"
-                )
+                fail(f"{operation.key}={operation.value} is written twice: nothing can be said")
         elif operation.kind in TOPIC_KINDS:
             self._topics.setdefault((operation.kind, operation.key), _Count()).calls.append(
                 operation
@@ -73,16 +70,11 @@ class ExactlyOnce(Checker):
             return
         offset = self._committed.get((operation.key, operation.value))
         if operation.outcome == "failed" and offset is not None:
-            raise CheckFailedError(
-                f"I14: {_name(operation)} has failed with {operation.error}, and is in the log at"
-                f" {offset}"
-            )
+            fail(f"I14: {_name(operation)} has failed with {operation.error}, and is at {offset}")
         if operation.outcome != "ok":
             return
         if offset is None:
-            raise CheckFailedError(
-                f"I14: {_name(operation)} is answered as written, and is not in the committed log"
-            )
+            fail(f"I14: {_name(operation)} is answered as written, and is not in the committed log")
         times, offsets = self._returned
         if not offsets or offset > offsets[-1]:
             times.append(operation.returned_at)
@@ -95,7 +87,7 @@ class ExactlyOnce(Checker):
         if header.sequence:
             at = self._sequences.setdefault((header.client_id, header.sequence), header.base_offset)
             if at != header.base_offset:
-                raise CheckFailedError(
+                fail(
                     f"I14: write {header.sequence} of client {header.client_id} is in the log"
                     f" twice, at {at} and {header.base_offset}"
                 )
@@ -117,23 +109,16 @@ class ExactlyOnce(Checker):
     def _written(self, key: str, value: str, offset: int) -> None:
         operation = self._writes.get((key, value))
         if operation is None:
-            raise CheckFailedError(
-                f"I14: {key}={value} is in the log at {offset}, and nobody has written it"
-            )
+            fail(f"I14: {key}={value} is in the log at {offset}, and nobody has written it")
         at = self._committed.setdefault((key, value), offset)
         if at != offset:
-            raise CheckFailedError(
-                f"I14: {_name(operation)} is in the log twice, at {at} and {offset}"
-            )
+            fail(f"I14: {_name(operation)} is in the log twice, at {at} and {offset}")
         if operation.outcome == "failed":
-            raise CheckFailedError(
-                f"I14: {_name(operation)} has failed with {operation.error}, and is in the log at"
-                f" {offset}"
-            )
+            fail(f"I14: {_name(operation)} has failed with {operation.error}, and is at {offset}")
         times, offsets = self._returned
         before = bisect_left(times, operation.invoked_at)
         if before and offsets[before - 1] > offset:
-            raise CheckFailedError(
+            fail(
                 f"I14: {_name(operation)} is at {offset}; what is at {offsets[before - 1]} was"
                 " answered before it was invoked"
             )
@@ -141,13 +126,11 @@ class ExactlyOnce(Checker):
     def _topic(self, kind: str, name: str, offset: int) -> None:
         count = self._topics.get((kind, name))
         if count is None:
-            raise CheckFailedError(
-                f"I14: {kind} {name} is in the log at {offset}, and nobody has asked for it"
-            )
+            fail(f"I14: {kind} {name} is in the log at {offset}, and nobody has asked for it")
         count.committed += 1
         possible = sum(1 for call in count.calls if call.outcome != "failed")
         if count.committed > possible:
-            raise CheckFailedError(
+            fail(
                 f"I14: {kind} {name} is in the log {count.committed} times, {possible} calls may"
                 " have done it"
             )
@@ -158,7 +141,7 @@ class ExactlyOnce(Checker):
             done = sum(1 for call in count.calls if call.outcome == "ok")
             possible = sum(1 for call in count.calls if call.outcome != "failed")
             if not done <= count.committed <= possible:
-                raise CheckFailedError(
+                fail(
                     f"I14: {kind} {name} is in the log {count.committed} times; {done} calls have"
                     f" done it, {possible} may have"
                 )

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from typing_extensions import override
 
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.checks.api import Checker, CheckFailedError, Operation
+from simulation.checks.api import Checker, Operation, fail
 from simulation.checks.ledger import Ledger
 from simulation.checks.linearizability import REFUSALS
 
@@ -50,7 +50,7 @@ class Existence(Checker):
         self.answers += 1
         golden = self._golden
         if there not in golden.existence(operation.key, since - 1, golden.end - 1):
-            raise CheckFailedError(
+            fail(
                 f"I13: {operation.client} is told by {operation.kind} that topic {operation.key} is"
                 f" {'' if there else 'not '}there; in no image from {since - 1}, which was"
                 f" committed when it asked, to {golden.end - 1} is that so"

@@ -13,7 +13,7 @@ from typing_extensions import override
 from raftlog.metadata.records import Record, RecordType
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
-from simulation.checks.api import Checker, CheckFailedError, ControllerView
+from simulation.checks.api import Checker, ControllerView, fail
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
 
@@ -66,7 +66,7 @@ class ExportCursors(Checker):
         self.advances += bool(cursors)
         for name, end_offset in sorted(cursors.items()):
             if before <= end_offset < start:
-                raise CheckFailedError(
+                fail(
                     f"{host.name} drops its log from {before} up to {start}, with the image at"
                     f" {applied}: the export {name} has read up to {end_offset} only"
                 )

@@ -17,7 +17,7 @@ from raftlog.metadata.entities import Partition
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, RecordType, decoded
-from simulation.checks.api import BrokerView, CheckFailedError
+from simulation.checks.api import BrokerView, CheckFailedError, fail
 from simulation.checks.node_log import Logged, LogHashes
 
 BatchListener = Callable[[Logged, list[Record]], None]
@@ -115,21 +115,21 @@ class GoldenLog:
     def _leader_changed(self, message: Any, offset: int, epoch: int) -> None:
         if self.generation == NO_GENERATION:
             if message.generation in (NO_GENERATION, *self.generations):
-                raise CheckFailedError(
+                fail(
                     f"generations: the leader of epoch {epoch} begins generation"
                     f" {message.generation} at {offset}, after {self.generations}"
                 )
             self.generation = message.generation
             self.generations.append(self.generation)
         elif message.generation != self.generation:
-            raise CheckFailedError(
+            fail(
                 f"generations: the leader of epoch {epoch} says generation {message.generation} at"
                 f" {offset}, the log is of {self.generation}"
             )
 
     def _recovered(self, message: Any, offset: int, epoch: int) -> None:
         if message.previous_generation != self.generation:
-            raise CheckFailedError(
+            fail(
                 f"generations: the recovery at {offset} ends generation"
                 f" {message.previous_generation}, the log is of {self.generation}"
             )

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from raftlog.metadata.records import Record, RecordType
 from raftlog.recipes import AsyncLock
-from simulation.checks.api import Checker, CheckFailedError
+from simulation.checks.api import Checker, fail
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
 from simulation.twins.loop import host_context
@@ -82,7 +82,7 @@ class Held(Checker):
         self.confirmed += 1
         owner = self._names.get(lease_id, host)
         if owner != host:
-            raise CheckFailedError(f"I31: {host} keeps lease {lease_id} alive, which is {owner}'s")
+            fail(f"I31: {host} keeps lease {lease_id} alive, which is {owner}'s")
         # The controller's clock may be fast.
         lasts_s = ttl_ms / 1000 / (1 + self.world.config.drift)
         self._until[lease_id] = max(self._until.get(lease_id, 0.0), sent_at + lasts_s)
@@ -115,27 +115,21 @@ class Held(Checker):
             return
         keys = self._keys.get(message.lease_id)
         if keys is None:
-            raise CheckFailedError(
-                f"I31: {message.key} is put at {offset} with lease {message.lease_id}, which is not"
-                " there"
-            )
+            fail(f"I31: {message.key} is put at {offset} with missing lease {message.lease_id}")
         keys.add(message.key)
         self._lease_of[message.key] = message.lease_id
 
     def _ended(self, message: Any, offset: int) -> None:
         left = self._keys.pop(message.lease_id)
         if left:
-            raise CheckFailedError(
-                f"I31: lease {message.lease_id} ends at {offset}, and its keys {sorted(left)}"
-                " still exist"
-            )
+            fail(f"I31: lease {message.lease_id} ends at {offset}, and leaves keys {sorted(left)}")
         if message.reason != EXPIRED:
             self.revoked += 1
             return
         self.expired += 1
         until, now = self._until.get(message.lease_id, 0.0), self._golden.now()
         if now < until - _ROUNDING_S:
-            raise CheckFailedError(
+            fail(
                 f"I31: lease {message.lease_id} has expired at {offset}, {until - now:.3f} s before"
                 " its time has passed since a keep-alive that was confirmed"
             )
@@ -152,7 +146,7 @@ class Held(Checker):
         first, last = map(int, message.value.split())
         members = [key for key, made in self._waiting.items() if first <= made <= last]
         if len(members) != MEETING_SIZE or first <= self._last_met:
-            raise CheckFailedError(
+            fail(
                 f"I31: a group of {MEETING_SIZE} is formed at {offset} of {members}, made from"
                 f" {first} to {last}; the group before ends with {self._last_met}"
             )
@@ -163,7 +157,7 @@ class Held(Checker):
     @override
     def group_entered(self, host: str, key: str) -> None:
         if key not in self._met:
-            raise CheckFailedError(f"I31: {host} begins with {key}, which is of no group")
+            fail(f"I31: {host} begins with {key}, which is of no group")
 
     # --- a lock ----------------------------------------------------------------------------------
 
@@ -173,7 +167,7 @@ class Held(Checker):
         first = min(self._locks.values(), key=lambda one: one[1], default=("nobody", -1))
         other = self._listening and int(generation) != self._golden.generation
         if other or (host, int(token)) != first:
-            raise CheckFailedError(
+            fail(
                 f"I31: what the lock guards is put at {offset} by {host}, of token {token} in"
                 f" generation {generation}; {first[0]} has it, with token {first[1]} in generation"
                 f" {self._golden.generation}"
@@ -185,7 +179,7 @@ class Held(Checker):
         self.taken_after_recovery += len(self._golden.generations) > 1
         for other, held in self._holders.items():
             if held is not lock and host_context(other).run(lambda held=held: held.is_held):  # type: ignore[misc]
-                raise CheckFailedError(
+                fail(
                     f"I31: {host} has the lock (token {lock.token}), and {other} relies on it, too"
                     f" (token {held.token})"
                 )
@@ -196,7 +190,7 @@ class Held(Checker):
         self.used += 1
         is_over = lock.generation in list(self._used)[:-1]
         if is_over or lock.token < self._used.get(lock.generation, -1):
-            raise CheckFailedError(
+            fail(
                 f"I31: {host} uses what the lock guards with token {lock.token} of generation"
                 f" {lock.generation}, after {self._used}"
             )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing_extensions import override
 
 from raftlog.metadata.records import Record, RecordType
-from simulation.checks.api import Checker, CheckFailedError, ControllerView
+from simulation.checks.api import Checker, ControllerView, fail
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
 
@@ -40,17 +40,15 @@ class Lao(Checker):
             if (epoch < controller_epoch and highest > lao) or (
                 epoch > controller_epoch and lowest < lao
             ):
-                raise CheckFailedError(
+                fail(
                     f"LAO {lao} is announced by {host.name} in epoch {controller_epoch};"
                     f" epoch {epoch} has announced {lowest} to {highest}"
                 )
         core = host.core
         if core is not None and core.epoch == controller_epoch and lao >= core.high_watermark:
-            raise CheckFailedError(
-                f"LAO {lao} of {host.name} is not below its high watermark {core.high_watermark}"
-            )
+            fail(f"LAO {lao} of {host.name} is not below its high watermark {core.high_watermark}")
         if lao not in self._ledger.golden.hashes:
-            raise CheckFailedError(f"LAO {lao} of {host.name} is not the end of a committed batch")
+            fail(f"LAO {lao} of {host.name} is not the end of a committed batch")
         self._check_brokers(host, lao)
 
     @override
@@ -64,10 +62,7 @@ class Lao(Checker):
                 (host.name, service.node.leadership.epoch),
             )
             if -1 < lao < self._known.get(key, -1):
-                raise CheckFailedError(
-                    f"LAO of {host.name} goes back from {self._known[key]} to {lao} in epoch"
-                    f" {key[1]}"
-                )
+                fail(f"LAO of {host.name} falls from {self._known[key]} to {lao} in epoch {key[1]}")
             self._known[key] = max(lao, self._known.get(key, -1))
 
     def _check_brokers(self, host: ControllerView, lao: int) -> None:
@@ -77,7 +72,7 @@ class Lao(Checker):
                 continue
             applied = broker.service.image.offset
             if applied < lao:
-                raise CheckFailedError(
+                fail(
                     f"LAO {lao} is announced by {host.name}; {broker.name} is unfenced since"
                     f" {golden.standing(broker.id).offset} and has applied {applied}"
                 )
@@ -90,7 +85,7 @@ class Lao(Checker):
             if lao < 0:
                 continue
             if lao < self._recorded or lao >= logged.header.base_offset:
-                raise CheckFailedError(
+                fail(
                     f"the progress record at {logged.header.base_offset} says LAO {lao}, the one"
                     f" before said {self._recorded}"
                 )

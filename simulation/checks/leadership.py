@@ -19,7 +19,7 @@ from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.events import Effect, Event, Refused
 from raftlog.quorum.leader import CHECK_QUORUM_FACTOR
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
-from simulation.checks.api import Checker, CheckFailedError, ControllerView
+from simulation.checks.api import Checker, ControllerView, fail
 from simulation.checks.ledger import Ledger, Node
 
 _FETCHES = (pb.FetchRequest, pb.FetchSnapshotRequest)
@@ -87,7 +87,7 @@ class Leadership(Checker):
         leading.begun = True
         first = self._ledger.matching.headers(effect.span.data)[0]
         if effect.span.base_offset != leading.start_offset or not first.control:
-            raise CheckFailedError(
+            fail(
                 f"{node.name} begins epoch {leading.epoch} with a batch at {first.base_offset} that"
                 " is not a LeaderChange"
             )
@@ -131,7 +131,7 @@ class Leadership(Checker):
         ]
         heard = sorted(times)[-(len(times) // 2 + 1)]
         if now - heard > CHECK_QUORUM_FACTOR * _config(host).fetch_timeout_ms / 1000 + 1e-6:
-            raise CheckFailedError(
+            fail(
                 f"{host.name} leads epoch {leading.epoch} still; no majority has fetched from it"
                 f" for {now - heard:.3f} s"
             )
@@ -197,7 +197,7 @@ class Leadership(Checker):
                 ):
                     hear.append(other.host.id)
             if len(hear) > len(ids) // 2:
-                raise CheckFailedError(
+                fail(
                     f"a needless election: {host.name} opens epoch {epoch}, while {name} leads"
                     f" epoch {leading.epoch} and {sorted(hear)} have heard it throughout"
                 )
@@ -223,6 +223,4 @@ class Contradictions(Checker):
         self.effects += len(effects)
         for effect in effects:
             if type(effect) is Refused and effect.contradiction:
-                raise CheckFailedError(
-                    f"{host.name} refuses a {effect.message}: {effect.field}: {effect.reason}"
-                )
+                fail(f"{host.name} refuses a {effect.message}: {effect.field}: {effect.reason}")

@@ -18,7 +18,7 @@ from typing_extensions import override
 from raftlog.endpoint import Voter
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
-from simulation.checks.api import Checker, CheckFailedError, ControllerView, World
+from simulation.checks.api import Checker, ControllerView, World, fail
 from simulation.checks.golden import GoldenLog
 from simulation.checks.node_log import LogMatching, NodeLog
 
@@ -116,16 +116,12 @@ class Ledger(Checker):
         start = core.log_start_offset
         below = self.golden.at(start)
         if below is None:
-            raise CheckFailedError(
-                f"I9: the log of {host.name} begins at {start}, which is not committed"
-            )
+            fail(f"I9: the log of {host.name} begins at {start}, which is not committed")
         log = NodeLog(host.name, self.matching, start, *below)
         for base_offset, chunk in host.disk.live.scan(start):
             log.append(*self._from(start, base_offset, chunk))
         if log.end != core.log_end_offset:
-            raise CheckFailedError(
-                f"{host.name} recovered up to {core.log_end_offset}, its disk ends at {log.end}"
-            )
+            fail(f"{host.name} recovered up to {core.log_end_offset}, its disk ends at {log.end}")
         quorum = service.quorum
         node = Node(
             host, log, tuple(quorum.voters), quorum.directory_id, self.golden.voters_at(start)
@@ -165,7 +161,7 @@ class Ledger(Checker):
         span, log = effect.span, node.log
         log.append(span.base_offset, span.data)
         if log.end != span.end_offset:
-            raise CheckFailedError(
+            fail(
                 f"{node.name} takes [{span.base_offset}, {span.end_offset}), which ends at"
                 f" {log.end}"
             )
@@ -173,7 +169,7 @@ class Ledger(Checker):
     def _truncate(self, node: Node, effect: ev.Truncate) -> None:
         end = effect.end_offset
         if end < node.high_watermark:
-            raise CheckFailedError(
+            fail(
                 f"I6: {node.name} truncates to {end}, below its high watermark"
                 f" {node.high_watermark}"
             )
@@ -187,9 +183,7 @@ class Ledger(Checker):
             # have: nobody has counted on this node for it. It may tell the node to truncate until
             # it hears of that epoch.
             if dropped.end_offset <= self.committed_before(core.epoch + 1):
-                raise CheckFailedError(
-                    f"I6: {node.name} drops [{end}, {dropped.end_offset}), which is committed"
-                )
+                fail(f"I6: {node.name} drops [{end}, {dropped.end_offset}), which is committed")
 
     @override
     def looked_at(self) -> dict[str, int]:
@@ -198,21 +192,17 @@ class Ledger(Checker):
     def _high_watermark(self, node: Node, effect: ev.HighWatermarkAdvanced) -> None:
         offset, golden = effect.offset, self.golden
         if offset <= node.high_watermark:
-            raise CheckFailedError(
-                f"I6: the high watermark of {node.name} goes from {node.high_watermark} to {offset}"
-            )
+            fail(f"I6: {node.name}'s high watermark goes from {node.high_watermark} to {offset}")
         node.high_watermark = offset
         if offset > golden.end:
             if node.leads < 0:
-                raise CheckFailedError(
+                fail(
                     f"I6: {node.name} takes {offset} for committed, no leader has committed beyond"
                     f" {golden.end}"
                 )
             self._same(node, golden.end)
             if node.log.at(offset) is None:
-                raise CheckFailedError(
-                    f"{node.name} commits {offset}, which is no end of a batch of its log"
-                )
+                fail(f"{node.name} commits {offset}, which is no end of a batch of its log")
             for logged in node.log.between(golden.end, offset):
                 golden.append(logged)
             self.credit(node.leads)
@@ -222,7 +212,7 @@ class Ledger(Checker):
     def _same(self, node: Node, offset: int) -> None:
         mine, committed = node.log.at(offset), self.golden.at(offset)
         if mine is None or mine != committed:
-            raise CheckFailedError(
+            fail(
                 f"I6: what {node.name} has below {offset} is not what was committed: (epoch, chain)"
                 f" {mine}, not {committed}"
             )
@@ -237,7 +227,7 @@ class Ledger(Checker):
         snapshot = effect.snapshot_id
         committed = self.golden.at(snapshot.end_offset)
         if committed is None or committed[0] != snapshot.epoch:
-            raise CheckFailedError(
+            fail(
                 f"I9: {node.name} begins with a snapshot of ({snapshot.end_offset}, epoch"
                 f" {snapshot.epoch}), committed there is {committed}"
             )
@@ -260,7 +250,7 @@ def _begins_at(node: Node, offset: int) -> None:
         core.log_start_offset,
     )
     if known != (offset, offset, offset):
-        raise CheckFailedError(
+        fail(
             f"I9: the log of {node.name} begins at {offset} now; its disk, its replica and its"
             f" state machine say {known}"
         )

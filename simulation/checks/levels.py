@@ -12,7 +12,7 @@ from typing_extensions import override
 from raftlog.metadata.records import Record, RecordType
 from raftlog.metadata.versions import LATEST_METADATA_VERSION, METADATA_VERSION
 from raftlog.wire.broker.v1 import broker_pb2
-from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
+from simulation.checks.api import BrokerView, Checker, ControllerView, fail
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
 
@@ -58,7 +58,7 @@ class Levels(Checker):
                 and not standing.fenced
                 and service.image.offset < offered.finalized_features_epoch
             ):
-                raise CheckFailedError(
+                fail(
                     f"{host.name} offers the levels as of {offered.finalized_features_epoch}, and"
                     f" {other.name}, unfenced since {standing.offset}, has applied"
                     f" {service.image.offset}"
@@ -82,7 +82,7 @@ class Levels(Checker):
         self.older += highest < LATEST_METADATA_VERSION
         self._known[message.broker_id] = highest
         if highest < self._level:
-            raise CheckFailedError(
+            fail(
                 f"broker {message.broker_id} is registered at {offset}: it knows metadata.version"
                 f" up to {highest}, the cluster is at {self._level}"
             )
@@ -102,7 +102,7 @@ class Levels(Checker):
                 known = service.quorum.max_metadata_version
                 behind += [f"{node.name} ({known})"] if known < level else []
         if behind:
-            raise CheckFailedError(
+            fail(
                 f"metadata.version is {level} from {offset} on, and this is of builds that do not"
                 f" know it: {behind}"
             )

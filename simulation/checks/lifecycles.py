@@ -26,7 +26,7 @@ from raftlog.metadata.entities import Cause, has_left
 from raftlog.metadata.records import Record, RecordType
 from raftlog.metadata.versions import heartbeats_enabled
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
+from simulation.checks.api import BrokerView, Checker, ControllerView, fail
 from simulation.checks.existence import Asked
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
@@ -116,7 +116,7 @@ class Lifecycles(Checker):
         self.self_fenced += 1
         if not why_fenced:
             age = "never" if contact is None else f"{self._ledger.world.now() - contact:.3f} s ago"
-            raise CheckFailedError(
+            fail(
                 f"{host.name} takes a new request; a controller accepted {age} what it said last,"
                 " and it has to fence itself"
             )
@@ -153,7 +153,7 @@ class Lifecycles(Checker):
                 + DECIDES_WITHIN_S
             )
             if now - since > bound_s:
-                raise CheckFailedError(
+                fail(
                     f"{broker.name} has fenced itself {now - since:.3f} s ago, and {newest.name},"
                     " which leads and commits, has it unfenced"
                 )
@@ -223,7 +223,7 @@ class Lifecycles(Checker):
             return
         self.after_leave += 1
         if response.error.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
-            raise CheckFailedError(
+            fail(
                 f"{controller} tells {peer} that broker {broker_id} has a living session; it left"
                 f" in order at {left_at:.3f}"
             )
@@ -251,9 +251,7 @@ class Lifecycles(Checker):
             if service is None or not service.running or service.lifecycle.epoch != broker_epoch:
                 continue
             if service.settings.broker_id == broker_id and broker.name not in self._refused:
-                raise CheckFailedError(
-                    f"broker {broker_id} is fenced as gone, and {broker.name} runs"
-                )
+                fail(f"broker {broker_id} is fenced as gone, and {broker.name} runs")
 
     def _committed(self, logged: Logged, records: list[Record]) -> None:
         for record in records:
@@ -265,9 +263,7 @@ class Lifecycles(Checker):
                     self._epochs.get(message.broker_id) != message.broker_epoch
                     and not message.fenced
                 ):
-                    raise CheckFailedError(
-                        f"broker {message.broker_id} is unfenced at its registration"
-                    )
+                    fail(f"broker {message.broker_id} is unfenced at its registration")
                 self._epochs[message.broker_id] = message.broker_epoch
                 self._left.pop(message.broker_id, None)
             elif record.type == RecordType.UNREGISTER_BROKER:
@@ -278,7 +274,7 @@ class Lifecycles(Checker):
                 if has_left(message.fenced, message.in_controlled_shutdown):
                     self._left[message.broker_id] = logged.header.epoch, self._ledger.world.now()
                 elif not heartbeats_enabled(self._features):
-                    raise CheckFailedError(
+                    fail(
                         f"broker {message.broker_id} is fenced ({message.reason}) at"
                         f" {logged.header.base_offset}, where heartbeats are not in force"
                     )

@@ -29,7 +29,7 @@ from typing import Any, Protocol
 from typing_extensions import override
 
 from raftlog.errors import ErrorCode
-from simulation.checks.api import Checker, CheckFailedError, Operation
+from simulation.checks.api import Checker, CheckFailedError, Operation, fail
 from simulation.checks.ledger import Ledger
 
 MAX_STATES = 200_000
@@ -300,7 +300,7 @@ class Linearizability(Checker):
             now = self.world.now() + 1
             history.append(Entry(now, now, ("read",), at_rest.get(key)))
             if not check_register(history):
-                raise CheckFailedError(
+                fail(
                     f"config {key}: ends as {at_rest.get(key)!r}, which no order of its writes"
                     f" explains: {history}"
                 )
@@ -315,6 +315,4 @@ class Linearizability(Checker):
             now = self.world.now() + 1
             history.append(Entry(now, now, ("exists",), key in at_rest))
             if not check(history, Existence(), max_states=self._max_states):
-                raise CheckFailedError(
-                    f"topic {key}: no order of its creations and deletions explains them: {history}"
-                )
+                fail(f"topic {key}: no order of its creations and deletions explains {history}")

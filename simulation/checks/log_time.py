@@ -16,7 +16,7 @@ from typing_extensions import override
 from raftlog.clock import HEARD_FOR_S, STAND_STILL_MAX_MS, TOLERANCE_MS
 from raftlog.metadata.records import Record
 from raftlog.quorum.events import Effect, Event, Proposed
-from simulation.checks.api import Checker, CheckFailedError, ControllerView, World
+from simulation.checks.api import Checker, ControllerView, World, fail
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
 from simulation.twins.loop import START_OF_TIME_MS
@@ -76,23 +76,15 @@ class LogTime(Checker):
         if header.timestamp_ms > last_ms:
             self.moved += 1
             if ahead_ms > high_ms + TOLERANCE_MS + SLACK_MS:
-                raise CheckFailedError(
-                    f"{what} {ahead_ms} ms ahead; a majority's clocks were at most {high_ms}"
-                )
+                fail(f"{what} {ahead_ms} ms ahead; a majority's clocks were at most {high_ms}")
         elif header.timestamp_ms < last_ms:
             self.returned += 1
             if last_ms - header.timestamp_ms < STAND_STILL_MAX_MS - TOLERANCE_MS - SLACK_MS:
-                raise CheckFailedError(
-                    f"{what} {ahead_ms} ms ahead, the one before {last_ahead_ms}"
-                )
+                fail(f"{what} {ahead_ms} ms ahead, the one before {last_ahead_ms}")
             if ahead_ms < low_ms - TOLERANCE_MS - SLACK_MS:
-                raise CheckFailedError(
-                    f"{what} {ahead_ms} ms ahead; a majority's clocks were at least {low_ms}"
-                )
+                fail(f"{what} {ahead_ms} ms ahead; a majority's clocks were at least {low_ms}")
         if ahead_ms > most_ms + STAND_STILL_MAX_MS + SLACK_MS:
-            raise CheckFailedError(
-                f"{what} {ahead_ms} ms ahead; no voter's clock was, by {most_ms}"
-            )
+            fail(f"{what} {ahead_ms} ms ahead; no voter's clock was, by {most_ms}")
 
     def _majority(self) -> tuple[int, int, int]:
         """Return the least and most that a majority may have reached, and the most of any."""

@@ -18,7 +18,7 @@ from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2 as pb_records
-from simulation.checks.api import Checker, CheckFailedError, ControllerView
+from simulation.checks.api import Checker, ControllerView, fail
 from simulation.checks.ledger import Ledger, Node
 from simulation.checks.node_log import Logged
 
@@ -45,20 +45,16 @@ class VoterSets(Checker):
         span, sets = effect.span, node.log.voter_sets
         if not sets or sets[-1].offset < span.base_offset:
             if span.voters:
-                raise CheckFailedError(
-                    f"I19: {node.name} is told of voter sets {span.voters} that are not in the log"
-                )
+                fail(f"I19: {node.name} is told of voters {span.voters} that are not in the log")
             return
         new = [found for found in sets if found.offset >= span.base_offset]
         if tuple(new) != tuple(span.voters):
-            raise CheckFailedError(
-                f"I19: {node.name} appends the voter sets {new} and is told of {span.voters}"
-            )
+            fail(f"I19: {node.name} appends the voter sets {new} and is told of {span.voters}")
         before = sets[-len(new) - 1] if len(sets) > len(new) else None
         old = before.voters if before is not None else (node.base_voters or node.configured)
         for found in new:
             if old and found.voters and not majorities_meet(old, found.voters):
-                raise CheckFailedError(
+                fail(
                     f"I19: the voter set at {found.offset} has a majority without any of one of the"
                     f" set before: {_ids(found.voters)} after {_ids(old)}"
                 )
@@ -72,12 +68,12 @@ class VoterSets(Checker):
         self.changes += 1
         committed = node.log.at(node.high_watermark) if node.high_watermark >= 0 else None
         if new > 1 or before >= max(node.high_watermark, 0):
-            raise CheckFailedError(
+            fail(
                 f"I19: {node.name} proposes a voter set at {at}; the one at {before} is not"
                 f" committed, its high watermark is {node.high_watermark}"
             )
         if committed is None or committed[0] != node.leads:
-            raise CheckFailedError(
+            fail(
                 f"I19: {node.name} proposes a voter set at {at} before a record of its epoch"
                 f" {node.leads} is committed"
             )
@@ -112,7 +108,7 @@ class VoterSets(Checker):
             return
         if node.may_be_voter(asker) or (may_be_newer and before.role != "leader"):
             return
-        raise CheckFailedError(
+        fail(
             f"I19: {node.name} knows that {asker} was removed, and goes from {before} to {state} at"
             f" its {type(request).__name__}"
         )
@@ -125,9 +121,7 @@ class VoterSets(Checker):
                 ids = tuple(sorted(voter.node_id for voter in node.voters))
                 counted = tuple(voter.node_id for voter in core.voters)
                 if ids != counted:
-                    raise CheckFailedError(
-                        f"I19: {node.name} counts {counted}, its log names {ids}"
-                    )
+                    fail(f"I19: {node.name} counts {counted}, its log names {ids}")
 
 
 class Replacements(Checker):
@@ -151,22 +145,20 @@ class Replacements(Checker):
         self, before: pb_records.VotersRecord, after: pb_records.VotersRecord, offset: int
     ) -> None:
         if len(after.voters) // 2 != len(before.voters) // 2:
-            raise CheckFailedError(
+            fail(
                 f"I19: the set at {offset} replaces a voter, and needs another number of votes:"
                 f" {len(after.voters)} voters after {len(before.voters)}"
             )
         if before.seats:
             if len(after.voters) != before.seats or after.seats:
-                raise CheckFailedError(
+                fail(
                     f"I19: the set at {offset} does not complete the replacement on"
                     f" {before.seats} seats that has begun: {len(after.voters)} voters"
                 )
             self.completed += 1
         else:
             if after.seats != len(before.voters):
-                raise CheckFailedError(
-                    f"I19: the set at {offset} changes {len(before.voters)} seats to {after.seats}"
-                )
+                fail(f"I19: the set at {offset}: {len(before.voters)} seats become {after.seats}")
             self.begun += 1
 
     @override

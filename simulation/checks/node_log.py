@@ -23,7 +23,7 @@ from raftlog.endpoint import VotersAt
 from raftlog.metadata.control_records import voters_in
 from raftlog.metadata.log_hash import LogHash
 from raftlog.metadata.records import Record, RecordType
-from simulation.checks.api import CheckFailedError
+from simulation.checks.api import fail
 from simulation.twins.disk import SimDisk
 
 PARSED_MAX = 512
@@ -69,7 +69,7 @@ class LogMatching:
             known = Logged(header._replace(position=0), data, chain, voters[0] if voters else None)
             self._known[header.end_offset, header.epoch] = known
         elif known.chain != chain:
-            raise CheckFailedError(
+            fail(
                 f"I4 log matching: {who} has another log below ({header.end_offset}, epoch"
                 f" {header.epoch}) than was seen before; its batch has {len(data)} bytes and client"
                 f" {header.client_id}/{header.sequence}, the other {len(known.data)} and"
@@ -103,15 +103,11 @@ class NodeLog:
 
     def append(self, base_offset: int, chunk: bytes) -> None:
         if base_offset != self.end:
-            raise CheckFailedError(
-                f"{self.who} appends at {base_offset} to a log that ends at {self.end}"
-            )
+            fail(f"{self.who} appends at {base_offset} to a log that ends at {self.end}")
         chain = self.batches[-1].chain if self.batches else self._base[1]
         for header in self._matching.headers(chunk):
             if header.base_offset != self.end:
-                raise CheckFailedError(
-                    f"{self.who} has a batch of {header.base_offset} at offset {self.end}"
-                )
+                fail(f"{self.who} has a batch of {header.base_offset} at offset {self.end}")
             logged = self._matching.logged(self.who, chain, chunk, header)
             chain = logged.chain
             self.batches.append(logged)
@@ -123,9 +119,7 @@ class NodeLog:
         """Drop the records at or above an offset, and return them. Raises CheckFailedError."""
         kept = bisect_left(self._ends, end_offset + 1)
         if end_offset < self.start or end_offset not in (self.start, *self._ends[kept - 1 : kept]):
-            raise CheckFailedError(
-                f"{self.who} truncates to {end_offset}, which is no end of a batch of its log"
-            )
+            fail(f"{self.who} truncates to {end_offset}, which is no end of a batch of its log")
         dropped = self.batches[kept:]
         del self.batches[kept:], self._ends[kept:]
         while self.voter_sets and self.voter_sets[-1].offset >= end_offset:
@@ -176,7 +170,7 @@ class LogHashes:
         begin, end = message.log_hash_begin_offset, message.log_hash_end_offset  # type: ignore[attr-defined]
         digest = message.log_hash  # type: ignore[attr-defined]
         if end > offset or self._at.get(end) != (begin, digest):
-            raise CheckFailedError(
+            fail(
                 f"the progress record at {offset} says that the log from {begin} to {end} has the"
                 f" hash {digest.hex()}; it is {self._at.get(end)}"
             )
@@ -191,7 +185,7 @@ class LogHashes:
         """A node's own hash is that of the committed log. Raises CheckFailedError."""
         expected = self._at.get(found.end_offset)
         if (found.begin_offset, found.digest) != expected:
-            raise CheckFailedError(f"{who} has the log hash {found}, it must be {expected}")
+            fail(f"{who} has the log hash {found}, it must be {expected}")
         self.compared += 1
 
 

@@ -26,7 +26,7 @@ from typing_extensions import override
 
 from raftlog.metadata.records import Record, RecordType
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView, Operation
+from simulation.checks.api import BrokerView, Checker, ControllerView, Operation, fail
 from simulation.checks.existence import Asked
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
@@ -73,7 +73,7 @@ class Incarnations(Checker):
             return
         self.stale += 1
         if not response.HasField("error"):
-            raise CheckFailedError(
+            fail(
                 f"{controller} accepts a heartbeat of {peer}, broker {broker_id} of epoch {epoch},"
                 f" in controller epoch {response.controller_epoch}; it was replaced: {newer}"
             )
@@ -203,10 +203,7 @@ class Partitions(Checker):
     def _placed(self, key: Key, new: Iterable[int], offset: int) -> None:
         cordoned = self._cordoned.intersection(new)
         if cordoned:
-            raise CheckFailedError(
-                f"I21: {name_of(key)} gets replicas at {offset} on {sorted(cordoned)}, which are"
-                " cordoned"
-            )
+            fail(f"I21: {name_of(key)} gets replicas on cordoned {sorted(cordoned)} at {offset}")
 
     def _created(self, message: Any, offset: int) -> None:
         key = message.topic_id, message.partition_id
@@ -226,9 +223,7 @@ class Partitions(Checker):
         key = message.topic_id, message.partition_id
         partition = self._partitions.get(key)
         if partition is None:
-            raise CheckFailedError(
-                f"I21: {name_of(key)} is changed at {offset}, and does not exist"
-            )
+            fail(f"I21: {name_of(key)} is changed at {offset}, and does not exist")
         before = partition.states[-1]
         old = partition.replicas
         original = frozenset(old) - frozenset(partition.adding)
@@ -251,7 +246,7 @@ class Partitions(Checker):
         leader_epoch = before.leader_epoch + (named or bool(gone))
         if message.HasField("leader_epoch"):
             if message.leader_epoch < leader_epoch:
-                raise CheckFailedError(
+                fail(
                     f"I21: {name_of(key)} is led in {message.leader_epoch} at {offset}, after"
                     f" {before}"
                 )
@@ -294,26 +289,22 @@ class Partitions(Checker):
         )
         proposer = self._brokers.get(message.proposer_id, NOBODY)
         if before.leader != message.proposer_id:
-            raise CheckFailedError(f"{what}: the leader is broker {before.leader}")
+            fail(f"{what}: the leader is broker {before.leader}")
         if proposer.epoch != message.proposer_epoch:
-            raise CheckFailedError(
-                f"{what} of epoch {message.proposer_epoch}: it is registered under {proposer.epoch}"
-            )
+            fail(f"{what} of epoch {message.proposer_epoch}: registered under {proposer.epoch}")
         proposed = [member.broker_id for member in message.isr_with_epochs]
         if list(message.isr.ids) != [member for member in proposed if member not in gone]:
-            raise CheckFailedError(f"{what}: {list(message.isr.ids)} is not what was proposed")
+            fail(f"{what}: {list(message.isr.ids)} is not what was proposed")
         for member in message.isr_with_epochs:
             registration = self._brokers.get(member.broker_id, NOBODY)
             self.with_epochs += member.broker_epoch >= 0
             if member.broker_epoch not in (-1, registration.epoch):
-                raise CheckFailedError(
+                fail(
                     f"{what}, has broker {member.broker_id} by epoch {member.broker_epoch}: it is"
                     f" registered under {registration.epoch}"
                 )
             if not registration.active:
-                raise CheckFailedError(
-                    f"{what}, has broker {member.broker_id}: it is {registration}"
-                )
+                fail(f"{what}, has broker {member.broker_id}: it is {registration}")
 
     def _eligible(
         self, key: Key, partition: _Partition, before: State, message: Any, offset: int
@@ -325,7 +316,7 @@ class Partitions(Checker):
         if message.HasField("last_known_elr"):
             partition.last_known = tuple(message.last_known_elr.ids)
         if not set(partition.elr) <= old:
-            raise CheckFailedError(
+            fail(
                 f"I21: {partition.elr} are eligible to lead {name_of(key)} at {offset}: before,"
                 f" only {sorted(old)} were in the ISR or eligible"
             )
@@ -338,14 +329,14 @@ class Partitions(Checker):
             if log.broker_epoch == self._brokers.get(log.broker_id, NOBODY).epoch
         }
         if len(ends) < len(recovery.logs) or leader not in ends:
-            raise CheckFailedError(f"{what}: {recovery} has reports of other registrations")
+            fail(f"{what}: {recovery} has reports of other registrations")
         if recovery.strategy != "balanced":
             return
         original = set(partition.replicas) - set(partition.adding)
         silent = {id_ for id_ in original - set(ends) if self._is_registered(id_)}
         whole = any(ends.get(id_, (-1, 0))[0] >= 0 for id_ in partition.last_known)
         if partition.elr or (silent and not whole) or ends[leader] < max(ends.values()):
-            raise CheckFailedError(
+            fail(
                 f"{what}: {recovery} is not enough to elect {leader}: eligible {partition.elr},"
                 f" last known {partition.last_known}, silent {sorted(silent)}"
             )
@@ -365,13 +356,13 @@ class Partitions(Checker):
         if after.isr == (after.leader,) and after.leader in elr and not recovers:
             self.from_elr += 1
             if alive and set(alive) & set(self._partitions[key].replicas):
-                raise CheckFailedError(f"{what}, of the ELR {elr}: {alive} of its ISR are live")
+                fail(f"{what}, of the ELR {elr}: {alive} of its ISR are live")
             return
         if after.recovery == RECOVERED or after.isr != (after.leader,):
-            raise CheckFailedError(f"{what}: nobody proposed that, and it is not an unclean leader")
+            fail(f"{what}: nobody proposed that, and it is not an unclean leader")
         self.unclean += 1
         if alive and set(alive) & set(self._partitions[key].replicas):
-            raise CheckFailedError(f"{what}, an unclean leader: {alive} of its ISR are live")
+            fail(f"{what}, an unclean leader: {alive} of its ISR are live")
         if recovers and message.recovery.strategy != "requested":
             self.recovered += 1
             self._recovered(key, message.recovery, after.leader, what)
@@ -381,7 +372,7 @@ class Partitions(Checker):
             4, "", UNCLEAN, offset
         )
         if allowed != "true" and not self._asked_for_unclean:
-            raise CheckFailedError(f"{what}, an unclean leader: nobody has asked for it")
+            fail(f"{what}, an unclean leader: nobody has asked for it")
 
     def _reassigned(
         self, key: Key, partition: _Partition, original: frozenset[int], after: State, offset: int
@@ -393,18 +384,14 @@ class Partitions(Checker):
             frozenset(partition.replicas),
         )
         if adding & removing or not adding | removing <= replicas:
-            raise CheckFailedError(
-                f"{what}: adds {partition.adding} and removes {partition.removing}"
-            )
+            fail(f"{what}: adds {partition.adding} and removes {partition.removing}")
         if adding or removing:
             if replicas - adding != original:
-                raise CheckFailedError(
-                    f"{what}: adds {partition.adding}, but its replicas were {sorted(original)}"
-                )
+                fail(f"{what}: adds {partition.adding}, but its replicas were {sorted(original)}")
         elif replicas != original:
             self.reassigned += 1
             if not replicas - original <= set(after.isr):
-                raise CheckFailedError(
+                fail(
                     f"{what}: the reassignment is complete, and {sorted(replicas - original)} are"
                     " not in sync"
                 )
@@ -414,35 +401,31 @@ class Partitions(Checker):
         state = partition.states[-1]
         what = f"I21: {name_of(key)} {where}"
         if len(set(state.isr)) < len(state.isr) or not set(state.isr) <= set(partition.replicas):
-            raise CheckFailedError(
-                f"{what}: the ISR {state.isr} is not a part of the replicas {partition.replicas}"
-            )
+            fail(f"{what}: the ISR {state.isr} is not a part of the replicas {partition.replicas}")
         if state.leader >= 0 and state.leader not in state.isr:
-            raise CheckFailedError(
-                f"{what}: the leader {state.leader} is not in the ISR {state.isr}"
-            )
+            fail(f"{what}: the leader {state.leader} is not in the ISR {state.isr}")
         for member in state.isr:
             registration = self._brokers.get(member, NOBODY)
             if not registration.active and state.leader >= 0:
-                raise CheckFailedError(
+                fail(
                     f"{what}: broker {member} is {registration}, and in the ISR {state.isr} led by"
                     f" {state.leader}"
                 )
         if set(partition.elr) & set(state.isr) or not set(partition.elr) <= set(partition.replicas):
-            raise CheckFailedError(
+            fail(
                 f"{what}: {partition.elr} are eligible beside the ISR {state.isr} of"
                 f" {partition.replicas}"
             )
         for member in partition.elr:
             if not self._is_registered(member):
-                raise CheckFailedError(f"{what}: broker {member} is eligible, and not registered")
+                fail(f"{what}: broker {member} is eligible, and not registered")
         folded = self._golden.partition(key)
         derived = (partition.replicas, *state, partition.elr, partition.last_known)
         if folded is None or derived != (
             folded.replicas, folded.isr, folded.leader, folded.leader_epoch, folded.partition_epoch,
             folded.leader_recovery_state, folded.elr, folded.last_known_elr,
         ):  # fmt: skip
-            raise CheckFailedError(f"{what}: the records say {derived}, the fold {folded}")
+            fail(f"{what}: the records say {derived}, the fold {folded}")
 
     # --- answers ---------------------------------------------------------------------------------
 
@@ -479,7 +462,7 @@ class Partitions(Checker):
         epochs = result.leader_epoch, result.partition_epoch
         told = State(tuple(result.isr), result.leader_id, *epochs, result.leader_recovery_state)
         if not 0 <= index < len(states) or states[index] != told:
-            raise CheckFailedError(
+            fail(
                 f"I21: {who} was told {told} of {name_of(key)}; committed is"
                 f" {states[-1] if states else 'nothing'}"
             )

@@ -16,7 +16,7 @@ from typing_extensions import override
 from broker.partition import events as ev
 from raftlog import batch
 from raftlog.node.storage.partition_api import PartitionKey
-from simulation.checks.api import BrokerView, Checker, CheckFailedError
+from simulation.checks.api import BrokerView, Checker, fail
 
 
 def name_of(key: PartitionKey) -> str:
@@ -133,18 +133,14 @@ class ReplicaLogs(Checker):
                 self.appends += 1
                 self._append(host, effect.key, log, effect.chunk)
                 if log.end != effect.end_offset:
-                    raise CheckFailedError(
-                        f"I23: {host.name} appends up to {effect.end_offset}, and it is {log.end}"
-                    )
+                    fail(f"I23: {host.name} appends up to {effect.end_offset}, and it is {log.end}")
             elif kind is ev.Truncate:
                 log = logs.get(effect.key)
                 if log is not None:
                     self.truncations += 1
                     log.truncate(effect.end_offset)
                     if log.end != effect.end_offset:
-                        raise CheckFailedError(
-                            f"I23: {host.name} cuts {name_of(effect.key)} inside a batch"
-                        )
+                        fail(f"I23: {host.name} cuts {name_of(effect.key)} inside a batch")
             elif kind is ev.AdvanceStart:
                 self._start_moves(host, logs[effect.key], effect)
             elif kind is ev.Reset:
@@ -157,7 +153,7 @@ class ReplicaLogs(Checker):
         self.starts += 1
         before = log.chain_at(effect.start_offset)
         if before is None or effect.start_offset >= log.end:
-            raise CheckFailedError(
+            fail(
                 f"I23: {host.name} lets {name_of(effect.key)} begin at {effect.start_offset}: it"
                 f" ends at {log.end}, or no batch begins there"
             )
@@ -172,7 +168,7 @@ class ReplicaLogs(Checker):
             if base < start:
                 continue  # It is of a chunk that reaches over the log start.
             if base != log.end or (log.epochs and epoch < log.epochs[-1]):
-                raise CheckFailedError(
+                fail(
                     f"I23: {host.name} has {name_of(key)} up to {log.end}, epoch"
                     f" {log.epochs[-1] if log.epochs else None}, and appends at {base}, epoch"
                     f" {epoch}"
@@ -185,7 +181,7 @@ class ReplicaLogs(Checker):
                 base, header.end_offset, epoch, data, known[0] if known and is_first else None
             )
             if self._chains.setdefault((key, base, epoch), (chain, digest)) != (chain, digest):
-                raise CheckFailedError(
+                fail(
                     f"I23: {name_of(key)} has two logs that end with the batch of offset {base} and"
                     f" leader epoch {epoch}; one of them at {host.name}"
                 )

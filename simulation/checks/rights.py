@@ -32,7 +32,7 @@ from simulation.checks.acl_history import (
     AclHistory,
     Right,
 )
-from simulation.checks.api import Checker, CheckFailedError, Operation, World
+from simulation.checks.api import Checker, Operation, World, fail
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
 from simulation.swarm.identities import CALLERS, OPERATOR, ROOT, principal_of
@@ -159,19 +159,17 @@ class Rights(Checker):
         principal, before = logged.header.principal, logged.header.base_offset - 1
         if principal.startswith((NODE, CONTROLLER)):
             if record.type not in OF_NODES:
-                raise CheckFailedError(
-                    f"I27: {principal} has written {RecordType(record.type).name} at {offset}"
-                )
+                fail(f"I27: {principal} has written {RecordType(record.type).name} at {offset}")
             return
         if principal not in self._addresses and principal not in (OPERATOR, ROOT):
-            raise CheckFailedError(f"I27: at {offset} is a write of {principal}, who is nobody")
+            fail(f"I27: at {offset} is a write of {principal}, who is nobody")
         self._check_value(record, principal, offset)
         of_record = self._rights_of.get(record.type)
         rights = [ALTER_CLUSTER] if of_record is None else of_record(record.message, offset)
         self._written[offset] = principal, before + 1, rights
         hosts = self._addresses.get(principal, ["?"])
         if not any(self._history.allows(principal, hosts, right, before) for right in rights):
-            raise CheckFailedError(
+            fail(
                 f"I27: {principal} has written {RecordType(record.type).name} at {offset}, and had"
                 f" none of {rights} (operation, type, name) before it"
             )
@@ -195,9 +193,7 @@ class Rights(Checker):
     def _check_owner(self, client_id: int, principal: str, what: str) -> None:
         owner = self._owners.get(client_id)
         if owner is not None and owner != principal:
-            raise CheckFailedError(
-                f"I27: client {client_id} is of {owner}, and {principal} has used it: {what}"
-            )
+            fail(f"I27: client {client_id} is of {owner}, and {principal} has used it: {what}")
 
     # --- calls -----------------------------------------------------------------------------------
 
@@ -231,7 +227,7 @@ class Rights(Checker):
         if not any(
             self._history.allows(principal, (site.address,), right, base - 1) for right in rights
         ):
-            raise CheckFailedError(
+            fail(
                 f"I27: {principal} has written at {operation.offset} from {site.address}, and had"
                 f" none of {rights} (operation, type, name) there"
             )
@@ -240,7 +236,7 @@ class Rights(Checker):
         host = operation.client.partition(".")[0]
         proved = principal_of(host, self.world.config)
         if principal != proved:
-            raise CheckFailedError(
+            fail(
                 f"I27: number {operation.number} of {operation.client}, who is {proved}, is at"
                 f" {offset} as a write of {principal}"
             )

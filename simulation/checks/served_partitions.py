@@ -16,7 +16,7 @@ from typing_extensions import override
 from raftlog.metadata.records import Record, RecordType
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.data.v1 import data_pb2
-from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView, Operation
+from simulation.checks.api import BrokerView, Checker, ControllerView, Operation, fail
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
 
@@ -102,9 +102,7 @@ class ServedPartitions(Checker):
         states, offset = self._states.get(key, []), operation.offset
         index = bisect_right(states, offset, key=lambda state: state.offset)
         if not index:
-            raise CheckFailedError(
-                f"KIP-24: {operation.client} is told of {key} at {offset}, where it is not"
-            )
+            fail(f"KIP-24: {operation.client} is told of {key} at {offset}, where it is not")
         state = states[index - 1]
         offline = [one for one in state.replicas if self._fenced(one, offset)]
         leader = -1 if self._fenced(state.leader, offset) else state.leader
@@ -116,7 +114,7 @@ class ServedPartitions(Checker):
             told.leader_epoch,
         )
         if found != expected:
-            raise CheckFailedError(
+            fail(
                 f"KIP-24: {operation.client} is told (replicas, offline, leader, leader epoch)"
                 f" {found} of {key} at {offset}; the log says {expected}, and the ISR was"
                 f" {list(state.isr)}"
@@ -144,12 +142,12 @@ class ServedPartitions(Checker):
                 expected = (host.id, state.leader_epoch, set(state.isr))
                 if (state.leader, told.leader_epoch, isr) == expected:
                     return
-                raise CheckFailedError(
+                fail(
                     f"KIP-24: {host.name} says of {key} in partition epoch {told.partition_epoch}:"
                     f" leader {host.id}, leader epoch {told.leader_epoch}, ISR {sorted(isr)}; the"
                     f" log says {state}"
                 )
-        raise CheckFailedError(
+        fail(
             f"KIP-24: {host.name} names partition epoch {told.partition_epoch} of {key}, which is"
             " not committed"
         )

@@ -34,7 +34,7 @@ from simulation.checks.acl_history import (
     AclHistory,
     Right,
 )
-from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView, Operation
+from simulation.checks.api import BrokerView, Checker, ControllerView, Operation, fail
 from simulation.checks.ledger import Ledger
 from simulation.checks.rights import right_of_config
 from simulation.checks.strict import Floors
@@ -91,7 +91,7 @@ class Shown(Checker):
             self.refused += refused
             self.shown += not refused
             if allowed is refused:
-                raise CheckFailedError(
+                fail(
                     f"I28: {host.name} {'refuses' if refused else 'shows'} {site.principal} at"
                     f" {site.address} {right} (operation, type, name), which the entries at"
                     f" {newest}, the newest that it has applied,"
@@ -107,7 +107,7 @@ class Shown(Checker):
         if not response.HasField("error") and not self._history.ever_allows(
             site.principal, site.address, (CLUSTER_ACTION, CLUSTER, OF_CLUSTER), -1, last
         ):
-            raise CheckFailedError(
+            fail(
                 f"I28: {host.name} shows {site.principal} at {site.address} the log, who was never"
                 " allowed to read it"
             )
@@ -119,9 +119,7 @@ class Shown(Checker):
             return  # News for all.
         self.posed += 1
         if _code(message) != ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-            raise CheckFailedError(
-                f"I28: {host.name} answers a client that poses as a node: {str(message)[:200]}"
-            )
+            fail(f"I28: {host.name} answers a client that poses as a node: {str(message)[:200]}")
 
     # --- what clients learn ----------------------------------------------------------------------
 
@@ -181,7 +179,7 @@ class Shown(Checker):
     def _check_since(self, operation: Operation, right: Right, first: int, since: str) -> None:
         site, last = CALLERS[operation.client], self._golden.end - 1
         if not self._history.ever_allows(site.principal, site.address, right, first, last):
-            raise CheckFailedError(
+            fail(
                 f"I28: {operation.client}'s {operation.key} (number {operation.number}) is shown"
                 f" {right} (operation, type, name), which {site.principal} at {site.address} has"
                 f" not been allowed {since}"

@@ -11,7 +11,7 @@ from typing_extensions import override
 from raftlog.errors import ErrorCode
 from raftlog.node.storage.api import SnapshotId
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
-from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
+from simulation.checks.api import BrokerView, Checker, ControllerView, fail
 from simulation.twins.disk import SimDisk
 
 
@@ -50,7 +50,7 @@ class SnapshotParts(Checker):
             or content[position : position + len(given)] != given
             or not given
         ):
-            raise CheckFailedError(
+            fail(
                 f"{host.name} gives {peer} {len(given)} of {message.size} bytes of {snapshot_id}"
                 f" from {position} on; that is not what it has there: its snapshot has"
                 f" {len(content)} bytes"

@@ -24,7 +24,7 @@ from raftlog.metadata.sorted_keys import SortedKeys
 from raftlog.node.storage.api import SnapshotId
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
-from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
+from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView, fail
 from simulation.checks.ledger import Ledger
 
 _FIELDS = Image.__struct_fields__
@@ -102,7 +102,7 @@ class States(Checker):
             not (start <= core.flushed_end_offset <= end and high_watermark <= end)
             or -1 < high_watermark < start
         ):
-            raise CheckFailedError(
+            fail(
                 f"I9: {host.name} has its log start at {start}, high watermark {high_watermark},"
                 f" durable end {core.flushed_end_offset}, end {end}"
             )
@@ -113,10 +113,7 @@ class States(Checker):
             if not event.error:  # type: ignore[union-attr]
                 self._check_snapshot(host, event.snapshot_id)  # type: ignore[union-attr]
         elif kind is ev.LogStartAdvanced and event.snapshot_id.end_offset > high_watermark:  # type: ignore[union-attr]
-            raise CheckFailedError(
-                f"I9: {host.name} drops its log up to {event}, its high watermark is"
-                f" {high_watermark}"
-            )
+            fail(f"I9: {host.name} drops all up to {event}, its high watermark is {high_watermark}")
 
     # --- I11 -------------------------------------------------------------------------------------
 
@@ -141,16 +138,14 @@ class States(Checker):
             snapshot_id.end_offset,
             snapshot_id.epoch,
         ):
-            raise CheckFailedError(
+            fail(
                 f"I11: {snapshot_id} of {host.name} says end {header.end_offset} and (epoch, hash)"
                 f" {claimed}; the committed log up to there gives {committed}"
             )
         self._golden.log_hashes.require(f"I11: {snapshot_id} of {host.name}", verifier.log_hash())
         voters = self._golden.voters_at(snapshot_id.end_offset) or ()
         if header.voters != voters:
-            raise CheckFailedError(
-                f"I11: {snapshot_id} of {host.name} names the voters {header.voters}, not {voters}"
-            )
+            fail(f"I11: {snapshot_id} of {host.name} names voters {header.voters}, not {voters}")
         if self.snapshots % LOADED == 1:
             self._load(host.name, snapshot_id, pieces)
 
@@ -164,9 +159,7 @@ class States(Checker):
                 f"I11: {snapshot_id} of {who} cannot be loaded: {error}"
             ) from error
         if why := difference(image, self._golden.images[snapshot_id.end_offset - 1]):
-            raise CheckFailedError(
-                f"I11: {snapshot_id} of {who} is not the fold from 0 up to there: {why}"
-            )
+            fail(f"I11: {snapshot_id} of {who} is not the fold from 0 up to there: {why}")
         return image
 
     def _fold_on(self, who: str, snapshot_id: SnapshotId, content: bytes) -> None:
@@ -176,9 +169,7 @@ class States(Checker):
             builder.apply_chunk(logged.data)
         self.folded += 1
         if why := difference(builder.snapshot(), self._golden.image()):
-            raise CheckFailedError(
-                f"I11: {snapshot_id} of {who} and the log after it are not the fold from 0: {why}"
-            )
+            fail(f"I11: {snapshot_id} of {who} and the log after it are not the fold from 0: {why}")
 
     # --- I10 -------------------------------------------------------------------------------------
 
@@ -197,13 +188,13 @@ class States(Checker):
             # An image that nobody asked for is not made for this check.
             found = service.describe()
             if found.applied_offset >= max(host.core.high_watermark, 0):
-                raise CheckFailedError(
+                fail(
                     f"I9: {host.name} has applied {found.applied_offset}, its high watermark is"
                     f" {host.core.high_watermark}"
                 )
             self._compare(host.name, found.applied_offset, found.applied_epoch, found.state_hash)
             if found.log_hash.end_offset != found.applied_offset + 1:
-                raise CheckFailedError(
+                fail(
                     f"I10: {host.name} has applied {found.applied_offset}, its log hash is of"
                     f" {found.log_hash.end_offset}"
                 )
@@ -233,24 +224,18 @@ class States(Checker):
         image = service.image
         expected = self._golden.images.get(image.offset)
         if expected is None:
-            raise CheckFailedError(
-                f"I10: {host.name} shows offset {image.offset}, where no committed batch ends"
-            )
+            fail(f"I10: {host.name} shows offset {image.offset}, where no committed batch ends")
         self.contents += 1
         if why := difference(image, expected):
-            raise CheckFailedError(
-                f"I10: the state of {host.name} at {image.offset} is not the fold from 0: {why}"
-            )
+            fail(f"I10: the state of {host.name} at {image.offset} is not the fold from 0: {why}")
 
     def _compare(self, who: str, offset: int, epoch: int, state_hash: int) -> None:
         self.compared += 1
         committed = self._golden.hashes.get(offset)
         if committed is None:
-            raise CheckFailedError(
-                f"I10: {who} shows offset {offset}, where no committed batch ends"
-            )
+            fail(f"I10: {who} shows offset {offset}, where no committed batch ends")
         if offset >= 0 and committed != (epoch, state_hash):
-            raise CheckFailedError(
+            fail(
                 f"I10: the state of {who} at {offset} is {state_hash:032x} of epoch {epoch},"
                 f" it must be {committed[1]:032x} of {committed[0]}"
             )

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
-from simulation.checks.api import Checker, CheckFailedError, ControllerView, Operation
+from simulation.checks.api import Checker, ControllerView, Operation, fail
 from simulation.checks.ledger import Ledger
 from simulation.checks.linearizability import Entry, by_key, check_register
 
@@ -68,10 +68,7 @@ class StrictReads(Checker):
                 entry for operation in operations if (entry := _entry(operation)) is not None
             ]
             if not check_register(history):
-                raise CheckFailedError(
-                    f"I22: config {key}: no order of its writes explains its strict reads:"
-                    f" {history}"
-                )
+                fail(f"I22: config {key}: no order of its writes explains strict reads: {history}")
 
     def _check(self, operation: Operation) -> None:
         self.reads += 1
@@ -82,18 +79,14 @@ class StrictReads(Checker):
             f" {operation.number})"
         )
         if operation.offset < floor:
-            raise CheckFailedError(
+            fail(
                 f"I22: {name} shows {operation.offset}; before it began {floor} was acknowledged,"
                 " or shown by a strict read"
             )
         if operation.offset not in self._golden.hashes:
-            raise CheckFailedError(
-                f"I22: {name} is answered from {operation.offset}, no end of a committed batch"
-            )
+            fail(f"I22: {name} is answered from {operation.offset}, no end of a committed batch")
         if operation.offset > self._announced:
-            raise CheckFailedError(
-                f"I22: {name} shows {operation.offset}; LAO was announced up to {self._announced}"
-            )
+            fail(f"I22: {name} shows {operation.offset}; LAO was announced up to {self._announced}")
 
 
 def _is_strict(operation: Operation) -> bool:

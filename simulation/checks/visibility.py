@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
-from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView, Operation
+from simulation.checks.api import BrokerView, Checker, ControllerView, Operation, fail
 from simulation.checks.golden import GoldenLog
 from simulation.checks.ledger import Ledger
 from simulation.checks.linearizability import CLIENT_METRICS, CONFIG_KEY
@@ -117,16 +117,14 @@ class Visibility(Checker):
     def _check_written(self, operation: Operation) -> None:
         golden = self._ledger.golden
         if operation.offset >= golden.end:
-            raise CheckFailedError(
+            fail(
                 f"I12: {_name(operation)} is answered as written at {operation.offset}; committed"
                 f" is only up to {golden.end}"
             )
         if operation.kind == "write_config":
             there = golden.config(CLIENT_METRICS, operation.key, CONFIG_KEY, operation.offset)
             if there != operation.value:
-                raise CheckFailedError(
-                    f"I12: {_name(operation)} is answered as written; the log says {there!r} there"
-                )
+                fail(f"I12: {_name(operation)} is answered as written; the log has {there!r}")
 
     def _check_wait(self, operation: Operation) -> None:
         if operation.reached >= operation.acks:
@@ -134,7 +132,7 @@ class Visibility(Checker):
             return
         took_s = operation.returned_at - operation.invoked_at
         if took_s < DEADLINE_SHARE * operation.timeout_s:
-            raise CheckFailedError(
+            fail(
                 f"{_name(operation)} is answered after {took_s:.3f} of {operation.timeout_s:g} s"
                 f" with level {operation.reached}; it asked for {operation.acks}"
             )
@@ -145,10 +143,7 @@ class Visibility(Checker):
         golden = self._ledger.golden
         expected: Any
         if operation.offset not in golden.hashes:
-            raise CheckFailedError(
-                f"{_name(operation)} is answered from {operation.offset}, no end of a committed"
-                " batch"
-            )
+            fail(f"{_name(operation)} shows {operation.offset}, no end of a committed batch")
         if operation.kind == "read_config":
             expected = golden.config(CLIENT_METRICS, operation.key, CONFIG_KEY, operation.offset)
         else:
@@ -158,24 +153,21 @@ class Visibility(Checker):
             and operation.at_least < 0
             and operation.offset > self._announced
         ):
-            raise CheckFailedError(
+            fail(
                 f"{_name(operation)}, repeatable, is answered from {operation.offset}; LAO was"
                 f" announced up to {self._announced}"
             )
         if operation.found != expected:
-            raise CheckFailedError(
+            fail(
                 f"{_name(operation)} finds {operation.found!r} in the image at {operation.offset};"
                 f" the log says {expected!r}"
             )
 
     def _check_order(self, operation: Operation, client: Floors) -> None:
         if operation.offset < operation.at_least:
-            raise CheckFailedError(
-                f"{_name(operation)} asked for {operation.at_least} at least, got"
-                f" {operation.offset}"
-            )
+            fail(f"{_name(operation)} wanted {operation.at_least} at least, got {operation.offset}")
         if operation.at_least >= 0 and operation.offset < client.at(operation.invoked_at):
-            raise CheckFailedError(
+            fail(
                 f"{_name(operation)} shows {operation.offset}, its client has seen"
                 f" {client.at(operation.invoked_at)}"
             )
@@ -189,7 +181,7 @@ class Visibility(Checker):
         self.held_to += floor >= 0
         if operation.offset < floor:
             kind, level = ("repeatable", "visible") if repeatable else ("latest", "acknowledged")
-            raise CheckFailedError(
+            fail(
                 f"{_name(operation)}, {kind} at {sent.broker}, shows {operation.offset}; a write at"
                 f" {floor} was answered as {level} before it began, and the broker was unfenced"
                 " when it answered"

@@ -29,7 +29,7 @@ from raftlog.metadata.words import to_json
 from raftlog.outcome import Token
 from raftlog.wire.broker.v1 import broker_pb2
 from simulation.checks import acl_history
-from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
+from simulation.checks.api import BrokerView, Checker, ControllerView, fail
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
 from simulation.swarm.identities import CALLERS
@@ -111,7 +111,7 @@ class Watches(Checker):
         if message.error.error_code == ErrorCode.INCONSISTENT_GENERATION and message.HasField(
             "token"
         ):
-            raise CheckFailedError(
+            fail(
                 f"I29: {host.name} tells {peer} that its log is over, and with a token of"
                 f" generation {message.token.generation}, at offset {message.token.offset}"
             )
@@ -119,7 +119,7 @@ class Watches(Checker):
         shown = max([message.token.offset if message.HasField("token") else -1, *told])
         limit = self._golden.end - 1 if wanted_by(peer).tip else self._lao
         if shown > limit:
-            raise CheckFailedError(
+            fail(
                 f"I29: {host.name} shows {peer} changes up to offset {shown}, and"
                 f" {'committed' if wanted_by(peer).tip else 'LAO'} is {limit}"
             )
@@ -155,7 +155,7 @@ class Watches(Checker):
             found = self._next(host, stream)
         self._require_allowed(host, change.path, change.offset)
         if found is None or (found.position, found.said) != (position, said):
-            raise CheckFailedError(
+            fail(
                 f"I29: {host} is told {said} at {tuple(position)}; what it has selected after"
                 f" {stream.position} goes on with {found}"
             )
@@ -181,7 +181,7 @@ class Watches(Checker):
         if stream.generation is None:
             stream.generation = token.generation
         if stream.generation != token.generation:
-            raise CheckFailedError(
+            fail(
                 f"I29: {host} watches generation {stream.generation} of the log, and is told of"
                 f" {token.offset} in generation {token.generation}"
             )
@@ -220,7 +220,7 @@ class Watches(Checker):
         if not self._rights.ever_allows(
             site.principal, site.address, right, offset, self._golden.end - 1
         ):
-            raise CheckFailedError(
+            fail(
                 f"I29: {host} is shown {path} of offset {offset}; since then {site.principal} at"
                 f" {site.address} has not been allowed {right} (operation, type, name)"
             )
@@ -232,7 +232,7 @@ class Watches(Checker):
         if site is None or self._rights.always_allows(
             site.principal, site.address, _right_of(path), offset, last
         ):
-            raise CheckFailedError(f"I29: {host} was not told {path} of offset {offset}")
+            fail(f"I29: {host} was not told {path} of offset {offset}")
         self.left_out += 1
 
     def _check_list(self, host: str, stream: _Stream) -> None:
@@ -245,9 +245,7 @@ class Watches(Checker):
             if one is not None
         }
         if not stream.listed.items() <= there.items():
-            raise CheckFailedError(
-                f"I29: {host} is shown {stream.listed} at {image.offset}, where there is {there}"
-            )
+            fail(f"I29: {host} is shown {stream.listed} at {image.offset}, where there is {there}")
         for path in there:
             if path in stream.listed:
                 self._require_allowed(host, path, image.offset)

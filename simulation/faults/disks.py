@@ -16,7 +16,7 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.node.recovery.mending import Answered, Mending, Request, Span
 from raftlog.node.recovery.salvage import Salvage
 from raftlog.node.storage.chunks import walk
-from simulation.checks.api import CheckFailedError
+from simulation.checks.api import CheckFailedError, fail
 from simulation.faults import fault
 from simulation.faults.nodes import any_controller, start_again
 from simulation.hosts import BrokerHost, ControllerHost
@@ -307,7 +307,7 @@ async def _mended(
 
     async def go_on(lacks: str) -> bool:
         if not mending.failures or world.now() > deadline:
-            raise CheckFailedError(f"the log of {host.name} is not mended: {lacks}")
+            fail(f"the log of {host.name} is not mended: {lacks}")
         await asyncio.sleep(0.1)
         return True
 
@@ -336,6 +336,4 @@ def _require_same(host: ControllerHost, before: Chunks) -> None:
     if logs[0] != logs[1]:
         either = sorted(logs[0].keys() | logs[1].keys())
         differing = [base for base in either if logs[0].get(base) != logs[1].get(base)]
-        raise CheckFailedError(
-            f"the mended log of {host.name} is another one from offset {differing[0]} on"
-        )
+        fail(f"the mended log of {host.name} is another one from offset {differing[0]} on")

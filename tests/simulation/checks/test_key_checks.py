@@ -142,7 +142,7 @@ def test_lease_that_leaves_a_key_is_refused() -> None:
     trace.committed(1, moved)
     key.lease_id = lease
     trace.committed(1, key)
-    with refused(r"I31.*\['a'\] still exist"):
+    with refused(r"I31.*leaves keys \['a'\]"):
         trace.committed(1, expired(lease))
     trace = led(Held)
     trace.committed(1, pb.KeyValueRecord(key="a", value=b"", lease_id=leased(trace)))
@@ -151,7 +151,7 @@ def test_lease_that_leaves_a_key_is_refused() -> None:
 
 def test_key_with_an_ended_lease_is_refused() -> None:
     trace = led(Held)
-    with refused(r"I31.*which is not there"):
+    with refused(r"I31.*missing lease"):
         trace.committed(1, pb.KeyValueRecord(key="a", value=b"", lease_id=77))
 
 

@@ -61,7 +61,7 @@ def _partitions(trace: Trace) -> Any:
 
 def test_proposer_of_an_earlier_incarnation_is_refused() -> None:
     trace = _led()
-    with refused("proposed by broker 1 of epoch 0: it is registered under 1"):
+    with refused("proposed by broker 1 of epoch 0: registered under 1"):
         trace.committed(1, proposal((1, 0), (1, 1)))
 
 

@@ -172,7 +172,7 @@ def test_dropping_the_log_above_the_high_watermark_is_refused() -> None:
     core = trace.host("c1").core
     core.log_end_offset, core.high_watermark = 3, 1
     trace.step("c1", event=ev.LogStartAdvanced(SnapshotId(1, 1)))
-    with refused("I9: c1 drops its log"):
+    with refused("I9: c1 drops all up to"):
         trace.step("c1", event=ev.LogStartAdvanced(SnapshotId(2, 1)))
 
 
@@ -310,7 +310,7 @@ def test_tracker_with_a_decreasing_lao_is_refused() -> None:
     node.lowest_acknowledged_offset = -1
     trace.tell("sample")
     node.lowest_acknowledged_offset = 1
-    with refused("goes back from 2 to 1"):
+    with refused("falls from 2 to 1"):
         trace.tell("sample")
 
 
@@ -344,7 +344,7 @@ def test_reads_that_match_the_log_pass() -> None:
     an offset that is not committed: writes value=a;
         reads 4 found=a -> no end of a committed batch
     less than asked for: writes value=a; reads 3 found=a at_least=3;
-        reads 2 at_least=3 client=another -> asked for 3 at least, got 2
+        reads 2 at_least=3 client=another -> wanted 3 at least, got 2
     less than its client has seen: writes value=a; reads 2 at_least=0 -> its client has seen 3
     a client that has forgotten it: writes value=a; reads 2; reads 2 at_least=0
     an acknowledged write and a latest read: writes value=a level=acknowledged;
@@ -416,7 +416,7 @@ def test_correct_strict_reads_pass() -> None:
     values that no order explains: writes value=a level=acknowledged;
         writes value=b level=acknowledged; reads 4 found=b mode=strict;
         reads 4 found=a mode=strict;
-        tell end -> I22.*no order of its writes explains its strict reads
+        tell end -> I22.*no order of its writes explains strict reads
     """
 )
 def test_strict_read_that_misses_a_write_is_refused(steps: list[str], rule: str) -> None:
