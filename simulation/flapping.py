@@ -67,12 +67,10 @@ class Needless(Checker):
 class FlappingWorld(Swarm):
     """A cluster in which a majority always works."""
 
-    def __init__(
-        self, seed: int, config: SwarmConfig, needless: Needless, outcome: Outcome
-    ) -> None:
-        super().__init__(seed, config, [needless], outcome)
+    def __init__(self, outcome: Outcome, needless: Needless) -> None:
+        super().__init__(outcome, [needless])
         self._needless = needless
-        self._timeout_s = config.fetch_timeout_ms / 1000
+        self._timeout_s = self.config.fetch_timeout_ms / 1000
         self._reset_from = 0.0
 
     @override
@@ -82,7 +80,7 @@ class FlappingWorld(Swarm):
     async def _spells(self, rng: random.Random) -> None:
         while not self.lasting:
             await self.until(self._settled, SETTLE_S, "everyone hears the leader")
-            leader = self._leader()
+            leader = self.leading()
             followers = [host for host in self.fleet.voters() if host is not leader]
             rng.shuffle(followers)
             outside = followers[: rng.randint(0, (len(self.fleet.voter_ids) - 1) // 2)]
@@ -99,14 +97,9 @@ class FlappingWorld(Swarm):
                 await self._wave(held, rng)
             await asyncio.gather(*tormented)
 
-    def _leader(self) -> ControllerHost:
-        if (host := self.leader()) is None:
-            fail("nobody leads")
-        return host
-
     def _settled(self) -> bool:
         """Return whether every voter follows the leader and has heard from it since."""
-        leader = self._leader()
+        leader = self.leading()
         for host in self.fleet.voters():
             core = host.core
             if core is None or core.leader_id != leader.id:
@@ -165,7 +158,7 @@ class FlappingWorld(Swarm):
                     for name in others
                 ]
             elif kind == "away from the leader":
-                leader = self._leader().name
+                leader = self.leading().name
                 pairs = [(host.name, leader), (leader, host.name)][: rng.randint(1, 2)]
             else:
                 self.network.break_links(host.name)
@@ -198,5 +191,5 @@ def flap(seed: int, config: SwarmConfig | None = None) -> tuple[Outcome, Needles
         fetch_timeout_ms=timeout_ms,
     )
     outcome, needless = Outcome(seed, config), Needless()
-    run_world(outcome, lambda: FlappingWorld(seed, config, needless, outcome))
+    run_world(outcome, lambda: FlappingWorld(outcome, needless))
     return outcome, needless

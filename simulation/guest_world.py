@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from raftlog.client.async_client import SURROUNDINGS, Surroundings
 from simulation.faults.links import both, cut_for, duration_s
 from simulation.faults.schedule import AGAIN_AND_AGAIN
-from simulation.hosts import BrokerHost, ControllerHost
+from simulation.hosts import BrokerHost, ControllerHost, Note
 from simulation.outcome import Outcome
 from simulation.supervisor import Supervisor
 from simulation.swarm.config import SwarmConfig
@@ -156,18 +156,13 @@ class GuestWorld(World):
     """A cluster with default settings, and the programs that use it."""
 
     def __init__(
-        self,
-        seed: int,
-        config: SwarmConfig,
-        outcome: Outcome,
-        main: Callable[[], Coroutine[Any, Any, None]],
-        told: Callable[[str, str], None],
+        self, outcome: Outcome, main: Callable[[], Coroutine[Any, Any, None]], told: Note
     ) -> None:
         """``main``: drives the run, which ends when it returns. ``told``: called with the subject
         and the text of each line of the story.
         """
         self._told = told
-        super().__init__(seed, config, (), outcome)
+        super().__init__(outcome)
         self.tasks = GuestTasks(self.network.loop)
         self._main = main
         self.guests: dict[str, Guest] = {}

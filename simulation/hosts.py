@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -149,12 +150,12 @@ class ControllerHost:
             latency_max_s=high,
         )
 
-    def collect_faults(self, into: dict[str, int]) -> None:
+    def collect_faults(self, into: Counter[str]) -> None:
         """Add the disk's faults by their own names and those of ``simulation/swarm/faults.py``."""
         for name, count in sorted(self.disk.faults.items()):
             group = next((to for prefix, to in _DISK_FAULTS.items() if name.startswith(prefix)), "")
             for each in dict.fromkeys((name, group or name)):
-                into[each] = into.get(each, 0) + count
+                into[each] += count
         self.disk.faults.clear()
 
     def replace_disk(self, directory_id: str, bootstrap_servers: tuple[str, ...]) -> None:
@@ -382,7 +383,7 @@ class BrokerHost:
         self.disk.replace(directory_id)
         self._closed_epoch = NO_EPOCH
 
-    def collect_faults(self, into: dict[str, int]) -> None:
+    def collect_faults(self, into: Counter[str]) -> None:
         """Add the partition disk's faults, as ``broker:…`` and by the names of swarm/faults.py."""
         if self.disk is None:
             return
@@ -390,7 +391,7 @@ class BrokerHost:
             group = "broker_disk_error" if name.startswith("eio_") else _BROKER_FAULTS.get(name, "")
             for each in (f"broker:{name}", group):
                 if each:
-                    into[each] = into.get(each, 0) + count
+                    into[each] += count
         self.disk.faults.clear()
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
@@ -24,14 +24,14 @@ class Outcome:
     """The last lines."""
     digest: str = ""
     """SHA-256 of the whole transcript."""
-    faults: dict[str, int] = field(default_factory=dict)
+    faults: Counter[str] = field(default_factory=Counter)
     """Number of real occurrences of each fault."""
-    operations: dict[str, int] = field(default_factory=dict)
+    operations: Counter[str] = field(default_factory=Counter)
     """Number of operations by kind and outcome."""
     state_hash: str = ""
     virtual_s: float = 0.0
     steps: int = 0
-    looked_at: dict[str, int] = field(default_factory=dict)
+    looked_at: Counter[str] = field(default_factory=Counter)
     """Number of things that each checker has checked; ``Checker.what`` names them."""
     failure: BaseException | None = None
 

@@ -100,10 +100,8 @@ class _Answers(Checker):
 class RaceWorld(Swarm):
     """Cluster of the race."""
 
-    def __init__(
-        self, race: Race, seed: int, checkers: Sequence[Checker], outcome: Outcome
-    ) -> None:
-        super().__init__(seed, CONFIG, [*checkers, _Answers(race)], outcome)
+    def __init__(self, outcome: Outcome, race: Race, checkers: Sequence[Checker]) -> None:
+        super().__init__(outcome, [*checkers, _Answers(race)])
         self._race = race
         self._late = _Late(self.happened)
 
@@ -203,6 +201,6 @@ class RaceWorld(Swarm):
 def race(seed: int = 1, checkers: Sequence[Checker] = ()) -> Race:
     """Run it. What a checker, or the scenario itself, found is in ``failure``."""
     result, outcome = Race(), Outcome(seed, CONFIG)
-    run_world(outcome, lambda: RaceWorld(result, seed, checkers, outcome))
+    run_world(outcome, lambda: RaceWorld(outcome, result, checkers))
     result.failure = outcome.failure
     return result

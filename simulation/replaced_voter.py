@@ -39,18 +39,14 @@ LONG_S = 3 * AFTER_MS / 1000
 WITHIN_S = 20.0
 
 
+Told = Callable[["Story"], Coroutine[Any, Any, None]]
+
+
 class Story(Swarm):
     """A cluster whose operator does nothing but start and stop nodes."""
 
-    def __init__(
-        self,
-        tell: Callable[[Story], Coroutine[Any, Any, None]],
-        config: SwarmConfig,
-        seed: int,
-        checkers: Sequence[Checker],
-        outcome: Outcome,
-    ) -> None:
-        super().__init__(seed, config, checkers, outcome)
+    def __init__(self, outcome: Outcome, tell: Told, checkers: Sequence[Checker]) -> None:
+        super().__init__(outcome, checkers)
         self._tell = tell
 
     @override
@@ -76,16 +72,9 @@ class Story(Swarm):
         )
 
 
-def leading(story: Story) -> ControllerHost:
-    """Return the active controller."""
-    host = story.leader()
-    assert host is not None
-    return host
-
-
 async def shrinking(story: Story) -> None:
     """Three of five voters die, one after the other."""
-    lost = [one for one in story.controllers if one is not leading(story)][:3]
+    lost = [one for one in story.controllers if one is not story.leading()][:3]
     for host in lost:
         host.kill()
         await asyncio.sleep(LONG_S)
@@ -97,7 +86,7 @@ async def shrinking(story: Story) -> None:
 
 async def between(story: Story) -> None:
     """The leader dies between the two changes."""
-    leader = leading(story)
+    leader = story.leading()
     dead = next(one for one in story.controllers if one is not leader and one.id <= 3)
     dead.kill()
     await story.until(lambda: len(story.voters) == 2, WITHIN_S, "the dead voter is removed")
@@ -108,7 +97,7 @@ async def between(story: Story) -> None:
     leader.start()
     living = [one.id for one in story.controllers if one is not dead]
     await story.until_voters(*living)
-    leading(story).kill()
+    story.leading().kill()
     await story.until(lambda: bool(story.voters), WITHIN_S, "two of three elect a leader")
 
 
@@ -125,7 +114,7 @@ async def rolled(story: Story) -> None:
 
 async def replaced(story: Story) -> None:
     """One voter dies, its seat is taken, and it returns as a spare for the next one."""
-    first, second, *_ = (one for one in story.controllers if one is not leading(story))
+    first, second, *_ = (one for one in story.controllers if one is not story.leading())
     first.kill()
     rest = {one.id for one in story.controllers} - {first.id}
     await story.until_voters(*rest)
@@ -140,22 +129,19 @@ async def preferred(story: Story) -> None:
     """The preferred leader dies, returns, and leads again."""
     for _ in range(2):
         await story.until(
-            lambda: story.voters != [] and leading(story).id == story.config.preferred,
+            lambda: story.voters != [] and story.leading().id == story.config.preferred,
             4 * STEADY_S,
             "the preferred controller leads",
         )
-        leading(story).kill()
+        story.leading().kill()
         await asyncio.sleep(1.0)
         story.host(story.config.preferred).start()
 
 
 def run_story(
-    tell: Callable[[Story], Coroutine[Any, Any, None]],
-    config: SwarmConfig = CONFIG,
-    seed: int = 1,
-    checkers: Sequence[Checker] = (),
+    tell: Told, config: SwarmConfig = CONFIG, seed: int = 1, checkers: Sequence[Checker] = ()
 ) -> Outcome:
     """Run a scenario. ``failure`` is what a checker or the scenario itself has found."""
     outcome = Outcome(seed, config)
-    run_world(outcome, lambda: Story(tell, config, seed, checkers, outcome))
+    run_world(outcome, lambda: Story(outcome, tell, checkers))
     return outcome

@@ -28,10 +28,8 @@ from simulation.world import World
 class Swarm(World):
     """A world with clients, faults, and a supervisor that restarts ended processes."""
 
-    def __init__(
-        self, seed: int, config: SwarmConfig, checkers: Sequence[Checker], outcome: Outcome
-    ) -> None:
-        super().__init__(seed, config, checkers, outcome)
+    def __init__(self, outcome: Outcome, checkers: Sequence[Checker] = ()) -> None:
+        super().__init__(outcome, checkers)
         self.workload = Workload(self)
         self.supervisor = Supervisor(self)
         self.faults = FaultSchedule(self)
@@ -61,7 +59,7 @@ class Swarm(World):
         self.watch.tell("end")
         image = self.active_image()
         self.outcome.state_hash = f"{image.state_hash:032x}"
-        self.note("end", f"{self.outcome.operations} state {self.outcome.state_hash}")
+        self.note("end", f"{dict(self.outcome.operations)} state {self.outcome.state_hash}")
 
     def begin_faults(self) -> None:
         self.faults.begin()
@@ -80,15 +78,10 @@ def run_swarm(
     raised. ``until_s``: stop at this virtual time. Beyond ``max_steps`` or ``max_real_s`` a run has
     failed.
     """
-    config = config if config is not None else draw(seed)
-    outcome = Outcome(seed, config)
+    outcome = Outcome(seed, draw(seed) if config is None else config)
+    checkers = all_checkers() if checkers is None else checkers
     with real_time(max_real_s):
-        run_world(
-            outcome,
-            lambda: Swarm(seed, config, all_checkers() if checkers is None else checkers, outcome),
-            until_s=until_s,
-            max_steps=max_steps,
-        )
+        run_world(outcome, lambda: Swarm(outcome, checkers), until_s=until_s, max_steps=max_steps)
     return outcome
 
 

@@ -20,7 +20,7 @@ from simulation.flapping import SETTLE_S, FlappingWorld, Needless
 from simulation.hosts import ControllerHost
 from simulation.outcome import Outcome
 from simulation.run import run_world
-from simulation.swarm.config import SwarmConfig, draw_freely
+from simulation.swarm.config import draw_freely
 
 TIMEOUT_MS = 1000
 FAR_S = 0.2
@@ -39,15 +39,8 @@ class Replaced:
 class SilentLeaderWorld(FlappingWorld):
     """A cluster whose leaders hang."""
 
-    def __init__(
-        self,
-        seed: int,
-        config: SwarmConfig,
-        needless: Needless,
-        outcome: Outcome,
-        replaced: Replaced,
-    ) -> None:
-        super().__init__(seed, config, needless, outcome)
+    def __init__(self, outcome: Outcome, needless: Needless, replaced: Replaced) -> None:
+        super().__init__(outcome, needless)
         self._replaced = replaced
         rng = self.rng("distances")
         names = [host.name for host in self.fleet.voters()]
@@ -62,11 +55,11 @@ class SilentLeaderWorld(FlappingWorld):
     async def _spells(self, rng: random.Random) -> None:
         while not self.lasting:
             await self.until(self._settled, SETTLE_S, "everyone hears the leader")
-            leader = self._leader()
+            leader = self.leading()
             self._needless.held = f"all were, led by {leader.name}"
             self._needless.settled = True
             await asyncio.sleep(rng.uniform(0.5, 3.0))
-            if not self.lasting and self._leader() is leader:
+            if not self.lasting and self.leading() is leader:
                 await self._silence(leader, rng)
 
     async def _silence(self, leader: ControllerHost, rng: random.Random) -> None:
@@ -114,5 +107,5 @@ def hang(seed: int) -> tuple[Outcome, Replaced]:
         timeout_s=5.0,
     )
     outcome, replaced = Outcome(seed, config), Replaced()
-    run_world(outcome, lambda: SilentLeaderWorld(seed, config, Needless(), outcome, replaced))
+    run_world(outcome, lambda: SilentLeaderWorld(outcome, Needless(), replaced))
     return outcome, replaced

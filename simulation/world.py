@@ -29,7 +29,6 @@ from simulation.hosts import (
 )
 from simulation.outcome import Outcome, Transcript
 from simulation.swarm import identities
-from simulation.swarm.config import SwarmConfig
 from simulation.twins.loop import host_context
 from simulation.twins.network import NetworkParams, SimNetwork
 from simulation.twins.partition_disk import SimPartitionDisk
@@ -50,10 +49,10 @@ class World:
     says in ``_live`` what happens.
     """
 
-    def __init__(
-        self, seed: int, config: SwarmConfig, checkers: Sequence[Checker], outcome: Outcome
-    ) -> None:
-        self.seed, self.config, self.outcome = seed, config, outcome
+    def __init__(self, outcome: Outcome, checkers: Sequence[Checker] = ()) -> None:
+        """``outcome``: of its seed and config, and filled in."""
+        self.outcome = outcome
+        self.seed, self.config = outcome.seed, (config := outcome.config)
         self.loop = asyncio.get_running_loop()
         # One generator a purpose: a change in one does not reshuffle the others.
         params = NetworkParams(
@@ -105,12 +104,13 @@ class World:
             (host for host in self.controllers if service and host.service is service), None
         )
 
+    def leading(self) -> ControllerHost:
+        """Return the host of the active controller. Raises CheckFailedError without one."""
+        return self.leader() or fail("there is no active controller")
+
     def active_image(self) -> Any:
         """The active controller's committed image. Raises CheckFailedError without one."""
-        service = self.active()
-        if service is None:
-            fail("there is no active controller")
-        return service.image
+        return (self.active() or fail("there is no active controller")).image
 
     # --- what others tell ------------------------------------------------------------------------
 
@@ -122,11 +122,11 @@ class World:
 
     def happened(self, fault: str, times: int = 1) -> None:
         """A fault has had an effect."""
-        self.outcome.faults[fault] = self.outcome.faults.get(fault, 0) + times
+        self.outcome.faults[fault] += times
 
     def count(self, outcome: str, times: int = 1) -> None:
         """Operations have had an outcome."""
-        self.outcome.operations[outcome] = self.outcome.operations.get(outcome, 0) + times
+        self.outcome.operations[outcome] += times
 
     def fail(self, error: BaseException) -> None:
         if not self.failed.done():
@@ -203,25 +203,19 @@ class World:
 
     def healed_controllers(self) -> list[ControllerHost]:
         """Healed controllers that reach the active one."""
-        return [
-            host
-            for host in self.controllers
-            if host.name in self.healed and self._reaches_leader(host.name)
-        ]
+        return [host for host in self.controllers if self._is_healed(host.name)]
 
     def healed_brokers(self) -> list[BrokerHost]:
         """Healed brokers that reach the active controller."""
-        return [
-            host
-            for host in self.members
-            if host.name in self.healed and self._reaches_leader(host.name)
-        ]
+        return [host for host in self.members if self._is_healed(host.name)]
 
-    def _reaches_leader(self, name: str) -> bool:
+    def _is_healed(self, name: str) -> bool:
         """A leader may be outside the healed part: nodes that cannot reach it have to wait."""
         host, network = self.leader(), self.network
         leader = host.name if host is not None else name
-        return not (network.is_blocked(name, leader) or network.is_blocked(leader, name))
+        return name in self.healed and not (
+            network.is_blocked(name, leader) or network.is_blocked(leader, name)
+        )
 
     # --- tasks -----------------------------------------------------------------------------------
 
@@ -270,16 +264,14 @@ class World:
 
     def finish(self) -> None:
         """Put down what there is to say."""
-        for host in self.controllers:
+        hosts: list[ControllerHost | BrokerHost] = [*self.controllers, *self.brokers]
+        for host in hosts:
             host.collect_faults(self.outcome.faults)
-        for broker in self.brokers:
-            broker.collect_faults(self.outcome.faults)
         self.outcome.virtual_s = self.now()
         self.outcome.steps = self.network.loop.steps
         for checker in (*self.watch.retired, *self.watch.checkers):
             for what, count in checker.looked_at().items():
-                name = f"{type(checker).__name__}.{what}"
-                self.outcome.looked_at[name] = self.outcome.looked_at.get(name, 0) + count
+                self.outcome.looked_at[f"{type(checker).__name__}.{what}"] += count
         self.outcome.digest = self._transcript.digest()
 
 

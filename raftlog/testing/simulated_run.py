@@ -142,9 +142,7 @@ class _Life(Generic[T]):
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         story = self.story = Story(loop.true_time)
-        world = self._world = GuestWorld(
-            self._outcome.seed, self._outcome.config, self._outcome, self._run_main, story.note
-        )
+        world = self._world = GuestWorld(self._outcome, self._run_main, story.note)
         try:
             await world.live()
         finally:

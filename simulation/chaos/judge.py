@@ -5,6 +5,7 @@ nodes, such as whether a broker was unfenced when it answered, are left out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -93,10 +94,10 @@ def _metadata(history: History, log: Sequence[bytes], verdict: Verdict) -> None:
     _real_time_order(history)
     for checker in checkers:
         checker.end()
-    outcomes: dict[str, int] = {}
+    outcomes: Counter[str] = Counter()
     for _, operation in history.events:
         name = f"{operation.kind} {operation.outcome}"
-        outcomes[name] = outcomes.get(name, 0) + 1
+        outcomes[name] += 1
     verdict.seen |= {name: (count + 1) // 2 for name, count in sorted(outcomes.items())}
     verdict.seen |= {
         "committed records": ledger.golden.end,

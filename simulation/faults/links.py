@@ -22,7 +22,7 @@ def _cut(world: World, pairs: Pairs) -> int:
     """Cut these ways; how often something had been held up on them before."""
     for source, target in pairs:
         world.network.block(source, target)
-    return sum(world.network.held.get(pair, 0) for pair in pairs)
+    return sum(world.network.held[pair] for pair in pairs)
 
 
 def mend(world: World, pairs: Pairs) -> None:
@@ -39,7 +39,7 @@ async def cut_for(world: World, name: str, pairs: Pairs, seconds: float) -> None
     world.note("network", f"{name} for {seconds:.3f} s: {shown}")
     before = _cut(world, pairs)
     await asyncio.sleep(seconds)
-    if sum(world.network.held.get(pair, 0) for pair in pairs) > before:
+    if sum(world.network.held[pair] for pair in pairs) > before:
         world.happened(name)
     mend(world, pairs)
 

@@ -15,6 +15,7 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
 
 from raftlog.errors import ConfigError
 from simulation.swarm.faults import DATA_FAULTS, FAULTS
@@ -191,6 +192,17 @@ class SwarmConfig:
             {name: value for name, value in asdict(self).items() if value != default[name]}
         )
 
+    def but(
+        self,
+        faults: dict[str, float] | None = None,
+        *,
+        without: tuple[str, ...] = (),
+        **changes: Any,
+    ) -> SwarmConfig:
+        """Return a config with these changes and faults, and without others."""
+        kept = {name: how for name, how in self.faults.items() if name not in without}
+        return replace(self, **changes, faults={**kept, **(faults or {})})
+
     @classmethod
     def from_json(cls, text: str) -> SwarmConfig:
         try:
@@ -211,34 +223,32 @@ def draw(seed: int) -> SwarmConfig:
     return draw_elements(seed, apply(seed, config, profiles_of(seed, config)))
 
 
+def _rng(seed: int, what: str) -> random.Random:
+    return random.Random(f"{seed} swarm, {what}")
+
+
 def draw_elements(seed: int, config: SwarmConfig) -> SwarmConfig:
     """Draw further elements: snapshot parts, removed campaigners, two builds, a lost quorum."""
     if config.snapshot_bytes and not config.snapshot_part_bytes:
-        parts = random.Random(f"{seed} swarm, parts")
-        config = replace(config, snapshot_part_bytes=parts.choice((*(0,) * 9, 100, 300, 1000)))
+        rng = _rng(seed, "parts")
+        config = replace(config, snapshot_part_bytes=rng.choice((*(0,) * 9, 100, 300, 1000)))
         if config.snapshot_part_bytes:
-            cut = {"snapshot_cut": FAULTS["snapshot_cut"].draw(parts)}
-            config = replace(
-                config, retention_bytes=parts.choice((1, 1, 5000)), faults={**config.faults, **cut}
-            )
-    beside = random.Random(f"{seed} swarm, beside")
+            cut = {"snapshot_cut": FAULTS["snapshot_cut"].draw(rng)}
+            config = config.but(cut, retention_bytes=rng.choice((1, 1, 5000)))
+    rng = _rng(seed, "beside")
     for name, others in DRAWN_BESIDE.items():
-        if beside.random() < BESIDE_SHARE and not config.faults.keys().isdisjoint(others):
-            config = replace(config, faults={**config.faults, name: FAULTS[name].draw(beside)})
-    builds = random.Random(f"{seed} swarm, builds")
+        if rng.random() < BESIDE_SHARE and not config.faults.keys().isdisjoint(others):
+            config = config.but({name: FAULTS[name].draw(rng)})
+    rng = _rng(seed, "builds")
     lowered = "lower_features" in config.faults
-    if builds.random() < (LOWERED_SHARE if lowered else BUILDS_SHARE):
-        changes = {name: builds.uniform(0.4, 0.8) for name in ("change_build", "raise_features")}
-        changes["whole_roll"] = FAULTS["whole_roll"].draw(builds)
-        config = replace(
-            config, old_build=1, release_version=1, faults={**config.faults, **changes}
-        )
-    lost = random.Random(f"{seed} swarm, recovery")
+    if rng.random() < (LOWERED_SHARE if lowered else BUILDS_SHARE):
+        changes = {name: rng.uniform(0.4, 0.8) for name in ("change_build", "raise_features")}
+        changes["whole_roll"] = FAULTS["whole_roll"].draw(rng)
+        config = config.but(changes, old_build=1, release_version=1)
     share = LOWERED_SHARE if lowered else RECOVERY_SHARE
-    if lost.random() < share and not config.release_version and config.voters > 1:
+    if _rng(seed, "recovery").random() < share and not config.release_version and config.voters > 1:
         # In that life voters come and go: whose copy is sound only the log knows.
-        faults = {name: how for name, how in config.faults.items() if name not in NOT_RECOVERED}
-        config = replace(config, recovery=True, faults=faults)
+        config = config.but(without=NOT_RECOVERED, recovery=True)
         if config.brokers:
             # What brokers hold is judged, too.
             config = replace(
@@ -249,13 +259,19 @@ def draw_elements(seed: int, config: SwarmConfig) -> SwarmConfig:
                 session_timeout_ms=1500,
                 replica_lag_ms=500,
             )
-    config = _draw_keepers(seed, _draw_watchers(seed, _draw_authorizer(seed, config)))
-    return _draw_operations(seed, _draw_kept(seed, config))
-
-
-def _draw_operations(seed: int, config: SwarmConfig) -> SwarmConfig:
-    """Draw cordoned brokers, with an administrator, and replaced voters, with spares."""
-    rng = random.Random(f"{seed} swarm, operations")
+    config = _draw_authorizer(_rng(seed, "authorizer"), config)
+    watchers = _rng(seed, "watchers").choice((0, 0, 2, 4))
+    # With permissions if the run has any. A recovered log alone shows the value of a lock
+    # afterwards: few others have both.
+    config = replace(config, watchers=4 if config.authorizer else watchers)
+    if config.brokers:
+        rng = _rng(seed, "keepers")
+        keepers, lockers = rng.choice((0, 2, 2, 3, 3)), rng.choice((2, 3))
+        config = replace(config, keepers=keepers, lockers=lockers)
+        if config.data_per_s:
+            kept = _rng(seed, "kept data").choice((0, 100, 100, 100, 400, 400, 100, 100))
+            config = replace(config, data_kept_bytes=kept)
+    rng = _rng(seed, "operations")
     cordons, after_ms = rng.choice((0.0, 0.5)), rng.choice((0, 700, 3000))
     if config.admin_per_s:
         config = replace(config, cordons_per_s=cordons)
@@ -264,50 +280,16 @@ def _draw_operations(seed: int, config: SwarmConfig) -> SwarmConfig:
     return config
 
 
-def _draw_kept(seed: int, config: SwarmConfig) -> SwarmConfig:
-    """Draw the retention of records, for clusters with partitions."""
-    kept = random.Random(f"{seed} swarm, kept data").choice((0, 100, 100, 100, 400, 400, 100, 100))
-    if not (config.brokers and config.data_per_s):
-        return config
-    return replace(config, data_kept_bytes=kept)
-
-
-def _draw_watchers(seed: int, config: SwarmConfig) -> SwarmConfig:
-    """Draw watchers, for clusters with brokers; with permissions if the run has any. Runs with a
-    recovered log keep all: few others have both.
-    """
-    count = random.Random(f"{seed} swarm, watchers").choice((0, 0, 2, 4))
-    return replace(config, watchers=4 if config.authorizer else count)
-
-
-def _draw_keepers(seed: int, config: SwarmConfig) -> SwarmConfig:
-    """Draw keepers and lockers, for clusters with brokers. Some logs are recovered, which alone
-    shows the value of a lock afterwards.
-    """
-    rng = random.Random(f"{seed} swarm, keepers")
-    keepers, lockers = rng.choice((0, 2, 2, 3, 3)), rng.choice((2, 3))
-    if not config.brokers:
-        return config
-    return replace(config, keepers=keepers, lockers=lockers)
-
-
-def _draw_authorizer(seed: int, config: SwarmConfig) -> SwarmConfig:
+def _draw_authorizer(rng: random.Random, config: SwarmConfig) -> SwarmConfig:
     """Draw an authorizer, for clusters with brokers; rarely: it excludes brokers without an id."""
-    rng = random.Random(f"{seed} swarm, authorizer")
-    share = AUTHORIZER_SHARES["newcomer" in config.faults]
-    if rng.random() >= share or not config.brokers:
+    if rng.random() >= AUTHORIZER_SHARES["newcomer" in config.faults] or not config.brokers:
         return config
-    return replace(
-        config,
+    return config.but(
+        without=NOT_WITH_AUTHORIZER,
         authorizer=True,
         allow_everyone=rng.random() < 0.2,
         entries_per_s=rng.choice((2.0, 5.0)),
         callers_per_s=rng.choice((10.0, 20.0)),
-        faults={
-            name: strength
-            for name, strength in config.faults.items()
-            if name not in NOT_WITH_AUTHORIZER
-        },
     )
 
 
@@ -360,59 +342,41 @@ def draw_freely(seed: int) -> SwarmConfig:
         numbered_share=rng.choice((0.0, 0.5, 1.0)),
         asks_share=rng.choice((0.0, 0.0, 0.5, 0.9)),
     )
-    apart = random.Random(f"{seed} swarm, apart")
-    lives = {name: FAULTS[name].draw(apart) for name in DRAWN_APART if apart.random() < share}
-    later = {name: FAULTS[name].draw(rng) for name in DRAWN_LAST if rng.random() < share}
-    config = replace(
-        config,
+
+    def drawn(names: tuple[str, ...], rng: random.Random) -> dict[str, float]:
+        return {name: FAULTS[name].draw(rng) for name in names if rng.random() < share}
+
+    lives = drawn(DRAWN_APART, _rng(seed, "apart"))
+    config = config.but(
+        drawn(DRAWN_LAST, rng),
         isr_changes_per_s=rng.choice((0.0, 0.0, 2.0, 10.0)),
-        faults={**config.faults, **later},
-    )
-    config = replace(
-        config,
         admin_per_s=rng.choice((0.0, 0.0, 1.0, 5.0)),
         unclean=rng.random() < 0.5,
         balance_interval_s=rng.choice((0, 1, 5)),
         strict_share=rng.choice((0.0, 0.3, 0.7)),
         round_robin=rng.random() < 0.5,
         lag_max_ms=rng.choice((0, 0, 1500)),
-        faults={
-            **config.faults,
-            **{name: FAULTS[name].draw(rng) for name in DRAWN_AFTER_THEM if rng.random() < share},
-            **lives,
-        },
-    )
+        work_us=_rng(seed, "work").choice((0.0,) * 5 + (50.0, 50.0, 300.0)),
+    ).but({**drawn(DRAWN_AFTER_THEM, rng), **lives})
     if not old:
-        config = replace(
-            config,
-            exports_per_s=random.Random(f"{seed} swarm, exports").choice((0.0, 0.0, 0.2, 1.0)),
-        )
+        exports_per_s = _rng(seed, "exports").choice((0.0, 0.0, 0.2, 1.0))
+        config = replace(config, exports_per_s=exports_per_s)
     if "newcomer" in config.faults:
-        config = replace(
-            config, adopt_after_ms=random.Random(f"{seed} swarm, ids").choice((0, 2000, 5000))
-        )
-    config = replace(
-        config,
-        work_us=random.Random(f"{seed} swarm, work").choice((0.0,) * 5 + (50.0, 50.0, 300.0)),
-    )
+        config = replace(config, adopt_after_ms=_rng(seed, "ids").choice((0, 2000, 5000)))
     if "disk_low" in config.faults:
-        config = replace(
-            config,
-            reserve_bytes=random.Random(f"{seed} swarm, space").choice((3000, 20000, 100000)),
-        )
-    apart = random.Random(f"{seed} swarm, data")
+        config = replace(config, reserve_bytes=_rng(seed, "space").choice((3000, 20000, 100000)))
+    apart = _rng(seed, "data")
     data_per_s, lag_ms = apart.choice((0.0, 5.0, 20.0)), apart.choice((500, 3000, 10000))
-    chosen = {name: FAULTS[name].draw(apart) for name in DATA_FAULTS if apart.random() < share}
+    chosen = drawn(DATA_FAULTS, apart)
     if not data_per_s or not config.brokers:
         return config
     # Who proposes ISRs of partitions that have data knows what he says.
-    return replace(
-        config,
+    return config.but(
+        chosen,
         data_per_s=data_per_s,
         replica_lag_ms=lag_ms,
         isr_changes_per_s=0.0,
         broker_reserve_bytes=100_000 if "broker_disk_low" in chosen else 0,
-        faults={**config.faults, **chosen},
     )
 
 
@@ -440,15 +404,9 @@ class Profile:
     """Least number of brokers."""
 
 
-def _with(
-    config: SwarmConfig, faults: dict[str, float], *, without: tuple[str, ...] = ()
-) -> dict[str, float]:
-    """Return the faults of a run, these at least as often as said, and some not at all."""
-    kept = {name: strength for name, strength in config.faults.items() if name not in without}
-    return {
-        **kept,
-        **{name: min(mean_s, kept.get(name, mean_s)) for name, mean_s in faults.items()},
-    }
+def _often(config: SwarmConfig, **faults: float) -> dict[str, float]:
+    """Return these faults, at least as often as said."""
+    return {name: min(mean_s, config.faults.get(name, mean_s)) for name, mean_s in faults.items()}
 
 
 def _data(config: SwarmConfig) -> SwarmConfig:
@@ -458,29 +416,21 @@ def _data(config: SwarmConfig) -> SwarmConfig:
     return replace(config, data_per_s=5.0, isr_changes_per_s=0.0)
 
 
-def _current(config: SwarmConfig) -> SwarmConfig:
-    return replace(config, release_version=0)
-
-
 def _incarnations(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
     """A broker is thought dead, another process takes its id, and it is not dead."""
     # A twin's machine has another name: a disk that is lost with it must not be found by that.
     # Without heartbeats nobody is thought dead.
-    return replace(
-        config,
+    return config.but(
+        _often(config, thought_dead=rng.uniform(1.0, 2.0)),
+        without=("lose_broker_disk", "roll_heartbeats", "twin_broker"),
         session_timeout_ms=1500,
-        faults=_with(
-            config,
-            {"thought_dead": rng.uniform(1.0, 2.0)},
-            without=("lose_broker_disk", "roll_heartbeats", "twin_broker"),
-        ),
     )
 
 
 def _unclean(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
     """Kill whole ISRs, and elect leaders outside them: the last leader's records are truncated."""
-    return replace(
-        config,
+    return config.but(
+        _often(config, kill_broker=0.8, kill_all_brokers=4.0, brokers_cut=1.0, broker_pause=2.0),
         data_per_s=8.0,
         isr_changes_per_s=0.0,
         unclean=True,
@@ -489,10 +439,6 @@ def _unclean(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
         session_timeout_ms=1500,
         disk_max_ms=max(config.disk_max_ms, 10.0),
         safety_s=max(config.safety_s, 8.0),
-        faults=_with(
-            config,
-            {"kill_broker": 0.8, "kill_all_brokers": 4.0, "brokers_cut": 1.0, "broker_pause": 2.0},
-        ),
     )
 
 
@@ -505,15 +451,14 @@ def _moving(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
 
 def _operated(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
     """Brokers leave in order and return, others die; metadata.version goes down and up."""
-    return replace(
-        _current(config),
-        faults=_with(config, {"stop_broker": 0.7, "kill_broker": 4.0, "lower_features": 0.7}),
-    )
+    often = _often(config, stop_broker=0.7, kill_broker=4.0, lower_features=0.7)
+    return config.but(often, release_version=0)
 
 
 def _newcomers(config: SwarmConfig) -> SwarmConfig:
     return replace(
-        _current(config),
+        config,
+        release_version=0,
         topics_share=max(config.topics_share, 0.1),
         session_timeout_ms=1500,
         adopt_after_ms=1000,
@@ -525,38 +470,34 @@ def _ids(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
     """Brokers without ids: some find one that is missing, some get a new one."""
     # A host that somebody has mapped waits for its id, and keeps it from others.
     without = ("roll_heartbeats", "alter_hostnames", "unregister_broker")
-    return replace(
-        _newcomers(config),
-        faults=_with(config, {"newcomer": 0.5, "broker_away": 1.0}, without=without),
-    )
+    often = _often(config, newcomer=0.5, broker_away=1.0)
+    return _newcomers(config).but(often, without=without)
 
 
 def _mapped(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
     """Start brokers without ids, on hosts that an operator has mapped to one."""
-    faults = {"newcomer": 0.5, "broker_away": 2.0, "alter_hostnames": 1.0}
-    return replace(_newcomers(config), faults=_with(config, faults, without=("roll_heartbeats",)))
+    often = _often(config, newcomer=0.5, broker_away=2.0, alter_hostnames=1.0)
+    return _newcomers(config).but(often, without=("roll_heartbeats",))
 
 
 def _outages(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
     """Keep all controllers down until brokers fence themselves; then fill their disks."""
-    return replace(
-        config,
+    low_s, away_s = rng.uniform(6.8, 7.5), rng.uniform(0.1, 1.0)
+    return config.but(
+        _often(config, all_disks_low=low_s, controllers_away=away_s),
+        without=("disk_full", "disk_low", "roll_heartbeats"),
         session_timeout_ms=1500,
         reserve_bytes=100_000,
         timeout_s=min(config.timeout_s, 0.5),
         writes_per_s=max(config.writes_per_s, 5.0),
-        faults=_with(
-            config,
-            {"all_disks_low": rng.uniform(6.8, 7.5), "controllers_away": rng.uniform(0.1, 1.0)},
-            without=("disk_full", "disk_low", "roll_heartbeats"),
-        ),
     )
 
 
 def _exports(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
     """Logs are cut while exports read them."""
     return replace(
-        _current(config),
+        config,
+        release_version=0,
         exports_per_s=1.0,
         snapshot_bytes=500,
         retention_bytes=1,
@@ -566,17 +507,18 @@ def _exports(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
 
 def _fetches(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
     """Fetch snapshots in small parts while they are replaced every few records."""
-    return replace(
-        config,
+    part_bytes = rng.choice((300, 500))
+    return config.but(
+        _often(config, slow_fetch=rng.uniform(1.2, 1.8)),
+        without=("snapshot_cut",),
         value_bytes=10,
         snapshot_bytes=200,
         # What an export has yet to read is not dropped, nor what somebody fetches.
         exports_per_s=0.0,
         held_bytes=1,
-        snapshot_part_bytes=rng.choice((300, 500)),
+        snapshot_part_bytes=part_bytes,
         retention_bytes=1,
         writes_per_s=max(config.writes_per_s, 5.0),
-        faults=_with(config, {"slow_fetch": rng.uniform(1.2, 1.8)}, without=("snapshot_cut",)),
     )
 
 
@@ -595,7 +537,7 @@ PROFILES: dict[str, Profile] = {
 
 def profiles_of(seed: int, config: SwarmConfig) -> tuple[str, ...]:
     """Return the profiles that a seed draws, in order. ``config``: its free draw."""
-    rng = random.Random(f"{seed} swarm, profiles")
+    rng = _rng(seed, "profiles")
     if rng.random() < PLAIN_SHARE:
         return ()
     names = list(PROFILES)
@@ -607,7 +549,7 @@ def profiles_of(seed: int, config: SwarmConfig) -> tuple[str, ...]:
 def apply(seed: int, config: SwarmConfig, names: tuple[str, ...]) -> SwarmConfig:
     if not names:
         return config
-    rng = random.Random(f"{seed} swarm, kept")
+    rng = _rng(seed, "kept")
     config = replace(
         config,
         voters=min(config.voters, VOTERS_MAX),
@@ -623,5 +565,5 @@ def apply(seed: int, config: SwarmConfig, names: tuple[str, ...]) -> SwarmConfig
         profile = PROFILES[name]
         if config.brokers < profile.brokers:
             config = replace(config, brokers=profile.brokers)
-        config = profile.change(config, random.Random(f"{seed} swarm, profile {name}"))
+        config = profile.change(config, _rng(seed, f"profile {name}"))
     return config

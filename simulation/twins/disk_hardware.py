@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, Literal, NamedTuple
@@ -92,7 +93,7 @@ class DiskHardware:
         """Called before each operation: it may crash the node right there."""
         self.unflushed: list[Any] = []
         """Writes that a crash may lose, oldest first."""
-        self.faults: dict[str, int] = {}
+        self.faults: Counter[str] = Counter()
         """Faults that really happened to this disk, by name."""
         self._injected: list[FatalError] = []
         """Errors of injected faults since the disk was opened that have excused no stop yet."""
@@ -137,7 +138,7 @@ class DiskHardware:
         self._failures.clear()
 
     def happened(self, fault: str) -> None:
-        self.faults[fault] = self.faults.get(fault, 0) + 1
+        self.faults[fault] += 1
 
     def hang(self) -> None:
         """Hang: nothing completes until ``resume``."""

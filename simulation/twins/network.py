@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ from raftlog.identity import ANONYMOUS, PeerIdentity
 from raftlog.transport.api import Conversation, Probe, TransportLimits
 from simulation.twins.loop import VirtualLoop
 from simulation.twins.network_faults import LinkFaults
-from simulation.twins.network_links import Connection
+from simulation.twins.network_links import Connection, Flow
 from simulation.twins.network_transport import SimDialer, SimListener, SimTransport
 
 
@@ -54,7 +55,7 @@ class SimNetwork:
         self._hushed: dict[tuple[str, str, Conversation], None] = {}
         self._next_port: dict[tuple[str, str], int] = {}
         self.faults: LinkFaults | None = None
-        self.held: dict[tuple[str, str], int] = {}
+        self.held: Counter[tuple[str, str]] = Counter()
         """Number of messages and connects between two hosts held up by a block."""
         self.far_s: dict[tuple[str, str], float] = {}
         """Additional delay of a message from one host to another, in seconds."""
@@ -114,10 +115,6 @@ class SimNetwork:
         self._blocked.pop((other, one), None)
         self._recheck()
 
-    def heal_all(self) -> None:
-        self._blocked.clear()
-        self._recheck()
-
     def crash(self, host: str) -> None:
         """Kill a host's processes as by kill -9: peers see their links end at once. The caller
         drops the processes' objects; their tasks stay until the run ends.
@@ -160,27 +157,28 @@ class SimNetwork:
         self, source: str, target: str, seconds: float, conversation: Conversation | None = None
     ) -> int:
         """Delay everything sent on the present links, in order; return their number."""
-        count = 0
-        for connection in list(self._connections):
-            if conversation is None or connection.conversation is conversation:
-                for end, other in (connection.ends, connection.ends[::-1]):
-                    if (end.site.host, other.site.host) == (source, target):
-                        end.flow.stall(seconds)
-                        count += 1
-        return count
+        flows = self._flows(source, target, conversation)
+        for flow in flows:
+            flow.stall(seconds)
+        return len(flows)
 
     def mute(self, source: str, target: str, conversation: Conversation) -> int:
         """Drop all messages in one direction on a conversation's present links, permanently; return
         their number. Other conversations and new links work, so no keepalive notices.
         """
-        count = 0
-        for connection in list(self._connections):
-            if connection.conversation is conversation:
-                for end, other in (connection.ends, connection.ends[::-1]):
-                    if (end.site.host, other.site.host) == (source, target):
-                        end.flow.mute()
-                        count += 1
-        return count
+        flows = self._flows(source, target, conversation)
+        for flow in flows:
+            flow.mute()
+        return len(flows)
+
+    def _flows(self, source: str, target: str, conversation: Conversation | None) -> list[Flow]:
+        return [
+            end.flow
+            for connection in self._connections
+            if conversation is None or connection.conversation is conversation
+            for end, other in (connection.ends, connection.ends[::-1])
+            if (end.site.host, other.site.host) == (source, target)
+        ]
 
     def hush(self, source: str, target: str, conversation: Conversation) -> int:
         """As ``mute``, and answer no connect for it between the two until ``unhush``."""
@@ -194,7 +192,7 @@ class SimNetwork:
         return host in self._paused
 
     def note_held(self, source: str, target: str) -> None:
-        self.held[source, target] = self.held.get((source, target), 0) + 1
+        self.held[source, target] += 1
 
     def unblock(self, source: str, target: str) -> None:
         self._blocked.pop((source, target), None)
@@ -211,20 +209,15 @@ class SimNetwork:
 
     def is_disturbed(self, one: str, other: str) -> bool:
         """Return whether a keepalive ping between the two would go unanswered."""
-        return (
-            (one, other) in self._blocked
-            or (other, one) in self._blocked
-            or one in self._paused
-            or other in self._paused
-        )
+        blocked = self.is_blocked(one, other) or self.is_blocked(other, one)
+        return blocked or one in self._paused or other in self._paused
 
     # --- for transports, dialers, listeners and connections --------------------------------------
 
     def rng_for(self, purpose: str) -> random.Random:
-        rng = self._rngs.get(purpose)
-        if rng is None:
-            rng = self._rngs[purpose] = random.Random(f"{self._seed} {purpose}")
-        return rng
+        if purpose not in self._rngs:
+            self._rngs[purpose] = random.Random(f"{self._seed} {purpose}")
+        return self._rngs[purpose]
 
     def delay_s(self, rng: random.Random) -> float:
         extra_ms = self.params.delay_extra_mean_ms
@@ -243,10 +236,9 @@ class SimNetwork:
 
     def free_address(self, host: str) -> str:
         """Return a port that nothing on this host listens on."""
-        while True:
-            address = self._next_address(host, "server", 10000)
-            if address not in self._listeners:
-                return address
+        while (address := self._next_address(host, "server", 10000)) in self._listeners:
+            pass
+        return address
 
     def client_address(self, host: str) -> str:
         """Return the client's address as a server sees it."""

@@ -277,7 +277,7 @@ async def test_broker_without_controllers_fences_itself_and_recovers(cluster: Cl
     assert (await failure(client.write(create("u"), timeout_s=1))).code is ErrorCode.BROKER_FENCED
     assert (await describe(client)).self_fenced
     assert broker.report.ready()[0] is False
-    cluster.network.heal_all()
+    cluster.network.unblock_all()
     await cluster.until(lambda: not broker.why_fenced(), within_s=10)
     assert names(await client.read(topics())) == ["t"]
 

@@ -551,7 +551,7 @@ async def test_transfer_that_times_out_changes_no_vote_and_withdraws_the_success
         await leaving
     await world.client.call(alter("c", "1"))
     assert {node.disk.vote.epoch for node in world.nodes.values()} == {epoch}
-    world.network.heal_all()
+    world.network.unblock_all()
     await world.until(lambda: not named.is_successor)
     assert old.service.replica.core.epoch == epoch
 

@@ -197,7 +197,7 @@ def test_brokers_with_wrong_clocks_keep_all_records_and_stamp_them_with_the_quor
     stamps = Stamps()
 
     async def main() -> None:
-        world = Swarm(7, CONFIG, [*all_checkers(), stamps], Outcome(7, CONFIG))
+        world = Swarm(Outcome(7, CONFIG), [*all_checkers(), stamps])
         for host in world.fleet.hosts():
             host.start()
         await world.until(world.is_up, 30.0, "the cluster comes up")
@@ -230,7 +230,7 @@ def test_leaderships_leave_a_broker_with_a_hanging_disk_and_return() -> None:
     took: list[float] = []
 
     async def main() -> None:
-        world = Swarm(11, CONFIG, all_checkers(), Outcome(11, CONFIG))
+        world = Swarm(Outcome(11, CONFIG), all_checkers())
         for host in world.fleet.hosts():
             host.start()
         await world.until(world.is_up, 30.0, "the cluster comes up")
@@ -449,7 +449,7 @@ def test_visible_write_is_answered_at_once_in_a_quiet_cluster(
     config = replace(QUIET, brokers=brokers)
 
     async def main() -> float:
-        world = World(7, config, all_checkers(), Outcome(7, config))
+        world = World(Outcome(7, config), all_checkers())
         for host in world.fleet.hosts():
             host.start()
         await world.until(world.is_up, 30.0, "the test goes on")

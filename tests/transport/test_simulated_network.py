@@ -122,7 +122,7 @@ async def test_long_cut_breaks_the_link_at_both_ends_by_keepalive(pair: Pair, *,
     assert pair.server.ids == ([1] if cut == "towards client" else [])
     assert pair.dialer.link is None
 
-    pair.network.heal_all()
+    pair.network.unblock_all()
     await asyncio.sleep(LIMITS.connect_timeout_ms / 1000 + 1)
     assert len(pair.client.links) == 2
     # What the broken link had held is lost, not delivered late.
