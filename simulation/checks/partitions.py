@@ -82,6 +82,14 @@ class Incarnations(Checker):
 Key = tuple[bytes, int]
 
 
+def said(change: Any, name: str, old: Any) -> Any:
+    """Return what a change says of a field, or the old value if it says nothing."""
+    if not change.HasField(name):
+        return old
+    value = getattr(change, name)
+    return tuple(value.ids) if hasattr(value, "ids") else value
+
+
 UNCLEAN = "unclean.leader.election.enable"
 RECOVERED, RECOVERING = 0, 1
 CORDONED, BROKER_CONFIG = "cordoned", 4
@@ -177,12 +185,8 @@ class Partitions(Checker):
 
     def _registration_changed(self, message: Any, offset: int) -> None:
         old = self._brokers.get(message.broker_id, NOBODY)
-        fenced = message.fenced if message.HasField("fenced") else old.fenced
-        stopping = (
-            message.in_controlled_shutdown
-            if message.HasField("in_controlled_shutdown")
-            else old.stopping
-        )
+        fenced = said(message, "fenced", old.fenced)
+        stopping = said(message, "in_controlled_shutdown", old.stopping)
         self._stand(message.broker_id, _Registration(message.broker_epoch, fenced, stopping))
 
     def _unregistered(self, message: Any, offset: int) -> None:
@@ -227,32 +231,22 @@ class Partitions(Checker):
         before = partition.states[-1]
         old = partition.replicas
         original = frozenset(old) - frozenset(partition.adding)
-        if message.HasField("replicas"):
-            partition.replicas = tuple(message.replicas.ids)
-            self._placed(key, set(partition.replicas).difference(old), offset)
-        if message.HasField("adding_replicas"):
-            partition.adding = tuple(message.adding_replicas.ids)
-        if message.HasField("removing_replicas"):
-            partition.removing = tuple(message.removing_replicas.ids)
+        partition.replicas = said(message, "replicas", old)
+        self._placed(key, set(partition.replicas).difference(old), offset)
+        partition.adding = said(message, "adding_replicas", partition.adding)
+        partition.removing = said(message, "removing_replicas", partition.removing)
         gone = frozenset(old) - frozenset(partition.replicas)
-        isr = tuple(message.isr.ids) if message.HasField("isr") else before.isr
-        named = message.HasField("leader")
-        leader = message.leader if named else before.leader
-        recovery = (
-            message.leader_recovery_state
-            if message.HasField("leader_recovery_state")
-            else before.recovery
+        isr = said(message, "isr", before.isr)
+        least = before.leader_epoch + (message.HasField("leader") or bool(gone))
+        after = State(
+            isr,
+            said(message, "leader", before.leader),
+            said(message, "leader_epoch", least),
+            before.partition_epoch + 1,
+            said(message, "leader_recovery_state", before.recovery),
         )
-        leader_epoch = before.leader_epoch + (named or bool(gone))
-        if message.HasField("leader_epoch"):
-            if message.leader_epoch < leader_epoch:
-                fail(
-                    f"I21: {name_of(key)} is led in {message.leader_epoch} at {offset}, after"
-                    f" {before}"
-                )
-            leader_epoch = message.leader_epoch
-        epochs = leader_epoch, before.partition_epoch + 1
-        after = State(isr, leader, *epochs, recovery)
+        if after.leader_epoch < least:
+            fail(f"I21: {name_of(key)} is led in {after.leader_epoch} at {offset}, after {before}")
         if message.isr_with_epochs:
             self._proposed(key, before, message, offset, gone)
         else:

@@ -19,8 +19,7 @@ from raftlog.wire.data.v1 import data_pb2
 from simulation.checks.api import BrokerView, Checker, ControllerView, Operation, fail
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
-
-Key = tuple[bytes, int]
+from simulation.checks.partitions import Key, said
 
 
 class _State(NamedTuple):
@@ -52,33 +51,24 @@ class ServedPartitions(Checker):
             elif record.type == RecordType.PARTITION_CHANGE:
                 self._changed(record.message, logged.header.base_offset + index)
 
-    def _created(self, said: Any, offset: int) -> None:
-        state = _State(
-            offset,
-            tuple(said.replicas),
-            tuple(said.isr),
-            said.leader,
-            said.leader_epoch,
-            said.partition_epoch,
-        )
-        self._states[said.topic_id, said.partition_id] = [state]
+    def _created(self, new: Any, offset: int) -> None:
+        replicas, epochs = tuple(new.replicas), (new.leader_epoch, new.partition_epoch)
+        state = _State(offset, replicas, tuple(new.isr), new.leader, *epochs)
+        self._states[new.topic_id, new.partition_id] = [state]
 
-    def _changed(self, said: Any, offset: int) -> None:
-        states = self._states[said.topic_id, said.partition_id]
+    def _changed(self, change: Any, offset: int) -> None:
+        states = self._states[change.topic_id, change.partition_id]
         old = states[-1]
         # Named, or a replica gone: who was one must not go on under the epoch it knew.
-        gone = said.HasField("replicas") and not set(old.replicas) <= set(said.replicas.ids)
+        replicas = said(change, "replicas", old.replicas)
+        again = change.HasField("leader") or not set(old.replicas) <= set(replicas)
         states.append(
             _State(
                 offset,
-                tuple(said.replicas.ids) if said.HasField("replicas") else old.replicas,
-                tuple(said.isr.ids) if said.HasField("isr") else old.isr,
-                said.leader if said.HasField("leader") else old.leader,
-                (
-                    said.leader_epoch
-                    if said.HasField("leader_epoch")
-                    else old.leader_epoch + (said.HasField("leader") or gone)
-                ),
+                replicas,
+                said(change, "isr", old.isr),
+                said(change, "leader", old.leader),
+                said(change, "leader_epoch", old.leader_epoch + again),
                 old.partition_epoch + 1,
             )
         )
@@ -87,13 +77,10 @@ class ServedPartitions(Checker):
 
     @override
     def client_returned(self, operation: Operation) -> None:
-        if (
-            operation.kind != "read_topics"
-            or operation.outcome != "ok"
-            or operation.response is None
-        ):
+        response = operation.response
+        if operation.kind != "read_topics" or operation.outcome != "ok" or response is None:
             return
-        for topic in operation.response.metadata.topics:
+        for topic in response.metadata.topics:
             for told in topic.partitions:
                 self.partitions += 1
                 self._check_metadata((topic.topic_id, told.partition_index), told, operation)
@@ -107,12 +94,8 @@ class ServedPartitions(Checker):
         offline = [one for one in state.replicas if self._fenced(one, offset)]
         leader = -1 if self._fenced(state.leader, offset) else state.leader
         expected = (list(state.replicas), offline, leader, state.leader_epoch)
-        found = (
-            list(told.replica_nodes),
-            list(told.offline_replicas),
-            told.leader_id,
-            told.leader_epoch,
-        )
+        nodes = list(told.replica_nodes), list(told.offline_replicas)
+        found = (*nodes, told.leader_id, told.leader_epoch)
         if found != expected:
             fail(
                 f"KIP-24: {operation.client} is told (replicas, offline, leader, leader epoch)"
