@@ -214,7 +214,7 @@ def test_snapshot_with_another_voter_set_is_refused() -> None:
     trace.host("c1").service.replica.snapshots.read = lambda _id, position, max_bytes: data[
         position : position + max_bytes
     ]
-    with refused("I11.*names the voters"):
+    with refused("I11.*names voters"):
         trace.step("c1", event=ev.SnapshotFrozen(SnapshotId(2, 1)))
 
 
@@ -381,7 +381,7 @@ def test_missing_answered_write_is_refused() -> None:
     with refused("I12.*committed is only up to 3"):
         trace.give(write, offset=3)
     trace.committed(1, config("k", "b"))
-    with refused("I12.*the log says 'b'"):
+    with refused("I12.*the log has 'b'"):
         trace.give(write, offset=3)
 
 
