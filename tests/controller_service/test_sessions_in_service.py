@@ -101,7 +101,7 @@ async def test_heartbeat_counts_from_its_arrival() -> None:
     late = broker.heartbeat(node, timeout_s=0.2)
     await asyncio.sleep(0.9)
     assert (await late).error.error_code == ErrorCode.REQUEST_TIMED_OUT
-    world.network.heal_all()
+    world.network.unblock_all()
     await stuck
     assert node.service.node.decider is not None, "still the same leadership"
     await asyncio.sleep(2)
