@@ -43,7 +43,7 @@ def client_beside_a_lagging_broker(cluster: Cluster, lags_s: float) -> raftlog.A
 def on_cluster(work: Callable[[Cluster], Awaitable[None]]) -> None:
 
     async def main() -> None:
-        cluster = Cluster(1, CONFIG, all_checkers(), Outcome(1, CONFIG))
+        cluster = Cluster(Outcome(1, CONFIG), all_checkers())
         for host in cluster.fleet.hosts():
             host.start()
         await cluster.until(cluster.is_up, 30, "the cluster comes up")
