@@ -127,6 +127,12 @@ class Broker:
         self.server.received(client, [pb.BrokerRequest(correlation_id=3, **body)])
         return client.sent.pop() if client.sent else None
 
+    def answer(self, client: Client, **body: Any) -> pb.BrokerResponse:
+        """Return the response to a request that must not wait."""
+        response = self.ask(client, **body)
+        assert response is not None
+        return response
+
 
 @pytest.fixture
 async def broker() -> Broker:
@@ -183,8 +189,7 @@ async def test_every_read_is_authorized_against_the_newest_image(broker: Broker)
     # Plain reads still show the image of before, in which the entry is.
     assert broker.view.repeatable is not None
     assert entry in broker.view.repeatable.acls
-    answer = broker.ask(alice, metadata=ALL)
-    assert answer is not None
+    answer = broker.answer(alice, metadata=ALL)
     assert (topics(answer), answer.token.offset) == ({}, broker.view.known_lao)
     broker.allow(Op.DESCRIBE, Kind.TOPIC, "secret")
     broker.apply(told=False)
@@ -219,10 +224,9 @@ async def test_permissions_of_a_waiting_read_are_checked_at_its_answer(broker: B
 async def test_invalid_read_is_refused_on_arrival(broker: Broker) -> None:
     broker.allow(Op.DESCRIBE, Kind.KEY_VALUE, "a")
     broker.apply()
-    response = broker.ask(
+    response = broker.answer(
         Client("alice"), list_key_values=pb.ListKeyValuesRequest(limit=-1), read=ahead(broker)
     )
-    assert response is not None
     assert response.error.error_code == ErrorCode.INVALID_REQUEST
 
 
@@ -295,8 +299,7 @@ async def test_keys_without_describe_permission_are_omitted(broker: Broker) -> N
     broker.allow(Op.DESCRIBE, Kind.KEY_VALUE, "mine/a")
     broker.apply()
     for wanted in (pb.ListKeyValuesRequest(), pb.ListKeyValuesRequest(keys=["mine/a", "theirs/b"])):
-        response = broker.ask(alice, list_key_values=wanted)
-        assert response is not None
+        response = broker.answer(alice, list_key_values=wanted)
         assert [one.key for one in response.list_key_values.key_values] == ["mine/a"]
 
 
@@ -311,8 +314,7 @@ async def test_config_permissions_are_checked_per_resource(broker: Broker) -> No
             for type_, name in resources
         ]
     )
-    response = broker.ask(alice, describe_configs=wanted)
-    assert response is not None
+    response = broker.answer(alice, describe_configs=wanted)
     assert [one.error_code for one in response.describe_configs.results] == [
         FORBIDDEN, 0, ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -329,26 +331,22 @@ async def test_cluster_request_needs_cluster_permission(broker: Broker) -> None:
     ]
 
     def codes(client: Client) -> list[int]:
-        answers = [broker.ask(client, **body) for body in bodies]
-        return [-1 if one is None else one.error.error_code for one in answers]
+        return [broker.answer(client, **body).error.error_code for body in bodies]
 
     assert codes(alice) == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * 3
     assert codes(root) == [0] * 3
     broker.allow(Op.DESCRIBE, Kind.CLUSTER, CLUSTER_NAME)
     broker.apply()
     assert codes(alice) == [0] * 3
-    assert broker.ask(alice, api_versions=pb.ApiVersionsRequest()) is not None
+    assert broker.answer(alice, api_versions=pb.ApiVersionsRequest())
 
 
 async def test_fenced_broker_does_not_describe_the_partitions_that_it_leads(broker: Broker) -> None:
     """It may have been replaced without knowing."""
     root, wanted = Client("root"), data.BrokerMetadataRequest()
-    described = broker.ask(root, broker_metadata=wanted)
+    assert broker.answer(root, broker_metadata=wanted).broker_metadata.broker_id == ME
     broker.why_fenced = "no controller"
-    refused = broker.ask(root, broker_metadata=wanted)
-    assert described is not None
-    assert refused is not None
-    assert described.broker_metadata.broker_id == ME
+    refused = broker.answer(root, broker_metadata=wanted)
     assert refused.error.error_code == ErrorCode.BROKER_FENCED
 
 
@@ -391,8 +389,7 @@ async def test_partitions_are_authorized_one_by_one_in_request_order(broker: Bro
         assert [one.error_code for one in results] == [FORBIDDEN, 0, 0, FORBIDDEN]
         broker.remove(entry)
         broker.apply()
-        refused = broker.ask(alice, **{body: request(partitions=[partition(item, "orders")])})
-        assert refused is not None
+        refused = broker.answer(alice, **{body: request(partitions=[partition(item, "orders")])})
         assert [one.error_code for one in getattr(refused, body).partitions] == [FORBIDDEN]
         assert broker.data.asked == []
 
@@ -413,8 +410,7 @@ async def test_waiting_fetch_returns_no_records_after_a_revocation(broker: Broke
 
 
 async def test_node_principal_has_no_special_rights_at_the_broker(broker: Broker) -> None:
-    response = broker.ask(Client("node-7"), describe_cluster=pb.DescribeClusterRequest())
-    assert response is not None
+    response = broker.answer(Client("node-7"), describe_cluster=pb.DescribeClusterRequest())
     assert response.error.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 

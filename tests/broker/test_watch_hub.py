@@ -130,9 +130,8 @@ def test_watch_of_compacted_changes_is_refused_with_a_new_start() -> None:
     reader = world.watch("a", "configs", since=token(early))
     kept = world.watch("b", "configs", since=token(start))
     world.work()
-    assert reader.end is not None
-    assert reader.end.error.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert (reader.end.oldest.offset, reader.changes) == (start, [])
+    assert reader.ended.error.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert (reader.ended.oldest.offset, reader.changes) == (start, [])
     assert (world.hub.compacted, world.hub.too_slow) == (1, 0), "it came late, it was not slow"
     assert [one.offset for one in kept.changes] == list(range(start + 1, world.log.end))
 
@@ -161,10 +160,9 @@ def test_reader_that_is_too_slow_ends_with_its_last_token() -> None:
     for number in range(2000):
         world.config("orders", str(number))
         world.show()
-    assert slow.end is not None
-    assert slow.end.error.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert "not read fast enough" in slow.end.error.error_message
-    assert slow.end.token.offset == begun
+    assert slow.ended.error.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert "not read fast enough" in slow.ended.error.error_message
+    assert slow.ended.token.offset == begun
     assert len(world.hub) == 0
     assert (world.hub.compacted, world.hub.too_slow) == (1, 1)
     assert world.hub.history.bytes < 400_000
@@ -288,8 +286,7 @@ def test_oldest_place_is_reported_with_its_own_epoch() -> None:
     world.lao(world.log.last)
     reader = world.watch("a", "configs", since=token(early))
     world.work()
-    assert reader.end is not None
-    oldest = reader.end.oldest
+    oldest = reader.ended.oldest
     assert oldest.epoch == epochs[oldest.offset] > 2
     kept = world.watch("b", "configs", since=oldest)
     world.work()
@@ -336,8 +333,7 @@ def test_snapshot_ends_watches_that_need_the_changes_it_omits(world: World) -> N
     world.view.install(image)
     world.lao(image.offset)
     world.work()
-    assert reader.end is not None
-    assert reader.end.oldest.offset == image.offset
+    assert reader.ended.oldest.offset == image.offset
     fresh = world.watch("f", "configs", since=token(image.offset))
     offset = world.config("orders", "x")
     world.show()
@@ -351,9 +347,8 @@ def test_all_watchers_are_notified_when_the_broker_stops(world: World) -> None:
     for told in world.hub.end_all(error):
         world.readers[told.handle].hear(told)
     for reader in readers:
-        assert reader.end is not None
-        assert reader.end.error.error_code == ErrorCode.BROKER_FENCED
-        assert reader.end.token.offset == world.log.last
+        assert reader.ended.error.error_code == ErrorCode.BROKER_FENCED
+        assert reader.ended.token.offset == world.log.last
     assert (len(world.hub), world.work()) == (0, 0)
 
 

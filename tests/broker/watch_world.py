@@ -43,8 +43,10 @@ class Reader:
             self.tokens.append(response.token)
 
     @property
-    def seen(self) -> list[tuple[int, str, str | None]]:
-        return [(one.offset, one.path, one.after or None) for one in self.changes]
+    def ended(self) -> pb.WatchResponse:
+        """The last response, which must have come."""
+        assert self.end is not None
+        return self.end
 
 
 class World:

@@ -145,60 +145,55 @@ async def test_partition_timers_share_one_timer_that_is_never_late(world: PlaneW
     assert len(world.script.events) == begun + 1
 
 
+CHUNKS = [chunk(n, b"%d" % n) for n in range(4)]
+SIZE = len(CHUNKS[0])
+WRITES: list[ev.Effect] = [ev.Append(KEY, data, n, n + 1) for n, data in enumerate(CHUNKS)]
+
+
 @scenario(on_plane)
 async def test_reads_fill_responses_up_to_the_requested_size(world: PlaneWorld) -> None:
-    chunks = [chunk(n, b"%d" % n) for n in range(4)]
-    size = len(chunks[0])
-
     def received(event: ev.FetchReceived) -> list[ev.Effect]:
-        writes: list[ev.Effect] = [ev.Append(KEY, data, n, n + 1) for n, data in enumerate(chunks)]
         reads = (
-            ev.Read(0, KEY, 0, 3, 2 * size),
+            ev.Read(0, KEY, 0, 3, 2 * SIZE),
             ev.Read(1, KEY, 3, 4, 100),
             ev.Read(2, KEY, 0, 4, 100),
         )
         results = [pb.FetchPartitionResult(partition_index=n) for n in range(3)]
         response = pb.FetchResponse(partitions=results)
-        return [*writes, ev.AnswerFetch(event.reply_to, response, reads, 3 * size)]
+        return [*WRITES, ev.AnswerFetch(event.reply_to, response, reads, 3 * SIZE)]
 
     world.script.on = {ev.FetchReceived: received}
     (answer,) = world.ask(fetch=pb.FetchRequest())
     got = [one.records for one in answer["fetch"].partitions]
-    assert got == [chunks[0] + chunks[1], chunks[3], b""]
-    assert world.plane.figures.bytes_out == 3 * size
+    assert got == [CHUNKS[0] + CHUNKS[1], CHUNKS[3], b""]
+    assert world.plane.figures.bytes_out == 3 * SIZE
 
 
 @scenario(on_plane)
 async def test_response_is_bounded_whatever_is_requested(
     world: PlaneWorld, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chunks = [chunk(n, b"%d" % n) for n in range(4)]
-    monkeypatch.setattr("broker.replication.data_plane.FETCH_MAX_BYTES", 2 * len(chunks[0]))
+    monkeypatch.setattr("broker.replication.data_plane.FETCH_MAX_BYTES", 2 * SIZE)
 
     def received(event: ev.FetchReceived) -> list[ev.Effect]:
-        writes: list[ev.Effect] = [ev.Append(KEY, data, n, n + 1) for n, data in enumerate(chunks)]
         response = pb.FetchResponse(partitions=[pb.FetchPartitionResult()])
         return [
-            *writes,
+            *WRITES,
             ev.AnswerFetch(event.reply_to, response, (ev.Read(0, KEY, 0, 4, 1 << 30),), 1 << 30),
         ]
 
     world.script.on = {ev.FetchReceived: received}
     (answer,) = world.ask(fetch=pb.FetchRequest())
-    assert answer["fetch"].partitions[0].records == chunks[0] + chunks[1]
+    assert answer["fetch"].partitions[0].records == CHUNKS[0] + CHUNKS[1]
 
 
 @scenario(on_plane)
 async def test_unexpectedly_large_batches_respect_the_message_limit(world: PlaneWorld) -> None:
-    chunks = [chunk(n, b"%d" % n) for n in range(3)]
-    size = len(chunks[0])
-
     def received(event: ev.ReplicaFetchReceived) -> list[ev.Effect]:
-        writes: list[ev.Effect] = [ev.Append(KEY, data, n, n + 1) for n, data in enumerate(chunks)]
         results = [pb.ReplicaFetchPartitionResult(partition_index=n) for n in range(3)]
         reads = tuple(ev.Read(n, KEY, n, n + 1, 1) for n in range(3))
         response = pb.ReplicaFetchResponse(correlation_id=4, partitions=results)
-        return [*writes, ev.AnswerReplicaFetch(event.session, response, reads, size + 1)]
+        return [*WRITES, ev.AnswerReplicaFetch(event.session, response, reads, SIZE + 1)]
 
     world.script.on = {ev.ReplicaFetchReceived: received}
     follower = Peer()
@@ -207,8 +202,8 @@ async def test_unexpectedly_large_batches_respect_the_message_limit(world: Plane
     follower.links[0].send(pb.ReplicaFetchRequest(correlation_id=4))
     await world.until(lambda: follower.heard)
     told = [(one.records, one.error_code) for one in follower.heard[0].partitions]
-    assert told == [(chunks[0], 0), (chunks[1], 0), (b"", ErrorCode.THROTTLING_QUOTA_EXCEEDED)]
-    assert world.plane.figures.replication_bytes_out == 2 * size
+    assert told == [(CHUNKS[0], 0), (CHUNKS[1], 0), (b"", ErrorCode.THROTTLING_QUOTA_EXCEEDED)]
+    assert world.plane.figures.replication_bytes_out == 2 * SIZE
 
 
 @scenario(on_plane)

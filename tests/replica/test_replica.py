@@ -147,9 +147,6 @@ class World:
             )
         )
 
-    def logs(self) -> list[bytes]:
-        return [node.replica.read(0, node.recorder.high_watermark, 1 << 30) for node in self.nodes]
-
 
 @simulated
 async def test_replica_describes_its_backlog_and_its_contact_with_the_leader() -> None:
@@ -204,22 +201,6 @@ async def test_inconsistent_node_stops_before_it_sends_anything() -> None:
         batch.headers(successor.replica.read(end, successor.replica.log_end_offset, 1 << 20))
     )
     assert first.epoch == successor.recorder.leads > leader.recorder.leads
-
-
-@simulated
-async def test_round_request_during_a_step_is_refused() -> None:
-    world = World()
-    leader = await world.leader()
-    seen: list[BaseException] = []
-
-    def committed(high_watermark: int) -> None:
-        with pytest.raises(AssertionError):
-            leader.replica.request_read_index()
-        seen.append(AssertionError())
-
-    leader.recorder.committed = committed  # type: ignore[method-assign]
-    leader.propose()
-    await world.until(lambda: seen)
 
 
 def test_proposal_costs_each_follower_exactly_one_fetch(monkeypatch: pytest.MonkeyPatch) -> None:

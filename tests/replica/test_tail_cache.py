@@ -26,6 +26,13 @@ def filled(max_bytes: int = 1 << 20) -> tuple[TailCache, dict[int, bytes]]:
     return cache, chunks
 
 
+def read(cache: TailCache, offset: int, until: int, max_bytes: int) -> bytes:
+    """Read from a cache that must have the offset."""
+    data = cache.read(offset, until, max_bytes)
+    assert data is not None
+    return data
+
+
 def test_tail_cache_serves_from_a_chunk_to_the_end() -> None:
     cache, chunks = filled()
     assert cache.read(5, cache.end_offset, 1 << 20) == b"".join(chunks.values())
@@ -34,18 +41,15 @@ def test_tail_cache_serves_from_a_chunk_to_the_end() -> None:
 
 def test_tail_cache_serves_from_inside_and_up_to_inside_a_chunk() -> None:
     cache, _ = filled()
-    data = cache.read(8, 12, 1 << 20)
-    assert data is not None
+    data = read(cache, 8, 12, 1 << 20)
     assert [h.base_offset for h in batch.headers(data, expect_offset=8)] == [8]
-    data = cache.read(11, 13, 1 << 20)
-    assert data is not None
+    data = read(cache, 11, 13, 1 << 20)
     assert batch.scan(data, expect_offset=11).end_offset == 13
 
 
 def test_tail_cache_serves_at_least_one_batch_and_no_more_than_fits() -> None:
     cache, chunks = filled()
-    first = cache.read(6, cache.end_offset, 1)
-    assert first is not None
+    first = read(cache, 6, cache.end_offset, 1)
     assert batch.scan(first, expect_offset=6).end_offset == 8
     assert cache.read(5, cache.end_offset, len(chunks[5]) + 1) == chunks[5]
 
@@ -56,8 +60,10 @@ def test_newest_chunk_is_split_like_any_other() -> None:
     begin = cache.end_offset
     cache.append(data, begin, behind)
     assert cache.read(begin, behind, len(data)) == data
-    for cut in (cache.read(begin, begin + 1, len(data)), cache.read(begin, behind, len(data) - 1)):
-        assert cut is not None
+    for cut in (
+        read(cache, begin, begin + 1, len(data)),
+        read(cache, begin, behind, len(data) - 1),
+    ):
         assert batch.scan(cut, expect_offset=begin).end_offset == begin + 1
 
 
@@ -78,8 +84,7 @@ def test_old_chunks_are_evicted_and_the_rest_stays_correct() -> None:
         end = behind
     assert cache.read(0, end, 1 << 20) is None
     assert 0 < end - cache.start_offset < 100
-    kept = cache.read(cache.start_offset, end, 1 << 20)
-    assert kept is not None
+    kept = read(cache, cache.start_offset, end, 1 << 20)
     assert batch.scan(kept, expect_offset=cache.start_offset).end_offset == end
 
 
