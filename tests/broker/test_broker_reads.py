@@ -46,7 +46,10 @@ def test_metadata_lists_all_topics() -> None:
     ]
     assert [topic.name for topic in answer.topics] == ["ant", "zebra"]
     assert answer.cluster_id == CLUSTER
-    zebra = answer.topics[1]
+    ant, zebra = answer.topics
+    assert [(p.leader_id, p.error_code) for p in ant.partitions] == [
+        (-1, ErrorCode.LEADER_NOT_AVAILABLE)
+    ], "its leader is fenced"
     assert zebra.topic_id == topic_id("zebra")
     assert [(p.leader_id, p.error_code) for p in zebra.partitions] == [
         (1, 0),
@@ -70,13 +73,6 @@ def test_metadata_carries_eligible_leader_replicas() -> None:
     answer = reads.metadata(log.image(log.last), pb.MetadataRequest(topics=["zebra"]), CLUSTER)
     told = answer.topics[0].partitions[1]
     assert (list(told.eligible_leader_replicas), list(told.last_known_elr)) == ([3, 4], [3])
-
-
-def test_fenced_leader_is_shown_as_no_leader() -> None:
-    log = cluster()
-    answer = reads.metadata(log.image(log.last), pb.MetadataRequest(topics=["ant"]), CLUSTER)
-    (partition,) = answer.topics[0].partitions
-    assert (partition.leader_id, partition.error_code) == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
 
 
 def test_metadata_does_not_depend_on_the_isr() -> None:
@@ -141,11 +137,15 @@ def test_metadata_pages_hold_whole_topics() -> None:
         (pb.MetadataRequest(response_partition_limit=-1), "response_partition_limit"),
         (pb.MetadataRequest(response_partition_limit=1, topics=["a"]), "topics"),
         (pb.MetadataRequest(cursor="a"), "cursor"),
+        (pb.ListKeyValuesRequest(limit=-1), "limit"),
+        (pb.ListKeyValuesRequest(keys=["a"], prefix="b"), "keys"),
+        (pb.ListKeyValuesRequest(keys=["a"], after="b"), "keys"),
     ],
 )
-def test_invalid_page_request_is_refused(request_: pb.MetadataRequest, field: str) -> None:
+def test_invalid_page_request_is_refused(request_: Any, field: str) -> None:
+    metadata = isinstance(request_, pb.MetadataRequest)
     with pytest.raises(ApiError) as refused:
-        reads.check_page(request_)
+        (reads.check_page if metadata else check_list_key_values)(request_)
     assert (refused.value.code, refused.value.field) == (ErrorCode.INVALID_REQUEST, field)
 
 
@@ -381,20 +381,6 @@ def test_list_reads_only_the_keys_that_it_shows() -> None:
 
     list_key_values(image(), pb.ListKeyValuesRequest(prefix="b/", limit=1), may_describe)
     assert looked == ["b/10", "b/2"]
-
-
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"limit": -1}, "limit"),
-        ({"keys": ["a"], "prefix": "b"}, "keys"),
-        ({"keys": ["a"], "after": "b"}, "keys"),
-    ],
-)
-def test_invalid_key_value_list_request_is_refused(fields: dict[str, Any], field: str) -> None:
-    with pytest.raises(ApiError) as raised:
-        check_list_key_values(pb.ListKeyValuesRequest(**fields))
-    assert (raised.value.code, raised.value.field) == (ErrorCode.INVALID_REQUEST, field)
 
 
 # --- Pages of the ISRs that a broker is asked for ------------------------------------------------

@@ -411,18 +411,13 @@ def test_stale_partition_epoch_waits_for_the_image() -> None:
     )
 
 
-@pytest.mark.parametrize("code", [ErrorCode.NOT_CONTROLLER, ErrorCode.UNKNOWN_SERVER_ERROR])
-def test_other_refusals_are_retried(code: ErrorCode) -> None:
+@pytest.mark.parametrize("code", [ErrorCode.NOT_CONTROLLER, ErrorCode.UNKNOWN_SERVER_ERROR, None])
+def test_other_refusal_or_response_without_a_result_is_retried(code: ErrorCode | None) -> None:
     stand = expanding()
-    stand.answer_isr(code)
-    assert waits_for_2(stand)
-    stand.after(0.6)
-    assert len(stand.proposals()) == 2
-
-
-def test_partition_without_a_result_counts_as_not_tried() -> None:
-    stand = expanding()
-    stand.do(ev.AlterPartitionAnswered(rpc.AlterPartitionResponse()))
+    if code is None:
+        stand.do(ev.AlterPartitionAnswered(rpc.AlterPartitionResponse()))
+    else:
+        stand.answer_isr(code)
     assert waits_for_2(stand)
     stand.after(0.6)
     assert len(stand.proposals()) == 2

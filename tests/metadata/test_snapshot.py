@@ -106,16 +106,14 @@ def everything() -> Image:
     mapping = pb.HostnameRecord(
         hostname="h", broker_id=4, reason="registered", cause=pb.BY_REGISTRATION
     )
-    builder.apply_batch([record(mapping)], base_offset=12, epoch=7, timestamp_ms=99)
     cursor = pb.ExportCursorRecord(name="nightly", end_offset=9, target="there")
-    builder.apply_batch([record(cursor)], base_offset=13, epoch=7, timestamp_ms=99)
     entry = pb.AccessControlEntryRecord(id=b"i" * 16, resource_type=2, resource_name="t",
         pattern_type=4, principal="User:a", host="*", operation=3, permission_type=3)  # fmt: skip
     owned = pb.OpenClientRecord(name="o", principal="User:a")
     imported = pb.ImportedRecord(name="R", kind="controller", key="1", value="{}")
     key_value = pb.KeyValueRecord(key="locks/a", value=b"v", lease_id=18)
     lease = pb.LeaseRecord(name="l", ttl_ms=5, principal="User:a")
-    for message in (entry, owned, imported, key_value, lease):
+    for message in (mapping, cursor, entry, owned, imported, key_value, lease):
         builder.apply_batch(
             [record(message)], base_offset=builder.offset + 1, epoch=7, timestamp_ms=99
         )
