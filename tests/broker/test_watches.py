@@ -177,13 +177,13 @@ async def test_incomplete_list_has_no_token_to_resume_from(cluster: Cluster) -> 
 
 @scenario(on_cluster)
 async def test_compacted_is_raised_once_no_broker_has_the_changes(cluster: Cluster) -> None:
-    settings = WatchSettings(watch_history_max_bytes=20_000)
+    settings = WatchSettings(watch_history_max_bytes=8_000)
     kept = await cluster.broker(1)
     poor = await cluster.broker(2, watch=settings)
     await cluster.until(lambda: not kept.why_fenced() and not poor.why_fenced())
     since = Token(1, cluster.quorum.log.epoch, cluster.quorum.log.last)
     offsets = []
-    for number in range(500):
+    for number in range(200):
         offsets.append(config(cluster, str(number)))
         if not number % 20:
             await asyncio.sleep(0.05)
@@ -195,7 +195,7 @@ async def test_compacted_is_raised_once_no_broker_has_the_changes(cluster: Clust
     assert error.code is ErrorCode.OFFSET_OUT_OF_RANGE
     assert error.oldest.offset == poor.watches.hub.history.start
     both = watcher(cluster, poor, kept, **options)
-    assert [one.offset for one in await take(both, 500)] == offsets
+    assert [one.offset for one in await take(both, 200)] == offsets
     both.close()
 
 
