@@ -181,7 +181,7 @@ async def test_broker_with_a_hanging_disk_loses_its_leaderships_and_returns(
         await load.more(100)
         listed = await asyncio.to_thread(told, cluster, "brokers", "list")
         print(listed)
-        assert "its disk hangs" in listed, listed
+        assert "disk hangs longer than" in listed, listed
         cluster.hang_file(f"broker-{ids[0]}").unlink()
 
         async def is_back() -> bool:
