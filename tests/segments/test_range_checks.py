@@ -120,7 +120,7 @@ def test_any_changed_column_value_is_reported(
         changed = whole.set_column(index, field, pa.array(values, field.type))
         rewrite(place, records, lambda _, changed=changed: changed)
         assert f"column {field.name} has" in fault(place, raw, records)
-        assert f"at offset {at}, and {raw.file} says" in fault(place, raw, records)
+        assert f"at offset {at}, but {raw.file} has" in fault(place, raw, records)
 
 
 def test_columns_newer_than_a_file_are_read(exported: tuple[LocalPlace, Segment, Segment]) -> None:
