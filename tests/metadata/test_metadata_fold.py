@@ -293,6 +293,14 @@ def test_record_that_does_not_fit_is_refused(message: object, complaint: str) ->
         builder.apply_batch([record(message)], base_offset=4, epoch=1, timestamp_ms=0)
 
 
+def test_removed_acl_entry_leaves_the_index() -> None:
+    builder = fold([GROUND])
+    assert builder.snapshot().acl_index.matching(2, "t")
+    removed = record(pb.RemoveAccessControlEntryRecord(id=ENTRY.id))
+    builder.apply_batch([removed], base_offset=builder.offset + 1, epoch=2, timestamp_ms=0)
+    assert builder.snapshot().acl_index.matching(2, "t") == []
+
+
 def test_features_are_the_same_object_until_a_level_changes() -> None:
     builder = fold([GROUND])
     seen = [builder.snapshot().features]
