@@ -3,6 +3,7 @@
 import pickle
 import re
 import sys
+from array import array
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from command_runs import run_text
 sys.path.insert(0, str(Path(__file__).parents[2] / "spec"))
 
 import tlc
-from quorum_search import SCENES, Move, Search, Spent, State
+from quorum_search import SCENES, Move, Scene, Search, Spent, State
+from quorum_states import LocalState
 
 Local = tuple[str, int, int, int, int]
 """Role, epoch, end of the log, of the durable log, high watermark."""
@@ -29,25 +31,30 @@ Reached == PrintT(<<"reached", [n \\in Nodes |->
 class Reached(Search):
     """A search that also records each state in the module's terms."""
 
-    def begin(self) -> set[tuple[Local, ...]]:
-        self.reached = {self._known(self._unpack(self._first))}
-        return self.reached
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._locals = {self._first[: self._size]}
+
+    @property
+    def _size(self) -> int:
+        return array("I").itemsize * self._count
 
     def _after(self, state: State, move: Move) -> bytes | None:
         after = super()._after(state, move)
         if after is not None:
-            self.reached.add(self._known(self._unpack(after)))
+            self._locals.add(after[: self._size])
         return after
 
-    def _known(self, state: State) -> tuple[Local, ...]:
-        found = []
-        for state_id in state.locals:
-            local = self._nodes.states[state_id]
-            logs = self._nodes.logs
-            high_watermark = max(0, pickle.loads(local.pickled).high_watermark)
-            ends = len(logs[local.log]), len(logs[local.durable])
-            found.append((local.role, local.epoch, *ends, high_watermark))
-        return tuple(found)
+    def reached(self) -> set[tuple[Local, ...]]:
+        """Return the states in the module's terms."""
+        known = [self._known(local) for local in self._nodes.states]
+        return {tuple(known[number] for number in array("I", packed)) for packed in self._locals}
+
+    def _known(self, local: LocalState) -> Local:
+        logs = self._nodes.logs
+        high_watermark = max(0, pickle.loads(local.pickled).high_watermark)
+        ends = len(logs[local.log]), len(logs[local.durable])
+        return local.role, local.epoch, *ends, high_watermark
 
 
 def reached_by_the_module(
@@ -93,11 +100,10 @@ def test_cores_and_specification_reach_the_same_states(
     budget = Spent(writes=1, deadlines=deadlines, resignations=resignations)
     scene = replace(SCENES["two writes"], budget=budget, epochs=1)
     search = Reached(scene)
-    reached = search.begin()
     assert search.run().complete
     # An election cannot be won: there is no epoch left. Pre-votes are not compared.
     compared = {"leader", "follower", "resigned"}
-    led = {one for one in reached if {local[0] for local in one} <= compared}
+    led = {one for one in search.reached() if {local[0] for local in one} <= compared}
     try:
         expected = reached_by_the_module(tmp_path, 1, resignations)
     except tlc.SpecError as error:
