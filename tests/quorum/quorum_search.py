@@ -468,8 +468,8 @@ def match(one: Sequence[Record], two: Sequence[Record]) -> bool:
 # --- beginnings -----------------------------------------------------------------------------------
 
 
-ONE_RECORD = 5
-"""Bytes of a fetch, for which the harness sends a single record."""
+ONE_RECORD, TWO_RECORDS = 5, 6
+"""Bytes of a fetch, for which the harness sends at most so many records."""
 
 
 def cold() -> EvenCluster:
@@ -487,9 +487,9 @@ def elected() -> EvenCluster:
     return cluster
 
 
-def calm(observers: int = 0) -> EvenCluster:
+def calm(fetch_max_bytes: int = ONE_RECORD, observers: int = 0) -> EvenCluster:
     """Node 1 leads epoch 1, and all have its whole log."""
-    cluster = EvenCluster(3, observers, connected=True, fetch_max_bytes=ONE_RECORD)
+    cluster = EvenCluster(3, observers, connected=True, fetch_max_bytes=fetch_max_bytes)
     cluster.elect()
     cluster.settle()
     return cluster
@@ -551,7 +551,7 @@ def inherited(*, committed: bool = False) -> EvenCluster:
 
 def logged(observers: int = 1) -> EvenCluster:
     """As ``calm``, with the voter set in the log; node 4 observes."""
-    cluster = calm(observers)
+    cluster = calm(observers=observers)
     cluster[1].propose_voters("1", "2", "3")
     cluster.run_until(cluster.calm)
     cluster.settle()
