@@ -195,7 +195,7 @@ def test_verify_reads_an_export_at_a_uri(
     segment = read_manifest(copy).of_kind(RECORDS)[0]
     (copy / segment.file).write_bytes(b"x")
     with pytest.raises(CorruptExportError, match="is corrupt") as caught:
-        replay("state", f"simplecache::file://{copy}")
+        replay("state", f"simplecache::file://{copy}", from_the_beginning=True)
     assert f"{segment.file} (offsets 0 to" in str(caught.value)
 
 
