@@ -211,7 +211,9 @@ async def test_error_below_the_log_start_names_it_and_the_snapshot() -> None:
 
 
 @pytest.mark.parametrize(
-    "dead", [{}, {"a": never, "b": never}, {"a": never, "refusing": "b"}], ids=str
+    "dead",
+    [{}, {"a": never, "b": never}, {"a": never, "refusing": "b"}],
+    ids=["none", "two silent", "one silent, one refusing"],
 )
 async def test_dead_nodes_leave_time_for_the_leader(dead: dict[str, Any]) -> None:
     """[Two of three nodes hang; a reader gave all of it to the first.]"""
