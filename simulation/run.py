@@ -80,13 +80,23 @@ def run_swarm(
     """
     outcome = Outcome(seed, draw(seed) if config is None else config)
     checkers = all_checkers() if checkers is None else checkers
-    with real_time(max_real_s):
-        run_world(outcome, lambda: Swarm(outcome, checkers), until_s=until_s, max_steps=max_steps)
+    run_world(
+        outcome,
+        lambda: Swarm(outcome, checkers),
+        until_s=until_s,
+        max_steps=max_steps,
+        max_real_s=max_real_s,
+    )
     return outcome
 
 
 def run_world(
-    outcome: Outcome, make: Callable[[], World], *, until_s: float = 0.0, max_steps: int = MAX_STEPS
+    outcome: Outcome,
+    make: Callable[[], World],
+    *,
+    until_s: float = 0.0,
+    max_steps: int = MAX_STEPS,
+    max_real_s: float = MAX_REAL_S,
 ) -> None:
     """Run a world on its own loop. The failure is what a checker has found, or any exception."""
     worlds: list[World] = []
@@ -100,7 +110,8 @@ def run_world(
             worlds[0].finish()
 
     try:
-        run(main(), max_steps=max_steps)
+        with real_time(max_real_s):
+            run(main(), max_steps=max_steps)
     except TimeoutError as error:
         outcome.failure = None if until_s else error
     except (Exception, RunTooLongError) as error:

@@ -22,7 +22,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,13 +48,24 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 Role = Literal["controller", "broker"]
 STATE_FILE = "cluster.json"
-PORTS = range(20_000, 31_000)
+_PORTS = range(20_000, 32_000)
+"""Below the kernel's range for clients: a client could otherwise take the port of a node that is
+temporarily down.
+"""
+_BLOCK_PORTS = 100
+_BLOCKS = tuple(
+    block
+    for block in _PORTS[::_BLOCK_PORTS]
+    if (block - _PORTS.start) // LANE_PORT_OFFSET % 2 == 0  # The others are for lanes.
+)
+_CLAIMS: dict[int, socket.socket] = {}
+"""The blocks of ports that this process has claimed, until it ends."""
 POLL_S = 0.05
 PAUSE_TIMEOUT_S, PAUSE_POLL_S = 5.0, 0.01
 """Longest wait until a SIGSTOP takes effect, and interval of the checks, in seconds."""
 _NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-_RECENT_PORTS: deque[int] = deque(maxlen=1024)
-"""Ports that ``free_ports`` has recently returned in this process, and those of their lanes."""
+_RECENT_PORTS: deque[int] = deque(maxlen=512)
+"""Ports that ``free_ports`` has recently returned in this process."""
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -531,15 +542,13 @@ def free_ports(count: int) -> list[int]:
     """Return distinct ports that are free now, and whose lane ports (``LANE_PORT_OFFSET`` higher)
     are free, too. Raises FailedError.
 
-    They are below the kernel's range for clients: a client could otherwise take the port of a node
-    that is temporarily down. Ports that this process has recently returned are excluded, as their
-    nodes may not listen yet.
+    No other process gets ports of the same block, and ports that this one has recently returned are
+    excluded, as their nodes may not listen yet.
     """
-    start = random.randrange(len(PORTS))
     found: list[int] = []
     with ExitStack() as stack:
-        for port in (*PORTS[start:], *PORTS[:start]):
-            if port in _RECENT_PORTS or port + LANE_PORT_OFFSET in _RECENT_PORTS:
+        for port in (port for block in _claimed() for port in range(block, block + _BLOCK_PORTS)):
+            if port in _RECENT_PORTS:
                 continue
             both = [stack.enter_context(socket.socket()) for _ in range(2)]
             try:
@@ -551,11 +560,30 @@ def free_ports(count: int) -> list[int]:
                 continue
             found.append(port)
             if len(found) == count:
-                _RECENT_PORTS.extend(one + lane for one in found for lane in (0, LANE_PORT_OFFSET))
+                _RECENT_PORTS.extend(found)
                 return found
     raise FailedError(
         f"{count} free ports are needed, but only {len(found)} were found", Exit.REFUSED
     )
+
+
+def _claimed() -> Iterator[int]:
+    """Yield the first ports of this process's blocks, then claim further ones.
+
+    A claim is an abstract Unix socket: like ports, it belongs to a network namespace, and the
+    kernel ends it with the process.
+    """
+    yield from tuple(_CLAIMS)
+    for block in random.sample(_BLOCKS, len(_BLOCKS)):
+        if block not in _CLAIMS:
+            claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            try:
+                claim.bind(f"\0raftlog-ports-{block}")
+            except OSError:
+                claim.close()
+                continue
+            _CLAIMS[block] = claim
+            yield block
 
 
 _PASSED_ON = PROCESS_VARIABLES | {"RAFTLOG_LOG_LEVEL"}

@@ -1,5 +1,6 @@
 """Local clusters: their files and ports, and processes that outlive a command."""
 
+import json
 import os
 import signal
 import socket
@@ -7,6 +8,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from subprocess import PIPE, Popen
 from types import SimpleNamespace
 from typing import cast
 
@@ -91,14 +93,26 @@ def test_start_refuses_another_shape_when_the_directory_holds_a_cluster(
         start_quorum(controllers=nodes, base_port=base_port, directory=tmp_path / "c", timeout=1)
 
 
-def test_free_ports_exclude_those_of_the_previous_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """[A cluster and its further listeners received one port, and its nodes did not start.]"""
-    starts = iter((1500, 1500, 1500 + LANE_PORT_OFFSET, 1500 - LANE_PORT_OFFSET))
-    monkeypatch.setattr("random.randrange", lambda _: next(starts))
-    used = [
-        port + lane for _ in range(4) for port in free_ports(50) for lane in (0, LANE_PORT_OFFSET)
-    ]
-    assert len(set(used)) == 400
+IN_ORDER = """\
+import random
+from raftlog.local.cluster import free_ports
+random.sample = lambda blocks, count: blocks
+print(free_ports(150), flush=True)
+input()
+"""
+
+
+def test_free_ports_exclude_those_of_previous_calls_and_other_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """[Nodes of two clusters received one port, or that of a lane, and did not start.]"""
+    monkeypatch.setattr("random.sample", lambda blocks, count: blocks)
+    with Popen([sys.executable, "-c", IN_ORDER], stdin=PIPE, stdout=PIPE, text=True) as other:
+        assert other.stdout is not None
+        taken = [json.loads(other.stdout.readline())] + [free_ports(50) for _ in range(3)]
+        other.communicate("\n")
+    used = [port + lane for ports in taken for port in ports for lane in (0, LANE_PORT_OFFSET)]
+    assert len(set(used)) == 600
 
 
 def test_free_ports_are_different_and_free() -> None:
