@@ -47,7 +47,7 @@ MUTANTS = (
         configs.STALLED, ("state.leases:LeaseTracker.keep", "due = now + ttl_ms / 1000 - self._extended_s", "due = now + ttl_ms / 1000"),
         known=4),
     by_seeds("attempt-forgotten-at-the-deadline", "a numbered write has failed at its deadline, whatever became of its attempts",
-        configs.BROKERS, ("client.session:Session._pause", "outcome_unknown=on_the_way > 0", "outcome_unknown=False"), known=6),
+        configs.BROKERS, ("client.session:Session._pause", "outcome_unknown=on_the_way > 0", "outcome_unknown=False"), known=15),
     by_seeds("watch-shows-the-tip", "a watch at LAO shows what is applied on the broker that is asked", configs.WATCHES,
         ("service.watches:Watches._image_of", "self._view.tip if mode == pb.LATEST else self._view.repeatable", "self._view.tip"), known=1),
     by_seeds("watch-resumes-one-early", "a watch that goes on is told the change of its token again", configs.WATCHES,

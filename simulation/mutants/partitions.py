@@ -69,7 +69,7 @@ MUTANTS = (
         ("partition.client_requests:_readable", "return leader, until", "return leader, log.end")),
     by_seeds("unknown-isr-change-reverted", "a leader treats an ISR change without an answer as refused", configs.DATA_UNKNOWN,
         ("partition.isr:LeaderIsr.failed", "proposal.uncertain = proposal.uncertain or outcome_unknown", "self.state.revert()"), seeds=200,
-        known=12),
+        known=10),
     by_seeds("lagging-stays-in-isr", "a member of the ISR that has fallen behind stays in it",
         replace(configs.DATA, replica_lag_ms=500, session_timeout_ms=9000, faults={"brokers_cut": 0.5, "broker_disk_hang": 1.0}),
         ("partition.isr:LeaderIsr._look_for_lag", "if late and self._may_propose():", "if False:"), known=5),
