@@ -181,11 +181,11 @@ class Result:
 Limits = Mapping[str, object]
 
 
-def off(rule: str, fails: str, *limits: Limits) -> Case:
+def off(rule: str, fails: str, *limits: Limits, shown: str = "") -> Case:
     """Return the case in which a rule of LAO is switched off, and the promise that must then
-    fail.
+    fail. ``shown``: its name, if the rule has another case.
     """
-    return Case(f"off: {rule}", {**_joined(limits), "Off": rule}, fails)
+    return Case(f"off: {shown or rule}", {**_joined(limits), "Off": rule}, fails)
 
 
 def situation(name: str, *limits: Limits) -> Case:
@@ -284,10 +284,24 @@ CASES: Sequence[Case] = (
     off("all have reported", "LaoNeverAhead", BOTH),
     off("unfencing counts when proposed", "LaoNeverAhead", ONE, bounds(1, 1, 0)),
     off("fencing counts when committed", "LaoNeverAhead", BOTH, bounds(1, 0, 1)),
+    off(
+        "fencing counts when committed",
+        "ReadAfterAcknowledged",
+        BOTH,
+        bounds(1, 0, 1),
+        shown="fencing counts when committed, acknowledged reads",
+    ),
     off("reports of this epoch", "LaoNeverFalls", BOTH, bounds(2, 0, 0)),
     off("reports wait for their commit", "LaoNeverAhead", BOTH, bounds(2, 0, 0)),
     off("broker epoch", "LaoNeverAhead", NONE, bounds(1, 0, 0, MaxRestarts=1)),
     off("joins at LAO", "LaoNeverAhead", ONE, bounds(1, 1, 0)),
+    off(
+        "joins at LAO",
+        "RepeatableRead",
+        ONE,
+        bounds(1, 1, 0),
+        shown="joins at LAO, repeatable reads",
+    ),
     off("the tail counts", "LaoNeverAhead", ONE, bounds(2, 1, 1)),
     off("joins with a known LAO", "ReadAfterVisible", ONE, bounds(2, 1, 0)),
     off("joins at the epoch's start", "LaoNeverAhead", BOTH, bounds(2, 0, 1)),
