@@ -202,7 +202,7 @@ class Ledger(Checker):
                 )
             self._same(node, golden.end)
             if node.log.at(offset) is None:
-                fail(f"{node.name} commits {offset}, which is no end of a batch of its log")
+                fail(f"{node.name} commits {offset}, which is not the end of a batch of its log")
             for logged in node.log.between(golden.end, offset):
                 golden.append(logged)
             self.credit(node.leads)

@@ -119,7 +119,9 @@ class NodeLog:
         """Drop the records at or above an offset, and return them. Raises CheckFailedError."""
         kept = bisect_left(self._ends, end_offset + 1)
         if end_offset < self.start or end_offset not in (self.start, *self._ends[kept - 1 : kept]):
-            fail(f"{self.who} truncates to {end_offset}, which is no end of a batch of its log")
+            fail(
+                f"{self.who} truncates to {end_offset}, which is not the end of a batch of its log"
+            )
         dropped = self.batches[kept:]
         del self.batches[kept:], self._ends[kept:]
         while self.voter_sets and self.voter_sets[-1].offset >= end_offset:

@@ -84,7 +84,9 @@ class StrictReads(Checker):
                 " or shown by a strict read"
             )
         if operation.offset not in self._golden.hashes:
-            fail(f"I22: {name} is answered from {operation.offset}, no end of a committed batch")
+            fail(
+                f"I22: {name} is answered from {operation.offset}, not the end of a committed batch"
+            )
         if operation.offset > self._announced:
             fail(f"I22: {name} shows {operation.offset}; LAO was announced up to {self._announced}")
 

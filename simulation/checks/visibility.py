@@ -143,7 +143,7 @@ class Visibility(Checker):
         golden = self._ledger.golden
         expected: Any
         if operation.offset not in golden.hashes:
-            fail(f"{_name(operation)} shows {operation.offset}, no end of a committed batch")
+            fail(f"{_name(operation)} shows {operation.offset}, not the end of a committed batch")
         if operation.kind == "read_config":
             expected = golden.config(CLIENT_METRICS, operation.key, CONFIG_KEY, operation.offset)
         else:

@@ -168,7 +168,7 @@ async def test_right_argument_is_sent(
 
 
 async def test_each_argument_of_each_call_is_compared_with_its_type() -> None:
-    """Those that are checked where they are used are in the table above."""
+    """The table above has the arguments that are checked where they are used."""
     client, unchecked, refused = raftlog.AsyncClient("127.0.0.1:1"), set(), 0
     calls: list[Any] = [client.produce, client.consume, client.watch, client.see]
     for group in NAMESPACES:

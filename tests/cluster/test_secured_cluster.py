@@ -222,7 +222,7 @@ async def test_invalid_token_is_refused_at_once(secured: Secured, kind: str) -> 
 
 async def entered(address: str, files: Any) -> None:
     async with raftlog.AsyncClient(address, timeout_s=TIMEOUT_S, **files):
-        """Nothing is called."""
+        pass
 
 
 def doctor(secured: Secured, shown: Mapping[str, str], code: int, *texts: str) -> str:

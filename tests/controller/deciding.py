@@ -174,7 +174,7 @@ class Cell:
         return self.decide_request(envelope(message))
 
     def decide_request(self, request: rpc.ControllerRequest) -> Decided:
-        """As ``decide``, for a request with its envelope. Asserts that deciding changes nothing:
+        """Decide a request with its envelope. Asserts that deciding changes nothing:
         only heartbeats report what the broker has applied.
         """
         before = None if request.HasField("broker_heartbeat") else self.soft_state()

@@ -1,4 +1,4 @@
-"""How many observers are answered in a turn of the loop, and who waits."""
+"""A turn of the loop answers a bounded number of observers; the others wait for a later turn."""
 
 from functools import partial
 from typing import Any

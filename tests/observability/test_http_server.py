@@ -20,7 +20,7 @@ ON_SIGTERM = signal.getsignal(signal.SIGTERM)
 
 @pytest.fixture
 def state() -> dict[str, Any]:
-    """What the node reports."""
+    """Return the node's state, which a test may change."""
     return {"ready": (False, "no leader is known"), "offset": 41}
 
 

@@ -469,7 +469,7 @@ def match(one: Sequence[Record], two: Sequence[Record]) -> bool:
 
 
 ONE_RECORD, TWO_RECORDS = 5, 6
-"""Bytes of a fetch, for which the harness sends at most so many records."""
+"""Sizes of a fetch in bytes: the harness sends at most one record, or two."""
 
 
 def cold() -> EvenCluster:

@@ -265,7 +265,7 @@ def test_history_of_a_broker_is_listed(tmp_path: Path) -> None:
 
 
 def test_history_of_access_control_entries_names_principals(tmp_path: Path) -> None:
-    """Who granted and revoked what."""
+    """They show who granted and revoked each entry."""
     log = LogHistory(53)
     read, topic = AclOperation.READ, AclResourceType.TOPIC
     of_alice = log.add_entry("User:alice", read, topic, "orders", by="User:admin")

@@ -173,7 +173,7 @@ def run_without_extras(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_export_extra_suffices_for_local_jobs(small: Path) -> None:
-    """For each: ``test_local_jobs_import_only_what_the_export_extra_brings``."""
+    """One job in a process; test_local_jobs_import_only_what_the_export_extra_brings has all."""
     done = run_without_extras("audit", str(small), "--json")
     assert done.returncode == 0, done.stderr[-500:]
     assert json.loads(done.stdout)

@@ -146,10 +146,10 @@ def test_log_time_ahead_of_all_clocks_is_refused() -> None:
         commit c2 2 -> I6.*no leader has committed
     a snapshot above the committed end: loads c2 7 1 -> I9
     a snapshot of another epoch: loads c2 1 1; loads c2 1 9 -> I9
-    a cut inside a batch: append c1 1 a b; truncate c1 2 -> truncates to 2, which is no end
-    a cut behind the end: append c1 1 a b; truncate c1 7 -> truncates to 7, which is no end
+    a cut inside a batch: append c1 1 a b; truncate c1 2 -> truncates to 2, which is not the end
+    a cut behind the end: append c1 1 a b; truncate c1 7 -> truncates to 7, which is not the end
     a commit of a part of a batch: append c1 1 a b;
-        commit c1 2 -> commits 2, which is no end of a batch
+        commit c1 2 -> commits 2, which is not the end of a batch
     """
 )
 def test_log_is_compared_with_what_was_written_and_committed(steps: list[str], rule: str) -> None:

@@ -342,7 +342,7 @@ def test_reads_that_match_the_log_pass() -> None:
     no value: writes value=a; reads 3 -> finds None
     the value of a later offset: writes value=a; reads 2 found=a -> finds 'a' in the image at 2
     an offset that is not committed: writes value=a;
-        reads 4 found=a -> no end of a committed batch
+        reads 4 found=a -> not the end of a committed batch
     less than asked for: writes value=a; reads 3 found=a at_least=3;
         reads 2 at_least=3 client=another -> wanted 3 at least, got 2
     less than its client has seen: writes value=a; reads 2 at_least=0 -> its client has seen 3
