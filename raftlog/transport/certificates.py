@@ -73,6 +73,8 @@ _SIGNATURES = frozenset(
 
 def unusable_chain(pem: str) -> str:
     """Return what is wrong with the certificate chain of a node or client, or an empty string."""
+    if not _PEM.search(pem):
+        return "no -----BEGIN CERTIFICATE-----: openssl x509 -in FILE writes one"
     for number, (key, signature) in enumerate(map(_kinds, _certificates(pem))):
         usable = _AUTHORITY_KEYS if number else _OWN_KEYS
         if key not in usable:

@@ -7,6 +7,7 @@ endpoint with the credentials for that endpoint's listener.
 from __future__ import annotations
 
 import ssl
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -80,7 +81,7 @@ class TlsTrust:
     def _credentials(self) -> Credentials:
         context = lane_context(ssl.PROTOCOL_TLS_CLIENT)
         try:
-            ca = self.ca_path.read_bytes()
+            ca = _read(self.ca_path)
             context.load_verify_locations(cadata=ca.decode())
         except (ssl.SSLError, ValueError) as error:
             raise ConfigError(f"tls.ca.file: {self.ca_path} contains no certificate") from error
@@ -217,10 +218,10 @@ class TlsConfig:
         before = [stamp(path) for path in self.paths]
         for key, path in zip(_KEYS, self.paths, strict=True):
             try:
-                contents.append(path.read_bytes())
+                contents.append(_read(path))
             except OSError as error:
                 mistakes.append(f"{key}: {error.strerror}: {path}")
-        if mistakes or (mistakes := self._unusable()):
+        if mistakes or (mistakes := self._unusable(contents[1])):
             raise ConfigError("; ".join(mistakes))
         self._check_unchanged(before)
         certificate, private_key, ca = contents
@@ -248,7 +249,7 @@ class TlsConfig:
         if [stamp(path) for path in self.paths] != before:
             raise ConfigError(f"{', '.join(_KEYS)}: the files were replaced while they were read")
 
-    def _unusable(self) -> list[str]:
+    def _unusable(self, private_key: bytes) -> list[str]:
         """Return the faults of readable files: gRPC accepts any contents, and then fails each
         handshake.
         """
@@ -258,10 +259,12 @@ class TlsConfig:
             # An empty password, so that an encrypted key does not prompt on the terminal.
             context.load_cert_chain(self.certificate_path, self.private_key_path, password="")
         except (OSError, ValueError) as error:
-            files = f"{self.certificate_path} and {self.private_key_path}"
+            key = self.private_key_path
             mistakes.append(
-                f"tls.certificate.file, tls.key.file: {files} are not a certificate and its key:"
-                f" {error}"
+                f"tls.key.file: {key} has a passphrase: openssl pkey -in {key} writes it without"
+                if b"ENCRYPTED" in private_key
+                else f"tls.certificate.file, tls.key.file: {self.certificate_path} and {key} are"
+                f" not a certificate and its key: {error}"
             )
         try:
             context.load_verify_locations(self.ca_path)
@@ -274,6 +277,11 @@ class TlsConfig:
         if wrong:
             mistakes.append(f"tls.key.file: {wrong}")
         return mistakes
+
+
+def _read(path: Path) -> bytes:
+    """Return a PEM file's contents without a byte order mark, at which gRPC fails."""
+    return path.read_bytes().removeprefix(BOM_UTF8)
 
 
 def _text(pem: bytes) -> str:

@@ -176,12 +176,12 @@ def test_files_that_change_while_they_are_checked_are_not_used(
     tls = issue(tmp_path, authority)
     check = TlsConfig._unusable
 
-    def changed(tls: TlsConfig) -> list[str]:
+    def changed(tls: TlsConfig, key: bytes) -> list[str]:
         if event == "replaced":
             issue(tmp_path, authority)
         else:
             tls.private_key_path.unlink()
-        return check(tls)
+        return check(tls, key)
 
     monkeypatch.setattr(TlsConfig, "_unusable", changed)
     with pytest.raises(ConfigError, match=said):

@@ -1,5 +1,6 @@
 """Keys and certificates that load but allow no handshake are refused."""
 
+from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -211,6 +212,37 @@ def test_certificate_without_a_usage_is_refused(
     assert not handshake_succeeds(tls, 0.5)
     with pytest.raises(ConfigError, match=f"lacks the extended key usage {missing}$"):
         tls.check(dials=dials)
+
+
+def test_files_with_a_byte_order_mark_are_read_without_it(tmp_path: Path) -> None:
+    """[They passed the check, but gRPC could use none of them.]"""
+    tls = files(tmp_path)
+    contents = [path.read_bytes() for path in tls.paths]
+    write(tls, *(BOM_UTF8 + one for one in contents))
+    assert list(tls._read()) == contents
+    TlsTrust(tls.ca_path).channel_credentials()
+
+
+def test_chain_without_a_plain_certificate_is_refused(tmp_path: Path) -> None:
+    tls = files(tmp_path)
+    pem = tls.certificate_path.read_text()
+    tls.certificate_path.write_text(pem.replace("CERTIFICATE", "X509 CERTIFICATE"))
+    for use in (tls.check, tls.rereading_credentials):
+        with pytest.raises(ConfigError, match=r"certificate\.file: .* no -----BEGIN CERTIFICATE"):
+            use()
+
+
+def test_key_with_a_passphrase_is_refused(tmp_path: Path) -> None:
+    tls = files(tmp_path)
+    key = serialization.load_pem_private_key(tls.private_key_path.read_bytes(), None)
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"secret"),
+    )
+    tls.private_key_path.write_bytes(private)
+    with pytest.raises(ConfigError, match=rf"^tls\.key\.file: {tls.private_key_path} has a passph"):
+        tls.check()
 
 
 def test_malformed_certificate_has_no_usable_key() -> None:
