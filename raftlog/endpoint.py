@@ -131,6 +131,14 @@ def parse_endpoint(value: object, example: str = "127.0.0.1:9093") -> Endpoint:
     return Endpoint(match["host"], port, (match["name"] or "").upper())
 
 
+def parse_server(value: str, example: str = "127.0.0.1:9093") -> str:
+    """Return host:port of a server to connect to. Raises ValueError, also without a host."""
+    endpoint = parse_endpoint(value, example)
+    if not endpoint.host:
+        raise ValueError(f"{value!r} has no host (for instance {example})")
+    return endpoint.address
+
+
 def endpoints_text(endpoints: Sequence[Endpoint]) -> str:
     """Format a node's endpoints: host:port for a single listener, or ``NAME://host:port`` for each,
     separated by commas.
@@ -143,6 +151,16 @@ def endpoints_text(endpoints: Sequence[Endpoint]) -> str:
 def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
     """Parse the output of :func:`endpoints_text`. Raises ValueError."""
     return tuple(parse_endpoint(part) for part in text.split(","))
+
+
+def reachable_error(endpoints: str) -> str:
+    """Return why other nodes cannot connect to a node's endpoints, or "" if they are valid."""
+    if error := endpoints_error(endpoints):
+        return error
+    for one in parse_endpoints(endpoints):
+        if one.host in WILDCARD_HOSTS:
+            return f"{one.address!r}: other nodes connect to it, so it must be a real host and port"
+    return ""
 
 
 def endpoint_on(text: str, listener: str) -> str:

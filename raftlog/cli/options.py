@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from raftlog.endpoint import parse_endpoint
+from raftlog.endpoint import parse_server
 from raftlog.errors import ConfigError
 
 CONTROLLERS, BROKERS = "--bootstrap-controller", "--bootstrap-server"
@@ -134,7 +134,7 @@ def _endpoints(value: str, option: str) -> list[str]:
     for part in value.split(","):
         if part.strip():
             try:
-                addresses.append(parse_endpoint(part.strip()).address)
+                addresses.append(parse_server(part.strip()))
             except ValueError as error:
                 raise ConfigError(f"{option}: {error}") from error
     if not addresses:

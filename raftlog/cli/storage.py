@@ -453,10 +453,11 @@ def recover(
     """
     import structlog
 
+    from raftlog.endpoint import reachable_error
     from raftlog.node.recovery.unsafe_recovery import examine, recover_unsafely
 
-    if endpoint:
-        _check_endpoint(endpoint)
+    if endpoint and (wrong := reachable_error(endpoint)):
+        raise ConfigError(f"--endpoint: {wrong}")
     # Log lines from opening the directory are not part of the command's output.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     survivor = asyncio.run(examine(directory))
@@ -479,15 +480,6 @@ def recover(
     before = _described(directory, done.before)
     recovered = Recovered(before, done.epoch, done.voter, done.end_offset)
     return Answer(recovered, lambda: print_line(text))
-
-
-def _check_endpoint(endpoint: str) -> None:
-    from raftlog.endpoint import parse_endpoint
-
-    try:
-        parse_endpoint(endpoint)
-    except ValueError as error:
-        raise ConfigError(f"--endpoint: {error}") from error
 
 
 def confirm(cluster_id: str) -> None:

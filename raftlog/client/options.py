@@ -12,7 +12,7 @@ from raftlog.client.arguments import check_of
 from raftlog.client.security import security_of_environment
 from raftlog.client.values import AcksLike, ReadModeLike
 from raftlog.client.wire import acks_to_wire, mode_to_wire
-from raftlog.endpoint import parse_endpoint
+from raftlog.endpoint import parse_server
 from raftlog.errors import ConfigError
 from raftlog.identity import os_user
 from raftlog.transport.grpc_transport import NoTokenError, TokenSource, token_file
@@ -154,9 +154,7 @@ def _addresses(given: Addresses, what: str, variable: str) -> tuple[str, ...]:
         parts = os.environ.get(variable, "").split(",")
     try:
         example = "127.0.0.1:9092" if variable == BROKERS_VARIABLE else "127.0.0.1:9093"
-        return tuple(
-            parse_endpoint(part.strip(), example).address for part in parts if part.strip()
-        )
+        return tuple(parse_server(part.strip(), example) for part in parts if part.strip())
     except ValueError as error:
         raise ConfigError(f"{what}: {error}") from None
 

@@ -321,6 +321,14 @@ def test_format_and_info_read_the_configuration_from_the_environment(
     raftlog("storage format --node-id 2").refused(2, "--directory, --cluster-id")
 
 
+@pytest.mark.parametrize("endpoint", [":9093", "0.0.0.0:9093", "c1:0", "A://c1:1,A://c1:2"])
+def test_recover_refuses_an_unreachable_endpoint(
+    raftlog: Raftlog, tmp_path: Path, endpoint: str
+) -> None:
+    refused = raftlog("storage recover --unsafe --yes", tmp_path, "--endpoint", endpoint)
+    refused.refused(2, "raftlog: --endpoint: ")
+
+
 def test_restore_names_the_missing_argument_or_file(raftlog: Raftlog, tmp_path: Path) -> None:
     nowhere, target = tmp_path / "nowhere", tmp_path / "d"
     raftlog("restore --from", nowhere).refused(2, "--cluster-id")

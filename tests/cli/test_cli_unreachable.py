@@ -85,6 +85,9 @@ def test_malformed_address_is_reported(raftlog: Raftlog) -> None:
     raftlog("brokers list --bootstrap-controller 127.0.0.1").refused(
         2, "--bootstrap-controller: '127.0.0.1' is not host:port"
     )
+    raftlog("kv list --bootstrap-server :9092").refused(
+        2, "--bootstrap-server: ':9092' has no host"
+    )
 
 
 def test_addresses_are_read_from_the_environment(

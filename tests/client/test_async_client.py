@@ -215,6 +215,7 @@ def test_client_is_bound_to_one_event_loop() -> None:
         ("", {}, "or set RAFTLOG_BOOTSTRAP_SERVER; `raftlog dev` runs a cluster"),
         ("a", {}, "bootstrap: 'a' is not host:port (for instance 127.0.0.1:9092)"),
         ("nowhere", {}, "bootstrap: 'nowhere' is not host:port"),
+        ("a:1,:1", {}, "bootstrap: ':1' has no host (for instance 127.0.0.1:9092)"),
         ("a:1", {"acks": "all"}, "acks='all': must be one of committed, acknowledged, visible"),
         ("a:1", {"read": "dirty"}, "read='dirty': must be one of repeatable, latest, strict"),
         ("a:1", {"timeout_s": 0}, "timeout_s=0"),

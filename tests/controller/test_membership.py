@@ -13,15 +13,11 @@ from deciding import Cell, Decided
 
 import controller.run
 from controller.decision import Write
-from controller.decisions.quorum.membership import (
-    CAUGHT_UP_WITHIN_MS,
-    LIVE_WITHIN_MS,
-    endpoint_error,
-)
+from controller.decisions.quorum.membership import CAUGHT_UP_WITHIN_MS, LIVE_WITHIN_MS
 from controller.mending import Healed
 from controller.rejoin import Answer, answer_of, may_rejoin
 from controller.service.upkeep import Joining, requested_change
-from raftlog.endpoint import Voter
+from raftlog.endpoint import Voter, reachable_error
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode
 from raftlog.metadata.records import RecordType, record
 from raftlog.node.config.node import ControllerConfig
@@ -214,7 +210,7 @@ def test_unreachable_endpoint_is_refused(endpoint: str) -> None:
 
 
 def test_valid_voter_endpoints_are_accepted() -> None:
-    assert [endpoint_error(good) for good in ("c4:1", "10.0.0.1:65535", "[::1]:9093")] == [""] * 3
+    assert [reachable_error(good) for good in ("c4:1", "10.0.0.1:65535", "[::1]:9093")] == [""] * 3
 
 
 def test_build_that_does_not_support_the_level_may_not_vote() -> None:

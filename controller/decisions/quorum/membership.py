@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from controller.decision import Reply, Write, refuse
 from controller.state.state import ControllerState
-from raftlog.endpoint import endpoints_error, parse_endpoints
+from raftlog.endpoint import reachable_error
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import VoterEntry, Voters
 from raftlog.metadata.records import Record, record
@@ -32,7 +32,6 @@ LIVE_WITHIN_MS = 1_500
 FIRST_SET_EVERY_S = 0.1
 """Interval in seconds at which a static set is checked for directory ids that are still unknown."""
 
-_WILDCARDS = frozenset({"0.0.0.0", "[::]"})
 
 Look = Callable[[float], QuorumDescription]
 
@@ -209,7 +208,7 @@ class Membership:
         return named.seats, named.leaving_id if named.leaving_id >= 0 else None
 
     def _check_endpoint(self, endpoint: str) -> None:
-        if error := endpoint_error(endpoint):
+        if error := reachable_error(endpoint):
             raise ApiError(ErrorCode.INVALID_REQUEST, error, field="endpoint")
 
     def _check_directory(self, directory_id: str) -> None:
@@ -363,16 +362,6 @@ def controller_ids(seen: QuorumDescription) -> frozenset[int]:
     """
     ids = {voter.node_id for voter in seen.voter_set}
     return frozenset(ids.union(replica.node_id for replica in (*seen.voters, *seen.observers)))
-
-
-def endpoint_error(endpoint: str) -> str:
-    """Return the error in a node's endpoints, or "" if they are valid."""
-    if error := endpoints_error(endpoint):
-        return error
-    for one in parse_endpoints(endpoint):
-        if one.host in _WILDCARDS:
-            return f"{one.address!r}: other nodes connect to it, so it must be a real host and port"
-    return ""
 
 
 def _ago(age_ms: int) -> str:
