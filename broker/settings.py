@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from broker.partition.host import PartitionSettings
-from raftlog.bounds import BROKER_IMAGES_MAX_BYTES
+from raftlog.bounds import BROKER_IMAGES_MAX_BYTES, OBSERVER_ANSWER_MAX_BYTES
 from raftlog.client.log_reader import PIECE_BYTES
 from raftlog.errors import ConfigError
 from raftlog.metadata import versions
@@ -111,7 +111,7 @@ class FollowerSettings:
     fetch counts as dead.
     """
 
-    fetch_max_bytes: int = 4 << 20
+    fetch_max_bytes: int = OBSERVER_ANSWER_MAX_BYTES
     fetch_snapshot_max_bytes: int = PIECE_BYTES
     fetch_max_wait_ms: int = 2000
     answer_margin_ms: int = 2000
