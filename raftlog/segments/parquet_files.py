@@ -49,7 +49,7 @@ def identity(cluster_id: str, generation: int) -> dict[bytes, bytes]:
 def parquet_writer(path: Path, schema: pa.Schema, named: dict[bytes, bytes]) -> pq.ParquetWriter:
     """Return a writer of records as Parquet, with the identity of their log (``identity``)."""
     writer = pq.ParquetWriter(
-        path,
+        path.absolute(),  # pyarrow expands a leading "~"
         schema,
         compression="zstd",
         use_dictionary=_DICTIONARY_COLUMNS,

@@ -177,6 +177,15 @@ def test_segment_is_rolled_at_the_byte_bound(history: LogHistory, tmp_path: Path
     assert len(verify_export(tmp_path).of_kind(RAW)) > 3
 
 
+def test_tilde_names_a_directory(
+    history: LogHistory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[The rows of an export to "~/x", unexpanded by a shell, went into the home directory.]"""
+    monkeypatch.chdir(tmp_path)
+    export(history, Path("~/x"))
+    verify_export(tmp_path / "~" / "x")
+
+
 def test_incremental_export_adds_only_new_records(tmp_path: Path) -> None:
     history = LogHistory(5).run(100)
     first = export(history, tmp_path)
