@@ -475,7 +475,8 @@ def _witnesses(found: Vouched, claims: Iterable[Claim], last: int) -> list[Witne
     if found.recorded and not found.wrong:
         count = f"{found.recorded} progress record{'s' if found.recorded > 1 else ''}"
         witnesses.append(Witness(count, "log", found.first_known, found.recorded_end - 1))
-    return witnesses
+    # A report for the offset where the known bytes begin covers none of them.
+    return [one for one in witnesses if one.first_offset <= one.last_offset]
 
 
 def _warnings(

@@ -282,9 +282,22 @@ def test_export_with_a_late_start_relies_on_a_snapshot(world: World, tmp_path: P
     found = judged(tmp_path)
     assert found.faults == []
     begins = headers[41].base_offset
-    assert (found.witnesses[1].first_offset, found.witnesses[1].last_offset) == (begins, world.last)
+    nodes = [one for one in found.witnesses if one.how == "manifest"]
+    assert [(one.first_offset, one.last_offset) for one in nodes] == [(begins, world.last)]
     assert any(f"offsets {start} to {begins - 1}" in one for one in found.warnings)
     assert any("is only a claim by node 1" in one for one in found.warnings)
+
+
+def test_report_where_the_known_bytes_begin_covers_none(world: World, tmp_path: Path) -> None:
+    """[It was shown for "offsets 79 to 78", and hid that no node vouched for offset 78.]"""
+    start = world.headers[-1].base_offset
+    with ExportWriter(tmp_path, CLUSTER_ID, 0, start_offset=start) as writer:
+        writer.append_chunk(world.batches[-1])
+        writer.record([world.said(world.last, 1)])
+        writer.commit(world.last + 1)
+    found = judged(tmp_path)
+    assert found.witnesses == []
+    assert any(one.startswith("No node vouches for offset") for one in found.warnings)
 
 
 @pytest.mark.parametrize("by_log", [False, True])
