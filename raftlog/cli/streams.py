@@ -101,6 +101,10 @@ def _write_lines_at_once() -> None:
     command is left to report it.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
+        if isinstance(sys.stdout.buffer, io.FileIO):
+            # With PYTHONUNBUFFERED, Python ignores how much a full disk accepted of a line.
+            buffered = io.BufferedWriter(sys.stdout.buffer)
+            sys.stdout = io.TextIOWrapper(buffered, sys.stdout.encoding, sys.stdout.errors)
         sys.stdout.reconfigure(line_buffering=True)
 
 

@@ -258,13 +258,28 @@ TABLE = "from raftlog.cli.output import print_table; print_table(('A', 'B'), [('
         (TABLE, 6),
     ],
 )
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_full_disk_is_reported_once_and_not_by_the_interpreters_exit_code(
-    running: str, code: int
+    running: str, code: int, unbuffered: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     with Path("/dev/full").open("w") as full:
         ran, errors = ended(running, full.fileno())
     assert (ran, len(errors.splitlines())) == (code, int(code == 6))
     assert ("cannot use standard output: No space left on device" in errors) == (code == 6)
+
+
+def test_line_cut_by_a_file_size_limit_is_reported_when_python_is_unbuffered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[`raftlog config keys --json > file` on a full disk, in the container image: half a document,
+    exit code 0.]
+    """
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)); "
+    with (tmp_path / "file").open("w") as file:
+        code, errors = ended(f"{limit}print('x' * 5000)", file.fileno())
+    assert (code, "File too large" in errors) == (6, True)
 
 
 @pytest.mark.parametrize(("running", "code"), [(f"while True: {LINE}", UNREAD), (NO_LINE, 0)])
